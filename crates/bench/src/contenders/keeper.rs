@@ -1,0 +1,185 @@
+//! lockkeeper as a user writes it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper::{Client, Guard, Lock, Mutex};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use super::{Contender, Stop, drive};
+use crate::Result;
+use crate::form::{Form, Name};
+use crate::probe::{Probe, Slice};
+
+/// Its name in the tables, where it is the hash lock that is measured.
+pub(crate) const KEEPER: &str = "lockkeeper Lock";
+
+/// Tasks that take locks at once where many are to be held.
+const TAKERS: usize = 256;
+
+/// A client, and which of its locks is measured.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    runtime: Handle,
+    client: Client,
+    form: Form,
+}
+
+/// Either lock.
+enum Either {
+    Lock(Lock),
+    Mutex(Mutex),
+}
+
+impl Keeper {
+    /// Connects.
+    pub(crate) fn connect(runtime: &Handle, url: &str, form: Form) -> Result<Self> {
+        let client = runtime.block_on(Client::connect(url))?;
+        Ok(Self {
+            runtime: runtime.clone(),
+            client,
+            form,
+        })
+    }
+
+    /// On the embedded store.
+    pub(crate) fn memory(runtime: &Handle, form: Form) -> Self {
+        // The client's tasks go to the runtime it is made in.
+        let _entered = runtime.enter();
+        Self {
+            runtime: runtime.clone(),
+            client: Client::memory(),
+            form,
+        }
+    }
+
+    /// Lets `tasks` tasks fight for one name; measures only the middle, when all of them are there:
+    /// hand-overs.
+    pub(crate) fn fight(
+        &self,
+        probe: &mut Probe,
+        name: &str,
+        tasks: usize,
+        time: Duration,
+    ) -> Result<Slice> {
+        let (stop, passed) = (Stop::default(), Arc::new(AtomicU64::new(0)));
+        let mut fighters = JoinSet::new();
+        for _ in 0..tasks {
+            let fighter = fighter(self.either(name), stop.clone(), Arc::clone(&passed));
+            fighters.spawn_on(fighter, &self.runtime);
+        }
+        std::thread::sleep(time / 5);
+        let slice = probe.slice(|| {
+            let before = passed.load(Ordering::Relaxed);
+            std::thread::sleep(time);
+            Ok(passed.load(Ordering::Relaxed) - before)
+        })?;
+        stop.set();
+        self.runtime.block_on(async {
+            while let Some(ended) = fighters.join_next().await {
+                ended??;
+            }
+            Ok(slice)
+        })
+    }
+
+    /// The client, for workloads that do more with it.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Which of its locks is measured.
+    pub(crate) fn form(&self) -> Form {
+        self.form
+    }
+
+    fn either(&self, name: &str) -> Either {
+        match self.form {
+            Form::Lock => Either::Lock(self.client.lock(name)),
+            Form::Mutex => Either::Mutex(self.client.mutex(name)),
+        }
+    }
+}
+
+impl Contender for Keeper {
+    fn name(&self) -> String {
+        match self.form {
+            Form::Lock => KEEPER.into(),
+            Form::Mutex => "lockkeeper Mutex".into(),
+        }
+    }
+
+    fn run(&mut self, tasks: usize, time: Duration) -> Result<u64> {
+        drive(&self.runtime, tasks, time, |task, stop| {
+            pairs(self.either(&Name::of("keeper", task).key), stop)
+        })
+    }
+}
+
+impl Either {
+    async fn lock(&self) -> Result<Guard> {
+        Ok(match self {
+            Self::Lock(lock) => lock.lock().await?,
+            Self::Mutex(mutex) => mutex.lock().await?,
+        })
+    }
+}
+
+async fn pairs(lock: Either, stop: Stop) -> Result<u64> {
+    let mut pairs = 0;
+    while !stop.reached() {
+        lock.lock().await?.release().await?;
+        pairs += 1;
+    }
+    Ok(pairs)
+}
+
+async fn fighter(lock: Either, stop: Stop, passed: Arc<AtomicU64>) -> Result<()> {
+    while !stop.reached() {
+        let guard = lock.lock().await?;
+        passed.fetch_add(1, Ordering::Relaxed);
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// Takes the locks with these numbers.
+pub(crate) async fn hold(client: &Client, numbers: Range<usize>) -> Result<Vec<Guard>> {
+    let mut takers = JoinSet::new();
+    for taker in 0..TAKERS.min(numbers.len()) {
+        let (client, numbers) = (client.clone(), numbers.clone());
+        takers.spawn(async move {
+            let mut guards = Vec::new();
+            for number in numbers.skip(taker).step_by(TAKERS) {
+                guards.push(client.lock(Name::of("held", number).key).lock().await?);
+            }
+            Ok::<_, lockkeeper::Error>(guards)
+        });
+    }
+    let mut guards = Vec::with_capacity(numbers.len());
+    while let Some(taken) = takers.join_next().await {
+        guards.extend(taken??);
+    }
+    Ok(guards)
+}
+
+/// Gives them back, as fast as they were taken.
+pub(crate) async fn free(mut guards: Vec<Guard>) -> Result<()> {
+    let mut givers = JoinSet::new();
+    while !guards.is_empty() {
+        let share = guards.split_off(guards.len().saturating_sub(guards.len().div_ceil(TAKERS)));
+        givers.spawn(async move {
+            for guard in share {
+                guard.release().await?;
+            }
+            Ok::<_, lockkeeper::Error>(())
+        });
+    }
+    while let Some(given) = givers.join_next().await {
+        given??;
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! What the server and this process spent, read before and after a measurement.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Result;
+use crate::wire::{Wire, bulk};
+
+/// Commands that arrive here only from inside scripts. `INFO commandstats` counts those like any
+/// other, but they are not requests: counting them would make a script look like four round trips.
+const INSIDE_SCRIPTS: [&str; 18] = [
+    "del", "exists", "get", "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen",
+    "hset", "hvals", "pexpire", "pttl", "publish", "time", "type", "unlink",
+];
+
+/// Our own questions, which are no contender's work.
+const OURS: [&str; 2] = ["info", "pubsub|numsub"];
+
+/// A connection for questions.
+pub(crate) struct Probe {
+    wire: Wire,
+}
+
+/// Running totals at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Totals {
+    calls: f64,
+    reads: f64,
+    server_cpu: f64,
+    client_cpu: Duration,
+    at: Instant,
+}
+
+/// What one measured stretch of work did and cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice {
+    /// Operations completed.
+    pub(crate) ops: u64,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+    /// Requests the server executed.
+    pub(crate) calls: f64,
+    /// Times the server read from a socket.
+    pub(crate) reads: f64,
+    /// CPU seconds of the server, all of it: commands, sockets, event loop.
+    pub(crate) server_cpu: f64,
+    /// CPU seconds of this process.
+    pub(crate) client_cpu: f64,
+}
+
+impl Slice {
+    /// Operations per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.ops as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+impl Probe {
+    /// Connects.
+    pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
+        Ok(Self {
+            wire: Wire::connect(address)?,
+        })
+    }
+
+    /// Runs `work`, which returns how many operations it completed, between two readings of every
+    /// counter.
+    pub(crate) fn slice(&mut self, work: impl FnOnce() -> Result<u64>) -> Result<Slice> {
+        let server = self.server()?;
+        let before = Totals {
+            client_cpu: client_cpu(),
+            at: Instant::now(),
+            ..server
+        };
+        let ops = work()?;
+        let (at, client_cpu) = (Instant::now(), client_cpu());
+        let after = Totals {
+            client_cpu,
+            at,
+            ..self.server()?
+        };
+        Ok(Slice {
+            ops,
+            elapsed: after.at - before.at,
+            calls: after.calls - before.calls,
+            // The second INFO was itself one read.
+            reads: after.reads - before.reads - 1.0,
+            server_cpu: after.server_cpu - before.server_cpu,
+            client_cpu: (after.client_cpu - before.client_cpu).as_secs_f64(),
+        })
+    }
+
+    /// Whether anyone is subscribed to `channel`.
+    pub(crate) fn subscribers(&mut self, channel: &[u8]) -> Result<bool> {
+        let reply = self.wire.call(&[b"PUBSUB", b"NUMSUB", channel])?;
+        Ok(!reply.ends_with(b":0\r\n"))
+    }
+
+    fn server(&mut self) -> Result<Totals> {
+        let reply = self
+            .wire
+            .call(&[b"INFO", b"stats", b"cpu", b"commandstats"])?;
+        let info = std::str::from_utf8(bulk(reply))?;
+        Ok(Totals {
+            calls: info.lines().filter_map(calls).sum(),
+            reads: field(info, "total_reads_processed"),
+            server_cpu: field(info, "used_cpu_sys") + field(info, "used_cpu_user"),
+            client_cpu: Duration::ZERO,
+            at: Instant::now(),
+        })
+    }
+}
+
+/// CPU time of all threads of this process: what getrusage says, at the scheduler's precision
+/// instead of the tick's.
+pub(crate) fn client_cpu() -> Duration {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+fn field(info: &str, name: &str) -> f64 {
+    info.lines()
+        .find_map(|line| {
+            line.strip_prefix(name)?
+                .strip_prefix(':')?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .unwrap_or(f64::NAN)
+}
+
+/// Calls in a `cmdstat_NAME:calls=N,…` line, if NAME is a request.
+fn calls(line: &str) -> Option<f64> {
+    let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+    if INSIDE_SCRIPTS.contains(&name) || OURS.contains(&name) {
+        return None;
+    }
+    rest.split_once(',')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requests_are_counted() {
+        assert_eq!(
+            calls("cmdstat_evalsha:calls=17,usec=5,usec_per_call=1"),
+            Some(17.0)
+        );
+        assert_eq!(calls("cmdstat_client|setinfo:calls=2,usec=5"), Some(2.0));
+        assert_eq!(calls("cmdstat_hset:calls=17,usec=5"), None);
+        assert_eq!(calls("cmdstat_info:calls=17,usec=5"), None);
+        assert_eq!(calls("total_reads_processed:4"), None);
+    }
+}

@@ -1,0 +1,537 @@
+//! The connection that carries requests, and what the driver leaves to its user.
+//!
+//! - **Waves.** Requests of many tasks leave in one write: one task collects what is there, yields
+//!   once so that more can come, and sends it. Only waiting for the replies is left to other tasks,
+//!   so requests reach the server in the order in which they were handed over. While little is
+//!   under way a caller sends for itself, which saves a task switch.
+//! - **Deadlines.** Every request has one, also while there is no connection at all.
+//! - **Fencing.** A request that got no answer may still run, seconds later. So a connection with
+//!   such a request is given up: reset on this side, and killed on the server's before anything is
+//!   sent on the next one. Where the user may not do that, [`Link::fences`] says so.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, ServerErrorKind, Value};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use super::fault;
+use super::script::{Command, Script, in_full};
+use crate::backend::Fault;
+use crate::backend::wake::{Hub, Topic};
+use crate::config::ClientOptions;
+
+/// Up to so many requests under way, a caller sends for itself.
+const DIRECT: usize = 4;
+
+/// The most requests in one write.
+const WAVE: usize = 256;
+
+type Answer = Result<Value, Fault>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    /// Dropped, it ends them.
+    _tasks: JoinSet<()>,
+}
+
+struct Shared {
+    client: Client,
+    name: String,
+    options: ClientOptions,
+    hub: Hub,
+    queue: mpsc::UnboundedSender<Call>,
+    /// Requests handed over to the wave task and not yet sent.
+    queued: AtomicUsize,
+    under_way: AtomicUsize,
+    state: Mutex<State>,
+    /// The state has changed.
+    changed: Notify,
+    fences: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the client: it knows the password.
+        f.debug_struct("Shared")
+            .field("server", self.client.get_connection_info().addr())
+            .finish()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    generation: u64,
+    /// Connections that were given up and may still have something to run.
+    condemned: Vec<Identity>,
+    /// Why connecting failed in a way that waiting does not cure.
+    refused: Option<Fault>,
+    closed: bool,
+}
+
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    identity: Option<Identity>,
+    generation: u64,
+}
+
+/// How the server knows a connection. Both parts, because a restarted server counts its clients
+/// from 1 again.
+#[derive(Clone, Debug, PartialEq)]
+struct Identity {
+    id: String,
+    address: String,
+}
+
+struct Call {
+    cmd: Cmd,
+    script: Option<&'static Script>,
+    reply: oneshot::Sender<Answer>,
+    due: Instant,
+}
+
+impl Link {
+    /// Connects once, so that a mistake shows at once; after that, again and again.
+    pub(super) async fn open(
+        client: Client,
+        options: &ClientOptions,
+        hub: Hub,
+    ) -> Result<Self, Fault> {
+        let (queue, inbox) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            client,
+            name: options
+                .client_name
+                .clone()
+                .unwrap_or_else(|| "lockkeeper".to_owned()),
+            options: options.clone(),
+            hub,
+            queue,
+            queued: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
+            state: Mutex::default(),
+            changed: Notify::new(),
+            fences: AtomicBool::new(true),
+        });
+        shared.connect().await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(send_waves(Arc::clone(&shared), inbox));
+        tasks.spawn(keep_connected(Arc::clone(&shared)));
+        Ok(Self {
+            shared,
+            _tasks: tasks,
+        })
+    }
+
+    /// Sends a request and waits for its final outcome, by its deadline. Must be polled to the end.
+    pub(super) fn call(&self, command: Command) -> impl Future<Output = Answer> + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.call(command).await }
+    }
+
+    /// Whether a request without an answer can no longer run once a later one was answered.
+    pub(super) fn fences(&self) -> bool {
+        self.shared.fences.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn close(&self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        state.live = None;
+        drop(state);
+        self.shared.changed.notify_waiters();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call(&self, command: Command) -> Answer {
+        let script = command.script();
+        let due = Instant::now() + self.options.response_timeout;
+        let direct = self.queued.load(Ordering::Acquire) == 0
+            && self.under_way.load(Ordering::Relaxed) < DIRECT;
+        let live = if direct {
+            self.lock().live.clone()
+        } else {
+            None
+        };
+        if let Some(live) = live {
+            let _under_way = Counted::new(&self.under_way);
+            return self.call_directly(live, &command.cmd, script, due).await;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.queued.fetch_add(1, Ordering::AcqRel);
+        let call = Call {
+            cmd: command.cmd,
+            script,
+            reply,
+            due,
+        };
+        if self.queue.send(call).is_err() {
+            return Err(Fault::Closed);
+        }
+        answer.await.unwrap_or(Err(Fault::Closed))
+    }
+
+    async fn call_directly(
+        &self,
+        mut live: Live,
+        cmd: &Cmd,
+        script: Option<&'static Script>,
+        due: Instant,
+    ) -> Answer {
+        let answer = self.send_one(&mut live, cmd, due).await;
+        match (script, &answer) {
+            (Some(script), Ok(value)) if is_unknown_script(value) => self
+                .send_one(&mut live, &in_full(script, cmd), due)
+                .await
+                .and_then(fault::check),
+            _ => answer.and_then(fault::check),
+        }
+    }
+
+    async fn send_one(&self, live: &mut Live, cmd: &Cmd, due: Instant) -> Answer {
+        let answer = timeout_at(due, live.connection.send_packed_command(cmd)).await;
+        self.judge(live.generation, answer)
+    }
+
+    /// Gives the connection up if it failed.
+    fn judge<T>(
+        &self,
+        generation: u64,
+        answer: Result<Result<T, redis::RedisError>, tokio::time::error::Elapsed>,
+    ) -> Result<T, Fault> {
+        let fault = match answer {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => fault::of_connection(&error, true),
+            Err(_) => {
+                let timeout = self.options.response_timeout;
+                let detail = format!("no answer within {timeout:?}");
+                Fault::Unreachable {
+                    maybe_ran: true,
+                    detail,
+                }
+            }
+        };
+        self.give_up(generation, &fault);
+        Err(fault)
+    }
+
+    fn give_up(&self, generation: u64, fault: &Fault) {
+        let mut state = self.lock();
+        if let Some(live) = state.live.take_if(|live| live.generation == generation) {
+            tracing::warn!(?fault, "connection to the store given up");
+            match live.identity {
+                Some(identity) => state.condemned.push(identity),
+                None => self.fences.store(false, Ordering::Relaxed),
+            }
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Makes a connection and puts it into service. Whatever was given up before is dead first.
+    async fn connect(&self) -> Result<(), Fault> {
+        let due = Instant::now() + self.options.connect_timeout;
+        let condemned = self.lock().condemned.clone();
+        let opening = async {
+            let config = redis::AsyncConnectionConfig::new()
+                .set_connection_timeout(None)
+                .set_response_timeout(None);
+            let connecting = self
+                .client
+                .get_multiplexed_async_connection_with_config(&config);
+            let mut connection = connecting
+                .await
+                .map_err(|error| fault::of_connection(&error, false))?;
+            let identity = self.introduce(&mut connection, &condemned).await?;
+            Ok((connection, identity))
+        };
+        let Ok(opened) = timeout_at(due, opening).await else {
+            let timeout = self.options.connect_timeout;
+            let detail = format!("not connected within {timeout:?}");
+            return Err(Fault::Unreachable {
+                maybe_ran: false,
+                detail,
+            });
+        };
+        let (connection, identity) = opened?;
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Fault::Closed);
+        }
+        state
+            .condemned
+            .retain(|identity| !condemned.contains(identity));
+        state.refused = None;
+        state.generation += 1;
+        let generation = state.generation;
+        state.live = Some(Live {
+            connection,
+            identity,
+            generation,
+        });
+        drop(state);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Says who we are, learns how the server calls us, and kills what was given up.
+    async fn introduce(
+        &self,
+        connection: &mut MultiplexedConnection,
+        condemned: &[Identity],
+    ) -> Result<Option<Identity>, Fault> {
+        let mut hello = redis::pipe();
+        hello.cmd("CLIENT").arg("INFO");
+        hello.cmd("CLIENT").arg("SETNAME").arg(&self.name);
+        for Identity { id, address } in condemned {
+            hello
+                .cmd("CLIENT")
+                .arg("KILL")
+                .arg("ID")
+                .arg(id)
+                .arg("ADDR")
+                .arg(address);
+        }
+        let replies = connection
+            .send_packed_commands(&hello, 0, 2 + condemned.len())
+            .await;
+        let mut replies = replies
+            .map_err(|error| fault::of_connection(&error, false))?
+            .into_iter();
+        let identity = match replies.next().map(fault::check) {
+            Some(Ok(Value::BulkString(info))) => Identity::parse(&info),
+            Some(Ok(Value::VerbatimString { text, .. })) => Identity::parse(text.as_bytes()),
+            // Without a password where one is needed: better said now than at the first lock.
+            Some(Err(Fault::Denied { detail })) if detail.starts_with("NOAUTH") => {
+                return Err(Fault::Denied { detail });
+            }
+            Some(Err(fault)) if fault.may_pass() => return Err(fault),
+            _ => None,
+        };
+        let killed = replies
+            .skip(1)
+            .all(|reply| matches!(reply, Value::Int(_) | Value::Okay));
+        self.fences
+            .store(identity.is_some() && killed, Ordering::Relaxed);
+        Ok(identity)
+    }
+}
+
+impl Identity {
+    /// Out of `id=7 addr=127.0.0.1:51234 …`.
+    fn parse(info: &[u8]) -> Option<Self> {
+        let info = String::from_utf8_lossy(info);
+        let field = |name: &str| {
+            info.split_whitespace()
+                .find_map(|part| part.strip_prefix(name))
+                .map(str::to_owned)
+        };
+        Some(Self {
+            id: field("id=")?,
+            address: field("addr=")?,
+        })
+    }
+}
+
+/// Counts itself for as long as it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn is_unknown_script(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
+}
+
+/// Reconnects, with growing jittered pauses, whenever there is no connection.
+async fn keep_connected(link: Arc<Shared>) {
+    let mut failures = 0;
+    loop {
+        let changed = link.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let (closed, live) = {
+            let state = link.lock();
+            (state.closed, state.live.is_some())
+        };
+        if closed {
+            return;
+        }
+        if live {
+            changed.await;
+            continue;
+        }
+        match link.connect().await {
+            Ok(()) => {
+                failures = 0;
+                tracing::info!("connected to the store again");
+                link.hub.wake(&Topic::Reconnected, b"");
+            }
+            Err(fault) => {
+                tracing::debug!(?fault, "could not connect");
+                link.refuse(fault);
+                tokio::time::sleep(pause(&link.options, failures)).await;
+                failures += 1;
+            }
+        }
+    }
+}
+
+/// The pause before the next attempt to connect.
+pub(super) fn pause(options: &ClientOptions, failures: u32) -> Duration {
+    let pause = options.min_backoff.saturating_mul(1 << failures.min(16));
+    pause
+        .min(options.max_backoff)
+        .mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+/// Collects requests into waves. The one task that writes them.
+async fn send_waves(link: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Call>) {
+    let mut wave = Vec::with_capacity(WAVE);
+    while inbox.recv_many(&mut wave, WAVE).await > 0 {
+        tokio::task::yield_now().await;
+        while wave.len() < WAVE
+            && let Ok(call) = inbox.try_recv()
+        {
+            wave.push(call);
+        }
+        let live = link.connected(&mut wave).await;
+        link.queued.fetch_sub(wave.len(), Ordering::AcqRel);
+        match live {
+            Ok(live) => hand_over(&link, live, std::mem::take(&mut wave)),
+            Err(fault) => fail(wave.drain(..), &fault),
+        }
+        wave.reserve(WAVE);
+    }
+}
+
+fn fail(calls: impl Iterator<Item = Call>, fault: &Fault) {
+    for call in calls {
+        let _ = call.reply.send(Err(fault.clone()));
+    }
+}
+
+impl Shared {
+    /// Those who wait for a connection need not wait for one that will not come by waiting.
+    fn refuse(&self, fault: Fault) {
+        if !fault.may_pass() {
+            self.lock().refused = Some(fault);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The connection, as soon as there is one; meanwhile calls fail as their deadlines pass.
+    async fn connected(&self, wave: &mut Vec<Call>) -> Result<Live, Fault> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let state = self.lock();
+                if state.closed {
+                    return Err(Fault::Closed);
+                }
+                if let Some(fault) = &state.refused {
+                    return Err(fault.clone());
+                }
+                if let Some(live) = &state.live {
+                    return Ok(live.clone());
+                }
+            }
+            let Some(first) = wave.iter().map(|call| call.due).min() else {
+                // Nobody waits any more.
+                return Err(Fault::Closed);
+            };
+            if timeout_at(first, changed).await.is_err() {
+                self.expire(wave);
+            }
+        }
+    }
+
+    fn expire(&self, wave: &mut Vec<Call>) {
+        let now = Instant::now();
+        let detail = "no connection to the store".to_owned();
+        let fault = Fault::Unreachable {
+            maybe_ran: false,
+            detail,
+        };
+        let overdue = wave.extract_if(.., |call| call.due <= now);
+        let overdue: Vec<_> = overdue.collect();
+        self.queued.fetch_sub(overdue.len(), Ordering::AcqRel);
+        fail(overdue.into_iter(), &fault);
+    }
+}
+
+/// Hands a wave to the driver, here and now: what is left for a task is to wait for the replies.
+fn hand_over(link: &Arc<Shared>, live: Live, wave: Vec<Call>) {
+    let mut replies = Box::pin(wait_for_replies(Arc::clone(link), live, wave));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    if replies.as_mut().poll(&mut context).is_pending() {
+        tokio::spawn(replies);
+    }
+}
+
+async fn wait_for_replies(link: Arc<Shared>, mut live: Live, wave: Vec<Call>) {
+    link.under_way.fetch_add(wave.len(), Ordering::Relaxed);
+    let mut pipeline = redis::Pipeline::with_capacity(wave.len());
+    let calls: Vec<_> = wave
+        .into_iter()
+        .map(|call| {
+            pipeline.add_command(call.cmd);
+            (call.script, call.reply, call.due)
+        })
+        .collect();
+    let due = Instant::now() + link.options.response_timeout;
+    let sending = live
+        .connection
+        .send_packed_commands(&pipeline, 0, calls.len());
+    let replies = link.judge(live.generation, timeout_at(due, sending).await);
+    link.under_way.fetch_sub(calls.len(), Ordering::Relaxed);
+    let mut replies = replies.map(Vec::into_iter);
+    for (cmd, (script, reply, due)) in pipeline.cmd_iter().zip(calls) {
+        let answer = match &mut replies {
+            Ok(values) => values.next().unwrap_or(Value::Nil),
+            Err(fault) => {
+                let _ = reply.send(Err(fault.clone()));
+                continue;
+            }
+        };
+        match script {
+            // It did not run: the same call once more, and its caller knows nothing of it.
+            Some(script) if is_unknown_script(&answer) => {
+                let call = Call {
+                    cmd: in_full(script, cmd),
+                    script: None,
+                    reply,
+                    due,
+                };
+                link.queued.fetch_add(1, Ordering::AcqRel);
+                let _ = link.queue.send(call);
+            }
+            _ => drop(reply.send(fault::check(answer))),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+-- Purpose:   remember who forced a lock open: the last 20 times, for 7 days
+-- KEYS[1]:   the log of the lock
+-- ARGV[1]:   who did it
+-- ARGV[2]:   why
+-- ARGV[3..]: whom it was taken from
+-- Returns:   nil
+-- Publishes: nothing
+local time = redis.call('TIME')
+local at = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local entry = { at = at, by = ARGV[1], reason = ARGV[2], holders = { unpack(ARGV, 3) } }
+redis.call('LPUSH', KEYS[1], cjson.encode(entry))
+redis.call('LTRIM', KEYS[1], 0, 19)
+redis.call('PEXPIRE', KEYS[1], 604800000)
+return nil

@@ -1,0 +1,23 @@
+-- Purpose:   renew or check many locks; an error of one is that one's answer
+-- KEYS[i]:   the locks
+-- ARGV[2i-1]: owner
+-- ARGV[2i]:  time to live in ms, never shortens what there is; 0 only looks
+-- Returns:   for each: >= -1 held, the time to live found; -2 gone; -3 taken; an error as text
+-- Publishes: nothing
+local answers = {}
+for i = 1, #KEYS do
+  local key, owner, ttl = KEYS[i], ARGV[2 * i - 1], tonumber(ARGV[2 * i])
+  local fields = redis.pcall('HLEN', key)
+  if type(fields) == 'table' then
+    answers[i] = fields.err
+  elseif fields == 0 then
+    answers[i] = -2
+  elseif fields > 1 or redis.call('HEXISTS', key, owner) == 0 then
+    answers[i] = -3
+  else
+    local left = redis.call('PTTL', key)
+    if left < ttl then redis.call('PEXPIRE', key, ttl) end
+    answers[i] = left
+  end
+end
+return answers

@@ -1,0 +1,293 @@
+//! The connection that carries wake-ups.
+//!
+//! Opened when the first topic is listened for, closed when there has been none for a while. A
+//! subscription is confirmed by the server before anybody relies on it. When the connection breaks
+//! everybody is woken, and again when it is back: whatever was said in between was missed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, PushInfo, PushKind, Value};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+
+use super::link::pause;
+use super::{fault, keys};
+use crate::backend::Fault;
+use crate::backend::wake::{Edge, Hub, Topic};
+use crate::config::ClientOptions;
+
+/// How often the server is asked whether it still hears us. Half of the longest sleep of a waiter.
+const PING: Duration = Duration::from_millis(2500);
+
+/// A topic that is to be listened for, or not any more.
+pub(super) type Order = (Topic, Edge);
+
+/// A hub that sends its edges as orders.
+pub(super) fn hub() -> (Hub, mpsc::UnboundedReceiver<Order>) {
+    let (orders, inbox) = mpsc::unbounded_channel();
+    let hub = Hub::new(move |topic, edge| drop(orders.send((topic.clone(), edge))));
+    (hub, inbox)
+}
+
+/// Which topic a channel belongs to.
+type Channels = Arc<Mutex<HashMap<Vec<u8>, Topic>>>;
+
+struct PubSub {
+    client: Client,
+    options: ClientOptions,
+    hub: Hub,
+    orders: mpsc::UnboundedReceiver<Order>,
+    channels: Channels,
+}
+
+/// Runs until the hub is gone.
+pub(super) async fn run(
+    client: Client,
+    options: ClientOptions,
+    hub: Hub,
+    orders: mpsc::UnboundedReceiver<Order>,
+    closing: Arc<Notify>,
+) {
+    let mut pubsub = PubSub {
+        client,
+        options,
+        hub,
+        orders,
+        channels: Channels::default(),
+    };
+    tokio::select! {
+        () = pubsub.serve() => {}
+        () = closing.notified() => {}
+    }
+    // Nobody will ever be woken by this again.
+    for topic in pubsub.hub.broken() {
+        pubsub.hub.fail(&topic, Fault::Closed);
+    }
+}
+
+impl PubSub {
+    async fn serve(&mut self) {
+        let mut failures = 0;
+        loop {
+            // Idle: no connection until somebody wants to listen.
+            if self.channels().is_empty() {
+                let Some(order) = self.orders.recv().await else {
+                    return;
+                };
+                self.note(order);
+                continue;
+            }
+            match self.connect().await {
+                Ok((connection, broken)) => {
+                    failures = 0;
+                    if self.listen(connection, broken).await.is_err() {
+                        tracing::debug!("subscription connection broken");
+                    }
+                    self.hub.broken();
+                }
+                Err(fault) if !fault.may_pass() => self.refuse(&fault),
+                Err(_) => {}
+            }
+            self.drain();
+            if !self.channels().is_empty() {
+                tokio::time::sleep(pause(&self.options, failures)).await;
+                failures += 1;
+                self.drain();
+            }
+        }
+    }
+
+    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, Topic>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an order into the table. Answers the channel and whether to listen.
+    fn note(&self, (topic, edge): Order) -> Option<(Vec<u8>, bool)> {
+        let Some(channel) = keys::topic_channel(&topic) else {
+            // Not of the server's making, so there is nothing to wait for.
+            self.hub.confirm(&topic);
+            return None;
+        };
+        let wanted = edge == Edge::First;
+        if wanted {
+            self.channels().insert(channel.clone(), topic);
+        } else {
+            self.channels().remove(&channel);
+        }
+        Some((channel, wanted))
+    }
+
+    fn drain(&mut self) {
+        while let Ok(order) = self.orders.try_recv() {
+            self.note(order);
+        }
+    }
+
+    /// Everybody who waits for a subscription learns why there is none.
+    fn refuse(&self, fault: &Fault) {
+        let topics: Vec<_> = self.channels().values().cloned().collect();
+        for topic in topics {
+            self.hub.fail(&topic, fault.clone());
+        }
+    }
+
+    async fn connect(&self) -> Result<(MultiplexedConnection, Arc<Notify>), Fault> {
+        let broken = Arc::new(Notify::new());
+        let (hub, channels, signal) = (self.hub.clone(), self.channels.clone(), broken.clone());
+        let receive = move |push: PushInfo| -> Result<(), ()> {
+            match push.kind {
+                PushKind::Message => deliver(&hub, &channels, &push.data),
+                // Also an unsubscription that nobody asked for: it is checked against the table.
+                PushKind::Unsubscribe if is_wanted(&channels, &push.data) => signal.notify_one(),
+                PushKind::Disconnection => signal.notify_one(),
+                _ => {}
+            }
+            Ok(())
+        };
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(Some(self.options.response_timeout))
+            .set_push_sender(receive);
+        let connecting = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        let connection = timeout(self.options.connect_timeout, connecting).await;
+        let unreachable = || Fault::Unreachable {
+            maybe_ran: false,
+            detail: "not connected in time".to_owned(),
+        };
+        let connection = connection.map_err(|_| unreachable())?;
+        Ok((
+            connection.map_err(|error| fault::of_connection(&error, false))?,
+            broken,
+        ))
+    }
+
+    /// Subscribes to everything in the table, then follows orders until the connection breaks or
+    /// there is nothing to listen for.
+    async fn listen(
+        &mut self,
+        mut connection: MultiplexedConnection,
+        broken: Arc<Notify>,
+    ) -> Result<(), Fault> {
+        self.drain();
+        let all: Vec<_> = self.channels().keys().cloned().collect();
+        self.subscribe(&mut connection, all).await?;
+        loop {
+            let order = tokio::select! {
+                order = self.orders.recv() => order,
+                () = broken.notified() => return Err(gone("disconnected")),
+                () = tokio::time::sleep(PING) => {
+                    if self.channels().is_empty() {
+                        return Ok(());
+                    }
+                    self.ping(&mut connection).await?;
+                    continue;
+                }
+            };
+            let Some(order) = order else { return Ok(()) };
+            self.follow(&mut connection, order).await?;
+        }
+    }
+
+    async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
+        let pong = connection.send_packed_command(&redis::cmd("PING")).await;
+        pong.map(drop)
+            .map_err(|error| fault::of_connection(&error, false))
+    }
+
+    /// All orders that are there, in two commands at most. The last order about a channel counts.
+    async fn follow(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        first: Order,
+    ) -> Result<(), Fault> {
+        let mut last = HashMap::new();
+        let mut next = Some(first);
+        while let Some(order) = next {
+            last.extend(self.note(order));
+            next = self.orders.try_recv().ok();
+        }
+        let (wanted, unwanted): (Vec<_>, Vec<_>) = last.into_iter().partition(|(_, on)| *on);
+        let names = |list: Vec<(Vec<u8>, bool)>| list.into_iter().map(|(name, _)| name);
+        let unwanted: Vec<_> = names(unwanted).collect();
+        if !unwanted.is_empty() {
+            let answer = connection.unsubscribe(unwanted).await;
+            answer.map_err(|error| fault::of_connection(&error, false))?;
+        }
+        self.subscribe(connection, names(wanted).collect()).await
+    }
+
+    /// One command for all; one by one where that is refused, so that a single forbidden channel
+    /// does not silence the others.
+    async fn subscribe(
+        &self,
+        connection: &mut MultiplexedConnection,
+        channels: Vec<Vec<u8>>,
+    ) -> Result<(), Fault> {
+        if channels.is_empty() {
+            return Ok(());
+        }
+        if connection.subscribe(&channels).await.is_ok() {
+            channels.iter().for_each(|channel| self.confirm(channel));
+            return Ok(());
+        }
+        for channel in &channels {
+            match connection.subscribe(channel).await {
+                Ok(()) => self.confirm(channel),
+                Err(error) => match fault::of_connection(&error, false) {
+                    fault if fault.may_pass() => return Err(fault),
+                    fault => self.deny(channel, fault),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn confirm(&self, channel: &[u8]) {
+        let topic = self.channels().get(channel).cloned();
+        if let Some(topic) = topic {
+            self.hub.confirm(&topic);
+        }
+    }
+
+    fn deny(&self, channel: &[u8], fault: Fault) {
+        let topic = self.channels().get(channel).cloned();
+        if let Some(topic) = topic {
+            self.hub.fail(&topic, fault);
+        }
+    }
+}
+
+fn gone(detail: &str) -> Fault {
+    Fault::Unreachable {
+        maybe_ran: false,
+        detail: detail.to_owned(),
+    }
+}
+
+fn bytes(value: Option<&Value>) -> Option<&[u8]> {
+    match value {
+        Some(Value::BulkString(bytes)) => Some(bytes),
+        Some(Value::SimpleString(text)) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+fn topic_of(channels: &Channels, data: &[Value]) -> Option<Topic> {
+    let channels = channels.lock().unwrap_or_else(PoisonError::into_inner);
+    channels.get(bytes(data.first())?).cloned()
+}
+
+fn is_wanted(channels: &Channels, data: &[Value]) -> bool {
+    topic_of(channels, data).is_some()
+}
+
+fn deliver(hub: &Hub, channels: &Channels, data: &[Value]) {
+    if let Some(topic) = topic_of(channels, data) {
+        hub.wake(&topic, bytes(data.get(1)).unwrap_or_default());
+    }
+}

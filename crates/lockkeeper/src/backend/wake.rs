@@ -1,0 +1,253 @@
+//! Wake-ups: who listens for what, inside one process.
+//!
+//! A wake-up is a hint. A [`Subscription`] counts them; a waiter reads the count *before* it tries
+//! the lock and then sleeps until the count has moved, so that a hint between the two is never
+//! slept through. What breaks a store's own subscription counts as a hint to everybody.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::Fault;
+use crate::LockName;
+
+/// What can be listened for.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Topic {
+    /// A lock or mutex of this name was freed.
+    Freed(LockName),
+    /// A word to one client, in private.
+    Notice(Uuid),
+    /// The store lost its connection and has it back. Local: no message of the store's.
+    Reconnected,
+}
+
+/// How many unread messages of a notice topic are kept. Each names one hold that was taken away; a
+/// client that is this far behind learns of the rest at the next renewal.
+const UNREAD_MAX: usize = 1024;
+
+/// Whether a topic's messages arrive yet.
+#[derive(Clone, Debug)]
+enum State {
+    Pending,
+    Confirmed,
+    Failed(Fault),
+}
+
+#[derive(Debug)]
+struct Cell {
+    inner: Mutex<CellInner>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct CellInner {
+    state: State,
+    seen: u64,
+    unread: VecDeque<Vec<u8>>,
+    subscribers: usize,
+}
+
+type OnEdge = Box<dyn Fn(&Topic, Edge) + Send + Sync>;
+
+/// The first subscriber of a topic came, or the last one left.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Edge {
+    First,
+    Last,
+}
+
+/// The subscriptions of one store in one process.
+#[derive(Clone)]
+pub(crate) struct Hub {
+    inner: Arc<HubInner>,
+}
+
+struct HubInner {
+    topics: Mutex<HashMap<Topic, Arc<Cell>>>,
+    /// Called under the table's lock, so that a store sees edges in the order in which they happen.
+    on_edge: OnEdge,
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub")
+            .field("topics", &self.topic_count())
+            .finish()
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(on_edge: impl Fn(&Topic, Edge) + Send + Sync + 'static) -> Self {
+        Self {
+            inner: Arc::new(HubInner {
+                topics: Mutex::new(HashMap::new()),
+                on_edge: Box::new(on_edge),
+            }),
+        }
+    }
+
+    fn topics(&self) -> std::sync::MutexGuard<'_, HashMap<Topic, Arc<Cell>>> {
+        self.inner
+            .topics
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn topic_count(&self) -> usize {
+        self.topics().len()
+    }
+
+    /// Adds a subscriber; the store must still [`confirm`](Hub::confirm) the topic.
+    pub(crate) fn join(&self, topic: Topic) -> Subscription {
+        let mut topics = self.topics();
+        let cell = topics.entry(topic.clone()).or_insert_with(|| {
+            (self.inner.on_edge)(&topic, Edge::First);
+            Arc::new(Cell {
+                inner: Mutex::new(CellInner {
+                    state: State::Pending,
+                    seen: 0,
+                    unread: VecDeque::new(),
+                    subscribers: 0,
+                }),
+                changed: Notify::new(),
+            })
+        });
+        cell.lock().subscribers += 1;
+        Subscription {
+            hub: self.clone(),
+            topic,
+            cell: Arc::clone(cell),
+        }
+    }
+
+    /// The store listens on `topic` from now on.
+    pub(crate) fn confirm(&self, topic: &Topic) {
+        self.update(topic, |cell| {
+            cell.state = State::Confirmed;
+            cell.seen += 1;
+        });
+    }
+
+    /// The store cannot listen on `topic`.
+    pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
+        self.update(topic, |cell| cell.state = State::Failed(fault));
+    }
+
+    /// A message arrived. Answers how many subscribers were told.
+    pub(crate) fn wake(&self, topic: &Topic, payload: &[u8]) -> u64 {
+        let mut told = 0;
+        self.update(topic, |cell| {
+            cell.seen += 1;
+            told = cell.subscribers as u64;
+            if matches!(topic, Topic::Notice(_)) && cell.unread.len() < UNREAD_MAX {
+                cell.unread.push_back(payload.to_vec());
+            }
+        });
+        told
+    }
+
+    fn update(&self, topic: &Topic, change: impl FnOnce(&mut CellInner)) {
+        let cell = self.topics().get(topic).cloned();
+        if let Some(cell) = cell {
+            change(&mut cell.lock());
+            cell.changed.notify_waiters();
+        }
+    }
+
+    /// Messages may have been missed: everybody looks again. Answers which topics must be
+    /// subscribed anew.
+    pub(crate) fn broken(&self) -> Vec<Topic> {
+        let topics: Vec<_> = self
+            .topics()
+            .iter()
+            .map(|(t, c)| (t.clone(), c.clone()))
+            .collect();
+        for (_, cell) in &topics {
+            {
+                let mut inner = cell.lock();
+                inner.seen += 1;
+                inner.state = State::Pending;
+            }
+            cell.changed.notify_waiters();
+        }
+        topics.into_iter().map(|(topic, _)| topic).collect()
+    }
+
+    fn leave(&self, topic: &Topic, cell: &Arc<Cell>) {
+        let mut topics = self.topics();
+        let mut inner = cell.lock();
+        inner.subscribers -= 1;
+        if inner.subscribers == 0 {
+            topics.remove(topic);
+            (self.inner.on_edge)(topic, Edge::Last);
+        }
+    }
+}
+
+impl Cell {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CellInner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `look` finds what it looks for. Registers before it looks, so that a change
+    /// between the look and the sleep is not lost.
+    async fn wait<T>(&self, mut look: impl FnMut(&mut CellInner) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(found) = look(&mut self.lock()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Wake-ups for one topic, for as long as it lives.
+#[derive(Debug)]
+pub struct Subscription {
+    hub: Hub,
+    topic: Topic,
+    cell: Arc<Cell>,
+}
+
+impl Subscription {
+    /// Resolves when messages arrive, or cannot.
+    pub(crate) async fn confirmed(self) -> Result<Self, Fault> {
+        let outcome = self.cell.wait(|inner| match &inner.state {
+            State::Pending => None,
+            State::Confirmed => Some(Ok(())),
+            State::Failed(fault) => Some(Err(fault.clone())),
+        });
+        outcome.await.map(|()| self)
+    }
+
+    /// How many wake-ups there have been. Read it before trying the lock.
+    pub fn seen(&self) -> u64 {
+        self.cell.lock().seen
+    }
+
+    /// Resolves once there have been more than `seen`.
+    pub async fn beyond(&self, seen: u64) {
+        self.cell
+            .wait(|inner| (inner.seen > seen).then_some(()))
+            .await;
+    }
+
+    /// The next message of a notice topic.
+    pub async fn message(&self) -> Vec<u8> {
+        self.cell.wait(|inner| inner.unread.pop_front()).await
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.hub.leave(&self.topic, &self.cell);
+    }
+}

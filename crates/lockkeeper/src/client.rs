@@ -1,0 +1,162 @@
+//! A client: the handle to a store, and the maker of locks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::backend::memory::Memory;
+use crate::backend::{Backend, Kind};
+use crate::config::ClientOptions;
+use crate::engine::Core;
+use crate::error::{Error, Result};
+use crate::lock::{Handle, Lock, Mutex};
+use crate::{LockName, Owner};
+
+/// A connection to a store of locks. Cloning it is cheap and gives the same client.
+///
+/// It lives on the runtime on which it was made: if that ends, every lock is lost
+/// ([`Closed`](crate::LostReason::Closed)). Handles and guards keep it alive. Dropping the last of
+/// them gives back what it can without blocking; [`shutdown`](Client::shutdown) waits for it.
+#[derive(Clone)]
+pub struct Client {
+    core: Arc<Core>,
+}
+
+impl Client {
+    /// Opens a store with the default settings. See [`connect_with`](Client::connect_with).
+    ///
+    /// # Errors
+    /// As [`connect_with`](Client::connect_with).
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, ClientOptions::new()).await
+    }
+
+    /// Opens a store.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `memory:` | a new embedded store |
+    /// | `memory:NAME` | an embedded store that is shared within the process |
+    /// | `redis://[user:password@]host[:port][/db]` | a Redis server |
+    /// | `rediss://…` | the same over TLS (feature `tls`) |
+    /// | `redis+unix:///path[?db=N&user=U&pass=P]` | a Redis server on a Unix socket |
+    ///
+    /// # Errors
+    /// [`Unreachable`](Error::Unreachable) if the server cannot be reached within the connect
+    /// timeout, [`Denied`](Error::Denied) for a wrong password, [`Invalid`](Error::Invalid) for a
+    /// URL or a setting that makes no sense. The password never appears in an error.
+    pub async fn connect_with(url: &str, options: ClientOptions) -> Result<Self> {
+        options.validate()?;
+        let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+        let backend: Arc<dyn Backend> = match scheme {
+            "memory" => memory(&url["memory".len()..])?,
+            "redis" | "rediss" | "redis+unix" => redis(url, &options).await?,
+            _ => return Err(unknown(scheme)),
+        };
+        Self::with_backend(backend, options)
+    }
+
+    /// A client on a new embedded store: for tests, examples, and locks within one process.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub fn memory() -> Self {
+        Self {
+            core: Core::start(Memory::new(), ClientOptions::new()),
+        }
+    }
+
+    /// A client on a store of one's own making. See [`backend`](crate::backend) for what that
+    /// means.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for a setting that makes no sense.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub fn with_backend(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
+        options.validate()?;
+        Ok(Self {
+            core: Core::start(backend, options),
+        })
+    }
+
+    /// The re-entrant lock of this name.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
+        Lock::new(Handle::new(&self.core, Kind::Lock, name.as_ref()))
+    }
+
+    /// The plain mutex of this name.
+    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
+        Mutex::new(Handle::new(&self.core, Kind::Mutex, name.as_ref()))
+    }
+
+    /// A new local identity, under which locks are re-entrant: see [`Lock::as_owner`].
+    pub fn owner(&self) -> Owner {
+        Owner {
+            client: self.core.id,
+            number: fastrand::u64(..),
+        }
+    }
+
+    /// The identity of this client: the first part of its owner ids in the store.
+    pub fn id(&self) -> uuid::Uuid {
+        self.core.id
+    }
+
+    /// Gives every lock back, waits until that is confirmed (for at most a response timeout), and
+    /// closes the connections. Guards that are still there are lost; waiters get
+    /// [`Closed`](Error::Closed).
+    pub async fn shutdown(&self) {
+        self.core.shutdown().await;
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn owner_numbered(&self, number: u64) -> Owner {
+        Owner {
+            client: self.core.id,
+            number,
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.core.id)
+            .field("store", &self.core.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+fn memory(rest: &str) -> Result<Arc<dyn Backend>> {
+    Ok(match rest.strip_prefix(':') {
+        Some("") => Memory::new(),
+        Some(name) => Memory::named(name),
+        None => return Err(Error::invalid(None, "write memory: or memory:NAME")),
+    })
+}
+
+#[cfg(feature = "redis")]
+async fn redis(url: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(
+        crate::backend::redis::Redis::connect(url, options).await?,
+    ))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
+    Err(Error::invalid(
+        None,
+        "a redis URL needs the feature \"redis\" of lockkeeper",
+    ))
+}
+
+fn unknown(scheme: &str) -> Error {
+    // Only the scheme: what follows it may hold a password.
+    let scheme = LockName::from(scheme);
+    let known = "memory:, redis://, rediss:// and redis+unix://";
+    Error::invalid(
+        None,
+        format!("unknown store \"{scheme}:\"; known are {known}"),
+    )
+}

@@ -1,0 +1,211 @@
+//! Settings of a client, and the reason behind every default.
+
+use std::time::Duration;
+
+use crate::engine::Clock;
+use crate::error::{Error, Result};
+
+/// How long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`. Long
+/// enough to ride out a failover, short enough that a crash does not stop the others for long.
+pub const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long opening a connection may take before the server counts as unreachable.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long an answer may take before the connection is given up. A tenth of the watchdog timeout,
+/// so that a renewal can be repeated several times before the lease is lost.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a waiting acquire rides out a store that does not answer.
+pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
+
+/// The pause before the first reconnect; it doubles up to [`MAX_BACKOFF`] and is jittered, so that
+/// a fleet does not come back all at once.
+pub const MIN_BACKOFF: Duration = Duration::from_millis(20);
+
+/// The longest pause between two reconnects.
+pub const MAX_BACKOFF: Duration = Duration::from_secs(1);
+
+/// No waiter sleeps longer than this without looking again, whatever it was told: hints get lost.
+pub const RECHECK: Duration = Duration::from_secs(5);
+
+/// The part of a lease that is given up for clocks that run differently, beside [`DRIFT_FIXED`].
+pub const DRIFT_RATIO: f64 = 0.01;
+
+/// The fixed part of what is given up of a lease: Redis expires keys to the millisecond.
+pub const DRIFT_FIXED: Duration = Duration::from_millis(2);
+
+/// The longest lease: beyond a century a duration is a mistake, and near the end of what Redis can
+/// count it would be refused half-way through.
+pub const MAX_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Settings of a [`Client`](crate::Client).
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkeeper::ClientOptions;
+///
+/// let options = ClientOptions::new()
+///     .watchdog_timeout(Duration::from_secs(10))
+///     .name_prefix("shop:")
+///     .client_name("checkout");
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    pub(crate) watchdog_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) unreachable_after: Duration,
+    pub(crate) min_backoff: Duration,
+    pub(crate) max_backoff: Duration,
+    pub(crate) drift_ratio: f64,
+    pub(crate) drift_fixed: Duration,
+    pub(crate) name_prefix: Vec<u8>,
+    pub(crate) client_name: Option<String>,
+    pub(crate) tls: Tls,
+    pub(crate) clock: Option<Clock>,
+}
+
+/// Certificates, as PEM. Debug output shows only whether they are there.
+#[derive(Clone, Default)]
+pub(crate) struct Tls {
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls")
+            .field("ca", &self.ca.is_some())
+            .field("identity", &self.identity.is_some())
+            .finish()
+    }
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            watchdog_timeout: WATCHDOG_TIMEOUT,
+            connect_timeout: CONNECT_TIMEOUT,
+            response_timeout: RESPONSE_TIMEOUT,
+            unreachable_after: UNREACHABLE_AFTER,
+            min_backoff: MIN_BACKOFF,
+            max_backoff: MAX_BACKOFF,
+            drift_ratio: DRIFT_RATIO,
+            drift_fixed: DRIFT_FIXED,
+            name_prefix: Vec::new(),
+            client_name: None,
+            tls: Tls::default(),
+            clock: None,
+        }
+    }
+}
+
+impl ClientOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The lease of a lock for which none was given; it is renewed every third of it.
+    /// [`WATCHDOG_TIMEOUT`] by default.
+    pub fn watchdog_timeout(mut self, timeout: Duration) -> Self {
+        self.watchdog_timeout = timeout;
+        self
+    }
+
+    /// How long opening a connection may take. [`CONNECT_TIMEOUT`] by default.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long an answer may take. [`RESPONSE_TIMEOUT`] by default.
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.response_timeout = timeout;
+        self
+    }
+
+    /// How long a waiting acquire rides out a store that does not answer. [`UNREACHABLE_AFTER`] by
+    /// default.
+    pub fn unreachable_after(mut self, span: Duration) -> Self {
+        self.unreachable_after = span;
+        self
+    }
+
+    /// The shortest and the longest pause between two attempts to reconnect. [`MIN_BACKOFF`] and
+    /// [`MAX_BACKOFF`] by default.
+    pub fn retry_backoff(mut self, min: Duration, max: Duration) -> Self {
+        (self.min_backoff, self.max_backoff) = (min, max);
+        self
+    }
+
+    /// What is given up of each lease because clocks differ: `ratio` of it and a fixed part.
+    /// [`DRIFT_RATIO`] and [`DRIFT_FIXED`] by default.
+    pub fn drift(mut self, ratio: f64, fixed: Duration) -> Self {
+        (self.drift_ratio, self.drift_fixed) = (ratio, fixed);
+        self
+    }
+
+    /// Put before every name, as a Redisson `NameMapper` would. Empty by default.
+    pub fn name_prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.name_prefix = prefix.as_ref().to_vec();
+        self
+    }
+
+    /// The name shown in `CLIENT LIST`. `lockkeeper` by default.
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.client_name = Some(name.into());
+        self
+    }
+
+    /// The certificate authority (PEM) to trust for `rediss://`, instead of the system's.
+    pub fn tls_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls.ca = Some(pem.into());
+        self
+    }
+
+    /// The certificate and key (PEM) with which this client shows who it is on `rediss://`.
+    pub fn tls_identity(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.tls.identity = Some((cert.into(), key.into()));
+        self
+    }
+
+    /// Another clock than the machine's own, for tests.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let refuse = |what: &str| Err(Error::invalid(None, what));
+        if !(MIN_WATCHDOG..=MAX_LEASE).contains(&self.watchdog_timeout) {
+            return refuse("the watchdog timeout must be between 30 ms and a century");
+        }
+        for (what, span) in [
+            ("connect timeout", self.connect_timeout),
+            ("response timeout", self.response_timeout),
+            ("retry back-off", self.min_backoff),
+        ] {
+            if span.is_zero() || span > MAX_LEASE {
+                return refuse(&format!(
+                    "the {what} must be more than zero and under a century"
+                ));
+            }
+        }
+        if self.max_backoff < self.min_backoff || self.max_backoff > MAX_LEASE {
+            return refuse("the longest retry back-off must not be below the shortest");
+        }
+        if !(0.0..0.5).contains(&self.drift_ratio) {
+            return refuse("the drift must be at least 0 and under half of the lease");
+        }
+        let name = self.client_name.as_deref().unwrap_or_default();
+        if name.bytes().any(|b| !(b'!'..=b'~').contains(&b)) {
+            return refuse("the client name must be printable ASCII without spaces");
+        }
+        Ok(())
+    }
+}
+
+/// Below this a third of the timeout is within the reach of a timer's granularity.
+const MIN_WATCHDOG: Duration = Duration::from_millis(30);

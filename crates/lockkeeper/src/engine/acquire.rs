@@ -1,0 +1,423 @@
+//! The loop: try, subscribe, try, wait — written once for everything that waits.
+//!
+//! Why no wake-up is lost: the count of wake-ups is read before each attempt, and a sleep ends as
+//! soon as the count has moved. The first attempt after a subscription was confirmed covers the time
+//! before it. A wake-up that never comes costs one re-check, a few seconds at most.
+//!
+//! Why nothing is left behind: the only things in the store are what an armed [`Claim`] stands for
+//! and a subscription; both undo themselves when dropped, and a request under way is finished by
+//! the reaper before its claim is judged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::Claim;
+use super::gate::{Entered, Gates, Offer, Seat, Turn};
+use super::lease::{HoldId, Lease, TermSpec};
+use super::{Core, Tick, jittered, until};
+use crate::backend::{Attempt, Fault, Kind, Resource, Topic, Ttl};
+use crate::config::RECHECK;
+use crate::error::{Error, Phase, Result};
+use crate::{Owner, OwnerId};
+
+/// The pause after a release that others elsewhere wait for, so that they get a chance.
+const COURTESY: Duration = Duration::from_millis(1);
+
+/// Re-check of those who are not told: mutex waiters, because others of the Redlock family do not
+/// publish, and everybody without the right to subscribe.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A task that waits this long for a lock that its own client holds is told to the log.
+const SUSPICIOUS: Duration = Duration::from_secs(5);
+
+/// How long a caller is ready to wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Wait {
+    /// One attempt.
+    Never,
+    /// Until then.
+    Until(Tick),
+    /// As long as it takes.
+    Forever,
+}
+
+impl Wait {
+    fn limit(self) -> Tick {
+        match self {
+            Wait::Until(limit) => limit,
+            Wait::Never | Wait::Forever => Tick::NEVER,
+        }
+    }
+}
+
+/// What is to be acquired, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) resource: Resource,
+    pub(crate) term: TermSpec,
+    pub(crate) wait: Wait,
+    pub(crate) owner: Option<Owner>,
+}
+
+/// A hold that was acquired.
+pub(crate) type Acquired = (Arc<Lease>, HoldId);
+
+/// Acquires; nothing when the lock is busy and the caller's patience is at its end.
+pub(crate) async fn acquire(core: &Arc<Core>, request: Request) -> Result<Option<Acquired>> {
+    core.ensure_open(&request.resource)?;
+    match request.owner.clone() {
+        None => acquire_anew(core, &request).await,
+        Some(owner) => Box::pin(acquire_as(core, &request, &owner)).await,
+    }
+}
+
+/// For a named owner: re-enters what it has. One request at a time for an owner and a name.
+async fn acquire_as(
+    core: &Arc<Core>,
+    request: &Request,
+    owner: &Owner,
+) -> Result<Option<Acquired>> {
+    if owner.client != core.id {
+        let detail = "the owner was made by another client";
+        return Err(Error::invalid(Some(&request.resource.name), detail));
+    }
+    // Declared first, so that it is dropped last: a slot in use is not tidied away.
+    let _tidy = Tidy(core, &request.resource, owner);
+    let slot = core.owners.turn(&request.resource, owner);
+    let turn = match request.wait {
+        Wait::Never => slot.try_lock().ok(),
+        wait => until(&core.clock, wait.limit(), slot.lock()).await,
+    };
+    let Some(_turn) = turn else { return Ok(None) };
+    match core.owners.lease(&request.resource, owner) {
+        Some(lease) => reenter(core, lease, request.term).await.map(Some),
+        None => acquire_anew(core, request).await,
+    }
+}
+
+/// Runs when the acquire of a named owner ends, also by being dropped.
+struct Tidy<'a>(&'a Arc<Core>, &'a Resource, &'a Owner);
+
+impl Drop for Tidy<'_> {
+    fn drop(&mut self) {
+        self.0.owners.tidy(self.1, self.2);
+    }
+}
+
+/// Adds a hold to a lease. Unbroken: when the caller walks away, the hold is taken off again.
+pub(crate) async fn reenter(
+    core: &Arc<Core>,
+    lease: Arc<Lease>,
+    term: TermSpec,
+) -> Result<Acquired> {
+    let work = async move {
+        let hold = Arc::clone(&lease).reenter(term).await?;
+        Ok(Undo(Some((lease, hold))))
+    };
+    core.unbroken(work).await.map(Undo::keep)
+}
+
+/// A hold on the way to its guard.
+struct Undo(Option<Acquired>);
+
+impl Undo {
+    fn keep(mut self) -> Acquired {
+        self.0.take().expect("taken once, here")
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some((lease, hold)) = self.0.take() {
+            super::release::release_later(lease, hold);
+        }
+    }
+}
+
+async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
+    let offer = || match request.wait {
+        Wait::Never => None,
+        _ => Some(Offer {
+            owner: OwnerId::fresh(core.id),
+            ttl: request.term.ttl,
+        }),
+    };
+    match Gates::enter(core, &request.resource, offer) {
+        Entered::Seat(seat) => Drive::new(core, request).run(seat).await,
+        Entered::Taken => Ok(None),
+        Entered::Queued(turn) => Box::pin(queue(core, request, turn)).await,
+    }
+}
+
+/// Waits in the local queue.
+async fn queue(
+    core: &Arc<Core>,
+    request: &Request,
+    mut turn: tokio::sync::oneshot::Receiver<Turn>,
+) -> Result<Option<Acquired>> {
+    let limit = request.wait.limit();
+    let suspicious = core.clock.now() + SUSPICIOUS;
+    let name = &request.resource.name;
+    let mut given = until(&core.clock, suspicious.min(limit), &mut turn).await;
+    if given.is_none() && suspicious < limit {
+        tracing::warn!(lock = %name, "waiting for a lock that this client holds itself");
+        given = until(&core.clock, limit, &mut turn).await;
+    }
+    let drive = Drive::new(core, request);
+    match given {
+        None => Ok(None),
+        Some(Ok(Turn::Seat(seat))) => drive.run(seat).await,
+        Some(Ok(Turn::Handed(seat, claim, sent))) => match drive.begin(claim, seat, sent) {
+            Ok(acquired) => Ok(Some(acquired)),
+            Err(seat) => drive.run(seat).await,
+        },
+        Some(Ok(Turn::Failed(fault))) => Err(core.error(fault, &request.resource, Phase::Acquire)),
+        // The seat never goes without sending a turn.
+        Some(Err(_)) => Err(Error::Closed {
+            lock: Some(name.clone()),
+        }),
+    }
+}
+
+/// One acquire that has the seat.
+struct Drive<'a> {
+    core: &'a Arc<Core>,
+    request: &'a Request,
+    started: Tick,
+    failures: u32,
+    polling: bool,
+    /// The last thing the store said was "busy": what decides at the wait limit.
+    busy: bool,
+}
+
+/// What one round of the loop came to.
+enum Round {
+    Acquired(Acquired),
+    GaveUp,
+    Again(Claim, Seat),
+}
+
+impl<'a> Drive<'a> {
+    fn new(core: &'a Arc<Core>, request: &'a Request) -> Self {
+        let started = core.clock.now();
+        Self {
+            core,
+            request,
+            started,
+            failures: 0,
+            polling: false,
+            busy: false,
+        }
+    }
+
+    fn begin(&self, claim: Claim, seat: Seat, sent: Tick) -> Result<Acquired, Seat> {
+        let (term, owner) = (self.request.term, self.request.owner.clone());
+        let lease = Lease::begin(claim, seat, self.core, term, sent, owner)?;
+        tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
+            waited = ?self.core.clock.now().since(self.started), "acquired");
+        Ok((lease, 0))
+    }
+
+    async fn run(mut self, mut seat: Seat) -> Result<Option<Acquired>> {
+        if std::mem::take(&mut seat.pause) {
+            self.nap(COURTESY).await;
+        }
+        let mut claim = Claim::new(self.core, &self.request.resource);
+        loop {
+            match self.round(claim, seat).await? {
+                Round::Acquired(acquired) => return Ok(Some(acquired)),
+                Round::GaveUp => return self.give_up(),
+                Round::Again(same, still) => (claim, seat) = (same, still),
+            }
+        }
+    }
+
+    /// One attempt, and what follows from its answer.
+    async fn round(&mut self, claim: Claim, mut seat: Seat) -> Result<Round> {
+        let core = self.core;
+        let resource = &self.request.resource;
+        let limit = self.request.wait.limit();
+        let seen = seat
+            .subscription
+            .as_ref()
+            .map(|subscription| subscription.seen());
+        let attempt = core.unbroken(claim.attempt(self.request.term.ttl));
+        let patience = core.patience();
+        let Some((answer, sent, claim)) = until(&core.clock, limit.min(patience), attempt).await
+        else {
+            return if patience < limit {
+                Err(self.unreachable())
+            } else {
+                Ok(Round::GaveUp)
+            };
+        };
+        let ttl = match answer {
+            Ok(Attempt::Granted) => {
+                seat.taken(core.clock.now());
+                return match self.begin(claim, seat, sent) {
+                    Ok(acquired) => Ok(Round::Acquired(acquired)),
+                    Err(seat) => self.came_late(seat),
+                };
+            }
+            Ok(Attempt::Busy(ttl)) => ttl,
+            Ok(Attempt::Gone) => None,
+            Err(fault) => return self.fault(fault, claim, seat).await,
+        };
+        (self.busy, self.failures) = (true, 0);
+        if self.request.wait == Wait::Never {
+            return Ok(Round::GaveUp);
+        }
+        let Some(seen) = seen else {
+            if !self.polling {
+                return self.subscribe(claim, seat).await;
+            }
+            self.nap(jittered(POLL)).await;
+            return self.again(claim, seat);
+        };
+        tracing::trace!(lock = %resource.name, ?ttl, "waiting");
+        self.sleep(&seat, seen, self.pause(ttl)).await;
+        self.again(claim, seat)
+    }
+
+    /// Until a wake-up beyond `seen`, the end of `pause`, the wait limit or the client's end.
+    async fn sleep(&self, seat: &Seat, seen: u64, pause: Duration) {
+        let Some(subscription) = &seat.subscription else {
+            return;
+        };
+        let core = self.core;
+        let wake = (core.clock.now() + pause).min(self.request.wait.limit());
+        let mut closing = std::pin::pin!(core.closing.notified());
+        closing.as_mut().enable();
+        if !core.is_closed() {
+            tokio::select! {
+                _ = until(&core.clock, wake, subscription.beyond(seen)) => {}
+                () = closing => {}
+            }
+        }
+    }
+
+    /// How long to sleep at most before the next attempt.
+    fn pause(&self, ttl: Option<Ttl>) -> Duration {
+        let recheck = match self.request.resource.kind {
+            Kind::Mutex => jittered(POLL),
+            Kind::Lock => jittered(RECHECK),
+        };
+        match ttl {
+            // A living key may read 0; the extra millisecond is also the shortest sleep.
+            Some(Ttl::Millis(left)) => recheck.min(Duration::from_millis(left + 1)),
+            Some(Ttl::Forever) | None => recheck,
+        }
+    }
+
+    /// On to the next attempt, unless the wait is over.
+    fn again(&self, claim: Claim, seat: Seat) -> Result<Round> {
+        if self.core.is_closed() {
+            return Err(Error::Closed {
+                lock: Some(self.request.resource.name.clone()),
+            });
+        }
+        if self.core.clock.now() >= self.request.wait.limit() {
+            return Ok(Round::GaveUp);
+        }
+        Ok(Round::Again(claim, seat))
+    }
+
+    fn give_up(&self) -> Result<Option<Acquired>> {
+        if self.busy {
+            Ok(None)
+        } else {
+            Err(self.no_answer("no answer within the wait limit"))
+        }
+    }
+
+    fn no_answer(&self, detail: &str) -> Error {
+        let fault = Fault::Unreachable {
+            maybe_ran: true,
+            detail: detail.to_owned(),
+        };
+        self.core
+            .error(fault, &self.request.resource, Phase::Acquire)
+    }
+
+    /// The store has been silent for too long: for those behind in the queue, too.
+    fn unreachable(&self) -> Error {
+        let detail = "the store does not answer".to_owned();
+        let fault = Fault::Unreachable {
+            maybe_ran: true,
+            detail,
+        };
+        self.core.gates.fail(&self.request.resource, &fault);
+        self.core
+            .error(fault, &self.request.resource, Phase::Acquire)
+    }
+
+    /// Granted, but the answer took so long that the lease is over. The claim has undone it.
+    fn came_late(&mut self, seat: Seat) -> Result<Round> {
+        self.failures += 1;
+        if self.request.wait == Wait::Never && self.failures > 3 {
+            return Err(self.no_answer("each grant arrived after its lease had ended"));
+        }
+        self.again(Claim::new(self.core, &self.request.resource), seat)
+    }
+
+    /// Rides out what may pass, for as long as the caller and the settings allow.
+    async fn fault(&mut self, fault: Fault, claim: Claim, seat: Seat) -> Result<Round> {
+        let resource = &self.request.resource;
+        let over = self.core.clock.now() >= self.core.patience();
+        if !fault.may_pass() || over || self.request.wait == Wait::Never {
+            if over {
+                // Those behind have waited for the same store.
+                self.core.gates.fail(resource, &fault);
+            }
+            return Err(self.core.error(fault, resource, Phase::Acquire));
+        }
+        self.busy = false;
+        tracing::debug!(lock = %resource.name, ?fault, "the store does not answer; waiting on");
+        self.nap(self.core.backoff(self.failures)).await;
+        self.failures += 1;
+        self.again(claim, seat)
+    }
+
+    async fn subscribe(&mut self, claim: Claim, mut seat: Seat) -> Result<Round> {
+        let core = self.core;
+        let topic = Topic::Freed(self.request.resource.name.clone());
+        let patience = core.clock.now() + core.options.response_timeout;
+        let limit = self.request.wait.limit();
+        let subscribing = core.backend.subscribe(topic);
+        match until(&core.clock, patience.min(limit), subscribing).await {
+            Some(Ok(subscription)) => seat.subscription = Some(subscription),
+            Some(Err(fault)) if !fault.may_pass() && fault != Fault::Closed => {
+                self.polling = true;
+                core.warn_polling(&fault);
+            }
+            // The store answers requests or it does not: the next attempt will tell.
+            Some(Err(_)) | None => self.nap(core.backoff(self.failures)).await,
+        }
+        self.again(claim, seat)
+    }
+
+    /// Sleeps, but not beyond the wait limit.
+    async fn nap(&self, span: Duration) {
+        let wake = (self.core.clock.now() + span).min(self.request.wait.limit());
+        if let Some(instant) = self.core.clock.instant(wake) {
+            tokio::select! {
+                () = tokio::time::sleep_until(instant) => {}
+                () = self.core.closing.notified() => {}
+            }
+        }
+    }
+}
+
+impl Core {
+    fn warn_polling(&self, fault: &Fault) {
+        if !self
+            .polling_warned
+            .swap(true, std::sync::atomic::Ordering::Relaxed)
+        {
+            tracing::warn!(
+                ?fault,
+                "cannot subscribe to wake-ups: waiting by polling instead"
+            );
+        }
+    }
+}

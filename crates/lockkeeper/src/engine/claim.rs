@@ -1,0 +1,137 @@
+//! A claim: the right to one wire identity, and the duty to undo it.
+//!
+//! From the moment a request to acquire may have reached the store until a lease takes over, the
+//! claim is *armed*: dropping it hands an undo to the reaper.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Core, Tick};
+use crate::OwnerId;
+use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Resource};
+
+#[derive(Debug)]
+pub(crate) struct Claim {
+    core: Arc<Core>,
+    pub(crate) resource: Resource,
+    pub(crate) owner: OwnerId,
+    armed: bool,
+    /// A request got no answer: whether the store granted it is not known.
+    doubtful: bool,
+    /// When the first request without an answer was sent. A mutex's time to live may count from it.
+    first_doubt: Option<Tick>,
+    /// When what may be stored ends at the latest.
+    ends: Tick,
+}
+
+impl Claim {
+    pub(crate) fn new(core: &Arc<Core>, resource: &Resource) -> Self {
+        Self::of(core, resource, OwnerId::fresh(core.id))
+    }
+
+    fn of(core: &Arc<Core>, resource: &Resource, owner: OwnerId) -> Self {
+        Self {
+            core: Arc::clone(core),
+            resource: resource.clone(),
+            owner,
+            armed: false,
+            doubtful: false,
+            first_doubt: None,
+            ends: Tick::from_nanos(0),
+        }
+    }
+
+    /// A claim to what the store has granted already, by a hand-over.
+    pub(crate) fn granted(
+        core: &Arc<Core>,
+        resource: &Resource,
+        owner: OwnerId,
+        ends: Tick,
+    ) -> Self {
+        let mut claim = Self::of(core, resource, owner);
+        (claim.armed, claim.ends) = (true, ends);
+        claim
+    }
+
+    /// Sends the request once. Answers when it was sent, as far as the time to live is concerned.
+    ///
+    /// Takes the claim along, so that whoever ends up with the outcome also has the duty to undo.
+    pub(crate) async fn attempt(mut self, ttl: u64) -> (Result<Attempt, Fault>, Tick, Self) {
+        let sent = self.core.clock.now();
+        self.armed = true;
+        self.ends = sent + Duration::from_millis(ttl);
+        let request = Acquire {
+            resource: self.resource.clone(),
+            owner: self.owner,
+            count: 1,
+            ttl,
+            from: None,
+        };
+        let answer = self.core.backend.acquire(request).await;
+        self.core.note(sent, &answer);
+        match &answer {
+            Ok(Attempt::Granted) => {}
+            Ok(_) => self.armed = self.doubtful,
+            Err(fault) if fault.maybe_ran() => {
+                self.doubtful = true;
+                self.first_doubt.get_or_insert(sent);
+            }
+            Err(_) => self.armed = self.doubtful,
+        }
+        // Scripts refresh the time to live each time they run; a repeated `SET NX` does not.
+        let counts = match self.resource.kind {
+            Kind::Mutex => self.first_doubt.unwrap_or(sent),
+            Kind::Lock => sent,
+        };
+        (answer, counts, self)
+    }
+
+    /// A lease has taken over.
+    pub(crate) fn disarm(mut self) {
+        self.armed = false;
+    }
+
+    fn undo(&self) {
+        let (core, ends, doubtful) = (Arc::clone(&self.core), self.ends, self.doubtful);
+        let release = Release {
+            resource: self.resource.clone(),
+            owner: self.owner,
+            keep: 0,
+            ttl: None,
+            leave: false,
+        };
+        self.core
+            .reaper
+            .adopt(Box::pin(undo(core, release, ends, doubtful)));
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.armed {
+            tracing::debug!(lock = %self.resource.name, owner = %self.owner, "undoing an acquire");
+            self.undo();
+        }
+    }
+}
+
+/// Releases until it is certain that nothing of the claim is left: at the first answer where a lost
+/// request cannot come later, otherwise until its time to live would have ended.
+pub(crate) async fn undo(core: Arc<Core>, release: Release, ends: Tick, doubtful: bool) {
+    let mut failures = 0;
+    loop {
+        let sent = core.clock.now();
+        let answer = core.backend.release(release.clone()).await;
+        core.note(sent, &answer);
+        match answer {
+            Ok(_) if !doubtful || core.backend.capabilities().fences_lost_requests => return,
+            Ok(_) => failures = 3,
+            Err(fault) if fault.may_pass() => failures += 1,
+            Err(_) => return,
+        }
+        if core.clock.now() >= ends {
+            return;
+        }
+        tokio::time::sleep(core.backoff(failures)).await;
+    }
+}

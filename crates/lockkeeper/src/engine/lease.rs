@@ -1,0 +1,538 @@
+//! A lease: all holds of one owner on one name, and until when they are safe.
+//!
+//! | state | event | becomes | who |
+//! |---|---|---|---|
+//! | Held | renewed in time | Held, later deadline | watchdog |
+//! | Held | the deadline is near | Lost (Expired, Unreachable) | watchdog |
+//! | Held | the store says it is gone or taken | Lost (Deleted, Taken) | watchdog, re-entry |
+//! | Held | a notice, a shutdown | Lost (Revoked, Closed) | watchdog, client |
+//! | Held | its last guard lets go | Released | release |
+//! | Lost, Released | anything | the same | — |
+//!
+//! Loss is terminal. A renewal that succeeds after it revives nothing: it is undone.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+
+use super::claim::{self, Claim};
+use super::gate::Seat;
+use super::{Core, Tick, lock};
+use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Renewed, Resource, Ttl};
+use crate::error::{Error, LostReason, Phase, Result};
+use crate::{Owner, OwnerId};
+
+/// How long one guard asked to hold the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Term {
+    /// Renewed by the watchdog, this many milliseconds at a time.
+    Renewed(u64),
+    /// Until a fixed end, which is what the store was told.
+    Fixed(Tick),
+}
+
+/// What a request asks for: a term before its clock has started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TermSpec {
+    pub(crate) ttl: u64,
+    pub(crate) renewed: bool,
+}
+
+impl TermSpec {
+    pub(crate) fn sent_at(self, sent: Tick) -> Term {
+        if self.renewed {
+            return Term::Renewed(self.ttl);
+        }
+        Term::Fixed(sent + Duration::from_millis(self.ttl))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Status {
+    Held,
+    Lost(LostReason),
+    Released,
+}
+
+/// The number of a hold within its lease: which guard it belongs to.
+pub(crate) type HoldId = u32;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) core: Arc<Core>,
+    pub(crate) resource: Resource,
+    pub(crate) owner: OwnerId,
+    pub(crate) granted: Tick,
+    /// The named owner, if it was acquired by one.
+    named: Option<Owner>,
+    /// Requests about this lease go one at a time.
+    pub(super) turn: AsyncMutex<()>,
+    pub(super) state: Mutex<State>,
+    ended: Notify,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) status: Status,
+    /// Until when it is safe to act: before the lease can end at the store.
+    pub(super) deadline: Tick,
+    pub(super) holds: Vec<(HoldId, Term)>,
+    next_hold: HoldId,
+    pub(super) seat: Option<Seat>,
+    /// Until when the lock must stay though its guards are gone.
+    pub(super) floor: Option<Tick>,
+    /// When the watchdog is to ask the store about it.
+    ask_at: Tick,
+    /// An answer is still to come.
+    asking: bool,
+    failures: u32,
+    /// Where the watchdog keeps it.
+    slot: Option<usize>,
+}
+
+/// What the watchdog has to do about a lease.
+pub(crate) enum Todo {
+    Nothing,
+    Ask(Renew),
+}
+
+/// The loss is signalled this much before the deadline: tokio's timers fire up to a millisecond
+/// late.
+const SIGNAL_AHEAD: Duration = Duration::from_millis(2);
+
+impl Lease {
+    /// Takes over from `claim` and from the seat it was won on. Nothing, if the deadline has passed
+    /// already: then it is no grant, and the claim undoes it.
+    pub(crate) fn begin(
+        claim: Claim,
+        mut seat: Seat,
+        core: &Arc<Core>,
+        spec: TermSpec,
+        sent: Tick,
+        named: Option<Owner>,
+    ) -> std::result::Result<Arc<Self>, Seat> {
+        let now = core.clock.now();
+        let deadline = deadline(core, sent, spec.ttl);
+        if now >= deadline {
+            return Err(seat);
+        }
+        seat.unsubscribe_if_alone();
+        let lease = Arc::new(Self {
+            core: Arc::clone(core),
+            resource: claim.resource.clone(),
+            owner: claim.owner,
+            granted: now,
+            named,
+            turn: AsyncMutex::new(()),
+            ended: Notify::new(),
+            state: Mutex::new(State {
+                status: Status::Held,
+                deadline,
+                holds: vec![(0, spec.sent_at(sent))],
+                next_hold: 1,
+                seat: Some(seat),
+                floor: None,
+                ask_at: Tick::NEVER,
+                asking: false,
+                failures: 0,
+                slot: None,
+            }),
+        });
+        claim.disarm();
+        if let Some(owner) = &lease.named {
+            core.owners.set(owner, &lease);
+        }
+        let mut state = lock(&lease.state);
+        state.ask_after(core, sent);
+        let due = state.due();
+        state.slot = Some(core.registry.add(&lease, due));
+        drop(state);
+        // A client that is closed in this very moment has not seen it in the registry.
+        if core.is_closed() {
+            lease.close();
+        }
+        Ok(lease)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.lost_reason().is_none()
+    }
+
+    /// Why it is not held any more; reads the clock.
+    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
+        let now = self.core.clock.now();
+        let state = lock(&self.state);
+        match &state.status {
+            Status::Lost(reason) => Some(reason.clone()),
+            Status::Released => Some(LostReason::Released),
+            Status::Held if now >= state.deadline => Some(state.why_late()),
+            Status::Held => None,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Tick {
+        lock(&self.state).deadline
+    }
+
+    pub(crate) fn hold_count(&self) -> u32 {
+        lock(&self.state).holds.len() as u32
+    }
+
+    /// Resolves when it is held no longer.
+    pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if let Some(reason) = self.lost_reason() {
+                return reason;
+            }
+            ended.await;
+        }
+    }
+
+    /// Ends it, once. The seat passes on, so that local waiters try for themselves.
+    pub(crate) fn lose(&self, reason: LostReason) -> bool {
+        let mut state = lock(&self.state);
+        if state.status != Status::Held {
+            return false;
+        }
+        tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
+        state.status = Status::Lost(reason);
+        let left = state.leave(&self.core);
+        drop(state);
+        self.after_end(left);
+        true
+    }
+
+    /// Marks it released; whoever does so sends the release. The seat is theirs.
+    pub(super) fn finish(&self, state: &mut State) -> Option<Seat> {
+        if state.status == Status::Held {
+            state.status = Status::Released;
+        }
+        state.leave(&self.core)
+    }
+
+    /// What must happen outside of the state's lock when it has ended.
+    pub(super) fn after_end(&self, seat: Option<Seat>) {
+        drop(seat);
+        self.ended.notify_waiters();
+        if let Some(owner) = &self.named {
+            self.core.owners.tidy(&self.resource, owner);
+        }
+    }
+
+    /// The client is shut down: lost to whoever holds it, and given back.
+    pub(crate) fn close(self: &Arc<Self>) {
+        if self.lose(LostReason::Closed) {
+            self.undo();
+        }
+    }
+
+    /// Releases all of it in the background.
+    fn undo(&self) {
+        let ends = self.core.clock.now() + self.longest();
+        let release = self.release_of(0);
+        let core = Arc::clone(&self.core);
+        self.core
+            .reaper
+            .adopt(Box::pin(claim::undo(core, release, ends, true)));
+    }
+
+    /// How long the store may keep it from now on if nothing more is sent.
+    pub(super) fn longest(&self) -> Duration {
+        let now = self.core.clock.now();
+        let state = lock(&self.state);
+        let by_deadline = state.deadline.since(now) + self.core.options.response_timeout;
+        by_deadline.max(
+            state
+                .renewed_ttl()
+                .map(Duration::from_millis)
+                .unwrap_or_default(),
+        )
+    }
+
+    pub(super) fn release_of(&self, keep: u32) -> Release {
+        let (resource, owner) = (self.resource.clone(), self.owner);
+        Release {
+            resource,
+            owner,
+            keep,
+            ttl: None,
+            leave: false,
+        }
+    }
+
+    /// Holds it once more.
+    pub(crate) async fn reenter(self: Arc<Self>, spec: TermSpec) -> Result<HoldId> {
+        let _turn = self.turn.lock().await;
+        let give_up = self.core.clock.now() + self.core.options.unreachable_after;
+        let mut failures = 0;
+        loop {
+            self.ensure_held(Phase::Reenter)?;
+            let sent = self.core.clock.now();
+            let request = Acquire {
+                resource: self.resource.clone(),
+                owner: self.owner,
+                count: self.hold_count() + 1,
+                ttl: spec.ttl,
+                from: None,
+            };
+            let answer = self.core.backend.acquire(request).await;
+            self.core.note(sent, &answer);
+            match answer {
+                Ok(Attempt::Granted) => return self.add_hold(spec, sent),
+                Ok(_) => {
+                    self.lose(LostReason::Deleted);
+                    self.ensure_held(Phase::Reenter)?;
+                }
+                Err(fault) if fault.may_pass() && self.core.clock.now() < give_up => {
+                    tokio::time::sleep(self.core.backoff(failures)).await;
+                    failures += 1;
+                }
+                // The store may count one hold more than there are. That is harmless: a release
+                // says how many stay.
+                Err(fault) => return Err(self.core.error(fault, &self.resource, Phase::Reenter)),
+            }
+        }
+    }
+
+    fn add_hold(&self, spec: TermSpec, sent: Tick) -> Result<HoldId> {
+        let mut state = lock(&self.state);
+        if let Status::Lost(reason) = &state.status {
+            let error = self.lost_error(reason.clone(), Phase::Reenter);
+            drop(state);
+            // It was lost by the clock while the store was asked, and the store has just made it
+            // live longer: nobody would ever give that back.
+            self.undo();
+            return Err(error);
+        }
+        let id = state.next_hold;
+        state.next_hold = state.next_hold.wrapping_add(1);
+        state.holds.push((id, spec.sent_at(sent)));
+        state.deadline = state.deadline.max(deadline(&self.core, sent, spec.ttl));
+        state.ask_after(&self.core, sent);
+        state.reschedule(&self.core);
+        Ok(id)
+    }
+
+    /// Gives one guard a new fixed end.
+    pub(crate) async fn extend(self: Arc<Self>, hold: HoldId, ttl: u64) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        self.ensure_held(Phase::Extend)?;
+        let sent = self.core.clock.now();
+        let renew = Renew {
+            resource: self.resource.clone(),
+            owner: self.owner,
+            ttl: Some(ttl),
+        };
+        let answer = self.core.backend.renew(vec![renew]).await.pop();
+        let answer = answer.unwrap_or(Err(Fault::Closed));
+        self.core.note(sent, &answer);
+        match answer {
+            Ok(Renewed::Held(_)) => {}
+            Ok(Renewed::Gone) => drop(self.lose(LostReason::Deleted)),
+            Ok(Renewed::Taken) => drop(self.lose(LostReason::Taken)),
+            Err(fault) => return Err(self.core.error(fault, &self.resource, Phase::Extend)),
+        }
+        self.ensure_held(Phase::Extend)?;
+        let mut state = lock(&self.state);
+        let spec = TermSpec {
+            ttl,
+            renewed: false,
+        };
+        if let Some(entry) = state.holds.iter_mut().find(|(id, _)| *id == hold) {
+            entry.1 = spec.sent_at(sent);
+        }
+        state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
+        state.ask_after(&self.core, sent);
+        state.reschedule(&self.core);
+        Ok(())
+    }
+
+    fn ensure_held(&self, phase: Phase) -> Result<()> {
+        match self.lost_reason() {
+            Some(reason) => Err(self.lost_error(reason, phase)),
+            None => Ok(()),
+        }
+    }
+
+    fn lost_error(&self, reason: LostReason, phase: Phase) -> Error {
+        Error::Lost {
+            lock: self.resource.name.clone(),
+            phase,
+            reason,
+        }
+    }
+
+    // What follows is the watchdog's.
+
+    /// Looks at it: signals the loss when the deadline is near, asks the store when it is time.
+    pub(crate) fn look(&self, now: Tick) -> Todo {
+        let mut state = lock(&self.state);
+        if state.status != Status::Held {
+            return Todo::Nothing;
+        }
+        if now + SIGNAL_AHEAD.min(self.core.drift(state.ttl())) >= state.deadline {
+            let reason = state.why_late();
+            drop(state);
+            self.lose(reason);
+            return Todo::Nothing;
+        }
+        if state.asking || now < state.ask_at {
+            state.reschedule(&self.core);
+            return Todo::Nothing;
+        }
+        state.asking = true;
+        let ttl = state.renewed_ttl();
+        state.reschedule(&self.core);
+        Todo::Ask(Renew {
+            resource: self.resource.clone(),
+            owner: self.owner,
+            ttl,
+        })
+    }
+
+    /// Takes the store's answer to what [`look`](Lease::look) asked at `sent`.
+    pub(crate) fn answered(&self, ttl: Option<u64>, answer: Result<Renewed, Fault>, sent: Tick) {
+        let mut state = lock(&self.state);
+        state.asking = false;
+        let lost = match (&state.status, answer) {
+            (Status::Released, _) => return,
+            // Revived at the store by a renewal that came too late: nobody would release it.
+            (Status::Lost(_), Ok(Renewed::Held(_))) if ttl.is_some() => {
+                drop(state);
+                return self.undo();
+            }
+            (Status::Lost(_), _) => return,
+            (Status::Held, Ok(Renewed::Held(found))) => {
+                state.failures = 0;
+                state.ask_after(&self.core, sent);
+                self.confirmed(&mut state, ttl, found, sent);
+                None
+            }
+            (Status::Held, Ok(Renewed::Gone)) => Some(LostReason::Deleted),
+            (Status::Held, Ok(Renewed::Taken) | Err(Fault::WrongKind { .. })) => {
+                Some(LostReason::Taken)
+            }
+            (Status::Held, Err(fault)) => {
+                let pause = self
+                    .core
+                    .backoff(state.failures)
+                    .min(state.period(&self.core) / 4);
+                state.ask_at = self.core.clock.now() + pause;
+                state.failures += 1;
+                tracing::debug!(lock = %self.resource.name, ?fault, "renewal failed");
+                None
+            }
+        };
+        match lost {
+            Some(reason) => {
+                drop(state);
+                self.lose(reason);
+            }
+            None => state.reschedule(&self.core),
+        }
+    }
+
+    fn confirmed(&self, state: &mut State, ttl: Option<u64>, found: Ttl, sent: Tick) {
+        // What the store had left when it looked, at some time after `sent`: less than what was
+        // due then means that its clock has jumped.
+        if let Ttl::Millis(found) = found {
+            let end = sent + Duration::from_millis(found);
+            if end < state.deadline {
+                tracing::warn!(lock = %self.resource.name, found_ms = found,
+                    "the store's clock runs ahead: less of the lease was left than was due");
+                if ttl.is_none() {
+                    state.deadline = end.minus(self.core.drift(found));
+                }
+            }
+        }
+        if let Some(ttl) = ttl {
+            tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
+            state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
+        }
+    }
+
+    /// Ask the store at once: the connection was gone for a while.
+    pub(crate) fn hurry(&self) {
+        let mut state = lock(&self.state);
+        state.ask_at = Tick::from_nanos(0);
+        state.reschedule(&self.core);
+    }
+}
+
+impl State {
+    /// By which clock reason a passed deadline goes.
+    fn why_late(&self) -> LostReason {
+        match self.renewed_ttl() {
+            Some(_) => LostReason::Unreachable,
+            None => LostReason::Expired,
+        }
+    }
+
+    /// What the watchdog renews, if any hold is without a fixed end.
+    pub(super) fn renewed_ttl(&self) -> Option<u64> {
+        let ttls = self.holds.iter().filter_map(|(_, term)| match term {
+            Term::Renewed(ttl) => Some(*ttl),
+            Term::Fixed(_) => None,
+        });
+        ttls.max()
+    }
+
+    /// The lease that the drift is reckoned from.
+    fn ttl(&self) -> u64 {
+        self.renewed_ttl().unwrap_or(u64::from(u32::MAX))
+    }
+
+    /// How often the store is asked: every third of the lease.
+    fn period(&self, core: &Core) -> Duration {
+        self.renewed_ttl()
+            .map_or(core.options.watchdog_timeout, Duration::from_millis)
+            / 3
+    }
+
+    /// The store was asked, or told, at `sent`.
+    pub(super) fn ask_after(&mut self, core: &Core, sent: Tick) {
+        self.ask_at = sent + self.period(core);
+    }
+
+    /// When the watchdog must look at it next.
+    fn due(&self) -> Tick {
+        let deadline = self.deadline.minus(SIGNAL_AHEAD);
+        if self.asking {
+            deadline
+        } else {
+            deadline.min(self.ask_at)
+        }
+    }
+
+    pub(super) fn reschedule(&self, core: &Core) {
+        if let Some(slot) = self.slot {
+            core.registry.set_due(slot, self.due());
+        }
+    }
+
+    /// Out of the registry, and off the seat.
+    fn leave(&mut self, core: &Core) -> Option<Seat> {
+        if let Some(slot) = self.slot.take() {
+            core.registry.remove(slot);
+        }
+        self.seat.take()
+    }
+}
+
+/// Until when a lease is safe that was asked for at `sent`.
+pub(super) fn deadline(core: &Core, sent: Tick, ttl: u64) -> Tick {
+    (sent + Duration::from_millis(ttl)).minus(core.drift(ttl))
+}
+
+/// Whether a kind of lock can be re-entered.
+pub(crate) fn reentrant(kind: Kind) -> bool {
+    match kind {
+        Kind::Lock => true,
+        Kind::Mutex => false,
+    }
+}

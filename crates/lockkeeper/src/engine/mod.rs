@@ -1,0 +1,223 @@
+//! What every primitive shares: the one loop that waits, the leases, the watchdog, the reaper.
+//!
+//! The engine knows no store but through [`Backend`].
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::Owner;
+use crate::backend::{Backend, ClientInfo, Fault, Resource};
+use crate::config::{ClientOptions, MAX_LEASE};
+use crate::error::{Error, Phase, Result};
+
+pub(crate) mod acquire;
+mod claim;
+mod clock;
+mod gate;
+pub(crate) mod lease;
+mod owners;
+mod reaper;
+pub(crate) mod release;
+mod watchdog;
+
+pub use clock::Clock;
+pub(crate) use clock::Tick;
+pub(crate) use lease::Lease;
+
+use gate::Gates;
+use owners::Owners;
+use reaper::{Reaper, Rescue};
+use watchdog::Registry;
+
+/// One client: what all its handles, guards and tasks share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) id: Uuid,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) options: ClientOptions,
+    pub(crate) clock: Clock,
+    pub(crate) info: ClientInfo,
+    gates: Gates,
+    owners: Owners,
+    registry: Arc<Registry>,
+    reaper: Reaper,
+    closed: AtomicBool,
+    closing: Notify,
+    /// Since when the store has not answered (0: it answers): so that a waiter that inherits an
+    /// outage does not start counting anew.
+    silent_since: AtomicU64,
+    polling_warned: AtomicBool,
+}
+
+impl Core {
+    /// Must be called on the runtime that is to carry the client's tasks.
+    pub(crate) fn start(backend: Arc<dyn Backend>, options: ClientOptions) -> Arc<Self> {
+        let clock = options.clock.clone().unwrap_or_else(Clock::system);
+        let registry = Arc::new(Registry::new());
+        let core = Arc::new(Self {
+            id: Uuid::new_v4(),
+            backend,
+            clock,
+            info: ClientInfo::of_this_process(),
+            gates: Gates::default(),
+            owners: Owners::default(),
+            registry: Arc::clone(&registry),
+            reaper: Reaper::start(),
+            closed: AtomicBool::new(false),
+            closing: Notify::new(),
+            silent_since: AtomicU64::new(0),
+            polling_warned: AtomicBool::new(false),
+            options,
+        });
+        tokio::spawn(watchdog::run(registry, Arc::downgrade(&core)));
+        core
+    }
+
+    /// Fails when the client is closed, and closes it when this process is a fork of the one that
+    /// made it: its sockets and its identity belong to the parent.
+    pub(crate) fn ensure_open(&self, resource: &Resource) -> Result<()> {
+        if self.info.pid != std::process::id() {
+            self.close();
+        }
+        if self.is_closed() {
+            return Err(Error::Closed {
+                lock: Some(resource.name.clone()),
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn owned(&self, resource: &Resource, owner: &Owner) -> Option<Arc<Lease>> {
+        self.owners.lease(resource, owner)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.gates.fail_all(&Fault::Closed);
+            self.closing.notify_waiters();
+        }
+    }
+
+    /// Gives everything back, waits for it to be confirmed for at most one response timeout, and
+    /// closes the store.
+    pub(crate) async fn shutdown(self: &Arc<Self>) {
+        self.close();
+        for lease in self.registry.all() {
+            lease.close();
+        }
+        let patience = self.options.response_timeout;
+        let _ = tokio::time::timeout(patience, self.reaper.drained()).await;
+        self.registry.stop();
+        let withdraw = crate::backend::Change::Withdraw { client: self.id };
+        let _ = tokio::time::timeout(patience, self.backend.adjust(withdraw)).await;
+        self.backend.close().await;
+    }
+
+    /// Notes whether the store answers what was sent at `sent`.
+    fn note<T>(&self, sent: Tick, answer: &std::result::Result<T, Fault>) {
+        match answer {
+            Err(fault) if fault.may_pass() => {
+                let (sent, relaxed) = (sent.as_nanos().max(1), Ordering::Relaxed);
+                let _ = self
+                    .silent_since
+                    .compare_exchange(0, sent, relaxed, relaxed);
+            }
+            _ if self.silent_since.load(Ordering::Relaxed) != 0 => {
+                self.silent_since.store(0, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    fn silent_for(&self) -> Duration {
+        match self.silent_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => self.clock.now().since(Tick::from_nanos(since)),
+        }
+    }
+
+    /// Until when a waiter bears with a store that does not answer; never, while it does.
+    fn patience(&self) -> Tick {
+        match self.silent_since.load(Ordering::Relaxed) {
+            0 => Tick::NEVER,
+            since => Tick::from_nanos(since) + self.options.unreachable_after,
+        }
+    }
+
+    /// The pause after a fault that may pass: short at first, as a restart takes a moment.
+    fn backoff(&self, failures: u32) -> Duration {
+        let max = self.options.max_backoff;
+        let pause = self
+            .options
+            .min_backoff
+            .saturating_mul(1 << failures.min(16))
+            .min(max);
+        jittered(pause)
+    }
+
+    /// How much of a lease is not used, because clocks differ. Never more than half of it, so that
+    /// even the shortest lease can be held.
+    pub(crate) fn drift(&self, ttl: u64) -> Duration {
+        let lease = Duration::from_millis(ttl);
+        let drift = lease.mul_f64(self.options.drift_ratio) + self.options.drift_fixed;
+        drift.min(lease / 2)
+    }
+
+    pub(crate) fn error(&self, fault: Fault, resource: &Resource, phase: Phase) -> Error {
+        let silent = Some(self.silent_for()).filter(|d| !d.is_zero());
+        Error::from_fault(fault, Some((&resource.name, resource.kind)), phase, silent)
+    }
+
+    /// Runs `op` to its end even when the caller walks away half-way.
+    fn unbroken<T: Send + 'static>(
+        &self,
+        op: impl Future<Output = T> + Send + 'static,
+    ) -> Rescue<T> {
+        Rescue::new(Box::pin(op), self.reaper.clone())
+    }
+}
+
+/// Whole milliseconds of a lease, decided once: the wire and the deadline use the same number.
+pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> {
+    if lease < Duration::from_millis(1) || lease > MAX_LEASE {
+        let detail = format!("a lease must be between 1 ms and a century, not {lease:?}");
+        return Err(Error::invalid(Some(&resource.name), detail));
+    }
+    Ok(lease.as_millis() as u64)
+}
+
+/// Between half of `span` and all of it.
+fn jittered(span: Duration) -> Duration {
+    span.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The outcome of `work`, or nothing when `limit` comes first.
+async fn until<T>(clock: &Clock, limit: Tick, work: impl Future<Output = T>) -> Option<T> {
+    match clock.instant(limit) {
+        None => Some(work.await),
+        Some(instant) => {
+            let mut work = pin!(work);
+            // Most work is done at the first poll or soon after: only then is a timer worth it.
+            let first = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+            match first {
+                Poll::Ready(done) => Some(done),
+                Poll::Pending => tokio::time::timeout_at(instant, work).await.ok(),
+            }
+        }
+    }
+}

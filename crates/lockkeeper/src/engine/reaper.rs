@@ -1,0 +1,123 @@
+//! Finishes what callers left behind.
+//!
+//! A dropped guard, a cancelled acquire, a release whose caller walked away: each is a future that
+//! must still be polled to its end. `Drop` sends it here over a channel; it never blocks and never
+//! spawns. If the runtime is gone there is nobody to receive it, and the lease lapses.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::backend::BoxFuture;
+
+/// How many left-behind jobs are worked on at once; more wait their turn.
+const AT_ONCE: usize = 4096;
+
+enum Job {
+    Work(BoxFuture<()>),
+    /// Answers when everything sent before it is done.
+    Drained(oneshot::Sender<()>),
+}
+
+/// Where to send what was left behind.
+#[derive(Clone, Debug)]
+pub(crate) struct Reaper {
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+impl Reaper {
+    pub(crate) fn start() -> Self {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        tokio::spawn(reap(inbox));
+        Self { jobs }
+    }
+
+    pub(crate) fn adopt(&self, job: BoxFuture<()>) {
+        // Fails only when the runtime is gone, and every lease with it.
+        let _ = self.jobs.send(Job::Work(job));
+    }
+
+    /// Resolves when nothing is left to do. A job may leave another behind, so one pass over the
+    /// inbox is not enough: two in a row that found nothing new are.
+    pub(crate) async fn drained(&self) {
+        for _ in 0..2 {
+            let (done, wait) = oneshot::channel();
+            if self.jobs.send(Job::Drained(done)).is_err() || wait.await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Ends by itself when the last handle of the client is gone and all is done.
+async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
+    let mut running = JoinSet::new();
+    loop {
+        let job = tokio::select! {
+            job = inbox.recv(), if running.len() < AT_ONCE => job,
+            Some(_) = running.join_next() => continue,
+        };
+        match job {
+            Some(Job::Work(work)) => {
+                running.spawn(work);
+            }
+            Some(Job::Drained(done)) => {
+                while running.join_next().await.is_some() {}
+                let _ = done.send(());
+            }
+            None => break,
+        }
+    }
+    while running.join_next().await.is_some() {}
+}
+
+/// A future that is finished by the reaper if its caller walks away; its output is then dropped,
+/// which undoes it where the output is a guard of some kind.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Rescue<T: Send + 'static> {
+    work: Option<BoxFuture<T>>,
+    started: bool,
+    reaper: Reaper,
+}
+
+impl<T: Send + 'static> Rescue<T> {
+    pub(crate) fn new(work: BoxFuture<T>, reaper: Reaper) -> Self {
+        Self {
+            work: Some(work),
+            started: false,
+            reaper,
+        }
+    }
+
+    /// Counts as started even before the first poll: for work that must be done in any case.
+    pub(crate) fn in_any_case(mut self) -> Self {
+        self.started = true;
+        self
+    }
+}
+
+impl<T: Send + 'static> Future for Rescue<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        self.started = true;
+        let work = self.work.as_mut().expect("polled after it was ready");
+        let poll = work.as_mut().poll(cx);
+        if poll.is_ready() {
+            self.work = None;
+        }
+        poll
+    }
+}
+
+impl<T: Send + 'static> Drop for Rescue<T> {
+    fn drop(&mut self) {
+        // What was never polled was never sent.
+        if let Some(work) = self.work.take().filter(|_| self.started) {
+            self.reaper.adopt(Box::pin(async move { drop(work.await) }));
+        }
+    }
+}

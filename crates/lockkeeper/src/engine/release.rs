@@ -1,0 +1,318 @@
+//! Giving back: one hold of several, the last one, or the guard but not the lock.
+//!
+//! All of it runs as one unbroken future: whoever walks away half-way leaves it to the reaper.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::Claim;
+use super::gate::{Seat, Ticket, Turn};
+use super::lease::{HoldId, Lease, State, Status, Term, deadline};
+use super::{Core, Tick, lock, until};
+use crate::OwnerId;
+use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released};
+use crate::error::{Error, LostReason, Phase, Result};
+
+/// What letting go of one guard means.
+enum Plan {
+    /// Other guards of the owner stay.
+    Partial { keep: u32, owed: Option<Owed> },
+    /// It was the last one.
+    Last(Option<Seat>),
+    /// It was the last one, but the lock stays for so many milliseconds.
+    Leave(Option<Seat>, u64),
+}
+
+/// What the guards that stay are owed: a time to live from now, and whether it is renewed.
+struct Owed {
+    ttl: u64,
+}
+
+/// Gives back the hold of one guard. Answers within `unreachable_after`; what is not confirmed by
+/// then goes on in the background until the lease ends.
+pub(crate) async fn release(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
+    let core = Arc::clone(&lease.core);
+    let limit = core.clock.now() + core.options.unreachable_after;
+    let name = lease.resource.name.clone();
+    let work = core.unbroken(give_back(lease, hold, leave)).in_any_case();
+    until(&core.clock, limit, work).await.unwrap_or_else(|| {
+        let detail = "the store does not answer; it is tried again until the lease ends".to_owned();
+        Err(Error::Unconfirmed {
+            lock: name,
+            phase: Phase::Release,
+            detail,
+        })
+    })
+}
+
+/// The same in the background, for a guard that was dropped.
+pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
+    let reaper = lease.core.reaper.clone();
+    reaper.adopt(Box::pin(async move {
+        let name = lease.resource.name.clone();
+        match give_back(lease, hold, None).await {
+            Ok(()) => {}
+            Err(error) => tracing::debug!(lock = %name, %error, "dropped guard"),
+        }
+    }));
+}
+
+async fn give_back(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
+    let _turn = lease.turn.lock().await;
+    match plan(&lease, hold, leave) {
+        Plan::Partial { keep, owed } => partial(&lease, keep, owed).await,
+        Plan::Last(seat) => last(&lease, seat).await,
+        Plan::Leave(seat, ttl) => stay(&lease, seat, ttl).await,
+    }
+}
+
+fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>) -> Plan {
+    let now = lease.core.clock.now();
+    let mut state = lock(&lease.state);
+    state.holds.retain(|(id, _)| *id != hold);
+    if let Some(ttl) = leave {
+        let end = now + Duration::from_millis(ttl);
+        state.floor = state.floor.max(Some(end));
+    }
+    let keep = state.holds.len() as u32;
+    if keep > 0 {
+        match owed(&state, now) {
+            Some(ttl) => {
+                let held = state.status == Status::Held;
+                return Plan::Partial {
+                    keep,
+                    owed: held.then_some(Owed { ttl }),
+                };
+            }
+            // The guards that stay asked for less than has passed: the lease of all has ended.
+            None if state.status == Status::Held => {
+                state.status = Status::Lost(LostReason::Expired)
+            }
+            None => return Plan::Partial { keep, owed: None },
+        }
+    }
+    let rest = state.floor.map(|floor| floor.since(now).as_millis() as u64);
+    let seat = lease.finish(&mut state);
+    match rest {
+        Some(ttl) if ttl > 0 => Plan::Leave(seat, ttl),
+        _ => Plan::Last(seat),
+    }
+}
+
+/// The time to live that the remaining holds are owed from `now` on; nothing when it has passed.
+fn owed(state: &State, now: Tick) -> Option<u64> {
+    let ends = state.holds.iter().map(|(_, term)| match term {
+        Term::Renewed(ttl) => *ttl,
+        Term::Fixed(end) => end.since(now).as_millis() as u64,
+    });
+    let floor = state.floor.map(|floor| floor.since(now).as_millis() as u64);
+    ends.chain(floor).max().filter(|ttl| *ttl > 0)
+}
+
+async fn partial(lease: &Arc<Lease>, keep: u32, owed: Option<Owed>) -> Result<()> {
+    let core = &lease.core;
+    let sent = core.clock.now();
+    let ttl = owed.as_ref().map(|owed| owed.ttl);
+    if let Some(ttl) = ttl {
+        // Before it is sent: from then on the store may already count the shorter time.
+        let mut state = lock(&lease.state);
+        state.deadline = state.deadline.min(deadline(core, sent, ttl));
+        state.reschedule(core);
+    }
+    let answer = confirm(
+        lease,
+        Release {
+            ttl,
+            ..lease.release_of(keep)
+        },
+    )
+    .await;
+    match answer {
+        Ok((Released::Absent { .. }, false)) => {
+            lease.lose(LostReason::Deleted);
+        }
+        Ok(_) if ttl.is_some() => {
+            let mut state = lock(&lease.state);
+            state.ask_after(core, sent);
+            state.reschedule(core);
+        }
+        _ => {}
+    }
+    verdict(lease, answer)
+}
+
+async fn stay(lease: &Arc<Lease>, seat: Option<Seat>, ttl: u64) -> Result<()> {
+    lease.after_end(None);
+    let request = Release {
+        ttl: Some(ttl),
+        leave: true,
+        ..lease.release_of(1)
+    };
+    let answer = confirm(lease, request).await;
+    drop(seat);
+    verdict(lease, answer)
+}
+
+async fn last(lease: &Arc<Lease>, seat: Option<Seat>) -> Result<()> {
+    lease.after_end(None);
+    let Some(mut seat) = seat else {
+        return verdict(lease, confirm(lease, lease.release_of(0)).await);
+    };
+    if let Some(successor) = seat.successor(lease.core.clock.now()) {
+        return hand_over(lease, seat, successor).await;
+    }
+    let answer = confirm(lease, lease.release_of(0)).await;
+    if let Ok((Released::Freed { listeners }, _)) = &answer {
+        seat.pause = others_wait(lease, &seat, *listeners);
+    }
+    drop(seat);
+    verdict(lease, answer)
+}
+
+/// Whether someone of another client waits for the lock, as far as can be known: those of the
+/// Redlock family do not subscribe.
+fn others_wait(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> bool {
+    let own = u64::from(seat.subscription.is_some());
+    lease.resource.kind == Kind::Mutex || listeners.is_none_or(|count| count > own)
+}
+
+/// Passes the lock to a waiter of this client in one step. If that one has gone when the answer
+/// comes, the lock is passed on from it, or given back.
+async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) -> Result<()> {
+    let core = &lease.core;
+    let mut from = lease.owner;
+    let mut outcome = None;
+    loop {
+        let (answer, sent, doubtful) = pass(lease, from, &successor).await;
+        match answer {
+            Ok(Attempt::Granted) => {}
+            Ok(_) => {
+                let lost_answer = doubtful && core.clock.now() < lease.deadline();
+                seat.give(successor);
+                let not_held = if lost_answer {
+                    Ok(())
+                } else {
+                    Err(not_held(lease, None))
+                };
+                return outcome.unwrap_or(not_held);
+            }
+            Err(fault) => {
+                if fault.may_pass() {
+                    // The whole lease went by without an answer: those who wait know enough.
+                    core.gates.fail(&lease.resource, &fault);
+                }
+                seat.give(successor);
+                return outcome.unwrap_or_else(|| verdict(lease, Err(fault)));
+            }
+        }
+        outcome = Some(Ok(()));
+        let ends = sent + Duration::from_millis(successor.offer.ttl);
+        let claim = Claim::granted(core, &lease.resource, successor.offer.owner, ends);
+        let turn = Turn::Handed(seat, claim, sent);
+        let Err(Turn::Handed(returned, claim, _)) = successor.turn.send(turn) else {
+            return Ok(());
+        };
+        seat = returned;
+        match seat.successor(core.clock.now()) {
+            Some(next) => {
+                from = claim.owner;
+                claim.disarm();
+                successor = next;
+            }
+            // The claim, dropped, releases it; the seat, dropped, passes on.
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Sends a hand-over until it is answered or the lease has ended.
+async fn pass(
+    lease: &Lease,
+    from: OwnerId,
+    successor: &Ticket,
+) -> (Result<Attempt, Fault>, Tick, bool) {
+    let core = &lease.core;
+    let ends = core.clock.now() + lease.longest();
+    let (mut failures, mut doubtful) = (0, false);
+    loop {
+        let sent = core.clock.now();
+        let request = Acquire {
+            resource: lease.resource.clone(),
+            owner: successor.offer.owner,
+            count: 1,
+            ttl: successor.offer.ttl,
+            from: Some(from),
+        };
+        let answer = core.backend.acquire(request).await;
+        core.note(sent, &answer);
+        match &answer {
+            Err(fault) if fault.may_pass() && core.clock.now() < ends => {
+                doubtful |= fault.maybe_ran();
+                pause(core, &mut failures).await;
+            }
+            _ => return (answer, sent, doubtful),
+        }
+    }
+}
+
+/// Sends a release until it is answered or the lease has ended. Answers too whether a request
+/// before the one that was answered may have taken effect.
+async fn confirm(lease: &Lease, request: Release) -> Result<(Released, bool), Fault> {
+    let core = &lease.core;
+    let ends = core.clock.now() + lease.longest();
+    let (mut failures, mut doubtful) = (0, false);
+    loop {
+        let sent = core.clock.now();
+        let answer = core.backend.release(request.clone()).await;
+        core.note(sent, &answer);
+        match answer {
+            Ok(released) => return Ok((released, doubtful)),
+            Err(fault) if fault.may_pass() && core.clock.now() < ends => {
+                doubtful |= fault.maybe_ran();
+                pause(core, &mut failures).await;
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+async fn pause(core: &Core, failures: &mut u32) {
+    tokio::time::sleep(core.backoff(*failures)).await;
+    *failures += 1;
+}
+
+/// The first answer decides. One that finds the lock absent after an unanswered request most likely
+/// sees that request's own work, which is certain only while the lease could not have ended.
+fn verdict(lease: &Lease, answer: Result<(Released, bool), Fault>) -> Result<()> {
+    let unconfirmed = |detail: String| {
+        let lock = lease.resource.name.clone();
+        Err(Error::Unconfirmed {
+            lock,
+            phase: Phase::Release,
+            detail,
+        })
+    };
+    match answer {
+        Ok((Released::Freed { .. } | Released::Kept, _)) => {
+            tracing::debug!(lock = %lease.resource.name, owner = %lease.owner, "released");
+            Ok(())
+        }
+        Ok((Released::Absent { holder }, false)) => Err(not_held(lease, holder)),
+        Ok((Released::Absent { .. }, true)) => {
+            if lease.core.clock.now() < lease.deadline() {
+                return Ok(());
+            }
+            unconfirmed("its answer was lost and the lease has ended since".to_owned())
+        }
+        Err(fault) if fault.may_pass() => unconfirmed(format!("{fault:?}")),
+        Err(fault) => Err(lease.core.error(fault, &lease.resource, Phase::Release)),
+    }
+}
+
+fn not_held(lease: &Lease, holder: Option<String>) -> Error {
+    Error::NotHeld {
+        lock: lease.resource.name.clone(),
+        phase: Phase::Release,
+        holder,
+    }
+}

@@ -1,0 +1,356 @@
+//! One task a client, whatever the number of locks: renews what is to be renewed, checks the rest,
+//! and signals every loss.
+//!
+//! Due times stand side by side in one vector, so that looking at all of them is a walk over plain
+//! memory: a hundred thousand take well under a millisecond, four times a second at most. While
+//! anything is held it never sleeps longer than [`TICK`], because a process that was stopped must
+//! find out soon after it goes on; while nothing is held it sleeps for good.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+
+use super::lease::{Lease, Todo};
+use super::{Core, Tick, lock};
+use crate::backend::{BoxFuture, Change, Fault, Renew, Subscription, Topic, model};
+use crate::error::LostReason;
+
+/// The longest sleep while anything is held.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How many holds are renewed by one request: the store is busy with it for a fraction of a
+/// millisecond.
+const BATCH: usize = 128;
+
+/// How many such requests are under way at once, so that others get in between.
+const BATCHES: usize = 8;
+
+/// How long notices are listened for after the last hold: short holds in a row must not subscribe
+/// each time.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// All leases that are held, and when each must be looked at.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    slots: Mutex<Slots>,
+    /// Until when the watchdog sleeps: an earlier due time must wake it.
+    wakes_at: AtomicU64,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    due: Vec<Tick>,
+    leases: Vec<Option<Arc<Lease>>>,
+    free: Vec<usize>,
+    stopped: bool,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Mutex::default(),
+            wakes_at: AtomicU64::new(u64::MAX),
+            wake: Notify::new(),
+        }
+    }
+
+    pub(crate) fn add(&self, lease: &Arc<Lease>, due: Tick) -> usize {
+        let mut slots = lock(&self.slots);
+        let lease = Some(Arc::clone(lease));
+        let slot = match slots.free.pop() {
+            Some(slot) => {
+                slots.leases[slot] = lease;
+                slot
+            }
+            None => {
+                slots.leases.push(lease);
+                slots.due.push(due);
+                slots.due.len() - 1
+            }
+        };
+        slots.due[slot] = due;
+        drop(slots);
+        self.wake_by(due);
+        slot
+    }
+
+    pub(crate) fn set_due(&self, slot: usize, due: Tick) {
+        lock(&self.slots).due[slot] = due;
+        self.wake_by(due);
+    }
+
+    pub(crate) fn remove(&self, slot: usize) {
+        let mut slots = lock(&self.slots);
+        let lease = slots.leases[slot].take();
+        slots.due[slot] = Tick::NEVER;
+        slots.free.push(slot);
+        // A million holds given back should not be walked over for ever.
+        if slots.free.len() == slots.due.len() && slots.due.len() > 1024 {
+            *slots = Slots {
+                stopped: slots.stopped,
+                ..Slots::default()
+            };
+        }
+        drop(slots);
+        // Outside of the lock: it may be the last of its kind, and take the client with it.
+        drop(lease);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
+        lock(&self.slots).leases.iter().flatten().cloned().collect()
+    }
+
+    /// The watchdog ends.
+    pub(crate) fn stop(&self) {
+        lock(&self.slots).stopped = true;
+        self.wake.notify_one();
+    }
+
+    fn wake_by(&self, due: Tick) {
+        if due.as_nanos() < self.wakes_at.load(Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Those that are due, and when to look again; nothing when nothing is held at all.
+    fn due(&self, now: Tick, due: &mut Vec<Arc<Lease>>) -> Option<Tick> {
+        let slots = lock(&self.slots);
+        let mut next = Tick::NEVER;
+        for (slot, at) in slots.due.iter().enumerate() {
+            if *at <= now {
+                due.extend(slots.leases[slot].clone());
+            } else {
+                next = next.min(*at);
+            }
+        }
+        (slots.free.len() < slots.due.len()).then_some(next)
+    }
+}
+
+/// The task. Ends when the client does; if the runtime ends first, every lease is lost.
+pub(crate) async fn run(registry: Arc<Registry>, core: Weak<Core>) {
+    let _last_words = LastWords(Arc::clone(&registry), core.clone());
+    let mut watchdog = Watchdog {
+        registry,
+        core,
+        renewals: JoinSet::new(),
+        presence: None,
+    };
+    while watchdog.turn().await {}
+}
+
+struct LastWords(Arc<Registry>, Weak<Core>);
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        if let Some(core) = self.1.upgrade() {
+            core.close();
+        }
+        for lease in self.0.all() {
+            lease.lose(LostReason::Closed);
+        }
+    }
+}
+
+struct Watchdog {
+    registry: Arc<Registry>,
+    core: Weak<Core>,
+    renewals: JoinSet<()>,
+    presence: Option<Presence>,
+}
+
+impl Watchdog {
+    /// One look at everything; false when it is over.
+    async fn turn(&mut self) -> bool {
+        while self.renewals.try_join_next().is_some() {}
+        let Some(core) = self.core.upgrade() else {
+            return false;
+        };
+        if lock(&self.registry.slots).stopped {
+            return false;
+        }
+        let now = core.clock.now();
+        // From here on a new due time wakes the watchdog, also while it still looks.
+        self.registry.wakes_at.store(u64::MAX, Ordering::SeqCst);
+        let mut due = Vec::new();
+        let next = self.registry.due(now, &mut due);
+        self.renew(&core, now, due);
+        self.show_presence(&core, now, next.is_some());
+        let until = match (next, &self.presence) {
+            (Some(next), _) => next.min(now + TICK),
+            (None, Some(_)) => now + TICK,
+            (None, None) => Tick::NEVER,
+        };
+        self.registry
+            .wakes_at
+            .store(until.as_nanos(), Ordering::SeqCst);
+        let sleep = core.clock.instant(until);
+        drop(core);
+        self.sleep(sleep).await;
+        true
+    }
+
+    async fn sleep(&mut self, until: Option<tokio::time::Instant>) {
+        let nap = async {
+            match until {
+                Some(instant) => tokio::time::sleep_until(instant).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.registry.wake.notified() => {}
+            () = nap => {}
+        }
+    }
+
+    fn renew(&mut self, core: &Arc<Core>, now: Tick, due: Vec<Arc<Lease>>) {
+        let asked: Vec<_> = due
+            .into_iter()
+            .filter_map(|lease| match lease.look(now) {
+                Todo::Ask(renew) => Some((lease, renew)),
+                Todo::Nothing => None,
+            })
+            .collect();
+        if asked.is_empty() {
+            return;
+        }
+        tracing::debug!(count = asked.len(), "renewing");
+        let slots = Arc::new(Semaphore::new(BATCHES));
+        let mut asked = asked.into_iter().peekable();
+        while asked.peek().is_some() {
+            let batch = asked.by_ref().take(BATCH).collect();
+            self.renewals
+                .spawn(ask(Arc::clone(core), Arc::clone(&slots), batch));
+        }
+    }
+
+    /// Keeps the note of who this client is, and an ear open for notices, while anything is held.
+    fn show_presence(&mut self, core: &Arc<Core>, now: Tick, holding: bool) {
+        if holding && self.presence.is_none() {
+            self.presence = Some(Presence::new(core, now));
+        }
+        let Some(presence) = &mut self.presence else {
+            return;
+        };
+        if holding {
+            presence.last_held = now;
+            presence.announce(core, now, &mut self.renewals);
+        } else if now.since(presence.last_held) >= LINGER {
+            self.presence = None;
+        }
+    }
+}
+
+async fn ask(core: Arc<Core>, slots: Arc<Semaphore>, batch: Vec<(Arc<Lease>, Renew)>) {
+    let _slot = slots.acquire().await;
+    let sent = core.clock.now();
+    let requests: Vec<_> = batch.iter().map(|(_, renew)| renew.clone()).collect();
+    let answers = core.backend.renew(requests).await;
+    if let Some(first) = answers.first() {
+        core.note(sent, first);
+    }
+    let mut answers = answers.into_iter();
+    for (lease, renew) in batch {
+        lease.answered(
+            renew.ttl,
+            answers.next().unwrap_or(Err(Fault::Closed)),
+            sent,
+        );
+    }
+}
+
+/// The client as others see it while it holds something.
+struct Presence {
+    last_held: Tick,
+    announced: Option<Tick>,
+    /// Dropped, it ends the tasks that listen.
+    _listening: JoinSet<()>,
+}
+
+impl Presence {
+    fn new(core: &Arc<Core>, now: Tick) -> Self {
+        let mut listening = JoinSet::new();
+        listening.spawn(hear_notices(Arc::downgrade(core)));
+        listening.spawn(hear_reconnects(Arc::downgrade(core)));
+        Self {
+            last_held: now,
+            announced: None,
+            _listening: listening,
+        }
+    }
+
+    /// Its failure never fails a lock: it is tried again at the next third.
+    fn announce(&mut self, core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) {
+        let timeout = core.options.watchdog_timeout;
+        if self.announced.is_some_and(|at| now.since(at) < timeout / 3) {
+            return;
+        }
+        self.announced = Some(now);
+        let ttl = timeout.as_millis() as u64;
+        let announce = Change::Announce {
+            client: core.id,
+            info: core.info.clone(),
+            ttl,
+        };
+        let answer: BoxFuture<_> = core.backend.adjust(announce);
+        tasks.spawn(async move {
+            if let Err(fault) = answer.await {
+                tracing::debug!(?fault, "could not say who holds the locks");
+            }
+        });
+    }
+}
+
+/// Hears of forced unlocks.
+async fn hear_notices(core: Weak<Core>) {
+    let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
+        return;
+    };
+    loop {
+        let line = notices.message().await;
+        let Some(core) = core.upgrade() else { return };
+        let Some((owner, reason)) = model::read_notice(&line) else {
+            continue;
+        };
+        let victim = core
+            .registry
+            .all()
+            .into_iter()
+            .find(|lease| lease.owner == owner);
+        if let Some(lease) = victim {
+            lease.lose(LostReason::Revoked(reason));
+        }
+    }
+}
+
+/// Hears of reconnections: whatever is held is asked about at once, for the server may have come
+/// back without its data.
+async fn hear_reconnects(core: Weak<Core>) {
+    let Some(reconnects) = subscribe(&core, |_| Topic::Reconnected).await else {
+        return;
+    };
+    loop {
+        let seen = reconnects.seen();
+        reconnects.beyond(seen).await;
+        let Some(core) = core.upgrade() else { return };
+        for lease in core.registry.all() {
+            lease.hurry();
+        }
+    }
+}
+
+async fn subscribe(core: &Weak<Core>, topic: impl Fn(&Core) -> Topic) -> Option<Subscription> {
+    let subscribing = {
+        let core = core.upgrade()?;
+        core.backend.subscribe(topic(&core))
+    };
+    let subscription = subscribing.await;
+    if let Err(fault) = &subscription {
+        tracing::debug!(?fault, "cannot listen");
+    }
+    subscription.ok()
+}

@@ -1,0 +1,297 @@
+//! What a holder has in its hands.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::BoxFuture;
+use crate::engine::acquire::{Acquired, reenter};
+use crate::engine::lease::{HoldId, TermSpec, reentrant};
+use crate::engine::{Lease, lease_millis, release};
+use crate::error::{Error, LostReason, Result};
+use crate::{LockName, OwnerId};
+
+/// A lock that is held. One family for every kind of lock.
+///
+/// While [`is_lost`](Guard::is_lost) is false nobody else holds the lock, provided the store keeps
+/// what it acknowledged: see the [guarantees](crate::manual::guarantees).
+///
+/// **Dropping it releases the lock in the background**: `drop` never blocks. If the runtime has
+/// ended, nobody is left to do so and the lock frees itself when its lease ends. To know that the
+/// lock was still held, call [`release`](Guard::release).
+#[must_use = "if it is not kept, the lock is released at once"]
+pub struct Guard {
+    lease: Arc<Lease>,
+    hold: HoldId,
+    live: bool,
+}
+
+impl Guard {
+    pub(crate) fn new((lease, hold): Acquired) -> Self {
+        Self {
+            lease,
+            hold,
+            live: true,
+        }
+    }
+
+    /// Gives the lock back; the last guard of an owner frees it.
+    ///
+    /// # Errors
+    /// [`NotHeld`](Error::NotHeld) if it was not ours any more: the truth about what was done
+    /// meanwhile. [`Unconfirmed`](Error::Unconfirmed) if the store did not answer: it is tried
+    /// again in the background until the lease ends.
+    ///
+    /// # Cancel safety
+    /// Once called it is done, also when the future is dropped, even before its first poll.
+    pub fn release(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
+        self.live = false;
+        release::release(Arc::clone(&self.lease), self.hold, None)
+    }
+
+    /// Lets go of the guard but leaves the lock standing for `span` from now, then it frees itself.
+    /// For a job that must not run again too soon, wherever.
+    ///
+    /// # Errors
+    /// As [`release`](Guard::release), and [`Invalid`](Error::Invalid) for a span below 1 ms.
+    ///
+    /// # Cancel safety
+    /// As [`release`](Guard::release).
+    pub async fn leave_for(mut self, span: Duration) -> Result<()> {
+        let ttl = lease_millis(&self.lease.resource, span)?;
+        self.live = false;
+        release::release(Arc::clone(&self.lease), self.hold, Some(ttl)).await
+    }
+
+    /// Holds the lock once more, for the same owner; each guard is released on its own.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost) if it was lost: a lock that has vanished is never taken anew by a
+    /// re-entry. [`Invalid`](Error::Invalid) if this kind of lock is not re-entrant.
+    ///
+    /// # Cancel safety
+    /// A hold that was added after all is taken off again.
+    pub fn reenter(&self) -> Reenter {
+        self.hold().reenter()
+    }
+
+    /// Gives this guard a fixed end `span` from now: it is no longer renewed by the watchdog. Never
+    /// shortens the time the store keeps the lock.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost) if it was lost, [`Unreachable`](Error::Unreachable) if the store did
+    /// not answer; the guard is then as it was.
+    ///
+    /// # Cancel safety
+    /// The end may or may not have been moved.
+    pub async fn extend(&self, span: Duration) -> Result<()> {
+        let ttl = lease_millis(&self.lease.resource, span)?;
+        Arc::clone(&self.lease).extend(self.hold, ttl).await
+    }
+
+    /// A view of the hold, without the right to release it.
+    pub fn hold(&self) -> Hold {
+        Hold {
+            lease: Arc::clone(&self.lease),
+        }
+    }
+
+    /// The name of the lock, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.lease.resource.name
+    }
+
+    /// The identity under which the store knows this hold.
+    pub fn owner_id(&self) -> OwnerId {
+        self.lease.owner
+    }
+
+    /// How many guards of this owner there are.
+    pub fn hold_count(&self) -> u32 {
+        self.lease.hold_count()
+    }
+
+    /// Until when it is safe to act, by this process's clock. No round trip.
+    pub fn deadline(&self) -> Instant {
+        self.hold().deadline()
+    }
+
+    /// How long it is still safe to act; zero once it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.hold().remaining()
+    }
+
+    /// Whether the lock is no longer ours: by the clock, or because the store said so. No round
+    /// trip.
+    pub fn is_lost(&self) -> bool {
+        !self.lease.is_held()
+    }
+
+    /// Resolves when the lock is no longer ours, with the reason: before its lease can end at the
+    /// store while this process runs, and within a quarter of a second after it goes on.
+    ///
+    /// The future owns what it needs; it outlives the guard and then says
+    /// [`Released`](LostReason::Released).
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static {
+        Arc::clone(&self.lease).lost()
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.live {
+            release::release_later(Arc::clone(&self.lease), self.hold);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug("Guard", &self.lease, f)
+    }
+}
+
+fn debug(what: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.debug_struct(what)
+        .field("lock", &lease.resource.name)
+        .field("owner", &lease.owner)
+        .field("lost", &lease.lost_reason())
+        .finish_non_exhaustive()
+}
+
+/// A view of a hold for the work that runs under it: everything a [`Guard`] tells, and no release.
+#[derive(Clone)]
+pub struct Hold {
+    lease: Arc<Lease>,
+}
+
+impl Hold {
+    /// The name of the lock, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.lease.resource.name
+    }
+
+    /// The identity under which the store knows this hold.
+    pub fn owner_id(&self) -> OwnerId {
+        self.lease.owner
+    }
+
+    /// See [`Guard::deadline`].
+    pub fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.remaining())
+            .unwrap_or_else(|| now + Duration::from_secs(1 << 30))
+    }
+
+    /// See [`Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        match self.lease.lost_reason() {
+            Some(_) => Duration::ZERO,
+            None => self.lease.deadline().since(self.lease.core.clock.now()),
+        }
+    }
+
+    /// See [`Guard::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        !self.lease.is_held()
+    }
+
+    /// See [`Guard::lost`].
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static {
+        Arc::clone(&self.lease).lost()
+    }
+
+    /// See [`Guard::reenter`].
+    pub fn reenter(&self) -> Reenter {
+        Reenter {
+            lease: Arc::clone(&self.lease),
+            lease_time: None,
+            renewed: None,
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug("Hold", &self.lease, f)
+    }
+}
+
+/// A request to hold a lock once more: `.await` it.
+#[derive(Debug)]
+#[must_use = "does nothing unless awaited"]
+pub struct Reenter {
+    lease: Arc<Lease>,
+    lease_time: Option<Duration>,
+    renewed: Option<Duration>,
+}
+
+impl Reenter {
+    /// A fixed lease for this hold.
+    pub fn lease(mut self, span: Duration) -> Self {
+        self.lease_time = Some(span);
+        self
+    }
+
+    /// A lease that the watchdog renews, other than the client's default.
+    pub fn renewed(mut self, span: Duration) -> Self {
+        self.renewed = Some(span);
+        self
+    }
+}
+
+impl IntoFuture for Reenter {
+    type Output = Result<Guard>;
+    type IntoFuture = BoxFuture<Result<Guard>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let Self {
+                lease,
+                lease_time,
+                renewed,
+            } = self;
+            let core = Arc::clone(&lease.core);
+            if !reentrant(lease.resource.kind) {
+                let detail = format!("a {} is not re-entrant", lease.resource.kind);
+                return Err(Error::invalid(Some(&lease.resource.name), detail));
+            }
+            let default = core.options.watchdog_timeout;
+            let term = term(&lease.resource, lease_time, renewed, default)?;
+            reenter(&core, lease, term).await.map(Guard::new)
+        })
+    }
+}
+
+/// What a request's settings come to.
+pub(crate) fn term(
+    resource: &crate::backend::Resource,
+    lease: Option<Duration>,
+    renewed: Option<Duration>,
+    default: Duration,
+) -> Result<TermSpec> {
+    match (lease, renewed) {
+        (Some(_), Some(_)) => {
+            let detail = "a lease is either fixed (lease) or renewed (renewed), not both";
+            Err(Error::invalid(Some(&resource.name), detail))
+        }
+        (Some(span), None) => Ok(TermSpec {
+            ttl: lease_millis(resource, span)?,
+            renewed: false,
+        }),
+        (None, renewed) => {
+            let span = renewed.unwrap_or(default);
+            Ok(TermSpec {
+                ttl: lease_millis(resource, span)?,
+                renewed: true,
+            })
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Names and identities: what a lock is called and who holds it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+/// The raw name of a lock: the very bytes that are its key in the store.
+///
+/// Any non-empty byte string will do; it need not be UTF-8. Cloning is cheap.
+#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct LockName(Arc<[u8]>);
+
+impl LockName {
+    pub(crate) fn new(prefix: &[u8], name: &[u8]) -> Self {
+        if prefix.is_empty() {
+            return Self(name.into());
+        }
+        Self([prefix, name].concat().into())
+    }
+
+    /// The bytes of the name.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for LockName {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&[u8]> for LockName {
+    fn from(name: &[u8]) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<&str> for LockName {
+    fn from(name: &str) -> Self {
+        Self(name.as_bytes().into())
+    }
+}
+
+/// Readable text; control characters and bytes that are not UTF-8 are escaped, so that a name can
+/// neither break a log line nor hide in it.
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if c.is_control() {
+                    write!(f, "{}", c.escape_default())?;
+                } else {
+                    fmt::Write::write_char(f, c)?;
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// The identity of one hold in the store, written `<client uuid>:<number>` as Redisson does.
+///
+/// A new one is drawn for every first acquire and never used again, so that a request that arrives
+/// late can only ever touch the hold it was meant for.
+#[derive(Clone, Copy, Eq, Hash, PartialEq)]
+pub struct OwnerId {
+    client: Uuid,
+    number: u64,
+}
+
+impl OwnerId {
+    /// A fresh identity of `client`: 63 random bits, so that Java reads the number as a positive
+    /// `long`.
+    pub fn fresh(client: Uuid) -> Self {
+        Self {
+            client,
+            number: fastrand::u64(..) >> 1,
+        }
+    }
+
+    /// The client this hold belongs to.
+    pub fn client(&self) -> Uuid {
+        self.client
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.client.as_hyphenated(), self.number)
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not `<uuid>:<number>`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("not an owner id of the form <uuid>:<number>")]
+pub struct ParseOwnerIdError;
+
+impl FromStr for OwnerId {
+    type Err = ParseOwnerIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (client, number) = text.split_once(':').ok_or(ParseOwnerIdError)?;
+        Ok(Self {
+            client: Uuid::try_parse(client).map_err(|_| ParseOwnerIdError)?,
+            number: number.parse().map_err(|_| ParseOwnerIdError)?,
+        })
+    }
+}
+
+/// A local identity under which locks are re-entrant: see [`Lock::as_owner`](crate::Lock::as_owner).
+///
+/// It is made by [`Client::owner`](crate::Client::owner), belongs to that client, and never appears
+/// in the store: each time it takes a free lock it does so under a fresh [`OwnerId`].
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Owner {
+    pub(crate) client: Uuid,
+    pub(crate) number: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_id_reads_back_what_it_writes() {
+        let id = OwnerId::fresh(Uuid::new_v4());
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert!(id.number <= i64::MAX as u64);
+        assert_eq!("nonsense".parse::<OwnerId>(), Err(ParseOwnerIdError));
+    }
+
+    #[test]
+    fn a_name_shows_control_characters_and_raw_bytes_escaped() {
+        let name = LockName::from(&b"a\nb\xffc"[..]);
+        assert_eq!(name.to_string(), "a\\nb\\xffc");
+    }
+}

@@ -1,0 +1,29 @@
+//! Servers and faults for tests: what the tests of this workspace share, and nothing a user sees.
+//!
+//! Everything here is a value that starts on construction and is gone after `Drop`:
+//!
+//! | Value | What it is |
+//! |---|---|
+//! | [`RedisServer`] | a `redis-server` of its own, on loopback, that can be paused, killed and restarted |
+//! | [`FaultProxy`] | a TCP proxy in front of it that cuts, delays, swallows, holds and drops replies |
+//! | [`History`] | who held which lock when, and whether that was allowed |
+//! | [`ChildProcess`] | another process of ours, for tests that need more than one |
+//!
+//! Nothing is skipped when something is missing: the panic says how to get it.
+
+mod certificates;
+mod child;
+mod cli;
+mod history;
+mod port;
+mod process;
+mod proxy;
+mod reply;
+mod server;
+
+pub use child::{ChildProcess, example_path};
+pub use cli::Cli;
+pub use history::History;
+pub use proxy::{ConnId, FaultProxy, RequestWatch};
+pub use reply::Reply;
+pub use server::{RedisServer, RedisServerBuilder};

@@ -1,0 +1,154 @@
+//! Everything the controls change and the tasks obey.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::matcher::Matcher;
+use super::watch::{Stage, Watch};
+
+/// A connection through the proxy; ordered by acceptance.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ConnId(usize);
+
+impl ConnId {
+    pub(super) fn nth(index: usize) -> Self {
+        Self(index)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) refuse: bool,
+    pub(super) delay: Duration,
+    pub(super) black_hole: bool,
+    pub(super) hold_requests: bool,
+    pub(super) drop_replies: bool,
+    /// Armed until the first match.
+    pub(super) drop_reply_once: Option<Matcher>,
+    /// The open ones.
+    pub(super) connections: BTreeMap<ConnId, Connection>,
+    pub(super) accepted: usize,
+    pub(super) refused: usize,
+    pub(super) swallowed_replies: usize,
+    pub(super) watches: BTreeMap<u64, Watch>,
+    pub(super) next_watch: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) cut: bool,
+    pub(super) black_hole: bool,
+    pub(super) hold_requests: bool,
+    /// The single fault has struck: swallow replies, reset the client when the server has closed.
+    pub(super) doomed: bool,
+    pub(super) subscriber: bool,
+    subscribe: Matcher,
+}
+
+impl Connection {
+    fn new() -> Self {
+        Self {
+            cut: false,
+            black_hole: false,
+            hold_requests: false,
+            doomed: false,
+            subscriber: false,
+            // With the line end: the word inside a script or a key does not count.
+            subscribe: Matcher::new(b"SUBSCRIBE\r\n"),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn open(&mut self) -> ConnId {
+        let id = ConnId::nth(self.accepted);
+        self.accepted += 1;
+        self.connections.insert(id, Connection::new());
+        id
+    }
+
+    pub(super) fn close(&mut self, id: ConnId) {
+        self.connections.remove(&id);
+        self.watches.values_mut().for_each(|watch| watch.forget(id));
+        if let Some(matcher) = &mut self.drop_reply_once {
+            matcher.forget(id);
+        }
+    }
+
+    /// A connection that has just ended cannot be changed any more, and needs not.
+    pub(super) fn with(&mut self, id: ConnId, change: impl FnOnce(&mut Connection)) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            change(connection);
+        }
+    }
+
+    pub(super) fn subscribers(&self) -> Vec<ConnId> {
+        let subscribers = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.subscriber);
+        subscribers.map(|(id, _)| *id).collect()
+    }
+
+    pub(super) fn is_cut(&self, id: ConnId) -> bool {
+        self.any(id, |connection| connection.cut)
+    }
+
+    pub(super) fn is_doomed(&self, id: ConnId) -> bool {
+        self.any(id, |connection| connection.doomed)
+    }
+
+    pub(super) fn is_black_hole(&self, id: ConnId) -> bool {
+        self.black_hole || self.any(id, |connection| connection.black_hole)
+    }
+
+    pub(super) fn holds_requests(&self, id: ConnId) -> bool {
+        self.hold_requests || self.any(id, |connection| connection.hold_requests)
+    }
+
+    pub(super) fn drops_replies(&self, id: ConnId) -> bool {
+        self.drop_replies || self.is_doomed(id)
+    }
+
+    /// A request has come from the client. Returns whether anybody waiting should look.
+    pub(super) fn arrived(&mut self, id: ConnId, bytes: &[u8]) -> bool {
+        let mut news = self.observe(Stage::Arrived, id, bytes);
+        self.with(id, |connection| {
+            if connection.subscribe.feed(id, bytes) > 0 && !connection.subscriber {
+                connection.subscriber = true;
+                news = true;
+            }
+        });
+        news
+    }
+
+    /// A request has gone to the server. Returns whether anybody waiting should look.
+    pub(super) fn delivered(&mut self, id: ConnId, bytes: &[u8]) -> bool {
+        self.observe(Stage::Delivered, id, bytes)
+    }
+
+    /// Whether the single fault strikes with these bytes, which are about to be delivered.
+    pub(super) fn strike(&mut self, id: ConnId, bytes: &[u8]) -> bool {
+        let strikes = self
+            .drop_reply_once
+            .as_mut()
+            .is_some_and(|matcher| matcher.feed(id, bytes) > 0);
+        if strikes {
+            self.drop_reply_once = None;
+            self.with(id, |connection| connection.doomed = true);
+        }
+        strikes
+    }
+
+    fn any(&self, id: ConnId, property: impl FnOnce(&Connection) -> bool) -> bool {
+        self.connections.get(&id).is_some_and(property)
+    }
+
+    fn observe(&mut self, stage: Stage, id: ConnId, bytes: &[u8]) -> bool {
+        let counts = self
+            .watches
+            .values_mut()
+            .map(|watch| watch.observe(stage, id, bytes));
+        counts.fold(false, |news, count| news | (count > 0))
+    }
+}

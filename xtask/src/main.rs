@@ -1,0 +1,53 @@
+//! The commands of this workspace: `cargo xtask help`.
+
+mod install;
+mod msrv;
+mod run;
+mod test;
+
+use std::env;
+use std::process::ExitCode;
+
+use run::{Outcome, Step};
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  test           install what is missing, then format, lint, docs and all tests: what CI runs
+  ci             the same
+  bench [args]   run the benchmark against a real server; arguments go to it
+  msrv           check that the library builds with the oldest supported Rust
+  help           this text";
+
+fn main() -> ExitCode {
+    let mut args = env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let outcome = match (command.as_str(), rest.is_empty()) {
+        ("test" | "ci", true) => test::run(),
+        ("bench", _) => bench(&rest),
+        ("msrv", true) => msrv::run(),
+        ("help" | "--help" | "-h", true) => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("\nxtask {command}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(args: &[String]) -> Outcome {
+    install::redis_server()?;
+    let mut line = vec!["cargo", "run", "--release", "-p", "bench", "--"];
+    line.extend(args.iter().map(String::as_str));
+    Step::new(&line).run()
+}

@@ -1,0 +1,89 @@
+//! Running a command, announced and timed.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Nothing, or what to tell the user.
+pub(crate) type Outcome = Result<(), String>;
+
+/// A command line with its environment.
+pub(crate) struct Step<'a> {
+    line: &'a [&'a str],
+    environment: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Step<'a> {
+    /// `line` is the program and its arguments.
+    pub(crate) const fn new(line: &'a [&'a str]) -> Self {
+        Self {
+            line,
+            environment: &[],
+        }
+    }
+
+    pub(crate) const fn environment(self, environment: &'a [(&'a str, &'a str)]) -> Self {
+        Self {
+            environment,
+            ..self
+        }
+    }
+
+    /// Runs it in the root of the workspace.
+    pub(crate) fn run(&self) -> Outcome {
+        println!("\n==> {}", self.shown());
+        let start = Instant::now();
+        let status = self.command().status();
+        let seconds = start.elapsed().as_secs_f64();
+        match status {
+            Ok(status) if status.success() => {
+                println!("==> done in {seconds:.1} s");
+                Ok(())
+            }
+            Ok(status) => Err(format!(
+                "failed after {seconds:.1} s with {status}: {}",
+                self.shown()
+            )),
+            Err(error) => Err(format!("cannot be run: {}: {error}", self.shown())),
+        }
+    }
+
+    /// Whether it can be run and succeeds; shows nothing.
+    pub(crate) fn succeeds(&self) -> bool {
+        let mut command = self.command();
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.line[0]);
+        command
+            .args(&self.line[1..])
+            .envs(self.environment.iter().copied())
+            .current_dir(root());
+        command
+    }
+
+    /// As one would type it.
+    fn shown(&self) -> String {
+        let environment = self
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let line = self.line.iter().map(|word| match word.contains(' ') {
+            true => format!("'{word}'"),
+            false => (*word).to_owned(),
+        });
+        environment.chain(line).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Cargo says where this package is; the root is its parent.
+fn root() -> PathBuf {
+    let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(package).join("..")
+}

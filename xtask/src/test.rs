@@ -1,0 +1,63 @@
+//! What CI runs, and what everybody runs before pushing: the same steps, in the same order.
+
+use std::time::Instant;
+
+use crate::install;
+use crate::run::{Outcome, Step};
+
+/// Quick ones first: the first failure ends the run.
+const STEPS: &[Step<'_>] = &[
+    Step::new(&["cargo", "fmt", "--all", "--check"]),
+    Step::new(&[
+        "cargo",
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ]),
+    // Features are additive: the library must build with none.
+    Step::new(&[
+        "cargo",
+        "check",
+        "-p",
+        "lockkeeper",
+        "--no-default-features",
+    ]),
+    Step::new(&[
+        "cargo",
+        "doc",
+        "--no-deps",
+        "--all-features",
+        "-p",
+        "lockkeeper",
+        "-p",
+        "testkit",
+    ])
+    .environment(&[("RUSTDOCFLAGS", "-Dwarnings")]),
+    Step::new(&[
+        "cargo",
+        "test",
+        "--workspace",
+        "--all-features",
+        "--exclude",
+        "bench",
+    ]),
+];
+
+/// Installs what is missing and runs every step.
+pub(crate) fn run() -> Outcome {
+    let start = Instant::now();
+    install::redis_server()?;
+    install::component("rustfmt", &["cargo", "fmt", "--version"])?;
+    install::component("clippy", &["cargo", "clippy", "--version"])?;
+    STEPS.iter().try_for_each(Step::run)?;
+    println!(
+        "\n==> all {} steps passed in {:.0} s",
+        STEPS.len(),
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
