@@ -1,4 +1,10 @@
-//! The manual.
-pub mod guarantees {
-    //! tbd
-}
+//! The manual: what to rely on, what can go wrong, how to set it up.
+
+#[doc = include_str!("guarantees.md")]
+pub mod guarantees {}
+
+#[doc = include_str!("failures.md")]
+pub mod failures {}
+
+#[doc = include_str!("redis.md")]
+pub mod redis {}
