@@ -22,7 +22,11 @@ use testkit::RedisServer;
 use workloads::{ALL, Bench, Plan, Workload};
 
 /// A benchmark that cannot go on says why and stops; nobody handles its errors.
-type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Above this many cores used by strangers a figure says more about them than about us.
+const QUIET: f64 = 0.1;
 
 fn main() -> ExitCode {
     match Args::parse(std::env::args().skip(1)).and_then(run) {
@@ -58,8 +62,16 @@ fn run(args: Args) -> Result<()> {
     let mut rows = Vec::new();
     for workload in chosen {
         eprintln!("{} …", workload.name);
-        let measured =
-            (workload.run)(&mut bench).map_err(|error| format!("{}: {error}", workload.name))?;
+        let mut gauge = Probe::connect(bench.address)?;
+        let (measured, others) = gauge
+            .strangers(|| (workload.run)(&mut bench))
+            .map_err(|error| format!("{}: {error}", workload.name))?;
+        if let Some(cores) = others.filter(|&cores| cores > QUIET) {
+            eprintln!(
+                "{}: not quiet, other processes used {cores:.1} cores",
+                workload.name
+            );
+        }
         println!("{}", report::markdown(&measured));
         rows.extend(measured);
     }

@@ -98,6 +98,23 @@ impl Probe {
         Ok(!reply.ends_with(b":0\r\n"))
     }
 
+    /// Runs `work`; also returns how many cores were busy with neither us nor our server meanwhile.
+    /// Whoever reads the figures should know.
+    pub(crate) fn strangers<T>(
+        &mut self,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Option<f64>)> {
+        let mut ours =
+            || Ok::<_, crate::Error>(self.server()?.server_cpu + client_cpu().as_secs_f64());
+        let (machine, before, start) = (machine_cpu(), ours()?, Instant::now());
+        let result = work()?;
+        let (elapsed, after) = (start.elapsed().as_secs_f64(), ours()?);
+        let others = machine_cpu()
+            .zip(machine)
+            .map(|(now, then)| now - then - (after - before));
+        Ok((result, others.map(|seconds| seconds.max(0.0) / elapsed)))
+    }
+
     fn server(&mut self) -> Result<Totals> {
         let reply = self
             .wire
@@ -118,6 +135,23 @@ impl Probe {
 pub(crate) fn client_cpu() -> Duration {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+/// CPU seconds that everything on this machine has used, if the system says (Linux does).
+fn machine_cpu() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<f64> = stat
+        .lines()
+        .next()?
+        .split_whitespace()
+        .skip(1)
+        .flat_map(str::parse)
+        .collect();
+    // user nice system idle iowait irq softirq steal; the kernel promises hundredths of a second.
+    let busy = [0, 1, 2, 5, 6, 7]
+        .iter()
+        .map(|&column| ticks.get(column).unwrap_or(&0.0));
+    Some(busy.sum::<f64>() / 100.0)
 }
 
 fn field(info: &str, name: &str) -> f64 {

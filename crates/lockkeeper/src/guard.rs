@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::BoxFuture;
-use crate::engine::acquire::{Acquired, reenter};
+use crate::engine::acquire::{Acquired, Wait, reenter};
 use crate::engine::lease::{HoldId, TermSpec, reentrant};
 use crate::engine::{Lease, lease_millis, release};
 use crate::error::{Error, LostReason, Result};
@@ -265,7 +265,9 @@ impl IntoFuture for Reenter {
             }
             let default = core.options.watchdog_timeout;
             let term = term(&lease.resource, lease_time, renewed, default)?;
-            reenter(&core, lease, term).await.map(Guard::new)
+            reenter(&core, lease, term, Wait::Forever)
+                .await
+                .map(Guard::new)
         })
     }
 }

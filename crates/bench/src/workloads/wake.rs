@@ -91,7 +91,7 @@ struct RawPair {
 impl RawPair {
     fn connect(address: SocketAddr) -> Result<Self> {
         let mut wire = Wire::connect(address)?;
-        let (acquire, release) = commands(&mut wire, "holder")?;
+        let (acquire, release) = commands(&mut wire, 1)?;
         let (start_waiting, started) = mpsc::channel();
         let (report, acquired) = mpsc::channel();
         let mut waiter = RawWaiter::connect(address)?;
@@ -134,7 +134,7 @@ struct RawWaiter {
 impl RawWaiter {
     fn connect(address: SocketAddr) -> Result<Self> {
         let mut wire = Wire::connect(address)?;
-        let (acquire, release) = commands(&mut wire, "waiter")?;
+        let (acquire, release) = commands(&mut wire, 2)?;
         let mut subscription = Wire::connect(address)?;
         subscription.call(&[b"SUBSCRIBE", Name::of("rawwake", 0).channel.as_bytes()])?;
         Ok(Self {
@@ -167,9 +167,9 @@ impl RawWaiter {
     }
 }
 
-fn commands(wire: &mut Wire, owner: &str) -> Result<(Vec<u8>, Vec<u8>)> {
+fn commands(wire: &mut Wire, owner: u64) -> Result<(Vec<u8>, Vec<u8>)> {
     let name = Name::of("rawwake", 0);
-    let owner = format!("{}:{owner}", UUID);
+    let owner = format!("{UUID}:{owner}");
     Ok((
         encoded(wire, Form::Lock.acquire(&name, &owner))?,
         encoded(wire, Form::Lock.release(&name, &owner))?,

@@ -11,6 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::claim::Claim;
 use super::gate::{Entered, Gates, Offer, Seat, Turn};
 use super::lease::{HoldId, Lease, TermSpec};
@@ -65,10 +67,15 @@ pub(crate) type Acquired = (Arc<Lease>, HoldId);
 /// Acquires; nothing when the lock is busy and the caller's patience is at its end.
 pub(crate) async fn acquire(core: &Arc<Core>, request: Request) -> Result<Option<Acquired>> {
     core.ensure_open(&request.resource)?;
-    match request.owner.clone() {
-        None => acquire_anew(core, &request).await,
-        Some(owner) => Box::pin(acquire_as(core, &request, &owner)).await,
-    }
+    let Resource { kind, name } = &request.resource;
+    let span = tracing::debug_span!("acquire", lock = %name, %kind);
+    let acquiring = async {
+        match &request.owner {
+            None => acquire_anew(core, &request).await,
+            Some(owner) => Box::pin(acquire_as(core, &request, owner)).await,
+        }
+    };
+    acquiring.instrument(span).await
 }
 
 /// For a named owner: re-enters what it has. One request at a time for an owner and a name.
@@ -90,7 +97,9 @@ async fn acquire_as(
     };
     let Some(_turn) = turn else { return Ok(None) };
     match core.owners.lease(&request.resource, owner) {
-        Some(lease) => reenter(core, lease, request.term).await.map(Some),
+        Some(lease) => reenter(core, lease, request.term, request.wait)
+            .await
+            .map(Some),
         None => acquire_anew(core, request).await,
     }
 }
@@ -109,12 +118,30 @@ pub(crate) async fn reenter(
     core: &Arc<Core>,
     lease: Arc<Lease>,
     term: TermSpec,
+    wait: Wait,
 ) -> Result<Acquired> {
+    let now = core.clock.now();
+    let give_up = match wait {
+        Wait::Never => now,
+        Wait::Until(limit) => limit.min(now + core.options.unreachable_after),
+        Wait::Forever => now + core.options.unreachable_after,
+    };
+    let resource = lease.resource.clone();
     let work = async move {
-        let hold = Arc::clone(&lease).reenter(term).await?;
+        let hold = Arc::clone(&lease).reenter(term, give_up).await?;
         Ok(Undo(Some((lease, hold))))
     };
-    core.unbroken(work).await.map(Undo::keep)
+    match until(&core.clock, wait.limit(), core.unbroken(work)).await {
+        Some(outcome) => outcome.map(Undo::keep),
+        None => {
+            let detail = "no answer within the wait limit".to_owned();
+            let fault = Fault::Unreachable {
+                maybe_ran: true,
+                detail,
+            };
+            Err(core.error(fault, &resource, Phase::Reenter))
+        }
+    }
 }
 
 /// A hold on the way to its guard.

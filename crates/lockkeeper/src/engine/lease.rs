@@ -265,10 +265,9 @@ impl Lease {
         }
     }
 
-    /// Holds it once more.
-    pub(crate) async fn reenter(self: Arc<Self>, spec: TermSpec) -> Result<HoldId> {
+    /// Holds it once more. Bears with a store that does not answer until `give_up`.
+    pub(crate) async fn reenter(self: Arc<Self>, spec: TermSpec, give_up: Tick) -> Result<HoldId> {
         let _turn = self.turn.lock().await;
-        let give_up = self.core.clock.now() + self.core.options.unreachable_after;
         let mut failures = 0;
         loop {
             self.ensure_held(Phase::Reenter)?;

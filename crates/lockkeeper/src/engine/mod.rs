@@ -188,6 +188,12 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.registry.stop();
+    }
+}
+
 /// Whole milliseconds of a lease, decided once: the wire and the deadline use the same number.
 pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> {
     if lease < Duration::from_millis(1) || lease > MAX_LEASE {

@@ -5,27 +5,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::claim::Claim;
 use super::gate::{Seat, Ticket, Turn};
 use super::lease::{HoldId, Lease, State, Status, Term, deadline};
 use super::{Core, Tick, lock, until};
 use crate::OwnerId;
-use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released};
+use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
 
 /// What letting go of one guard means.
 enum Plan {
-    /// Other guards of the owner stay.
-    Partial { keep: u32, owed: Option<Owed> },
+    /// Other guards of the owner stay, and are owed this time to live.
+    Partial { keep: u32, owed: Option<u64> },
     /// It was the last one.
     Last(Option<Seat>),
     /// It was the last one, but the lock stays for so many milliseconds.
     Leave(Option<Seat>, u64),
-}
-
-/// What the guards that stay are owed: a time to live from now, and whether it is renewed.
-struct Owed {
-    ttl: u64,
 }
 
 /// Gives back the hold of one guard. Answers within `unreachable_after`; what is not confirmed by
@@ -58,12 +55,17 @@ pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
 }
 
 async fn give_back(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
-    let _turn = lease.turn.lock().await;
-    match plan(&lease, hold, leave) {
-        Plan::Partial { keep, owed } => partial(&lease, keep, owed).await,
-        Plan::Last(seat) => last(&lease, seat).await,
-        Plan::Leave(seat, ttl) => stay(&lease, seat, ttl).await,
-    }
+    let Resource { kind, name } = &lease.resource;
+    let span = tracing::debug_span!("release", lock = %name, %kind);
+    let giving_back = async {
+        let _turn = lease.turn.lock().await;
+        match plan(&lease, hold, leave) {
+            Plan::Partial { keep, owed } => partial(&lease, keep, owed).await,
+            Plan::Last(seat) => last(&lease, seat).await,
+            Plan::Leave(seat, ttl) => stay(&lease, seat, ttl).await,
+        }
+    };
+    giving_back.instrument(span).await
 }
 
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>) -> Plan {
@@ -81,7 +83,7 @@ fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>) -> Plan {
                 let held = state.status == Status::Held;
                 return Plan::Partial {
                     keep,
-                    owed: held.then_some(Owed { ttl }),
+                    owed: held.then_some(ttl),
                 };
             }
             // The guards that stay asked for less than has passed: the lease of all has ended.
@@ -109,10 +111,9 @@ fn owed(state: &State, now: Tick) -> Option<u64> {
     ends.chain(floor).max().filter(|ttl| *ttl > 0)
 }
 
-async fn partial(lease: &Arc<Lease>, keep: u32, owed: Option<Owed>) -> Result<()> {
+async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> {
     let core = &lease.core;
     let sent = core.clock.now();
-    let ttl = owed.as_ref().map(|owed| owed.ttl);
     if let Some(ttl) = ttl {
         // Before it is sent: from then on the store may already count the shorter time.
         let mut state = lock(&lease.state);
@@ -294,7 +295,8 @@ fn verdict(lease: &Lease, answer: Result<(Released, bool), Fault>) -> Result<()>
     };
     match answer {
         Ok((Released::Freed { .. } | Released::Kept, _)) => {
-            tracing::debug!(lock = %lease.resource.name, owner = %lease.owner, "released");
+            tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
+                held = ?lease.core.clock.now().since(lease.granted), "released");
             Ok(())
         }
         Ok((Released::Absent { holder }, false)) => Err(not_held(lease, holder)),
