@@ -56,14 +56,20 @@ impl Guard {
     /// For a job that must not run again too soon, wherever.
     ///
     /// # Errors
-    /// As [`release`](Guard::release), and [`Invalid`](Error::Invalid) for a span below 1 ms.
+    /// As [`release`](Guard::release). A span that is no lease (below 1 ms, above a century) is
+    /// [`Invalid`](Error::Invalid), and the lock is then released.
     ///
     /// # Cancel safety
     /// As [`release`](Guard::release).
-    pub async fn leave_for(mut self, span: Duration) -> Result<()> {
-        let ttl = lease_millis(&self.lease.resource, span)?;
-        self.live = false;
-        release::release(Arc::clone(&self.lease), self.hold, Some(ttl)).await
+    pub fn leave_for(
+        mut self,
+        span: Duration,
+    ) -> impl Future<Output = Result<()>> + Send + 'static {
+        let left = lease_millis(&self.lease.resource, span).map(|ttl| {
+            self.live = false;
+            release::release(Arc::clone(&self.lease), self.hold, Some(ttl))
+        });
+        async move { left?.await }
     }
 
     /// Holds the lock once more, for the same owner; each guard is released on its own.
@@ -89,7 +95,10 @@ impl Guard {
     /// The end may or may not have been moved.
     pub async fn extend(&self, span: Duration) -> Result<()> {
         let ttl = lease_millis(&self.lease.resource, span)?;
-        Arc::clone(&self.lease).extend(self.hold, ttl).await
+        self.lease
+            .core
+            .unbroken(Arc::clone(&self.lease).extend(self.hold, ttl))
+            .await
     }
 
     /// A view of the hold, without the right to release it.

@@ -43,7 +43,10 @@ impl Handle {
     async fn inspect(&self) -> Result<crate::backend::Snapshot> {
         self.core.ensure_open(&self.resource)?;
         self.ensure_named()?;
-        let snapshot = self.core.backend.inspect(self.resource.clone()).await;
+        let snapshot = self
+            .core
+            .unbroken(self.core.backend.inspect(self.resource.clone()))
+            .await;
         snapshot.map_err(|fault| self.core.error(fault, &self.resource, Phase::Inspect))
     }
 
@@ -92,7 +95,7 @@ impl Handle {
             reason,
             by,
         };
-        let changed = self.core.backend.adjust(change).await;
+        let changed = self.core.unbroken(self.core.backend.adjust(change)).await;
         let changed =
             changed.map_err(|fault| self.core.error(fault, &self.resource, Phase::ForceUnlock))?;
         Ok(changed == Changed::Done)

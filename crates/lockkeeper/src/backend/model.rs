@@ -130,10 +130,13 @@ impl State {
             return Ok(Attempt::Gone);
         };
         entry.must_be(request.resource.kind)?;
-        if entry.owner != from && entry.owner != request.owner {
+        if entry.owner == request.owner {
+            entry.lengthen(request.ttl, now);
+        } else if entry.owner == from {
+            *entry = Entry::new(request, now);
+        } else {
             return Ok(Attempt::Gone);
         }
-        *entry = Entry::new(request, now);
         Ok(Attempt::Granted)
     }
 

@@ -259,10 +259,10 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// One attempt, and what follows from its answer.
+    /// One attempt, and what follows from its answer. What follows a refusal is boxed: most
+    /// attempts succeed, and every waiting task would carry the room for it.
     async fn round(&mut self, claim: Claim, mut seat: Seat) -> Result<Round> {
         let core = self.core;
-        let resource = &self.request.resource;
         let limit = self.request.wait.limit();
         let seen = seat
             .subscription
@@ -278,31 +278,40 @@ impl<'a> Drive<'a> {
                 Ok(Round::GaveUp)
             };
         };
-        let ttl = match answer {
+        match answer {
             Ok(Attempt::Granted) => {
                 seat.taken(core.clock.now());
-                return match self.begin(claim, seat, sent) {
+                match self.begin(claim, seat, sent) {
                     Ok(acquired) => Ok(Round::Acquired(acquired)),
                     Err(seat) => self.came_late(seat),
-                };
+                }
             }
-            Ok(Attempt::Busy(ttl)) => ttl,
-            Ok(Attempt::Gone) => None,
-            Err(fault) => return self.fault(fault, claim, seat).await,
-        };
+            Ok(Attempt::Busy(ttl)) => Box::pin(self.busy(ttl, claim, seat, seen)).await,
+            Ok(Attempt::Gone) => Box::pin(self.busy(None, claim, seat, seen)).await,
+            Err(fault) => Box::pin(self.fault(fault, claim, seat)).await,
+        }
+    }
+
+    /// Somebody else has it: subscribe, or wait.
+    async fn busy(
+        &mut self,
+        ttl: Option<Ttl>,
+        claim: Claim,
+        seat: Seat,
+        seen: Option<u64>,
+    ) -> Result<Round> {
         (self.busy, self.failures) = (true, 0);
         if self.request.wait == Wait::Never {
             return Ok(Round::GaveUp);
         }
-        let Some(seen) = seen else {
-            if !self.polling {
-                return self.subscribe(claim, seat).await;
+        match seen {
+            None if self.polling => self.nap(jittered(POLL)).await,
+            None => return self.subscribe(claim, seat).await,
+            Some(seen) => {
+                tracing::trace!(lock = %self.request.resource.name, ?ttl, "waiting");
+                self.sleep(&seat, seen, self.pause(ttl)).await;
             }
-            self.nap(jittered(POLL)).await;
-            return self.again(claim, seat);
-        };
-        tracing::trace!(lock = %resource.name, ?ttl, "waiting");
-        self.sleep(&seat, seen, self.pause(ttl)).await;
+        }
         self.again(claim, seat)
     }
 

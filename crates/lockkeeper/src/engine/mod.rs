@@ -33,7 +33,8 @@ pub(crate) use lease::Lease;
 
 use gate::Gates;
 use owners::Owners;
-use reaper::{Reaper, Rescue};
+use reaper::Reaper;
+pub(crate) use reaper::Rescue;
 use watchdog::Registry;
 
 /// One client: what all its handles, guards and tasks share.
@@ -180,7 +181,7 @@ impl Core {
     }
 
     /// Runs `op` to its end even when the caller walks away half-way.
-    fn unbroken<T: Send + 'static>(
+    pub(crate) fn unbroken<T: Send + 'static>(
         &self,
         op: impl Future<Output = T> + Send + 'static,
     ) -> Rescue<T> {

@@ -2,6 +2,7 @@
 //!
 //! All of it runs as one unbroken future: whoever walks away half-way leaves it to the reaper.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,19 +28,27 @@ enum Plan {
 
 /// Gives back the hold of one guard. Answers within `unreachable_after`; what is not confirmed by
 /// then goes on in the background until the lease ends.
-pub(crate) async fn release(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
+///
+/// Not an `async fn`: it is to be done even if the future is never polled.
+pub(crate) fn release(
+    lease: Arc<Lease>,
+    hold: HoldId,
+    leave: Option<u64>,
+) -> impl Future<Output = Result<()>> + Send + 'static {
     let core = Arc::clone(&lease.core);
     let limit = core.clock.now() + core.options.unreachable_after;
     let name = lease.resource.name.clone();
     let work = core.unbroken(give_back(lease, hold, leave)).in_any_case();
-    until(&core.clock, limit, work).await.unwrap_or_else(|| {
-        let detail = "the store does not answer; it is tried again until the lease ends".to_owned();
-        Err(Error::Unconfirmed {
-            lock: name,
-            phase: Phase::Release,
-            detail,
+    async move {
+        until(&core.clock, limit, work).await.unwrap_or_else(|| {
+            let detail = "the store does not answer; it is tried again until the lease ends";
+            Err(Error::Unconfirmed {
+                lock: name,
+                phase: Phase::Release,
+                detail: detail.to_owned(),
+            })
         })
-    })
+    }
 }
 
 /// The same in the background, for a guard that was dropped.
@@ -60,9 +69,9 @@ async fn give_back(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Resul
     let giving_back = async {
         let _turn = lease.turn.lock().await;
         match plan(&lease, hold, leave) {
-            Plan::Partial { keep, owed } => partial(&lease, keep, owed).await,
+            Plan::Partial { keep, owed } => Box::pin(partial(&lease, keep, owed)).await,
             Plan::Last(seat) => last(&lease, seat).await,
-            Plan::Leave(seat, ttl) => stay(&lease, seat, ttl).await,
+            Plan::Leave(seat, ttl) => Box::pin(stay(&lease, seat, ttl)).await,
         }
     };
     giving_back.instrument(span).await
@@ -160,7 +169,7 @@ async fn last(lease: &Arc<Lease>, seat: Option<Seat>) -> Result<()> {
         return verdict(lease, confirm(lease, lease.release_of(0)).await);
     };
     if let Some(successor) = seat.successor(lease.core.clock.now()) {
-        return hand_over(lease, seat, successor).await;
+        return Box::pin(hand_over(lease, seat, successor)).await;
     }
     let answer = confirm(lease, lease.release_of(0)).await;
     if let Ok((Released::Freed { listeners }, _)) = &answer {
@@ -259,22 +268,39 @@ async fn pass(
 /// Sends a release until it is answered or the lease has ended. Answers too whether a request
 /// before the one that was answered may have taken effect.
 async fn confirm(lease: &Lease, request: Release) -> Result<(Released, bool), Fault> {
+    match ask(&lease.core, request.clone()).await {
+        Err(fault) if fault.may_pass() => Box::pin(insist(lease, request, fault)).await,
+        answer => answer.map(|released| (released, false)),
+    }
+}
+
+/// The rare rest of [`confirm`]: the first request got no answer.
+async fn insist(
+    lease: &Lease,
+    request: Release,
+    mut fault: Fault,
+) -> Result<(Released, bool), Fault> {
     let core = &lease.core;
     let ends = core.clock.now() + lease.longest();
     let (mut failures, mut doubtful) = (0, false);
     loop {
-        let sent = core.clock.now();
-        let answer = core.backend.release(request.clone()).await;
-        core.note(sent, &answer);
-        match answer {
-            Ok(released) => return Ok((released, doubtful)),
-            Err(fault) if fault.may_pass() && core.clock.now() < ends => {
-                doubtful |= fault.maybe_ran();
-                pause(core, &mut failures).await;
-            }
-            Err(fault) => return Err(fault),
+        doubtful |= fault.maybe_ran();
+        if core.clock.now() >= ends {
+            return Err(fault);
+        }
+        pause(core, &mut failures).await;
+        match ask(core, request.clone()).await {
+            Err(again) if again.may_pass() => fault = again,
+            answer => return answer.map(|released| (released, doubtful)),
         }
     }
+}
+
+async fn ask(core: &Core, request: Release) -> Result<Released, Fault> {
+    let sent = core.clock.now();
+    let answer = core.backend.release(request).await;
+    core.note(sent, &answer);
+    answer
 }
 
 async fn pause(core: &Core, failures: &mut u32) {

@@ -15,7 +15,6 @@ use super::{
     HolderEntry, Kind, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
     Ttl, model,
 };
-use crate::OwnerId;
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
 use link::Link;
@@ -153,25 +152,20 @@ fn client_with(client: &Client, protocol: ProtocolVersion) -> Result<Client, Fau
     })
 }
 
-/// The bytes of an owner id, without the detour of a formatter.
-fn owner_bytes(owner: &OwnerId) -> Vec<u8> {
-    owner.to_string().into_bytes()
-}
-
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }
 
 impl Inner {
     async fn acquire(&self, request: Acquire) -> Result<Attempt, Fault> {
-        let owner = owner_bytes(&request.owner);
+        let owner = request.owner.to_bytes();
         if let Some(from) = request.from {
             let script = match request.resource.kind {
                 Kind::Lock => &script::LOCK_HANDOVER,
                 Kind::Mutex => &script::MUTEX_HANDOVER,
             };
             let call = script.call(1).arg(name(&request.resource));
-            let call = call.arg(owner_bytes(&from)).arg(owner).arg(request.ttl);
+            let call = call.arg(from.to_bytes()).arg(owner).arg(request.ttl);
             return self.link.call(call).await.and_then(attempt);
         }
         match request.resource.kind {
@@ -212,7 +206,7 @@ impl Inner {
     }
 
     async fn release(&self, request: Release) -> Result<Released, Fault> {
-        let owner = owner_bytes(&request.owner);
+        let owner = request.owner.to_bytes();
         let channel = keys::channel(&request.resource.name);
         let ttl = request.ttl.map(|ttl| ttl.to_string()).unwrap_or_default();
         let key = name(&request.resource);
@@ -275,9 +269,7 @@ impl Inner {
             call = call.arg(name(&renew.resource));
         }
         for renew in batch {
-            call = call
-                .arg(owner_bytes(&renew.owner))
-                .arg(renew.ttl.unwrap_or(0));
+            call = call.arg(renew.owner.to_bytes()).arg(renew.ttl.unwrap_or(0));
         }
         match self.link.call(call).await {
             Ok(Value::Array(values)) if values.len() == batch.len() => {

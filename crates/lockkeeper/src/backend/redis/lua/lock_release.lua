@@ -21,9 +21,8 @@ else
   local held = redis.call('HGET', KEYS[1], ARGV[1])
   if held then
     local fewer = tonumber(held) > tonumber(ARGV[2])
-    local ttl = ARGV[5] ~= '' and tonumber(ARGV[5]) or redis.call('PTTL', KEYS[1])
-    -- After a write that needs no memory the next is not refused for want of it.
-    if fewer or ARGV[6] == '1' then redis.call('PEXPIRE', KEYS[1], ttl) end
+    -- First, because after a write that needs no memory the next is not refused for want of it.
+    if ARGV[5] ~= '' and (fewer or ARGV[6] == '1') then redis.call('PEXPIRE', KEYS[1], ARGV[5]) end
     if fewer then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
     return redis.status_reply('KEPT')
   end
