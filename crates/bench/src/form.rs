@@ -61,9 +61,9 @@ impl<'a> Request<'a> {
 }
 
 impl Name {
-    /// The name of a task's own lock; as long for every contender.
+    /// The name of a task's own lock. All contenders have three letters, so all names are as long.
     pub(crate) fn of(contender: &str, task: usize) -> Self {
-        let key = format!("bench:{contender:.3}:{task:06}");
+        let key = format!("bench:{contender}:{task:06}");
         let channel = format!("redisson_lock__channel:{{{key}}}");
         Self { key, channel }
     }

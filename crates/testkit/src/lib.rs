@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`RedisServer`] | a `redis-server` of its own, on loopback, that can be paused, killed and restarted |
 //! | [`FaultProxy`] | a TCP proxy in front of it that cuts, delays, swallows, holds and drops replies |
+//! | [`Flaky`] | a store whose answers are lost, late or withheld, call by call |
 //! | [`History`] | who held which lock when, and whether that was allowed |
 //! | [`ChildProcess`] | another process of ours, for tests that need more than one |
 //!
@@ -14,6 +15,7 @@
 mod certificates;
 mod child;
 mod cli;
+mod flaky;
 mod history;
 mod port;
 mod process;
@@ -23,6 +25,7 @@ mod server;
 
 pub use child::{ChildProcess, example_path};
 pub use cli::Cli;
+pub use flaky::{Flaky, Gate, Verb};
 pub use history::History;
 pub use proxy::{ConnId, FaultProxy, RequestWatch};
 pub use reply::Reply;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script, Value};
+use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, Script, Value};
 use tokio::runtime::Handle;
 
 use super::{Contender, Stop, drive};
@@ -29,14 +29,12 @@ struct User {
 }
 
 impl Driver {
-    /// Connects with Nagle off (the crate leaves it on) and the response timeout lockkeeper has.
+    /// Connects.
     pub(crate) fn connect(runtime: &Handle, url: &str, form: Form) -> Result<Self> {
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let client = redis::Client::open(url.into_connection_info()?.set_tcp_settings(tcp))?;
-        let config =
-            AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(5)));
-        let connection =
-            runtime.block_on(client.get_multiplexed_async_connection_with_config(&config))?;
+        let client = redis::Client::open(connection_info(url)?)?;
+        let config = config();
+        let opening = client.get_multiplexed_async_connection_with_config(&config);
+        let connection = runtime.block_on(opening)?;
         let (acquire, release) = form.scripts();
         let acquire = acquire.map(|script| Arc::new(Script::new(script)));
         let release = Arc::new(Script::new(release));
@@ -67,7 +65,7 @@ impl Contender for Driver {
 
 impl User {
     async fn pairs(mut self, task: usize, stop: Stop) -> Result<u64> {
-        let name = Name::of("driver", task);
+        let name = Name::of("drv", task);
         let (acquire, release) = (self.acquire.clone(), self.release.clone());
         let mut pairs = 0;
         while !stop.reached() {
@@ -100,4 +98,15 @@ impl User {
             .invoke_async(&mut self.connection)
             .await?)
     }
+}
+
+/// Nagle off, as lockkeeper has it; the crate leaves it on.
+pub(crate) fn connection_info(url: &str) -> Result<ConnectionInfo> {
+    let tcp = TcpSettings::default().set_nodelay(true);
+    Ok(url.into_connection_info()?.set_tcp_settings(tcp))
+}
+
+/// With a response timeout, because lockkeeper has one and it is not free.
+pub(crate) fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(5)))
 }

@@ -114,7 +114,7 @@ impl Contender for Keeper {
 
     fn run(&mut self, tasks: usize, time: Duration) -> Result<u64> {
         drive(&self.runtime, tasks, time, |task, stop| {
-            pairs(self.either(&Name::of("keeper", task).key), stop)
+            pairs(self.either(&Name::of("kpr", task).key), stop)
         })
     }
 }
@@ -154,7 +154,7 @@ pub(crate) async fn hold(client: &Client, numbers: Range<usize>) -> Result<Vec<G
         takers.spawn(async move {
             let mut guards = Vec::new();
             for number in numbers.skip(taker).step_by(TAKERS) {
-                guards.push(client.lock(Name::of("held", number).key).lock().await?);
+                guards.push(client.lock(Name::of("hld", number).key).lock().await?);
             }
             Ok::<_, lockkeeper::Error>(guards)
         });

@@ -187,7 +187,7 @@ async fn queue(
     let name = &request.resource.name;
     let mut given = until(&core.clock, suspicious.min(limit), &mut turn).await;
     if given.is_none() && suspicious < limit {
-        tracing::warn!(lock = %name, "waiting for a lock that this client holds itself");
+        core.warn_waiting_for_itself(&request.resource);
         given = until(&core.clock, limit, &mut turn).await;
     }
     let drive = Drive::new(core, request);
@@ -445,6 +445,23 @@ impl<'a> Drive<'a> {
 }
 
 impl Core {
+    /// At most one a second: ten thousand waiters would say the same.
+    fn warn_waiting_for_itself(&self, resource: &Resource) {
+        let held = || {
+            self.registry
+                .all()
+                .iter()
+                .any(|lease| lease.resource == *resource)
+        };
+        let now = self.clock.now();
+        let mut last = super::lock(&self.last_warned);
+        if last.is_none_or(|last| now.since(last) >= Duration::from_secs(1)) && held() {
+            *last = Some(now);
+            tracing::warn!(lock = %resource.name, waited = ?SUSPICIOUS,
+                "waiting for a lock that this client holds itself");
+        }
+    }
+
     fn warn_polling(&self, fault: &Fault) {
         if !self
             .polling_warned

@@ -55,6 +55,7 @@ pub(crate) struct Core {
     /// outage does not start counting anew.
     silent_since: AtomicU64,
     polling_warned: AtomicBool,
+    last_warned: Mutex<Option<Tick>>,
 }
 
 impl Core {
@@ -75,6 +76,7 @@ impl Core {
             closing: Notify::new(),
             silent_since: AtomicU64::new(0),
             polling_warned: AtomicBool::new(false),
+            last_warned: Mutex::new(None),
             options,
         });
         tokio::spawn(watchdog::run(registry, Arc::downgrade(&core)));
