@@ -99,10 +99,7 @@ impl Client {
             lock: None,
             detail: format!("no thread for the client's runtime: {error}"),
         };
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(no_thread)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<crate::Client>();
         let (opened, client) = std::sync::mpsc::channel();
@@ -117,30 +114,18 @@ impl Client {
         let builder = std::thread::Builder::new().name("lockkeeper".to_owned());
         builder.spawn(carry).map_err(no_thread)?;
         let client = client.recv().map_err(|_| Error::Closed { lock: None })??;
-        let inner = Inner {
-            client,
-            runtime: handle,
-            stop: Some(stop),
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        let inner = Inner { client, runtime: handle, stop: Some(stop) };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The re-entrant lock of this name.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
-        Lock {
-            client: self.clone(),
-            lock: self.inner.client.lock(name),
-        }
+        Lock { client: self.clone(), lock: self.inner.client.lock(name) }
     }
 
     /// The plain mutex of this name.
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
-        Mutex {
-            client: self.clone(),
-            lock: self.inner.client.mutex(name),
-        }
+        Mutex { client: self.clone(), lock: self.inner.client.mutex(name) }
     }
 
     /// See [`crate::Client::shutdown`].
@@ -157,10 +142,7 @@ impl Client {
     }
 
     fn guard(&self, guard: crate::Guard) -> Guard {
-        Guard {
-            client: self.clone(),
-            guard,
-        }
+        Guard { client: self.clone(), guard }
     }
 }
 
@@ -220,10 +202,7 @@ macro_rules! blocking_lock {
             }
 
             fn request(&self) -> $Request<'_> {
-                $Request {
-                    lock: self,
-                    settings: Settings::default(),
-                }
+                $Request { lock: self, settings: Settings::default() }
             }
 
             /// Waits for the lock, runs `work`, releases. Work on a thread cannot be stopped: look
@@ -351,9 +330,7 @@ macro_rules! blocking_lock {
                     request = request.renewed(span);
                 }
                 let client = &self.lock.client;
-                Ok(client
-                    .wait(request.into_future())?
-                    .map(|guard| client.guard(guard)))
+                Ok(client.wait(request.into_future())?.map(|guard| client.guard(guard)))
             }
         }
     };
@@ -384,8 +361,7 @@ impl Lock {
     /// # Errors
     /// See [`crate::Lock::hold_count`].
     pub fn hold_count(&self) -> Result<u64> {
-        self.client
-            .wait(self.lock.hold_count(&self.client.thread()))
+        self.client.wait(self.lock.hold_count(&self.client.thread()))
     }
 
     /// Whether the calling thread holds it, as the store says.
@@ -413,9 +389,7 @@ pub struct MutexRequest<'a> {
     settings: Settings,
 }
 
-blocking_lock!(Mutex, MutexRequest, crate::Mutex, |this: &Mutex| this
-    .lock
-    .clone());
+blocking_lock!(Mutex, MutexRequest, crate::Mutex, |this: &Mutex| this.lock.clone());
 
 /// A lock that is held. Dropping it releases the lock in the background. See [`crate::Guard`].
 #[derive(Debug)]
@@ -467,15 +441,7 @@ impl Guard {
         let output = work(self.hold());
         let (waited, held) = (granted - started, granted.elapsed());
         let reason = self.guard.lease().lost_reason();
-        finished(
-            self.release(),
-            reason,
-            Ran {
-                output,
-                waited,
-                held,
-            },
-        )
+        finished(self.release(), reason, Ran { output, waited, held })
     }
 
     /// See [`crate::Guard::hold`].
@@ -511,7 +477,6 @@ impl Guard {
     /// Waits for at most `span` for the lock to be lost; the reason, if it was.
     pub fn wait_lost(&self, span: Duration) -> Option<LostReason> {
         let lost = self.guard.lost();
-        self.client
-            .wait(async move { tokio::time::timeout(span, lost).await.ok() })
+        self.client.wait(async move { tokio::time::timeout(span, lost).await.ok() })
     }
 }

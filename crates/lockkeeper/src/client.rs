@@ -60,9 +60,7 @@ impl Client {
     /// # Panics
     /// If called outside of a tokio runtime.
     pub fn memory() -> Self {
-        Self {
-            core: Core::start(Memory::new(), ClientOptions::new()),
-        }
+        Self { core: Core::start(Memory::new(), ClientOptions::new()) }
     }
 
     /// A client on a store of one's own making. See [`backend`](crate::backend) for what that
@@ -75,9 +73,7 @@ impl Client {
     /// If called outside of a tokio runtime.
     pub fn with_backend(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
         options.validate()?;
-        Ok(Self {
-            core: Core::start(backend, options),
-        })
+        Ok(Self { core: Core::start(backend, options) })
     }
 
     /// The re-entrant lock of this name.
@@ -92,10 +88,7 @@ impl Client {
 
     /// A new local identity, under which locks are re-entrant: see [`Lock::as_owner`].
     pub fn owner(&self) -> Owner {
-        Owner {
-            client: self.core.id,
-            number: fastrand::u64(..),
-        }
+        Owner { client: self.core.id, number: fastrand::u64(..) }
     }
 
     /// The identity of this client: the first part of its owner ids in the store.
@@ -112,10 +105,7 @@ impl Client {
 
     #[cfg(feature = "blocking")]
     pub(crate) fn owner_numbered(&self, number: u64) -> Owner {
-        Owner {
-            client: self.core.id,
-            number,
-        }
+        Owner { client: self.core.id, number }
     }
 }
 
@@ -138,25 +128,17 @@ fn memory(rest: &str) -> Result<Arc<dyn Backend>> {
 
 #[cfg(feature = "redis")]
 async fn redis(url: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    Ok(Arc::new(
-        crate::backend::redis::Redis::connect(url, options).await?,
-    ))
+    Ok(Arc::new(crate::backend::redis::Redis::connect(url, options).await?))
 }
 
 #[cfg(not(feature = "redis"))]
 async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    Err(Error::invalid(
-        None,
-        "a redis URL needs the feature \"redis\" of lockkeeper",
-    ))
+    Err(Error::invalid(None, "a redis URL needs the feature \"redis\" of lockkeeper"))
 }
 
 fn unknown(scheme: &str) -> Error {
     // Only the scheme: what follows it may hold a password.
     let scheme = LockName::from(scheme);
     let known = "memory:, redis://, rediss:// and redis+unix://";
-    Error::invalid(
-        None,
-        format!("unknown store \"{scheme}:\"; known are {known}"),
-    )
+    Error::invalid(None, format!("unknown store \"{scheme}:\"; known are {known}"))
 }

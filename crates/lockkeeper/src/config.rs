@@ -188,9 +188,7 @@ impl ClientOptions {
             ("retry back-off", self.min_backoff),
         ] {
             if span.is_zero() || span > MAX_LEASE {
-                return refuse(&format!(
-                    "the {what} must be more than zero and under a century"
-                ));
+                return refuse(&format!("the {what} must be more than zero and under a century"));
             }
         }
         if self.max_backoff < self.min_backoff || self.max_backoff > MAX_LEASE {

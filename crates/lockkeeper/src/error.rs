@@ -184,30 +184,20 @@ pub enum Error {
 }
 
 fn of(lock: &Option<LockName>) -> String {
-    lock.as_ref()
-        .map(|name| format!("lock \"{name}\": "))
-        .unwrap_or_default()
+    lock.as_ref().map(|name| format!("lock \"{name}\": ")).unwrap_or_default()
 }
 
 fn held_by(holder: &Option<String>) -> String {
-    holder
-        .as_ref()
-        .map(|id| format!(" (now held by {id})"))
-        .unwrap_or_default()
+    holder.as_ref().map(|id| format!(" (now held by {id})")).unwrap_or_default()
 }
 
 fn for_so_long(silent: Option<Duration>) -> String {
-    silent
-        .map(|d| format!(" (no answer for {d:.1?})"))
-        .unwrap_or_default()
+    silent.map(|d| format!(" (no answer for {d:.1?})")).unwrap_or_default()
 }
 
 impl Error {
     pub(crate) fn invalid(lock: Option<&LockName>, detail: impl Into<String>) -> Self {
-        Error::Invalid {
-            lock: lock.cloned(),
-            detail: detail.into(),
-        }
+        Error::Invalid { lock: lock.cloned(), detail: detail.into() }
     }
 
     /// What a fault of the store means for the caller who asked for `phase` on `lock`.
@@ -219,35 +209,16 @@ impl Error {
     ) -> Self {
         let name = lock.map(|(name, _)| name.clone());
         match fault {
-            Fault::Unreachable { detail, .. } | Fault::Refused { detail } => Error::Unreachable {
-                lock: name,
-                phase,
-                detail,
-                silent_for,
-            },
-            Fault::Denied { detail } => Error::Denied {
-                lock: name,
-                phase,
-                detail,
-            },
+            Fault::Unreachable { detail, .. } | Fault::Refused { detail } => {
+                Error::Unreachable { lock: name, phase, detail, silent_for }
+            }
+            Fault::Denied { detail } => Error::Denied { lock: name, phase, detail },
             Fault::WrongKind { found } => match lock {
-                Some((name, kind)) => Error::WrongKind {
-                    lock: name.clone(),
-                    kind,
-                    found,
-                },
-                None => Error::Server {
-                    lock: None,
-                    phase,
-                    detail: found,
-                },
+                Some((name, kind)) => Error::WrongKind { lock: name.clone(), kind, found },
+                None => Error::Server { lock: None, phase, detail: found },
             },
             Fault::Invalid { detail } => Error::Invalid { lock: name, detail },
-            Fault::Server { detail } => Error::Server {
-                lock: name,
-                phase,
-                detail,
-            },
+            Fault::Server { detail } => Error::Server { lock: name, phase, detail },
             Fault::Closed => Error::Closed { lock: name },
         }
     }

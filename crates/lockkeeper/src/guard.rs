@@ -31,11 +31,7 @@ pub struct Guard {
 
 impl Guard {
     pub(crate) fn new((lease, hold): Acquired) -> Self {
-        Self {
-            lease,
-            hold,
-            live: true,
-        }
+        Self { lease, hold, live: true }
     }
 
     /// Gives the lock back; the last guard of an owner frees it.
@@ -95,17 +91,12 @@ impl Guard {
     /// The end may or may not have been moved.
     pub async fn extend(&self, span: Duration) -> Result<()> {
         let ttl = lease_millis(&self.lease.resource, span)?;
-        self.lease
-            .core
-            .unbroken(Arc::clone(&self.lease).extend(self.hold, ttl))
-            .await
+        self.lease.core.unbroken(Arc::clone(&self.lease).extend(self.hold, ttl)).await
     }
 
     /// A view of the hold, without the right to release it.
     pub fn hold(&self) -> Hold {
-        Hold {
-            lease: Arc::clone(&self.lease),
-        }
+        Hold { lease: Arc::clone(&self.lease) }
     }
 
     /// The name of the lock, prefix included.
@@ -195,8 +186,7 @@ impl Hold {
     /// See [`Guard::deadline`].
     pub fn deadline(&self) -> Instant {
         let now = Instant::now();
-        now.checked_add(self.remaining())
-            .unwrap_or_else(|| now + Duration::from_secs(1 << 30))
+        now.checked_add(self.remaining()).unwrap_or_else(|| now + Duration::from_secs(1 << 30))
     }
 
     /// See [`Guard::remaining`].
@@ -219,11 +209,7 @@ impl Hold {
 
     /// See [`Guard::reenter`].
     pub fn reenter(&self) -> Reenter {
-        Reenter {
-            lease: Arc::clone(&self.lease),
-            lease_time: None,
-            renewed: None,
-        }
+        Reenter { lease: Arc::clone(&self.lease), lease_time: None, renewed: None }
     }
 }
 
@@ -262,11 +248,7 @@ impl IntoFuture for Reenter {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let Self {
-                lease,
-                lease_time,
-                renewed,
-            } = self;
+            let Self { lease, lease_time, renewed } = self;
             let core = Arc::clone(&lease.core);
             if !reentrant(lease.resource.kind) {
                 let detail = format!("a {} is not re-entrant", lease.resource.kind);
@@ -274,9 +256,7 @@ impl IntoFuture for Reenter {
             }
             let default = core.options.watchdog_timeout;
             let term = term(&lease.resource, lease_time, renewed, default)?;
-            reenter(&core, lease, term, Wait::Forever)
-                .await
-                .map(Guard::new)
+            reenter(&core, lease, term, Wait::Forever).await.map(Guard::new)
         })
     }
 }
@@ -293,16 +273,10 @@ pub(crate) fn term(
             let detail = "a lease is either fixed (lease) or renewed (renewed), not both";
             Err(Error::invalid(Some(&resource.name), detail))
         }
-        (Some(span), None) => Ok(TermSpec {
-            ttl: lease_millis(resource, span)?,
-            renewed: false,
-        }),
+        (Some(span), None) => Ok(TermSpec { ttl: lease_millis(resource, span)?, renewed: false }),
         (None, renewed) => {
             let span = renewed.unwrap_or(default);
-            Ok(TermSpec {
-                ttl: lease_millis(resource, span)?,
-                renewed: true,
-            })
+            Ok(TermSpec { ttl: lease_millis(resource, span)?, renewed: true })
         }
     }
 }

@@ -24,29 +24,18 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn new(core: &Arc<Core>, kind: Kind, name: &[u8]) -> Self {
         let name = LockName::new(&core.options.name_prefix, name);
-        Self {
-            core: Arc::clone(core),
-            resource: Resource { kind, name },
-            owner: None,
-        }
+        Self { core: Arc::clone(core), resource: Resource { kind, name }, owner: None }
     }
 
     fn request(&self) -> Settings {
-        Settings {
-            handle: self.clone(),
-            lease: None,
-            renewed: None,
-        }
+        Settings { handle: self.clone(), lease: None, renewed: None }
     }
 
     /// Who holds it and for how long, as the store says.
     async fn inspect(&self) -> Result<crate::backend::Snapshot> {
         self.core.ensure_open(&self.resource)?;
         self.ensure_named()?;
-        let snapshot = self
-            .core
-            .unbroken(self.core.backend.inspect(self.resource.clone()))
-            .await;
+        let snapshot = self.core.unbroken(self.core.backend.inspect(self.resource.clone())).await;
         snapshot.map_err(|fault| self.core.error(fault, &self.resource, Phase::Inspect))
     }
 
@@ -80,21 +69,14 @@ impl Handle {
         };
         let id = lease.owner.to_string().into_bytes();
         let holders = self.inspect().await?.holders;
-        Ok(holders
-            .into_iter()
-            .find(|entry| entry.id == id)
-            .map_or(0, |entry| entry.count))
+        Ok(holders.into_iter().find(|entry| entry.id == id).map_or(0, |entry| entry.count))
     }
 
     async fn force_unlock(&self, reason: String) -> Result<bool> {
         self.core.ensure_open(&self.resource)?;
         self.ensure_named()?;
         let by = self.core.info.clone();
-        let change = Change::ForceUnlock {
-            resource: self.resource.clone(),
-            reason,
-            by,
-        };
+        let change = Change::ForceUnlock { resource: self.resource.clone(), reason, by };
         let changed = self.core.unbroken(self.core.backend.adjust(change)).await;
         let changed =
             changed.map_err(|fault| self.core.error(fault, &self.resource, Phase::ForceUnlock))?;
@@ -141,20 +123,11 @@ struct Settings {
 
 impl Settings {
     async fn acquire(self, wait: Wait) -> Result<Option<Guard>> {
-        let Self {
-            handle,
-            lease,
-            renewed,
-        } = self;
+        let Self { handle, lease, renewed } = self;
         handle.ensure_named()?;
         let default = handle.core.options.watchdog_timeout;
         let term = term(&handle.resource, lease, renewed, default)?;
-        let request = Request {
-            resource: handle.resource,
-            term,
-            wait,
-            owner: handle.owner,
-        };
+        let request = Request { resource: handle.resource, term, wait, owner: handle.owner };
         Ok(acquire(&handle.core, request).await?.map(Guard::new))
     }
 }
@@ -294,9 +267,7 @@ macro_rules! lock_methods {
             /// Dropping the future leaves nothing behind: no hold, no place in a queue, no
             /// subscription.
             pub fn lock(&self) -> LockRequest {
-                LockRequest {
-                    settings: self.handle.request(),
-                }
+                LockRequest { settings: self.handle.request() }
             }
 
             /// One attempt, or with [`wait`](TryLockRequest::wait) as many as fit. Busy is
@@ -309,10 +280,7 @@ macro_rules! lock_methods {
             /// # Cancel safety
             /// As [`lock`](Self::lock).
             pub fn try_lock(&self) -> TryLockRequest {
-                TryLockRequest {
-                    settings: self.handle.request(),
-                    wait: None,
-                }
+                TryLockRequest { settings: self.handle.request(), wait: None }
             }
 
             /// Waits for the lock, runs `work` under it and releases it. When the lock is lost the

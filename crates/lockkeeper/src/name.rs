@@ -84,10 +84,7 @@ impl OwnerId {
     /// A fresh identity of `client`: 63 random bits, so that Java reads the number as a positive
     /// `long`.
     pub fn fresh(client: Uuid) -> Self {
-        Self {
-            client,
-            number: fastrand::u64(..) >> 1,
-        }
+        Self { client, number: fastrand::u64(..) >> 1 }
     }
 
     /// The client this hold belongs to.

@@ -75,25 +75,14 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
     let output = match outcome {
         Ok(output) => output,
         Err(reason) => {
-            return Err(RunError::Lost {
-                reason,
-                output: None,
-            });
+            return Err(RunError::Lost { reason, output: None });
         }
     };
     let (granted, ended) = (lease.granted, lease.core.clock.now());
     let (waited, held) = (granted.since(started), ended.since(granted));
     // Lost before the work had finished, or while it did: the clock knows.
     let reason = lease.lost_reason();
-    finished(
-        guard.release().await,
-        reason,
-        Ran {
-            output,
-            waited,
-            held,
-        },
-    )
+    finished(guard.release().await, reason, Ran { output, waited, held })
 }
 
 /// What work that came to its end is worth, by what was known of the lock then and what its release
@@ -105,17 +94,10 @@ pub(crate) fn finished<T>(
 ) -> Result<Ran<T>, RunError<T>> {
     match (released, lost) {
         (Ok(()), None) => Ok(ran),
-        (_, Some(reason)) => Err(RunError::Lost {
-            reason,
-            output: Some(ran.output),
-        }),
-        (Err(Error::NotHeld { .. }), None) => Err(RunError::Lost {
-            reason: LostReason::Deleted,
-            output: Some(ran.output),
-        }),
-        (Err(error), None) => Err(RunError::Release {
-            error,
-            output: ran.output,
-        }),
+        (_, Some(reason)) => Err(RunError::Lost { reason, output: Some(ran.output) }),
+        (Err(Error::NotHeld { .. }), None) => {
+            Err(RunError::Lost { reason: LostReason::Deleted, output: Some(ran.output) })
+        }
+        (Err(error), None) => Err(RunError::Release { error, output: ran.output }),
     }
 }

@@ -26,11 +26,7 @@ impl Memory {
     /// A store of its own.
     pub fn new() -> Arc<Self> {
         let hub = Hub::new(|_, _| {});
-        Arc::new(Self {
-            state: Mutex::new(State::default()),
-            clock: Clock::system(),
-            hub,
-        })
+        Arc::new(Self { state: Mutex::new(State::default()), clock: Clock::system(), hub })
     }
 
     /// The store of this name within the process, for as long as anybody uses it.
@@ -73,7 +69,7 @@ fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
 
 impl Backend for Memory {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(true)
+        Capabilities::local()
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {

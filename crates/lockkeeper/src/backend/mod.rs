@@ -62,14 +62,19 @@ pub struct Capabilities {
     /// A request without an answer can no longer take effect once a later one was answered. Where
     /// this is false, an undo is repeated until the lease of the lost request would have ended.
     pub fences_lost_requests: bool,
+    /// The store is reached over connections of this process.
+    pub remote: bool,
 }
 
 impl Capabilities {
-    /// Capabilities of a store.
-    pub fn new(fences_lost_requests: bool) -> Self {
-        Self {
-            fences_lost_requests,
-        }
+    /// A store inside this process.
+    pub fn local() -> Self {
+        Self { fences_lost_requests: true, remote: false }
+    }
+
+    /// A store that is reached over connections.
+    pub fn remote(fences_lost_requests: bool) -> Self {
+        Self { fences_lost_requests, remote: true }
     }
 }
 
@@ -251,21 +256,13 @@ impl ClientInfo {
             .ok()
             .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .unwrap_or_default();
-        Self {
-            host: hostname(),
-            pid: std::process::id(),
-            program,
-            started: SystemTime::now(),
-        }
+        Self { host: hostname(), pid: std::process::id(), program, started: SystemTime::now() }
     }
 }
 
 fn hostname() -> String {
     #[cfg(unix)]
-    return rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    return rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]
     return std::env::var("COMPUTERNAME").unwrap_or_default();
 }
@@ -337,12 +334,6 @@ impl Fault {
 
     /// Whether the request may have taken effect all the same.
     pub fn maybe_ran(&self) -> bool {
-        matches!(
-            self,
-            Fault::Unreachable {
-                maybe_ran: true,
-                ..
-            }
-        )
+        matches!(self, Fault::Unreachable { maybe_ran: true, .. })
     }
 }

@@ -63,9 +63,7 @@ impl Entry {
         if self.kind == kind {
             return Ok(());
         }
-        Err(Fault::WrongKind {
-            found: format!("a {}", self.kind),
-        })
+        Err(Fault::WrongKind { found: format!("a {}", self.kind) })
     }
 }
 
@@ -111,11 +109,7 @@ impl State {
         entry.must_be(request.resource.kind)?;
         if entry.owner != request.owner {
             let gone = request.count > 1;
-            return Ok(if gone {
-                Attempt::Gone
-            } else {
-                Attempt::Busy(entry.busy_ttl(now))
-            });
+            return Ok(if gone { Attempt::Gone } else { Attempt::Busy(entry.busy_ttl(now)) });
         }
         // A repeated `SET NX` does not refresh the time to live; the scripts of the lock do.
         if request.resource.kind == Kind::Lock {
@@ -148,12 +142,7 @@ impl State {
     ) -> (Result<Released, Fault>, Option<Wake>) {
         let name = &request.resource.name;
         let absent = |holder: Option<OwnerId>| {
-            (
-                Ok(Released::Absent {
-                    holder: holder.map(|id| id.to_string()),
-                }),
-                None,
-            )
+            (Ok(Released::Absent { holder: holder.map(|id| id.to_string()) }), None)
         };
         let Some(entry) = self.living(name, now) else {
             return absent(None);
@@ -167,10 +156,7 @@ impl State {
         }
         if request.keep == 0 {
             self.locks.remove(name);
-            return (
-                Ok(Released::Freed { listeners: Some(0) }),
-                Some(freed(name)),
-            );
+            return (Ok(Released::Freed { listeners: Some(0) }), Some(freed(name)));
         }
         // A repetition finds nothing to take off and leaves the time to live alone: it may have
         // been lengthened since.
@@ -202,9 +188,9 @@ impl State {
     /// Changes what is not one owner's own.
     pub fn adjust(&mut self, change: &Change, now: u64) -> (Result<Changed, Fault>, Vec<Wake>) {
         match change {
-            Change::ForceUnlock {
-                resource, reason, ..
-            } => self.force_unlock(resource, reason, now),
+            Change::ForceUnlock { resource, reason, .. } => {
+                self.force_unlock(resource, reason, now)
+            }
             Change::Announce { client, info, ttl } => {
                 self.clients.insert(*client, (info.clone(), now + ttl));
                 (Ok(Changed::Done), Vec::new())
@@ -244,19 +230,13 @@ impl State {
         };
         entry.must_be(resource.kind)?;
         let (owner, count, ttl) = (entry.owner, entry.count, entry.ttl(now));
-        let client = self
-            .clients
-            .get(&owner.client())
-            .filter(|(_, until)| *until >= now);
+        let client = self.clients.get(&owner.client()).filter(|(_, until)| *until >= now);
         let holder = HolderEntry {
             id: owner.to_string().into_bytes(),
             count: u64::from(count),
             client: client.map(|(info, _)| info.clone()),
         };
-        Ok(Snapshot {
-            holders: vec![holder],
-            ttl: Some(ttl),
-        })
+        Ok(Snapshot { holders: vec![holder], ttl: Some(ttl) })
     }
 
     /// How many locks there are, expired ones included that nobody asked about.
@@ -278,19 +258,13 @@ impl Entry {
 }
 
 fn freed(name: &LockName) -> Wake {
-    Wake {
-        topic: Topic::Freed(name.clone()),
-        payload: b"0".to_vec(),
-    }
+    Wake { topic: Topic::Freed(name.clone()), payload: b"0".to_vec() }
 }
 
 /// The line that tells a client that one of its holds was taken away. It names the hold alone: that
 /// is unique, where a name may be anything, line breaks included.
 pub(crate) fn notice(victim: &str, reason: &str) -> String {
-    let reason: String = reason
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("revoked {victim} {reason}")
 }
 
@@ -310,10 +284,7 @@ mod tests {
         let victim = OwnerId::fresh(Uuid::new_v4());
         let line = notice(&victim.to_string(), "stuck\nsince noon");
         assert!(!line.contains('\n'));
-        assert_eq!(
-            read_notice(line.as_bytes()),
-            Some((victim, "stuck since noon".to_owned()))
-        );
+        assert_eq!(read_notice(line.as_bytes()), Some((victim, "stuck since noon".to_owned())));
         assert_eq!(read_notice(b"hello"), None);
     }
 }

@@ -75,9 +75,7 @@ struct HubInner {
 
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub")
-            .field("topics", &self.topic_count())
-            .finish()
+        f.debug_struct("Hub").field("topics", &self.topic_count()).finish()
     }
 }
 
@@ -92,10 +90,7 @@ impl Hub {
     }
 
     fn topics(&self) -> std::sync::MutexGuard<'_, HashMap<Topic, Arc<Cell>>> {
-        self.inner
-            .topics
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn topic_count(&self) -> usize {
@@ -118,11 +113,7 @@ impl Hub {
             })
         });
         cell.lock().subscribers += 1;
-        Subscription {
-            hub: self.clone(),
-            topic,
-            cell: Arc::clone(cell),
-        }
+        Subscription { hub: self.clone(), topic, cell: Arc::clone(cell) }
     }
 
     /// The store listens on `topic` from now on.
@@ -162,11 +153,7 @@ impl Hub {
     /// Messages may have been missed: everybody looks again. Answers which topics must be
     /// subscribed anew.
     pub(crate) fn broken(&self) -> Vec<Topic> {
-        let topics: Vec<_> = self
-            .topics()
-            .iter()
-            .map(|(t, c)| (t.clone(), c.clone()))
-            .collect();
+        let topics: Vec<_> = self.topics().iter().map(|(t, c)| (t.clone(), c.clone())).collect();
         for (_, cell) in &topics {
             {
                 let mut inner = cell.lock();
@@ -235,9 +222,7 @@ impl Subscription {
 
     /// Resolves once there have been more than `seen`.
     pub async fn beyond(&self, seen: u64) {
-        self.cell
-            .wait(|inner| (inner.seen > seen).then_some(()))
-            .await;
+        self.cell.wait(|inner| (inner.seen > seen).then_some(())).await;
     }
 
     /// The next message of a notice topic.

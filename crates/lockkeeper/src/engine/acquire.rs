@@ -97,9 +97,7 @@ async fn acquire_as(
     };
     let Some(_turn) = turn else { return Ok(None) };
     match core.owners.lease(&request.resource, owner) {
-        Some(lease) => reenter(core, lease, request.term, request.wait)
-            .await
-            .map(Some),
+        Some(lease) => reenter(core, lease, request.term, request.wait).await.map(Some),
         None => acquire_anew(core, request).await,
     }
 }
@@ -135,10 +133,7 @@ pub(crate) async fn reenter(
         Some(outcome) => outcome.map(Undo::keep),
         None => {
             let detail = "no answer within the wait limit".to_owned();
-            let fault = Fault::Unreachable {
-                maybe_ran: true,
-                detail,
-            };
+            let fault = Fault::Unreachable { maybe_ran: true, detail };
             Err(core.error(fault, &resource, Phase::Reenter))
         }
     }
@@ -164,10 +159,7 @@ impl Drop for Undo {
 async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
     let offer = || match request.wait {
         Wait::Never => None,
-        _ => Some(Offer {
-            owner: OwnerId::fresh(core.id),
-            ttl: request.term.ttl,
-        }),
+        _ => Some(Offer { owner: OwnerId::fresh(core.id), ttl: request.term.ttl }),
     };
     match Gates::enter(core, &request.resource, offer) {
         Entered::Seat(seat) => Drive::new(core, request).run(seat).await,
@@ -194,15 +186,15 @@ async fn queue(
     match given {
         None => Ok(None),
         Some(Ok(Turn::Seat(seat))) => drive.run(seat).await,
-        Some(Ok(Turn::Handed(seat, claim, sent))) => match drive.begin(claim, seat, sent) {
-            Ok(acquired) => Ok(Some(acquired)),
-            Err(seat) => drive.run(seat).await,
-        },
+        Some(Ok(Turn::Handed(seat, claim, sent))) => {
+            match drive.begin(claim, seat, sent, core.clock.now()) {
+                Ok(acquired) => Ok(Some(acquired)),
+                Err(seat) => drive.run(seat).await,
+            }
+        }
         Some(Ok(Turn::Failed(fault))) => Err(core.error(fault, &request.resource, Phase::Acquire)),
         // The seat never goes without sending a turn.
-        Some(Err(_)) => Err(Error::Closed {
-            lock: Some(name.clone()),
-        }),
+        Some(Err(_)) => Err(Error::Closed { lock: Some(name.clone()) }),
     }
 }
 
@@ -211,6 +203,8 @@ struct Drive<'a> {
     core: &'a Arc<Core>,
     request: &'a Request,
     started: Tick,
+    /// The time, as long as nothing was awaited since it was read.
+    now: Option<Tick>,
     failures: u32,
     polling: bool,
     /// The last thing the store said was "busy": what decides at the wait limit.
@@ -227,26 +221,21 @@ enum Round {
 impl<'a> Drive<'a> {
     fn new(core: &'a Arc<Core>, request: &'a Request) -> Self {
         let started = core.clock.now();
-        Self {
-            core,
-            request,
-            started,
-            failures: 0,
-            polling: false,
-            busy: false,
-        }
+        let now = Some(started);
+        Self { core, request, started, now, failures: 0, polling: false, busy: false }
     }
 
-    fn begin(&self, claim: Claim, seat: Seat, sent: Tick) -> Result<Acquired, Seat> {
+    fn begin(&self, claim: Claim, seat: Seat, sent: Tick, now: Tick) -> Result<Acquired, Seat> {
         let (term, owner) = (self.request.term, self.request.owner.clone());
-        let lease = Lease::begin(claim, seat, self.core, term, sent, owner)?;
+        let lease = Lease::begin(claim, seat, self.core, term, (sent, now), owner)?;
         tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
-            waited = ?self.core.clock.now().since(self.started), "acquired");
+            waited = ?now.since(self.started), "acquired");
         Ok((lease, 0))
     }
 
     async fn run(mut self, mut seat: Seat) -> Result<Option<Acquired>> {
         if std::mem::take(&mut seat.pause) {
+            self.now = None;
             self.nap(COURTESY).await;
         }
         let mut claim = Claim::new(self.core, &self.request.resource);
@@ -264,24 +253,19 @@ impl<'a> Drive<'a> {
     async fn round(&mut self, claim: Claim, mut seat: Seat) -> Result<Round> {
         let core = self.core;
         let limit = self.request.wait.limit();
-        let seen = seat
-            .subscription
-            .as_ref()
-            .map(|subscription| subscription.seen());
-        let attempt = core.unbroken(claim.attempt(self.request.term.ttl));
+        let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
+        let sent = self.now.take().unwrap_or_else(|| core.clock.now());
+        let attempt = core.unbroken(claim.attempt(self.request.term.ttl, sent));
         let patience = core.patience();
         let Some((answer, sent, claim)) = until(&core.clock, limit.min(patience), attempt).await
         else {
-            return if patience < limit {
-                Err(self.unreachable())
-            } else {
-                Ok(Round::GaveUp)
-            };
+            return if patience < limit { Err(self.unreachable()) } else { Ok(Round::GaveUp) };
         };
         match answer {
             Ok(Attempt::Granted) => {
-                seat.taken(core.clock.now());
-                match self.begin(claim, seat, sent) {
+                let now = core.clock.now();
+                seat.taken(now);
+                match self.begin(claim, seat, sent, now) {
                     Ok(acquired) => Ok(Round::Acquired(acquired)),
                     Err(seat) => self.came_late(seat),
                 }
@@ -348,9 +332,7 @@ impl<'a> Drive<'a> {
     /// On to the next attempt, unless the wait is over.
     fn again(&self, claim: Claim, seat: Seat) -> Result<Round> {
         if self.core.is_closed() {
-            return Err(Error::Closed {
-                lock: Some(self.request.resource.name.clone()),
-            });
+            return Err(Error::Closed { lock: Some(self.request.resource.name.clone()) });
         }
         if self.core.clock.now() >= self.request.wait.limit() {
             return Ok(Round::GaveUp);
@@ -359,32 +341,20 @@ impl<'a> Drive<'a> {
     }
 
     fn give_up(&self) -> Result<Option<Acquired>> {
-        if self.busy {
-            Ok(None)
-        } else {
-            Err(self.no_answer("no answer within the wait limit"))
-        }
+        if self.busy { Ok(None) } else { Err(self.no_answer("no answer within the wait limit")) }
     }
 
     fn no_answer(&self, detail: &str) -> Error {
-        let fault = Fault::Unreachable {
-            maybe_ran: true,
-            detail: detail.to_owned(),
-        };
-        self.core
-            .error(fault, &self.request.resource, Phase::Acquire)
+        let fault = Fault::Unreachable { maybe_ran: true, detail: detail.to_owned() };
+        self.core.error(fault, &self.request.resource, Phase::Acquire)
     }
 
     /// The store has been silent for too long: for those behind in the queue, too.
     fn unreachable(&self) -> Error {
         let detail = "the store does not answer".to_owned();
-        let fault = Fault::Unreachable {
-            maybe_ran: true,
-            detail,
-        };
+        let fault = Fault::Unreachable { maybe_ran: true, detail };
         self.core.gates.fail(&self.request.resource, &fault);
-        self.core
-            .error(fault, &self.request.resource, Phase::Acquire)
+        self.core.error(fault, &self.request.resource, Phase::Acquire)
     }
 
     /// Granted, but the answer took so long that the lease is over. The claim has undone it.
@@ -447,12 +417,7 @@ impl<'a> Drive<'a> {
 impl Core {
     /// At most one a second: ten thousand waiters would say the same.
     fn warn_waiting_for_itself(&self, resource: &Resource) {
-        let held = || {
-            self.registry
-                .all()
-                .iter()
-                .any(|lease| lease.resource == *resource)
-        };
+        let held = || self.registry.all().iter().any(|lease| lease.resource == *resource);
         let now = self.clock.now();
         let mut last = super::lock(&self.last_warned);
         if last.is_none_or(|last| now.since(last) >= Duration::from_secs(1)) && held() {
@@ -463,14 +428,8 @@ impl Core {
     }
 
     fn warn_polling(&self, fault: &Fault) {
-        if !self
-            .polling_warned
-            .swap(true, std::sync::atomic::Ordering::Relaxed)
-        {
-            tracing::warn!(
-                ?fault,
-                "cannot subscribe to wake-ups: waiting by polling instead"
-            );
+        if !self.polling_warned.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            tracing::warn!(?fault, "cannot subscribe to wake-ups: waiting by polling instead");
         }
     }
 }

@@ -53,11 +53,15 @@ impl Claim {
         claim
     }
 
-    /// Sends the request once. Answers when it was sent, as far as the time to live is concerned.
+    /// Sends the request once, now, which is `sent`. Answers when it was sent as far as the time to
+    /// live is concerned.
     ///
     /// Takes the claim along, so that whoever ends up with the outcome also has the duty to undo.
-    pub(crate) async fn attempt(mut self, ttl: u64) -> (Result<Attempt, Fault>, Tick, Self) {
-        let sent = self.core.clock.now();
+    pub(crate) async fn attempt(
+        mut self,
+        ttl: u64,
+        sent: Tick,
+    ) -> (Result<Attempt, Fault>, Tick, Self) {
         self.armed = true;
         self.ends = sent + Duration::from_millis(ttl);
         let request = Acquire {
@@ -100,9 +104,7 @@ impl Claim {
             ttl: None,
             leave: false,
         };
-        self.core
-            .reaper
-            .adopt(Box::pin(undo(core, release, ends, doubtful)));
+        self.core.reaper.adopt(Box::pin(undo(core, release, ends, doubtful)));
     }
 }
 

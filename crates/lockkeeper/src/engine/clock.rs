@@ -102,10 +102,7 @@ impl Clock {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn boot_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Elsewhere the monotonic clock is what there is: macOS's counts sleep only as

@@ -110,10 +110,9 @@ impl Lease {
         mut seat: Seat,
         core: &Arc<Core>,
         spec: TermSpec,
-        sent: Tick,
+        (sent, now): (Tick, Tick),
         named: Option<Owner>,
     ) -> std::result::Result<Arc<Self>, Seat> {
-        let now = core.clock.now();
         let deadline = deadline(core, sent, spec.ttl);
         if now >= deadline {
             return Err(seat);
@@ -236,9 +235,7 @@ impl Lease {
         let ends = self.core.clock.now() + self.longest();
         let release = self.release_of(0);
         let core = Arc::clone(&self.core);
-        self.core
-            .reaper
-            .adopt(Box::pin(claim::undo(core, release, ends, true)));
+        self.core.reaper.adopt(Box::pin(claim::undo(core, release, ends, true)));
     }
 
     /// How long the store may keep it from now on if nothing more is sent.
@@ -246,23 +243,12 @@ impl Lease {
         let now = self.core.clock.now();
         let state = lock(&self.state);
         let by_deadline = state.deadline.since(now) + self.core.options.response_timeout;
-        by_deadline.max(
-            state
-                .renewed_ttl()
-                .map(Duration::from_millis)
-                .unwrap_or_default(),
-        )
+        by_deadline.max(state.renewed_ttl().map(Duration::from_millis).unwrap_or_default())
     }
 
     pub(super) fn release_of(&self, keep: u32) -> Release {
         let (resource, owner) = (self.resource.clone(), self.owner);
-        Release {
-            resource,
-            owner,
-            keep,
-            ttl: None,
-            leave: false,
-        }
+        Release { resource, owner, keep, ttl: None, leave: false }
     }
 
     /// Holds it once more. Bears with a store that does not answer until `give_up`.
@@ -322,11 +308,7 @@ impl Lease {
         let _turn = self.turn.lock().await;
         self.ensure_held(Phase::Extend)?;
         let sent = self.core.clock.now();
-        let renew = Renew {
-            resource: self.resource.clone(),
-            owner: self.owner,
-            ttl: Some(ttl),
-        };
+        let renew = Renew { resource: self.resource.clone(), owner: self.owner, ttl: Some(ttl) };
         let answer = self.core.backend.renew(vec![renew]).await.pop();
         let answer = answer.unwrap_or(Err(Fault::Closed));
         self.core.note(sent, &answer);
@@ -338,10 +320,7 @@ impl Lease {
         }
         self.ensure_held(Phase::Extend)?;
         let mut state = lock(&self.state);
-        let spec = TermSpec {
-            ttl,
-            renewed: false,
-        };
+        let spec = TermSpec { ttl, renewed: false };
         if let Some(entry) = state.holds.iter_mut().find(|(id, _)| *id == hold) {
             entry.1 = spec.sent_at(sent);
         }
@@ -359,11 +338,7 @@ impl Lease {
     }
 
     fn lost_error(&self, reason: LostReason, phase: Phase) -> Error {
-        Error::Lost {
-            lock: self.resource.name.clone(),
-            phase,
-            reason,
-        }
+        Error::Lost { lock: self.resource.name.clone(), phase, reason }
     }
 
     // What follows is the watchdog's.
@@ -387,11 +362,7 @@ impl Lease {
         state.asking = true;
         let ttl = state.renewed_ttl();
         state.reschedule(&self.core);
-        Todo::Ask(Renew {
-            resource: self.resource.clone(),
-            owner: self.owner,
-            ttl,
-        })
+        Todo::Ask(Renew { resource: self.resource.clone(), owner: self.owner, ttl })
     }
 
     /// Takes the store's answer to what [`look`](Lease::look) asked at `sent`.
@@ -417,10 +388,7 @@ impl Lease {
                 Some(LostReason::Taken)
             }
             (Status::Held, Err(fault)) => {
-                let pause = self
-                    .core
-                    .backoff(state.failures)
-                    .min(state.period(&self.core) / 4);
+                let pause = self.core.backoff(state.failures).min(state.period(&self.core) / 4);
                 state.ask_at = self.core.clock.now() + pause;
                 state.failures += 1;
                 tracing::debug!(lock = %self.resource.name, ?fault, "renewal failed");
@@ -488,9 +456,7 @@ impl State {
 
     /// How often the store is asked: every third of the lease.
     fn period(&self, core: &Core) -> Duration {
-        self.renewed_ttl()
-            .map_or(core.options.watchdog_timeout, Duration::from_millis)
-            / 3
+        self.renewed_ttl().map_or(core.options.watchdog_timeout, Duration::from_millis) / 3
     }
 
     /// The store was asked, or told, at `sent`.
@@ -501,11 +467,7 @@ impl State {
     /// When the watchdog must look at it next.
     fn due(&self) -> Tick {
         let deadline = self.deadline.minus(SIGNAL_AHEAD);
-        if self.asking {
-            deadline
-        } else {
-            deadline.min(self.ask_at)
-        }
+        if self.asking { deadline } else { deadline.min(self.ask_at) }
     }
 
     pub(super) fn reschedule(&self, core: &Core) {

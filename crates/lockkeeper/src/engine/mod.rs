@@ -45,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) options: ClientOptions,
     pub(crate) clock: Clock,
     pub(crate) info: ClientInfo,
+    /// The store is reached over connections, which a forked child must not touch.
+    remote: bool,
     gates: Gates,
     owners: Owners,
     registry: Arc<Registry>,
@@ -63,7 +65,9 @@ impl Core {
     pub(crate) fn start(backend: Arc<dyn Backend>, options: ClientOptions) -> Arc<Self> {
         let clock = options.clock.clone().unwrap_or_else(Clock::system);
         let registry = Arc::new(Registry::new());
+        let remote = backend.capabilities().remote;
         let core = Arc::new(Self {
+            remote,
             id: Uuid::new_v4(),
             backend,
             clock,
@@ -84,15 +88,13 @@ impl Core {
     }
 
     /// Fails when the client is closed, and closes it when this process is a fork of the one that
-    /// made it: its sockets and its identity belong to the parent.
+    /// made it: its sockets belong to the parent.
     pub(crate) fn ensure_open(&self, resource: &Resource) -> Result<()> {
-        if self.info.pid != std::process::id() {
+        if self.remote && self.info.pid != std::process::id() {
             self.close();
         }
         if self.is_closed() {
-            return Err(Error::Closed {
-                lock: Some(resource.name.clone()),
-            });
+            return Err(Error::Closed { lock: Some(resource.name.clone()) });
         }
         Ok(())
     }
@@ -132,9 +134,7 @@ impl Core {
         match answer {
             Err(fault) if fault.may_pass() => {
                 let (sent, relaxed) = (sent.as_nanos().max(1), Ordering::Relaxed);
-                let _ = self
-                    .silent_since
-                    .compare_exchange(0, sent, relaxed, relaxed);
+                let _ = self.silent_since.compare_exchange(0, sent, relaxed, relaxed);
             }
             _ if self.silent_since.load(Ordering::Relaxed) != 0 => {
                 self.silent_since.store(0, Ordering::Relaxed);
@@ -161,11 +161,7 @@ impl Core {
     /// The pause after a fault that may pass: short at first, as a restart takes a moment.
     fn backoff(&self, failures: u32) -> Duration {
         let max = self.options.max_backoff;
-        let pause = self
-            .options
-            .min_backoff
-            .saturating_mul(1 << failures.min(16))
-            .min(max);
+        let pause = self.options.min_backoff.saturating_mul(1 << failures.min(16)).min(max);
         jittered(pause)
     }
 
@@ -217,16 +213,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The outcome of `work`, or nothing when `limit` comes first.
 async fn until<T>(clock: &Clock, limit: Tick, work: impl Future<Output = T>) -> Option<T> {
-    match clock.instant(limit) {
+    within(clock, || limit, work).await
+}
+
+/// The same with a limit that is reckoned only when it matters: most work is done at its first poll,
+/// or is never limited, and clocks and timers cost more than it does.
+async fn within<T>(
+    clock: &Clock,
+    limit: impl FnOnce() -> Tick,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = pin!(work);
+    let first = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+    if let Poll::Ready(done) = first {
+        return Some(done);
+    }
+    match clock.instant(limit()) {
         None => Some(work.await),
-        Some(instant) => {
-            let mut work = pin!(work);
-            // Most work is done at the first poll or soon after: only then is a timer worth it.
-            let first = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
-            match first {
-                Poll::Ready(done) => Some(done),
-                Poll::Pending => tokio::time::timeout_at(instant, work).await.ok(),
-            }
-        }
+        Some(instant) => tokio::time::timeout_at(instant, work).await.ok(),
     }
 }

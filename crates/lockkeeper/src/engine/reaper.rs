@@ -85,11 +85,7 @@ pub(crate) struct Rescue<T: Send + 'static> {
 
 impl<T: Send + 'static> Rescue<T> {
     pub(crate) fn new(work: BoxFuture<T>, reaper: Reaper) -> Self {
-        Self {
-            work: Some(work),
-            started: false,
-            reaper,
-        }
+        Self { work: Some(work), started: false, reaper }
     }
 
     /// Counts as started even before the first poll: for work that must be done in any case.

@@ -11,7 +11,7 @@ use tracing::Instrument;
 use super::claim::Claim;
 use super::gate::{Seat, Ticket, Turn};
 use super::lease::{HoldId, Lease, State, Status, Term, deadline};
-use super::{Core, Tick, lock, until};
+use super::{Core, Tick, lock, within};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
@@ -36,17 +36,14 @@ pub(crate) fn release(
     leave: Option<u64>,
 ) -> impl Future<Output = Result<()>> + Send + 'static {
     let core = Arc::clone(&lease.core);
-    let limit = core.clock.now() + core.options.unreachable_after;
     let name = lease.resource.name.clone();
     let work = core.unbroken(give_back(lease, hold, leave)).in_any_case();
     async move {
-        until(&core.clock, limit, work).await.unwrap_or_else(|| {
+        let limit = || core.clock.now() + core.options.unreachable_after;
+        within(&core.clock, limit, work).await.unwrap_or_else(|| {
             let detail = "the store does not answer; it is tried again until the lease ends";
-            Err(Error::Unconfirmed {
-                lock: name,
-                phase: Phase::Release,
-                detail: detail.to_owned(),
-            })
+            let detail = detail.to_owned();
+            Err(Error::Unconfirmed { lock: name, phase: Phase::Release, detail })
         })
     }
 }
@@ -68,17 +65,17 @@ async fn give_back(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Resul
     let span = tracing::debug_span!("release", lock = %name, %kind);
     let giving_back = async {
         let _turn = lease.turn.lock().await;
-        match plan(&lease, hold, leave) {
+        let now = lease.core.clock.now();
+        match plan(&lease, hold, leave, now) {
             Plan::Partial { keep, owed } => Box::pin(partial(&lease, keep, owed)).await,
-            Plan::Last(seat) => last(&lease, seat).await,
+            Plan::Last(seat) => last(&lease, seat, now).await,
             Plan::Leave(seat, ttl) => Box::pin(stay(&lease, seat, ttl)).await,
         }
     };
     giving_back.instrument(span).await
 }
 
-fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>) -> Plan {
-    let now = lease.core.clock.now();
+fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     let mut state = lock(&lease.state);
     state.holds.retain(|(id, _)| *id != hold);
     if let Some(ttl) = leave {
@@ -90,10 +87,7 @@ fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>) -> Plan {
         match owed(&state, now) {
             Some(ttl) => {
                 let held = state.status == Status::Held;
-                return Plan::Partial {
-                    keep,
-                    owed: held.then_some(ttl),
-                };
+                return Plan::Partial { keep, owed: held.then_some(ttl) };
             }
             // The guards that stay asked for less than has passed: the lease of all has ended.
             None if state.status == Status::Held => {
@@ -129,14 +123,7 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
         state.deadline = state.deadline.min(deadline(core, sent, ttl));
         state.reschedule(core);
     }
-    let answer = confirm(
-        lease,
-        Release {
-            ttl,
-            ..lease.release_of(keep)
-        },
-    )
-    .await;
+    let answer = confirm(lease, Release { ttl, ..lease.release_of(keep) }, sent).await;
     match answer {
         Ok((Released::Absent { .. }, false)) => {
             lease.lose(LostReason::Deleted);
@@ -153,25 +140,21 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
 
 async fn stay(lease: &Arc<Lease>, seat: Option<Seat>, ttl: u64) -> Result<()> {
     lease.after_end(None);
-    let request = Release {
-        ttl: Some(ttl),
-        leave: true,
-        ..lease.release_of(1)
-    };
-    let answer = confirm(lease, request).await;
+    let request = Release { ttl: Some(ttl), leave: true, ..lease.release_of(1) };
+    let answer = confirm(lease, request, lease.core.clock.now()).await;
     drop(seat);
     verdict(lease, answer)
 }
 
-async fn last(lease: &Arc<Lease>, seat: Option<Seat>) -> Result<()> {
+async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
     lease.after_end(None);
     let Some(mut seat) = seat else {
-        return verdict(lease, confirm(lease, lease.release_of(0)).await);
+        return verdict(lease, confirm(lease, lease.release_of(0), now).await);
     };
-    if let Some(successor) = seat.successor(lease.core.clock.now()) {
+    if let Some(successor) = seat.successor(now) {
         return Box::pin(hand_over(lease, seat, successor)).await;
     }
-    let answer = confirm(lease, lease.release_of(0)).await;
+    let answer = confirm(lease, lease.release_of(0), now).await;
     if let Ok((Released::Freed { listeners }, _)) = &answer {
         seat.pause = others_wait(lease, &seat, *listeners);
     }
@@ -199,11 +182,7 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
             Ok(_) => {
                 let lost_answer = doubtful && core.clock.now() < lease.deadline();
                 seat.give(successor);
-                let not_held = if lost_answer {
-                    Ok(())
-                } else {
-                    Err(not_held(lease, None))
-                };
+                let not_held = if lost_answer { Ok(()) } else { Err(not_held(lease, None)) };
                 return outcome.unwrap_or(not_held);
             }
             Err(fault) => {
@@ -267,8 +246,8 @@ async fn pass(
 
 /// Sends a release until it is answered or the lease has ended. Answers too whether a request
 /// before the one that was answered may have taken effect.
-async fn confirm(lease: &Lease, request: Release) -> Result<(Released, bool), Fault> {
-    match ask(&lease.core, request.clone()).await {
+async fn confirm(lease: &Lease, request: Release, sent: Tick) -> Result<(Released, bool), Fault> {
+    match ask(&lease.core, request.clone(), sent).await {
         Err(fault) if fault.may_pass() => Box::pin(insist(lease, request, fault)).await,
         answer => answer.map(|released| (released, false)),
     }
@@ -289,15 +268,14 @@ async fn insist(
             return Err(fault);
         }
         pause(core, &mut failures).await;
-        match ask(core, request.clone()).await {
+        match ask(core, request.clone(), core.clock.now()).await {
             Err(again) if again.may_pass() => fault = again,
             answer => return answer.map(|released| (released, doubtful)),
         }
     }
 }
 
-async fn ask(core: &Core, request: Release) -> Result<Released, Fault> {
-    let sent = core.clock.now();
+async fn ask(core: &Core, request: Release, sent: Tick) -> Result<Released, Fault> {
     let answer = core.backend.release(request).await;
     core.note(sent, &answer);
     answer
@@ -313,11 +291,7 @@ async fn pause(core: &Core, failures: &mut u32) {
 fn verdict(lease: &Lease, answer: Result<(Released, bool), Fault>) -> Result<()> {
     let unconfirmed = |detail: String| {
         let lock = lease.resource.name.clone();
-        Err(Error::Unconfirmed {
-            lock,
-            phase: Phase::Release,
-            detail,
-        })
+        Err(Error::Unconfirmed { lock, phase: Phase::Release, detail })
     };
     match answer {
         Ok((Released::Freed { .. } | Released::Kept, _)) => {
@@ -338,9 +312,5 @@ fn verdict(lease: &Lease, answer: Result<(Released, bool), Fault>) -> Result<()>
 }
 
 fn not_held(lease: &Lease, holder: Option<String>) -> Error {
-    Error::NotHeld {
-        lock: lease.resource.name.clone(),
-        phase: Phase::Release,
-        holder,
-    }
+    Error::NotHeld { lock: lease.resource.name.clone(), phase: Phase::Release, holder }
 }

@@ -51,11 +51,7 @@ struct Slots {
 
 impl Registry {
     pub(crate) fn new() -> Self {
-        Self {
-            slots: Mutex::default(),
-            wakes_at: AtomicU64::new(u64::MAX),
-            wake: Notify::new(),
-        }
+        Self { slots: Mutex::default(), wakes_at: AtomicU64::new(u64::MAX), wake: Notify::new() }
     }
 
     pub(crate) fn add(&self, lease: &Arc<Lease>, due: Tick) -> usize {
@@ -90,10 +86,7 @@ impl Registry {
         slots.free.push(slot);
         // A million holds given back should not be walked over for ever.
         if slots.free.len() == slots.due.len() && slots.due.len() > 1024 {
-            *slots = Slots {
-                stopped: slots.stopped,
-                ..Slots::default()
-            };
+            *slots = Slots { stopped: slots.stopped, ..Slots::default() };
         }
         drop(slots);
         // Outside of the lock: it may be the last of its kind, and take the client with it.
@@ -134,12 +127,7 @@ impl Registry {
 /// The task. Ends when the client does; if the runtime ends first, every lease is lost.
 pub(crate) async fn run(registry: Arc<Registry>, core: Weak<Core>) {
     let _last_words = LastWords(Arc::clone(&registry), core.clone());
-    let mut watchdog = Watchdog {
-        registry,
-        core,
-        renewals: JoinSet::new(),
-        presence: None,
-    };
+    let mut watchdog = Watchdog { registry, core, renewals: JoinSet::new(), presence: None };
     while watchdog.turn().await {}
 }
 
@@ -185,9 +173,7 @@ impl Watchdog {
             (None, Some(_)) => now + TICK,
             (None, None) => Tick::NEVER,
         };
-        self.registry
-            .wakes_at
-            .store(until.as_nanos(), Ordering::SeqCst);
+        self.registry.wakes_at.store(until.as_nanos(), Ordering::SeqCst);
         let sleep = core.clock.instant(until);
         drop(core);
         self.sleep(sleep).await;
@@ -223,8 +209,7 @@ impl Watchdog {
         let mut asked = asked.into_iter().peekable();
         while asked.peek().is_some() {
             let batch = asked.by_ref().take(BATCH).collect();
-            self.renewals
-                .spawn(ask(Arc::clone(core), Arc::clone(&slots), batch));
+            self.renewals.spawn(ask(Arc::clone(core), Arc::clone(&slots), batch));
         }
     }
 
@@ -255,11 +240,7 @@ async fn ask(core: Arc<Core>, slots: Arc<Semaphore>, batch: Vec<(Arc<Lease>, Ren
     }
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
-        lease.answered(
-            renew.ttl,
-            answers.next().unwrap_or(Err(Fault::Closed)),
-            sent,
-        );
+        lease.answered(renew.ttl, answers.next().unwrap_or(Err(Fault::Closed)), sent);
     }
 }
 
@@ -276,11 +257,7 @@ impl Presence {
         let mut listening = JoinSet::new();
         listening.spawn(hear_notices(Arc::downgrade(core)));
         listening.spawn(hear_reconnects(Arc::downgrade(core)));
-        Self {
-            last_held: now,
-            announced: None,
-            _listening: listening,
-        }
+        Self { last_held: now, announced: None, _listening: listening }
     }
 
     /// Its failure never fails a lock: it is tried again at the next third.
@@ -291,11 +268,7 @@ impl Presence {
         }
         self.announced = Some(now);
         let ttl = timeout.as_millis() as u64;
-        let announce = Change::Announce {
-            client: core.id,
-            info: core.info.clone(),
-            ttl,
-        };
+        let announce = Change::Announce { client: core.id, info: core.info.clone(), ttl };
         let answer: BoxFuture<_> = core.backend.adjust(announce);
         tasks.spawn(async move {
             if let Err(fault) = answer.await {
@@ -316,11 +289,7 @@ async fn hear_notices(core: Weak<Core>) {
         let Some((owner, reason)) = model::read_notice(&line) else {
             continue;
         };
-        let victim = core
-            .registry
-            .all()
-            .into_iter()
-            .find(|lease| lease.owner == owner);
+        let victim = core.registry.all().into_iter().find(|lease| lease.owner == owner);
         if let Some(lease) = victim {
             lease.lose(LostReason::Revoked(reason));
         }

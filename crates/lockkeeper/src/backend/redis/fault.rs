@@ -7,21 +7,14 @@ use crate::backend::Fault;
 /// An error of the driver: about the connection, not about one command.
 pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
     if error.kind() == ErrorKind::AuthenticationFailed {
-        return Fault::Denied {
-            detail: error.detail().unwrap_or("wrong password").to_owned(),
-        };
+        return Fault::Denied { detail: error.detail().unwrap_or("wrong password").to_owned() };
     }
     if error.kind() == ErrorKind::InvalidClientConfig {
-        return Fault::Invalid {
-            detail: error.to_string(),
-        };
+        return Fault::Invalid { detail: error.to_string() };
     }
     match error.code() {
         Some(code) => of_words(code, error.detail().unwrap_or_default()),
-        None => Fault::Unreachable {
-            maybe_ran,
-            detail: error.to_string(),
-        },
+        None => Fault::Unreachable { maybe_ran, detail: error.to_string() },
     }
 }
 
@@ -41,11 +34,7 @@ pub(super) fn check(value: Value) -> Result<Value, Fault> {
 /// What `code` and `detail` mean. Servers below 7 put the code of an error inside a script into the
 /// middle of its text.
 pub(super) fn of_words(code: &str, detail: &str) -> Fault {
-    let text = if detail.is_empty() {
-        code.to_owned()
-    } else {
-        format!("{code} {detail}")
-    };
+    let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
     let says = |word: &str| code == word || detail.contains(word);
     const NOT_NOW: [&str; 9] = [
         "LOADING",
@@ -59,31 +48,19 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
         "TRYAGAIN",
     ];
     if says("WRONGKIND") {
-        let found = text
-            .split("WRONGKIND ")
-            .last()
-            .unwrap_or_default()
-            .to_owned();
+        let found = text.split("WRONGKIND ").last().unwrap_or_default().to_owned();
         return Fault::WrongKind { found };
     }
     if says("WRONGTYPE") {
-        return Fault::WrongKind {
-            found: "another type of value".to_owned(),
-        };
+        return Fault::WrongKind { found: "another type of value".to_owned() };
     }
-    if ["NOPERM", "NOAUTH", "WRONGPASS"]
-        .iter()
-        .any(|word| says(word))
+    if ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|word| says(word))
         || detail.contains("can't run this command")
         || detail.contains("can't access")
     {
         return Fault::Denied { detail: text };
     }
-    if NOT_NOW.contains(&code)
-        || NOT_NOW
-            .iter()
-            .any(|word| detail.contains(&format!("{word} ")))
-    {
+    if NOT_NOW.contains(&code) || NOT_NOW.iter().any(|word| detail.contains(&format!("{word} "))) {
         return Fault::Refused { detail: text };
     }
     Fault::Server { detail: text }
@@ -98,26 +75,12 @@ mod tests {
         let old =
             "Error running script (call to f_12): @user_script:9: WRONGTYPE Operation against";
         assert!(matches!(of_words("ERR", old), Fault::WrongKind { .. }));
-        assert!(matches!(
-            of_words("WRONGTYPE", "Operation against"),
-            Fault::WrongKind { .. }
-        ));
+        assert!(matches!(of_words("WRONGTYPE", "Operation against"), Fault::WrongKind { .. }));
         let kind = of_words("WRONGKIND", "a read/write lock");
-        assert_eq!(
-            kind,
-            Fault::WrongKind {
-                found: "a read/write lock".to_owned()
-            }
-        );
+        assert_eq!(kind, Fault::WrongKind { found: "a read/write lock".to_owned() });
         assert!(of_words("LOADING", "Redis is loading").may_pass());
         assert!(of_words("OOM", "command not allowed").may_pass());
-        assert!(matches!(
-            of_words("NOPERM", "User x has no"),
-            Fault::Denied { .. }
-        ));
-        assert!(matches!(
-            of_words("ERR", "syntax error"),
-            Fault::Server { .. }
-        ));
+        assert!(matches!(of_words("NOPERM", "User x has no"), Fault::Denied { .. }));
+        assert!(matches!(of_words("ERR", "syntax error"), Fault::Server { .. }));
     }
 }

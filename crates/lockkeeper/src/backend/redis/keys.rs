@@ -9,11 +9,8 @@ use crate::backend::Topic;
 /// name's cluster slot, unless the name has an opening brace of its own.
 fn prefixed(prefix: &str, name: &LockName) -> Vec<u8> {
     let name = name.as_bytes();
-    let (open, close): (&[u8], &[u8]) = if name.contains(&b'{') {
-        (b":", b"")
-    } else {
-        (b":{", b"}")
-    };
+    let (open, close): (&[u8], &[u8]) =
+        if name.contains(&b'{') { (b":", b"") } else { (b":{", b"}") };
     [prefix.as_bytes(), open, name, close].concat()
 }
 
@@ -53,18 +50,9 @@ mod tests {
     #[test]
     fn derived_names_are_redissons() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        assert_eq!(
-            text(channel(&"order:7".into())),
-            "redisson_lock__channel:{order:7}"
-        );
-        assert_eq!(
-            text(channel(&"{eu}:order:7".into())),
-            "redisson_lock__channel:{eu}:order:7"
-        );
-        assert_eq!(
-            text(channel(&"foo{bar".into())),
-            "redisson_lock__channel:foo{bar"
-        );
+        assert_eq!(text(channel(&"order:7".into())), "redisson_lock__channel:{order:7}");
+        assert_eq!(text(channel(&"{eu}:order:7".into())), "redisson_lock__channel:{eu}:order:7");
+        assert_eq!(text(channel(&"foo{bar".into())), "redisson_lock__channel:foo{bar");
         assert_eq!(text(forced(&"a".into())), "lockkeeper_forced:{a}");
     }
 }

@@ -59,9 +59,7 @@ struct Shared {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Not the client: it knows the password.
-        f.debug_struct("Shared")
-            .field("server", self.client.get_connection_info().addr())
-            .finish()
+        f.debug_struct("Shared").field("server", self.client.get_connection_info().addr()).finish()
     }
 }
 
@@ -108,10 +106,7 @@ impl Link {
         let (queue, inbox) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             client,
-            name: options
-                .client_name
-                .clone()
-                .unwrap_or_else(|| "lockkeeper".to_owned()),
+            name: options.client_name.clone().unwrap_or_else(|| "lockkeeper".to_owned()),
             options: options.clone(),
             hub,
             queue,
@@ -125,10 +120,7 @@ impl Link {
         let mut tasks = JoinSet::new();
         tasks.spawn(send_waves(Arc::clone(&shared), inbox));
         tasks.spawn(keep_connected(Arc::clone(&shared)));
-        Ok(Self {
-            shared,
-            _tasks: tasks,
-        })
+        Ok(Self { shared, _tasks: tasks })
     }
 
     /// Sends a request and waits for its final outcome, by its deadline. Must be polled to the end.
@@ -161,23 +153,14 @@ impl Shared {
         let due = Instant::now() + self.options.response_timeout;
         let direct = self.queued.load(Ordering::Acquire) == 0
             && self.under_way.load(Ordering::Relaxed) < DIRECT;
-        let live = if direct {
-            self.lock().live.clone()
-        } else {
-            None
-        };
+        let live = if direct { self.lock().live.clone() } else { None };
         if let Some(live) = live {
             let _under_way = Counted::new(&self.under_way);
             return self.call_directly(live, &command.cmd, script, due).await;
         }
         let (reply, answer) = oneshot::channel();
         self.queued.fetch_add(1, Ordering::AcqRel);
-        let call = Call {
-            cmd: command.cmd,
-            script,
-            reply,
-            due,
-        };
+        let call = Call { cmd: command.cmd, script, reply, due };
         if self.queue.send(call).is_err() {
             return Err(Fault::Closed);
         }
@@ -193,10 +176,9 @@ impl Shared {
     ) -> Answer {
         let answer = self.send_one(&mut live, cmd, due).await;
         match (script, &answer) {
-            (Some(script), Ok(value)) if is_unknown_script(value) => self
-                .send_one(&mut live, &in_full(script, cmd), due)
-                .await
-                .and_then(fault::check),
+            (Some(script), Ok(value)) if is_unknown_script(value) => {
+                self.send_one(&mut live, &in_full(script, cmd), due).await.and_then(fault::check)
+            }
             _ => answer.and_then(fault::check),
         }
     }
@@ -218,10 +200,7 @@ impl Shared {
             Err(_) => {
                 let timeout = self.options.response_timeout;
                 let detail = format!("no answer within {timeout:?}");
-                Fault::Unreachable {
-                    maybe_ran: true,
-                    detail,
-                }
+                Fault::Unreachable { maybe_ran: true, detail }
             }
         };
         self.give_up(generation, &fault);
@@ -249,39 +228,27 @@ impl Shared {
             let config = redis::AsyncConnectionConfig::new()
                 .set_connection_timeout(None)
                 .set_response_timeout(None);
-            let connecting = self
-                .client
-                .get_multiplexed_async_connection_with_config(&config);
-            let mut connection = connecting
-                .await
-                .map_err(|error| fault::of_connection(&error, false))?;
+            let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+            let mut connection =
+                connecting.await.map_err(|error| fault::of_connection(&error, false))?;
             let identity = self.introduce(&mut connection, &condemned).await?;
             Ok((connection, identity))
         };
         let Ok(opened) = timeout_at(due, opening).await else {
             let timeout = self.options.connect_timeout;
             let detail = format!("not connected within {timeout:?}");
-            return Err(Fault::Unreachable {
-                maybe_ran: false,
-                detail,
-            });
+            return Err(Fault::Unreachable { maybe_ran: false, detail });
         };
         let (connection, identity) = opened?;
         let mut state = self.lock();
         if state.closed {
             return Err(Fault::Closed);
         }
-        state
-            .condemned
-            .retain(|identity| !condemned.contains(identity));
+        state.condemned.retain(|identity| !condemned.contains(identity));
         state.refused = None;
         state.generation += 1;
         let generation = state.generation;
-        state.live = Some(Live {
-            connection,
-            identity,
-            generation,
-        });
+        state.live = Some(Live { connection, identity, generation });
         drop(state);
         self.changed.notify_waiters();
         Ok(())
@@ -297,20 +264,10 @@ impl Shared {
         hello.cmd("CLIENT").arg("INFO");
         hello.cmd("CLIENT").arg("SETNAME").arg(&self.name);
         for Identity { id, address } in condemned {
-            hello
-                .cmd("CLIENT")
-                .arg("KILL")
-                .arg("ID")
-                .arg(id)
-                .arg("ADDR")
-                .arg(address);
+            hello.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
         }
-        let replies = connection
-            .send_packed_commands(&hello, 0, 2 + condemned.len())
-            .await;
-        let mut replies = replies
-            .map_err(|error| fault::of_connection(&error, false))?
-            .into_iter();
+        let replies = connection.send_packed_commands(&hello, 0, 2 + condemned.len()).await;
+        let mut replies = replies.map_err(|error| fault::of_connection(&error, false))?.into_iter();
         let identity = match replies.next().map(fault::check) {
             Some(Ok(Value::BulkString(info))) => Identity::parse(&info),
             Some(Ok(Value::VerbatimString { text, .. })) => Identity::parse(text.as_bytes()),
@@ -321,11 +278,8 @@ impl Shared {
             Some(Err(fault)) if fault.may_pass() => return Err(fault),
             _ => None,
         };
-        let killed = replies
-            .skip(1)
-            .all(|reply| matches!(reply, Value::Int(_) | Value::Okay));
-        self.fences
-            .store(identity.is_some() && killed, Ordering::Relaxed);
+        let killed = replies.skip(1).all(|reply| matches!(reply, Value::Int(_) | Value::Okay));
+        self.fences.store(identity.is_some() && killed, Ordering::Relaxed);
         Ok(identity)
     }
 }
@@ -335,14 +289,9 @@ impl Identity {
     fn parse(info: &[u8]) -> Option<Self> {
         let info = String::from_utf8_lossy(info);
         let field = |name: &str| {
-            info.split_whitespace()
-                .find_map(|part| part.strip_prefix(name))
-                .map(str::to_owned)
+            info.split_whitespace().find_map(|part| part.strip_prefix(name)).map(str::to_owned)
         };
-        Some(Self {
-            id: field("id=")?,
-            address: field("addr=")?,
-        })
+        Some(Self { id: field("id=")?, address: field("addr=")? })
     }
 }
 
@@ -403,9 +352,7 @@ async fn keep_connected(link: Arc<Shared>) {
 /// The pause before the next attempt to connect.
 pub(super) fn pause(options: &ClientOptions, failures: u32) -> Duration {
     let pause = options.min_backoff.saturating_mul(1 << failures.min(16));
-    pause
-        .min(options.max_backoff)
-        .mul_f64(0.5 + fastrand::f64() / 2.0)
+    pause.min(options.max_backoff).mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 /// Collects requests into waves. The one task that writes them.
@@ -474,10 +421,7 @@ impl Shared {
     fn expire(&self, wave: &mut Vec<Call>) {
         let now = Instant::now();
         let detail = "no connection to the store".to_owned();
-        let fault = Fault::Unreachable {
-            maybe_ran: false,
-            detail,
-        };
+        let fault = Fault::Unreachable { maybe_ran: false, detail };
         let overdue = wave.extract_if(.., |call| call.due <= now);
         let overdue: Vec<_> = overdue.collect();
         self.queued.fetch_sub(overdue.len(), Ordering::AcqRel);
@@ -505,9 +449,7 @@ async fn wait_for_replies(link: Arc<Shared>, mut live: Live, wave: Vec<Call>) {
         })
         .collect();
     let due = Instant::now() + link.options.response_timeout;
-    let sending = live
-        .connection
-        .send_packed_commands(&pipeline, 0, calls.len());
+    let sending = live.connection.send_packed_commands(&pipeline, 0, calls.len());
     let replies = link.judge(live.generation, timeout_at(due, sending).await);
     link.under_way.fetch_sub(calls.len(), Ordering::Relaxed);
     let mut replies = replies.map(Vec::into_iter);
@@ -522,12 +464,7 @@ async fn wait_for_replies(link: Arc<Shared>, mut live: Live, wave: Vec<Call>) {
         match script {
             // It did not run: the same call once more, and its caller knows nothing of it.
             Some(script) if is_unknown_script(&answer) => {
-                let call = Call {
-                    cmd: in_full(script, cmd),
-                    script: None,
-                    reply,
-                    due,
-                };
+                let call = Call { cmd: in_full(script, cmd), script: None, reply, due };
                 link.queued.fetch_add(1, Ordering::AcqRel);
                 let _ = link.queue.send(call);
             }

@@ -62,17 +62,10 @@ impl Redis {
         // Wake-ups are pushed, for which the newer protocol is needed.
         let listener = client_with(&client, ProtocolVersion::RESP3).map_err(failed)?;
         let (hub, orders) = pubsub::hub();
-        let link = Link::open(client, options, hub.clone())
-            .await
-            .map_err(failed)?;
+        let link = Link::open(client, options, hub.clone()).await.map_err(failed)?;
         let closing = Arc::new(Notify::new());
-        let listening = pubsub::run(
-            listener,
-            options.clone(),
-            hub.clone(),
-            orders,
-            Arc::clone(&closing),
-        );
+        let listening =
+            pubsub::run(listener, options.clone(), hub.clone(), orders, Arc::clone(&closing));
         tokio::spawn(listening);
         let inner = Inner {
             link,
@@ -81,9 +74,7 @@ impl Redis {
             set_nx_get: AtomicBool::new(true),
             publish_warned: AtomicBool::new(false),
         };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -91,9 +82,7 @@ impl Redis {
 fn client(url: &str, options: &ClientOptions, protocol: ProtocolVersion) -> Result<Client, Fault> {
     let invalid = |detail: String| Fault::Invalid { detail };
     if url.starts_with("rediss:") && !cfg!(feature = "tls") {
-        return Err(invalid(
-            "a rediss:// URL needs the feature \"tls\" of lockkeeper".to_owned(),
-        ));
+        return Err(invalid("a rediss:// URL needs the feature \"tls\" of lockkeeper".to_owned()));
     }
     let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(|error| {
         let form = "redis://[user:password@]host[:port][/db]";
@@ -103,9 +92,7 @@ fn client(url: &str, options: &ClientOptions, protocol: ProtocolVersion) -> Resu
         ))
     })?;
     // Reset, not closed: what lies unread in the server's buffer shall not run later.
-    let tcp = TcpSettings::default()
-        .set_nodelay(true)
-        .set_linger_time(Duration::ZERO);
+    let tcp = TcpSettings::default().set_nodelay(true).set_linger_time(Duration::ZERO);
     #[cfg(any(target_os = "android", target_os = "linux"))]
     let tcp = tcp.set_user_timeout(options.response_timeout);
     let settings = info.redis_settings().clone().set_protocol(protocol);
@@ -123,20 +110,12 @@ fn open(info: redis::ConnectionInfo, options: &ClientOptions) -> redis::RedisRes
     // Fails only if one was chosen already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let identity = options.tls.identity.clone();
-    let client_tls = identity.map(|(client_cert, client_key)| ClientTlsConfig {
-        client_cert,
-        client_key,
-    });
+    let client_tls =
+        identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
     if client_tls.is_none() && options.tls.ca.is_none() {
         return Client::open(info);
     }
-    Client::build_with_tls(
-        info,
-        TlsCertificates {
-            client_tls,
-            root_cert: options.tls.ca.clone(),
-        },
-    )
+    Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: options.tls.ca.clone() })
 }
 
 #[cfg(not(feature = "tls"))]
@@ -147,9 +126,8 @@ fn open(info: redis::ConnectionInfo, _: &ClientOptions) -> redis::RedisResult<Cl
 fn client_with(client: &Client, protocol: ProtocolVersion) -> Result<Client, Fault> {
     let info = client.get_connection_info().clone();
     let settings = info.redis_settings().clone().set_protocol(protocol);
-    Client::open(info.set_redis_settings(settings)).map_err(|error| Fault::Invalid {
-        detail: error.to_string(),
-    })
+    Client::open(info.set_redis_settings(settings))
+        .map_err(|error| Fault::Invalid { detail: error.to_string() })
 }
 
 fn name(resource: &Resource) -> &[u8] {
@@ -181,11 +159,7 @@ impl Inner {
     async fn set_if_free(&self, request: &Acquire, owner: Vec<u8>) -> Result<Attempt, Fault> {
         let key = name(&request.resource);
         if self.set_nx_get.load(Ordering::Relaxed) {
-            let set = Command::plain("SET")
-                .arg(key)
-                .arg(&owner)
-                .arg("NX")
-                .arg("GET");
+            let set = Command::plain("SET").arg(key).arg(&owner).arg("NX").arg("GET");
             let answer = self.link.call(set.arg("PX").arg(request.ttl)).await;
             match answer {
                 Err(Fault::Server { detail }) if detail.contains("syntax error") => {
@@ -194,15 +168,8 @@ impl Inner {
                 answer => return answer.and_then(|holder| held_by(holder, &owner)),
             }
         }
-        let call = script::MUTEX_ACQUIRE
-            .call(1)
-            .arg(key)
-            .arg(&owner)
-            .arg(request.ttl);
-        self.link
-            .call(call)
-            .await
-            .and_then(|holder| held_by(holder, &owner))
+        let call = script::MUTEX_ACQUIRE.call(1).arg(key).arg(&owner).arg(request.ttl);
+        self.link.call(call).await.and_then(|holder| held_by(holder, &owner))
     }
 
     async fn release(&self, request: Release) -> Result<Released, Fault> {
@@ -212,17 +179,9 @@ impl Inner {
         let key = name(&request.resource);
         let call = match request.resource.kind {
             Kind::Lock => {
-                let call = script::LOCK_RELEASE
-                    .call(1)
-                    .arg(key)
-                    .arg(owner)
-                    .arg(request.keep);
+                let call = script::LOCK_RELEASE.call(1).arg(key).arg(owner).arg(request.keep);
                 let call = call.arg(PUBLISH).arg(channel);
-                if request.keep > 0 {
-                    call.arg(ttl).arg(u8::from(request.leave))
-                } else {
-                    call
-                }
+                if request.keep > 0 { call.arg(ttl).arg(u8::from(request.leave)) } else { call }
             }
             Kind::Mutex => {
                 let call = script::MUTEX_RELEASE.call(1).arg(key).arg(owner);
@@ -238,9 +197,9 @@ impl Inner {
 
     fn released(&self, value: Value) -> Result<Released, Fault> {
         Ok(match value {
-            Value::Int(told) if told >= 0 => Released::Freed {
-                listeners: Some(told.unsigned_abs()),
-            },
+            Value::Int(told) if told >= 0 => {
+                Released::Freed { listeners: Some(told.unsigned_abs()) }
+            }
             Value::Int(_) => {
                 if !self.publish_warned.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
@@ -250,9 +209,9 @@ impl Inner {
                 Released::Freed { listeners: None }
             }
             Value::Nil => Released::Absent { holder: None },
-            Value::BulkString(id) => Released::Absent {
-                holder: Some(String::from_utf8_lossy(&id).into_owned()),
-            },
+            Value::BulkString(id) => {
+                Released::Absent { holder: Some(String::from_utf8_lossy(&id).into_owned()) }
+            }
             Value::SimpleString(word) if word == "KEPT" => Released::Kept,
             other => return Err(unexpected(&other)),
         })
@@ -291,10 +250,7 @@ impl Inner {
             Kind::Mutex => &script::MUTEX_FORCE_UNLOCK,
         };
         let call = script.call(1).arg(name(&resource)).arg(PUBLISH);
-        let victims = self
-            .link
-            .call(call.arg(keys::channel(&resource.name)))
-            .await?;
+        let victims = self.link.call(call.arg(keys::channel(&resource.name))).await?;
         let victims = list(victims)?;
         if victims.is_empty() {
             return Ok(Changed::Nothing);
@@ -316,34 +272,18 @@ impl Inner {
     }
 
     async fn notify(&self, victim: &str, reason: &str) {
-        let client = victim
-            .split_once(':')
-            .and_then(|(client, _)| Uuid::try_parse(client).ok());
+        let client = victim.split_once(':').and_then(|(client, _)| Uuid::try_parse(client).ok());
         let channel = client.and_then(|id| keys::topic_channel(&Topic::Notice(id)));
         if let Some(channel) = channel {
             let line = model::notice(victim, reason);
-            let _ = self
-                .link
-                .call(Command::plain(PUBLISH).arg(channel).arg(line))
-                .await;
+            let _ = self.link.call(Command::plain(PUBLISH).arg(channel).arg(line)).await;
         }
     }
 
     async fn announce(&self, client: Uuid, info: ClientInfo, ttl: u64) -> Result<Changed, Fault> {
-        let started = info
-            .started
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_millis();
-        let call = script::CLIENT_ANNOUNCE
-            .call(1)
-            .arg(keys::client(client))
-            .arg(ttl);
-        let call = call
-            .arg(info.host)
-            .arg(info.pid)
-            .arg(info.program)
-            .arg(started as u64);
+        let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let call = script::CLIENT_ANNOUNCE.call(1).arg(keys::client(client)).arg(ttl);
+        let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
         self.link.call(call).await.map(|_| Changed::Done)
     }
 
@@ -366,16 +306,9 @@ impl Inner {
         while let (Some(id), Some(count)) = (values.next(), values.next()) {
             let id = bulk(id)?;
             let client = self.client_of(&id).await;
-            holders.push(HolderEntry {
-                id,
-                count: number(&count),
-                client,
-            });
+            holders.push(HolderEntry { id, count: number(&count), client });
         }
-        Ok(Snapshot {
-            holders,
-            ttl: Some(ttl),
-        })
+        Ok(Snapshot { holders, ttl: Some(ttl) })
     }
 
     /// Who the client of an owner id is, if it says so.
@@ -383,20 +316,12 @@ impl Inner {
         let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
         let key = keys::client(Uuid::try_parse(client).ok()?);
         let get = Command::plain("HMGET").arg(key);
-        let answer = self
-            .link
-            .call(get.arg(&["host", "pid", "program", "start"]))
-            .await;
+        let answer = self.link.call(get.arg(&["host", "pid", "program", "start"])).await;
         let mut fields = list(answer.ok()?).ok()?.into_iter();
         let mut text = || Some(String::from_utf8_lossy(&fields.next()?).into_owned());
         let (host, pid, program, start) = (text()?, text()?, text()?, text()?);
         let started: SystemTime = UNIX_EPOCH + Duration::from_millis(start.parse().ok()?);
-        Some(ClientInfo {
-            host,
-            pid: pid.parse().ok()?,
-            program,
-            started,
-        })
+        Some(ClientInfo { host, pid: pid.parse().ok()?, program, started })
     }
 }
 
@@ -459,14 +384,12 @@ fn list(value: Value) -> Result<Vec<Vec<u8>>, Fault> {
 }
 
 fn unexpected(value: &Value) -> Fault {
-    Fault::Server {
-        detail: format!("unexpected answer: {value:?}"),
-    }
+    Fault::Server { detail: format!("unexpected answer: {value:?}") }
 }
 
 impl Backend for Redis {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.inner.link.fences())
+        Capabilities::remote(self.inner.link.fences())
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
@@ -490,20 +413,13 @@ impl Backend for Redis {
                 lock_answers = inner.renew(&script::LOCK_RENEW, &locks).await.into_iter();
             }
             if !mutexes.is_empty() {
-                mutex_answers = inner
-                    .renew(&script::MUTEX_RENEW, &mutexes)
-                    .await
-                    .into_iter();
+                mutex_answers = inner.renew(&script::MUTEX_RENEW, &mutexes).await.into_iter();
             }
             let answer = |renew: &Renew| match renew.resource.kind {
                 Kind::Lock => lock_answers.next(),
                 Kind::Mutex => mutex_answers.next(),
             };
-            batch
-                .iter()
-                .map(answer)
-                .map(|answer| answer.unwrap_or(Err(Fault::Closed)))
-                .collect()
+            batch.iter().map(answer).map(|answer| answer.unwrap_or(Err(Fault::Closed))).collect()
         })
     }
 
@@ -511,11 +427,9 @@ impl Backend for Redis {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             match change {
-                Change::ForceUnlock {
-                    resource,
-                    reason,
-                    by,
-                } => inner.force_unlock(resource, reason, by).await,
+                Change::ForceUnlock { resource, reason, by } => {
+                    inner.force_unlock(resource, reason, by).await
+                }
                 Change::Announce { client, info, ttl } => inner.announce(client, info, ttl).await,
                 Change::Withdraw { client } => {
                     let del = Command::plain("DEL").arg(keys::client(client));

@@ -51,13 +51,7 @@ pub(super) async fn run(
     orders: mpsc::UnboundedReceiver<Order>,
     closing: Arc<Notify>,
 ) {
-    let mut pubsub = PubSub {
-        client,
-        options,
-        hub,
-        orders,
-        channels: Channels::default(),
-    };
+    let mut pubsub = PubSub { client, options, hub, orders, channels: Channels::default() };
     tokio::select! {
         () = pubsub.serve() => {}
         () = closing.notified() => {}
@@ -151,19 +145,12 @@ impl PubSub {
             .set_connection_timeout(None)
             .set_response_timeout(Some(self.options.response_timeout))
             .set_push_sender(receive);
-        let connecting = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config);
+        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
         let connection = timeout(self.options.connect_timeout, connecting).await;
-        let unreachable = || Fault::Unreachable {
-            maybe_ran: false,
-            detail: "not connected in time".to_owned(),
-        };
+        let unreachable =
+            || Fault::Unreachable { maybe_ran: false, detail: "not connected in time".to_owned() };
         let connection = connection.map_err(|_| unreachable())?;
-        Ok((
-            connection.map_err(|error| fault::of_connection(&error, false))?,
-            broken,
-        ))
+        Ok((connection.map_err(|error| fault::of_connection(&error, false))?, broken))
     }
 
     /// Subscribes to everything in the table, then follows orders until the connection breaks or
@@ -195,8 +182,7 @@ impl PubSub {
 
     async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let pong = connection.send_packed_command(&redis::cmd("PING")).await;
-        pong.map(drop)
-            .map_err(|error| fault::of_connection(&error, false))
+        pong.map(drop).map_err(|error| fault::of_connection(&error, false))
     }
 
     /// All orders that are there, in two commands at most. The last order about a channel counts.
@@ -263,10 +249,7 @@ impl PubSub {
 }
 
 fn gone(detail: &str) -> Fault {
-    Fault::Unreachable {
-        maybe_ran: false,
-        detail: detail.to_owned(),
-    }
+    Fault::Unreachable { maybe_ran: false, detail: detail.to_owned() }
 }
 
 fn bytes(value: Option<&Value>) -> Option<&[u8]> {

@@ -44,10 +44,7 @@ impl Script {
     pub(super) fn call(&'static self, keys: usize) -> Command {
         let mut cmd = Cmd::with_capacity(12, 256);
         cmd.arg("EVALSHA").arg(&*self.hash).arg(keys);
-        Command {
-            cmd,
-            script: Some(self),
-        }
+        Command { cmd, script: Some(self) }
     }
 }
 
