@@ -16,32 +16,13 @@ const MANAGERS: &[Manager] = &[
         lines: &[
             &["apt-get", "update"],
             // The frontend, or packages may ask questions; through `env`, since sudo drops variables.
-            &[
-                "env",
-                "DEBIAN_FRONTEND=noninteractive",
-                "apt-get",
-                "install",
-                "-y",
-                "redis-server",
-            ],
+            &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "redis-server"],
         ],
         needs_root: true,
     },
-    Manager {
-        program: "dnf",
-        lines: &[&["dnf", "install", "-y", "redis"]],
-        needs_root: true,
-    },
-    Manager {
-        program: "apk",
-        lines: &[&["apk", "add", "redis"]],
-        needs_root: true,
-    },
-    Manager {
-        program: "brew",
-        lines: &[&["brew", "install", "redis"]],
-        needs_root: false,
-    },
+    Manager { program: "dnf", lines: &[&["dnf", "install", "-y", "redis"]], needs_root: true },
+    Manager { program: "apk", lines: &[&["apk", "add", "redis"]], needs_root: true },
+    Manager { program: "brew", lines: &[&["brew", "install", "redis"]], needs_root: false },
 ];
 
 const BY_HAND: &str = "install redis-server (Debian: `apt-get install redis-server`) so that \
@@ -55,16 +36,11 @@ pub(crate) fn redis_server() -> Outcome {
     println!("redis-server is not installed; the tests start servers of their own");
     let manager = MANAGERS.iter().find(|manager| has(manager.program));
     let manager = manager.ok_or(format!("no package manager that is known here: {BY_HAND}"))?;
-    manager
-        .install()
-        .map_err(|error| format!("{error}\n{BY_HAND}"))?;
+    manager.install().map_err(|error| format!("{error}\n{BY_HAND}"))?;
     if has("redis-server") {
         Ok(())
     } else {
-        Err(format!(
-            "{} has not brought redis-server: {BY_HAND}",
-            manager.program
-        ))
+        Err(format!("{} has not brought redis-server: {BY_HAND}", manager.program))
     }
 }
 
@@ -81,14 +57,8 @@ pub(crate) fn component(name: &str, check: &[&str]) -> Outcome {
 
 impl Manager {
     fn install(&self) -> Outcome {
-        let sudo: &[&str] = if self.needs_root && !is_root() {
-            &["sudo"]
-        } else {
-            &[]
-        };
-        self.lines
-            .iter()
-            .try_for_each(|line| Step::new(&[sudo, line].concat()).run())
+        let sudo: &[&str] = if self.needs_root && !is_root() { &["sudo"] } else { &[] };
+        self.lines.iter().try_for_each(|line| Step::new(&[sudo, line].concat()).run())
     }
 }
 

@@ -10,16 +10,9 @@ pub(crate) fn run() -> Outcome {
     let cargo = ["rustup", "run", VERSION, "cargo"];
     if !Step::new(&[&cargo[..], &["--version"]].concat()).succeeds() {
         println!("Rust {VERSION} is not installed");
-        Step::new(&[
-            "rustup",
-            "toolchain",
-            "install",
-            VERSION,
-            "--profile",
-            "minimal",
-        ])
-        .run()
-        .map_err(|error| format!("{error}\nnot checked: Rust {VERSION} cannot be had here"))?;
+        Step::new(&["rustup", "toolchain", "install", VERSION, "--profile", "minimal"])
+            .run()
+            .map_err(|error| format!("{error}\nnot checked: Rust {VERSION} cannot be had here"))?;
     }
     Step::new(&[&cargo[..], &["check", "-p", "lockkeeper", "--all-features"]].concat()).run()
 }

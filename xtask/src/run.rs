@@ -17,17 +17,11 @@ pub(crate) struct Step<'a> {
 impl<'a> Step<'a> {
     /// `line` is the program and its arguments.
     pub(crate) const fn new(line: &'a [&'a str]) -> Self {
-        Self {
-            line,
-            environment: &[],
-        }
+        Self { line, environment: &[] }
     }
 
     pub(crate) const fn environment(self, environment: &'a [(&'a str, &'a str)]) -> Self {
-        Self {
-            environment,
-            ..self
-        }
+        Self { environment, ..self }
     }
 
     /// Runs it in the root of the workspace.
@@ -41,10 +35,9 @@ impl<'a> Step<'a> {
                 println!("==> done in {seconds:.1} s");
                 Ok(())
             }
-            Ok(status) => Err(format!(
-                "failed after {seconds:.1} s with {status}: {}",
-                self.shown()
-            )),
+            Ok(status) => {
+                Err(format!("failed after {seconds:.1} s with {status}: {}", self.shown()))
+            }
             Err(error) => Err(format!("cannot be run: {}: {error}", self.shown())),
         }
     }
@@ -52,28 +45,19 @@ impl<'a> Step<'a> {
     /// Whether it can be run and succeeds; shows nothing.
     pub(crate) fn succeeds(&self) -> bool {
         let mut command = self.command();
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(self.line[0]);
-        command
-            .args(&self.line[1..])
-            .envs(self.environment.iter().copied())
-            .current_dir(root());
+        command.args(&self.line[1..]).envs(self.environment.iter().copied()).current_dir(root());
         command
     }
 
     /// As one would type it.
     fn shown(&self) -> String {
-        let environment = self
-            .environment
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"));
+        let environment = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let line = self.line.iter().map(|word| match word.contains(' ') {
             true => format!("'{word}'"),
             false => (*word).to_owned(),

@@ -19,13 +19,7 @@ const STEPS: &[Step<'_>] = &[
         "warnings",
     ]),
     // Features are additive: the library must build with none.
-    Step::new(&[
-        "cargo",
-        "check",
-        "-p",
-        "lockkeeper",
-        "--no-default-features",
-    ]),
+    Step::new(&["cargo", "check", "-p", "lockkeeper", "--no-default-features"]),
     Step::new(&[
         "cargo",
         "doc",
@@ -37,14 +31,7 @@ const STEPS: &[Step<'_>] = &[
         "testkit",
     ])
     .environment(&[("RUSTDOCFLAGS", "-Dwarnings")]),
-    Step::new(&[
-        "cargo",
-        "test",
-        "--workspace",
-        "--all-features",
-        "--exclude",
-        "bench",
-    ]),
+    Step::new(&["cargo", "test", "--workspace", "--all-features", "--exclude", "bench"]),
 ];
 
 /// Installs what is missing and runs every step.
@@ -54,10 +41,6 @@ pub(crate) fn run() -> Outcome {
     install::component("rustfmt", &["cargo", "fmt", "--version"])?;
     install::component("clippy", &["cargo", "clippy", "--version"])?;
     STEPS.iter().try_for_each(Step::run)?;
-    println!(
-        "\n==> all {} steps passed in {:.0} s",
-        STEPS.len(),
-        start.elapsed().as_secs_f64()
-    );
+    println!("\n==> all {} steps passed in {:.0} s", STEPS.len(), start.elapsed().as_secs_f64());
     Ok(())
 }

@@ -46,12 +46,7 @@ impl<'a> Request<'a> {
         for (word, given) in words.iter_mut().zip(keys.iter().chain(rest)) {
             *word = given;
         }
-        Self {
-            script,
-            keys: keys.len(),
-            words,
-            length,
-        }
+        Self { script, keys: keys.len(), words, length }
     }
 
     /// Keys then arguments of a script, or a whole command.
@@ -90,11 +85,9 @@ impl Form {
     pub(crate) fn acquire<'a>(self, name: &'a Name, owner: &'a str) -> Request<'a> {
         match self {
             Self::Lock => Request::new(Some(LOCK_ACQUIRE), &[&name.key], &[owner, LEASE_MS, "1"]),
-            Self::Mutex => Request::new(
-                None,
-                &[],
-                &["SET", &name.key, owner, "NX", "GET", "PX", LEASE_MS],
-            ),
+            Self::Mutex => {
+                Request::new(None, &[], &["SET", &name.key, owner, "NX", "GET", "PX", LEASE_MS])
+            }
         }
     }
 

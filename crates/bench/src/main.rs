@@ -43,14 +43,9 @@ fn run(args: Args) -> Result<()> {
         println!("{}", args::HELP);
         return Ok(());
     }
-    let chosen: Vec<_> = ALL
-        .iter()
-        .filter(|workload| is_chosen(workload, &args))
-        .collect();
+    let chosen: Vec<_> = ALL.iter().filter(|workload| is_chosen(workload, &args)).collect();
     if args.list {
-        chosen
-            .iter()
-            .for_each(|workload| println!("{}", workload.name));
+        chosen.iter().for_each(|workload| println!("{}", workload.name));
         return Ok(());
     }
     if chosen.is_empty() {
@@ -66,43 +61,33 @@ fn run(args: Args) -> Result<()> {
         let (measured, others) = gauge
             .strangers(|| (workload.run)(&mut bench))
             .map_err(|error| format!("{}: {error}", workload.name))?;
-        if let Some(cores) = others.filter(|&cores| cores > QUIET) {
-            eprintln!(
-                "{}: not quiet, other processes used {cores:.1} cores",
-                workload.name
-            );
-        }
         println!("{}", report::markdown(&measured));
+        if let Some(cores) = others.filter(|&cores| cores > QUIET) {
+            println!("Not quiet: other processes used {cores:.1} cores meanwhile.\n");
+        }
         rows.extend(measured);
+        // Each time, so that a workload that fails does not take the others' results along.
+        if let Some(file) = &args.json {
+            std::fs::write(file, report::json(&rows))?;
+        }
     }
-    if let Some(file) = args.json {
-        std::fs::write(file, report::json(&rows))?;
-    }
+    println!("{}", report::LEGEND);
     Ok(())
 }
 
 fn is_chosen(workload: &Workload, args: &Args) -> bool {
-    args.only
-        .as_ref()
-        .is_none_or(|only| workload.name.contains(only.as_str()))
+    args.only.as_ref().is_none_or(|only| workload.name.contains(only.as_str()))
 }
 
 fn bench(server: &RedisServer, args: &Args) -> Result<Bench> {
     let address = ([127, 0, 0, 1], server.port()).into();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (rounds, slice) = if args.quick { (5, 200) } else { (9, 600) };
     let plan = Plan {
         rounds: args.rounds.unwrap_or(rounds),
         slice: Duration::from_millis(slice),
         quick: args.quick,
     };
-    Ok(Bench {
-        runtime,
-        address,
-        probe: Probe::connect(address)?,
-        plan,
-    })
+    Ok(Bench { runtime, address, probe: Probe::connect(address)?, plan })
 }

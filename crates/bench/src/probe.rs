@@ -60,27 +60,17 @@ impl Slice {
 impl Probe {
     /// Connects.
     pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
-        Ok(Self {
-            wire: Wire::connect(address)?,
-        })
+        Ok(Self { wire: Wire::connect(address)? })
     }
 
     /// Runs `work`, which returns how many operations it completed, between two readings of every
     /// counter.
     pub(crate) fn slice(&mut self, work: impl FnOnce() -> Result<u64>) -> Result<Slice> {
         let server = self.server()?;
-        let before = Totals {
-            client_cpu: client_cpu(),
-            at: Instant::now(),
-            ..server
-        };
+        let before = Totals { client_cpu: client_cpu(), at: Instant::now(), ..server };
         let ops = work()?;
         let (at, client_cpu) = (Instant::now(), client_cpu());
-        let after = Totals {
-            client_cpu,
-            at,
-            ..self.server()?
-        };
+        let after = Totals { client_cpu, at, ..self.server()? };
         Ok(Slice {
             ops,
             elapsed: after.at - before.at,
@@ -109,16 +99,12 @@ impl Probe {
         let (machine, before, start) = (machine_cpu(), ours()?, Instant::now());
         let result = work()?;
         let (elapsed, after) = (start.elapsed().as_secs_f64(), ours()?);
-        let others = machine_cpu()
-            .zip(machine)
-            .map(|(now, then)| now - then - (after - before));
+        let others = machine_cpu().zip(machine).map(|(now, then)| now - then - (after - before));
         Ok((result, others.map(|seconds| seconds.max(0.0) / elapsed)))
     }
 
     fn server(&mut self) -> Result<Totals> {
-        let reply = self
-            .wire
-            .call(&[b"INFO", b"stats", b"cpu", b"commandstats"])?;
+        let reply = self.wire.call(&[b"INFO", b"stats", b"cpu", b"commandstats"])?;
         let info = std::str::from_utf8(bulk(reply))?;
         Ok(Totals {
             calls: info.lines().filter_map(calls).sum(),
@@ -140,29 +126,16 @@ pub(crate) fn client_cpu() -> Duration {
 /// CPU seconds that everything on this machine has used, if the system says (Linux does).
 fn machine_cpu() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let ticks: Vec<f64> = stat
-        .lines()
-        .next()?
-        .split_whitespace()
-        .skip(1)
-        .flat_map(str::parse)
-        .collect();
+    let ticks: Vec<f64> =
+        stat.lines().next()?.split_whitespace().skip(1).flat_map(str::parse).collect();
     // user nice system idle iowait irq softirq steal; the kernel promises hundredths of a second.
-    let busy = [0, 1, 2, 5, 6, 7]
-        .iter()
-        .map(|&column| ticks.get(column).unwrap_or(&0.0));
+    let busy = [0, 1, 2, 5, 6, 7].iter().map(|&column| ticks.get(column).unwrap_or(&0.0));
     Some(busy.sum::<f64>() / 100.0)
 }
 
 fn field(info: &str, name: &str) -> f64 {
     info.lines()
-        .find_map(|line| {
-            line.strip_prefix(name)?
-                .strip_prefix(':')?
-                .trim()
-                .parse()
-                .ok()
-        })
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
         .unwrap_or(f64::NAN)
 }
 
@@ -181,10 +154,7 @@ mod tests {
 
     #[test]
     fn only_requests_are_counted() {
-        assert_eq!(
-            calls("cmdstat_evalsha:calls=17,usec=5,usec_per_call=1"),
-            Some(17.0)
-        );
+        assert_eq!(calls("cmdstat_evalsha:calls=17,usec=5,usec_per_call=1"), Some(17.0));
         assert_eq!(calls("cmdstat_client|setinfo:calls=2,usec=5"), Some(2.0));
         assert_eq!(calls("cmdstat_hset:calls=17,usec=5"), None);
         assert_eq!(calls("cmdstat_info:calls=17,usec=5"), None);

@@ -47,18 +47,12 @@ pub(crate) struct Aim {
 impl Aim {
     /// `got` must be `bound` or more.
     pub(crate) fn at_least(what: &str, got: f64, bound: f64) -> Self {
-        Self {
-            text: format!("{what} {} ≥ {}", short(got), plain(bound)),
-            met: got >= bound,
-        }
+        Self { text: format!("{what} {} ≥ {}", short(got), plain(bound)), met: got >= bound }
     }
 
     /// `got` must be `bound` or less.
     pub(crate) fn at_most(what: &str, got: f64, bound: f64) -> Self {
-        Self {
-            text: format!("{what} {} ≤ {}", short(got), plain(bound)),
-            met: got <= bound,
-        }
+        Self { text: format!("{what} {} ≤ {}", short(got), plain(bound)), met: got <= bound }
     }
 }
 
@@ -75,11 +69,7 @@ impl Row {
             median,
             unit,
             values: values.to_vec(),
-            spread: if median == 0.0 {
-                0.0
-            } else {
-                (largest - smallest) / median.abs()
-            },
+            spread: if median == 0.0 { 0.0 } else { (largest - smallest) / median.abs() },
             calls: None,
             client_cpu: None,
             batch: None,
@@ -103,10 +93,7 @@ impl Row {
     /// With what the slices say an operation cost.
     pub(crate) fn costing(self, slices: &[Slice]) -> Self {
         let per_op = |of: fn(&Slice) -> f64| -> Vec<f64> {
-            slices
-                .iter()
-                .map(|slice| of(slice) * 1e6 / slice.ops as f64)
-                .collect()
+            slices.iter().map(|slice| of(slice) * 1e6 / slice.ops as f64).collect()
         };
         let total = |of: fn(&Slice) -> f64| slices.iter().map(of).sum::<f64>();
         let calls = total(|slice| slice.calls);
@@ -126,10 +113,7 @@ impl Row {
 
     /// Which is asked for this.
     pub(crate) fn aiming(self, aims: impl Into<Vec<Aim>>) -> Self {
-        Self {
-            aims: aims.into(),
-            ..self
-        }
+        Self { aims: aims.into(), ..self }
     }
 
     /// This row's result over another's: the median of the ratios within each round. A slow minute
@@ -171,6 +155,13 @@ const HEADER: [&str; 11] = [
     "server µs/op",
 ];
 
+/// What the columns mean, to stand below the tables.
+pub(crate) const LEGEND: &str = "\
+median and spread ((largest − smallest) / median) of the rounds; ratio: median of the ratios within \
+each round, so it need not be the ratio of two medians; calls: requests to the server, those inside \
+scripts not counted; calls/read: how many the server found per read of a socket; µs: CPU time of \
+this process and of the server. A difference below the spread, or below 10 %, is not a result.";
+
 /// The table, ready for a README; the last column only if some row has an aim.
 pub(crate) fn markdown(rows: &[Row]) -> String {
     let aims = rows.iter().any(|row| !row.aims.is_empty());
@@ -186,11 +177,8 @@ pub(crate) fn markdown(rows: &[Row]) -> String {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let number = |value: Option<f64>| {
-        value
-            .filter(|value| value.is_finite())
-            .map_or("–".into(), short)
-    };
+    let number =
+        |value: Option<f64>| value.filter(|value| value.is_finite()).map_or("–".into(), short);
     vec![
         row.workload.clone(),
         row.contender.clone(),
@@ -198,9 +186,7 @@ fn cells(row: &Row) -> Vec<String> {
         short(row.median),
         row.unit.into(),
         format!("{:.0} %", row.spread * 100.0),
-        row.ratio
-            .as_ref()
-            .map_or("–".into(), |(ratio, to)| format!("{ratio:.2} × {to}")),
+        row.ratio.as_ref().map_or("–".into(), |(ratio, to)| format!("{ratio:.2} × {to}")),
         row.calls.map_or("–".into(), |calls| format!("{calls:.3}")),
         number(row.batch),
         number(row.client_cpu),
@@ -209,21 +195,13 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 fn aims_cell(aims: &[Aim]) -> String {
-    let said = aims
-        .iter()
-        .map(|aim| format!("{} {}", aim.text, if aim.met { "✓" } else { "✗" }));
+    let said = aims.iter().map(|aim| format!("{} {}", aim.text, if aim.met { "✓" } else { "✗" }));
     said.collect::<Vec<_>>().join("; ")
 }
 
 fn aligned(lines: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..lines[0].len())
-        .map(|column| {
-            lines
-                .iter()
-                .map(|line| line[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
+        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
         .collect();
     let mut out = String::new();
     for (number, line) in lines.iter().enumerate() {
@@ -263,11 +241,7 @@ fn short(value: f64) -> String {
 
 /// A bound as it was written down.
 fn plain(value: f64) -> String {
-    if value >= 1000.0 {
-        short(value)
-    } else {
-        value.to_string()
-    }
+    if value >= 1000.0 { short(value) } else { value.to_string() }
 }
 
 /// The rows as BENCH.md defines them; what a row does not have is `null`.
@@ -293,9 +267,7 @@ fn json_row(row: &Row) -> String {
 
 /// JSON has no NaN.
 fn json_number(value: Option<f64>) -> String {
-    value
-        .filter(|value| value.is_finite())
-        .map_or("null".into(), |value| format!("{value:.4}"))
+    value.filter(|value| value.is_finite()).map_or("null".into(), |value| format!("{value:.4}"))
 }
 
 fn json_text(text: &str) -> String {

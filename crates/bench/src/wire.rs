@@ -24,12 +24,7 @@ impl Wire {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
-        Ok(Self {
-            stream,
-            buffer: vec![0; 256 * 1024],
-            start: 0,
-            end: 0,
-        })
+        Ok(Self { stream, buffer: vec![0; 256 * 1024], start: 0, end: 0 })
     }
 
     /// Writes already encoded commands in one go.
@@ -147,10 +142,7 @@ mod tests {
             b"*2\r\n:1\r\n*1\r\n$0\r\n\r\n",
         ] {
             assert_eq!(reply_length(whole), Some(whole.len()));
-            assert_eq!(
-                reply_length(&[whole, b":9\r\n"].concat()),
-                Some(whole.len())
-            );
+            assert_eq!(reply_length(&[whole, b":9\r\n"].concat()), Some(whole.len()));
             for cut in 0..whole.len() {
                 assert_eq!(reply_length(&whole[..cut]), None, "{whole:?} cut at {cut}");
             }

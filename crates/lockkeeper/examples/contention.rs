@@ -13,17 +13,10 @@ const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory:contention".to_owned());
-    let story = Story {
-        start: Instant::now(),
-    };
+    let url = std::env::args().nth(1).unwrap_or_else(|| "memory:contention".to_owned());
+    let story = Story { start: Instant::now() };
 
-    story.tell(
-        "—",
-        "three workers want to write the report; one at a time may",
-    );
+    story.tell("—", "three workers want to write the report; one at a time may");
     let mut workers = tokio::task::JoinSet::new();
     for name in ["ann", "bob", "cid"] {
         // Each its own client, as if each were a process of its own.
@@ -69,9 +62,6 @@ struct Story {
 
 impl Story {
     fn tell(self, who: &str, what: &str) {
-        println!(
-            "{:>5.2} s  {who:<3}  {what}",
-            self.start.elapsed().as_secs_f32()
-        );
+        println!("{:>5.2} s  {who:<3}  {what}", self.start.elapsed().as_secs_f32());
     }
 }

@@ -23,26 +23,12 @@ pub(crate) struct Certificates {
 impl Certificates {
     pub(crate) fn create(directory: &Path) -> Self {
         let authority = authority();
-        let (server_certificate, server_key) = leaf(
-            directory,
-            &authority,
-            "server",
-            ExtendedKeyUsagePurpose::ServerAuth,
-        );
-        let (client_certificate, client_key) = leaf(
-            directory,
-            &authority,
-            "client",
-            ExtendedKeyUsagePurpose::ClientAuth,
-        );
+        let (server_certificate, server_key) =
+            leaf(directory, &authority, "server", ExtendedKeyUsagePurpose::ServerAuth);
+        let (client_certificate, client_key) =
+            leaf(directory, &authority, "client", ExtendedKeyUsagePurpose::ClientAuth);
         let ca = write(directory, "ca.crt", &authority.pem());
-        Self {
-            ca,
-            server_certificate,
-            server_key,
-            client_certificate,
-            client_key,
-        }
+        Self { ca, server_certificate, server_key, client_certificate, client_key }
     }
 }
 
@@ -51,9 +37,7 @@ fn authority() -> Authority {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     // Issuer and subject must differ, else OpenSSL takes a leaf for a self-signed certificate.
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "testkit CA");
+    params.distinguished_name.push(DnType::CommonName, "testkit CA");
     Authority::self_signed(params, key()).expect("a CA certificate can be signed")
 }
 
@@ -65,14 +49,10 @@ fn leaf(
 ) -> (PathBuf, PathBuf) {
     let hosts = ["127.0.0.1".to_owned(), "localhost".to_owned()];
     let mut params = CertificateParams::new(hosts).expect("the host names are valid");
-    params
-        .distinguished_name
-        .push(DnType::CommonName, format!("testkit {name}"));
+    params.distinguished_name.push(DnType::CommonName, format!("testkit {name}"));
     params.extended_key_usages = vec![usage];
     let key = key();
-    let certificate = params
-        .signed_by(&key, authority)
-        .expect("a certificate can be signed");
+    let certificate = params.signed_by(&key, authority).expect("a certificate can be signed");
     (
         write(directory, &format!("{name}.crt"), &certificate.pem()),
         write(directory, &format!("{name}.key"), &key.serialize_pem()),

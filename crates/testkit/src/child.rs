@@ -52,16 +52,8 @@ impl ChildProcess {
         let mut process = Process::spawn(&mut command, None)
             .unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
         let input = process.child_mut().stdin.take();
-        let output = process
-            .child_mut()
-            .stdout
-            .take()
-            .expect("its output is piped");
-        Self {
-            process,
-            input,
-            lines: read_lines(output),
-        }
+        let output = process.child_mut().stdout.take().expect("its output is piped");
+        Self { process, input, lines: read_lines(output) }
     }
 
     /// The process id.
@@ -97,13 +89,8 @@ impl ChildProcess {
     ///
     /// If it does not take it any more.
     pub fn write_line(&mut self, line: &str) {
-        let input = self
-            .input
-            .as_mut()
-            .expect("its standard input has been closed");
-        writeln!(input, "{line}")
-            .and_then(|()| input.flush())
-            .expect("the child reads its input");
+        let input = self.input.as_mut().expect("its standard input has been closed");
+        writeln!(input, "{line}").and_then(|()| input.flush()).expect("the child reads its input");
     }
 
     /// Closes its standard input.
@@ -151,16 +138,9 @@ impl ChildProcess {
 pub fn example_path(name: &str) -> PathBuf {
     // target/<profile>/deps/<test> → target/<profile>/examples/<name>
     let test = env::current_exe().expect("the path of this binary is known");
-    let profile = test
-        .ancestors()
-        .nth(2)
-        .expect("a test binary lies in target/<profile>/deps");
+    let profile = test.ancestors().nth(2).expect("a test binary lies in target/<profile>/deps");
     let path = profile.join("examples").join(name);
-    assert!(
-        path.exists(),
-        "{} is missing: cargo build --example {name}",
-        path.display()
-    );
+    assert!(path.exists(), "{} is missing: cargo build --example {name}", path.display());
     path
 }
 

@@ -21,10 +21,7 @@ pub struct Cli {
 impl Cli {
     /// Connects and, where there is a password, authenticates.
     pub(crate) fn connect(socket: &Path, password: Option<&str>) -> io::Result<Self> {
-        let mut cli = Self {
-            stream: UnixStream::connect(socket)?,
-            buffer: Vec::new(),
-        };
+        let mut cli = Self { stream: UnixStream::connect(socket)?, buffer: Vec::new() };
         if let Some(password) = password {
             match cli.request(&["AUTH", password])? {
                 Reply::Error(text) => return Err(io::Error::other(text)),
@@ -41,8 +38,7 @@ impl Cli {
     /// If the connection breaks, or there is no reply within ten seconds.
     #[track_caller]
     pub fn cmd(&mut self, args: &[impl AsRef<[u8]>]) -> Reply {
-        self.request(args)
-            .unwrap_or_else(|error| panic!("{}: {error}", shown(args)))
+        self.request(args).unwrap_or_else(|error| panic!("{}: {error}", shown(args)))
     }
 
     /// Subscribes and returns once the server has confirmed every channel.
@@ -56,9 +52,7 @@ impl Cli {
         args.extend(channels.iter().map(AsRef::as_ref));
         self.cmd(&args).ok();
         for _ in 1..channels.len() {
-            self.receive(REPLY_LIMIT)
-                .expect("every channel is confirmed")
-                .ok();
+            self.receive(REPLY_LIMIT).expect("every channel is confirmed").ok();
         }
     }
 
@@ -100,9 +94,7 @@ impl Cli {
 
     fn fill(&mut self, deadline: Instant) -> io::Result<()> {
         // A zero timeout would mean none at all.
-        let left = deadline
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1));
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         self.stream.set_read_timeout(Some(left))?;
         let mut chunk = [0; 16 * 1024];
         match self.stream.read(&mut chunk) {
@@ -112,10 +104,9 @@ impl Cli {
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(io::Error::new(
-                ErrorKind::TimedOut,
-                "no reply in time: is the server paused?",
-            )),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Err(io::Error::new(ErrorKind::TimedOut, "no reply in time: is the server paused?"))
+            }
             Err(error) => Err(error),
         }
     }
@@ -132,9 +123,6 @@ fn encode(args: &[impl AsRef<[u8]>]) -> Vec<u8> {
 }
 
 fn shown(args: &[impl AsRef<[u8]>]) -> String {
-    let words: Vec<_> = args
-        .iter()
-        .map(|arg| String::from_utf8_lossy(arg.as_ref()))
-        .collect();
+    let words: Vec<_> = args.iter().map(|arg| String::from_utf8_lossy(arg.as_ref())).collect();
     words.join(" ")
 }

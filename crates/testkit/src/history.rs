@@ -39,13 +39,8 @@ enum Kind {
 impl History {
     /// An empty history.
     pub fn new() -> Self {
-        let shared = Shared {
-            start: Instant::now(),
-            events: Mutex::default(),
-        };
-        Self {
-            shared: Arc::new(shared),
-        }
+        let shared = Shared { start: Instant::now(), events: Mutex::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// `holder` has obtained `lock`; a holder that has it already holds it once more.
@@ -85,11 +80,7 @@ impl History {
                 violations.push(format!("{at:?} {}: {violation}", event.lock));
             }
         }
-        if violations.is_empty() {
-            Ok(())
-        } else {
-            Err(violations.join("\n"))
-        }
+        if violations.is_empty() { Ok(()) } else { Err(violations.join("\n")) }
     }
 
     /// [`check`](Self::check) for the end of a test.
@@ -106,26 +97,13 @@ impl History {
 
     fn record(&self, lock: &str, holder: &str, kind: Kind) {
         let (lock, holder) = (lock.to_owned(), holder.to_owned());
-        let mut events = self
-            .shared
-            .events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.shared.events.lock().unwrap_or_else(PoisonError::into_inner);
         // The clock is read under the mutex: times are in the order of the events.
-        events.push(Event {
-            at: Instant::now(),
-            lock,
-            holder,
-            kind,
-        });
+        events.push(Event { at: Instant::now(), lock, holder, kind });
     }
 
     fn events(&self) -> Vec<Event> {
-        self.shared
-            .events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.shared.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -166,9 +144,8 @@ impl LockState {
 
     fn grant(&mut self, holder: &str, token: Option<u64>) -> Vec<String> {
         let others = self.holds.keys().filter(|other| *other != holder);
-        let mut violations: Vec<String> = others
-            .map(|other| format!("granted to {holder} while {other} held it"))
-            .collect();
+        let mut violations: Vec<String> =
+            others.map(|other| format!("granted to {holder} while {other} held it")).collect();
         violations.extend(token.and_then(|token| self.token(holder, token)));
         self.losers.retain(|loser| loser != holder);
         *self.holds.entry(holder.to_owned()).or_default() += 1;
@@ -178,17 +155,11 @@ impl LockState {
     /// A token must be greater than the one before; a re-entry may repeat its own hold's.
     fn token(&mut self, holder: &str, value: u64) -> Option<String> {
         let reentry = self.holds.contains_key(holder);
-        let token = Token {
-            value,
-            holder: holder.to_owned(),
-        };
+        let token = Token { value, holder: holder.to_owned() };
         let before = self.newest.replace(token)?;
         let repeated = reentry && before.holder == holder && before.value == value;
         (value <= before.value && !repeated).then(|| {
-            format!(
-                "token {value} of {holder} after {} of {}",
-                before.value, before.holder
-            )
+            format!("token {value} of {holder} after {} of {}", before.value, before.holder)
         })
     }
 

@@ -46,9 +46,7 @@ impl Process {
 
     /// How it ended, if it has.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
-        self.child
-            .try_wait()
-            .expect("the state of a child of ours is readable")
+        self.child.try_wait().expect("the state of a child of ours is readable")
     }
 
     /// SIGSTOP; returns when the process has stopped (or ended).

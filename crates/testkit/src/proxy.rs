@@ -80,21 +80,10 @@ impl FaultProxy {
         let handle = runtime.handle().clone();
         let state = Shared::new(channel::Sender::new(State::default()));
         let (stop, stopped) = oneshot::channel();
-        let tasks = Tasks {
-            state: state.clone(),
-            upstream_port,
-            listener,
-            stopped,
-        };
+        let tasks = Tasks { state: state.clone(), upstream_port, listener, stopped };
         let thread = thread::Builder::new().name("fault-proxy".to_owned());
         let thread = Some(thread.spawn(move || tasks.run(runtime))?);
-        Ok(Self {
-            port,
-            state,
-            handle,
-            stop: Some(stop),
-            thread,
-        })
+        Ok(Self { port, state, handle, stop: Some(stop), thread })
     }
 
     /// The port it listens on.
@@ -162,11 +151,7 @@ impl FaultProxy {
 
     /// Whether the client has sent a `SUBSCRIBE` (or `PSUBSCRIBE`, …) on this connection.
     pub fn is_subscriber(&self, id: ConnId) -> bool {
-        self.state
-            .borrow()
-            .connections
-            .get(&id)
-            .is_some_and(|connection| connection.subscriber)
+        self.state.borrow().connections.get(&id).is_some_and(|connection| connection.subscriber)
     }
 
     /// The open connections that [subscribe](Self::is_subscriber), in the order of acceptance.
@@ -236,10 +221,7 @@ impl FaultProxy {
     ///
     /// If there are not that many within twenty seconds.
     pub async fn wait_for_connections(&self, count: usize) {
-        self.wait_for(format!("{count} connections"), move |state| {
-            state.accepted >= count
-        })
-        .await;
+        self.wait_for(format!("{count} connections"), move |state| state.accepted >= count).await;
     }
 
     /// Resolves when at least `count` connections have been [refused](Self::refused) in all.
@@ -248,10 +230,7 @@ impl FaultProxy {
     ///
     /// If there are not that many within twenty seconds.
     pub async fn wait_for_refusals(&self, count: usize) {
-        self.wait_for(format!("{count} refusals"), move |state| {
-            state.refused >= count
-        })
-        .await;
+        self.wait_for(format!("{count} refusals"), move |state| state.refused >= count).await;
     }
 
     /// Resolves when at least `count` pieces of replies have been
@@ -262,8 +241,7 @@ impl FaultProxy {
     /// If there are not that many within twenty seconds.
     pub async fn wait_for_swallowed_replies(&self, count: usize) {
         let enough = move |state: &State| state.swallowed_replies >= count;
-        self.wait_for(format!("{count} swallowed replies"), enough)
-            .await;
+        self.wait_for(format!("{count} swallowed replies"), enough).await;
     }
 
     /// Resolves when an open connection [subscribes](Self::is_subscriber); the newest such one.
@@ -272,14 +250,8 @@ impl FaultProxy {
     ///
     /// If there is none within twenty seconds.
     pub async fn wait_for_subscriber(&self) -> ConnId {
-        self.wait_for("a subscriber".to_owned(), |state| {
-            !state.subscribers().is_empty()
-        })
-        .await;
-        *self
-            .subscribers()
-            .last()
-            .expect("the subscriber is still connected")
+        self.wait_for("a subscriber".to_owned(), |state| !state.subscribers().is_empty()).await;
+        *self.subscribers().last().expect("the subscriber is still connected")
     }
 
     /// Resolves when a connection has ended, on both sides.

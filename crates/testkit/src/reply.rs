@@ -27,10 +27,9 @@ impl Reply {
     pub fn int(&self) -> i64 {
         match self {
             Self::Int(value) => *value,
-            Self::Bulk(_) | Self::Status(_) => self
-                .text()
-                .parse()
-                .unwrap_or_else(|_| panic!("expected an integer, got {self:?}")),
+            Self::Bulk(_) | Self::Status(_) => {
+                self.text().parse().unwrap_or_else(|_| panic!("expected an integer, got {self:?}"))
+            }
             _ => panic!("expected an integer, got {self:?}"),
         }
     }
@@ -133,8 +132,7 @@ fn parse_array(bytes: &[u8], body: usize, count: i64) -> Option<(Reply, usize)> 
 }
 
 fn number(line: &str) -> i64 {
-    line.parse()
-        .unwrap_or_else(|_| panic!("not a number in a RESP2 header: {line:?}"))
+    line.parse().unwrap_or_else(|_| panic!("not a number in a RESP2 header: {line:?}"))
 }
 
 #[cfg(test)]

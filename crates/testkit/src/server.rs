@@ -70,10 +70,7 @@ impl RedisServer {
     ///
     /// If the server listens on a Unix socket only.
     pub fn port(&self) -> u16 {
-        self.site
-            .port
-            .number()
-            .expect("a server started with unix_socket() has no TCP port")
+        self.site.port.number().expect("a server started with unix_socket() has no TCP port")
     }
 
     /// The process id.
@@ -148,12 +145,8 @@ impl RedisServer {
         let Some(stats) = field(info.text(), &format!("cmdstat_{command}")) else {
             return 0;
         };
-        let calls = stats
-            .split(',')
-            .find_map(|pair| pair.strip_prefix("calls="));
-        calls
-            .and_then(|calls| calls.parse().ok())
-            .expect("commandstats counts calls")
+        let calls = stats.split(',').find_map(|pair| pair.strip_prefix("calls="));
+        calls.and_then(|calls| calls.parse().ok()).expect("commandstats counts calls")
     }
 
     /// One field of `INFO section`.
@@ -190,10 +183,7 @@ impl RedisServer {
     }
 
     fn certificates(&self) -> &Certificates {
-        self.site
-            .certificates
-            .as_ref()
-            .expect("only a server started with tls() has certificates")
+        self.site.certificates.as_ref().expect("only a server started with tls() has certificates")
     }
 
     fn address(&self, credentials: &str) -> String {
@@ -220,8 +210,7 @@ fn read(path: &std::path::Path) -> Vec<u8> {
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 fn percent_encoded(text: &str) -> String {
@@ -236,8 +225,5 @@ fn percent_encoded(text: &str) -> String {
 
 fn temporary_directory() -> TempDir {
     let mut builder = tempfile::Builder::new();
-    builder
-        .prefix("testkit-redis-")
-        .tempdir()
-        .expect("a temporary directory can be created")
+    builder.prefix("testkit-redis-").tempdir().expect("a temporary directory can be created")
 }

@@ -38,16 +38,8 @@ impl Driver {
         let (acquire, release) = form.scripts();
         let acquire = acquire.map(|script| Arc::new(Script::new(script)));
         let release = Arc::new(Script::new(release));
-        let user = User {
-            connection,
-            form,
-            acquire,
-            release,
-        };
-        Ok(Self {
-            runtime: runtime.clone(),
-            user,
-        })
+        let user = User { connection, form, acquire, release };
+        Ok(Self { runtime: runtime.clone(), user })
     }
 }
 
@@ -57,9 +49,7 @@ impl Contender for Driver {
     }
 
     fn run(&mut self, tasks: usize, time: Duration) -> Result<u64> {
-        drive(&self.runtime, tasks, time, |task, stop| {
-            self.user.clone().pairs(task, stop)
-        })
+        drive(&self.runtime, tasks, time, |task, stop| self.user.clone().pairs(task, stop))
     }
 }
 
@@ -92,11 +82,7 @@ impl User {
         };
         let (keys, arguments) = words.split_at(request.keys);
         let mut call = script.prepare_invoke();
-        Ok(call
-            .key(keys)
-            .arg(arguments)
-            .invoke_async(&mut self.connection)
-            .await?)
+        Ok(call.key(keys).arg(arguments).invoke_async(&mut self.connection).await?)
     }
 }
 

@@ -38,22 +38,14 @@ impl Keeper {
     /// Connects.
     pub(crate) fn connect(runtime: &Handle, url: &str, form: Form) -> Result<Self> {
         let client = runtime.block_on(Client::connect(url))?;
-        Ok(Self {
-            runtime: runtime.clone(),
-            client,
-            form,
-        })
+        Ok(Self { runtime: runtime.clone(), client, form })
     }
 
     /// On the embedded store.
     pub(crate) fn memory(runtime: &Handle, form: Form) -> Self {
         // The client's tasks go to the runtime it is made in.
         let _entered = runtime.enter();
-        Self {
-            runtime: runtime.clone(),
-            client: Client::memory(),
-            form,
-        }
+        Self { runtime: runtime.clone(), client: Client::memory(), form }
     }
 
     /// Lets `tasks` tasks fight for one name; measures only the middle, when all of them are there:

@@ -43,12 +43,7 @@ struct Wave {
 impl Raw {
     /// Connects and loads the scripts.
     pub(crate) fn connect(address: SocketAddr, form: Form) -> Result<Self> {
-        Ok(Self {
-            wire: Wire::connect(address)?,
-            form,
-            tasks: Vec::new(),
-            out: Vec::new(),
-        })
+        Ok(Self { wire: Wire::connect(address)?, form, tasks: Vec::new(), out: Vec::new() })
     }
 
     fn grow(&mut self, tasks: usize) -> Result<()> {
@@ -60,11 +55,7 @@ impl Raw {
             let release = encoded(&mut self.wire, self.form.release(&name, &owner))?;
             let digits = [position(&acquire, &owner)?, position(&release, &owner)?]
                 .map(|start| start + owner.len() - DIGITS);
-            self.tasks.push(Task {
-                acquire,
-                release,
-                digits,
-            });
+            self.tasks.push(Task { acquire, release, digits });
         }
         Ok(())
     }
@@ -72,11 +63,7 @@ impl Raw {
     fn send(&mut self, wave: &Wave) -> Result<()> {
         self.out.clear();
         for task in &mut self.tasks[wave.tasks.clone()] {
-            self.out.extend_from_slice(if wave.holds {
-                &task.release
-            } else {
-                &task.acquire
-            });
+            self.out.extend_from_slice(if wave.holds { &task.release } else { &task.acquire });
             if wave.holds {
                 task.renew_owner();
             }
@@ -87,11 +74,7 @@ impl Raw {
     fn receive(&mut self, wave: &mut Wave) -> Result<()> {
         for _ in wave.tasks.clone() {
             let reply = self.wire.reply()?;
-            let as_expected = if wave.holds {
-                released(reply)
-            } else {
-                granted(reply)
-            };
+            let as_expected = if wave.holds { released(reply) } else { granted(reply) };
             if !as_expected {
                 return Err(format!("unexpected: {}", String::from_utf8_lossy(reply)).into());
             }
@@ -113,10 +96,7 @@ impl Contender for Raw {
         let mut waves: Vec<_> = [0..half, half..tasks]
             .into_iter()
             .filter(|tasks| !tasks.is_empty())
-            .map(|tasks| Wave {
-                tasks,
-                holds: false,
-            })
+            .map(|tasks| Wave { tasks, holds: false })
             .collect();
         for wave in &waves {
             self.send(wave)?;
@@ -141,9 +121,7 @@ impl Contender for Raw {
 impl Task {
     /// Adds one to the digits of both commands.
     fn renew_owner(&mut self) {
-        for (command, start) in [&mut self.acquire, &mut self.release]
-            .into_iter()
-            .zip(self.digits)
+        for (command, start) in [&mut self.acquire, &mut self.release].into_iter().zip(self.digits)
         {
             for digit in command[start..start + DIGITS].iter_mut().rev() {
                 if *digit != b'9' {
@@ -161,18 +139,13 @@ pub(crate) fn encoded(wire: &mut Wire, request: Request<'_>) -> Result<Vec<u8>> 
     let loaded = request.script.map(|script| wire.load(script)).transpose()?;
     let keys = request.keys.to_string();
     let call = loaded.iter().flat_map(|hash| ["EVALSHA", hash, &keys]);
-    let words: Vec<_> = call
-        .chain(request.words().iter().copied())
-        .map(str::as_bytes)
-        .collect();
+    let words: Vec<_> = call.chain(request.words().iter().copied()).map(str::as_bytes).collect();
     let mut out = Vec::new();
     encode(&mut out, &words);
     Ok(out)
 }
 
 fn position(command: &[u8], owner: &str) -> Result<usize> {
-    let found = command
-        .windows(owner.len())
-        .position(|window| window == owner.as_bytes());
+    let found = command.windows(owner.len()).position(|window| window == owner.as_bytes());
     found.ok_or_else(|| "a request without its owner id".into())
 }

@@ -16,14 +16,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     let rows = rows.into_iter().map(|row| {
         let aim = Aim::at_least("pairs/s", row.median, 1_000_000.0);
         // No server: nothing to count, and neither lock is the other's reference.
-        Row {
-            ratio: None,
-            calls: None,
-            batch: None,
-            server_cpu: None,
-            ..row
-        }
-        .aiming([aim])
+        Row { ratio: None, calls: None, batch: None, server_cpu: None, ..row }.aiming([aim])
     });
     Ok(rows.collect())
 }

@@ -21,23 +21,14 @@ pub(super) fn names(bench: &mut Bench) -> Result<Vec<Row>> {
     let runtime = bench.runtime.handle().clone();
     let keeper = Keeper::connect(&runtime, &bench.url(), Form::Lock)?;
     let client = keeper.client().clone();
-    let mut contenders: Vec<Box<dyn Contender>> = vec![
-        Box::new(Raw::connect(bench.address, Form::Lock)?),
-        Box::new(keeper),
-    ];
-    let sizes: &[usize] = if bench.plan.quick {
-        &[1, 1_000, 100_000]
-    } else {
-        &[1, 1_000, 100_000, 1_000_000]
-    };
+    let mut contenders: Vec<Box<dyn Contender>> =
+        vec![Box::new(Raw::connect(bench.address, Form::Lock)?), Box::new(keeper)];
+    let sizes: &[usize] =
+        if bench.plan.quick { &[1, 1_000, 100_000] } else { &[1, 1_000, 100_000, 1_000_000] };
     let (mut guards, mut rows) = (Vec::new(), Vec::new());
     for &size in sizes {
         guards.extend(runtime.block_on(hold(&client, guards.len()..size))?);
-        rows.extend(bench.pairs(
-            &format!("growth: {size} names held"),
-            &mut contenders,
-            TASKS,
-        )?);
+        rows.extend(bench.pairs(&format!("growth: {size} names held"), &mut contenders, TASKS)?);
     }
     runtime.block_on(free(guards))?;
     let first = rows[1].clone();

@@ -34,11 +34,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<Vec<Row>> {
                 row.aiming([aim])
             }
             // Its hand-over script calls SET, which is also a request: the two cannot be told apart.
-            Form::Mutex => Row {
-                calls: None,
-                batch: None,
-                ..row
-            },
+            Form::Mutex => Row { calls: None, batch: None, ..row },
         });
     }
     Ok(rows)

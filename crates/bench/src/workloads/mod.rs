@@ -61,11 +61,7 @@ impl Bench {
         }
         for round in 0..self.plan.rounds {
             for step in 0..contenders {
-                let contender = if round % 2 == 0 {
-                    step
-                } else {
-                    contenders - 1 - step
-                };
+                let contender = if round % 2 == 0 { step } else { contenders - 1 - step };
                 results[contender].push(turn(&mut self.probe, contender, self.plan.slice)?);
             }
         }
@@ -87,10 +83,7 @@ impl Bench {
         });
         let rows: Vec<_> = rows.collect();
         let reference = rows[0].clone();
-        Ok(rows
-            .into_iter()
-            .map(|row| row.against(&reference))
-            .collect())
+        Ok(rows.into_iter().map(|row| row.against(&reference)).collect())
     }
 }
 
@@ -104,40 +97,13 @@ pub(crate) struct Workload {
 
 /// All of them, in the order they run.
 pub(crate) const ALL: &[Workload] = &[
-    Workload {
-        name: "lock uncontended",
-        run: uncontended::lock,
-    },
-    Workload {
-        name: "mutex uncontended",
-        run: uncontended::mutex,
-    },
-    Workload {
-        name: "hot lock",
-        run: hot::run,
-    },
-    Workload {
-        name: "wake-up",
-        run: wake::run,
-    },
-    Workload {
-        name: "memory store",
-        run: embedded::run,
-    },
-    Workload {
-        name: "memory",
-        run: memory::run,
-    },
-    Workload {
-        name: "watchdog",
-        run: watchdog::run,
-    },
-    Workload {
-        name: "growth: waiters",
-        run: growth::waiters,
-    },
-    Workload {
-        name: "growth: names",
-        run: growth::names,
-    },
+    Workload { name: "lock uncontended", run: uncontended::lock },
+    Workload { name: "mutex uncontended", run: uncontended::mutex },
+    Workload { name: "hot lock", run: hot::run },
+    Workload { name: "wake-up", run: wake::run },
+    Workload { name: "memory store", run: embedded::run },
+    Workload { name: "memory", run: memory::run },
+    Workload { name: "watchdog", run: watchdog::run },
+    Workload { name: "growth: waiters", run: growth::waiters },
+    Workload { name: "growth: names", run: growth::names },
 ];

@@ -41,11 +41,7 @@ fn run(bench: &mut Bench, form: Form) -> Result<Vec<Row>> {
 /// What BENCH.md asks. The `Mutex` is to be compared with rslock, which is not here yet, and until
 /// then with the driver.
 fn aims(form: Form, keeper: &Row, ceiling: &Row, driver: &Row) -> Vec<Aim> {
-    let mut aims = vec![Aim::at_most(
-        "calls",
-        keeper.calls.unwrap_or(f64::NAN),
-        2.01,
-    )];
+    let mut aims = vec![Aim::at_most("calls", keeper.calls.unwrap_or(f64::NAN), 2.01)];
     match (form, keeper.workers) {
         (Form::Lock, 1) => aims.push(Aim::at_least("ceiling", keeper.over(ceiling), 0.95)),
         (Form::Lock, 64 | 1024) => {
@@ -55,11 +51,7 @@ fn aims(form: Form, keeper: &Row, ceiling: &Row, driver: &Row) -> Vec<Aim> {
         _ => {}
     }
     if keeper.workers == 64 {
-        aims.push(Aim::at_most(
-            "client µs",
-            keeper.client_cpu.unwrap_or(f64::NAN),
-            5.0,
-        ));
+        aims.push(Aim::at_most("client µs", keeper.client_cpu.unwrap_or(f64::NAN), 5.0));
     }
     aims
 }

@@ -34,15 +34,10 @@ pub(super) fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.runtime.block_on(free(guards))?;
 
     let per_second = |of: fn(&Slice) -> f64| -> Vec<f64> {
-        slices
-            .iter()
-            .map(|slice| of(slice) / slice.elapsed.as_secs_f64())
-            .collect()
+        slices.iter().map(|slice| of(slice) / slice.elapsed.as_secs_f64()).collect()
     };
     let share = per_second(|slice| slice.client_cpu * 100.0);
-    let share = Row::of("watchdog", KEEPER, "% of a core", &share)
-        .by(HELD)
-        .costing(&slices);
+    let share = Row::of("watchdog", KEEPER, "% of a core", &share).by(HELD).costing(&slices);
     let aim = Aim::at_most("% of a core", share.median, 2.0);
     let calls = per_second(|slice| slice.calls);
     let calls = Row::of("watchdog: requests", KEEPER, "calls/s", &calls).by(HELD);

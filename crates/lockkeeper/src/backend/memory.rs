@@ -6,19 +6,20 @@ use std::collections::HashMap;
 use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use tokio::time::Instant;
+
 use super::model::{State, Wake};
 use super::wake::Hub;
 use super::{
     Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Release, Released,
     Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
-use crate::engine::Clock;
 
 /// An embedded store. Clients that share it share its locks.
 #[derive(Debug)]
 pub struct Memory {
     state: Mutex<State>,
-    clock: Clock,
+    started: Instant,
     hub: Hub,
 }
 
@@ -26,7 +27,7 @@ impl Memory {
     /// A store of its own.
     pub fn new() -> Arc<Self> {
         let hub = Hub::new(|_, _| {});
-        Arc::new(Self { state: Mutex::new(State::default()), clock: Clock::system(), hub })
+        Arc::new(Self { state: Mutex::new(State::default()), started: Instant::now(), hub })
     }
 
     /// The store of this name within the process, for as long as anybody uses it.
@@ -54,7 +55,7 @@ impl Memory {
 
     /// The store's time in milliseconds, rounded down as a server's clock is.
     fn now(&self) -> u64 {
-        self.clock.now().as_nanos() / 1_000_000
+        self.started.elapsed().as_millis() as u64
     }
 
     fn wake(&self, wake: &Wake) -> u64 {

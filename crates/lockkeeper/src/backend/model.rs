@@ -4,6 +4,7 @@
 //! property test that drives both with the same requests says so. Times are milliseconds of the
 //! store's own clock, as Redis counts them: an entry is alive while `now <= expires`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 
@@ -38,7 +39,7 @@ pub struct Wake {
     /// The topic.
     pub topic: Topic,
     /// The message.
-    pub payload: Vec<u8>,
+    pub payload: Cow<'static, [u8]>,
 }
 
 impl Entry {
@@ -218,7 +219,7 @@ impl State {
         self.locks.remove(&resource.name);
         let notice = Wake {
             topic: Topic::Notice(victim.client()),
-            payload: notice(&victim.to_string(), reason).into_bytes(),
+            payload: notice(&victim.to_string(), reason).into_bytes().into(),
         };
         (Ok(Changed::Done), vec![freed(&resource.name), notice])
     }
@@ -258,7 +259,7 @@ impl Entry {
 }
 
 fn freed(name: &LockName) -> Wake {
-    Wake { topic: Topic::Freed(name.clone()), payload: b"0".to_vec() }
+    Wake { topic: Topic::Freed(name.clone()), payload: Cow::Borrowed(b"0") }
 }
 
 /// The line that tells a client that one of its holds was taken away. It names the hold alone: that

@@ -17,10 +17,7 @@ pub(super) async fn accept(listener: std::net::TcpListener, upstream_port: u16, 
             continue;
         };
         if let Some(id) = admit(&state) {
-            let connection = Connection {
-                id,
-                state: state.clone(),
-            };
+            let connection = Connection { id, state: state.clone() };
             tokio::spawn(connection.serve(client, upstream_port));
         } else {
             reset(client);
@@ -65,12 +62,8 @@ impl Connection {
         // Borrowed halves: owned ones would send an orderly end when dropped, before any reset.
         let (client_reader, client_writer) = client.split();
         let (server_reader, server_writer) = server.split();
-        let requests = self
-            .lane(Direction::Requests)
-            .run(client_reader, server_writer);
-        let replies = self
-            .lane(Direction::Replies)
-            .run(server_reader, client_writer);
+        let requests = self.lane(Direction::Requests).run(client_reader, server_writer);
+        let replies = self.lane(Direction::Replies).run(server_reader, client_writer);
         tokio::select! {
             biased;
             () = self.cut() => Err(ErrorKind::ConnectionAborted.into()),
@@ -79,11 +72,7 @@ impl Connection {
     }
 
     fn lane(&self, direction: Direction) -> Lane<'_> {
-        Lane {
-            direction,
-            id: self.id,
-            state: &self.state,
-        }
+        Lane { direction, id: self.id, state: &self.state }
     }
 
     async fn cut(&self) {

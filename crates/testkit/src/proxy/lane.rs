@@ -71,10 +71,7 @@ impl Lane<'_> {
                 return news | self.swallow(state);
             }
             let due = (!state.delay.is_zero()).then(|| Instant::now() + state.delay);
-            chunk = Some(Chunk {
-                due,
-                bytes: bytes.to_vec(),
-            });
+            chunk = Some(Chunk { due, bytes: bytes.to_vec() });
             news
         });
         chunk
@@ -93,8 +90,7 @@ impl Lane<'_> {
                 struck
             });
             writer.write_all(&bytes).await?;
-            self.state
-                .send_if_modified(|state| state.delivered(self.id, &bytes));
+            self.state.send_if_modified(|state| state.delivered(self.id, &bytes));
             if struck {
                 // The server executes what it has, then sees the end and closes.
                 return writer.shutdown().await;
@@ -132,9 +128,8 @@ impl Lane<'_> {
                 time::sleep_until(due).await;
             }
             self.until(|state| !self.holds(state)).await;
-            let swallowed = self
-                .state
-                .send_if_modified(|state| self.swallows(state) && self.swallow(state));
+            let swallowed =
+                self.state.send_if_modified(|state| self.swallows(state) && self.swallow(state));
             if !swallowed {
                 return Some(chunk.bytes);
             }

@@ -15,20 +15,14 @@ pub(super) struct Matcher {
 impl Matcher {
     pub(super) fn new(needle: &[u8]) -> Self {
         assert!(!needle.is_empty(), "an empty needle is in everything");
-        Self {
-            needle: needle.to_vec(),
-            tails: HashMap::new(),
-        }
+        Self { needle: needle.to_vec(), tails: HashMap::new() }
     }
 
     /// How often the needle ends within `bytes`.
     pub(super) fn feed(&mut self, id: ConnId, bytes: &[u8]) -> usize {
         let tail = self.tails.entry(id).or_default();
         tail.extend_from_slice(bytes);
-        let found = tail
-            .windows(self.needle.len())
-            .filter(|part| *part == self.needle)
-            .count();
+        let found = tail.windows(self.needle.len()).filter(|part| *part == self.needle).count();
         let surplus = tail.len().saturating_sub(self.needle.len() - 1);
         tail.drain(..surplus);
         found

@@ -83,10 +83,7 @@ impl State {
     }
 
     pub(super) fn subscribers(&self) -> Vec<ConnId> {
-        let subscribers = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.subscriber);
+        let subscribers = self.connections.iter().filter(|(_, connection)| connection.subscriber);
         subscribers.map(|(id, _)| *id).collect()
     }
 
@@ -129,10 +126,8 @@ impl State {
 
     /// Whether the single fault strikes with these bytes, which are about to be delivered.
     pub(super) fn strike(&mut self, id: ConnId, bytes: &[u8]) -> bool {
-        let strikes = self
-            .drop_reply_once
-            .as_mut()
-            .is_some_and(|matcher| matcher.feed(id, bytes) > 0);
+        let strikes =
+            self.drop_reply_once.as_mut().is_some_and(|matcher| matcher.feed(id, bytes) > 0);
         if strikes {
             self.drop_reply_once = None;
             self.with(id, |connection| connection.doomed = true);
@@ -145,10 +140,7 @@ impl State {
     }
 
     fn observe(&mut self, stage: Stage, id: ConnId, bytes: &[u8]) -> bool {
-        let counts = self
-            .watches
-            .values_mut()
-            .map(|watch| watch.observe(stage, id, bytes));
+        let counts = self.watches.values_mut().map(|watch| watch.observe(stage, id, bytes));
         counts.fold(false, |news, count| news | (count > 0))
     }
 }

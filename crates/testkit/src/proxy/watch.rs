@@ -48,11 +48,7 @@ pub struct RequestWatch {
 
 impl RequestWatch {
     pub(super) fn register(proxy: &FaultProxy, stage: Stage, needle: &[u8]) -> Self {
-        let watch = Watch {
-            stage,
-            matcher: Matcher::new(needle),
-            count: 0,
-        };
+        let watch = Watch { stage, matcher: Matcher::new(needle), count: 0 };
         let mut key = 0;
         proxy.state.send_modify(|state| {
             key = state.next_watch;
@@ -60,12 +56,7 @@ impl RequestWatch {
             state.watches.insert(key, watch);
         });
         let needle = String::from_utf8_lossy(needle).into_owned();
-        Self {
-            key,
-            needle,
-            state: proxy.state.clone(),
-            handle: proxy.handle.clone(),
-        }
+        Self { key, needle, state: proxy.state.clone(), handle: proxy.handle.clone() }
     }
 
     /// How many there have been.

@@ -71,17 +71,13 @@ impl RedisServerBuilder {
 
     /// Speaks TLS only, with certificates of its own; a client may present one.
     pub fn tls(mut self) -> Self {
-        self.config.transport = Transport::Tls {
-            client_certificate_required: false,
-        };
+        self.config.transport = Transport::Tls { client_certificate_required: false };
         self
     }
 
     /// Speaks TLS only, with certificates of its own; a client must present one.
     pub fn tls_with_client_certificate(mut self) -> Self {
-        self.config.transport = Transport::Tls {
-            client_certificate_required: true,
-        };
+        self.config.transport = Transport::Tls { client_certificate_required: true };
         self
     }
 
@@ -94,21 +90,13 @@ impl RedisServerBuilder {
         let directory = temporary_directory();
         let certificates = matches!(self.config.transport, Transport::Tls { .. })
             .then(|| Certificates::create(directory.path()));
-        let mut site = Site {
-            directory,
-            certificates,
-            port: Port::None,
-        };
+        let mut site = Site { directory, certificates, port: Port::None };
         for _ in 0..PORT_ATTEMPTS {
             site.port = self.choose_port();
             match launch::launch(&self.config, &site) {
                 Ok(process) => {
                     let process = Mutex::new(Some(process));
-                    return RedisServer {
-                        config: self.config,
-                        process,
-                        site,
-                    };
+                    return RedisServer { config: self.config, process, site };
                 }
                 // Somebody was faster. A port that was asked for cannot be replaced.
                 Err(Failure::PortTaken(_)) if self.port.is_none() => {}

@@ -89,9 +89,7 @@ pub(super) fn launch(config: &Config, site: &Site) -> Result<Process, Failure> {
         let _ = fs::remove_file(site.directory.path().join("dump.rdb"));
     }
     let log = File::create(site.log_path()).map_err(|error| Failure::Other(error.to_string()))?;
-    let errors = log
-        .try_clone()
-        .map_err(|error| Failure::Other(error.to_string()))?;
+    let errors = log.try_clone().map_err(|error| Failure::Other(error.to_string()))?;
     let mut command = command(config, site);
     command.stdin(Stdio::null()).stdout(log).stderr(errors);
     let mut process =
@@ -107,16 +105,7 @@ pub(super) fn launch(config: &Config, site: &Site) -> Result<Process, Failure> {
 
 fn command(config: &Config, site: &Site) -> Command {
     let mut command = Command::new("redis-server");
-    command.args([
-        "--bind",
-        "127.0.0.1",
-        "--daemonize",
-        "no",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    ]);
+    command.args(["--bind", "127.0.0.1", "--daemonize", "no", "--save", "", "--appendonly", "no"]);
     command.arg("--dir").arg(site.directory.path());
     command.arg("--unixsocket").arg(site.socket());
     if let Some(password) = &config.password {
@@ -133,17 +122,9 @@ fn listen(command: &mut Command, transport: Transport, site: &Site) {
         command.args(["--port", &port]);
         return;
     };
-    let required = matches!(
-        transport,
-        Transport::Tls {
-            client_certificate_required: true
-        }
-    );
+    let required = matches!(transport, Transport::Tls { client_certificate_required: true });
     command.args(["--port", "0", "--tls-port", &port]);
-    command.args([
-        "--tls-auth-clients",
-        if required { "yes" } else { "optional" },
-    ]);
+    command.args(["--tls-auth-clients", if required { "yes" } else { "optional" }]);
     let file = |command: &mut Command, option: &str, path: &Path| {
         command.arg(option).arg(path);
     };
@@ -162,9 +143,7 @@ fn await_ready(process: &mut Process, config: &Config, site: &Site) -> Result<()
         }
         if Instant::now() > deadline {
             let log = site.log();
-            return Err(Failure::Other(format!(
-                "no PONG within {START_LIMIT:?}; its log:\n{log}"
-            )));
+            return Err(Failure::Other(format!("no PONG within {START_LIMIT:?}; its log:\n{log}")));
         }
         thread::sleep(POLL_INTERVAL);
     }
@@ -175,9 +154,7 @@ fn answers(config: &Config, site: &Site) -> bool {
     let connection = Cli::connect(&site.socket(), config.password.as_deref());
     // Anything but PONG, such as LOADING, means: not yet.
     let pong = Reply::Status("PONG".to_owned());
-    connection
-        .and_then(|mut cli| cli.request(&["PING"]))
-        .is_ok_and(|reply| reply == pong)
+    connection.and_then(|mut cli| cli.request(&["PING"])).is_ok_and(|reply| reply == pong)
 }
 
 fn exited(text: &str) -> Failure {
