@@ -6,6 +6,7 @@
 //! anything is held it never sleeps longer than [`TICK`], because a process that was stopped must
 //! find out soon after it goes on; while nothing is held it sleeps for good.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -125,10 +126,18 @@ impl Registry {
 }
 
 /// The task. Ends when the client does; if the runtime ends first, every lease is lost.
-pub(crate) async fn run(registry: Arc<Registry>, core: Weak<Core>) {
-    let _last_words = LastWords(Arc::clone(&registry), core.clone());
+///
+/// Not an `async fn`: a runtime may end before it polls the task even once.
+pub(crate) fn run(
+    registry: Arc<Registry>,
+    core: Weak<Core>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let last_words = LastWords(Arc::clone(&registry), core.clone());
     let mut watchdog = Watchdog { registry, core, renewals: JoinSet::new(), presence: None };
-    while watchdog.turn().await {}
+    async move {
+        let _last_words = last_words;
+        while watchdog.turn().await {}
+    }
 }
 
 struct LastWords(Arc<Registry>, Weak<Core>);
