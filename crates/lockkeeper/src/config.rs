@@ -177,6 +177,11 @@ impl ClientOptions {
         self
     }
 
+    /// What `CLIENT LIST` shows.
+    pub(crate) fn shown_name(&self) -> &str {
+        self.client_name.as_deref().unwrap_or("lockkeeper")
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::invalid(None, what));
         if !(MIN_WATCHDOG..=MAX_LEASE).contains(&self.watchdog_timeout) {

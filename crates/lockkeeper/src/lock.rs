@@ -122,13 +122,14 @@ struct Settings {
 }
 
 impl Settings {
-    async fn acquire(self, wait: Wait) -> Result<Option<Guard>> {
+    /// What it comes to; checked before anything is sent.
+    fn request(self, wait: Wait) -> Result<(Arc<Core>, Request)> {
         let Self { handle, lease, renewed } = self;
         handle.ensure_named()?;
         let default = handle.core.options.watchdog_timeout;
         let term = term(&handle.resource, lease, renewed, default)?;
-        let request = Request { resource: handle.resource, term, wait, owner: handle.owner };
-        Ok(acquire(&handle.core, request).await?.map(Guard::new))
+        let Handle { core, resource, owner } = handle;
+        Ok((core, Request { resource, term, wait, owner }))
     }
 }
 
@@ -165,13 +166,6 @@ impl LockRequest {
         let guard = self.await.map_err(RunError::Acquire)?;
         run(guard, started, work).await
     }
-
-    async fn acquire(self) -> Result<Guard> {
-        let name = self.settings.handle.resource.name.clone();
-        let guard = self.settings.acquire(Wait::Forever).await?;
-        // Waiting for ever ends with the lock or with an error.
-        guard.ok_or(Error::Closed { lock: Some(name) })
-    }
 }
 
 impl IntoFuture for LockRequest {
@@ -179,7 +173,12 @@ impl IntoFuture for LockRequest {
     type IntoFuture = BoxFuture<Result<Guard>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.acquire())
+        let request = self.settings.request(Wait::Forever);
+        Box::pin(async move {
+            let (core, request) = request?;
+            // Waiting for ever ends with the lock or with an error.
+            acquire(&core, request).await?.map(Guard::new).ok_or(Error::Closed { lock: None })
+        })
     }
 }
 
@@ -237,7 +236,11 @@ impl IntoFuture for TryLockRequest {
             None | Some(Duration::ZERO) => Wait::Never,
             Some(span) => Wait::Until(self.settings.handle.core.clock.now() + span),
         };
-        Box::pin(self.settings.acquire(wait))
+        let request = self.settings.request(wait);
+        Box::pin(async move {
+            let (core, request) = request?;
+            Ok(acquire(&core, request).await?.map(Guard::new))
+        })
     }
 }
 

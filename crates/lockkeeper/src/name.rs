@@ -92,20 +92,33 @@ impl OwnerId {
         self.client
     }
 
-    /// What [`Display`](fmt::Display) writes, without the detour of a formatter: it is on the path
-    /// of every request.
+    /// Room for [`encode`](OwnerId::encode).
     #[cfg(feature = "redis")]
-    pub(crate) fn to_bytes(self) -> Vec<u8> {
+    pub(crate) fn encode_buffer() -> [u8; ENCODED_MAX] {
+        [0; ENCODED_MAX]
+    }
+
+    /// What [`Display`](fmt::Display) writes, without an allocation: it is on the path of every
+    /// request.
+    #[cfg(feature = "redis")]
+    pub(crate) fn encode<'a>(&self, buffer: &'a mut [u8; ENCODED_MAX]) -> &'a [u8] {
         use std::io::Write;
-        let mut bytes = Vec::with_capacity(36 + 1 + 20);
-        let mut buffer = Uuid::encode_buffer();
-        let client = self.client.as_hyphenated().encode_lower(&mut buffer);
-        bytes.extend_from_slice(client.as_bytes());
-        // Writing to a vector does not fail.
-        let _ = write!(bytes, ":{}", self.number);
-        bytes
+        self.client.as_hyphenated().encode_lower(buffer);
+        let mut rest = &mut buffer[UUID_LEN..];
+        // There is room for every number.
+        let _ = write!(rest, ":{}", self.number);
+        let unused = rest.len();
+        &buffer[..ENCODED_MAX - unused]
     }
 }
+
+/// The length of a uuid with hyphens.
+#[cfg(feature = "redis")]
+const UUID_LEN: usize = uuid::fmt::Hyphenated::LENGTH;
+
+/// The longest owner id.
+#[cfg(feature = "redis")]
+const ENCODED_MAX: usize = UUID_LEN + ":18446744073709551615".len();
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -155,7 +168,7 @@ mod tests {
         let id = OwnerId::fresh(Uuid::new_v4());
         assert_eq!(id.to_string().parse(), Ok(id));
         #[cfg(feature = "redis")]
-        assert_eq!(id.to_bytes(), id.to_string().into_bytes());
+        assert_eq!(id.encode(&mut OwnerId::encode_buffer()), id.to_string().as_bytes());
         assert!(id.number <= i64::MAX as u64);
         assert_eq!("nonsense".parse::<OwnerId>(), Err(ParseOwnerIdError));
     }

@@ -126,7 +126,10 @@ impl Hub {
 
     /// The store cannot listen on `topic`.
     pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
-        self.update(topic, |cell| cell.state = State::Failed(fault));
+        self.update(topic, |cell| {
+            cell.state = State::Failed(fault);
+            cell.seen += 1;
+        });
     }
 
     /// A message arrived. Answers how many subscribers were told.
@@ -213,6 +216,14 @@ impl Subscription {
             State::Failed(fault) => Some(Err(fault.clone())),
         });
         outcome.await.map(|()| self)
+    }
+
+    /// Why no more wake-ups will come, if that is so.
+    pub fn failure(&self) -> Option<Fault> {
+        match &self.cell.lock().state {
+            State::Failed(fault) => Some(fault.clone()),
+            State::Pending | State::Confirmed => None,
+        }
     }
 
     /// How many wake-ups there have been. Read it before trying the lock.

@@ -69,13 +69,18 @@ pub(crate) async fn acquire(core: &Arc<Core>, request: Request) -> Result<Option
     core.ensure_open(&request.resource)?;
     let Resource { kind, name } = &request.resource;
     let span = tracing::debug_span!("acquire", lock = %name, %kind);
-    let acquiring = async {
-        match &request.owner {
-            None => acquire_anew(core, &request).await,
-            Some(owner) => Box::pin(acquire_as(core, &request, owner)).await,
-        }
-    };
-    acquiring.instrument(span).await
+    match &request.owner {
+        _ if !span.is_disabled() => Box::pin(acquire_by(core, &request).instrument(span)).await,
+        None => acquire_anew(core, &request).await,
+        Some(_) => Box::pin(acquire_by(core, &request)).await,
+    }
+}
+
+async fn acquire_by(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
+    match &request.owner {
+        None => acquire_anew(core, request).await,
+        Some(owner) => acquire_as(core, request, owner).await,
+    }
 }
 
 /// For a named owner: re-enters what it has. One request at a time for an owner and a name.
@@ -162,7 +167,14 @@ async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acqu
         _ => Some(Offer { owner: OwnerId::fresh(core.id), ttl: request.term.ttl }),
     };
     match Gates::enter(core, &request.resource, offer) {
-        Entered::Seat(seat) => Drive::new(core, request).run(seat).await,
+        Entered::Seat(seat) if core.patience().min(request.wait.limit()) == Tick::NEVER => {
+            let mut drive = Drive::new(core, request);
+            match drive.first(seat).await {
+                Ok(acquired) => Ok(Some(acquired)),
+                Err(refused) => Box::pin(drive.run_on(refused)).await,
+            }
+        }
+        Entered::Seat(seat) => Box::pin(Drive::new(core, request).run(seat)).await,
         Entered::Taken => Ok(None),
         Entered::Queued(turn) => Box::pin(queue(core, request, turn)).await,
     }
@@ -218,6 +230,15 @@ enum Round {
     Again(Claim, Seat),
 }
 
+/// An attempt that did not end with the lock, and what it needs for the next.
+struct Refused {
+    answer: Result<Attempt, Fault>,
+    claim: Claim,
+    seat: Seat,
+    /// How many wake-ups there had been before the attempt, if anybody listened.
+    seen: Option<u64>,
+}
+
 impl<'a> Drive<'a> {
     fn new(core: &'a Arc<Core>, request: &'a Request) -> Self {
         let started = core.clock.now();
@@ -233,12 +254,50 @@ impl<'a> Drive<'a> {
         Ok((lease, 0))
     }
 
+    /// The first attempt, when nothing limits it. Most acquires end here; their futures are kept
+    /// small by leaving everything else to [`run_on`](Drive::run_on).
+    async fn first(&mut self, seat: Seat) -> Result<Acquired, Refused> {
+        let sent = self.started;
+        let claim = Claim::new(self.core, &self.request.resource);
+        let attempt = self.core.unbroken(claim.attempt(self.request.term.ttl, sent));
+        let (answer, sent, claim) = attempt.await;
+        self.judge(Refused { answer, claim, seat, seen: None }, sent)
+    }
+
+    /// Grants what was granted in time.
+    fn judge(&mut self, mut refused: Refused, sent: Tick) -> Result<Acquired, Refused> {
+        if refused.answer != Ok(Attempt::Granted) {
+            return Err(refused);
+        }
+        let now = self.core.clock.now();
+        refused.seat.taken(now);
+        let Refused { claim, seat, seen, .. } = refused;
+        self.begin(claim, seat, sent, now).map_err(|seat| {
+            // Granted, but the answer took so long that the lease is over; the claim has undone it.
+            let claim = Claim::new(self.core, &self.request.resource);
+            Refused { answer: Ok(Attempt::Granted), claim, seat, seen }
+        })
+    }
+
     async fn run(mut self, mut seat: Seat) -> Result<Option<Acquired>> {
         if std::mem::take(&mut seat.pause) {
             self.now = None;
             self.nap(COURTESY).await;
         }
-        let mut claim = Claim::new(self.core, &self.request.resource);
+        let claim = Claim::new(self.core, &self.request.resource);
+        self.rounds(claim, seat).await
+    }
+
+    async fn run_on(mut self, refused: Refused) -> Result<Option<Acquired>> {
+        self.now = None;
+        match self.refused(refused).await? {
+            Round::Acquired(acquired) => Ok(Some(acquired)),
+            Round::GaveUp => self.give_up(),
+            Round::Again(claim, seat) => self.rounds(claim, seat).await,
+        }
+    }
+
+    async fn rounds(&mut self, mut claim: Claim, mut seat: Seat) -> Result<Option<Acquired>> {
         loop {
             match self.round(claim, seat).await? {
                 Round::Acquired(acquired) => return Ok(Some(acquired)),
@@ -248,31 +307,32 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// One attempt, and what follows from its answer. What follows a refusal is boxed: most
-    /// attempts succeed, and every waiting task would carry the room for it.
-    async fn round(&mut self, claim: Claim, mut seat: Seat) -> Result<Round> {
+    /// One attempt, and what follows from its answer.
+    async fn round(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         let core = self.core;
         let limit = self.request.wait.limit();
         let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
         let sent = self.now.take().unwrap_or_else(|| core.clock.now());
         let attempt = core.unbroken(claim.attempt(self.request.term.ttl, sent));
-        let patience = core.patience();
+        let patience = self.patience();
         let Some((answer, sent, claim)) = until(&core.clock, limit.min(patience), attempt).await
         else {
             return if patience < limit { Err(self.unreachable()) } else { Ok(Round::GaveUp) };
         };
+        match self.judge(Refused { answer, claim, seat, seen }, sent) {
+            Ok(acquired) => Ok(Round::Acquired(acquired)),
+            Err(refused) => self.refused(refused).await,
+        }
+    }
+
+    /// What follows when an attempt did not end with the lock.
+    async fn refused(&mut self, refused: Refused) -> Result<Round> {
+        let Refused { answer, claim, seat, seen } = refused;
         match answer {
-            Ok(Attempt::Granted) => {
-                let now = core.clock.now();
-                seat.taken(now);
-                match self.begin(claim, seat, sent, now) {
-                    Ok(acquired) => Ok(Round::Acquired(acquired)),
-                    Err(seat) => self.came_late(seat),
-                }
-            }
-            Ok(Attempt::Busy(ttl)) => Box::pin(self.busy(ttl, claim, seat, seen)).await,
-            Ok(Attempt::Gone) => Box::pin(self.busy(None, claim, seat, seen)).await,
-            Err(fault) => Box::pin(self.fault(fault, claim, seat)).await,
+            Ok(Attempt::Granted) => self.came_late(claim, seat),
+            Ok(Attempt::Busy(ttl)) => self.busy(ttl, claim, seat, seen).await,
+            Ok(Attempt::Gone) => self.busy(None, claim, seat, seen).await,
+            Err(fault) => self.fault(fault, claim, seat).await,
         }
     }
 
@@ -281,7 +341,7 @@ impl<'a> Drive<'a> {
         &mut self,
         ttl: Option<Ttl>,
         claim: Claim,
-        seat: Seat,
+        mut seat: Seat,
         seen: Option<u64>,
     ) -> Result<Round> {
         (self.busy, self.failures) = (true, 0);
@@ -294,6 +354,11 @@ impl<'a> Drive<'a> {
             Some(seen) => {
                 tracing::trace!(lock = %self.request.resource.name, ?ttl, "waiting");
                 self.sleep(&seat, seen, self.pause(ttl)).await;
+                let failure = seat.subscription.as_ref().and_then(|listening| listening.failure());
+                if let Some(fault) = failure {
+                    seat.subscription = None;
+                    self.poll_instead(&fault);
+                }
             }
         }
         self.again(claim, seat)
@@ -340,6 +405,13 @@ impl<'a> Drive<'a> {
         Ok(Round::Again(claim, seat))
     }
 
+    /// Until when to bear with a store that does not answer. Whoever comes when it has been silent
+    /// for long still asks it once: it may be back, and nobody has asked since.
+    fn patience(&self) -> Tick {
+        let once = self.started + self.core.options.response_timeout;
+        self.core.patience().max(once)
+    }
+
     fn give_up(&self) -> Result<Option<Acquired>> {
         if self.busy { Ok(None) } else { Err(self.no_answer("no answer within the wait limit")) }
     }
@@ -357,19 +429,18 @@ impl<'a> Drive<'a> {
         self.core.error(fault, &self.request.resource, Phase::Acquire)
     }
 
-    /// Granted, but the answer took so long that the lease is over. The claim has undone it.
-    fn came_late(&mut self, seat: Seat) -> Result<Round> {
+    fn came_late(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         self.failures += 1;
         if self.request.wait == Wait::Never && self.failures > 3 {
             return Err(self.no_answer("each grant arrived after its lease had ended"));
         }
-        self.again(Claim::new(self.core, &self.request.resource), seat)
+        self.again(claim, seat)
     }
 
     /// Rides out what may pass, for as long as the caller and the settings allow.
     async fn fault(&mut self, fault: Fault, claim: Claim, seat: Seat) -> Result<Round> {
         let resource = &self.request.resource;
-        let over = self.core.clock.now() >= self.core.patience();
+        let over = self.core.clock.now() >= self.patience();
         if !fault.may_pass() || over || self.request.wait == Wait::Never {
             if over {
                 // Those behind have waited for the same store.
@@ -392,14 +463,19 @@ impl<'a> Drive<'a> {
         let subscribing = core.backend.subscribe(topic);
         match until(&core.clock, patience.min(limit), subscribing).await {
             Some(Ok(subscription)) => seat.subscription = Some(subscription),
-            Some(Err(fault)) if !fault.may_pass() && fault != Fault::Closed => {
-                self.polling = true;
-                core.warn_polling(&fault);
-            }
+            Some(Err(fault)) if !fault.may_pass() => self.poll_instead(&fault),
             // The store answers requests or it does not: the next attempt will tell.
             Some(Err(_)) | None => self.nap(core.backoff(self.failures)).await,
         }
         self.again(claim, seat)
+    }
+
+    /// Nobody will wake this waiter: it must look for itself.
+    fn poll_instead(&mut self, fault: &Fault) {
+        if *fault != Fault::Closed {
+            self.polling = true;
+            self.core.warn_polling(fault);
+        }
     }
 
     /// Sleeps, but not beyond the wait limit.

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::Owner;
@@ -213,14 +214,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The outcome of `work`, or nothing when `limit` comes first.
 async fn until<T>(clock: &Clock, limit: Tick, work: impl Future<Output = T>) -> Option<T> {
-    within(clock, || limit, work).await
+    within(|| clock.instant(limit), work).await
 }
 
 /// The same with a limit that is reckoned only when it matters: most work is done at its first poll,
 /// or is never limited, and clocks and timers cost more than it does.
 async fn within<T>(
-    clock: &Clock,
-    limit: impl FnOnce() -> Tick,
+    limit: impl FnOnce() -> Option<Instant>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
     let mut work = pin!(work);
@@ -228,7 +228,7 @@ async fn within<T>(
     if let Poll::Ready(done) = first {
         return Some(done);
     }
-    match clock.instant(limit()) {
+    match limit() {
         None => Some(work.await),
         Some(instant) => tokio::time::timeout_at(instant, work).await.ok(),
     }

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::claim::Claim;
@@ -39,8 +40,8 @@ pub(crate) fn release(
     let name = lease.resource.name.clone();
     let work = core.unbroken(give_back(lease, hold, leave)).in_any_case();
     async move {
-        let limit = || core.clock.now() + core.options.unreachable_after;
-        within(&core.clock, limit, work).await.unwrap_or_else(|| {
+        let limit = || Instant::now().checked_add(core.options.unreachable_after);
+        within(limit, work).await.unwrap_or_else(|| {
             let detail = "the store does not answer; it is tried again until the lease ends";
             let detail = detail.to_owned();
             Err(Error::Unconfirmed { lock: name, phase: Phase::Release, detail })
@@ -63,16 +64,20 @@ pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
 async fn give_back(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
     let Resource { kind, name } = &lease.resource;
     let span = tracing::debug_span!("release", lock = %name, %kind);
-    let giving_back = async {
-        let _turn = lease.turn.lock().await;
-        let now = lease.core.clock.now();
-        match plan(&lease, hold, leave, now) {
-            Plan::Partial { keep, owed } => Box::pin(partial(&lease, keep, owed)).await,
-            Plan::Last(seat) => last(&lease, seat, now).await,
-            Plan::Leave(seat, ttl) => Box::pin(stay(&lease, seat, ttl)).await,
-        }
-    };
-    giving_back.instrument(span).await
+    if span.is_disabled() {
+        return in_turn(&lease, hold, leave).await;
+    }
+    Box::pin(in_turn(&lease, hold, leave).instrument(span)).await
+}
+
+async fn in_turn(lease: &Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
+    let _turn = lease.turn.lock().await;
+    let now = lease.core.clock.now();
+    match plan(lease, hold, leave, now) {
+        Plan::Partial { keep, owed } => Box::pin(partial(lease, keep, owed)).await,
+        Plan::Last(seat) => last(lease, seat, now).await,
+        Plan::Leave(seat, ttl) => Box::pin(stay(lease, seat, ttl)).await,
+    }
 }
 
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {

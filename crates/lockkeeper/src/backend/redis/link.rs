@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, ServerErrorKind, Value};
+use redis::{Client, Cmd, PushInfo, PushKind, ServerErrorKind, Value};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -43,7 +43,6 @@ pub(super) struct Link {
 
 struct Shared {
     client: Client,
-    name: String,
     options: ClientOptions,
     hub: Hub,
     queue: mpsc::UnboundedSender<Call>,
@@ -93,7 +92,8 @@ struct Call {
     cmd: Cmd,
     script: Option<&'static Script>,
     reply: oneshot::Sender<Answer>,
-    due: Instant,
+    /// Stamped when it is taken from the queue: one look at the clock for a whole wave.
+    due: Option<Instant>,
 }
 
 impl Link {
@@ -106,7 +106,6 @@ impl Link {
         let (queue, inbox) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             client,
-            name: options.client_name.clone().unwrap_or_else(|| "lockkeeper".to_owned()),
             options: options.clone(),
             hub,
             queue,
@@ -150,17 +149,17 @@ impl Shared {
 
     async fn call(&self, command: Command) -> Answer {
         let script = command.script();
-        let due = Instant::now() + self.options.response_timeout;
         let direct = self.queued.load(Ordering::Acquire) == 0
             && self.under_way.load(Ordering::Relaxed) < DIRECT;
         let live = if direct { self.lock().live.clone() } else { None };
         if let Some(live) = live {
             let _under_way = Counted::new(&self.under_way);
+            let due = Instant::now() + self.options.response_timeout;
             return self.call_directly(live, &command.cmd, script, due).await;
         }
         let (reply, answer) = oneshot::channel();
         self.queued.fetch_add(1, Ordering::AcqRel);
-        let call = Call { cmd: command.cmd, script, reply, due };
+        let call = Call { cmd: command.cmd, script, reply, due: None };
         if self.queue.send(call).is_err() {
             return Err(Fault::Closed);
         }
@@ -221,13 +220,29 @@ impl Shared {
     }
 
     /// Makes a connection and puts it into service. Whatever was given up before is dead first.
-    async fn connect(&self) -> Result<(), Fault> {
+    async fn connect(self: &Arc<Self>) -> Result<(), Fault> {
         let due = Instant::now() + self.options.connect_timeout;
-        let condemned = self.lock().condemned.clone();
+        let (condemned, generation) = {
+            let mut state = self.lock();
+            state.generation += 1;
+            (state.condemned.clone(), state.generation)
+        };
+        let shared = Arc::downgrade(self);
+        let notice_end = move |push: PushInfo| -> Result<(), ()> {
+            // Also of an idle connection: nobody should find out by a failed request.
+            if push.kind == PushKind::Disconnection
+                && let Some(shared) = shared.upgrade()
+            {
+                let detail = "the connection was closed".to_owned();
+                shared.give_up(generation, &Fault::Unreachable { maybe_ran: true, detail });
+            }
+            Ok(())
+        };
         let opening = async {
             let config = redis::AsyncConnectionConfig::new()
                 .set_connection_timeout(None)
-                .set_response_timeout(None);
+                .set_response_timeout(None)
+                .set_push_sender(notice_end);
             let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
             let mut connection =
                 connecting.await.map_err(|error| fault::of_connection(&error, false))?;
@@ -246,8 +261,6 @@ impl Shared {
         }
         state.condemned.retain(|identity| !condemned.contains(identity));
         state.refused = None;
-        state.generation += 1;
-        let generation = state.generation;
         state.live = Some(Live { connection, identity, generation });
         drop(state);
         self.changed.notify_waiters();
@@ -262,7 +275,7 @@ impl Shared {
     ) -> Result<Option<Identity>, Fault> {
         let mut hello = redis::pipe();
         hello.cmd("CLIENT").arg("INFO");
-        hello.cmd("CLIENT").arg("SETNAME").arg(&self.name);
+        hello.cmd("CLIENT").arg("SETNAME").arg(self.options.shown_name());
         for Identity { id, address } in condemned {
             hello.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
         }
@@ -365,6 +378,10 @@ async fn send_waves(link: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Call>)
         {
             wave.push(call);
         }
+        let due = Instant::now() + link.options.response_timeout;
+        for call in &mut wave {
+            call.due.get_or_insert(due);
+        }
         let live = link.connected(&mut wave).await;
         link.queued.fetch_sub(wave.len(), Ordering::AcqRel);
         match live {
@@ -408,7 +425,7 @@ impl Shared {
                     return Ok(live.clone());
                 }
             }
-            let Some(first) = wave.iter().map(|call| call.due).min() else {
+            let Some(first) = wave.iter().filter_map(|call| call.due).min() else {
                 // Nobody waits any more.
                 return Err(Fault::Closed);
             };
@@ -422,7 +439,7 @@ impl Shared {
         let now = Instant::now();
         let detail = "no connection to the store".to_owned();
         let fault = Fault::Unreachable { maybe_ran: false, detail };
-        let overdue = wave.extract_if(.., |call| call.due <= now);
+        let overdue = wave.extract_if(.., |call| call.due <= Some(now));
         let overdue: Vec<_> = overdue.collect();
         self.queued.fetch_sub(overdue.len(), Ordering::AcqRel);
         fail(overdue.into_iter(), &fault);

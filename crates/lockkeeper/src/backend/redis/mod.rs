@@ -15,6 +15,7 @@ use super::{
     HolderEntry, Kind, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
     Ttl, model,
 };
+use crate::OwnerId;
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
 use link::Link;
@@ -58,14 +59,12 @@ impl Redis {
     /// See [`Client::connect_with`](crate::Client::connect_with).
     pub async fn connect(url: &str, options: &ClientOptions) -> ClientResult<Self> {
         let failed = |fault| Error::from_fault(fault, None, Phase::Connect, None);
-        let client = client(url, options, ProtocolVersion::RESP2).map_err(failed)?;
-        // Wake-ups are pushed, for which the newer protocol is needed.
-        let listener = client_with(&client, ProtocolVersion::RESP3).map_err(failed)?;
+        let client = client(url, options).map_err(failed)?;
         let (hub, orders) = pubsub::hub();
-        let link = Link::open(client, options, hub.clone()).await.map_err(failed)?;
+        let link = Link::open(client.clone(), options, hub.clone()).await.map_err(failed)?;
         let closing = Arc::new(Notify::new());
         let listening =
-            pubsub::run(listener, options.clone(), hub.clone(), orders, Arc::clone(&closing));
+            pubsub::run(client, options.clone(), hub.clone(), orders, Arc::clone(&closing));
         tokio::spawn(listening);
         let inner = Inner {
             link,
@@ -79,7 +78,7 @@ impl Redis {
 }
 
 /// Reads the URL. Its errors never show it: it may hold a password.
-fn client(url: &str, options: &ClientOptions, protocol: ProtocolVersion) -> Result<Client, Fault> {
+fn client(url: &str, options: &ClientOptions) -> Result<Client, Fault> {
     let invalid = |detail: String| Fault::Invalid { detail };
     if url.starts_with("rediss:") && !cfg!(feature = "tls") {
         return Err(invalid("a rediss:// URL needs the feature \"tls\" of lockkeeper".to_owned()));
@@ -95,7 +94,8 @@ fn client(url: &str, options: &ClientOptions, protocol: ProtocolVersion) -> Resu
     let tcp = TcpSettings::default().set_nodelay(true).set_linger_time(Duration::ZERO);
     #[cfg(any(target_os = "android", target_os = "linux"))]
     let tcp = tcp.set_user_timeout(options.response_timeout);
-    let settings = info.redis_settings().clone().set_protocol(protocol);
+    // Wake-ups and the end of a connection are pushed, for which the newer protocol is needed.
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let settings = settings.set_lib_name("lockkeeper", env!("CARGO_PKG_VERSION"));
     let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
     open(info, options).map_err(|error| invalid(error.to_string()))
@@ -123,68 +123,60 @@ fn open(info: redis::ConnectionInfo, _: &ClientOptions) -> redis::RedisResult<Cl
     Client::open(info)
 }
 
-fn client_with(client: &Client, protocol: ProtocolVersion) -> Result<Client, Fault> {
-    let info = client.get_connection_info().clone();
-    let settings = info.redis_settings().clone().set_protocol(protocol);
-    Client::open(info.set_redis_settings(settings))
-        .map_err(|error| Fault::Invalid { detail: error.to_string() })
-}
-
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }
 
 impl Inner {
     async fn acquire(&self, request: Acquire) -> Result<Attempt, Fault> {
-        let owner = request.owner.to_bytes();
         if let Some(from) = request.from {
             let script = match request.resource.kind {
                 Kind::Lock => &script::LOCK_HANDOVER,
                 Kind::Mutex => &script::MUTEX_HANDOVER,
             };
             let call = script.call(1).arg(name(&request.resource));
-            let call = call.arg(from.to_bytes()).arg(owner).arg(request.ttl);
+            let call = call.owner(&from).owner(&request.owner).arg(request.ttl);
             return self.link.call(call).await.and_then(attempt);
         }
         match request.resource.kind {
             Kind::Lock => {
                 let call = script::LOCK_ACQUIRE.call(1).arg(name(&request.resource));
-                let call = call.arg(owner).arg(request.ttl).arg(request.count);
+                let call = call.owner(&request.owner).arg(request.ttl).arg(request.count);
                 self.link.call(call).await.and_then(attempt)
             }
-            Kind::Mutex => self.set_if_free(&request, owner).await,
+            Kind::Mutex => self.set_if_free(&request).await,
         }
     }
 
-    async fn set_if_free(&self, request: &Acquire, owner: Vec<u8>) -> Result<Attempt, Fault> {
-        let key = name(&request.resource);
+    async fn set_if_free(&self, request: &Acquire) -> Result<Attempt, Fault> {
+        let (owner, key) = (&request.owner, name(&request.resource));
         if self.set_nx_get.load(Ordering::Relaxed) {
-            let set = Command::plain("SET").arg(key).arg(&owner).arg("NX").arg("GET");
+            let set = Command::plain("SET").arg(key).owner(owner).arg("NX").arg("GET");
             let answer = self.link.call(set.arg("PX").arg(request.ttl)).await;
             match answer {
                 Err(Fault::Server { detail }) if detail.contains("syntax error") => {
                     self.set_nx_get.store(false, Ordering::Relaxed);
                 }
-                answer => return answer.and_then(|holder| held_by(holder, &owner)),
+                answer => return answer.and_then(|holder| held_by(holder, owner)),
             }
         }
-        let call = script::MUTEX_ACQUIRE.call(1).arg(key).arg(&owner).arg(request.ttl);
-        self.link.call(call).await.and_then(|holder| held_by(holder, &owner))
+        let call = script::MUTEX_ACQUIRE.call(1).arg(key).owner(owner).arg(request.ttl);
+        self.link.call(call).await.and_then(|holder| held_by(holder, owner))
     }
 
     async fn release(&self, request: Release) -> Result<Released, Fault> {
-        let owner = request.owner.to_bytes();
+        let owner = &request.owner;
         let channel = keys::channel(&request.resource.name);
         let ttl = request.ttl.map(|ttl| ttl.to_string()).unwrap_or_default();
         let key = name(&request.resource);
         let call = match request.resource.kind {
             Kind::Lock => {
-                let call = script::LOCK_RELEASE.call(1).arg(key).arg(owner).arg(request.keep);
+                let call = script::LOCK_RELEASE.call(1).arg(key).owner(owner).arg(request.keep);
                 let call = call.arg(PUBLISH).arg(channel);
                 if request.keep > 0 { call.arg(ttl).arg(u8::from(request.leave)) } else { call }
             }
             Kind::Mutex => {
-                let call = script::MUTEX_RELEASE.call(1).arg(key).arg(owner);
+                let call = script::MUTEX_RELEASE.call(1).arg(key).owner(owner);
                 call.arg(PUBLISH).arg(channel).arg(ttl)
             }
         };
@@ -228,7 +220,7 @@ impl Inner {
             call = call.arg(name(&renew.resource));
         }
         for renew in batch {
-            call = call.arg(renew.owner.to_bytes()).arg(renew.ttl.unwrap_or(0));
+            call = call.owner(&renew.owner).arg(renew.ttl.unwrap_or(0));
         }
         match self.link.call(call).await {
             Ok(Value::Array(values)) if values.len() == batch.len() => {
@@ -334,10 +326,12 @@ fn attempt(value: Value) -> Result<Attempt, Fault> {
     }
 }
 
-fn held_by(holder: Value, owner: &[u8]) -> Result<Attempt, Fault> {
+fn held_by(holder: Value, owner: &OwnerId) -> Result<Attempt, Fault> {
     match holder {
         Value::Nil => Ok(Attempt::Granted),
-        Value::BulkString(id) if id == owner => Ok(Attempt::Granted),
+        Value::BulkString(id) if id == owner.encode(&mut OwnerId::encode_buffer()) => {
+            Ok(Attempt::Granted)
+        }
         Value::BulkString(_) => Ok(Attempt::Busy(None)),
         other => Err(unexpected(&other)),
     }

@@ -145,7 +145,15 @@ impl PubSub {
             .set_connection_timeout(None)
             .set_response_timeout(Some(self.options.response_timeout))
             .set_push_sender(receive);
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        let connecting = async {
+            let mut connection =
+                self.client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut name = redis::cmd("CLIENT");
+            name.arg("SETNAME").arg(self.options.shown_name());
+            // For people only; whether it is permitted does not matter.
+            connection.send_packed_command(&name).await?;
+            Ok(connection)
+        };
         let connection = timeout(self.options.connect_timeout, connecting).await;
         let unreachable =
             || Fault::Unreachable { maybe_ran: false, detail: "not connected in time".to_owned() };

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use crate::OwnerId;
+
 /// A script and the hash it is called by.
 #[derive(Debug)]
 pub(super) struct Script {
@@ -65,6 +67,11 @@ impl Command {
     pub(super) fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
         self.cmd.arg(arg);
         self
+    }
+
+    /// An owner id as the next argument.
+    pub(super) fn owner(self, owner: &OwnerId) -> Self {
+        self.arg(owner.encode(&mut OwnerId::encode_buffer()))
     }
 
     pub(super) fn script(&self) -> Option<&'static Script> {

@@ -9,7 +9,12 @@ local left = redis.call('PTTL', KEYS[1])
 if left == -2 then
   if ARGV[3] ~= '1' then return -3 end
   redis.call('HSET', KEYS[1], ARGV[1], '1')
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  local ends = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
+  if type(ends) == 'table' then
+    -- Not permitted: a lock without an end must not stay.
+    redis.call('HDEL', KEYS[1], ARGV[1])
+    return ends
+  end
   return nil
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
