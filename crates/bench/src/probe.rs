@@ -82,6 +82,14 @@ impl Probe {
         })
     }
 
+    /// How often a command has run so far, inside scripts or not.
+    pub(crate) fn executed(&mut self, command: &str) -> Result<u64> {
+        let reply = self.wire.call(&[b"INFO", b"commandstats"])?;
+        let info = std::str::from_utf8(bulk(reply))?;
+        let found = info.lines().filter_map(stat).find(|(name, _)| *name == command);
+        Ok(found.map_or(0, |(_, calls)| calls as u64))
+    }
+
     /// Whether anyone is subscribed to `channel`.
     pub(crate) fn subscribers(&mut self, channel: &[u8]) -> Result<bool> {
         let reply = self.wire.call(&[b"PUBSUB", b"NUMSUB", channel])?;
@@ -139,13 +147,16 @@ fn field(info: &str, name: &str) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// Calls in a `cmdstat_NAME:calls=N,…` line, if NAME is a request.
-fn calls(line: &str) -> Option<f64> {
+/// Name and calls out of a `cmdstat_NAME:calls=N,…` line.
+fn stat(line: &str) -> Option<(&str, f64)> {
     let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-    if INSIDE_SCRIPTS.contains(&name) || OURS.contains(&name) {
-        return None;
-    }
-    rest.split_once(',')?.0.parse().ok()
+    Some((name, rest.split_once(',')?.0.parse().ok()?))
+}
+
+/// The calls in such a line, if they were requests of a contender's.
+fn calls(line: &str) -> Option<f64> {
+    let (name, calls) = stat(line)?;
+    (!INSIDE_SCRIPTS.contains(&name) && !OURS.contains(&name)).then_some(calls)
 }
 
 #[cfg(test)]

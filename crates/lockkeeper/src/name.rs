@@ -13,8 +13,9 @@ use uuid::Uuid;
 pub struct LockName(Arc<[u8]>);
 
 impl LockName {
+    /// A name behind a prefix. No name stays none: a prefix alone is nobody's lock.
     pub(crate) fn new(prefix: &[u8], name: &[u8]) -> Self {
-        if prefix.is_empty() {
+        if prefix.is_empty() || name.is_empty() {
             return Self(name.into());
         }
         Self([prefix, name].concat().into())

@@ -105,5 +105,6 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "memory", run: memory::run },
     Workload { name: "watchdog", run: watchdog::run },
     Workload { name: "growth: waiters", run: growth::waiters },
-    Workload { name: "growth: names", run: growth::names },
+    Workload { name: "growth: names used", run: growth::used },
+    Workload { name: "growth: names held", run: growth::held },
 ];

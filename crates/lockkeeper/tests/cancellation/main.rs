@@ -1,0 +1,12 @@
+//! Whoever walks away leaves nothing behind: no hold, no place in a queue, no subscription, no
+//! renewal, no task.
+//!
+//! - [`matrix`]: every operation, dropped at every point where it can be, while the store answers,
+//!   fails, forgets to answer, dawdles or says nothing at all. Memory store, paused clock.
+//! - [`drops`]: guards and waiters that go down with their task or their runtime.
+//! - [`redis`]: thousands of acquires on a real server, dropped at random moments.
+
+mod drops;
+mod matrix;
+mod redis;
+mod scenes;

@@ -1,0 +1,29 @@
+//! What the library does when servers, networks, clocks and processes misbehave.
+//!
+//! Everything here runs against real `redis-server` processes on loopback, some of them behind a
+//! proxy that misbehaves on request. A file is a theme. A scenario that makes sense for [`Lock`] and
+//! [`Mutex`] alike runs for both, at the same time.
+//!
+//! Bounds: what must happen "at once" has [`support::SOON`], which is well below the re-check of a
+//! waiter (2.5 to 5 s) and any lease that could make the same thing happen by itself; so a slow
+//! machine does not fail a test, and a lost wake-up does.
+//!
+//! [`Lock`]: lockkeeper::Lock
+//! [`Mutex`]: lockkeeper::Mutex
+#![cfg(feature = "redis")]
+
+mod support;
+
+mod clock;
+mod connection;
+mod orphans;
+mod pause;
+mod permissions;
+mod process;
+mod refusals;
+mod replies;
+mod restart;
+mod scripts;
+mod subscription;
+#[cfg(feature = "tls")]
+mod tls;

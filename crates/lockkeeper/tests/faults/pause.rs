@@ -1,0 +1,154 @@
+//! The server is stopped for a while: shorter than a lease, or longer.
+
+use std::time::Duration;
+
+use lockkeeper::LostReason;
+use testkit::{History, RedisServer};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+const LEASE: Duration = Duration::from_millis(1500);
+
+/// What is given up of a lease in these tests: enough for a machine that is slow to wake a task.
+const DRIFT: Duration = Duration::from_millis(300);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_gets_it() {
+    both(async |kind| {
+        let server = RedisServer::start();
+        let options = options()
+            .watchdog_timeout(LEASE)
+            .response_timeout(ms(300))
+            .unreachable_after(LONG)
+            .drift(0.0, DRIFT);
+        let history = History::new();
+        let holder = connect(&server.url(), options.clone()).await;
+        let guard = Handle::new(&holder, kind, "a").taken().await;
+        history.granted("a", "holder", None);
+        let other = connect(&server.url(), options).await;
+        let other = Handle::new(&other, kind, "a");
+        let waiter = tokio::spawn({
+            let history = history.clone();
+            async move {
+                let guard = other.lock().await;
+                history.granted("a", "waiter", None);
+                guard
+            }
+        });
+        eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
+        server.pause();
+        let deadline = guard.deadline();
+        let reason = within(LEASE + SOON, "the loss", guard.lost()).await;
+        let told = Instant::now();
+        history.lost("a", "holder");
+        assert_eq!(reason, LostReason::Unreachable);
+        // The server's own end of the lease is no earlier than the deadline and what was given up.
+        assert!(told < deadline + DRIFT, "{:?} late", told - deadline);
+        // Stopped until the lease has ended by everybody's clock.
+        tokio::time::sleep_until(deadline + 2 * DRIFT).await;
+        server.resume();
+        let heir = within(PATIENCE, "the waiter", joined(waiter)).await;
+        let heir = heir.expect("the lease has ended");
+        history.assert_valid();
+        assert_eq!(history.grants(), 2);
+        // What was sent to the stopped server and ran afterwards has revived nothing.
+        assert_not_held(&guard.release().await);
+        assert_held(&server, kind, "a", &heir, 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_stopped_for_less_than_the_lease_loses_nothing() {
+    both(async |kind| {
+        let server = RedisServer::start();
+        let options = options().watchdog_timeout(ms(5000)).response_timeout(ms(300));
+        let holder = connect(&server.url(), options.clone()).await;
+        let guard = Handle::new(&holder, kind, "a").taken().await;
+        let other = Handle::new(&connect(&server.url(), options).await, kind, "a");
+        assert!(other.try_lock().await.expect("reachable").is_none());
+        server.pause();
+        // Over the renewal that is due after 1.7 s, and several response timeouts.
+        tokio::time::sleep(ms(2200)).await;
+        assert!(!guard.is_lost());
+        server.resume();
+        let before = pttl(&server, "a");
+        eventually(SOON, "renewed", || pttl(&server, "a") > before + 1000).await;
+        assert_held(&server, kind, "a", &guard, 1);
+        let limited = other.try_lock().wait(ms(500)).await;
+        assert!(limited.expect("reachable").is_none(), "two holders");
+        guard.release().await.expect("it is held");
+        assert_free(&server, kind, "a");
+    })
+    .await;
+}
+
+/// An acquire that a stopped server executes after it was given up is undone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_given_up_while_the_server_was_stopped_leaves_nothing() {
+    both(async |kind| {
+        let server = RedisServer::start();
+        let client = connect(&server.url(), options()).await;
+        let handle = Handle::new(&client, kind, "a");
+        server.pause();
+        let answer = within(SOON, "try_lock", async { handle.try_lock().await }).await;
+        assert_unreachable(&answer);
+        server.resume();
+        let guard = within(SOON, "acquire", async { handle.lock().await }).await;
+        let guard = guard.expect("free or undone");
+        assert_held(&server, kind, "a", &guard, 1);
+        guard.release().await.expect("it is held");
+        eventually(SOON, "free", || stored(&server, kind, "a").is_empty()).await;
+    })
+    .await;
+}
+
+/// Many clients over stops of random length: never two holders at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exclusion_holds_over_stops_of_any_length() {
+    both(async |kind| {
+        let server = RedisServer::start();
+        let options = options()
+            .watchdog_timeout(ms(600))
+            .response_timeout(ms(200))
+            .unreachable_after(LONG)
+            .drift(0.0, ms(150));
+        let history = History::new();
+        let end = Instant::now() + ms(5000);
+        let mut workers = Vec::new();
+        for n in 0..4 {
+            let client = connect(&server.url(), options.clone()).await;
+            let handle = Handle::new(&client, kind, "a");
+            let history = history.clone();
+            workers.push(tokio::spawn(async move {
+                while Instant::now() < end {
+                    let guard = handle.lock().await.expect("the stops are short");
+                    let holder = format!("{n}:{}", guard.owner_id());
+                    history.granted("a", &holder, None);
+                    // The work: sometimes longer than a stop, and it heeds the loss.
+                    tokio::select! {
+                        biased;
+                        _ = guard.lost() => history.lost("a", &holder),
+                        () = tokio::time::sleep(ms(fastrand::u64(0..80))) => {
+                            history.released("a", &holder);
+                        }
+                    }
+                    drop(guard.release().await);
+                }
+            }));
+        }
+        while Instant::now() < end {
+            server.pause();
+            tokio::time::sleep(ms(fastrand::u64(50..900))).await;
+            server.resume();
+            tokio::time::sleep(ms(fastrand::u64(50..300))).await;
+        }
+        for worker in workers {
+            within(PATIENCE, "a worker", joined(worker)).await;
+        }
+        history.assert_valid();
+        assert!(history.grants() > 10, "{}", history.grants());
+    })
+    .await;
+}

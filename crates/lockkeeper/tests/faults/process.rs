@@ -1,0 +1,115 @@
+//! A client's process dies or is stopped.
+//!
+//! Not here: that a client closes itself in a forked process. A fork without `exec` of a process with
+//! threads cannot be made without unsafe code, which this workspace forbids.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lockkeeper::Kind;
+use testkit::{ChildProcess, RedisServer, example_path};
+
+use crate::support::*;
+
+fn child(server: &RedisServer, kind: Kind, name: &str, ms: u64, mode: &str) -> ChildProcess {
+    let (url, kind, ms) = (server.url(), kind.to_string(), ms.to_string());
+    let args = [url.as_str(), &kind, name, &ms, mode];
+    ChildProcess::spawn(example_path("hold"), args)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_not_before() {
+    let server = RedisServer::start();
+    let client = connect(&server.url(), options()).await;
+    let mut cases = Vec::new();
+    for (kind, mode) in [
+        (Kind::Lock, "lease"),
+        (Kind::Lock, "renewed"),
+        (Kind::Mutex, "lease"),
+        (Kind::Mutex, "renewed"),
+    ] {
+        let name = format!("{kind}:{mode}");
+        let holder = child(&server, kind, &name, 2500, mode);
+        holder.expect_line("held");
+        let handle = Handle::new(&client, kind, &name);
+        let waiter = tokio::spawn(async move { (handle.lock().await, SystemTime::now()) });
+        eventually(PATIENCE, "listening", || listeners(&server, &name) == 1).await;
+        holder.kill();
+        // Nobody will renew it any more: this is when it ends.
+        let ends = server.cli(&["PEXPIRETIME", name.as_str()]).int();
+        cases.push((kind, name, waiter, UNIX_EPOCH + ms(ends.unsigned_abs())));
+    }
+    for (kind, name, waiter, ends) in cases {
+        let (guard, at) = within(ms(2500) + SOON, "the waiter", joined(waiter)).await;
+        let guard = guard.expect("the lease has ended");
+        let late = at.duration_since(ends);
+        let late = late.expect("the other's lease had not ended yet");
+        assert!(late < SOON, "{name}: {late:?} late");
+        assert_held(&server, kind, &name, &guard, 1);
+    }
+}
+
+/// The counterpart: it is not the end of the process that frees a lock in the tests above.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_ends_well_frees_its_lock_at_once() {
+    let server = RedisServer::start();
+    let client = connect(&server.url(), options()).await;
+    let mut holder = child(&server, Kind::Lock, "a", 60_000, "lease");
+    holder.expect_line("held");
+    let handle = Handle::new(&client, Kind::Lock, "a");
+    let waiter = tokio::spawn(async move { handle.lock().await });
+    eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
+    holder.close_input();
+    let guard = within(SOON, "the waiter", joined(waiter)).await;
+    assert_held(&server, Kind::Lock, "a", &guard.expect("freed"), 1);
+    holder.expect_line("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_gets_no_turn_after_the_process_was_stopped_past_the_deadline() {
+    let server = RedisServer::start();
+    let worker = child(&server, Kind::Lock, "a", 1500, "run");
+    // Just said: it now sleeps for 20 ms, and is not in the middle of a turn.
+    worker.expect_line("work");
+    worker.pause();
+    while let Some(line) = worker.next_line(ms(50)) {
+        assert!(remaining(&line) > Duration::ZERO, "{line}");
+    }
+    // The lease must really end, at the server too.
+    tokio::time::sleep(ms(1600)).await;
+    let heir = connect(&server.url(), options()).await;
+    let heir = Handle::new(&heir, Kind::Lock, "a").try_lock().await;
+    let heir = heir.expect("reachable").expect("its lease has ended");
+    worker.resume();
+    let line = worker.next_line(PATIENCE);
+    assert_eq!(line.as_deref(), Some("lost Expired"));
+    assert_eq!(worker.next_line(PATIENCE), None, "work after the loss");
+    assert_held(&server, Kind::Lock, "a", &heir, 1);
+}
+
+/// The work goes on when the stop was shorter than the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_goes_on_after_a_stop_within_the_lease_until_the_lease_ends() {
+    let server = RedisServer::start();
+    let worker = child(&server, Kind::Lock, "a", 2000, "run");
+    worker.expect_line("work");
+    worker.pause();
+    while worker.next_line(ms(50)).is_some() {}
+    worker.resume();
+    let mut turns = 0;
+    let end = loop {
+        let line = worker.next_line(PATIENCE).expect("it says how it ends");
+        match line.strip_prefix("work") {
+            Some(_) => assert!(remaining(&line) > Duration::ZERO, "a turn after the deadline"),
+            None => break line,
+        }
+        turns += 1;
+    };
+    assert_eq!(end, "lost Expired");
+    assert!(turns > 5, "{turns}");
+}
+
+/// How long the lock was still safe when the work said `line`.
+fn remaining(line: &str) -> Duration {
+    let millis = line.strip_prefix("work ").and_then(|ms| ms.parse().ok());
+    ms(millis.unwrap_or_else(|| panic!("unexpected: {line}")))
+}

@@ -1,0 +1,389 @@
+//! The server says "not now", or nothing at all: each at the time that RULES §7 says.
+//!
+//! For every such condition the same four things must hold; [`Condition`] is what differs.
+
+use std::future::IntoFuture;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::thread;
+
+use lockkeeper::{ClientOptions, Error, Kind};
+use testkit::{FaultProxy, RedisServer};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// Long enough to tell it from a response timeout.
+const UNREACHABLE_AFTER: std::time::Duration = std::time::Duration::from_millis(1500);
+
+fn short() -> ClientOptions {
+    options().connect_timeout(ms(500)).unreachable_after(UNREACHABLE_AFTER)
+}
+
+/// Something that keeps the server from serving, until it is over.
+trait Condition: Send + Sync + 'static {
+    /// What the error must name.
+    const SAYS: &'static str;
+
+    fn begin(&self);
+
+    fn end(&self);
+}
+
+/// A single attempt fails within the response timeout; a limited one at its limit; a patient one at
+/// the end of its patience; one that is still waiting when it is over gets the lock. A hold that was
+/// there before is still there after.
+async fn is_ridden_out<C: Condition>(url: String, server: Arc<RedisServer>, kind: Kind, it: C) {
+    let client = connect(&url, short()).await;
+    let held = Handle::new(&client, kind, "held").taken().await;
+    let handle = Handle::new(&client, kind, "a");
+    it.begin();
+    let answer = within(RESPONSE + SOON, "one attempt", handle.try_lock().into_future()).await;
+    let said = assert_unreachable(&answer);
+    assert!(said.contains(C::SAYS), "{said:?} does not say {:?}", C::SAYS);
+    assert!(said.contains('a'), "it names the lock: {said}");
+
+    let started = Instant::now();
+    let limited = handle.try_lock().wait(ms(300)).into_future();
+    assert_unreachable(&within(ms(300) + SOON, "a limited wait", limited).await);
+    assert!(started.elapsed() >= ms(300), "{:?}", started.elapsed());
+
+    // A client that knows nothing of the outage yet has its whole patience before it.
+    let patient = handle.lock().into_future();
+    let answer = within(UNREACHABLE_AFTER + SOON, "a patient wait", patient).await;
+    assert_unreachable(&answer);
+
+    let waiter = tokio::spawn(handle.lock().into_future());
+    tokio::task::yield_now().await;
+    it.end();
+    // Its patience may have ended just before the condition did; whoever asks now gets it.
+    match within(PATIENCE, "the waiter", joined(waiter)).await {
+        Ok(guard) => guard.release().await.expect("held"),
+        answer => drop(assert_unreachable(&answer)),
+    }
+    let guard = within(SOON, "afterwards", handle.lock().into_future()).await;
+    let guard = guard.expect("it is over");
+    assert_held(&server, kind, "a", &guard, 1);
+    guard.release().await.expect("held");
+    assert_free(&server, kind, "a");
+    assert_held(&server, kind, "held", &held, 1);
+    held.release().await.expect("held");
+}
+
+/// One who waits from before it begins until after it ends gets the lock.
+async fn is_waited_out<C: Condition>(url: String, server: Arc<RedisServer>, kind: Kind, it: C) {
+    let client = connect(&url, options()).await;
+    let handle = Handle::new(&client, kind, "a");
+    it.begin();
+    let waiter = tokio::spawn(handle.lock().into_future());
+    // Several response timeouts.
+    tokio::time::sleep(3 * RESPONSE).await;
+    assert!(!waiter.is_finished(), "it did not wait");
+    it.end();
+    let guard = within(SOON, "the waiter", joined(waiter)).await;
+    assert_held(&server, kind, "a", &guard.expect("it is over"), 1);
+}
+
+struct ReadOnly(Arc<RedisServer>);
+
+impl Condition for ReadOnly {
+    const SAYS: &'static str = "READONLY";
+
+    fn begin(&self) {
+        self.0.cli(&["REPLICAOF", "127.0.0.1", "1"]).ok();
+    }
+
+    fn end(&self) {
+        self.0.cli(&["REPLICAOF", "NO", "ONE"]).ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_ridden_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let condition = ReadOnly(Arc::clone(&server));
+        is_ridden_out(server.url(), server, kind, condition).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_waited_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let condition = ReadOnly(Arc::clone(&server));
+        is_waited_out(server.url(), server, kind, condition).await;
+    })
+    .await;
+}
+
+/// A script that does not end, on another connection.
+struct Busy(Arc<RedisServer>);
+
+impl Condition for Busy {
+    const SAYS: &'static str = "BUSY";
+
+    fn begin(&self) {
+        self.0.cli(&["CONFIG", "SET", "busy-reply-threshold", "50"]).ok();
+        let mut cli = self.0.connection();
+        // Ends with an error when it is killed.
+        thread::spawn(move || cli.cmd(&["EVAL", "while true do end", "0"]));
+        let busy = || matches!(self.0.cli(&["PING"]), testkit::Reply::Error(_));
+        let end = std::time::Instant::now() + PATIENCE;
+        while !busy() {
+            assert!(std::time::Instant::now() < end, "the server is not busy");
+        }
+    }
+
+    fn end(&self) {
+        self.0.cli(&["SCRIPT", "KILL"]).ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_is_ridden_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let condition = Busy(Arc::clone(&server));
+        is_ridden_out(server.url(), server, kind, condition).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_is_waited_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let condition = Busy(Arc::clone(&server));
+        is_waited_out(server.url(), server, kind, condition).await;
+    })
+    .await;
+}
+
+struct Full(Arc<RedisServer>);
+
+impl Condition for Full {
+    const SAYS: &'static str = "OOM";
+
+    fn begin(&self) {
+        fill(&self.0);
+    }
+
+    fn end(&self) {
+        self.0.cli(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+    }
+}
+
+/// Every write that needs memory is refused from now on.
+pub(crate) fn fill(server: &RedisServer) {
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).ok();
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_is_ridden_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let condition = Full(Arc::clone(&server));
+        is_ridden_out(server.url(), server, kind, condition).await;
+    })
+    .await;
+}
+
+struct HalfOpen(Arc<FaultProxy>);
+
+impl Condition for HalfOpen {
+    const SAYS: &'static str = "no answer";
+
+    fn begin(&self) {
+        self.0.black_hole(true);
+    }
+
+    fn end(&self) {
+        self.0.black_hole(false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_open_connection_is_ridden_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let proxy = Arc::new(FaultProxy::start(server.port()).await);
+        is_ridden_out(proxy.url(), server, kind, HalfOpen(Arc::clone(&proxy))).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_open_connection_is_waited_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let proxy = Arc::new(FaultProxy::start(server.port()).await);
+        is_waited_out(proxy.url(), server, kind, HalfOpen(Arc::clone(&proxy))).await;
+    })
+    .await;
+}
+
+/// Refuses connections, and cuts those there are.
+struct Down(Arc<FaultProxy>);
+
+impl Condition for Down {
+    const SAYS: &'static str = "";
+
+    fn begin(&self) {
+        self.0.refuse(true);
+        self.0.cut();
+    }
+
+    fn end(&self) {
+        self.0.refuse(false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_gone_is_ridden_out() {
+    both(async |kind| {
+        let server = Arc::new(RedisServer::start());
+        let proxy = Arc::new(FaultProxy::start(server.port()).await);
+        is_ridden_out(proxy.url(), server, kind, Down(Arc::clone(&proxy))).await;
+    })
+    .await;
+}
+
+/// A persistent server that needs seconds to read its dump.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_loading_is_waited_out() {
+    both(async |kind| {
+        let server = RedisServer::builder()
+            .persistent(true)
+            .arg("--key-load-delay", "1000")
+            .arg("--loading-process-events-interval-bytes", "1024")
+            .start();
+        let server = Arc::new(server);
+        let fill = "for i = 1, 2500 do redis.call('SET', 'fill' .. i, string.rep('x', 100)) end";
+        server.cli(&["EVAL", fill, "0"]).ok();
+        let client = connect(&server.url(), options()).await;
+        let held = Handle::new(&client, kind, "held").taken().await;
+        let handle = Handle::new(&client, kind, "a");
+        let port = server.port();
+        let restarting = tokio::task::spawn_blocking({
+            let server = Arc::clone(&server);
+            move || server.restart()
+        });
+        eventually(PATIENCE, "loading", || is_loading(port)).await;
+        let attempt = handle.try_lock().into_future();
+        let answer = within(RESPONSE + ms(1000), "one attempt", attempt).await;
+        assert!(is_loading(port), "it was over too soon to say anything");
+        let said = assert_unreachable(&answer);
+        let guard = within(PATIENCE, "a patient wait", handle.lock().into_future()).await;
+        let guard = guard.expect("loaded");
+        joined(restarting).await;
+        assert_held(&server, kind, "a", &guard, 1);
+        // The hold was in the dump, and the lease goes on.
+        assert_held(&server, kind, "held", &held, 1);
+        assert!(said.contains("LOADING"), "not clear: {said}");
+    })
+    .await;
+}
+
+fn is_loading(port: u16) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(ms(500)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut reply = [0; 8];
+        stream.read_exact(&mut reply)?;
+        Ok(&reply == b"-LOADING")
+    };
+    // Refused, while there is no server at all.
+    ask().unwrap_or(false)
+}
+
+/// At the wait limit the last answer counts: busy is no error, silence is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_wait_limit_busy_is_nothing_and_silence_is_an_error() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().unreachable_after(LONG)).await;
+        let holder = rig.strangers("a").await.taken().await;
+        let handle = rig.handle("a");
+        let started = Instant::now();
+        let busy = handle.try_lock().wait(ms(400)).into_future();
+        let busy = within(ms(400) + SOON, "a limited wait", busy).await;
+        assert!(busy.expect("the server answers").is_none());
+        assert!(started.elapsed() >= ms(400));
+        // Silent at first, busy at last.
+        rig.proxy.refuse(true);
+        rig.proxy.cut();
+        let late = tokio::spawn(handle.try_lock().wait(ms(2000)).into_future());
+        rig.proxy.wait_for_refusals(3).await;
+        rig.proxy.refuse(false);
+        let late = within(ms(2000) + SOON, "a limited wait", joined(late)).await;
+        assert!(late.expect("it answered in the end").is_none());
+        // Busy at first, silent at last.
+        let silent = tokio::spawn(handle.try_lock().wait(ms(2500)).into_future());
+        eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
+        rig.proxy.refuse(true);
+        rig.proxy.cut();
+        let silent = within(ms(2500) + SOON, "a limited wait", joined(silent)).await;
+        assert_unreachable(&silent);
+        holder.release().await.expect("held");
+    })
+    .await;
+}
+
+/// What a waiter inherits of an outage counts: no one waits `unreachable_after` twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_who_wait_for_a_dead_server_are_told_together() {
+    both(async |kind| {
+        let rig = Rig::new(kind, short()).await;
+        rig.proxy.refuse(true);
+        rig.proxy.cut();
+        let (handle, started) = (rig.handle("a"), Instant::now());
+        let waiters: Vec<_> = (0..16).map(|_| tokio::spawn(handle.lock().into_future())).collect();
+        let all = async {
+            for waiter in waiters {
+                assert_unreachable(&joined(waiter).await);
+            }
+        };
+        within(UNREACHABLE_AFTER + SOON, "all of them", all).await;
+        assert!(started.elapsed() >= UNREACHABLE_AFTER, "they gave up early");
+    })
+    .await;
+}
+
+/// The lock is held and the server becomes read-only: a release is answered when it is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_refused_for_now_is_repeated() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let guard = rig.handle("a").taken().await;
+        let releases = rig.proxy.expect_request(&rig.mark(Sent::Release));
+        rig.server.cli(&["REPLICAOF", "127.0.0.1", "1"]).ok();
+        let release = tokio::spawn(guard.release());
+        releases.wait_for(3).await;
+        assert_eq!(rig.stored("a").len(), 1);
+        rig.server.cli(&["REPLICAOF", "NO", "ONE"]).ok();
+        within(SOON, "release", joined(release)).await.expect("held");
+        rig.assert_free("a");
+    })
+    .await;
+}
+
+/// And if it is never over: an honest answer, and the lock is lost by its own clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_is_never_answered_is_unconfirmed() {
+    both(async |kind| {
+        let rig = Rig::new(kind, short()).await;
+        let guard = rig.handle("a").taken().await;
+        rig.proxy.black_hole(true);
+        let answer = within(UNREACHABLE_AFTER + SOON, "release", guard.release()).await;
+        assert!(matches!(answer, Err(Error::Unconfirmed { .. })), "{answer:?}");
+        // It goes on in the background.
+        rig.proxy.black_hole(false);
+        rig.proxy.cut();
+        eventually(PATIENCE, "given back", || rig.stored("a").is_empty()).await;
+    })
+    .await;
+}

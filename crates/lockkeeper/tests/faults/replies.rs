@@ -1,0 +1,399 @@
+//! A request is executed and its answer is lost: state and answer are as if nothing had happened.
+
+use std::future::IntoFuture;
+
+use lockkeeper::{Error, Kind};
+
+use crate::support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_whose_reply_is_lost_is_granted_once() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let requests = rig.proxy.expect_request(&rig.mark(Sent::Acquire));
+        rig.lose_reply(Sent::Acquire);
+        let guard = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+        let guard = guard.expect("it is repeated");
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+        assert_eq!(requests.count(), 2, "once for each connection");
+        rig.assert_held("a", &guard, 1);
+        guard.release().await.expect("it is held");
+        rig.assert_free("a");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_attempt_whose_reply_is_lost_fails_and_leaves_nothing() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        rig.lose_reply(Sent::Acquire);
+        let executed = match kind {
+            Kind::Mutex => "set",
+            _ => "hset",
+        };
+        let answer = within(SOON, "try_lock", rig.handle("a").try_lock().into_future()).await;
+        assert_unreachable(&answer);
+        assert_eq!(rig.server.commandstats(executed), 1, "it was granted");
+        eventually(SOON, "undone", || rig.stored("a").is_empty()).await;
+        let guard = rig.handle("a").try_lock().await.expect("reachable again");
+        assert!(guard.is_some(), "a hold was left over");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_whose_renewals_reply_is_lost_stays_held() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(1500))).await;
+        let guard = rig.handle("a").taken().await;
+        let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
+        rig.lose_reply(Sent::Renew);
+        // Every 500 ms, the lost one is repeated: the last of these is well beyond the first lease.
+        renewals.wait_for(6).await;
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+        rig.assert_held("a", &guard, 1);
+        guard.release().await.expect("it is held");
+        rig.assert_free("a");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fixed_lease_whose_checks_reply_is_lost_stays_held() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(600))).await;
+        let guard = rig.handle("a").lock().lease(LONG).await.expect("free");
+        let checks = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
+        rig.lose_reply(Sent::Renew);
+        checks.wait_for(4).await;
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+        rig.assert_held("a", &guard, 1);
+        assert!(guard.remaining() > LONG / 2, "a lost check costs nothing");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_reply_is_lost_is_ok_and_told_once() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let guard = rig.handle("a").taken().await;
+        let mut listener = rig.server.connection();
+        listener.subscribe(&[channel("a")]);
+        rig.lose_reply(Sent::Release);
+        within(SOON, "release", guard.release())
+            .await
+            .expect("the lease cannot have ended: it was the first try");
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+        rig.assert_free("a");
+        let told = listener.next_message(SOON).expect("waiters are told");
+        assert_eq!(told.1, b"0");
+        assert_eq!(listener.next_message(ms(100)), None, "told twice");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_found_done_after_the_deadline_is_unconfirmed() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let guard = rig.handle("a").lock().lease(ms(1000)).await.expect("free");
+        let deadline = guard.deadline();
+        rig.lose_reply(Sent::Release);
+        // The repetition cannot get through before the lease has ended.
+        rig.proxy.refuse(true);
+        let release = tokio::spawn(guard.release());
+        rig.proxy.wait_for_refusals(1).await;
+        rig.assert_free("a");
+        tokio::time::sleep_until(deadline).await;
+        rig.proxy.refuse(false);
+        let answer = within(PATIENCE, "release", joined(release)).await;
+        assert!(matches!(answer, Err(Error::Unconfirmed { .. })), "{answer:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_finds_nothing_at_its_first_answer_is_not_held() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let guard = rig.handle("a").taken().await;
+        rig.server.cli(&["DEL", "a"]);
+        assert_not_held(&guard.release().await);
+        // Also when it took an outage in which the release was not sent at all.
+        let guard = rig.handle("a").taken().await;
+        rig.proxy.refuse(true);
+        rig.proxy.cut();
+        rig.proxy.wait_for_refusals(2).await;
+        let release = tokio::spawn(guard.release());
+        rig.server.cli(&["DEL", "a"]);
+        rig.proxy.refuse(false);
+        assert_not_held(&within(PATIENCE, "release", joined(release)).await);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_re_entry_and_its_release_whose_replies_are_lost_count_once() {
+    let rig = Rig::new(Kind::Lock, options()).await;
+    let outer = rig.handle("a").taken().await;
+    rig.lose_reply(Sent::Acquire);
+    let inner = within(SOON, "re-entry", outer.reenter().into_future()).await;
+    let inner = inner.expect("it is repeated");
+    assert_eq!(rig.proxy.swallowed_replies(), 1);
+    rig.assert_held("a", &outer, 2);
+    assert_eq!((inner.hold_count(), outer.hold_count()), (2, 2));
+    rig.lose_reply(Sent::Release);
+    within(SOON, "release", inner.release()).await.expect("it is held");
+    assert_eq!(rig.proxy.swallowed_replies(), 2);
+    rig.assert_held("a", &outer, 1);
+    rig.lose_reply(Sent::Release);
+    within(SOON, "release", outer.release()).await.expect("it is held");
+    assert_eq!(rig.proxy.swallowed_replies(), 3);
+    rig.assert_free("a");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_whose_reply_is_lost_passes_the_lock_once() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let handle = rig.handle("a");
+        // A lock that was held for 10 ms is released, not handed over; a slow machine may need more
+        // than one round. Each round must go well.
+        for _ in 0..100 {
+            let first = handle.taken().await;
+            let mut second = Box::pin(handle.lock().into_future());
+            start(&mut second).await;
+            let given = first.owner_id().to_string();
+            rig.lose_reply(Sent::HandOver);
+            within(SOON, "release", first.release()).await.expect("it was held to the end");
+            let second = within(SOON, "the successor", second).await;
+            let second = second.expect("it was passed on");
+            assert_ne!(second.owner_id().to_string(), given);
+            rig.assert_held("a", &second, 1);
+            second.release().await.expect("it is held");
+            rig.assert_free("a");
+            if rig.proxy.swallowed_replies() > 0 {
+                return;
+            }
+        }
+        panic!("nothing was ever handed over");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_to_one_who_left_meanwhile_leaves_nothing() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let handle = rig.handle("a");
+        for _ in 0..100 {
+            let first = handle.taken().await;
+            let mut second = Box::pin(handle.lock().into_future());
+            start(&mut second).await;
+            rig.lose_reply(Sent::HandOver);
+            let release = tokio::spawn(first.release());
+            tokio::task::yield_now().await;
+            drop(second);
+            let released = within(SOON, "release", joined(release)).await;
+            released.expect("it was held to the end");
+            eventually(SOON, "free", || rig.stored("a").is_empty()).await;
+            if rig.proxy.swallowed_replies() > 0 {
+                return;
+            }
+        }
+        panic!("nothing was ever handed over");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaving_a_lock_standing_twice_is_leaving_it_once() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let guard = rig.handle("a").taken().await;
+        let owner = guard.owner_id().to_string();
+        rig.lose_reply(Sent::Release);
+        within(SOON, "leave_for", guard.leave_for(ms(30_000))).await.expect("it is held");
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+        assert_eq!(rig.stored("a"), [(owner, 1)]);
+        let left = pttl(&rig.server, "a");
+        assert!((20_000..=30_000).contains(&left), "{left}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_whose_reply_is_lost_can_be_repeated() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let guard = rig.handle("a").lock().lease(ms(20_000)).await.expect("free");
+        rig.lose_reply(Sent::Renew);
+        let lost = within(SOON, "extend", guard.extend(LONG)).await;
+        if lost.is_err() {
+            assert_unreachable(&lost);
+            // Nothing is promised, so nothing may be relied upon.
+            assert!(guard.remaining() <= ms(20_000));
+        }
+        within(SOON, "extend", guard.extend(LONG)).await.expect("reachable again");
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+        assert!(guard.remaining() > LONG / 2);
+        rig.assert_held("a", &guard, 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_unlock_whose_reply_is_lost_is_as_if_it_had_come() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let victim = rig.strangers("a").await.taken().await;
+        rig.lose_reply(Sent::ForceUnlock);
+        // Either the library repeats it and tells the truth, or it says that it does not know.
+        let answer = within(SOON, "force_unlock", rig.handle("a").force_unlock()).await;
+        let honest = match &answer {
+            Ok(done) => *done,
+            Err(error) => matches!(error, Error::Unconfirmed { .. } | Error::Unreachable { .. }),
+        };
+        assert!(honest, "{answer:?}");
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+        rig.assert_free("a");
+        assert_not_held(&victim.release().await);
+        assert!(
+            !within(SOON, "again", rig.handle("a").force_unlock()).await.expect("reachable again")
+        );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_whose_reply_is_lost_can_be_asked_again() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let _guard = rig.handle("a").taken().await;
+        rig.lose_reply(Sent::Inspect);
+        let lost = within(SOON, "is_locked", rig.handle("a").is_locked()).await;
+        assert!(!matches!(lost, Ok(false)), "it is locked: {lost:?}");
+        let again = within(SOON, "is_locked", rig.handle("a").is_locked()).await;
+        assert!(again.expect("reachable again"));
+        assert_eq!(rig.proxy.swallowed_replies(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_whose_reply_is_lost_is_made_again() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let holder = rig.strangers("a").await.taken().await;
+        rig.proxy.drop_replies_once_after_request_matching(channel("a").as_bytes());
+        let waiter = tokio::spawn(rig.handle("a").lock().into_future());
+        rig.proxy.wait_for_swallowed_replies(1).await;
+        eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
+        holder.release().await.expect("it is held");
+        let guard = within(SOON, "the waiter", joined(waiter)).await;
+        rig.assert_held("a", &guard.expect("free"), 1);
+    })
+    .await;
+}
+
+/// Connecting is a request, too: the answer to the first words on a new connection is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_introduction_whose_reply_is_lost_is_made_again() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let guard = rig.handle("a").taken().await;
+        rig.proxy.drop_replies_once_after_request_matching(b"SETNAME");
+        rig.proxy.cut();
+        within(SOON + SOON, "release", guard.release()).await.expect("it is held");
+        assert!(rig.proxy.swallowed_replies() >= 1);
+        rig.assert_free("a");
+    })
+    .await;
+}
+
+/// The note of who holds a lock is for people: its failure is nobody's concern.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_note_whose_reply_is_lost_fails_no_lock() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(1500))).await;
+        let hash = rig.server.cli(&["SCRIPT", "LOAD", lua::CLIENT_ANNOUNCE]).ok();
+        rig.proxy.drop_replies_once_after_request_matching(hash.text().as_bytes());
+        let guard = rig.handle("a").taken().await;
+        let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
+        rig.proxy.wait_for_swallowed_replies(1).await;
+        renewals.wait_for(4).await;
+        rig.assert_held("a", &guard, 1);
+        let note = format!("lockkeeper_client:{}", rig.client.id());
+        assert!(pttl(&rig.server, &note) > 0, "it is said again");
+    })
+    .await;
+}
+
+/// The script is not known, and the reply to the call with its whole text is the one that is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_lost_after_a_script_flush_is_no_different() {
+    let rig = Rig::new(Kind::Lock, options()).await;
+    let flush = |purpose: &str| {
+        rig.server.cli(&["SCRIPT", "FLUSH"]).ok();
+        rig.proxy.drop_replies_once_after_request_matching(purpose.as_bytes());
+    };
+    flush("take a free lock");
+    let outer = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+    let outer = outer.expect("it is repeated");
+    rig.assert_held("a", &outer, 1);
+    flush("take a free lock");
+    let inner = within(SOON, "re-entry", outer.reenter().into_future()).await;
+    let inner = inner.expect("it is repeated");
+    rig.assert_held("a", &outer, 2);
+    flush("take holds off");
+    within(SOON, "release", inner.release()).await.expect("held");
+    rig.assert_held("a", &outer, 1);
+    flush("take holds off");
+    within(SOON, "release", outer.release()).await.expect("held");
+    rig.assert_free("a");
+    assert_eq!(rig.proxy.swallowed_replies(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_flush_between_any_two_requests_is_not_noticed() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(900))).await;
+        let flush = || rig.server.cli(&["SCRIPT", "FLUSH"]).ok();
+        let handle = rig.handle("a");
+        for _ in 0..20 {
+            flush();
+            let guard = handle.taken().await;
+            flush();
+            assert!(handle.is_locked().await.expect("asked"));
+            if kind == Kind::Lock {
+                flush();
+                let inner = guard.reenter().await.expect("held");
+                flush();
+                inner.release().await.expect("held");
+            }
+            let mut heir = Box::pin(handle.lock().into_future());
+            start(&mut heir).await;
+            flush();
+            guard.release().await.expect("held");
+            flush();
+            let heir = within(SOON, "the heir", heir).await.expect("passed on");
+            rig.assert_held("a", &heir, 1);
+            flush();
+            heir.release().await.expect("held");
+            rig.assert_free("a");
+        }
+        // And under the watchdog: no renewal finds its script.
+        let guard = handle.taken().await;
+        let renewals = rig.proxy.expect_request(b"renew or check many");
+        for round in 1..=4 {
+            flush();
+            renewals.wait_for(round).await;
+        }
+        rig.assert_held("a", &guard, 1);
+        flush();
+        assert!(handle.force_unlock().await.expect("forced"));
+    })
+    .await;
+}

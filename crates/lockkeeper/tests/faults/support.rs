@@ -1,0 +1,390 @@
+//! What the themes share.
+
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use lockkeeper::{
+    Client, ClientOptions, Error, Guard, Kind, Lock, LockRequest, Mutex, TryLockRequest,
+};
+use testkit::{FaultProxy, RedisServer, Reply};
+use tokio::time::Instant;
+use tracing::field::{Field, Visit};
+
+/// What happens at once has happened after this, on a machine with two busy cores. Below the
+/// shortest re-check of a waiter, 2.5 s.
+pub(crate) const SOON: Duration = Duration::from_secs(2);
+
+/// What a test waits for at most where the time itself is not what is tested.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Too long to end within a test: what ends before it was not ended by a lease.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The response timeout of [`options`].
+pub(crate) const RESPONSE: Duration = Duration::from_millis(500);
+
+pub(crate) const KINDS: [Kind; 2] = [Kind::Lock, Kind::Mutex];
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Short timeouts, and leases that do not end during a test.
+pub(crate) fn options() -> ClientOptions {
+    ClientOptions::new()
+        .watchdog_timeout(LONG)
+        .connect_timeout(SOON)
+        .response_timeout(RESPONSE)
+        .retry_backoff(ms(20), ms(200))
+}
+
+pub(crate) async fn connect(url: &str, options: ClientOptions) -> Client {
+    within(PATIENCE, "connecting", Client::connect_with(url, options))
+        .await
+        .expect("the server is there")
+}
+
+/// Runs a scenario for a lock and for a mutex, at the same time.
+pub(crate) async fn both<F>(scenario: impl Fn(Kind) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let running = KINDS.map(|kind| tokio::spawn(scenario(kind)));
+    for task in running {
+        joined(task).await;
+    }
+}
+
+/// The outcome of a task; its panic is the test's.
+pub(crate) async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
+    task.await.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+}
+
+/// The outcome of `work`, which must come within `limit`.
+#[track_caller]
+pub(crate) fn within<T>(
+    limit: Duration,
+    what: &str,
+    work: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    let late = format!("not within {limit:?}: {what}");
+    async move {
+        match tokio::time::timeout(limit, work).await {
+            Ok(done) => done,
+            Err(_) => panic!("{late}"),
+        }
+    }
+}
+
+/// Looks until `condition` holds, which must be within `limit`. For what only the server knows.
+pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+/// Polls a future once; it is expected not to be ready.
+pub(crate) async fn start<T>(future: &mut Pin<Box<impl Future<Output = T> + ?Sized>>) {
+    let pending =
+        std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await;
+    assert!(pending, "it was ready at its first poll");
+}
+
+/// A lock of either kind.
+#[derive(Clone, Debug)]
+pub(crate) enum Handle {
+    Lock(Lock),
+    Mutex(Mutex),
+}
+
+/// Calls the method of whichever it is.
+macro_rules! either {
+    ($self:ident.$method:ident($($arg:expr),*)) => {
+        match $self {
+            Handle::Lock(lock) => lock.$method($($arg),*),
+            Handle::Mutex(mutex) => mutex.$method($($arg),*),
+        }
+    };
+}
+
+impl Handle {
+    pub(crate) fn new(client: &Client, kind: Kind, name: &str) -> Self {
+        match kind {
+            Kind::Mutex => Self::Mutex(client.mutex(name)),
+            _ => Self::Lock(client.lock(name)),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> LockRequest {
+        either!(self.lock())
+    }
+
+    pub(crate) fn try_lock(&self) -> TryLockRequest {
+        either!(self.try_lock())
+    }
+
+    pub(crate) async fn force_unlock(&self) -> lockkeeper::Result<bool> {
+        match self {
+            Handle::Lock(lock) => lock.force_unlock().await,
+            Handle::Mutex(mutex) => mutex.force_unlock().await,
+        }
+    }
+
+    pub(crate) async fn is_locked(&self) -> lockkeeper::Result<bool> {
+        match self {
+            Handle::Lock(lock) => lock.is_locked().await,
+            Handle::Mutex(mutex) => mutex.is_locked().await,
+        }
+    }
+
+    pub(crate) async fn taken(&self) -> Guard {
+        within(PATIENCE, "taking a free lock", async { self.lock().await })
+            .await
+            .expect("the lock is free and the server answers")
+    }
+}
+
+/// Who holds what, as the server has it: owner and count. Not by way of the library.
+pub(crate) fn stored(server: &RedisServer, kind: Kind, name: &str) -> Vec<(String, i64)> {
+    match kind {
+        Kind::Mutex => match server.cli(&["GET", name]).ok() {
+            Reply::Nil => Vec::new(),
+            owner => vec![(owner.text().to_owned(), 1)],
+        },
+        _ => {
+            let fields = server.cli(&["HGETALL", name]).ok();
+            let pairs = fields.array().chunks(2);
+            pairs.map(|pair| (pair[0].text().to_owned(), pair[1].int())).collect()
+        }
+    }
+}
+
+/// Exactly this guard holds it, so often, and with an end.
+#[track_caller]
+pub(crate) fn assert_held(server: &RedisServer, kind: Kind, name: &str, guard: &Guard, count: i64) {
+    assert_eq!(
+        stored(server, kind, name),
+        [(guard.owner_id().to_string(), count)],
+        "{kind} {name}"
+    );
+    let left = pttl(server, name);
+    assert!(left > 0, "{kind} {name} has no end: {left}");
+    assert!(!guard.is_lost(), "{guard:?}");
+}
+
+#[track_caller]
+pub(crate) fn assert_free(server: &RedisServer, kind: Kind, name: &str) {
+    assert_eq!(stored(server, kind, name), [], "{kind} {name}");
+}
+
+pub(crate) fn pttl(server: &RedisServer, name: &str) -> i64 {
+    server.cli(&["PTTL", name]).int()
+}
+
+pub(crate) fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+/// How many connections listen for the lock to be freed.
+pub(crate) fn listeners(server: &RedisServer, name: &str) -> i64 {
+    server.cli(&["PUBSUB", "NUMSUB", channel(name).as_str()]).array()[1].int()
+}
+
+/// The server cuts all connections but its own.
+pub(crate) fn cut_all(server: &RedisServer) {
+    for kind in ["normal", "pubsub"] {
+        server.cli(&["CLIENT", "KILL", "TYPE", kind]).ok();
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_unreachable<T: std::fmt::Debug>(answer: &Result<T, Error>) -> String {
+    match answer {
+        Err(error @ Error::Unreachable { .. }) => error.to_string(),
+        other => panic!("expected Unreachable, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_not_held<T: std::fmt::Debug>(answer: &Result<T, Error>) {
+    assert!(matches!(answer, Err(Error::NotHeld { .. })), "{answer:?}");
+}
+
+/// The library's scripts, as they are sent.
+pub(crate) mod lua {
+    macro_rules! lua {
+        ($($NAME:ident = $file:literal;)*) => {
+            $(pub(crate) const $NAME: &str =
+                include_str!(concat!("../../src/backend/redis/lua/", $file));)*
+        };
+    }
+
+    lua! {
+        LOCK_ACQUIRE = "lock_acquire.lua";
+        LOCK_HANDOVER = "lock_handover.lua";
+        LOCK_RELEASE = "lock_release.lua";
+        LOCK_RENEW = "lock_renew.lua";
+        LOCK_FORCE_UNLOCK = "lock_force_unlock.lua";
+        LOCK_INSPECT = "lock_inspect.lua";
+        MUTEX_ACQUIRE = "mutex_acquire.lua";
+        MUTEX_HANDOVER = "mutex_handover.lua";
+        MUTEX_RELEASE = "mutex_release.lua";
+        MUTEX_RENEW = "mutex_renew.lua";
+        MUTEX_FORCE_UNLOCK = "mutex_force_unlock.lua";
+        MUTEX_INSPECT = "mutex_inspect.lua";
+        CLIENT_ANNOUNCE = "client_announce.lua";
+        FORCED_LOG = "forced_log.lua";
+    }
+}
+
+/// A request of the library.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sent {
+    Acquire,
+    HandOver,
+    Release,
+    Renew,
+    ForceUnlock,
+    Inspect,
+}
+
+impl Sent {
+    /// The script by which it is made; the acquire of a mutex needs none.
+    pub(crate) fn script(self, kind: Kind) -> Option<&'static str> {
+        Some(match (self, kind) {
+            (Sent::Acquire, Kind::Mutex) => return None,
+            (Sent::HandOver, Kind::Mutex) => lua::MUTEX_HANDOVER,
+            (Sent::Release, Kind::Mutex) => lua::MUTEX_RELEASE,
+            (Sent::Renew, Kind::Mutex) => lua::MUTEX_RENEW,
+            (Sent::ForceUnlock, Kind::Mutex) => lua::MUTEX_FORCE_UNLOCK,
+            (Sent::Inspect, Kind::Mutex) => lua::MUTEX_INSPECT,
+            (Sent::Acquire, _) => lua::LOCK_ACQUIRE,
+            (Sent::HandOver, _) => lua::LOCK_HANDOVER,
+            (Sent::Release, _) => lua::LOCK_RELEASE,
+            (Sent::Renew, _) => lua::LOCK_RENEW,
+            (Sent::ForceUnlock, _) => lua::LOCK_FORCE_UNLOCK,
+            (Sent::Inspect, _) => lua::LOCK_INSPECT,
+        })
+    }
+}
+
+/// A server, a proxy before it, and a client behind the proxy.
+pub(crate) struct Rig {
+    pub(crate) client: Client,
+    pub(crate) proxy: FaultProxy,
+    pub(crate) server: RedisServer,
+    pub(crate) kind: Kind,
+}
+
+impl Rig {
+    pub(crate) async fn new(kind: Kind, options: ClientOptions) -> Self {
+        Self::on(RedisServer::start(), kind, options).await
+    }
+
+    pub(crate) async fn on(server: RedisServer, kind: Kind, options: ClientOptions) -> Self {
+        let proxy = FaultProxy::start(server.port()).await;
+        let client = connect(&proxy.url(), options).await;
+        Self { client, proxy, server, kind }
+    }
+
+    pub(crate) fn handle(&self, name: &str) -> Handle {
+        Handle::new(&self.client, self.kind, name)
+    }
+
+    /// A client past the proxy.
+    pub(crate) async fn stranger(&self) -> Client {
+        connect(&self.server.url(), options()).await
+    }
+
+    /// The same lock for a client past the proxy.
+    pub(crate) async fn strangers(&self, name: &str) -> Handle {
+        Handle::new(&self.stranger().await, self.kind, name)
+    }
+
+    /// What only a request of this sort contains. The server knows the script from here on, so that
+    /// it is sent by its hash.
+    pub(crate) fn mark(&self, sent: Sent) -> Vec<u8> {
+        match sent.script(self.kind) {
+            Some(script) => {
+                let hash = self.server.cli(&["SCRIPT", "LOAD", script]).ok();
+                hash.text().as_bytes().to_vec()
+            }
+            None => b"\r\nNX\r\n$3\r\nGET\r\n".to_vec(),
+        }
+    }
+
+    /// The next request of this sort is executed, and its answer lost.
+    pub(crate) fn lose_reply(&self, sent: Sent) {
+        let mark = self.mark(sent);
+        self.proxy.drop_replies_once_after_request_matching(&mark);
+    }
+
+    pub(crate) fn stored(&self, name: &str) -> Vec<(String, i64)> {
+        stored(&self.server, self.kind, name)
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_held(&self, name: &str, guard: &Guard, count: i64) {
+        assert_held(&self.server, self.kind, name, guard, count);
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_free(&self, name: &str) {
+        assert_free(&self.server, self.kind, name);
+    }
+}
+
+/// Collects the warnings of this thread, for a test on a `current_thread` runtime.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Warnings(Arc<StdMutex<Vec<String>>>);
+
+impl Warnings {
+    pub(crate) fn collect() -> (Self, tracing::subscriber::DefaultGuard) {
+        let warnings = Self::default();
+        let guard = tracing::subscriber::set_default(warnings.clone());
+        (warnings, guard)
+    }
+
+    pub(crate) fn containing(&self, needle: &str) -> usize {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().filter(|line| line.contains(needle)).count()
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!("{}={value:?} ", field.name()));
+    }
+}

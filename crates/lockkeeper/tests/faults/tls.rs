@@ -1,0 +1,89 @@
+//! TLS: who is trusted, who must show a certificate, and what is said when it does not work out.
+
+use std::future::IntoFuture;
+
+use lockkeeper::{Client, ClientOptions, Kind};
+use testkit::RedisServer;
+
+use crate::support::*;
+
+/// A whole life over TLS, wake-ups included: those have a connection of their own.
+async fn works(server: &RedisServer, options: ClientOptions) {
+    let (one, two) =
+        (connect(&server.url(), options.clone()).await, connect(&server.url(), options).await);
+    for kind in KINDS {
+        let holder = Handle::new(&one, kind, "a").taken().await;
+        let handle = Handle::new(&two, kind, "a");
+        let waiter = tokio::spawn(handle.lock().into_future());
+        eventually(PATIENCE, "listening", || listeners(server, "a") == 1).await;
+        assert_held(server, kind, "a", &holder, 1);
+        holder.release().await.expect("held");
+        let guard = within(SOON, "the waiter", joined(waiter)).await;
+        guard.expect("freed").release().await.expect("held");
+        assert_free(server, kind, "a");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_a_ca_of_its_own_is_trusted_when_asked_to() {
+    let server = RedisServer::builder().tls().start();
+    works(&server, options().tls_ca(server.ca_pem())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_wants_a_certificate_gets_one_and_a_password_too() {
+    let server = RedisServer::builder().tls_with_client_certificate().password("p@ss:w/rd").start();
+    let identified = options()
+        .tls_ca(server.ca_pem())
+        .tls_identity(server.client_cert_pem(), server.client_key_pem());
+    works(&server, identified).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_another_ca_is_not_trusted_and_the_error_says_so() {
+    let server = RedisServer::builder().tls().start();
+    let other = RedisServer::builder().tls().start();
+    for options in [options().tls_ca(other.ca_pem()), options()] {
+        let url = server.url();
+        let connecting = Client::connect_with(&url, options);
+        let answer = within(SOON + SOON, "an answer", connecting).await;
+        let said = assert_unreachable(&answer).to_lowercase();
+        assert!(said.contains("certificate"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_without_the_certificate_that_is_wanted_is_told() {
+    let server = RedisServer::builder().tls_with_client_certificate().start();
+    let url = server.url();
+    let connecting = Client::connect_with(&url, options().tls_ca(server.ca_pem()));
+    let answer = within(SOON + SOON, "an answer", connecting).await;
+    assert!(answer.is_err(), "{answer:?}");
+    let said = answer.expect_err("refused").to_string().to_lowercase();
+    assert!(said.contains("certificate"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_over_tls_is_denied_and_not_shown() {
+    let server = RedisServer::builder().tls().password("right").start();
+    let url = server.url_with("", "wr0ng-s3cret");
+    let connecting = Client::connect_with(&url, options().tls_ca(server.ca_pem()));
+    let error = within(SOON + SOON, "an answer", connecting).await;
+    let error = error.expect_err("the password is wrong");
+    assert!(matches!(error, lockkeeper::Error::Denied { .. }), "{error:?}");
+    assert!(!format!("{error} {error:?}").contains("wr0ng-s3cret"));
+}
+
+/// Over TLS a cut is a cut, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_over_tls_survives_a_lost_connection() {
+    let server = RedisServer::builder().tls().start();
+    let client = connect(&server.url(), options().tls_ca(server.ca_pem())).await;
+    let guard = Handle::new(&client, Kind::Lock, "a").taken().await;
+    let notices = || !server.cli(&["PUBSUB", "CHANNELS", "lockkeeper_notice:*"]).array().is_empty();
+    eventually(PATIENCE, "listening for notices", notices).await;
+    server.cli(&["PEXPIRE", "a", "30000"]);
+    cut_all(&server);
+    eventually(SOON, "renewed", || pttl(&server, "a") > 45_000).await;
+    assert_held(&server, Kind::Lock, "a", &guard, 1);
+}

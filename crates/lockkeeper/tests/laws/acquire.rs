@@ -1,0 +1,202 @@
+//! Taking a lock: who gets it and who does not.
+
+use std::collections::HashSet;
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use lockkeeper::{Client, OwnerId};
+use testkit::History;
+use tokio::task::JoinSet;
+
+use crate::decorators::Counting;
+use crate::store::{Exclusive, Store, one, pair, poll_once};
+
+pub(crate) async fn a_free_lock_is_granted_at_once<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = store.promptly("lock", lock.lock()).await.unwrap();
+    assert!(!guard.is_lost());
+    assert_eq!(guard.name(), lock.name());
+    guard.release().await.unwrap();
+    let guard = lock.try_lock().await.unwrap().expect("it is free again");
+    guard.release().await.unwrap();
+    let waiting = lock.try_lock().wait(store.long());
+    let guard = store.promptly("try_lock with wait", waiting).await.unwrap();
+    guard.expect("it is free").release().await.unwrap();
+}
+
+pub(crate) async fn try_lock_is_none_while_another_client_holds_it<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = theirs.lock().await.unwrap();
+    assert!(ours.try_lock().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert!(ours.try_lock().await.unwrap().is_some());
+}
+
+pub(crate) async fn two_tasks_that_share_a_handle_exclude_each_other<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    let other = lock.clone();
+    let task = tokio::spawn(async move { other.try_lock().await.unwrap().is_some() });
+    assert!(!task.await.unwrap());
+    assert!(lock.try_lock().await.unwrap().is_none(), "nor does the same task get it twice");
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn locks_of_different_names_are_independent<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let (a, b) = (L::of(&client, store.name("a")), L::of(&client, store.name("b")));
+    let held = a.lock().await.unwrap();
+    let also = b.try_lock().await.unwrap().expect("b is free");
+    held.release().await.unwrap();
+    assert!(b.is_locked().await.unwrap(), "the release of a is not that of b");
+    also.release().await.unwrap();
+}
+
+pub(crate) async fn zero_wait_is_one_attempt<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let attempt = ours.try_lock().wait(Duration::ZERO);
+    assert!(store.promptly("no wait", attempt).await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert!(ours.try_lock().wait(Duration::ZERO).await.unwrap().is_some());
+}
+
+pub(crate) async fn every_acquire_has_an_id_that_is_never_used_again<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    let mut seen = HashSet::new();
+    for _ in 0..50 {
+        let guard = lock.lock().await.unwrap();
+        assert_eq!(guard.owner_id().client(), client.id());
+        assert!(seen.insert(guard.owner_id()), "used twice: {}", guard.owner_id());
+        guard.release().await.unwrap();
+    }
+}
+
+/// By hand-over, too.
+pub(crate) async fn waiters_get_ids_of_their_own<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    let mut seen = HashSet::from([guard.owner_id()]);
+    let waiters: Vec<_> = (0..5).map(|_| tokio::spawn(hold_once(lock.clone()))).collect();
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        assert!(seen.insert(waiter.await.unwrap()));
+    }
+}
+
+async fn hold_once<L: Exclusive>(lock: L) -> OwnerId {
+    let guard = lock.lock().await.unwrap();
+    let held_as = lock.holder().await.unwrap().expect("it is held").id;
+    let id = guard.owner_id();
+    assert_eq!(held_as, id.to_string(), "the store knows the holder by this id");
+    guard.release().await.unwrap();
+    id
+}
+
+pub(crate) async fn try_lock_asks_nobody_while_its_own_client_holds_it<L: Exclusive>(
+    store: &Store,
+) {
+    let counting = Counting::new(store.backend().await);
+    let client = Client::with_backend(counting.clone(), store.options()).unwrap();
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let before = counting.acquires();
+    for _ in 0..10 {
+        assert!(lock.try_lock().await.unwrap().is_none());
+    }
+    assert_eq!(counting.acquires(), before);
+    guard.release().await.unwrap();
+    drop(lock.try_lock().await.unwrap().expect("it is free"));
+    assert!(counting.acquires() > before, "the counter counts");
+}
+
+pub(crate) async fn try_lock_asks_nobody_while_its_own_client_waits<L: Exclusive>(store: &Store) {
+    let name = store.name("lock");
+    let theirs = L::of(&store.client().await, &name).lock().lease(store.long()).await.unwrap();
+    // No other requests than this one's: the waiter is not polled any more once it waits.
+    let counting = Counting::new(store.backend().await);
+    let client = Client::with_backend(counting.clone(), store.options()).unwrap();
+    let lock = L::of(&client, &name);
+    let mut waiter = lock.lock().into_future();
+    assert!(poll_once(&mut waiter).is_pending());
+    let before = counting.acquires();
+    assert!(lock.try_lock().await.unwrap().is_none());
+    assert_eq!(counting.acquires(), before);
+    drop(waiter);
+    theirs.release().await.unwrap();
+}
+
+pub(crate) async fn a_thousand_local_waiters_cost_the_store_what_one_does<L: Exclusive>(
+    store: &Store,
+) {
+    let name = store.name("lock");
+    let theirs = L::of(&store.client().await, &name).lock().lease(store.long()).await.unwrap();
+    let counting = Counting::new(store.backend().await);
+    let client = Client::with_backend(counting.clone(), store.options()).unwrap();
+    let lock = L::of(&client, &name);
+    let mut waiters: Vec<_> = (0..1000).map(|_| lock.lock().into_future()).collect();
+    for waiter in &mut waiters {
+        assert!(poll_once(waiter).is_pending());
+    }
+    // Nobody else has even tried: the first of them does it for all.
+    assert!(counting.acquires() <= 2, "{} attempts", counting.acquires());
+    assert!(counting.subscribes() <= 1, "{} subscriptions", counting.subscribes());
+    drop(waiters);
+    theirs.release().await.unwrap();
+}
+
+pub(crate) async fn under_contention_there_is_never_more_than_one_holder<L: Exclusive>(
+    store: &Store,
+) {
+    const ROUNDS: usize = 25;
+    let (history, mut tasks) = (History::new(), JoinSet::new());
+    for c in 0..3 {
+        let client = store.client().await;
+        for t in 0..4 {
+            let lock = L::of(&client, store.name("lock"));
+            let (history, me) = (history.clone(), format!("client {c} task {t}"));
+            tasks.spawn(async move {
+                for round in 0..ROUNDS {
+                    let guard = lock.lock().await.unwrap();
+                    history.granted("it", &me, None);
+                    tokio::task::yield_now().await;
+                    history.released("it", &me);
+                    match round % 3 {
+                        0 => drop(guard),
+                        _ => guard.release().await.unwrap(),
+                    }
+                }
+            });
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(history.grants(), 12 * ROUNDS);
+    history.assert_valid();
+}
+
+pub(crate) async fn attempts_under_contention_never_grant_it_twice<L: Exclusive>(store: &Store) {
+    let (history, mut tasks) = (History::new(), JoinSet::new());
+    for c in 0..4 {
+        let lock = L::of(&store.client().await, store.name("lock"));
+        let (history, me) = (history.clone(), format!("client {c}"));
+        tasks.spawn(async move {
+            for _ in 0..200 {
+                if let Some(guard) = lock.try_lock().await.unwrap() {
+                    history.granted("it", &me, None);
+                    tokio::task::yield_now().await;
+                    history.released("it", &me);
+                    guard.release().await.unwrap();
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert!(history.grants() > 0, "somebody gets it");
+    history.assert_valid();
+}

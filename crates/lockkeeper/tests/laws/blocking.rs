@@ -1,0 +1,293 @@
+//! The blocking API: threads as owners, no runtime in sight. Real time on every store.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockkeeper::blocking::Client;
+use lockkeeper::{ClientOptions, Error, LostReason, Remaining, RunError};
+use testkit::History;
+
+use crate::store::{Store, assert_is};
+
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(400);
+/// Far less than [`LONG`], whatever the machine does.
+const SOON: Duration = Duration::from_secs(5);
+
+fn client(store: &Store) -> Client {
+    Client::connect(store.url()).unwrap()
+}
+
+/// Looks until it is so.
+fn eventually(what: &str, so: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(10);
+    while !so() {
+        assert!(Instant::now() < limit, "never: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) fn a_thread_holds_and_releases(store: &Store) {
+    let (client, name) = (client(store), store.name("lock"));
+    let lock = client.lock(&name);
+    assert!(!lock.is_locked().unwrap());
+    let guard = lock.lock().unwrap();
+    assert_eq!(guard.name().as_bytes(), name.as_bytes());
+    assert!(lock.is_locked().unwrap() && lock.is_held_by_this_thread().unwrap());
+    assert_eq!(lock.holder().unwrap().expect("held").id, guard.owner_id().to_string());
+    assert_is!(lock.remaining().unwrap(), Remaining::For(_));
+    assert!(!guard.is_lost() && guard.remaining() > Duration::ZERO);
+    guard.release().unwrap();
+    assert_eq!(lock.remaining().unwrap(), Remaining::Free);
+    assert!(!lock.is_held_by_this_thread().unwrap());
+}
+
+pub(crate) fn a_lock_is_reentrant_per_thread(store: &Store) {
+    let lock = client(store).lock(store.name("lock"));
+    let outer = lock.lock().unwrap();
+    let inner = lock.lock().unwrap();
+    let third = lock.try_lock().unwrap().expect("it is its own");
+    let fourth = outer.reenter().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 4);
+    assert_eq!(inner.owner_id(), outer.owner_id());
+    let elsewhere = lock.clone();
+    let seen = thread::spawn(move || {
+        let count = elsewhere.hold_count().unwrap();
+        (elsewhere.try_lock().unwrap().is_none(), count)
+    });
+    assert_eq!(seen.join().unwrap(), (true, 0), "another thread is another owner");
+    for guard in [outer, inner, third, fourth] {
+        guard.release().unwrap();
+    }
+    assert!(!lock.is_locked().unwrap());
+}
+
+pub(crate) fn threads_exclude_each_other(store: &Store) {
+    let history = History::new();
+    let (one, two) = (client(store), client(store));
+    let threads: Vec<_> = (0..4)
+        .map(|t| {
+            let lock = if t % 2 == 0 { &one } else { &two }.lock(store.name("lock"));
+            let (history, me) = (history.clone(), format!("thread {t}"));
+            thread::spawn(move || {
+                for _ in 0..25 {
+                    let guard = lock.lock().unwrap();
+                    history.granted("it", &me, None);
+                    thread::yield_now();
+                    history.released("it", &me);
+                    guard.release().unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(history.grants(), 100);
+    history.assert_valid();
+}
+
+pub(crate) fn a_waiting_thread_is_woken_by_the_release(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
+    let lock = theirs.lock(store.name("lock"));
+    let (waits, waiting) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        waits.send(()).unwrap();
+        lock.wait(LONG).try_lock().unwrap().map(|guard| guard.release().unwrap()).is_some()
+    });
+    waiting.recv().unwrap();
+    let start = Instant::now();
+    guard.release().unwrap();
+    assert!(thread.join().unwrap());
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+pub(crate) fn a_dropped_guard_releases(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    drop(ours.lock(store.name("lock")).lease(LONG).lock().unwrap());
+    let start = Instant::now();
+    theirs.lock(store.name("lock")).lock().unwrap().release().unwrap();
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+pub(crate) fn a_thread_that_panics_releases(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let lock = ours.lock(store.name("lock"));
+    let thread = thread::spawn(move || {
+        let _guard = lock.lease(LONG).lock().unwrap();
+        panic!("this panic is part of the law");
+    });
+    assert!(thread.join().is_err());
+    let start = Instant::now();
+    theirs.lock(store.name("lock")).lock().unwrap().release().unwrap();
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+/// The runtime has a thread of its own: leases are renewed while nobody calls.
+pub(crate) fn the_watchdog_renews_while_the_thread_sleeps(store: &Store) {
+    let options = ClientOptions::new().watchdog_timeout(SHORT);
+    let ours = Client::connect_with(store.url(), options).unwrap();
+    let guard = ours.lock(store.name("lock")).lock().unwrap();
+    thread::sleep(SHORT * 3);
+    assert!(!guard.is_lost());
+    let theirs = client(store).lock(store.name("lock"));
+    assert!(theirs.try_lock().unwrap().is_none());
+    guard.release().unwrap();
+}
+
+pub(crate) fn a_fixed_lease_ends_and_says_so(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let guard = ours.lock(store.name("lock")).lease(SHORT).lock().unwrap();
+    assert_eq!(guard.wait_lost(Duration::from_millis(1)), None);
+    assert_eq!(guard.wait_lost(LONG), Some(LostReason::Expired));
+    let next = theirs.lock(store.name("lock")).lock().unwrap();
+    assert_is!(guard.release(), Err(Error::NotHeld { .. }));
+    assert!(!next.is_lost());
+    next.release().unwrap();
+}
+
+pub(crate) fn the_wait_limit_is_kept(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
+    let lock = theirs.lock(store.name("lock"));
+    let start = Instant::now();
+    assert!(lock.wait(SHORT).try_lock().unwrap().is_none());
+    assert!(start.elapsed() >= SHORT && start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_is!(lock.wait(SHORT).lock(), Err(Error::Invalid { .. }));
+    guard.release().unwrap();
+    assert!(lock.wait(LONG).renewed(LONG).try_lock().unwrap().is_some());
+}
+
+pub(crate) fn run_holds_the_lock_while_it_runs(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let (lock, other) = (ours.lock(store.name("lock")), theirs.lock(store.name("lock")));
+    let ran = lock.run(|hold| {
+        assert!(!hold.is_lost());
+        assert!(other.try_lock().unwrap().is_none());
+        assert_eq!(lock.hold_count().unwrap(), 1);
+        thread::sleep(Duration::from_millis(20));
+        "done"
+    });
+    let ran = ran.unwrap();
+    assert_eq!(ran.output, "done");
+    assert!(ran.held >= Duration::from_millis(20) && ran.waited < SOON);
+    assert!(!other.is_locked().unwrap());
+    let _held = other.lock().unwrap();
+    let never = AtomicU32::new(0);
+    assert!(lock.try_run(|_| never.fetch_add(1, Ordering::Relaxed)).unwrap().is_none());
+    assert_eq!(never.load(Ordering::Relaxed), 0);
+}
+
+pub(crate) fn run_tells_of_a_loss(store: &Store) {
+    let lock = client(store).lock(store.name("lock"));
+    let other = client(store).lock(store.name("lock"));
+    let ran = lock.run(|_| {
+        assert!(other.force_unlock().unwrap());
+        5
+    });
+    assert_is!(ran, Err(RunError::Lost { output: Some(5), .. }));
+}
+
+pub(crate) fn a_mutex_is_not_reentrant(store: &Store) {
+    let mutex = client(store).mutex(store.name("lock"));
+    let guard = mutex.lock().unwrap();
+    assert!(mutex.try_lock().unwrap().is_none());
+    assert_is!(guard.reenter(), Err(Error::Invalid { .. }));
+    guard.release().unwrap();
+    assert_eq!(mutex.run(|_| 1).unwrap().output, 1);
+    assert_eq!(mutex.holder().unwrap(), None);
+}
+
+pub(crate) fn a_guard_may_be_released_by_another_thread(store: &Store) {
+    let lock = client(store).lock(store.name("lock"));
+    let guard = lock.lock().unwrap();
+    thread::spawn(move || guard.release().unwrap()).join().unwrap();
+    assert!(!lock.is_locked().unwrap());
+}
+
+pub(crate) fn extend_and_leave_for_work_on_threads(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let lock = ours.lock(store.name("lock"));
+    let guard = lock.lease(SHORT).lock().unwrap();
+    guard.extend(LONG).unwrap();
+    assert!(guard.remaining() > LONG / 2);
+    let start = Instant::now();
+    guard.leave_for(SHORT).unwrap();
+    assert!(theirs.lock(store.name("lock")).try_lock().unwrap().is_none());
+    theirs.lock(store.name("lock")).lock().unwrap().release().unwrap();
+    let took = start.elapsed();
+    assert!(took >= SHORT.mul_f64(0.95) && took < SOON, "{took:?}");
+}
+
+pub(crate) fn a_forced_lock_is_lost_with_the_reason(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let guard = ours.lock(store.name("lock")).lock().unwrap();
+    let lock = theirs.lock(store.name("lock"));
+    // The holder hears notices at about the time at which others can read who it is.
+    eventually("the holder says who it is", || lock.holder().unwrap().unwrap().client.is_some());
+    assert!(lock.force_unlock_because("enough").unwrap());
+    let reason = guard.wait_lost(LONG).expect("it is told");
+    assert_is!(reason, LostReason::Revoked(_) | LostReason::Deleted);
+    assert!(!lock.force_unlock().unwrap());
+}
+
+pub(crate) fn shutdown_releases_and_closes(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let lock = ours.lock(store.name("lock"));
+    let guard = lock.lease(LONG).lock().unwrap();
+    ours.shutdown();
+    assert_eq!(guard.wait_lost(SOON), Some(LostReason::Closed));
+    assert!(!theirs.lock(store.name("lock")).is_locked().unwrap());
+    assert_is!(lock.lock(), Err(Error::Closed { .. }));
+    assert_is!(lock.try_lock(), Err(Error::Closed { .. }));
+}
+
+pub(crate) fn a_waiting_thread_is_told_of_the_shutdown(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let guard = theirs.lock(store.name("lock")).lease(LONG).lock().unwrap();
+    let lock = ours.lock(store.name("lock"));
+    let (waits, waiting) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        waits.send(()).unwrap();
+        lock.lock().map(drop)
+    });
+    waiting.recv().unwrap();
+    ours.shutdown();
+    assert_is!(thread.join().unwrap(), Err(Error::Closed { .. }));
+    guard.release().unwrap();
+}
+
+pub(crate) fn a_guard_keeps_its_client_alive(store: &Store) {
+    let options = ClientOptions::new().watchdog_timeout(SHORT);
+    let client = Client::connect_with(store.url(), options).unwrap();
+    let guard = client.lock(store.name("lock")).lock().unwrap();
+    drop(client);
+    thread::sleep(SHORT * 2);
+    assert!(!guard.is_lost());
+    guard.release().unwrap();
+}
+
+pub(crate) fn many_threads_share_one_client(store: &Store) {
+    let (client, inside) = (client(store), Arc::new(AtomicU32::new(0)));
+    let start = Arc::new(Barrier::new(16));
+    let threads: Vec<_> = (0..16)
+        .map(|_| {
+            let (lock, inside) = (client.lock(store.name("lock")), Arc::clone(&inside));
+            let start = Arc::clone(&start);
+            thread::spawn(move || {
+                start.wait();
+                for _ in 0..5 {
+                    let outer = lock.lock().unwrap();
+                    let inner = lock.lock().unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    outer.release().unwrap();
+                    inner.release().unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(!client.lock(store.name("lock")).is_locked().unwrap());
+}

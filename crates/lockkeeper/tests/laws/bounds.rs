@@ -1,0 +1,72 @@
+//! What the types can be used for: held across awaits, sent to threads, kept for as long as one
+//! likes.
+
+use std::future::{Future, IntoFuture};
+
+use lockkeeper::{
+    Client, ClientInfo, ClientOptions, Error, Guard, Hold, Holder, Lock, LockName, LockRequest,
+    LostReason, Mutex, Owner, OwnerId, Ran, Reenter, Remaining, RunError, TryLockRequest, blocking,
+};
+
+fn everywhere<T: Send + Sync + 'static>() {}
+fn sent<T: Send + 'static>(value: T) -> T {
+    value
+}
+
+#[test]
+fn types_can_be_shared_between_threads() {
+    everywhere::<Client>();
+    everywhere::<ClientOptions>();
+    everywhere::<ClientInfo>();
+    everywhere::<Lock>();
+    everywhere::<Mutex>();
+    everywhere::<Guard>();
+    everywhere::<Hold>();
+    everywhere::<Holder>();
+    everywhere::<Owner>();
+    everywhere::<OwnerId>();
+    everywhere::<LockName>();
+    everywhere::<LostReason>();
+    everywhere::<Remaining>();
+    everywhere::<Error>();
+    everywhere::<Ran<u8>>();
+    everywhere::<RunError<u8>>();
+    everywhere::<blocking::Client>();
+    everywhere::<blocking::Lock>();
+    everywhere::<blocking::Mutex>();
+    everywhere::<blocking::Guard>();
+    fn of_requests<T: Send + 'static + IntoFuture<IntoFuture: Send + 'static>>() {}
+    of_requests::<LockRequest>();
+    of_requests::<TryLockRequest>();
+    of_requests::<Reenter>();
+    fn an_error<T: std::error::Error + Clone>() {}
+    an_error::<Error>();
+    fn an_error_of_a_run<T: std::error::Error>() {}
+    an_error_of_a_run::<RunError<u8>>();
+}
+
+/// Also those that borrow a handle are `Send`: they can be awaited inside a spawned task.
+#[tokio::test]
+async fn futures_can_be_sent() {
+    fn send<T>(work: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
+        work
+    }
+    let client = Client::memory();
+    let (lock, owner) = (client.lock("it"), client.owner());
+    assert!(!send(lock.is_locked()).await.unwrap());
+    assert!(send(lock.holder()).await.unwrap().is_none());
+    assert_eq!(send(lock.remaining()).await.unwrap(), Remaining::Free);
+    assert_eq!(send(lock.hold_count(&owner)).await.unwrap(), 0);
+    assert!(!send(lock.is_held_by(&owner)).await.unwrap());
+    assert!(!send(lock.force_unlock()).await.unwrap());
+    assert_eq!(send(lock.run(async |_| 7)).await.unwrap().output, 7);
+    assert_eq!(send(lock.try_run(async |_| 7)).await.unwrap().unwrap().output, 7);
+    let guard = sent(lock.lock()).await.unwrap();
+    send(guard.extend(std::time::Duration::from_secs(1))).await.unwrap();
+    let lost = sent(guard.lost());
+    sent(sent(guard).release()).await.unwrap();
+    assert_eq!(lost.await, LostReason::Released);
+    let guard = send(client.mutex("it").lock().into_future()).await.unwrap();
+    send(guard.leave_for(std::time::Duration::from_secs(1))).await.unwrap();
+    send(client.shutdown()).await;
+}

@@ -1,0 +1,91 @@
+//! Stores between the engine and a real one: one that counts, one whose wake-ups never come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lockkeeper::LockName;
+use lockkeeper::backend::{
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Release, Released,
+    Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+};
+
+/// Counts what is asked of the store beside it.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    pub(crate) acquires: AtomicU64,
+    pub(crate) subscribes: AtomicU64,
+    inner: Arc<dyn Backend>,
+}
+
+impl Counting {
+    pub(crate) fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+        let (acquires, subscribes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { acquires, subscribes, inner })
+    }
+
+    pub(crate) fn acquires(&self) -> u64 {
+        self.acquires.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn subscribes(&self) -> u64 {
+        self.subscribes.load(Ordering::Relaxed)
+    }
+}
+
+/// Subscribes to something else than it was asked to: the waiters are never told.
+#[derive(Debug)]
+pub(crate) struct Deaf(pub(crate) Arc<dyn Backend>);
+
+macro_rules! forward {
+    ($inner:tt) => {
+        fn capabilities(&self) -> Capabilities {
+            self.$inner.capabilities()
+        }
+        fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
+            self.$inner.release(request)
+        }
+        fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
+            self.$inner.renew(batch)
+        }
+        fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+            self.$inner.adjust(change)
+        }
+        fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+            self.$inner.inspect(resource)
+        }
+        fn close(&self) -> BoxFuture<()> {
+            self.$inner.close()
+        }
+    };
+}
+
+impl Backend for Counting {
+    forward!(inner);
+
+    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+        self.acquires.fetch_add(1, Ordering::Relaxed);
+        self.inner.acquire(request)
+    }
+
+    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+        if matches!(topic, Topic::Freed(_)) {
+            self.subscribes.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.subscribe(topic)
+    }
+}
+
+impl Backend for Deaf {
+    forward!(0);
+
+    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+        self.0.acquire(request)
+    }
+
+    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+        self.0.subscribe(match topic {
+            Topic::Freed(_) => Topic::Freed(LockName::from("nothing of this name is ever freed")),
+            other => other,
+        })
+    }
+}

@@ -1,0 +1,192 @@
+//! Bad input is refused with a word about what is wrong; odd input works.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use lockkeeper::{Error, Lock, MAX_LEASE, Result};
+
+use crate::store::{Exclusive, Store, assert_is, left, one, pair, poll_once};
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(what: &str, answer: Result<T>) -> String {
+    match answer {
+        Err(error @ Error::Invalid { .. }) => error.to_string(),
+        other => panic!("{what}: expected Invalid, got {other:?}"),
+    }
+}
+
+pub(crate) async fn an_empty_name_is_refused<L: Exclusive>(store: &Store) {
+    let lock = L::of(&store.client().await, "");
+    refused("lock", lock.lock().await);
+    refused("try_lock", lock.try_lock().await);
+    refused("is_locked", lock.is_locked().await);
+    refused("remaining", lock.remaining().await);
+    refused("holder", lock.holder().await);
+    refused("force_unlock", lock.force_unlock().await);
+    let ran = lock.run(async |_| ()).await;
+    assert_is!(ran, Err(lockkeeper::RunError::Acquire(Error::Invalid { .. })));
+}
+
+/// The name of nothing at all would be the prefix itself.
+pub(crate) async fn an_empty_name_is_refused_behind_a_prefix_too<L: Exclusive>(store: &Store) {
+    let options = store.options().name_prefix(store.name("prefix:"));
+    refused("lock", L::of(&store.client_with(options).await, "").try_lock().await);
+}
+
+pub(crate) async fn a_lease_out_of_bounds_is_refused<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    for span in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_nanos(999_999),
+        MAX_LEASE + Duration::from_millis(1),
+        Duration::from_millis(i64::MAX as u64),
+        Duration::MAX,
+    ] {
+        let said = refused("lease", lock.lock().lease(span).await);
+        assert!(said.contains(&lock.name().to_string()), "{said}");
+        refused("try_lock", lock.try_lock().lease(span).await);
+        refused("wait", lock.try_lock().wait(span).lease(span).await);
+        refused("renewed", lock.lock().renewed(span).await);
+        refused("try_lock renewed", lock.try_lock().renewed(span).await);
+    }
+    assert!(!lock.is_locked().await.unwrap(), "nothing was sent");
+}
+
+pub(crate) async fn the_shortest_and_the_longest_lease_are_taken<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let longest = lock.lock().lease(MAX_LEASE).await.unwrap();
+    assert!(left(lock.remaining().await) > MAX_LEASE - Duration::from_secs(60));
+    assert!(longest.remaining() > MAX_LEASE / 2);
+    assert!(!longest.is_lost());
+    longest.release().await.unwrap();
+    let longest = lock.lock().renewed(MAX_LEASE).await.unwrap();
+    assert!(!longest.is_lost());
+    longest.release().await.unwrap();
+    // Over before its answer may have come; but a lease it is.
+    match lock.try_lock().lease(Duration::from_millis(1)).await {
+        Ok(_) | Err(Error::Unreachable { .. }) => {}
+        other => panic!("expected a grant or one that came late, got {other:?}"),
+    }
+}
+
+pub(crate) async fn a_lease_is_fixed_or_renewed_but_not_both<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let span = store.lease();
+    let said = refused("both", lock.lock().lease(span).renewed(span).await);
+    assert!(said.contains(&lock.name().to_string()), "{said}");
+    refused("both", lock.try_lock().renewed(span).lease(span).await);
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn a_guard_refuses_what_makes_no_sense_and_stays<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let before = guard.remaining();
+    for span in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
+        let said = refused("extend", guard.extend(span).await);
+        assert!(said.contains(&lock.name().to_string()), "{said}");
+    }
+    assert!(!guard.is_lost() && guard.remaining() <= before);
+    refused("leave_for", guard.leave_for(Duration::ZERO).await);
+    // The guard is gone all the same, and with it the lock.
+    let next = store.promptly("it is released", one::<L>(store).await.lock()).await.unwrap();
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn a_reentry_that_makes_no_sense_adds_no_hold<L: Exclusive>(store: &Store) {
+    let lock = store.client().await.lock(store.name("lock"));
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    refused("zero", guard.reenter().lease(Duration::ZERO).await);
+    refused("max", guard.reenter().renewed(Duration::MAX).await);
+    let both = guard.reenter().lease(store.long()).renewed(store.long());
+    refused("both", both.await);
+    assert_eq!(guard.hold_count(), 1);
+    assert_eq!(lock.holder().await.unwrap().unwrap().hold_count, 1);
+    guard.release().await.unwrap();
+}
+
+/// Every name is a name: bytes that are no text, braces, line breaks, a hundred kilobytes.
+pub(crate) async fn any_bytes_make_a_name<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = (store.client().await, store.client().await);
+    let unique = store.name("");
+    let huge = "x".repeat(100_000);
+    for odd in [
+        &b"\x00\xff\xfe"[..],
+        b"a\r\nb\r\n$3\r\nfoo",
+        b"{tag}rest",
+        b"a{b",
+        b"a}b{c",
+        b"{}",
+        b"%s %d * ? [a-z]",
+        b" ",
+        "\u{1f512} \u{202e}".as_bytes(),
+        huge.as_bytes(),
+    ] {
+        let name = [unique.as_bytes(), odd].concat();
+        let (ours, theirs) = (L::of(&ours, &name), L::of(&theirs, &name));
+        assert_eq!(ours.name().as_bytes(), name);
+        let guard = ours.lock().lease(store.long()).await.unwrap();
+        assert!(theirs.try_lock().await.unwrap().is_none(), "{}", ours.name());
+        let holder = theirs.holder().await.unwrap().expect("it is held");
+        assert_eq!(holder.id, guard.owner_id().to_string());
+        let mut waiting = theirs.lock().into_future();
+        assert!(poll_once(&mut waiting).is_pending());
+        guard.release().await.unwrap();
+        let next = store.promptly("the waiter is woken", waiting).await.unwrap();
+        assert!(theirs.force_unlock().await.unwrap());
+        drop(next);
+    }
+}
+
+pub(crate) async fn names_that_differ_in_one_byte_are_different<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let base = store.name("n");
+    let mut held = Vec::new();
+    for suffix in ["", " ", "\0", "\n", "a", "A", "{", "}"] {
+        let lock = L::of(&client, format!("{base}{suffix}"));
+        held.push(lock.try_lock().await.unwrap().expect("no other has this name"));
+    }
+    assert_eq!(held.len(), 8);
+}
+
+pub(crate) async fn a_prefix_is_put_before_every_name<L: Exclusive>(store: &Store) {
+    let prefix = store.name("shop:");
+    let prefixed = store.client_with(store.options().name_prefix(&prefix)).await;
+    let plain = L::of(&store.client().await, format!("{prefix}order"));
+    let lock = L::of(&prefixed, "order");
+    assert_eq!(lock.name(), plain.name());
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    assert_eq!(guard.name().as_bytes(), format!("{prefix}order").as_bytes());
+    assert!(plain.try_lock().await.unwrap().is_none(), "they are the same lock");
+    let other = store.client_with(store.options().name_prefix(store.name("other:"))).await;
+    assert!(L::of(&other, "order").try_lock().await.unwrap().is_some());
+    let mut waiting = plain.lock().into_future();
+    assert!(poll_once(&mut waiting).is_pending());
+    guard.release().await.unwrap();
+    store.promptly("it wakes across prefixes", waiting).await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn an_error_names_the_lock_and_what_was_being_done<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    assert!(theirs.force_unlock().await.unwrap());
+    let said = guard.release().await.unwrap_err().to_string();
+    assert!(said.contains(&store.name("lock")) && said.contains("releasing"), "{said}");
+    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    guard.lost().await;
+    let said = guard.extend(store.lease()).await.unwrap_err().to_string();
+    assert!(said.contains(&store.name("lock")) && said.contains("extending"), "{said}");
+    let as_lock = ours.name().to_string();
+    let debug = format!("{guard:?}");
+    assert!(debug.contains(&as_lock), "{debug}");
+}
+
+/// Control characters in a name do not reach the log raw.
+pub(crate) async fn a_name_is_shown_escaped<L: Exclusive>(store: &Store) {
+    let lock = L::of(&store.client().await, store.name("a\nb\u{1b}[31m\u{0}"));
+    let said = lock.lock().lease(Duration::ZERO).await.unwrap_err().to_string();
+    assert!(!said.contains(['\n', '\u{1b}', '\0']), "{said:?}");
+    assert!(said.contains("\\n"), "{said:?}");
+    let _: Option<Lock> = None;
+}

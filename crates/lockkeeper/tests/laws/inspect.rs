@@ -1,0 +1,71 @@
+//! Who holds a lock and for how long, as the store says.
+
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::Remaining;
+
+use crate::store::{Exclusive, Store, eventually, left, one, pair};
+
+pub(crate) async fn is_locked_says_what_the_store_says<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    assert!(!ours.is_locked().await.unwrap());
+    let guard = theirs.lock().lease(store.lease()).await.unwrap();
+    assert!(ours.is_locked().await.unwrap());
+    guard.release().await.unwrap();
+    assert!(!ours.is_locked().await.unwrap());
+    let forgotten = theirs.lock().lease(store.lease()).await.unwrap();
+    assert!(ours.is_locked().await.unwrap());
+    eventually("it expires", async || !ours.is_locked().await.unwrap()).await;
+    assert!(forgotten.is_lost());
+}
+
+pub(crate) async fn remaining_counts_down_and_is_free_at_the_end<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
+    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let first = left(ours.remaining().await);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let second = left(ours.remaining().await);
+    assert!(second < first && first <= store.long(), "{first:?}, then {second:?}");
+    guard.release().await.unwrap();
+    assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
+}
+
+pub(crate) async fn nobody_holds_a_free_lock<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    assert_eq!(lock.holder().await.unwrap(), None);
+    lock.lock().await.unwrap().release().await.unwrap();
+    assert_eq!(lock.holder().await.unwrap(), None);
+}
+
+pub(crate) async fn holder_names_the_owner_and_its_process<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = theirs.lock().await.unwrap();
+    let holder = ours.holder().await.unwrap().expect("it is held");
+    assert_eq!(holder.id, guard.owner_id().to_string());
+    assert_eq!(holder.hold_count, 1);
+    // The note of who a client is follows the lock; it never delays it.
+    let mut client = None;
+    eventually("the holder says who it is", async || {
+        client = ours.holder().await.unwrap().unwrap().client;
+        client.is_some()
+    })
+    .await;
+    let client = client.unwrap();
+    assert_eq!(client.pid, std::process::id());
+    assert!(client.program.starts_with("laws"), "{}", client.program);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(client.host, host.trim());
+    let age = SystemTime::now().duration_since(client.started).unwrap();
+    assert!(age < Duration::from_secs(3600), "{age:?}");
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn who_holds_it_is_known_for_as_long_as_it_is_held<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = theirs.lock().await.unwrap();
+    tokio::time::sleep(store.watchdog() * 5 / 2).await;
+    let holder = ours.holder().await.unwrap().expect("it is held");
+    assert!(holder.client.is_some(), "the note is renewed with the lock");
+    guard.release().await.unwrap();
+}

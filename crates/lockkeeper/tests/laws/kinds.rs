@@ -1,0 +1,78 @@
+//! A name in use for one thing is refused for another.
+
+use lockkeeper::{Error, Kind};
+
+use crate::store::{Exclusive, Store, assert_is, one};
+
+/// Whatever is asked of `L` about a name that is in use for its other.
+pub(crate) async fn a_name_in_use_for_the_other_kind_is_refused<L: Exclusive>(store: &Store) {
+    let name = store.name("lock");
+    let other: L::Other = one(store).await;
+    let guard = other.lock().lease(store.long()).await.unwrap();
+    for client in [store.client().await, store.client().await] {
+        let lock = L::of(&client, &name);
+        let error = lock.lock().await.unwrap_err();
+        let said = error.to_string();
+        match error {
+            Error::WrongKind { lock, kind, found } => {
+                assert_eq!(lock.as_bytes(), name.as_bytes());
+                assert_eq!(kind, L::KIND);
+                assert!(!found.is_empty());
+            }
+            other => panic!("expected WrongKind, got {other:?}"),
+        }
+        assert!(said.contains(&name), "{said}");
+        assert_is!(lock.try_lock().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.try_lock().wait(store.long()).await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.is_locked().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.remaining().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.holder().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.force_unlock().await, Err(Error::WrongKind { .. }));
+    }
+    assert!(!guard.is_lost(), "the refusals change nothing");
+    assert_eq!(other.holder().await.unwrap().expect("held").id, guard.owner_id().to_string());
+    guard.release().await.unwrap();
+    let lock: L = one(store).await;
+    assert!(lock.try_lock().await.unwrap().is_some(), "a free name is free for both");
+}
+
+pub(crate) async fn the_two_kinds_of_one_client_do_not_share_a_gate<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let (lock, other) = (L::of(&client, store.name("x")), L::Other::of(&client, store.name("x")));
+    let guard = other.lock().lease(store.long()).await.unwrap();
+    assert_is!(lock.try_lock().await, Err(Error::WrongKind { .. }));
+    guard.release().await.unwrap();
+    lock.try_lock().await.unwrap().expect("free").release().await.unwrap();
+}
+
+/// A waiter for a name that turns into something else while it waits is told.
+pub(crate) async fn a_waiter_is_told_when_the_name_becomes_something_else<L: Exclusive>(
+    store: &Store,
+) {
+    let ours: L = one(store).await;
+    let theirs: L = one(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let waiter = {
+        let theirs = theirs.clone();
+        tokio::spawn(async move { theirs.lock().await })
+    };
+    store.stored(&store.name("lock"));
+    ours.force_quietly(store).await;
+    // Whoever is faster: the waiter has it for a moment, or never.
+    let became = L::Other::of(&store.client().await, store.name("lock"));
+    let became = became.try_lock().lease(store.long()).await;
+    match became {
+        Ok(Some(became)) => {
+            assert_is!(waiter.await.unwrap(), Err(Error::WrongKind { kind, .. }) if kind == L::KIND);
+            became.release().await.unwrap();
+        }
+        Err(Error::WrongKind { kind, .. }) => {
+            assert_eq!(kind, <L::Other as Exclusive>::KIND);
+            waiter.await.unwrap().unwrap().release().await.unwrap();
+        }
+        other => panic!("neither granted nor refused: {other:?}"),
+    }
+    drop(guard);
+    assert_ne!(L::KIND, <L::Other as Exclusive>::KIND);
+    assert!(matches!(L::KIND, Kind::Lock | Kind::Mutex));
+}

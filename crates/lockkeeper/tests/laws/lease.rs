@@ -1,0 +1,227 @@
+//! How long a lock is held: fixed, renewed, extended, left.
+
+use std::time::Duration;
+
+use lockkeeper::{Error, Guard, LostReason, Phase, Remaining};
+use tokio::time::{Instant, sleep};
+
+use crate::store::{Exclusive, Store, assert_is, eventually, left, one, pair};
+
+pub(crate) async fn the_lease_given_is_the_time_to_live<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
+    guard.release().await.unwrap();
+    let attempt = lock.try_lock().wait(store.lease()).lease(store.long());
+    let guard = attempt.await.unwrap().expect("it is free");
+    let ttl = left(lock.remaining().await);
+    assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn a_lease_is_cut_to_whole_milliseconds<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let lease = Duration::from_secs(20) + Duration::from_nanos(999_999);
+    let guard = lock.lock().lease(lease).await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl <= Duration::from_secs(20) && ttl > Duration::from_secs(10), "{ttl:?}");
+    // Less 1 % and 2 ms for the drift.
+    assert!(guard.remaining() <= Duration::from_millis(20_000 - 200 - 2));
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn a_fixed_lease_is_never_renewed<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let start = Instant::now();
+    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let theirs = theirs.lock().await.unwrap();
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "the lease was cut short: {took:?}");
+    assert!(took < store.lease() * 4, "it was taken over late: {took:?}");
+    assert!(guard.is_lost());
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    theirs.release().await.unwrap();
+}
+
+pub(crate) async fn without_a_lease_the_time_to_live_is_the_watchdog_timeout<L: Exclusive>(
+    store: &Store,
+) {
+    let options = store.options().watchdog_timeout(Duration::from_secs(40));
+    let lock = L::of(&store.client_with(options).await, store.name("lock"));
+    let guard = lock.lock().await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl <= Duration::from_secs(40) && ttl > Duration::from_secs(30), "{ttl:?}");
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn without_a_lease_it_is_renewed_for_as_long_as_the_guard_lives<L: Exclusive>(
+    store: &Store,
+) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().await.unwrap();
+    let attempt = theirs.try_lock().wait(store.watchdog() * 3);
+    assert!(attempt.await.unwrap().is_none(), "it was taken from a living guard");
+    assert!(!guard.is_lost());
+    let ttl = left(ours.remaining().await);
+    assert!(ttl > store.watchdog() / 4 && ttl <= store.watchdog(), "{ttl:?}");
+    guard.release().await.unwrap();
+    let now = store.promptly("after the release", theirs.lock());
+    now.await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn renewed_is_a_watchdog_lease_for_this_request<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let span = store.lease();
+    let guard = ours.lock().renewed(span).await.unwrap();
+    assert!(left(ours.remaining().await) <= span);
+    assert!(theirs.try_lock().wait(span * 3).await.unwrap().is_none());
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn the_deadline_moves_on_with_each_renewal<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    let first = guard.deadline();
+    sleep(store.watchdog() * 2).await;
+    assert!(guard.deadline() > first + store.watchdog());
+    assert!(guard.remaining() <= store.watchdog());
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn the_deadline_comes_before_the_end_at_the_store<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let safe = guard.remaining();
+    let ttl = left(lock.remaining().await);
+    assert!(safe < ttl, "safe for {safe:?}, stored for {ttl:?}");
+    let drift = store.long() / 100 + Duration::from_millis(2);
+    assert!(safe <= store.long() - drift, "{safe:?}");
+    assert!(guard.deadline() <= Instant::now() + store.long() - drift);
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn hundreds_of_locks_of_one_task_are_all_renewed<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let mut guards: Vec<Guard> = Vec::new();
+    for i in 0..500 {
+        guards.push(L::of(&client, store.name(&format!("{i}"))).lock().await.unwrap());
+    }
+    sleep(store.watchdog() * 2).await;
+    assert!(guards.iter().all(|guard| !guard.is_lost()));
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn extend_sets_a_new_end<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let start = Instant::now();
+    guard.extend(store.lease() * 3).await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl > store.lease() * 2 && ttl <= store.lease() * 3, "{ttl:?}");
+    sleep(store.lease() * 3 / 2).await;
+    assert!(!guard.is_lost(), "the old end has been replaced");
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    let took = start.elapsed();
+    assert!(took <= store.lease() * 4, "the new end is an end: {took:?}");
+    assert!(took >= store.lease() * 2, "{took:?}");
+}
+
+pub(crate) async fn extend_never_shortens_what_the_store_keeps<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    guard.extend(store.long() / 100).await.unwrap();
+    assert!(left(lock.remaining().await) > store.long() / 2);
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn extend_ends_the_renewals<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    let start = Instant::now();
+    guard.extend(store.watchdog() * 3 / 2).await.unwrap();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    let took = start.elapsed();
+    assert!(took > store.watchdog() && took < store.watchdog() * 3, "{took:?}");
+}
+
+pub(crate) async fn a_lost_guard_cannot_be_extended<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    guard.lost().await;
+    let expired = LostReason::Expired;
+    assert_is!(guard.extend(store.long()).await,
+        Err(Error::Lost { phase: Phase::Extend, reason, .. }) if reason == expired);
+    eventually("it ends as it was to", async || !lock.is_locked().await.unwrap()).await;
+}
+
+pub(crate) async fn extending_what_was_deleted_says_so_and_creates_nothing<L: Exclusive>(
+    store: &Store,
+) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    store.delete::<L>(&guard).await;
+    assert_is!(guard.extend(store.long()).await,
+        Err(Error::Lost { reason, .. }) if reason == LostReason::Deleted);
+    assert!(guard.is_lost());
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn leave_for_keeps_the_lock_standing_and_then_frees_it<L: Exclusive>(
+    store: &Store,
+) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let lost = guard.lost();
+    let start = Instant::now();
+    guard.leave_for(store.lease()).await.unwrap();
+    assert_eq!(store.promptly("the guard is gone", lost).await, LostReason::Released);
+    let ttl = left(ours.remaining().await);
+    assert!(ttl <= store.lease(), "it stands no longer than it was left for: {ttl:?}");
+    assert!(theirs.try_lock().await.unwrap().is_none());
+    assert!(ours.try_lock().await.unwrap().is_none());
+    let theirs = theirs.lock().await.unwrap();
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() * 4, "it is not renewed: {took:?}");
+    theirs.release().await.unwrap();
+}
+
+pub(crate) async fn leave_for_may_be_longer_than_the_lease_was<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    guard.leave_for(store.long() * 2).await.unwrap();
+    assert!(left(lock.remaining().await) > store.long());
+    assert!(lock.force_unlock().await.unwrap());
+}
+
+pub(crate) async fn what_is_left_standing_is_not_renewed_for_a_waiter_of_its_own<L: Exclusive>(
+    store: &Store,
+) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    let waiting = lock.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    let start = Instant::now();
+    guard.leave_for(store.lease()).await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95) && took < store.lease() * 4, "{took:?}");
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn leaving_what_was_lost_is_not_held<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let new = theirs.lock().lease(store.long()).await.unwrap();
+    assert_is!(guard.leave_for(store.lease()).await, Err(Error::NotHeld { .. }));
+    let ttl = left(theirs.remaining().await);
+    assert!(ttl > store.long() / 2, "the new holder's lease is as it was: {ttl:?}");
+    assert!(!new.is_lost());
+    new.release().await.unwrap();
+    assert_eq!(theirs.remaining().await.unwrap(), Remaining::Free);
+}

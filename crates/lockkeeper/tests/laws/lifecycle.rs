@@ -1,0 +1,142 @@
+//! The life of a client: what keeps it, what ends it, what is left.
+
+use std::future::IntoFuture;
+
+use lockkeeper::{Error, LostReason, RunError};
+use tokio::time::sleep;
+
+use crate::store::{Exclusive, Store, assert_is, left, one, poll_once};
+
+pub(crate) async fn shutdown_releases_every_lock<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let mut guards = Vec::new();
+    for i in 0..10 {
+        let lock = L::of(&client, store.name(&i.to_string()));
+        guards.push(lock.lock().lease(store.long()).await.unwrap());
+    }
+    client.shutdown().await;
+    let other = store.client().await;
+    for (i, guard) in guards.iter().enumerate() {
+        assert!(!L::of(&other, store.name(&i.to_string())).is_locked().await.unwrap());
+        assert!(guard.is_lost());
+        assert_eq!(store.promptly("lost", guard.lost()).await, LostReason::Closed);
+    }
+}
+
+pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let other = L::of(&store.client().await, store.name("lock"));
+    let guard = other.lock().lease(store.long()).await.unwrap();
+    assert!(L::of(&client, store.name("lock")).try_lock().await.unwrap().is_none());
+    client.shutdown().await;
+    assert!(!guard.is_lost());
+    assert!(left(other.remaining().await) > store.long() / 2);
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told<L: Exclusive>(store: &Store) {
+    let holder: L = one(store).await;
+    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    // The first asks the store, the second queues behind it.
+    let (mut first, mut second) = (lock.lock().into_future(), lock.lock().into_future());
+    assert!(poll_once(&mut first).is_pending());
+    assert!(poll_once(&mut second).is_pending());
+    let waiters = tokio::spawn(async move { tokio::join!(first, second) });
+    client.shutdown().await;
+    let (first, second) = store.promptly("the waiters end", waiters).await.unwrap();
+    assert_is!(first, Err(Error::Closed { lock: Some(_) }));
+    assert_is!(second, Err(Error::Closed { lock: Some(_) }));
+    assert_eq!(holder.holder().await.unwrap().expect("held").id, guard.owner_id().to_string());
+    guard.release().await.unwrap();
+    assert!(!holder.is_locked().await.unwrap());
+}
+
+pub(crate) async fn waiters_for_a_lock_of_their_own_client_are_told<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let mut waiting = lock.lock().into_future();
+    assert!(poll_once(&mut waiting).is_pending());
+    let waiting = tokio::spawn(waiting);
+    client.shutdown().await;
+    assert_is!(
+        store.promptly("the waiter ends", waiting).await.unwrap(),
+        Err(Error::Closed { .. })
+    );
+    assert!(guard.is_lost());
+    assert!(!one::<L>(store).await.is_locked().await.unwrap());
+}
+
+pub(crate) async fn a_client_that_is_shut_down_refuses_everything<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    client.shutdown().await;
+    assert_is!(lock.lock().await, Err(Error::Closed { .. }));
+    assert_is!(lock.try_lock().await, Err(Error::Closed { .. }));
+    assert_is!(lock.try_lock().wait(store.long()).await, Err(Error::Closed { .. }));
+    assert_is!(lock.is_locked().await, Err(Error::Closed { .. }));
+    assert_is!(lock.remaining().await, Err(Error::Closed { .. }));
+    assert_is!(lock.holder().await, Err(Error::Closed { .. }));
+    assert_is!(lock.force_unlock().await, Err(Error::Closed { .. }));
+    assert_is!(lock.run(async |_| ()).await, Err(RunError::Acquire(Error::Closed { .. })));
+    let error = L::of(&client, store.name("new")).lock().await.unwrap_err();
+    assert_is!(&error, Error::Closed { .. });
+    assert!(error.to_string().contains(&store.name("new")), "{error}");
+}
+
+pub(crate) async fn a_client_may_be_shut_down_twice<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let guard = L::of(&client, store.name("lock")).lock().lease(store.long()).await.unwrap();
+    let again = client.clone();
+    tokio::join!(client.shutdown(), again.shutdown());
+    again.shutdown().await;
+    assert_eq!(guard.lost().await, LostReason::Closed);
+    assert!(!one::<L>(store).await.is_locked().await.unwrap());
+}
+
+pub(crate) async fn the_guard_of_a_client_that_is_shut_down_is_not_held<L: Exclusive>(
+    store: &Store,
+) {
+    let client = store.client().await;
+    let guard = L::of(&client, store.name("lock")).lock().lease(store.long()).await.unwrap();
+    client.shutdown().await;
+    let next = L::of(&store.client().await, store.name("lock")).try_lock().await.unwrap();
+    let next = next.expect("it was released");
+    assert_is!(guard.extend(store.long()).await,
+        Err(Error::Lost { reason, .. }) if reason == LostReason::Closed);
+    // Whether it can still ask or not, it does not claim to have held it.
+    assert_is!(guard.release().await, Err(Error::NotHeld { .. } | Error::Closed { .. }));
+    assert!(!next.is_lost());
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn a_guard_keeps_its_client_alive<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().await.unwrap();
+    drop((client, lock));
+    sleep(store.watchdog() * 2).await;
+    assert!(!guard.is_lost(), "it is renewed");
+    let observer: L = one(store).await;
+    assert!(observer.is_locked().await.unwrap());
+    guard.release().await.unwrap();
+    assert!(!observer.is_locked().await.unwrap());
+}
+
+pub(crate) async fn a_handle_keeps_its_client_alive<L: Exclusive>(store: &Store) {
+    let lock = L::of(&store.client().await, store.name("lock"));
+    tokio::task::yield_now().await;
+    lock.lock().await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn dropping_everything_gives_the_lock_back<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    drop((guard, lock, client));
+    let next = one::<L>(store).await;
+    let next = store.promptly("it is given back", next.lock()).await.unwrap();
+    next.release().await.unwrap();
+}

@@ -1,0 +1,168 @@
+//! Losing a lock: noticed in time, with a reason, for good.
+
+use std::time::Duration;
+
+use lockkeeper::{Clock, LostReason, Remaining};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::store::{Exclusive, Store, left, one, pair};
+
+/// A third of the lease is given up for the drift, so that a busy machine does not decide the law.
+pub(crate) async fn lost_is_signalled_before_the_lease_ends_at_the_store<L: Exclusive>(
+    store: &Store,
+) {
+    let options = store.options().drift(0.33, Duration::from_millis(2));
+    let lock = L::of(&store.client_with(options).await, store.name("lock"));
+    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(guard.is_lost());
+    let ttl = left(lock.remaining().await);
+    assert!(!ttl.is_zero(), "it ended at the store first");
+}
+
+pub(crate) async fn lost_is_signalled_no_earlier_than_need_be<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let start = Instant::now();
+    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let deadline = guard.deadline();
+    guard.lost().await;
+    assert!(start.elapsed() > store.lease().mul_f64(0.9), "{:?}", start.elapsed());
+    assert!(Instant::now() + Duration::from_millis(10) > deadline);
+}
+
+pub(crate) async fn after_the_loss_nothing_remains<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    assert!(guard.remaining() > Duration::ZERO);
+    guard.lost().await;
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert!(guard.deadline() <= Instant::now());
+    assert!(guard.hold().is_lost());
+    let debug = format!("{guard:?}");
+    assert!(debug.contains("Expired"), "{debug}");
+}
+
+/// As after a suspended machine or a stopped process: the store was never asked.
+pub(crate) async fn its_own_clock_is_enough_to_know<L: Exclusive>(store: &Store) {
+    let clock = Clock::system();
+    let client = store.client_with(store.options().clock(clock.clone())).await;
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let lost = guard.lost();
+    assert!(!guard.is_lost());
+    clock.skip(store.long());
+    assert!(guard.is_lost(), "is_lost reads the clock");
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    let start = Instant::now();
+    assert_eq!(store.signalled(lost).await, LostReason::Expired);
+    // 250 ms, and as much again for a busy machine.
+    assert!(start.elapsed() < Duration::from_millis(260) + store.slack(), "{:?}", start.elapsed());
+}
+
+pub(crate) async fn a_renewed_lease_that_was_slept_through_is_lost<L: Exclusive>(store: &Store) {
+    let clock = Clock::system();
+    let client = store.client_with(store.options().clock(clock.clone())).await;
+    let guard = L::of(&client, store.name("lock")).lock().renewed(store.long()).await.unwrap();
+    clock.skip(store.long() * 2);
+    assert!(guard.is_lost());
+    assert_eq!(guard.lost().await, LostReason::Unreachable);
+}
+
+pub(crate) async fn a_deleted_lock_is_noticed_at_the_next_renewal<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    store.delete::<L>(&guard).await;
+    let start = Instant::now();
+    assert_eq!(store.signalled(guard.lost()).await, LostReason::Deleted);
+    let took = start.elapsed();
+    assert!(took < store.watchdog() / 2 + store.slack(), "{took:?}");
+    assert!(!lock.is_locked().await.unwrap(), "a renewal creates nothing");
+}
+
+pub(crate) async fn a_deleted_lock_of_fixed_lease_is_noticed_at_the_next_check<L: Exclusive>(
+    store: &Store,
+) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long() * 10).await.unwrap();
+    store.delete::<L>(&guard).await;
+    let start = Instant::now();
+    assert_eq!(store.signalled(guard.lost()).await, LostReason::Deleted);
+    let took = start.elapsed();
+    assert!(took < store.watchdog() / 2 + store.slack(), "{took:?}");
+}
+
+pub(crate) async fn a_lock_that_someone_else_has_was_taken<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    store.delete::<L>(&guard).await;
+    let stranger = store.stranger_takes::<L>(lock.name()).await;
+    assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
+    assert_eq!(lock.holder().await.unwrap().expect("held").id, stranger.to_string());
+}
+
+/// Losses are told apart: one lock that is gone does not take the others along.
+pub(crate) async fn the_loss_of_one_lock_is_not_that_of_another<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let gone = L::of(&client, store.name("gone")).lock().await.unwrap();
+    let kept = L::of(&client, store.name("kept")).lock().await.unwrap();
+    store.delete::<L>(&gone).await;
+    assert_eq!(store.signalled(gone.lost()).await, LostReason::Deleted);
+    assert!(!kept.is_lost());
+    sleep(store.watchdog() * 3 / 2).await;
+    assert!(!kept.is_lost());
+    kept.release().await.unwrap();
+}
+
+pub(crate) async fn loss_is_for_good<L: Exclusive>(store: &Store) {
+    let clock = Clock::system();
+    let client = store.client_with(store.options().clock(clock.clone())).await;
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().await.unwrap();
+    clock.skip(store.watchdog());
+    assert_eq!(guard.lost().await, LostReason::Unreachable);
+    // It is ours at the store still; nobody renews it, and it ends.
+    let observer: L = one(store).await;
+    let next = timeout(store.watchdog() * 4, observer.lock()).await.expect("it ends").unwrap();
+    assert!(guard.is_lost());
+    assert_eq!(guard.lost().await, LostReason::Unreachable, "the first reason stays");
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn lost_outlives_the_guard_and_says_released<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    let (early, hold) = (guard.lost(), guard.hold());
+    let waiting = tokio::spawn(guard.lost());
+    guard.release().await.unwrap();
+    assert_eq!(store.promptly("lost", early).await, LostReason::Released);
+    assert_eq!(store.promptly("lost in a task", waiting).await.unwrap(), LostReason::Released);
+    assert_eq!(store.promptly("lost of a hold", hold.lost()).await, LostReason::Released);
+    assert!(hold.is_lost());
+    let guard = lock.lock().await.unwrap();
+    let lost = guard.lost();
+    drop(guard);
+    assert_eq!(store.promptly("lost after a drop", lost).await, LostReason::Released);
+}
+
+pub(crate) async fn lost_waits_while_the_lock_is_held<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().await.unwrap();
+    assert!(timeout(store.watchdog() * 2, guard.lost()).await.is_err());
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn another_holder_begins_only_after_the_loss<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let lost = guard.lost();
+    let told = tokio::spawn(async move {
+        lost.await;
+        Instant::now()
+    });
+    let next = theirs.lock().await.unwrap();
+    assert!(guard.is_lost());
+    let granted = Instant::now();
+    assert!(told.await.unwrap() <= granted + store.slack());
+    next.release().await.unwrap();
+    assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
+}

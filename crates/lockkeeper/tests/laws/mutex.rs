@@ -1,0 +1,42 @@
+//! What is the mutex's alone.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use lockkeeper::{Error, Mutex};
+
+use crate::store::{Store, assert_is, one, poll_once};
+
+pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
+    let mutex: Mutex = one(store).await;
+    let guard = mutex.lock().lease(store.long()).await.unwrap();
+    match guard.reenter().await {
+        Err(Error::Invalid { lock: Some(lock), detail }) => {
+            assert_eq!(&lock, mutex.name());
+            assert!(detail.contains("mutex") && detail.contains("re-entrant"), "{detail}");
+        }
+        other => panic!("expected Invalid, got {other:?}"),
+    }
+    assert_is!(guard.hold().reenter().lease(store.long()).await, Err(Error::Invalid { .. }));
+    assert_eq!(guard.hold_count(), 1);
+    assert!(!guard.is_lost(), "the refusal changes nothing");
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn whoever_locks_a_mutex_twice_waits_for_itself(store: &Store) {
+    let mutex: Mutex = one(store).await;
+    let guard = mutex.lock().lease(store.long()).await.unwrap();
+    let mut again = mutex.lock().into_future();
+    assert!(poll_once(&mut again).is_pending());
+    assert!(mutex.try_lock().wait(Duration::from_millis(50)).await.unwrap().is_none());
+    guard.release().await.unwrap();
+    store.promptly("then it is granted", again).await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn a_mutex_is_held_once_by_its_holder(store: &Store) {
+    let mutex: Mutex = one(store).await;
+    let guard = mutex.lock().await.unwrap();
+    let holder = mutex.holder().await.unwrap().expect("it is held");
+    assert_eq!((holder.id, holder.hold_count), (guard.owner_id().to_string(), 1));
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,408 @@
+//! Holding a lock more than once: owners, counts, and what the lease then is.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use lockkeeper::{Client, Error, Lock, LostReason, Phase, Remaining};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::store::{Store, assert_is, eventually, left, one, poll_once};
+
+async fn lock_and_client(store: &Store) -> (Lock, Client) {
+    let client = store.client().await;
+    (client.lock(store.name("lock")), client)
+}
+
+pub(crate) async fn each_release_takes_one_hold_off(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let (owner, other) = (client.owner(), one::<Lock>(store).await);
+    let lock = lock.as_owner(&owner);
+    let mut guards = Vec::new();
+    for count in 1..=3 {
+        guards.push(lock.lock().await.unwrap());
+        assert_eq!(lock.hold_count(&owner).await.unwrap(), count);
+        assert_eq!(other.holder().await.unwrap().expect("held").hold_count, count);
+    }
+    assert!(guards.iter().all(|guard| guard.hold_count() == 3));
+    for count in [2, 1, 0] {
+        assert!(other.try_lock().await.unwrap().is_none());
+        guards.pop().unwrap().release().await.unwrap();
+        assert_eq!(lock.hold_count(&owner).await.unwrap(), count);
+        assert_eq!(lock.is_held_by(&owner).await.unwrap(), count > 0);
+    }
+    assert!(other.try_lock().await.unwrap().is_some());
+}
+
+pub(crate) async fn a_guard_may_be_reentered(store: &Store) {
+    let lock: Lock = one(store).await;
+    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let inner = store.promptly("re-entry", outer.reenter()).await.unwrap();
+    assert_eq!(inner.owner_id(), outer.owner_id());
+    assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
+    assert_eq!(lock.holder().await.unwrap().unwrap().hold_count, 2);
+    // In either order.
+    outer.release().await.unwrap();
+    assert!(!inner.is_lost());
+    assert!(lock.is_locked().await.unwrap());
+    inner.release().await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn a_view_of_the_hold_may_reenter_it(store: &Store) {
+    let lock: Lock = one(store).await;
+    let ran = lock.run(async |hold| {
+        let inner = hold.reenter().await.unwrap();
+        let count = inner.hold_count();
+        inner.release().await.unwrap();
+        assert!(!hold.is_lost());
+        count
+    });
+    assert_eq!(ran.await.unwrap().output, 2);
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn owners_of_one_client_exclude_each_other(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let (a, b) = (client.owner(), client.owner());
+    let held = lock.as_owner(&a).lock().await.unwrap();
+    assert!(lock.as_owner(&b).try_lock().await.unwrap().is_none());
+    assert!(lock.try_lock().await.unwrap().is_none(), "nor does an acquire of nobody's");
+    assert!(lock.is_held_by(&a).await.unwrap());
+    assert!(!lock.is_held_by(&b).await.unwrap());
+    assert_eq!(lock.hold_count(&b).await.unwrap(), 0);
+    held.release().await.unwrap();
+    let held = lock.as_owner(&b).try_lock().await.unwrap().expect("it is free");
+    assert!(lock.is_held_by(&b).await.unwrap());
+    assert!(!lock.is_held_by(&a).await.unwrap());
+    held.release().await.unwrap();
+}
+
+pub(crate) async fn an_owner_reenters_by_every_request(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let lock = lock.as_owner(&owner);
+    let first = lock.try_lock().await.unwrap().expect("it is free");
+    let second = lock.try_lock().await.unwrap().expect("it is its own");
+    let third = lock.try_lock().wait(store.lease()).await.unwrap().expect("it is its own");
+    let fourth = lock.lock().lease(store.long()).await.unwrap();
+    let fifth = first.reenter().await.unwrap();
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 5);
+    let ran = lock.run(async |_| lock.hold_count(&owner).await.unwrap()).await.unwrap();
+    assert_eq!(ran.output, 6);
+    for guard in [first, second, third, fourth, fifth] {
+        guard.release().await.unwrap();
+    }
+    assert_eq!(lock.remaining().await.unwrap(), Remaining::Free);
+}
+
+pub(crate) async fn a_new_hold_of_the_same_owner_has_a_new_id(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let lock = lock.as_owner(&client.owner());
+    let guard = lock.lock().await.unwrap();
+    let first = guard.owner_id();
+    guard.release().await.unwrap();
+    let guard = lock.lock().await.unwrap();
+    assert_ne!(guard.owner_id(), first);
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn requests_of_one_owner_go_one_at_a_time(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let lock = lock.as_owner(&owner);
+        tasks.spawn(async move { lock.lock().await.unwrap() });
+    }
+    let guards = tasks.join_all().await;
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 16);
+    assert!(guards.iter().all(|guard| guard.owner_id() == guards[0].owner_id()));
+    let mut tasks = JoinSet::new();
+    for guard in guards {
+        tasks.spawn(async move { guard.release().await.unwrap() });
+    }
+    tasks.join_all().await;
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn an_owner_is_not_kept_from_its_lock_by_those_who_wait(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
+    let mut local = lock.lock().into_future();
+    assert!(poll_once(&mut local).is_pending());
+    let inner = lock.as_owner(&owner);
+    let inner = store.promptly("re-entry", inner.lock()).await.unwrap();
+    inner.release().await.unwrap();
+    outer.release().await.unwrap();
+    store.promptly("then the waiter", local).await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn a_dropped_guard_takes_one_hold_off(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
+    drop(outer.reenter().await.unwrap());
+    eventually("one hold is left", async || lock.hold_count(&owner).await.unwrap() == 1).await;
+    assert!(!outer.is_lost());
+    drop(outer);
+    eventually("it is free", async || !lock.is_locked().await.unwrap()).await;
+}
+
+pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
+    for micros in 0..30 {
+        let _ = timeout(Duration::from_micros(micros * 20), outer.reenter().into_future()).await;
+        let mut again = lock.as_owner(&owner).lock().into_future();
+        let _ = poll_once(&mut again);
+    }
+    eventually("one hold is left", async || {
+        outer.hold_count() == 1 && lock.hold_count(&owner).await.unwrap() == 1
+    })
+    .await;
+    outer.release().await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn a_longer_lease_lengthens_the_time_to_live(store: &Store) {
+    let lock: Lock = one(store).await;
+    let outer = lock.lock().lease(store.lease()).await.unwrap();
+    let inner = outer.reenter().lease(store.long()).await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl > store.long() / 2 && ttl <= store.long(), "{ttl:?}");
+    assert!(outer.remaining() > store.long() / 2, "the group shares the deadline");
+    assert!(outer.remaining() >= inner.remaining());
+    sleep(store.lease() * 3 / 2).await;
+    assert!(!outer.is_lost());
+    inner.release().await.unwrap();
+}
+
+pub(crate) async fn a_shorter_lease_never_shortens_the_time_to_live(store: &Store) {
+    let lock: Lock = one(store).await;
+    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let inner = outer.reenter().lease(store.lease()).await.unwrap();
+    assert!(left(lock.remaining().await) > store.long() / 2);
+    assert!(inner.remaining() > store.long() / 2, "the group shares the deadline");
+    inner.release().await.unwrap();
+    assert!(left(lock.remaining().await) > store.long() / 2);
+    outer.release().await.unwrap();
+}
+
+pub(crate) async fn a_partial_release_leaves_what_the_rest_is_owed(store: &Store) {
+    let lock: Lock = one(store).await;
+    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let inner = outer.reenter().lease(store.long() * 10).await.unwrap();
+    assert!(left(lock.remaining().await) > store.long() * 9);
+    inner.release().await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
+    assert!(outer.remaining() <= store.long());
+    assert!(!outer.is_lost());
+    outer.release().await.unwrap();
+}
+
+pub(crate) async fn what_stays_after_a_partial_release_ends_when_it_was_to(store: &Store) {
+    let lock: Lock = one(store).await;
+    let start = Instant::now();
+    let outer = lock.lock().lease(store.lease() * 2).await.unwrap();
+    let inner = outer.reenter().lease(store.long() * 10).await.unwrap();
+    sleep(store.lease()).await;
+    inner.release().await.unwrap();
+    assert_eq!(store.signalled(outer.lost()).await, LostReason::Expired);
+    let took = start.elapsed();
+    assert!(took >= store.lease() * 3 / 2 && took < store.lease() * 4, "{took:?}");
+    eventually("it ends at the store", async || !lock.is_locked().await.unwrap()).await;
+}
+
+pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease(store: &Store) {
+    let lock: Lock = one(store).await;
+    let outer = lock.lock().lease(store.long() * 10).await.unwrap();
+    let inner = outer.reenter().lease(store.long()).await.unwrap();
+    outer.release().await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
+    assert!(!inner.is_lost());
+    inner.release().await.unwrap();
+}
+
+pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed(store: &Store) {
+    let lock: Lock = one(store).await;
+    let fixed = lock.lock().lease(store.lease()).await.unwrap();
+    let renewed = fixed.reenter().await.unwrap();
+    sleep(store.watchdog() * 2).await;
+    assert!(!fixed.is_lost() && !renewed.is_lost());
+    assert!(lock.is_locked().await.unwrap());
+    assert!(left(lock.remaining().await) <= store.watchdog());
+    fixed.release().await.unwrap();
+    sleep(store.watchdog() * 3 / 2).await;
+    assert!(!renewed.is_lost(), "and it stays renewed without the other");
+    renewed.release().await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too(store: &Store) {
+    let lock: Lock = one(store).await;
+    let renewed = lock.lock().await.unwrap();
+    let fixed = renewed.reenter().lease(store.lease() / 4).await.unwrap();
+    sleep(store.watchdog() * 2).await;
+    assert!(!fixed.is_lost() && !renewed.is_lost());
+    fixed.release().await.unwrap();
+    renewed.release().await.unwrap();
+}
+
+pub(crate) async fn without_its_renewed_hold_a_group_ends_with_its_fixed_one(store: &Store) {
+    let lock: Lock = one(store).await;
+    let start = Instant::now();
+    let fixed = lock.lock().lease(store.watchdog() * 2).await.unwrap();
+    let renewed = fixed.reenter().await.unwrap();
+    renewed.release().await.unwrap();
+    assert_eq!(store.signalled(fixed.lost()).await, LostReason::Expired);
+    let took = start.elapsed();
+    assert!(took > store.watchdog() && took < store.watchdog() * 4, "{took:?}");
+}
+
+/// What the fixed hold asked for has passed when the renewed one goes: nothing is owed.
+pub(crate) async fn a_group_that_is_owed_nothing_more_is_lost(store: &Store) {
+    let lock: Lock = one(store).await;
+    let fixed = lock.lock().lease(store.lease()).await.unwrap();
+    let renewed = fixed.reenter().await.unwrap();
+    sleep(store.lease() + store.watchdog()).await;
+    assert!(!fixed.is_lost());
+    renewed.release().await.unwrap();
+    assert!(fixed.is_lost());
+    assert_eq!(store.promptly("lost", fixed.lost()).await, LostReason::Expired);
+    eventually("it is free", async || !lock.is_locked().await.unwrap()).await;
+}
+
+pub(crate) async fn guards_of_one_owner_are_lost_together(store: &Store) {
+    let lock: Lock = one(store).await;
+    let outer = lock.lock().lease(store.lease()).await.unwrap();
+    let inner = outer.reenter().lease(store.lease() / 2).await.unwrap();
+    let (a, b) = tokio::join!(outer.lost(), inner.lost());
+    assert_eq!((a, b), (LostReason::Expired, LostReason::Expired));
+    assert!(outer.is_lost() && inner.is_lost());
+    eventually("the lease ends", async || !lock.is_locked().await.unwrap()).await;
+    assert_is!(inner.release().await, Err(Error::NotHeld { .. }));
+    assert_is!(outer.release().await, Err(Error::NotHeld { .. }));
+}
+
+pub(crate) async fn all_guards_of_a_forced_lock_are_told(store: &Store) {
+    let options = store.options().watchdog_timeout(store.long());
+    let lock = store.client_with(options).await.lock(store.name("lock"));
+    let outer = lock.lock().await.unwrap();
+    let inner = outer.reenter().await.unwrap();
+    store.hears_notices_of(&outer).await;
+    assert!(one::<Lock>(store).await.force_unlock_because("why").await.unwrap());
+    let why = LostReason::Revoked("why".to_owned());
+    assert_eq!(store.promptly("outer", outer.lost()).await, why);
+    assert_eq!(store.promptly("inner", inner.lost()).await, why);
+}
+
+pub(crate) async fn a_lost_lock_cannot_be_reentered(store: &Store) {
+    let lock: Lock = one(store).await;
+    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    guard.lost().await;
+    let error = guard.reenter().await.unwrap_err();
+    let said = error.to_string();
+    assert_is!(error, Error::Lost { phase: Phase::Reenter, reason: LostReason::Expired, .. });
+    assert!(said.contains(&store.name("lock")) && said.contains("re-entering"), "{said}");
+}
+
+pub(crate) async fn a_vanished_lock_is_not_created_by_a_reentry(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let guard = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
+    store.delete::<Lock>(&guard).await;
+    assert_is!(guard.reenter().await,
+        Err(Error::Lost { phase: Phase::Reenter, reason, .. }) if reason == LostReason::Deleted);
+    assert!(guard.is_lost());
+    assert!(!lock.is_locked().await.unwrap());
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 0);
+}
+
+pub(crate) async fn an_owner_that_lost_its_lock_may_take_it_anew(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let lock = lock.as_owner(&owner);
+    let stale = lock.lock().lease(store.lease()).await.unwrap();
+    stale.lost().await;
+    let new = lock.lock().lease(store.long()).await.unwrap();
+    assert_ne!(new.owner_id(), stale.owner_id());
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
+    assert_is!(stale.release().await, Err(Error::NotHeld { .. }));
+    assert!(!new.is_lost());
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
+    new.release().await.unwrap();
+}
+
+pub(crate) async fn an_owner_belongs_to_the_client_that_made_it(store: &Store) {
+    let (lock, _client) = lock_and_client(store).await;
+    let foreign = store.client().await.owner();
+    let lock = lock.as_owner(&foreign);
+    assert_is!(lock.lock().await, Err(Error::Invalid { lock: Some(_), .. }));
+    assert_is!(lock.try_lock().await, Err(Error::Invalid { lock: Some(_), .. }));
+    assert!(!lock.is_locked().await.unwrap(), "nothing was sent");
+}
+
+pub(crate) async fn an_owner_holds_different_locks_independently(store: &Store) {
+    let client = store.client().await;
+    let owner = client.owner();
+    let a = client.lock(store.name("a")).as_owner(&owner);
+    let b = client.lock(store.name("b")).as_owner(&owner);
+    let held = [a.lock().await.unwrap(), a.lock().await.unwrap(), b.lock().await.unwrap()];
+    assert_eq!(a.hold_count(&owner).await.unwrap(), 2);
+    assert_eq!(b.hold_count(&owner).await.unwrap(), 1);
+    for guard in held {
+        guard.release().await.unwrap();
+    }
+}
+
+/// The inner guard is left standing; the outer one's release does not take that away.
+pub(crate) async fn a_hold_that_is_left_stands_after_the_others_are_released(store: &Store) {
+    let lock: Lock = one(store).await;
+    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let inner = outer.reenter().await.unwrap();
+    let start = Instant::now();
+    inner.leave_for(store.lease()).await.unwrap();
+    assert!(!outer.is_lost());
+    outer.release().await.unwrap();
+    assert!(lock.is_locked().await.unwrap());
+    assert!(left(lock.remaining().await) <= store.lease());
+    let next = lock.lock().await.unwrap();
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95) && took < store.lease() * 4, "{took:?}");
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock(store: &Store) {
+    let (lock, client) = lock_and_client(store).await;
+    let owner = client.owner();
+    let first = lock.as_owner(&owner).lock().await.unwrap();
+    let mut guards = Vec::new();
+    for _ in 0..100 {
+        guards.push(first.reenter().await.unwrap());
+    }
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 101);
+    drop(guards);
+    eventually("one is left", async || lock.hold_count(&owner).await.unwrap() == 1).await;
+    first.release().await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+/// With waiters behind, who are served only after the last hold.
+pub(crate) async fn a_waiter_is_served_only_after_the_last_hold(store: &Store) {
+    let lock: Lock = one(store).await;
+    let other: Lock = one(store).await;
+    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let inner = outer.reenter().lease(store.long()).await.unwrap();
+    let mut local = lock.lock().into_future();
+    assert!(poll_once(&mut local).is_pending());
+    inner.release().await.unwrap();
+    assert!(poll_once(&mut local).is_pending());
+    assert!(other.try_lock().await.unwrap().is_none());
+    outer.release().await.unwrap();
+    store.promptly("the waiter", local).await.unwrap().release().await.unwrap();
+}

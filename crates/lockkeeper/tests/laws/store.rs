@@ -1,0 +1,380 @@
+//! The stores that the laws are held against, and what a law may ask of one.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use lockkeeper::backend::memory::Memory;
+use lockkeeper::backend::redis::Redis;
+use lockkeeper::backend::{Acquire, Attempt, Backend, Release, Released, Resource};
+use lockkeeper::{
+    Client, ClientOptions, Guard, Holder, Kind, Lock, LockName, LockRequest, LostReason, Mutex,
+    OwnerId, Ran, Remaining, Result, RunError, TryLockRequest,
+};
+use testkit::RedisServer;
+use tokio::time::{Instant, sleep, timeout};
+
+/// A law that has not come to its end by then never will. Virtual time on the paused clock.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One server for all laws: each uses names of its own.
+static SERVER: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A store with room for one law.
+pub(crate) struct Store {
+    kind: StoreKind,
+    url: String,
+    number: u64,
+}
+
+enum StoreKind {
+    Memory(Arc<Memory>),
+    Redis(&'static RedisServer),
+}
+
+impl Store {
+    pub(crate) fn memory() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("law-{number}");
+        Self {
+            url: format!("memory:{name}"),
+            kind: StoreKind::Memory(Memory::named(&name)),
+            number,
+        }
+    }
+
+    pub(crate) fn redis() -> Self {
+        Self {
+            url: SERVER.url(),
+            kind: StoreKind::Redis(&SERVER),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Runs a law on it; a law that hangs has failed.
+    pub(crate) async fn uphold(self, law: impl AsyncFnOnce(&Self)) {
+        if timeout(LIMIT, law(&self)).await.is_err() {
+            panic!("the law has not come to its end within {LIMIT:?}");
+        }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The server, in laws that are Redis's alone.
+    #[track_caller]
+    pub(crate) fn server(&self) -> &'static RedisServer {
+        match self.kind {
+            StoreKind::Redis(server) => server,
+            StoreKind::Memory(_) => panic!("there is no server behind the memory store"),
+        }
+    }
+
+    /// A name that no other law uses.
+    pub(crate) fn name(&self, what: &str) -> String {
+        format!("law-{}:{what}", self.number)
+    }
+
+    /// A client of its own, whose watchdog timeout is [`watchdog`](Self::watchdog).
+    pub(crate) async fn client(&self) -> Client {
+        self.client_with(self.options()).await
+    }
+
+    pub(crate) async fn client_with(&self, options: ClientOptions) -> Client {
+        let client = Client::connect_with(&self.url, options).await;
+        client.expect("the store can be opened")
+    }
+
+    /// The options of [`client`](Self::client).
+    pub(crate) fn options(&self) -> ClientOptions {
+        ClientOptions::new().watchdog_timeout(self.watchdog())
+    }
+
+    /// The store below the clients, for decorators and for strangers.
+    pub(crate) async fn backend(&self) -> Arc<dyn Backend> {
+        match &self.kind {
+            StoreKind::Memory(memory) => Arc::clone(memory) as Arc<dyn Backend>,
+            StoreKind::Redis(_) => {
+                let redis = Redis::connect(&self.url, &self.options()).await;
+                Arc::new(redis.expect("the server can be reached"))
+            }
+        }
+    }
+
+    /// A lease that a law can wait out: long for a test, nothing on the paused clock.
+    pub(crate) fn lease(&self) -> Duration {
+        match self.kind {
+            StoreKind::Memory(_) => Duration::from_secs(10),
+            StoreKind::Redis(_) => Duration::from_millis(600),
+        }
+    }
+
+    /// The watchdog timeout of its clients: the real one where time costs nothing.
+    pub(crate) fn watchdog(&self) -> Duration {
+        match self.kind {
+            StoreKind::Memory(_) => lockkeeper::WATCHDOG_TIMEOUT,
+            StoreKind::Redis(_) => Duration::from_millis(900),
+        }
+    }
+
+    /// A lease that no law waits out: what takes a fraction of it did not wait for its end.
+    pub(crate) fn long(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    /// What comes without waiting for a lease, a re-check or a renewal. On the paused clock that
+    /// is no time at all but for the millisecond of courtesy after a release.
+    pub(crate) async fn promptly<T>(&self, what: &str, work: impl IntoFuture<Output = T>) -> T {
+        let limit = match self.kind {
+            StoreKind::Memory(_) => Duration::from_millis(20),
+            StoreKind::Redis(_) => self.long() / 6,
+        };
+        let start = Instant::now();
+        let done = timeout(self.long(), work.into_future()).await;
+        let (done, took) = (done.unwrap_or_else(|_| panic!("{what}: never")), start.elapsed());
+        assert!(took < limit, "{what} took {took:?}");
+        done
+    }
+
+    /// The reason of a loss that must come.
+    pub(crate) async fn signalled(&self, lost: impl Future<Output = LostReason>) -> LostReason {
+        timeout(self.long() * 3, lost).await.expect("the loss is signalled")
+    }
+
+    /// What a busy machine may add to a time that is measured; nothing on the paused clock.
+    pub(crate) fn slack(&self) -> Duration {
+        match self.kind {
+            StoreKind::Memory(_) => Duration::from_millis(20),
+            StoreKind::Redis(_) => Duration::from_secs(2),
+        }
+    }
+
+    /// How many clients listen for the freeing of `name` (on Redis), or how many topics are
+    /// listened to beside those of holders (in memory).
+    pub(crate) fn listeners(&self, name: &str) -> usize {
+        match &self.kind {
+            StoreKind::Memory(memory) => memory.usage().1,
+            StoreKind::Redis(server) => {
+                subscribers(server, &format!("redisson_lock__channel:{{{name}}}"))
+            }
+        }
+    }
+
+    /// How many locks are stored under `name` (on Redis) or at all (in memory).
+    pub(crate) fn stored(&self, name: &str) -> usize {
+        match &self.kind {
+            StoreKind::Memory(memory) => memory.usage().0,
+            StoreKind::Redis(server) => server.cli(&["EXISTS", name]).int() as usize,
+        }
+    }
+
+    /// Waits until the client of `guard` hears what is said to it in private, which begins soon
+    /// after it holds something.
+    pub(crate) async fn hears_notices_of(&self, guard: &Guard) {
+        self.hears_notices(guard.owner_id()).await;
+    }
+
+    async fn hears_notices(&self, holder: OwnerId) {
+        let client = holder.client();
+        eventually("the holder hears notices", async || match &self.kind {
+            // Its own, and that of reconnections.
+            StoreKind::Memory(memory) => memory.usage().1 >= 2,
+            StoreKind::Redis(server) => {
+                subscribers(server, &format!("lockkeeper_notice:{client}")) > 0
+            }
+        })
+        .await;
+    }
+
+    /// The same for whoever holds `lock`.
+    pub(crate) async fn hears_notices_for<L: Exclusive>(&self, lock: &L) {
+        let holder = lock.holder().await.unwrap().expect("it is held").id;
+        self.hears_notices(holder.parse().expect("it is held by one of us")).await;
+    }
+
+    /// Deletes what `guard` holds, behind its back and without a notice.
+    pub(crate) async fn delete<L: Exclusive>(&self, guard: &Guard) {
+        self.delete_hold::<L>(guard.name(), guard.owner_id()).await;
+    }
+
+    async fn delete_hold<L: Exclusive>(&self, name: &LockName, owner: OwnerId) {
+        let release =
+            Release { resource: resource::<L>(name), owner, keep: 0, ttl: None, leave: false };
+        let answer = self.backend().await.release(release).await;
+        assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    }
+
+    /// Puts a stranger's hold on a free lock, for the length of [`long`](Self::long).
+    pub(crate) async fn stranger_takes<L: Exclusive>(&self, name: &LockName) -> OwnerId {
+        self.stranger_takes_for::<L>(name, self.long()).await
+    }
+
+    /// Puts a hold on a free lock that nobody releases, renews or looks after.
+    pub(crate) async fn stranger_takes_for<L: Exclusive>(
+        &self,
+        name: &LockName,
+        span: Duration,
+    ) -> OwnerId {
+        let backend = self.backend().await;
+        let nobody = Client::memory();
+        let owner = OwnerId::fresh(nobody.id());
+        let request = Acquire {
+            resource: resource::<L>(name),
+            owner,
+            count: 1,
+            ttl: span.as_millis() as u64,
+            from: None,
+        };
+        let answer = backend.acquire(request).await;
+        assert_eq!(answer, Ok(Attempt::Granted));
+        owner
+    }
+}
+
+fn resource<L: Exclusive>(name: &LockName) -> Resource {
+    let (kind, name) = (L::KIND, name.clone());
+    Resource { kind, name }
+}
+
+fn subscribers(server: &RedisServer, channel: &str) -> usize {
+    server.cli(&["PUBSUB", "NUMSUB", channel]).array()[1].int() as usize
+}
+
+/// What `Lock` and `Mutex` have in common, so that a law can be one for both.
+pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
+    /// What the store calls it.
+    const KIND: Kind;
+    /// The kind that it is not.
+    type Other: Exclusive;
+
+    fn of(client: &Client, name: impl AsRef<[u8]>) -> Self;
+    fn lock(&self) -> LockRequest;
+    fn try_lock(&self) -> TryLockRequest;
+    fn name(&self) -> &LockName;
+    fn is_locked(&self) -> impl Future<Output = Result<bool>> + Send;
+    fn remaining(&self) -> impl Future<Output = Result<Remaining>> + Send;
+    fn holder(&self) -> impl Future<Output = Result<Option<Holder>>> + Send;
+    fn force_unlock(&self) -> impl Future<Output = Result<bool>> + Send;
+    fn force_unlock_because(&self, why: &str) -> impl Future<Output = Result<bool>> + Send;
+    fn run<T, W: Future<Output = T>>(
+        &self,
+        work: impl FnOnce(lockkeeper::Hold) -> W,
+    ) -> impl Future<Output = Result<Ran<T>, RunError<T>>>;
+    fn try_run<T, W: Future<Output = T>>(
+        &self,
+        work: impl FnOnce(lockkeeper::Hold) -> W,
+    ) -> impl Future<Output = Result<Option<Ran<T>>, RunError<T>>>;
+
+    /// Deletes it behind its holder's back and without a notice.
+    fn force_quietly(&self, store: &Store) -> impl Future<Output = ()> {
+        async {
+            let holder = self.holder().await.unwrap().expect("it is held").id;
+            let owner = holder.parse().expect("it is held by one of us");
+            store.delete_hold::<Self>(self.name(), owner).await;
+        }
+    }
+}
+
+macro_rules! exclusive {
+    ($Type:ident, $Other:ident, $make:ident) => {
+        impl Exclusive for $Type {
+            const KIND: Kind = Kind::$Type;
+            type Other = $Other;
+
+            fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
+                client.$make(name)
+            }
+            fn lock(&self) -> LockRequest {
+                $Type::lock(self)
+            }
+            fn try_lock(&self) -> TryLockRequest {
+                $Type::try_lock(self)
+            }
+            fn name(&self) -> &LockName {
+                $Type::name(self)
+            }
+            async fn is_locked(&self) -> Result<bool> {
+                $Type::is_locked(self).await
+            }
+            async fn remaining(&self) -> Result<Remaining> {
+                $Type::remaining(self).await
+            }
+            async fn holder(&self) -> Result<Option<Holder>> {
+                $Type::holder(self).await
+            }
+            async fn force_unlock(&self) -> Result<bool> {
+                $Type::force_unlock(self).await
+            }
+            async fn force_unlock_because(&self, why: &str) -> Result<bool> {
+                $Type::force_unlock_because(self, why).await
+            }
+            async fn run<T, W: Future<Output = T>>(
+                &self,
+                work: impl FnOnce(lockkeeper::Hold) -> W,
+            ) -> Result<Ran<T>, RunError<T>> {
+                $Type::run(self, work).await
+            }
+            async fn try_run<T, W: Future<Output = T>>(
+                &self,
+                work: impl FnOnce(lockkeeper::Hold) -> W,
+            ) -> Result<Option<Ran<T>>, RunError<T>> {
+                $Type::try_run(self, work).await
+            }
+        }
+    };
+}
+
+exclusive!(Lock, Mutex, lock);
+exclusive!(Mutex, Lock, mutex);
+
+/// Two clients' handles to one lock of the law's own.
+pub(crate) async fn pair<L: Exclusive>(store: &Store) -> (L, L) {
+    let name = store.name("lock");
+    let (ours, theirs) = (store.client().await, store.client().await);
+    (L::of(&ours, &name), L::of(&theirs, &name))
+}
+
+/// A handle of a client of its own to a lock of the law's own.
+pub(crate) async fn one<L: Exclusive>(store: &Store) -> L {
+    L::of(&store.client().await, store.name("lock"))
+}
+
+/// Looks until it is so. For what another task does in its own time and nobody announces.
+pub(crate) async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(30);
+    while !so().await {
+        assert!(Instant::now() < limit, "never: {what}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Polls once, as a task does that is then interrupted.
+pub(crate) fn poll_once<F: Future + Unpin>(work: &mut F) -> Poll<F::Output> {
+    Pin::new(work).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// How much of the lease the store says is left.
+#[track_caller]
+pub(crate) fn left(remaining: Result<Remaining>) -> Duration {
+    match remaining {
+        Ok(Remaining::For(left)) => left,
+        other => panic!("expected a time to live, got {other:?}"),
+    }
+}
+
+/// Asserts that a value matches a pattern, and shows it where it does not.
+macro_rules! assert_is {
+    ($value:expr, $pattern:pat $(if $guard:expr)?) => {
+        match $value {
+            $pattern $(if $guard)? => {}
+            other => panic!("expected {}, got {other:?}", stringify!($pattern $(if $guard)?)),
+        }
+    };
+}
+pub(crate) use assert_is;

@@ -1,0 +1,380 @@
+//! Waiting for a lock: being woken, being served in order, giving up, walking away.
+
+use std::future::IntoFuture;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex};
+use std::time::Duration;
+
+use lockkeeper::Client;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::decorators::Deaf;
+use crate::store::{Exclusive, Store, eventually, left, one, pair, poll_once};
+
+/// Waits in a task of its own; answers when the lock was granted.
+fn waiter<L: Exclusive>(lock: &L) -> tokio::task::JoinHandle<Instant> {
+    let lock = lock.clone();
+    tokio::spawn(async move {
+        let guard = lock.lock().await.unwrap();
+        let granted = Instant::now();
+        guard.release().await.unwrap();
+        granted
+    })
+}
+
+/// A waiter of another client that is known to listen.
+async fn listening<L: Exclusive>(store: &Store, lock: &L) -> tokio::task::JoinHandle<Instant> {
+    let (name, before) = (lock.name().to_string(), store.listeners(&lock.name().to_string()));
+    let waiter = waiter(lock);
+    eventually("the waiter listens", async || store.listeners(&name) > before).await;
+    waiter
+}
+
+pub(crate) async fn a_waiter_gets_the_lock_as_soon_as_it_is_released<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    store.hears_notices_of(&guard).await;
+    let waiter = listening(store, &theirs).await;
+    guard.release().await.unwrap();
+    store.promptly("the waiter is woken", waiter).await.unwrap();
+}
+
+pub(crate) async fn a_waiter_gets_the_lock_as_soon_as_its_guard_is_dropped<L: Exclusive>(
+    store: &Store,
+) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    store.hears_notices_of(&guard).await;
+    let waiter = listening(store, &theirs).await;
+    drop(guard);
+    store.promptly("the waiter is woken", waiter).await.unwrap();
+}
+
+pub(crate) async fn a_waiter_of_the_same_client_gets_it_as_soon_as_it_is_released<L: Exclusive>(
+    store: &Store,
+) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let mut next = lock.lock().into_future();
+    assert!(poll_once(&mut next).is_pending());
+    guard.release().await.unwrap();
+    store.promptly("the waiter is woken", next).await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends<L: Exclusive>(
+    store: &Store,
+) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let start = Instant::now();
+    // Nobody releases it and nobody looks after it.
+    store.stranger_takes_for::<L>(ours.name(), store.lease()).await;
+    let guards = tokio::join!(waiter(&ours), waiter(&theirs));
+    for granted in [guards.0.unwrap(), guards.1.unwrap()] {
+        let took = granted - start;
+        assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+        assert!(took < store.lease() + Duration::from_secs(3), "{took:?}");
+    }
+}
+
+pub(crate) async fn a_waiter_gets_in_when_a_forgotten_guard_expires<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let start = Instant::now();
+    std::mem::forget(lock.lock().lease(store.lease()).await.unwrap());
+    let took = waiter(&lock).await.unwrap() - start;
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() + Duration::from_secs(3), "{took:?}");
+}
+
+pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let start = Instant::now();
+    assert!(theirs.try_lock().wait(store.lease()).await.unwrap().is_none());
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
+    assert!(took < store.lease() + Duration::from_secs(3), "{took:?}");
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn the_wait_limit_holds_in_the_local_queue<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let start = Instant::now();
+    assert!(lock.try_lock().wait(store.lease()).await.unwrap().is_none());
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
+    assert!(took < store.lease() + Duration::from_secs(3), "{took:?}");
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let waiting = theirs.try_lock().wait(store.long()).lease(store.long());
+    let next = waiting.await.unwrap().expect("it expires in time");
+    assert!(guard.is_lost());
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn an_endless_wait_limit_is_allowed<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let mut waiting = theirs.try_lock().wait(Duration::MAX).into_future();
+    assert!(poll_once(&mut waiting).is_pending());
+    guard.release().await.unwrap();
+    let next = store.promptly("the waiter is woken", waiting).await.unwrap();
+    let local = ours.try_lock().wait(Duration::MAX);
+    next.expect("granted").release().await.unwrap();
+    assert!(local.await.unwrap().is_some());
+}
+
+pub(crate) async fn a_waiters_lease_begins_with_the_grant<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let queued = {
+        let ours = ours.clone();
+        let lease = store.long();
+        tokio::spawn(async move { ours.lock().lease(lease).await.unwrap() })
+    };
+    let queued = queued.await.unwrap();
+    assert!(guard.is_lost());
+    assert!(queued.remaining() > store.long() * 8 / 10, "{:?}", queued.remaining());
+    assert!(left(theirs.remaining().await) > store.long() * 8 / 10);
+    queued.release().await.unwrap();
+}
+
+/// By hand-over: the receiver's lease counts, not the giver's.
+pub(crate) async fn a_lock_handed_over_has_the_receivers_lease<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let giver = lock.lock().lease(store.long() * 20).await.unwrap();
+    let mut receiver = lock.lock().lease(store.long()).into_future();
+    assert!(poll_once(&mut receiver).is_pending());
+    giver.release().await.unwrap();
+    let receiver = store.promptly("handed over", receiver).await.unwrap();
+    let ttl = left(lock.remaining().await);
+    assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
+    assert!(receiver.remaining() <= store.long());
+    receiver.release().await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn waiters_of_one_client_are_served_in_order<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let (order, mut tasks) = (Arc::new(StdMutex::new(Vec::new())), JoinSet::new());
+    for place in 0..40 {
+        let mut waiting = lock.lock().into_future();
+        assert!(poll_once(&mut waiting).is_pending());
+        let order = Arc::clone(&order);
+        tasks.spawn(async move {
+            let guard = waiting.await.unwrap();
+            order.lock().unwrap().push(place);
+            guard.release().await.unwrap();
+        });
+    }
+    guard.release().await.unwrap();
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..40).collect::<Vec<_>>());
+}
+
+pub(crate) async fn a_thousand_waiters_of_one_client_are_all_served<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let (served, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
+    for _ in 0..1000 {
+        let (lock, served) = (lock.clone(), Arc::clone(&served));
+        tasks.spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            served.fetch_add(1, Ordering::Relaxed);
+            guard.release().await.unwrap();
+        });
+    }
+    guard.release().await.unwrap();
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(served.load(Ordering::Relaxed), 1000);
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn waiters_of_many_clients_are_all_served<L: Exclusive>(store: &Store) {
+    let holder: L = one(store).await;
+    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..5 {
+        let lock: L = one(store).await;
+        waiters.extend([waiter(&lock), waiter(&lock)]);
+    }
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        store.promptly("a waiter is served", waiter).await.unwrap();
+    }
+}
+
+/// A client that hands the lock on inside itself lets others have it, too.
+pub(crate) async fn a_busy_client_does_not_starve_another<L: Exclusive>(store: &Store) {
+    let (busy, other) = pair::<L>(store).await;
+    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let (busy, stop, rounds) = (busy.clone(), Arc::clone(&stop), Arc::clone(&rounds));
+        tasks.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let guard = busy.lock().await.unwrap();
+                sleep(Duration::from_millis(1)).await;
+                guard.release().await.unwrap();
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    for turn in 0..5 {
+        // A round of theirs in between, so that the lock was contended each time.
+        let before = rounds.load(Ordering::Relaxed);
+        let gets_in = timeout(store.long(), other.lock()).await;
+        let guard = gets_in.unwrap_or_else(|_| panic!("starved at turn {turn}")).unwrap();
+        guard.release().await.unwrap();
+        eventually("the busy client goes on", async || rounds.load(Ordering::Relaxed) > before)
+            .await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+pub(crate) async fn a_cancelled_waiter_leaves_nothing_behind<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    store.hears_notices_of(&guard).await;
+    let name = store.name("lock");
+    let before = store.listeners(&name);
+    let waiting = listening(store, &theirs).await;
+    waiting.abort();
+    eventually("it listens no longer", async || store.listeners(&name) == before).await;
+    assert_eq!(ours.holder().await.unwrap().expect("held").id, guard.owner_id().to_string());
+    guard.release().await.unwrap();
+    assert!(!ours.is_locked().await.unwrap(), "nobody has taken it");
+    assert!(theirs.try_lock().await.unwrap().is_some(), "its client may have it");
+}
+
+pub(crate) async fn a_waiter_that_gives_up_leaves_nothing_behind<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    store.hears_notices_of(&guard).await;
+    let name = store.name("lock");
+    let before = store.listeners(&name);
+    assert!(theirs.try_lock().wait(store.lease() / 4).await.unwrap().is_none());
+    eventually("it listens no longer", async || store.listeners(&name) == before).await;
+    guard.release().await.unwrap();
+    assert!(!ours.is_locked().await.unwrap());
+}
+
+pub(crate) async fn after_the_last_waiter_nobody_listens<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let name = store.name("lock");
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    store.hears_notices_of(&guard).await;
+    let waiters = [listening(store, &theirs).await, waiter(&theirs), waiter(&theirs)];
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    // In memory also the holders' own topics, which linger for a second.
+    eventually("nobody listens", async || store.listeners(&name) == 0).await;
+    assert_eq!(store.stored(&name), 0);
+}
+
+/// The first in the queue walks away in the moment in which it is served.
+pub(crate) async fn a_cancelled_waiter_passes_its_turn_on<L: Exclusive>(store: &Store) {
+    let lock: L = one(store).await;
+    for _ in 0..20 {
+        let guard = lock.lock().lease(store.long()).await.unwrap();
+        let mut first = lock.lock().into_future();
+        let mut second = lock.lock().into_future();
+        assert!(poll_once(&mut first).is_pending());
+        assert!(poll_once(&mut second).is_pending());
+        let release = guard.release();
+        let walk_away = async { drop(first) };
+        let (released, ()) = tokio::join!(release, walk_away);
+        released.unwrap();
+        store.promptly("the second is served", second).await.unwrap().release().await.unwrap();
+    }
+}
+
+/// It was granted the lock already, but never looked.
+pub(crate) async fn a_waiter_dropped_after_its_grant_gives_the_lock_back<L: Exclusive>(
+    store: &Store,
+) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let mut granted = ours.lock().lease(store.long()).into_future();
+    assert!(poll_once(&mut granted).is_pending());
+    guard.release().await.unwrap();
+    drop(granted);
+    let next = store.promptly("it is given back", theirs.lock()).await.unwrap();
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn random_cancellations_leave_no_lock_held<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    for micros in 0..100 {
+        for lock in [&ours, &theirs] {
+            let attempt = lock.lock().lease(store.long()).into_future();
+            let _ = timeout(Duration::from_micros(micros * 7), attempt).await;
+        }
+    }
+    let guard = store.promptly("the lock is free", ours.lock()).await.unwrap();
+    guard.release().await.unwrap();
+    let guard = store.promptly("for the other, too", theirs.lock()).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// Hints get lost; nobody depends on them.
+pub(crate) async fn a_waiter_that_is_never_told_looks_again_by_itself<L: Exclusive>(store: &Store) {
+    let holder: L = one(store).await;
+    let deaf = Arc::new(Deaf(store.backend().await));
+    let deaf = Client::with_backend(deaf, store.options()).unwrap();
+    let deaf = L::of(&deaf, store.name("lock"));
+    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let mut waiting = deaf.lock().into_future();
+    // Long enough that it has subscribed and sleeps.
+    assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err());
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    let next = timeout(store.long(), waiting).await.expect("it looks again").unwrap();
+    let took = start.elapsed();
+    // 5 s at most for a lock, 100 ms for a mutex, whose other users tell nobody.
+    let limit = match L::KIND {
+        lockkeeper::Kind::Mutex => Duration::from_millis(100),
+        _ => lockkeeper::RECHECK,
+    };
+    assert!(took < limit + limit / 4 + Duration::from_millis(900), "{took:?}");
+    next.release().await.unwrap();
+}
+
+/// A lease of a minute, ten waiters: none of them asks more often than it has reason to.
+pub(crate) async fn waiters_do_not_hammer_the_store<L: Exclusive>(store: &Store) {
+    let holder: L = one(store).await;
+    let counting = crate::decorators::Counting::new(store.backend().await);
+    let client = Client::with_backend(counting.clone(), store.options()).unwrap();
+    let lock = L::of(&client, store.name("lock"));
+    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let waiters: Vec<_> = (0..10).map(|_| waiter(&lock)).collect();
+    sleep(Duration::from_secs(1)).await;
+    // Once, once more after subscribing, and a re-check: 50 to 100 ms for a mutex, seconds else.
+    let limit = match L::KIND {
+        lockkeeper::Kind::Mutex => 25,
+        _ => 5,
+    };
+    let asked = counting.acquires();
+    assert!((2..=limit).contains(&asked), "{asked} attempts in a second");
+    assert_eq!(counting.subscribes(), 1);
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+}

@@ -1,0 +1,46 @@
+//! The Redis scripts and the pure model mean the same, and neither is confused by requests that come
+//! twice, late or out of order.
+//!
+//! Time passes by a script that takes it off every time to live on the server, while the model's
+//! clock is simply set forward: nothing sleeps. All times to live are an odd multiple of
+//! [`HALF`](world::HALF) and all steps an even one, so that what is left is never near zero and two
+//! different times are never near each other, however slow the machine is.
+
+mod agreement;
+mod duplicates;
+mod edges;
+mod world;
+
+use std::fmt::Debug;
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestError, TestRunner};
+
+/// Runs `property` on random sequences; a failure shows the smallest one that fails.
+#[track_caller]
+fn check<S, T>(cases: u32, steps: S, mut property: impl FnMut(&[T]) -> Result<(), String>)
+where
+    S: Strategy<Value = Vec<T>>,
+    T: Debug,
+{
+    let config = Config {
+        cases,
+        // What failed is printed; nothing is written beside the sources.
+        failure_persistence: None,
+        max_shrink_iters: 5_000,
+        ..Config::default()
+    };
+    let property = std::cell::RefCell::new(&mut property);
+    let outcome = TestRunner::new(config).run(&steps, |steps| {
+        let outcome = (property.borrow_mut())(&steps);
+        outcome.map_err(proptest::test_runner::TestCaseError::fail)
+    });
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Abort(reason)) => panic!("gave up: {reason}"),
+        Err(TestError::Fail(reason, steps)) => {
+            let steps: Vec<_> = steps.iter().map(|step| format!("  {step:?}")).collect();
+            panic!("{reason}\nsmallest sequence:\n{}", steps.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A great many short cycles, a good part of them dropped half-way, leave nothing: no key, no
+//! subscription, no task, no byte.
+//!
+//! `LOCKKEEPER_SOAK_CYCLES=1000000` sets the number of cycles of each test.
+
+use std::alloc::System;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cap::Cap;
+use lockkeeper::backend::memory::Memory;
+use lockkeeper::{Client, ClientOptions, Guard, Result};
+use testkit::RedisServer;
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Cycles on the memory store.
+const CYCLES_MEMORY: usize = 1_000_000;
+
+/// Cycles on Redis, in the time that a test may take.
+const CYCLES_REDIS: usize = 250_000;
+
+/// Tasks that make them.
+const TASKS: usize = 256;
+
+/// Names: enough that most are free, few enough that many are not.
+const NAMES: usize = 384;
+
+/// The most turns of the runtime after which something is dropped.
+const TURNS: usize = 40;
+
+/// The live bytes of the process are counted: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn cycles(default: usize) -> usize {
+    match std::env::var("LOCKKEEPER_SOAK_CYCLES") {
+        Ok(number) => number.parse().expect("LOCKKEEPER_SOAK_CYCLES is a number"),
+        Err(_) => default,
+    }
+}
+
+/// Waits for something that nobody signals.
+async fn eventually(what: &str, mut condition: impl FnMut() -> Result<(), String>) {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while let Err(found) = condition() {
+        assert!(Instant::now() < deadline, "{what}: {found}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// `Ok` if they are the same.
+fn same<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}")) }
+}
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+/// The outcome of `work`, if it comes within a random number of turns of the runtime.
+async fn or_drop<T>(work: impl Future<Output = T>) -> Option<T> {
+    let late = async {
+        for _ in 0..fastrand::usize(..TURNS) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = late => None,
+    }
+}
+
+/// One short hold, or the attempt at one, ended in one of many ways.
+async fn cycle(client: &Client, name: &str) {
+    let lock = client.lock(name);
+    let guard = match fastrand::u8(..8) {
+        0 => or_drop(lock.lock().into_future()).await.map(Result::unwrap),
+        1 => or_drop(lock.lock().lease(Duration::from_secs(60)).into_future())
+            .await
+            .map(Result::unwrap),
+        2 => lock.try_lock().wait(Duration::from_secs(60)).await.unwrap(),
+        3 => or_drop(client.mutex([name, " mutex"].concat()).lock().into_future())
+            .await
+            .map(Result::unwrap),
+        4 => or_drop(lock.as_owner(&client.owner()).lock().into_future()).await.map(Result::unwrap),
+        5 => {
+            let ran = or_drop(lock.run(|_| tokio::task::yield_now())).await;
+            drop(ran.map(Result::unwrap));
+            None
+        }
+        _ => lock.try_lock().await.unwrap(),
+    };
+    if let Some(guard) = guard {
+        give_back(guard).await;
+    }
+}
+
+async fn give_back(guard: Guard) {
+    match fastrand::u8(..8) {
+        0 => drop(guard),
+        1 => drop(guard.release()),
+        2 => drop(or_drop(guard.release()).await),
+        3 => drop(guard.lost()),
+        4 => {
+            // A mutex cannot be re-entered; a re-entry may also be dropped.
+            let again = or_drop(guard.reenter().into_future()).await;
+            drop(again);
+            guard.release().await.unwrap();
+        }
+        5 => drop(or_drop(guard.extend(Duration::from_secs(60))).await),
+        _ => guard.release().await.unwrap(),
+    }
+}
+
+/// So many cycles by many tasks at once.
+async fn work(clients: &[Client], cycles: usize) {
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let client = clients[task % clients.len()].clone();
+            tokio::spawn(async move {
+                for _ in 0..cycles / TASKS {
+                    cycle(&client, &format!("name {}", fastrand::usize(..NAMES))).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// The most that the cycles can ever have at once, so that whatever grows with that and is kept for
+/// the next time has grown before anything is counted.
+async fn burst(clients: &[Client]) {
+    let spawn_all = |client: &Client| -> Vec<_> {
+        let client = client.clone();
+        let hold = move |number: usize| {
+            let name = format!("name {number}");
+            let (lock, mutex) = (client.lock(&name), client.mutex([&name, " mutex"].concat()));
+            let lock = lock.as_owner(&client.owner());
+            tokio::spawn(async move { (lock.lock().await.unwrap(), mutex.lock().await.unwrap()) })
+        };
+        (0..NAMES).map(hold).collect()
+    };
+    for holder in clients {
+        let mut held = Vec::new();
+        for task in spawn_all(holder) {
+            held.push(task.await.unwrap());
+        }
+        // All of them wait, with a subscription for each, until everything is dropped at once.
+        let waiting: Vec<_> = clients.iter().flat_map(spawn_all).collect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        drop(held);
+        for task in waiting {
+            drop(task.await.unwrap());
+        }
+    }
+}
+
+/// Works, and compares what is alive after a tenth of it with what is alive in the end.
+async fn soak(clients: &[Client], cycles: usize, idle: impl AsyncFn()) {
+    burst(clients).await;
+    work(clients, cycles / 10).await;
+    idle().await;
+    let early = ALLOCATOR.allocated();
+    let started = Instant::now();
+    for _ in 0..9 {
+    work(clients, cycles / 10).await;
+    idle().await;
+    println!("{} at {:?}", ALLOCATOR.allocated(), started.elapsed());
+    }
+    let took = started.elapsed();
+    idle().await;
+    let late = ALLOCATOR.allocated();
+    let rate = (cycles - cycles / 10) as f64 / took.as_secs_f64();
+    println!("{cycles} cycles, {rate:.0} a second; live bytes {early}, then {late}");
+    assert!(late.abs_diff(early) <= early / 100, "live bytes went from {early} to {late}");
+}
+
+#[test]
+fn a_million_cycles_on_the_memory_store_leave_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let memory = Memory::new();
+        let client = || Client::with_backend(Arc::clone(&memory) as _, ClientOptions::new());
+        let clients = [client().unwrap(), client().unwrap()];
+        let at_rest = tasks();
+        soak(&clients, cycles(CYCLES_MEMORY), async || {
+            eventually("locks and topics left", || same(memory.usage(), (0, 0))).await;
+            eventually("tasks left", || same(tasks(), at_rest)).await;
+        })
+        .await;
+        drop(clients);
+        eventually("tasks outlive their clients", || same(tasks(), 0)).await;
+    });
+}
+
+fn names(server: &RedisServer, command: &[&str], without: &str) -> Vec<String> {
+    let names = server.cli(command).ok();
+    let names = names.array().iter().map(|name| name.text().to_owned());
+    names.filter(|name| !name.starts_with(without)).collect()
+}
+
+#[test]
+fn a_great_many_cycles_on_redis_leave_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = RedisServer::start();
+        let connect = async || Client::connect(&server.url()).await.unwrap();
+        let clients = [connect().await, connect().await];
+        let at_rest = tasks();
+        soak(&clients, cycles(CYCLES_REDIS), async || {
+            eventually("keys left", || {
+                same(names(&server, &["KEYS", "*"], "lockkeeper_client:"), vec![])
+            })
+            .await;
+            eventually("subscriptions left", || {
+                same(names(&server, &["PUBSUB", "CHANNELS"], "-"), vec![])
+            })
+            .await;
+            eventually("tasks left", || same(tasks(), at_rest)).await;
+        })
+        .await;
+        for client in clients {
+            client.shutdown().await;
+        }
+        eventually("tasks outlive their clients", || same(tasks(), 0)).await;
+        assert_eq!(names(&server, &["KEYS", "*"], "-"), Vec::<String>::new());
+    });
+}

@@ -1,0 +1,194 @@
+//! What ARCHITECTURE.md says about the sources is true of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Past this a file has become two things.
+const LINES_MAX: usize = 600;
+
+/// One source file, by its path below `src`.
+struct Source {
+    path: String,
+    text: String,
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders = vec![root.clone()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path: PathBuf = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let path = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
+            found.push(Source { path, text });
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(found.len() > 30, "these are not all sources");
+    found
+}
+
+fn rust() -> impl Iterator<Item = Source> {
+    sources().into_iter().filter(|source| source.path.ends_with(".rs"))
+}
+
+fn lua() -> impl Iterator<Item = Source> {
+    sources().into_iter().filter(|source| source.path.ends_with(".lua"))
+}
+
+impl Source {
+    /// Lines of code with their numbers: no comments, no documentation, no unit tests.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate();
+        let lines = lines.take_while(|(_, line)| line.trim() != "mod tests {");
+        let lines = lines.filter(|(_, line)| !line.trim_start().starts_with("//"));
+        lines.map(|(number, line)| (number + 1, line.split(" // ").next().unwrap_or(line)))
+    }
+
+    /// Where in the code `offends` says yes.
+    fn offences(&self, offends: impl Fn(&str) -> bool) -> Vec<String> {
+        let lines = self.code().filter(|(_, line)| offends(line));
+        lines.map(|(number, line)| format!("{}:{number}: {}", self.path, line.trim())).collect()
+    }
+}
+
+#[track_caller]
+fn assert_none(rule: &str, offences: Vec<String>) {
+    assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
+}
+
+/// Whether a line names the driver, and not our own module of that name.
+fn names_the_driver(line: &str) -> bool {
+    let own = |before: &str| before.ends_with("::") || before.ends_with(char::is_alphanumeric);
+    let mut paths = line.match_indices("redis::");
+    paths.any(|(at, _)| !own(&line[..at])) || line.trim().starts_with("use redis")
+}
+
+#[test]
+fn only_the_redis_store_names_the_driver() {
+    assert!(names_the_driver("use redis::Value;") && names_the_driver("fn f(v: redis::Value)"));
+    assert!(!names_the_driver("crate::backend::redis::Redis::connect(url)"));
+    let others = rust().filter(|source| !source.path.starts_with("backend/redis/"));
+    let offences = others.flat_map(|source| source.offences(names_the_driver)).collect();
+    assert_none("the driver stays inside backend/redis", offences);
+}
+
+#[test]
+fn the_engine_names_no_store() {
+    let engine: Vec<_> = rust().filter(|source| source.path.starts_with("engine/")).collect();
+    assert!(engine.len() > 5);
+    let names = ["redis", "Redis", "memory::", "Memory"];
+    let named = |line: &str| names.iter().any(|name| line.contains(name));
+    let offences = engine.iter().flat_map(|source| source.offences(named)).collect();
+    assert_none("the engine knows stores only as backends", offences);
+}
+
+#[test]
+fn names_of_keys_and_channels_are_made_in_one_place() {
+    let made = |line: &str| line.contains("redisson_") || line.contains("\"lockkeeper_");
+    let keys = rust().find(|source| source.path == "backend/redis/keys.rs").unwrap();
+    assert!(!keys.offences(made).is_empty(), "they are made elsewhere now");
+    let others = rust().filter(|source| source.path != keys.path).chain(lua());
+    let offences = others.flat_map(|source| source.offences(made)).collect();
+    assert_none("lock names reach Redis through keys.rs", offences);
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let long = sources().into_iter().filter(|source| source.text.lines().count() >= LINES_MAX);
+    let offences = long.map(|source| source.path).collect();
+    assert_none("what second thing has it become?", offences);
+}
+
+#[test]
+fn nothing_panics_for_convenience() {
+    let panics = [".unwrap()", "todo!(", "unimplemented!(", "dbg!(", "println!("];
+    let convenient = |line: &str| panics.iter().any(|word| line.contains(word));
+    let offences = rust().flat_map(|source| source.offences(convenient)).collect();
+    assert_none("say what is certain with expect, or return an error", offences);
+}
+
+/// The indices that follow `name[` in a text, without spaces and multiplication signs.
+fn indices(text: &str, name: &str) -> Vec<String> {
+    let opening = format!("{name}[");
+    let uses = text.split(&opening).skip(1);
+    let index = |rest: &str| rest.split(']').next().unwrap_or_default().replace([' ', '*'], "");
+    uses.map(|rest| format!("{name}[{}]", index(rest))).collect()
+}
+
+/// The keys and arguments that the code of a script uses.
+fn used(code: &str) -> BTreeSet<String> {
+    let all_from = code.match_indices("unpack(ARGV, ").map(|(at, opening)| {
+        let from = code[at + opening.len()..].split(')').next().unwrap();
+        format!("ARGV[{from}..]")
+    });
+    let indices = [indices(code, "KEYS"), indices(code, "ARGV")].concat();
+    indices.into_iter().chain(all_from).collect()
+}
+
+/// The keys and arguments that the header of a script explains.
+fn explained(header: &str) -> Vec<String> {
+    let lines = header.lines().filter_map(|line| line.strip_prefix("-- "));
+    lines.flat_map(|line| [indices(line, "KEYS"), indices(line, "ARGV")].concat()).collect()
+}
+
+#[test]
+fn a_scripts_header_explains_what_it_uses_and_nothing_else() {
+    assert_eq!(
+        Vec::from_iter(used("f(KEYS[1], ARGV[2 * i - 1], { unpack(ARGV, 3) })")),
+        ["ARGV[2i-1]", "ARGV[3..]", "KEYS[1]"]
+    );
+    let scripts: Vec<_> = lua().collect();
+    assert!(scripts.len() > 10);
+    for Source { path, text } in scripts {
+        let header_end = text.lines().take_while(|line| line.starts_with("--")).count();
+        let lines: Vec<_> = text.lines().collect();
+        let header = lines[..header_end].join("\n");
+        let code = lines[header_end..].iter().filter(|line| !line.trim().starts_with("--"));
+        let code: String = code.map(|line| format!("{line}\n")).collect();
+        let explained = explained(&header);
+        let once: BTreeSet<_> = explained.iter().cloned().collect();
+        assert_eq!(once.len(), explained.len(), "{path}: explained twice: {explained:?}");
+        assert_eq!(once, used(&code), "{path}: explained and used");
+        let mut parts = vec!["-- Purpose:", "-- Returns:", "-- Publishes:"];
+        parts.retain(|part| !header.lines().any(|line| line.starts_with(part)));
+        assert!(parts.is_empty(), "{path}: no {parts:?}");
+        let publishes = !header.contains("-- Publishes: nothing");
+        let command = header.contains("publish command");
+        assert_eq!(publishes, command, "{path}: publishes by the command it is given");
+        assert_eq!(publishes, code.contains("redis.pcall(ARGV["), "{path}: never fails by it");
+    }
+}
+
+#[test]
+fn every_script_is_loaded() {
+    let loader = rust().find(|source| source.path == "backend/redis/script.rs").unwrap();
+    let name = |source: &Source| source.path.rsplit('/').next().unwrap().to_owned();
+    let unused = lua().map(|source| name(&source));
+    let unused = unused.filter(|name| !loader.text.contains(&format!("\"{name}\""))).collect();
+    assert_none("scripts that nobody calls", unused);
+}
+
+#[test]
+fn the_manual_states_the_defaults_as_they_are() {
+    let read = |name: &str| {
+        let page = sources().into_iter().find(|source| source.path == format!("manual/{name}"));
+        let text = page.unwrap_or_else(|| panic!("no page {name}")).text;
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let (guarantees, failures) = (read("guarantees.md"), read("failures.md"));
+    let drift = (lockkeeper::DRIFT_RATIO * 100.0, lockkeeper::DRIFT_FIXED.as_millis());
+    for (page, stated) in [
+        (&guarantees, format!("(crate::RECHECK), {} s)", lockkeeper::RECHECK.as_secs())),
+        (&guarantees, format!("{} % of the lease and {} ms", drift.0, drift.1)),
+        (&failures, format!("unreachable_after) ({} s)", lockkeeper::UNREACHABLE_AFTER.as_secs())),
+    ] {
+        assert!(page.contains(&stated), "the manual does not say: {stated}");
+    }
+}

@@ -1,0 +1,556 @@
+//! What is stored and published, byte for byte, as `redis-cli` sees it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lockkeeper::backend::redis::Redis;
+use lockkeeper::backend::{
+    Acquire, Attempt, Backend, ClientInfo, Kind, Release, Released, Resource,
+};
+use lockkeeper::{Client, ClientOptions, Error, LockName, LostReason, OwnerId};
+use testkit::{Cli, RedisServer, Reply};
+
+/// An owner as Java writes it.
+const JAVA: &str = "6e0c1b7a-3f0e-4a53-9c1d-7d8f0a2b4c6e:42";
+
+/// A name and its channel.
+const NAMES: [(&str, &str); 5] = [
+    ("order:7", "redisson_lock__channel:{order:7}"),
+    ("{eu}:order:7", "redisson_lock__channel:{eu}:order:7"),
+    ("foo{bar", "redisson_lock__channel:foo{bar"),
+    ("x{}y", "redisson_lock__channel:x{}y"),
+    ("mit Umläuten", "redisson_lock__channel:{mit Umläuten}"),
+];
+
+async fn start() -> (RedisServer, Client) {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    (server, client)
+}
+
+async fn connect(server: &RedisServer) -> Client {
+    Client::connect(&server.url()).await.unwrap()
+}
+
+/// Waits for something that nobody signals.
+async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn bytes(reply: &Reply) -> &[u8] {
+    match reply {
+        Reply::Bulk(bytes) => bytes,
+        other => panic!("expected a string, got {other:?}"),
+    }
+}
+
+/// The hash as it is, field by field.
+fn hash(server: &RedisServer, key: impl AsRef<[u8]>) -> BTreeMap<String, String> {
+    let fields = server.cli(&[b"HGETALL", key.as_ref()]).ok();
+    let pairs = fields.array().chunks(2);
+    pairs.map(|pair| (pair[0].text().to_owned(), pair[1].text().to_owned())).collect()
+}
+
+/// What the hash of a lock is that one owner holds so often.
+fn held_by(owner: &str, count: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(owner.to_owned(), count.to_owned())])
+}
+
+#[track_caller]
+fn assert_ttl(server: &RedisServer, key: impl AsRef<[u8]>, expected: i64) {
+    let found = server.cli(&[b"PTTL", key.as_ref()]).int();
+    // Only ever less, and by no more than what a busy machine takes between two commands.
+    assert!((expected - 5_000..=expected).contains(&found), "{found} ms, not {expected}");
+}
+
+/// Everything that was published since, ended by a word of our own.
+#[track_caller]
+fn messages(server: &RedisServer, listener: &mut Cli, channel: &str) -> Vec<(String, String)> {
+    const END: &str = "that is all";
+    server.cli(&["PUBLISH", channel, END]).ok();
+    let next = || listener.next_message(Duration::from_secs(5)).expect("the end is published");
+    let messages = std::iter::repeat_with(next);
+    let messages = messages.map(|(channel, text)| (channel, String::from_utf8(text).unwrap()));
+    messages.take_while(|(_, text)| text != END).collect()
+}
+
+#[track_caller]
+fn assert_owner_form(id: &str) {
+    let (client, number) = id.split_once(':').expect("<uuid>:<number>");
+    let client_id: uuid::Uuid = client.parse().unwrap();
+    assert_eq!(client_id.get_version_num(), 4);
+    assert_eq!(client_id.as_hyphenated().to_string(), client, "36 lower-case characters");
+    assert!(number.bytes().all(|byte| byte.is_ascii_digit()));
+    assert!(number.parse::<i64>().is_ok(), "{number} is no Java long");
+}
+
+fn subscribers(server: &RedisServer, channel: &str) -> i64 {
+    server.cli(&["PUBSUB", "NUMSUB", channel]).array()[1].int()
+}
+
+#[tokio::test]
+async fn a_lock_is_a_hash_of_owner_to_hold_count_with_a_time_to_live() {
+    let (server, client) = start().await;
+    for (name, _) in NAMES {
+        let guard = client.lock(name).lock().await.unwrap();
+        let id = guard.owner_id().to_string();
+        assert_owner_form(&id);
+        assert!(id.starts_with(&client.id().to_string()));
+        assert_eq!(server.cli(&["TYPE", name]).text(), "hash");
+        assert_eq!(hash(&server, name), held_by(&id, "1"));
+        assert_ttl(&server, name, 30_000);
+
+        let second = guard.reenter().lease(Duration::from_secs(60)).await.unwrap();
+        assert_eq!(hash(&server, name), held_by(&id, "2"));
+        assert_ttl(&server, name, 60_000);
+        let third = guard.reenter().lease(Duration::from_secs(1)).await.unwrap();
+        assert_eq!(hash(&server, name), held_by(&id, "3"));
+        assert_ttl(&server, name, 60_000);
+        third.release().await.unwrap();
+        assert_eq!(hash(&server, name), held_by(&id, "2"));
+        second.release().await.unwrap();
+        assert_eq!(hash(&server, name), held_by(&id, "1"));
+        assert_ttl(&server, name, 30_000);
+        guard.release().await.unwrap();
+        assert_eq!(server.cli(&["EXISTS", name]).int(), 0);
+    }
+}
+
+#[tokio::test]
+async fn each_first_acquire_has_an_id_of_its_own() {
+    let (server, client) = start().await;
+    let mut ids = std::collections::HashSet::new();
+    for _ in 0..100 {
+        let guard = client.lock("a").lock().await.unwrap();
+        ids.insert(hash(&server, "a").into_keys().next().unwrap());
+        guard.release().await.unwrap();
+    }
+    assert_eq!(ids.len(), 100);
+}
+
+#[tokio::test]
+async fn a_fixed_lease_is_the_time_to_live_and_the_prefix_is_part_of_the_name() {
+    let server = RedisServer::start();
+    let options = ClientOptions::new().name_prefix("shop:");
+    let client = Client::connect_with(&server.url(), options).await.unwrap();
+    let guard = client.lock("a").lock().lease(Duration::from_secs(7)).await.unwrap();
+    assert_ttl(&server, "shop:a", 7_000);
+    let mut listener = server.connection();
+    listener.subscribe(&["redisson_lock__channel:{shop:a}"]);
+    guard.release().await.unwrap();
+    let told = messages(&server, &mut listener, "redisson_lock__channel:{shop:a}");
+    assert_eq!(told.len(), 1);
+}
+
+#[tokio::test]
+async fn a_binary_name_is_the_key_as_it_is() {
+    let (server, client) = start().await;
+    let name = b"\xff\x00 a\r\nb\x80".as_slice();
+    let guard = client.lock(name).lock().await.unwrap();
+    assert_eq!(hash(&server, name), held_by(&guard.owner_id().to_string(), "1"));
+    let rival = connect(&server).await.lock(name);
+    let waiter = tokio::spawn(async move { rival.lock().await.map(|guard| guard.owner_id()) });
+    let channel = [b"redisson_lock__channel:{", name, b"}"].concat();
+    eventually("it waits", || {
+        let found = server.cli(&[b"PUBSUB", b"NUMSUB".as_slice(), &channel]);
+        found.array()[1].int() == 1
+    })
+    .await;
+    let freed = Instant::now();
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap();
+    assert!(freed.elapsed() < Duration::from_secs(1), "woken by the message");
+}
+
+#[tokio::test]
+async fn the_last_release_publishes_zero_once_and_nothing_else_does() {
+    let (server, client) = start().await;
+    for (name, channel) in NAMES {
+        let mut listener = server.connection();
+        listener.subscribe(&[channel]);
+        let zero = [(channel.to_owned(), "0".to_owned())];
+
+        let lock = client.lock(name);
+        let guard = lock.lock().await.unwrap();
+        assert!(connect(&server).await.lock(name).try_lock().await.unwrap().is_none());
+        let second = guard.reenter().await.unwrap();
+        second.extend(Duration::from_secs(60)).await.unwrap();
+        second.release().await.unwrap();
+        assert_eq!(messages(&server, &mut listener, channel), []);
+        guard.release().await.unwrap();
+        assert_eq!(messages(&server, &mut listener, channel), zero);
+
+        let guard = lock.lock().await.unwrap();
+        server.cli(&["DEL", name]).ok();
+        assert!(matches!(guard.release().await, Err(Error::NotHeld { .. })));
+        assert_eq!(messages(&server, &mut listener, channel), [], "there was nothing to free");
+
+        lock.lock().await.unwrap().leave_for(Duration::from_secs(60)).await.unwrap();
+        assert_eq!(messages(&server, &mut listener, channel), [], "it is left, not freed");
+    }
+}
+
+#[tokio::test]
+async fn a_hand_over_replaces_the_owner_and_publishes_nothing() {
+    let server = RedisServer::start();
+    let (url, options) = (server.url(), ClientOptions::new());
+    let store = Redis::connect(&url, &options).await.unwrap();
+    let client = uuid::Uuid::new_v4();
+    for (kind, name) in [(Kind::Lock, "lock"), (Kind::Mutex, "mutex")] {
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        let mut listener = server.connection();
+        listener.subscribe(&[&channel]);
+        let resource = Resource { kind, name: LockName::from(name) };
+        let (giver, receiver) = (OwnerId::fresh(client), OwnerId::fresh(client));
+        for (owner, from, ttl) in [(giver, None, 90_000), (receiver, Some(giver), 30_000)] {
+            let acquire = Acquire { resource: resource.clone(), owner, count: 1, ttl, from };
+            assert_eq!(store.acquire(acquire).await, Ok(Attempt::Granted));
+        }
+        match kind {
+            Kind::Mutex => {
+                assert_eq!(server.cli(&["GET", name]).text(), receiver.to_string());
+            }
+            _ => assert_eq!(hash(&server, name), held_by(&receiver.to_string(), "1")),
+        }
+        assert_ttl(&server, name, 30_000);
+        assert_eq!(messages(&server, &mut listener, &channel), []);
+        let release = Release { resource, owner: receiver, keep: 0, ttl: None, leave: false };
+        assert_eq!(store.release(release).await, Ok(Released::Freed { listeners: Some(1) }));
+        assert_eq!(messages(&server, &mut listener, &channel), [(channel, "0".to_owned())]);
+    }
+}
+
+#[tokio::test]
+async fn local_waiters_are_served_without_a_message_for_each() {
+    let (server, client) = start().await;
+    let mut listener = server.connection();
+    server.cli(&["CONFIG", "SET", "notify-keyspace-events", "Kg"]).ok();
+    let (channel, events) = ("redisson_lock__channel:{a}", "__keyspace@0__:a");
+    listener.subscribe(&[channel, events]);
+    let waiters: Vec<_> = (0..100)
+        .map(|_| {
+            let lock = client.lock("a");
+            tokio::spawn(async move { lock.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    let told = messages(&server, &mut listener, channel);
+    let zeros = told.iter().filter(|(_, text)| text == "0").count();
+    let freed = told.iter().filter(|(_, text)| text == "del").count();
+    assert_eq!(zeros, freed, "one message for each time it was free");
+    assert!((1..100).contains(&zeros), "{zeros} messages for 100 holds");
+}
+
+/// Takes a lock as a Redisson client does (WIRE 2.1): nil, or the time it is still taken for.
+fn java_lock(server: &RedisServer, name: &str, lease: u32) -> Reply {
+    const TAKE: &str = "
+        local free = redis.call('EXISTS', KEYS[1]) == 0
+        if not free and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+          return redis.call('PTTL', KEYS[1])
+        end
+        redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+        redis.call('PEXPIRE', KEYS[1], ARGV[2])
+        return false";
+    server.cli(&["EVAL", TAKE, "1", name, JAVA, &lease.to_string()]).ok()
+}
+
+/// Gives a lock back as a Redisson client does (WIRE 2.2): nil not its own, 0 still held, 1 free.
+fn java_unlock(server: &RedisServer, name: &str, channel: &str, lease: u32) -> Reply {
+    const GIVE_BACK: &str = "
+        if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return false end
+        if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then
+          redis.call('PEXPIRE', KEYS[1], ARGV[2])
+          return 0
+        end
+        redis.call('DEL', KEYS[1])
+        redis.call('PUBLISH', ARGV[3], 0)
+        return 1";
+    server.cli(&["EVAL", GIVE_BACK, "1", name, JAVA, &lease.to_string(), channel]).ok()
+}
+
+#[tokio::test]
+async fn java_respects_a_lock_of_ours_and_hears_that_it_is_free() {
+    let (server, client) = start().await;
+    for (name, channel) in NAMES {
+        let guard = client.lock(name).lock().await.unwrap();
+        let mut java = server.connection();
+        java.subscribe(&[channel]);
+        let left = java_lock(&server, name, 30_000).int();
+        assert!((25_000..=30_000).contains(&left), "{left}");
+        assert!(java_unlock(&server, name, channel, 30_000).is_nil());
+        assert_eq!(hash(&server, name), held_by(&guard.owner_id().to_string(), "1"));
+        guard.release().await.unwrap();
+        assert_eq!(
+            java.next_message(Duration::from_secs(5)),
+            Some((channel.to_owned(), b"0".to_vec()))
+        );
+        assert!(java_lock(&server, name, 30_000).is_nil());
+    }
+}
+
+#[tokio::test]
+async fn a_lock_of_javas_is_respected_and_its_release_wakes_us_at_once() {
+    let (server, client) = start().await;
+    for (name, channel) in NAMES {
+        assert!(java_lock(&server, name, 60_000).is_nil());
+        assert!(java_lock(&server, name, 60_000).is_nil());
+        let lock = client.lock(name);
+        assert!(lock.try_lock().await.unwrap().is_none());
+        let holder = lock.holder().await.unwrap().unwrap();
+        assert_eq!((holder.id.as_str(), holder.hold_count, holder.client), (JAVA, 2, None));
+
+        let waiting = lock.clone();
+        let waiter = tokio::spawn(async move { waiting.lock().await });
+        eventually("it waits", || subscribers(&server, channel) == 1).await;
+        assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 0);
+        assert_eq!(hash(&server, name), held_by(JAVA, "1"));
+        assert_ttl(&server, name, 60_000);
+        let freed = Instant::now();
+        assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 1);
+        let guard = waiter.await.unwrap().unwrap();
+        assert!(freed.elapsed() < Duration::from_secs(1), "{:?}", freed.elapsed());
+        assert_eq!(hash(&server, name), held_by(&guard.owner_id().to_string(), "1"));
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn javas_raw_hash_is_respected_and_never_touched_by_a_late_release() {
+    let (server, client) = start().await;
+    let guard = client.lock("a").lock().await.unwrap();
+    server.cli(&["DEL", "a"]).ok();
+    server.cli(&["HSET", "a", JAVA, "1"]).ok();
+    server.cli(&["PEXPIRE", "a", "60000"]).ok();
+    match guard.release().await {
+        Err(Error::NotHeld { holder, .. }) => assert_eq!(holder.as_deref(), Some(JAVA)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(hash(&server, "a"), held_by(JAVA, "1"));
+    assert_ttl(&server, "a", 60_000);
+}
+
+#[tokio::test]
+async fn a_forced_unlock_publishes_zero_and_a_notice_and_is_remembered() {
+    let (server, client) = start().await;
+    let operator = connect(&server).await;
+    for (name, channel) in NAMES {
+        let log = channel.replace("redisson_lock__channel", "lockkeeper_forced");
+        let notice = format!("lockkeeper_notice:{}", client.id());
+        let mut listener = server.connection();
+        listener.subscribe(&[channel, &notice]);
+        let guard = client.lock(name).lock().await.unwrap();
+        let id = guard.owner_id().to_string();
+        assert!(operator.lock(name).force_unlock_because("stuck since noon").await.unwrap());
+        assert_eq!(server.cli(&["EXISTS", name]).int(), 0);
+        let told = [
+            (channel.to_owned(), "0".to_owned()),
+            (notice, format!("revoked {id} stuck since noon")),
+        ];
+        assert_eq!(messages(&server, &mut listener, channel), told);
+
+        assert_eq!(server.cli(&["TYPE", &log]).text(), "list");
+        let entries = server.cli(&["LRANGE", &log, "0", "-1"]).ok();
+        let [entry] = entries.array() else { panic!("{entries:?}") };
+        let pid = format!("pid {} on {}", std::process::id(), ClientInfo::of_this_process().host);
+        for part in [&format!("\"{id}\""), "\"stuck since noon\"", &pid, "\"at\":\"1"] {
+            assert!(entry.text().contains(part), "{part} is not in {}", entry.text());
+        }
+        assert_ttl(&server, &log, 7 * 24 * 3600 * 1000);
+        assert!(!operator.lock(name).force_unlock().await.unwrap());
+        assert_eq!(server.cli(&["LLEN", &log]).int(), 1, "nothing was forced");
+    }
+}
+
+#[tokio::test]
+async fn a_notice_tells_the_victim_at_once() {
+    let (server, client) = start().await;
+    let guard = client.lock("a").lock().await.unwrap();
+    let notice = format!("lockkeeper_notice:{}", client.id());
+    eventually("it listens", || subscribers(&server, &notice) == 1).await;
+    let told = guard.lost();
+    connect(&server).await.lock("a").force_unlock_because("why not").await.unwrap();
+    let reason = tokio::time::timeout(Duration::from_secs(1), told).await.unwrap();
+    assert_eq!(reason, LostReason::Revoked("why not".to_owned()));
+}
+
+#[tokio::test]
+async fn the_last_twenty_forced_unlocks_are_remembered() {
+    let (server, client) = start().await;
+    let (lock, mutex) = (client.lock("a"), client.mutex("b"));
+    for number in 0..25 {
+        let (_one, _other) = (lock.lock().await.unwrap(), mutex.lock().await.unwrap());
+        let why = format!("number {number}.");
+        assert!(lock.force_unlock_because(why.clone()).await.unwrap());
+        assert!(mutex.force_unlock_because(why).await.unwrap());
+    }
+    for log in ["lockkeeper_forced:{a}", "lockkeeper_forced:{b}"] {
+        let entries = server.cli(&["LRANGE", log, "0", "-1"]).ok();
+        assert_eq!(entries.array().len(), 20);
+        assert!(entries.array()[0].text().contains("number 24."), "the newest first");
+        assert!(entries.array()[19].text().contains("number 5."));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_holds_something_says_who_it_is_until_it_shuts_down() {
+    let (server, client) = start().await;
+    let key = format!("lockkeeper_client:{}", client.id());
+    assert_eq!(server.cli(&["EXISTS", &key]).int(), 0, "it holds nothing yet");
+    let guard = client.lock("a").lock().await.unwrap();
+    eventually("it says who it is", || server.cli(&["EXISTS", &key]).int() == 1).await;
+    assert_ttl(&server, &key, 30_000);
+    let mut fields = hash(&server, &key);
+    let info = ClientInfo::of_this_process();
+    assert_eq!(fields.remove("host"), Some(info.host));
+    assert_eq!(fields.remove("pid"), Some(std::process::id().to_string()));
+    assert_eq!(fields.remove("program"), Some(info.program));
+    let start: u128 = fields.remove("start").unwrap().parse().unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    assert!((now - 60_000..=now).contains(&start), "{start} is not a time in ms");
+    assert!(fields.is_empty(), "{fields:?}");
+    let holder = client.lock("a").holder().await.unwrap().unwrap();
+    assert_eq!(holder.client.unwrap().pid, std::process::id());
+    client.shutdown().await;
+    assert_eq!(server.cli(&["EXISTS", &key]).int(), 0);
+    assert_eq!(server.cli(&["EXISTS", "a"]).int(), 0);
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_mutex_is_a_string_with_its_owner_and_publishes_on_the_same_channel() {
+    let (server, client) = start().await;
+    for (name, channel) in NAMES {
+        let mut listener = server.connection();
+        listener.subscribe(&[channel]);
+        let guard = client.mutex(name).lock().await.unwrap();
+        let id = guard.owner_id().to_string();
+        assert_owner_form(&id);
+        assert_eq!(server.cli(&["TYPE", name]).text(), "string");
+        assert_eq!(bytes(&server.cli(&["GET", name])), id.as_bytes());
+        assert_ttl(&server, name, 30_000);
+        guard.extend(Duration::from_secs(60)).await.unwrap();
+        assert_ttl(&server, name, 60_000);
+        assert_eq!(messages(&server, &mut listener, channel), []);
+        guard.release().await.unwrap();
+        assert_eq!(server.cli(&["EXISTS", name]).int(), 0);
+        let zero = [(channel.to_owned(), "0".to_owned())];
+        assert_eq!(messages(&server, &mut listener, channel), zero);
+    }
+}
+
+#[tokio::test]
+async fn a_strangers_mutex_is_respected_and_never_deleted_by_us() {
+    let (server, client) = start().await;
+    let (name, channel) = ("a", "redisson_lock__channel:{a}");
+    let mut listener = server.connection();
+    listener.subscribe(&[channel]);
+    let set = ["SET", name, "a stranger's token", "NX", "PX", "60000"];
+    assert_eq!(server.cli(&set).text(), "OK");
+    assert!(client.mutex(name).try_lock().await.unwrap().is_none());
+    assert_ttl(&server, name, 60_000);
+    // Strangers do not publish: the waiter finds out by itself.
+    let mutex = client.mutex(name);
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    eventually("it waits", || subscribers(&server, channel) == 2).await;
+    server.cli(&["DEL", name]).ok();
+    let freed = Instant::now();
+    let guard = waiter.await.unwrap().unwrap();
+    assert!(freed.elapsed() < Duration::from_secs(1), "{:?}", freed.elapsed());
+    assert!(server.cli(&set).is_nil(), "the stranger respects ours");
+    // Ours ends, the stranger takes it, and our late release leaves it alone.
+    server.cli(&["DEL", name]).ok();
+    assert_eq!(server.cli(&set).text(), "OK");
+    assert!(matches!(guard.release().await, Err(Error::NotHeld { .. })));
+    assert_eq!(server.cli(&["GET", name]).text(), "a stranger's token");
+    assert_ttl(&server, name, 60_000);
+    assert_eq!(messages(&server, &mut listener, channel), []);
+}
+
+#[tokio::test]
+async fn fifty_waiters_are_one_subscription_and_in_the_end_none() {
+    let (server, client) = start().await;
+    let rival = connect(&server).await;
+    let (name, channel) = ("a", "redisson_lock__channel:{a}");
+    assert!(java_lock(&server, name, 60_000).is_nil());
+    let waiters: Vec<_> = (0..100)
+        .map(|number| {
+            let lock = if number % 2 == 0 { &client } else { &rival }.lock(name);
+            tokio::spawn(async move { lock.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    eventually("both wait", || subscribers(&server, channel) == 2).await;
+    assert_eq!(server.commandstats("subscribe"), 2, "one for each client");
+    assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 1);
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    eventually("nobody listens", || subscribers(&server, channel) == 0).await;
+    assert_eq!(server.cli(&["EXISTS", name]).int(), 0);
+}
+
+/// How often the server has executed each command.
+fn commands(server: &RedisServer) -> BTreeMap<String, u64> {
+    let info = server.cli(&["INFO", "commandstats"]);
+    let lines = info.text().lines().filter_map(|line| line.strip_prefix("cmdstat_"));
+    let counts = lines.map(|line| {
+        let (name, stats) = line.split_once(":calls=").expect("cmdstat_name:calls=n,…");
+        let calls = stats.split(',').next().unwrap().parse().unwrap();
+        (name.to_owned(), calls)
+    });
+    counts.collect()
+}
+
+/// What the server executes while `pair` is done so many times.
+async fn difference(
+    server: &RedisServer,
+    times: u64,
+    pair: impl AsyncFn(),
+) -> BTreeMap<String, u64> {
+    let before = commands(server);
+    for _ in 0..times {
+        pair().await;
+    }
+    let mut after = commands(server);
+    for (name, calls) in &mut after {
+        *calls -= before.get(name).copied().unwrap_or(0);
+    }
+    // Ours, to look, and the keep-alive of the subscription, which does not depend on locks.
+    after.retain(|name, calls| *calls > 0 && name != "info" && name != "ping");
+    after
+}
+
+#[tokio::test]
+async fn an_uncontended_pair_is_two_commands_and_no_more() {
+    const PAIRS: u64 = 100;
+    let (server, client) = start().await;
+    // While this is held the client has nothing to say about itself for another ten seconds.
+    let _anchor = client.lock("anchor").lock().await.unwrap();
+    let notice = format!("lockkeeper_notice:{}", client.id());
+    let key = format!("lockkeeper_client:{}", client.id());
+    eventually("it has said who it is", || {
+        subscribers(&server, &notice) == 1 && server.cli(&["EXISTS", &key]).int() == 1
+    })
+    .await;
+    let (lock, mutex) = (client.lock("a"), client.mutex("b"));
+    // The scripts are known from here on.
+    lock.lock().await.unwrap().release().await.unwrap();
+    mutex.lock().await.unwrap().release().await.unwrap();
+    let expected = |each: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        each.iter().map(|(name, calls)| ((*name).to_owned(), calls * PAIRS)).collect()
+    };
+    let pairs = async || lock.lock().await.unwrap().release().await.unwrap();
+    let locks = difference(&server, PAIRS, pairs).await;
+    // Two requests; the rest are the scripts' own calls.
+    let script = [("pttl", 1), ("hset", 1), ("pexpire", 1), ("hdel", 1), ("publish", 1)];
+    assert_eq!(locks, expected(&[&[("evalsha", 2)], &script[..]].concat()));
+    let pairs = async || mutex.lock().await.unwrap().release().await.unwrap();
+    let mutexes = difference(&server, PAIRS, pairs).await;
+    let script = [("get", 1), ("del", 1), ("publish", 1)];
+    assert_eq!(mutexes, expected(&[&[("set", 1), ("evalsha", 1)], &script[..]].concat()));
+}
