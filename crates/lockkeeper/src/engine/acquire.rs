@@ -259,7 +259,7 @@ impl<'a> Drive<'a> {
     async fn first(&mut self, seat: Seat) -> Result<Acquired, Refused> {
         let sent = self.started;
         let claim = Claim::new(self.core, &self.request.resource);
-        let attempt = self.core.unbroken(claim.attempt(self.request.term.ttl, sent));
+        let attempt = claim.attempt(self.request.term.ttl, sent);
         let (answer, sent, claim) = attempt.await;
         self.judge(Refused { answer, claim, seat, seen: None }, sent)
     }
@@ -313,7 +313,7 @@ impl<'a> Drive<'a> {
         let limit = self.request.wait.limit();
         let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
         let sent = self.now.take().unwrap_or_else(|| core.clock.now());
-        let attempt = core.unbroken(claim.attempt(self.request.term.ttl, sent));
+        let attempt = claim.attempt(self.request.term.ttl, sent);
         let patience = self.patience();
         let Some((answer, sent, claim)) = until(&core.clock, limit.min(patience), attempt).await
         else {

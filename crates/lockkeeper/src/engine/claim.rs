@@ -3,12 +3,15 @@
 //! From the moment a request to acquire may have reached the store until a lease takes over, the
 //! claim is *armed*: dropping it hands an undo to the reaper.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::{Core, Tick};
 use crate::OwnerId;
-use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Resource};
+use crate::backend::{Acquire, Attempt, BoxFuture, Fault, Kind, Release, Resource};
 
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -53,15 +56,10 @@ impl Claim {
         claim
     }
 
-    /// Sends the request once, now, which is `sent`. Answers when it was sent as far as the time to
-    /// live is concerned.
+    /// Sends the request once, now, which is `sent`.
     ///
     /// Takes the claim along, so that whoever ends up with the outcome also has the duty to undo.
-    pub(crate) async fn attempt(
-        mut self,
-        ttl: u64,
-        sent: Tick,
-    ) -> (Result<Attempt, Fault>, Tick, Self) {
+    pub(crate) fn attempt(mut self, ttl: u64, sent: Tick) -> Attempting {
         self.armed = true;
         self.ends = sent + Duration::from_millis(ttl);
         let request = Acquire {
@@ -71,9 +69,14 @@ impl Claim {
             ttl,
             from: None,
         };
-        let answer = self.core.backend.acquire(request).await;
-        self.core.note(sent, &answer);
-        match &answer {
+        let answer = self.core.backend.acquire(request);
+        Attempting { under_way: Some((self, answer)), sent }
+    }
+
+    /// Learns from the answer to what was sent at `sent`. Answers from when the time to live counts.
+    fn learn(&mut self, answer: &Result<Attempt, Fault>, sent: Tick) -> Tick {
+        self.core.note(sent, answer);
+        match answer {
             Ok(Attempt::Granted) => {}
             Ok(_) => self.armed = self.doubtful,
             Err(fault) if fault.maybe_ran() => {
@@ -83,11 +86,10 @@ impl Claim {
             Err(_) => self.armed = self.doubtful,
         }
         // Scripts refresh the time to live each time they run; a repeated `SET NX` does not.
-        let counts = match self.resource.kind {
+        match self.resource.kind {
             Kind::Mutex => self.first_doubt.unwrap_or(sent),
             Kind::Lock => sent,
-        };
-        (answer, counts, self)
+        }
     }
 
     /// A lease has taken over.
@@ -113,6 +115,39 @@ impl Drop for Claim {
         if self.armed {
             tracing::debug!(lock = %self.resource.name, owner = %self.owner, "undoing an acquire");
             self.undo();
+        }
+    }
+}
+
+/// An attempt under way. If its caller walks away, the reaper waits for the answer, and the claim
+/// then undoes what was granted.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Attempting {
+    under_way: Option<(Claim, BoxFuture<Result<Attempt, Fault>>)>,
+    sent: Tick,
+}
+
+impl Future for Attempting {
+    /// The answer, from when the time to live counts, and the claim.
+    type Output = (Result<Attempt, Fault>, Tick, Claim);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (_, answer) = self.under_way.as_mut().expect("polled after it was ready");
+        let answer = ready!(answer.as_mut().poll(cx));
+        let (mut claim, _) = self.under_way.take().expect("it was there a line ago");
+        let counts = claim.learn(&answer, self.sent);
+        Poll::Ready((answer, counts, claim))
+    }
+}
+
+impl Drop for Attempting {
+    fn drop(&mut self) {
+        if let Some((mut claim, answer)) = self.under_way.take() {
+            let (reaper, sent) = (claim.core.reaper.clone(), self.sent);
+            reaper.adopt(Box::pin(async move {
+                let answer = answer.await;
+                claim.learn(&answer, sent);
+            }));
         }
     }
 }

@@ -155,7 +155,8 @@ impl Shared {
         if let Some(live) = live {
             let _under_way = Counted::new(&self.under_way);
             let due = Instant::now() + self.options.response_timeout;
-            return self.call_directly(live, &command.cmd, script, due).await;
+            // Boxed, because every request that queues would carry the room for it.
+            return Box::pin(self.call_directly(live, &command.cmd, script, due)).await;
         }
         let (reply, answer) = oneshot::channel();
         self.queued.fetch_add(1, Ordering::AcqRel);

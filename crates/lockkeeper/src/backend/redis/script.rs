@@ -44,7 +44,7 @@ scripts! {
 impl Script {
     /// A call with `keys` keys: append them, then the arguments.
     pub(super) fn call(&'static self, keys: usize) -> Command {
-        let mut cmd = Cmd::with_capacity(12, 256);
+        let mut cmd = Cmd::with_capacity(3 + keys + 6, 192 + 64 * keys);
         cmd.arg("EVALSHA").arg(&*self.hash).arg(keys);
         Command { cmd, script: Some(self) }
     }
