@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::claim::Claim;
@@ -176,37 +177,49 @@ async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acqu
         }
         Entered::Seat(seat) => Box::pin(Drive::new(core, request).run(seat)).await,
         Entered::Taken => Ok(None),
-        Entered::Queued(turn) => Box::pin(queue(core, request, turn)).await,
+        Entered::Queued(turn) => {
+            // Waiting and what follows it are boxed each for itself: a waiter carries no room for
+            // what comes after.
+            let turn = Box::pin(queue(core, request, turn)).await;
+            Box::pin(take_turn(core, request, turn)).await
+        }
     }
 }
 
-/// Waits in the local queue.
+/// Waits in the local queue; nothing when the wait limit comes first.
 async fn queue(
     core: &Arc<Core>,
     request: &Request,
-    mut turn: tokio::sync::oneshot::Receiver<Turn>,
-) -> Result<Option<Acquired>> {
+    mut turn: oneshot::Receiver<Turn>,
+) -> Option<Turn> {
     let limit = request.wait.limit();
     let suspicious = core.clock.now() + SUSPICIOUS;
-    let name = &request.resource.name;
     let mut given = until(&core.clock, suspicious.min(limit), &mut turn).await;
     if given.is_none() && suspicious < limit {
         core.warn_waiting_for_itself(&request.resource);
         given = until(&core.clock, limit, &mut turn).await;
     }
+    // A seat never goes without sending a turn.
+    given.map(|turn| turn.unwrap_or(Turn::Failed(Fault::Closed)))
+}
+
+/// What comes after the queue.
+async fn take_turn(
+    core: &Arc<Core>,
+    request: &Request,
+    turn: Option<Turn>,
+) -> Result<Option<Acquired>> {
     let drive = Drive::new(core, request);
-    match given {
+    match turn {
         None => Ok(None),
-        Some(Ok(Turn::Seat(seat))) => drive.run(seat).await,
-        Some(Ok(Turn::Handed(seat, claim, sent))) => {
+        Some(Turn::Seat(seat)) => drive.run(seat).await,
+        Some(Turn::Handed(seat, claim, sent)) => {
             match drive.begin(claim, seat, sent, core.clock.now()) {
                 Ok(acquired) => Ok(Some(acquired)),
                 Err(seat) => drive.run(seat).await,
             }
         }
-        Some(Ok(Turn::Failed(fault))) => Err(core.error(fault, &request.resource, Phase::Acquire)),
-        // The seat never goes without sending a turn.
-        Some(Err(_)) => Err(Error::Closed { lock: Some(name.clone()) }),
+        Some(Turn::Failed(fault)) => Err(core.error(fault, &request.resource, Phase::Acquire)),
     }
 }
 
@@ -256,7 +269,7 @@ impl<'a> Drive<'a> {
 
     /// The first attempt, when nothing limits it. Most acquires end here; their futures are kept
     /// small by leaving everything else to [`run_on`](Drive::run_on).
-    async fn first(&mut self, seat: Seat) -> Result<Acquired, Refused> {
+    async fn first(&mut self, seat: Seat) -> Result<Acquired, Box<Refused>> {
         let sent = self.started;
         let claim = Claim::new(self.core, &self.request.resource);
         let attempt = claim.attempt(self.request.term.ttl, sent);
@@ -265,9 +278,9 @@ impl<'a> Drive<'a> {
     }
 
     /// Grants what was granted in time.
-    fn judge(&mut self, mut refused: Refused, sent: Tick) -> Result<Acquired, Refused> {
+    fn judge(&mut self, mut refused: Refused, sent: Tick) -> Result<Acquired, Box<Refused>> {
         if refused.answer != Ok(Attempt::Granted) {
-            return Err(refused);
+            return Err(Box::new(refused));
         }
         let now = self.core.clock.now();
         refused.seat.taken(now);
@@ -275,7 +288,7 @@ impl<'a> Drive<'a> {
         self.begin(claim, seat, sent, now).map_err(|seat| {
             // Granted, but the answer took so long that the lease is over; the claim has undone it.
             let claim = Claim::new(self.core, &self.request.resource);
-            Refused { answer: Ok(Attempt::Granted), claim, seat, seen }
+            Box::new(Refused { answer: Ok(Attempt::Granted), claim, seat, seen })
         })
     }
 
@@ -288,7 +301,7 @@ impl<'a> Drive<'a> {
         self.rounds(claim, seat).await
     }
 
-    async fn run_on(mut self, refused: Refused) -> Result<Option<Acquired>> {
+    async fn run_on(mut self, refused: Box<Refused>) -> Result<Option<Acquired>> {
         self.now = None;
         match self.refused(refused).await? {
             Round::Acquired(acquired) => Ok(Some(acquired)),
@@ -326,8 +339,8 @@ impl<'a> Drive<'a> {
     }
 
     /// What follows when an attempt did not end with the lock.
-    async fn refused(&mut self, refused: Refused) -> Result<Round> {
-        let Refused { answer, claim, seat, seen } = refused;
+    async fn refused(&mut self, refused: Box<Refused>) -> Result<Round> {
+        let Refused { answer, claim, seat, seen } = *refused;
         match answer {
             Ok(Attempt::Granted) => self.came_late(claim, seat),
             Ok(Attempt::Busy(ttl)) => self.busy(ttl, claim, seat, seen).await,

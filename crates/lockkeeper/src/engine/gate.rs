@@ -6,6 +6,7 @@
 //! and released, lost, cancelled, failed. So a waiter that is cancelled after it was woken has
 //! passed the wake-up on.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -80,16 +81,17 @@ impl Gates {
         resource: &Resource,
         offer: impl FnOnce() -> Option<Offer>,
     ) -> Entered {
-        let mut gates = lock(core.gates.shard(resource));
-        if let Some(queue) = gates.get_mut(resource) {
-            let Some(offer) = offer() else {
-                return Entered::Taken;
-            };
-            let (turn, wait) = oneshot::channel();
-            queue.push_back(Ticket { turn, offer });
-            return Entered::Queued(wait);
+        match lock(core.gates.shard(resource)).entry(resource.clone()) {
+            Entry::Occupied(mut queue) => {
+                let Some(offer) = offer() else { return Entered::Taken };
+                let (turn, wait) = oneshot::channel();
+                queue.get_mut().push_back(Ticket { turn, offer });
+                return Entered::Queued(wait);
+            }
+            Entry::Vacant(gate) => {
+                gate.insert(VecDeque::new());
+            }
         }
-        gates.insert(resource.clone(), VecDeque::new());
         Entered::Seat(Seat {
             core: Arc::clone(core),
             resource: resource.clone(),
@@ -103,15 +105,15 @@ impl Gates {
     /// The next waiter that is still there; the gate is taken down if there is none and `close`.
     fn next(&self, resource: &Resource, close: bool) -> Option<Ticket> {
         let mut gates = lock(self.shard(resource));
-        let queue = gates.get_mut(resource)?;
+        let Entry::Occupied(mut queue) = gates.entry(resource.clone()) else { return None };
         let ticket = loop {
-            match queue.pop_front() {
+            match queue.get_mut().pop_front() {
                 Some(ticket) if ticket.turn.is_closed() => {}
                 other => break other,
             }
         };
         if ticket.is_none() && close {
-            gates.remove(resource);
+            queue.remove();
         }
         ticket
     }

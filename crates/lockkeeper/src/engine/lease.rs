@@ -11,6 +11,7 @@
 //!
 //! Loss is terminal. A renewal that succeeds after it revives nothing: it is undone.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub(crate) struct Lease {
     /// Requests about this lease go one at a time.
     pub(super) turn: AsyncMutex<()>,
     pub(super) state: Mutex<State>,
+    /// A release got no answer: its caller need not wait for ever.
+    pub(super) in_trouble: AtomicBool,
     ended: Notify,
 }
 
@@ -94,8 +97,12 @@ pub(super) struct State {
 
 /// What the watchdog has to do about a lease.
 pub(crate) enum Todo {
+    /// It has ended.
     Nothing,
-    Ask(Renew),
+    /// Look again then.
+    Later(Tick),
+    /// Ask the store; whatever comes of it, look again then.
+    Ask(Renew, Tick),
 }
 
 /// The loss is signalled this much before the deadline: tokio's timers fire up to a millisecond
@@ -125,6 +132,7 @@ impl Lease {
             granted: now,
             named,
             turn: AsyncMutex::new(()),
+            in_trouble: AtomicBool::new(false),
             ended: Notify::new(),
             state: Mutex::new(State {
                 status: Status::Held,
@@ -343,26 +351,30 @@ impl Lease {
 
     // What follows is the watchdog's.
 
-    /// Looks at it: signals the loss when the deadline is near, asks the store when it is time.
-    pub(crate) fn look(&self, now: Tick) -> Todo {
+    /// Looks at it: signals the loss when the deadline is near, asks the store when it is time, or
+    /// will be by `soon`, so that many are asked about at once.
+    pub(crate) fn look(&self, now: Tick, soon: Tick) -> Todo {
         let mut state = lock(&self.state);
         if state.status != Status::Held {
             return Todo::Nothing;
         }
-        if now + SIGNAL_AHEAD.min(self.core.drift(state.ttl())) >= state.deadline {
+        if now + SIGNAL_AHEAD >= state.deadline {
             let reason = state.why_late();
             drop(state);
             self.lose(reason);
             return Todo::Nothing;
         }
-        if state.asking || now < state.ask_at {
-            state.reschedule(&self.core);
-            return Todo::Nothing;
+        // Ahead of time by no more than a fraction of the lease.
+        let soon = soon.min(now + state.period(&self.core) / 4);
+        if state.asking || soon < state.ask_at {
+            let due = state.due();
+            return Todo::Later(due);
         }
         state.asking = true;
         let ttl = state.renewed_ttl();
         state.reschedule(&self.core);
-        Todo::Ask(Renew { resource: self.resource.clone(), owner: self.owner, ttl })
+        let renew = Renew { resource: self.resource.clone(), owner: self.owner, ttl };
+        Todo::Ask(renew, state.due())
     }
 
     /// Takes the store's answer to what [`look`](Lease::look) asked at `sent`.
@@ -447,11 +459,6 @@ impl State {
             Term::Fixed(_) => None,
         });
         ttls.max()
-    }
-
-    /// The lease that the drift is reckoned from.
-    fn ttl(&self) -> u64 {
-        self.renewed_ttl().unwrap_or(u64::from(u32::MAX))
     }
 
     /// How often the store is asked: every third of the lease.

@@ -10,7 +10,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::Owner;
@@ -212,23 +211,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The outcome of `work`, or nothing when `limit` comes first.
+/// The outcome of `work`, or nothing when `limit` comes first. The clock is read and a timer is set
+/// only if the work is not done at its first poll: most of it is.
 async fn until<T>(clock: &Clock, limit: Tick, work: impl Future<Output = T>) -> Option<T> {
-    within(|| clock.instant(limit), work).await
-}
-
-/// The same with a limit that is reckoned only when it matters: most work is done at its first poll,
-/// or is never limited, and clocks and timers cost more than it does.
-async fn within<T>(
-    limit: impl FnOnce() -> Option<Instant>,
-    work: impl Future<Output = T>,
-) -> Option<T> {
     let mut work = pin!(work);
     let first = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
     if let Poll::Ready(done) = first {
         return Some(done);
     }
-    match limit() {
+    match clock.instant(limit) {
         None => Some(work.await),
         Some(instant) => tokio::time::timeout_at(instant, work).await.ok(),
     }

@@ -3,16 +3,18 @@
 //! All of it runs as one unbroken future: whoever walks away half-way leaves it to the reaper.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::claim::Claim;
 use super::gate::{Seat, Ticket, Turn};
 use super::lease::{HoldId, Lease, State, Status, Term, deadline};
-use super::{Core, Tick, lock, within};
+use super::{Core, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
@@ -27,8 +29,8 @@ enum Plan {
     Leave(Option<Seat>, u64),
 }
 
-/// Gives back the hold of one guard. Answers within `unreachable_after`; what is not confirmed by
-/// then goes on in the background until the lease ends.
+/// Gives back the hold of one guard. Answers within `unreachable_after` of the first failure; what is
+/// not confirmed by then goes on in the background until the lease ends.
 ///
 /// Not an `async fn`: it is to be done even if the future is never polled.
 pub(crate) fn release(
@@ -38,15 +40,26 @@ pub(crate) fn release(
 ) -> impl Future<Output = Result<()>> + Send + 'static {
     let core = Arc::clone(&lease.core);
     let name = lease.resource.name.clone();
+    let watched = Arc::clone(&lease);
     let work = core.unbroken(give_back(lease, hold, leave)).in_any_case();
-    async move {
-        let limit = || Instant::now().checked_add(core.options.unreachable_after);
-        within(limit, work).await.unwrap_or_else(|| {
-            let detail = "the store does not answer; it is tried again until the lease ends";
-            let detail = detail.to_owned();
-            Err(Error::Unconfirmed { lock: name, phase: Phase::Release, detail })
-        })
-    }
+    // The store answers or fails within its response timeout; only then is there something to be
+    // impatient about, and a timer worth setting.
+    let mut patience = None;
+    let mut work = work;
+    std::future::poll_fn(move |cx| {
+        if let Poll::Ready(done) = Pin::new(&mut work).poll(cx) {
+            return Poll::Ready(done);
+        }
+        if !watched.in_trouble.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        let patience = patience
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(core.options.unreachable_after)));
+        ready!(patience.as_mut().poll(cx));
+        let detail = "the store does not answer; it is tried again until the lease ends";
+        let (lock, detail) = (name.clone(), detail.to_owned());
+        Poll::Ready(Err(Error::Unconfirmed { lock, phase: Phase::Release, detail }))
+    })
 }
 
 /// The same in the background, for a guard that was dropped.
@@ -242,6 +255,7 @@ async fn pass(
         match &answer {
             Err(fault) if fault.may_pass() && core.clock.now() < ends => {
                 doubtful |= fault.maybe_ran();
+                lease.in_trouble.store(true, Ordering::Relaxed);
                 pause(core, &mut failures).await;
             }
             _ => return (answer, sent, doubtful),
@@ -267,6 +281,7 @@ async fn insist(
     let core = &lease.core;
     let ends = core.clock.now() + lease.longest();
     let (mut failures, mut doubtful) = (0, false);
+    lease.in_trouble.store(true, Ordering::Relaxed);
     loop {
         doubtful |= fault.maybe_ran();
         if core.clock.now() >= ends {

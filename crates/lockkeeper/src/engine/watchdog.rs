@@ -110,12 +110,15 @@ impl Registry {
         }
     }
 
-    /// Those that are due, and when to look again; nothing when nothing is held at all.
+    /// Those that are due, or will be within a tick, and when to look again; nothing when nothing is
+    /// held at all. Looking a tick ahead makes few large batches out of many small ones, and few
+    /// walks: a lease that only has its deadline ahead is put back by its own look.
     fn due(&self, now: Tick, due: &mut Vec<Arc<Lease>>) -> Option<Tick> {
         let slots = lock(&self.slots);
         let mut next = Tick::NEVER;
+        let soon = now + TICK;
         for (slot, at) in slots.due.iter().enumerate() {
-            if *at <= now {
+            if *at <= soon {
                 due.extend(slots.leases[slot].clone());
             } else {
                 next = next.min(*at);
@@ -175,7 +178,7 @@ impl Watchdog {
         self.registry.wakes_at.store(u64::MAX, Ordering::SeqCst);
         let mut due = Vec::new();
         let next = self.registry.due(now, &mut due);
-        self.renew(&core, now, due);
+        let next = next.map(|next| next.min(self.renew(&core, now, due)));
         self.show_presence(&core, now, next.is_some());
         let until = match (next, &self.presence) {
             (Some(next), _) => next.min(now + TICK),
@@ -202,16 +205,22 @@ impl Watchdog {
         }
     }
 
-    fn renew(&mut self, core: &Arc<Core>, now: Tick, due: Vec<Arc<Lease>>) {
-        let asked: Vec<_> = due
-            .into_iter()
-            .filter_map(|lease| match lease.look(now) {
-                Todo::Ask(renew) => Some((lease, renew)),
-                Todo::Nothing => None,
-            })
-            .collect();
+    /// Looks at each; answers when the first of those that were left alone must be looked at again.
+    fn renew(&mut self, core: &Arc<Core>, now: Tick, due: Vec<Arc<Lease>>) -> Tick {
+        let mut next = Tick::NEVER;
+        let mut asked = Vec::new();
+        for lease in due {
+            match lease.look(now, now + TICK) {
+                Todo::Ask(renew, deadline) => {
+                    next = next.min(deadline);
+                    asked.push((lease, renew));
+                }
+                Todo::Later(due) => next = next.min(due),
+                Todo::Nothing => {}
+            }
+        }
         if asked.is_empty() {
-            return;
+            return next;
         }
         tracing::debug!(count = asked.len(), "renewing");
         let slots = Arc::new(Semaphore::new(BATCHES));
@@ -220,6 +229,7 @@ impl Watchdog {
             let batch = asked.by_ref().take(BATCH).collect();
             self.renewals.spawn(ask(Arc::clone(core), Arc::clone(&slots), batch));
         }
+        next
     }
 
     /// Keeps the note of who this client is, and an ear open for notices, while anything is held.

@@ -31,6 +31,9 @@ const DIRECT: usize = 4;
 /// The most requests in one write.
 const WAVE: usize = 256;
 
+/// Below this a write costs more than what it carries.
+const WAVE_MIN: usize = 16;
+
 type Answer = Result<Value, Fault>;
 
 /// See the module.
@@ -372,9 +375,10 @@ pub(super) fn pause(options: &ClientOptions, failures: u32) -> Duration {
 /// Collects requests into waves. The one task that writes them.
 async fn send_waves(link: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Call>) {
     let mut wave = Vec::with_capacity(WAVE);
-    while inbox.recv_many(&mut wave, WAVE).await > 0 {
+    while inbox.recv_many(&mut wave, 1).await > 0 {
         tokio::task::yield_now().await;
-        while wave.len() < WAVE
+        let size = link.wave_size();
+        while wave.len() < size
             && let Ok(call) = inbox.try_recv()
         {
             wave.push(call);
@@ -400,6 +404,13 @@ fn fail(calls: impl Iterator<Item = Call>, fault: &Fault) {
 }
 
 impl Shared {
+    /// Half of what there is to do: while the server works on one half, the callers of the other get
+    /// their answers and send again. One wave of everything would leave each side idle in turn.
+    fn wave_size(&self) -> usize {
+        let all = self.queued.load(Ordering::Relaxed) + self.under_way.load(Ordering::Relaxed);
+        all.div_ceil(2).clamp(WAVE_MIN, WAVE)
+    }
+
     /// Those who wait for a connection need not wait for one that will not come by waiting.
     fn refuse(&self, fault: Fault) {
         if !fault.may_pass() {
