@@ -231,9 +231,9 @@ impl Subscription {
         self.cell.lock().seen
     }
 
-    /// Resolves once there have been more than `seen`.
-    pub async fn beyond(&self, seen: u64) {
-        self.cell.wait(|inner| (inner.seen > seen).then_some(())).await;
+    /// Resolves once there have been more than `seen`, with how many there have been.
+    pub async fn beyond(&self, seen: u64) -> u64 {
+        self.cell.wait(|inner| (inner.seen > seen).then_some(inner.seen)).await
     }
 
     /// The next message of a notice topic.

@@ -136,10 +136,11 @@ pub(crate) fn run(
     core: Weak<Core>,
 ) -> impl Future<Output = ()> + Send + 'static {
     let last_words = LastWords(Arc::clone(&registry), core.clone());
-    let mut watchdog = Watchdog { registry, core, renewals: JoinSet::new(), presence: None };
+    let renewals = JoinSet::new();
+    let watchdog = Watchdog { registry, core, renewals, presence: None, reconnects: None };
     async move {
         let _last_words = last_words;
-        while watchdog.turn().await {}
+        watchdog.run().await;
     }
 }
 
@@ -161,9 +162,21 @@ struct Watchdog {
     core: Weak<Core>,
     renewals: JoinSet<()>,
     presence: Option<Presence>,
+    reconnects: Option<(Subscription, u64)>,
 }
 
 impl Watchdog {
+    /// Hears of reconnections from its first turn on: whatever is held is then asked about at once,
+    /// for the server may have come back without its data.
+    async fn run(mut self) {
+        let reconnects = subscribe(&self.core, |_| Topic::Reconnected).await;
+        self.reconnects = reconnects.map(|subscription| {
+            let seen = subscription.seen();
+            (subscription, seen)
+        });
+        while self.turn().await {}
+    }
+
     /// One look at everything; false when it is over.
     async fn turn(&mut self) -> bool {
         while self.renewals.try_join_next().is_some() {}
@@ -199,9 +212,22 @@ impl Watchdog {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            () = self.registry.wake.notified() => {}
-            () = nap => {}
+        let reconnected = async {
+            match &self.reconnects {
+                Some((subscription, seen)) => subscription.beyond(*seen).await,
+                None => std::future::pending().await,
+            }
+        };
+        let seen_now = tokio::select! {
+            () = self.registry.wake.notified() => return,
+            () = nap => return,
+            seen = reconnected => seen,
+        };
+        if let Some((_, seen)) = &mut self.reconnects {
+            *seen = seen_now;
+        }
+        for lease in self.registry.all() {
+            lease.hurry();
         }
     }
 
@@ -267,7 +293,7 @@ async fn ask(core: Arc<Core>, slots: Arc<Semaphore>, batch: Vec<(Arc<Lease>, Ren
 struct Presence {
     last_held: Tick,
     announced: Option<Tick>,
-    /// Dropped, it ends the tasks that listen.
+    /// Dropped, it ends the task that listens.
     _listening: JoinSet<()>,
 }
 
@@ -275,7 +301,6 @@ impl Presence {
     fn new(core: &Arc<Core>, now: Tick) -> Self {
         let mut listening = JoinSet::new();
         listening.spawn(hear_notices(Arc::downgrade(core)));
-        listening.spawn(hear_reconnects(Arc::downgrade(core)));
         Self { last_held: now, announced: None, _listening: listening }
     }
 
@@ -311,22 +336,6 @@ async fn hear_notices(core: Weak<Core>) {
         let victim = core.registry.all().into_iter().find(|lease| lease.owner == owner);
         if let Some(lease) = victim {
             lease.lose(LostReason::Revoked(reason));
-        }
-    }
-}
-
-/// Hears of reconnections: whatever is held is asked about at once, for the server may have come
-/// back without its data.
-async fn hear_reconnects(core: Weak<Core>) {
-    let Some(reconnects) = subscribe(&core, |_| Topic::Reconnected).await else {
-        return;
-    };
-    loop {
-        let seen = reconnects.seen();
-        reconnects.beyond(seen).await;
-        let Some(core) = core.upgrade() else { return };
-        for lease in core.registry.all() {
-            lease.hurry();
         }
     }
 }

@@ -439,7 +439,12 @@ impl Backend for Redis {
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
-        Box::pin(self.inner.hub.join(topic).confirmed())
+        let subscription = self.inner.hub.join(topic.clone());
+        if topic == Topic::Reconnected {
+            // Not of the server's making, so there is nothing to wait for.
+            self.inner.hub.confirm(&topic);
+        }
+        Box::pin(subscription.confirmed())
     }
 
     fn close(&self) -> BoxFuture<()> {

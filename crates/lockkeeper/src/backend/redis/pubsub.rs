@@ -100,11 +100,7 @@ impl PubSub {
 
     /// Takes an order into the table. Answers the channel and whether to listen.
     fn note(&self, (topic, edge): Order) -> Option<(Vec<u8>, bool)> {
-        let Some(channel) = keys::topic_channel(&topic) else {
-            // Not of the server's making, so there is nothing to wait for.
-            self.hub.confirm(&topic);
-            return None;
-        };
+        let channel = keys::topic_channel(&topic)?;
         let wanted = edge == Edge::First;
         if wanted {
             self.channels().insert(channel.clone(), topic);
