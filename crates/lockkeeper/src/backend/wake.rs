@@ -93,8 +93,9 @@ impl Hub {
         self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many topics of the store are listened for.
     pub(crate) fn topic_count(&self) -> usize {
-        self.topics().len()
+        self.topics().keys().filter(|topic| **topic != Topic::Reconnected).count()
     }
 
     /// Adds a subscriber; the store must still [`confirm`](Hub::confirm) the topic.
