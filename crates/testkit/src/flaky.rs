@@ -50,11 +50,13 @@ pub enum Verb {
     Adjust,
     /// [`Backend::inspect`].
     Inspect,
-    /// [`Backend::subscribe`].
+    /// [`Backend::subscribe`] to the wake-ups of a lock.
     Subscribe,
+    /// [`Backend::subscribe`] to what concerns a client as a whole.
+    Listen,
 }
 
-const VERBS: usize = 7;
+const VERBS: usize = 8;
 
 /// See the module. Clones and clients share the script and the books.
 #[derive(Clone, Debug)]
@@ -209,7 +211,7 @@ impl<'a> Entry<'a> {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.books.outstanding.fetch_sub(1, Ordering::SeqCst);
-        if !self.done && self.verb != Verb::Subscribe {
+        if !self.done && !matches!(self.verb, Verb::Subscribe | Verb::Listen) {
             lock(&self.books.abandoned).push(self.verb);
         }
     }
@@ -248,7 +250,8 @@ impl Backend for Flaky {
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
         let gated = matches!(topic, Topic::Freed(_));
-        self.call(Verb::Subscribe, gated, |store| store.subscribe(topic), Err)
+        let verb = if gated { Verb::Subscribe } else { Verb::Listen };
+        self.call(verb, gated, |store| store.subscribe(topic), Err)
     }
 
     fn close(&self) -> BoxFuture<()> {

@@ -345,16 +345,27 @@ impl Rig {
 pub(crate) struct Warnings(Arc<StdMutex<Vec<String>>>);
 
 impl Warnings {
-    pub(crate) fn collect() -> (Self, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn collect() -> (Self, Collecting) {
         let warnings = Self::default();
-        let guard = tracing::subscriber::set_default(warnings.clone());
-        (warnings, guard)
+        let collecting = Collecting {
+            _second: tracing::Dispatch::new(warnings.clone()),
+            _default: tracing::subscriber::set_default(warnings.clone()),
+        };
+        (warnings, collecting)
     }
 
     pub(crate) fn containing(&self, needle: &str) -> usize {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|line| line.contains(needle)).count()
     }
+}
+
+/// Warnings of this thread are collected while it lives.
+pub(crate) struct Collecting {
+    _default: tracing::subscriber::DefaultGuard,
+    /// While there is only one subscriber, a thread that has none and comes first to a place in the
+    /// code turns that place off for all. With two, all are asked.
+    _second: tracing::Dispatch,
 }
 
 impl tracing::Subscriber for Warnings {

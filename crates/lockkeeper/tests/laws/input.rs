@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Error, Lock, MAX_LEASE, Result};
+use lockkeeper::{Error, MAX_LEASE, Result};
 
 use crate::store::{Exclusive, Store, assert_is, left, one, pair, poll_once};
 
@@ -188,5 +188,4 @@ pub(crate) async fn a_name_is_shown_escaped<L: Exclusive>(store: &Store) {
     let said = lock.lock().lease(Duration::ZERO).await.unwrap_err().to_string();
     assert!(!said.contains(['\n', '\u{1b}', '\0']), "{said:?}");
     assert!(said.contains("\\n"), "{said:?}");
-    let _: Option<Lock> = None;
 }

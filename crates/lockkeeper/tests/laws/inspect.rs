@@ -64,7 +64,7 @@ pub(crate) async fn holder_names_the_owner_and_its_process<L: Exclusive>(store: 
 pub(crate) async fn who_holds_it_is_known_for_as_long_as_it_is_held<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = theirs.lock().await.unwrap();
-    tokio::time::sleep(store.watchdog() * 5 / 2).await;
+    tokio::time::sleep(store.watchdog() * 3 / 2).await;
     let holder = ours.holder().await.unwrap().expect("it is held");
     assert!(holder.client.is_some(), "the note is renewed with the lock");
     guard.release().await.unwrap();

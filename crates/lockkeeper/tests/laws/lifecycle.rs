@@ -117,7 +117,7 @@ pub(crate) async fn a_guard_keeps_its_client_alive<L: Exclusive>(store: &Store) 
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lock().await.unwrap();
     drop((client, lock));
-    sleep(store.watchdog() * 2).await;
+    sleep(store.watchdog() * 3 / 2).await;
     assert!(!guard.is_lost(), "it is renewed");
     let observer: L = one(store).await;
     assert!(observer.is_locked().await.unwrap());

@@ -147,7 +147,7 @@ pub(crate) async fn lost_outlives_the_guard_and_says_released<L: Exclusive>(stor
 pub(crate) async fn lost_waits_while_the_lock_is_held<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lock().await.unwrap();
-    assert!(timeout(store.watchdog() * 2, guard.lost()).await.is_err());
+    assert!(timeout(store.watchdog() * 3 / 2, guard.lost()).await.is_err());
     guard.release().await.unwrap();
 }
 

@@ -18,6 +18,7 @@ mod lease;
 mod lifecycle;
 mod loss;
 mod mutex;
+mod outage;
 mod reentry;
 mod release;
 mod run;

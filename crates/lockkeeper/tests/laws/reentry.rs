@@ -232,7 +232,7 @@ pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed(store: &Sto
     let lock: Lock = one(store).await;
     let fixed = lock.lock().lease(store.lease()).await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
-    sleep(store.watchdog() * 2).await;
+    sleep(store.watchdog() * 3 / 2).await;
     assert!(!fixed.is_lost() && !renewed.is_lost());
     assert!(lock.is_locked().await.unwrap());
     assert!(left(lock.remaining().await) <= store.watchdog());
@@ -247,7 +247,7 @@ pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too(store: &Store) 
     let lock: Lock = one(store).await;
     let renewed = lock.lock().await.unwrap();
     let fixed = renewed.reenter().lease(store.lease() / 4).await.unwrap();
-    sleep(store.watchdog() * 2).await;
+    sleep(store.watchdog() * 3 / 2).await;
     assert!(!fixed.is_lost() && !renewed.is_lost());
     fixed.release().await.unwrap();
     renewed.release().await.unwrap();
@@ -256,7 +256,7 @@ pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too(store: &Store) 
 pub(crate) async fn without_its_renewed_hold_a_group_ends_with_its_fixed_one(store: &Store) {
     let lock: Lock = one(store).await;
     let start = Instant::now();
-    let fixed = lock.lock().lease(store.watchdog() * 2).await.unwrap();
+    let fixed = lock.lock().lease(store.watchdog() * 3 / 2).await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     renewed.release().await.unwrap();
     assert_eq!(store.signalled(fixed.lost()).await, LostReason::Expired);

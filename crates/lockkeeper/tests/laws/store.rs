@@ -111,7 +111,7 @@ impl Store {
     pub(crate) fn lease(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(10),
-            StoreKind::Redis(_) => Duration::from_millis(600),
+            StoreKind::Redis(_) => Duration::from_millis(400),
         }
     }
 
@@ -119,7 +119,7 @@ impl Store {
     pub(crate) fn watchdog(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => lockkeeper::WATCHDOG_TIMEOUT,
-            StoreKind::Redis(_) => Duration::from_millis(900),
+            StoreKind::Redis(_) => Duration::from_millis(660),
         }
     }
 
@@ -183,8 +183,7 @@ impl Store {
     async fn hears_notices(&self, holder: OwnerId) {
         let client = holder.client();
         eventually("the holder hears notices", async || match &self.kind {
-            // Its own, and that of reconnections.
-            StoreKind::Memory(memory) => memory.usage().1 >= 2,
+            StoreKind::Memory(memory) => memory.usage().1 >= 1,
             StoreKind::Redis(server) => {
                 subscribers(server, &format!("lockkeeper_notice:{client}")) > 0
             }

@@ -196,7 +196,8 @@ impl Play<'_> {
             holder(stored).is_none_or(|holder| ids.iter().any(|id| id.to_string() == holder))
         };
         let same = before.holders == after.holders && same_ttl(before.ttl, after.ttl);
-        if !same && !(own(&before) && own(&after)) {
+        let own_affair = own(&before) && own(&after);
+        if !same && !own_affair {
             let what = format!("a late request turned {before:?} into {after:?}");
             return Err(self.world.failure(what));
         }
