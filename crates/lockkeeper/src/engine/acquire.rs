@@ -66,14 +66,14 @@ pub(crate) struct Request {
 pub(crate) type Acquired = (Arc<Lease>, HoldId);
 
 /// Acquires; nothing when the lock is busy and the caller's patience is at its end.
-pub(crate) async fn acquire(core: &Arc<Core>, request: Request) -> Result<Option<Acquired>> {
+pub(crate) async fn acquire(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
     core.ensure_open(&request.resource)?;
     let Resource { kind, name } = &request.resource;
     let span = tracing::debug_span!("acquire", lock = %name, %kind);
     match &request.owner {
-        _ if !span.is_disabled() => Box::pin(acquire_by(core, &request).instrument(span)).await,
-        None => acquire_anew(core, &request).await,
-        Some(_) => Box::pin(acquire_by(core, &request)).await,
+        _ if !span.is_disabled() => Box::pin(acquire_by(core, request).instrument(span)).await,
+        None => acquire_anew(core, request).await,
+        Some(_) => Box::pin(acquire_by(core, request)).await,
     }
 }
 
@@ -190,7 +190,7 @@ async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acqu
 async fn queue(
     core: &Arc<Core>,
     request: &Request,
-    mut turn: oneshot::Receiver<Turn>,
+    mut turn: oneshot::Receiver<Box<Turn>>,
 ) -> Option<Turn> {
     let limit = request.wait.limit();
     let suspicious = core.clock.now() + SUSPICIOUS;
@@ -200,7 +200,7 @@ async fn queue(
         given = until(&core.clock, limit, &mut turn).await;
     }
     // A seat never goes without sending a turn.
-    given.map(|turn| turn.unwrap_or(Turn::Failed(Fault::Closed)))
+    given.map(|turn| turn.map_or(Turn::Failed(Fault::Closed), |turn| *turn))
 }
 
 /// What comes after the queue.

@@ -36,7 +36,8 @@ pub(crate) struct Gates {
 /// One waiter in the queue.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    pub(crate) turn: oneshot::Sender<Turn>,
+    /// Boxed, because whoever waits carries the room for it.
+    pub(crate) turn: oneshot::Sender<Box<Turn>>,
     pub(crate) offer: Offer,
 }
 
@@ -61,7 +62,7 @@ pub(crate) enum Turn {
 /// The answer to [`Gates::enter`].
 pub(crate) enum Entered {
     Seat(Seat),
-    Queued(oneshot::Receiver<Turn>),
+    Queued(oneshot::Receiver<Box<Turn>>),
     /// Taken, and the caller does not want to queue.
     Taken,
 }
@@ -139,7 +140,7 @@ impl Gates {
 
     fn tell(tickets: VecDeque<Ticket>, fault: &Fault) {
         for ticket in tickets {
-            let _ = ticket.turn.send(Turn::Failed(fault.clone()));
+            let _ = ticket.turn.send(Box::new(Turn::Failed(fault.clone())));
         }
     }
 
@@ -189,7 +190,7 @@ impl Seat {
     /// Gives the seat to a certain waiter, or to the next one if it has gone.
     pub(crate) fn give(self, ticket: Ticket) {
         // A refused turn is dropped here, and with it the seat, which then passes on.
-        drop(ticket.turn.send(Turn::Seat(self)));
+        drop(ticket.turn.send(Box::new(Turn::Seat(self))));
     }
 }
 

@@ -215,10 +215,9 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
         outcome = Some(Ok(()));
         let ends = sent + Duration::from_millis(successor.offer.ttl);
         let claim = Claim::granted(core, &lease.resource, successor.offer.owner, ends);
-        let turn = Turn::Handed(seat, claim, sent);
-        let Err(Turn::Handed(returned, claim, _)) = successor.turn.send(turn) else {
-            return Ok(());
-        };
+        let turn = Box::new(Turn::Handed(seat, claim, sent));
+        let refused = successor.turn.send(turn).err().map(|turn| *turn);
+        let Some(Turn::Handed(returned, claim, _)) = refused else { return Ok(()) };
         seat = returned;
         match seat.successor(core.clock.now()) {
             Some(next) => {
