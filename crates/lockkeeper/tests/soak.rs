@@ -132,7 +132,7 @@ async fn work(clients: &[Client], cycles: usize) {
 }
 
 /// The most that the cycles can ever have at once, so that whatever grows with that and is kept for
-/// the next time has grown before anything is counted.
+/// the next time has grown when something is counted.
 async fn burst(clients: &[Client]) {
     let take_all = |client: &Client| -> Vec<_> {
         let take = |number: usize| {
@@ -160,18 +160,21 @@ async fn burst(clients: &[Client]) {
     }
 }
 
+/// What is alive at rest, always after the same burst: buffers are as large as they get.
+async fn live_bytes(clients: &[Client], idle: &impl AsyncFn()) -> usize {
+    burst(clients).await;
+    idle().await;
+    ALLOCATOR.allocated()
+}
+
 /// Works, and compares what is alive after a tenth of it with what is alive in the end.
 async fn soak(clients: &[Client], cycles: usize, idle: impl AsyncFn()) {
-    burst(clients).await;
     work(clients, cycles / 10).await;
-    idle().await;
-    let early = ALLOCATOR.allocated();
+    let early = live_bytes(clients, &idle).await;
     let started = Instant::now();
     work(clients, cycles - cycles / 10).await;
-    let took = started.elapsed();
-    idle().await;
-    let late = ALLOCATOR.allocated();
-    let rate = (cycles - cycles / 10) as f64 / took.as_secs_f64();
+    let rate = (cycles - cycles / 10) as f64 / started.elapsed().as_secs_f64();
+    let late = live_bytes(clients, &idle).await;
     println!("{cycles} cycles, {rate:.0} a second; live bytes {early}, then {late}");
     assert!(late.abs_diff(early) <= early / 100, "live bytes went from {early} to {late}");
 }

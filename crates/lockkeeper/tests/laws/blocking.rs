@@ -12,7 +12,9 @@ use testkit::History;
 use crate::store::{Store, assert_is};
 
 const LONG: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_millis(400);
+const SHORT: Duration = Duration::from_millis(700);
+/// A watchdog timeout: a machine may stand still for a second without a lock being lost.
+const WATCHDOG: Duration = Duration::from_millis(1500);
 /// Far less than [`LONG`], whatever the machine does.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -126,10 +128,10 @@ pub(crate) fn a_thread_that_panics_releases(store: &Store) {
 
 /// The runtime has a thread of its own: leases are renewed while nobody calls.
 pub(crate) fn the_watchdog_renews_while_the_thread_sleeps(store: &Store) {
-    let options = ClientOptions::new().watchdog_timeout(SHORT);
+    let options = ClientOptions::new().watchdog_timeout(WATCHDOG);
     let ours = Client::connect_with(store.url(), options).unwrap();
     let guard = ours.lock(store.name("lock")).lock().unwrap();
-    thread::sleep(SHORT * 3);
+    thread::sleep(WATCHDOG * 4 / 3);
     assert!(!guard.is_lost());
     let theirs = client(store).lock(store.name("lock"));
     assert!(theirs.try_lock().unwrap().is_none());
@@ -209,7 +211,7 @@ pub(crate) fn a_guard_may_be_released_by_another_thread(store: &Store) {
 pub(crate) fn extend_and_leave_for_work_on_threads(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let lock = ours.lock(store.name("lock"));
-    let guard = lock.lease(SHORT).lock().unwrap();
+    let guard = lock.lease(LONG / 10).lock().unwrap();
     guard.extend(LONG).unwrap();
     assert!(guard.remaining() > LONG / 2);
     let start = Instant::now();
@@ -259,11 +261,11 @@ pub(crate) fn a_waiting_thread_is_told_of_the_shutdown(store: &Store) {
 }
 
 pub(crate) fn a_guard_keeps_its_client_alive(store: &Store) {
-    let options = ClientOptions::new().watchdog_timeout(SHORT);
+    let options = ClientOptions::new().watchdog_timeout(WATCHDOG);
     let client = Client::connect_with(store.url(), options).unwrap();
     let guard = client.lock(store.name("lock")).lock().unwrap();
     drop(client);
-    thread::sleep(SHORT * 2);
+    thread::sleep(WATCHDOG * 4 / 3);
     assert!(!guard.is_lost());
     guard.release().unwrap();
 }

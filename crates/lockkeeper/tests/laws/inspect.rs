@@ -62,10 +62,14 @@ pub(crate) async fn holder_names_the_owner_and_its_process<L: Exclusive>(store: 
 }
 
 pub(crate) async fn who_holds_it_is_known_for_as_long_as_it_is_held<L: Exclusive>(store: &Store) {
-    let (ours, theirs) = pair::<L>(store).await;
-    let guard = theirs.lock().await.unwrap();
-    tokio::time::sleep(store.watchdog() * 3 / 2).await;
-    let holder = ours.holder().await.unwrap().expect("it is held");
-    assert!(holder.client.is_some(), "the note is renewed with the lock");
+    // The note lives as long as the watchdog timeout, whatever the lease of the lock.
+    let note = Duration::from_millis(600);
+    let holder = store.client_with(store.options().watchdog_timeout(note)).await;
+    let guard = L::of(&holder, store.name("lock")).lock().lease(store.long()).await.unwrap();
+    let lock: L = one(store).await;
+    let known = async || lock.holder().await.unwrap().expect("it is held").client.is_some();
+    eventually("the holder says who it is", known).await;
+    tokio::time::sleep(note * 5 / 4).await;
+    eventually("it is still known", known).await;
     guard.release().await.unwrap();
 }

@@ -3,7 +3,6 @@
 use std::future::IntoFuture;
 
 use lockkeeper::{Error, LostReason, RunError};
-use tokio::time::sleep;
 
 use crate::store::{Exclusive, Store, assert_is, left, one, poll_once};
 
@@ -117,9 +116,9 @@ pub(crate) async fn a_guard_keeps_its_client_alive<L: Exclusive>(store: &Store) 
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lock().await.unwrap();
     drop((client, lock));
-    sleep(store.watchdog() * 3 / 2).await;
-    assert!(!guard.is_lost(), "it is renewed");
     let observer: L = one(store).await;
+    store.is_renewed(&observer).await;
+    assert!(!guard.is_lost());
     assert!(observer.is_locked().await.unwrap());
     guard.release().await.unwrap();
     assert!(!observer.is_locked().await.unwrap());

@@ -12,11 +12,12 @@ use crate::store::{assert_is, eventually, poll_once};
 
 const LONG: Duration = Duration::from_secs(30);
 /// What a busy machine may add.
-const SLACK: Duration = Duration::from_secs(2);
+const SLACK: Duration = Duration::from_secs(3);
+/// Long enough for a server on a busy machine, short enough to wait for.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn impatient() -> ClientOptions {
-    let ms = Duration::from_millis;
-    ClientOptions::new().response_timeout(ms(300)).connect_timeout(ms(300))
+    ClientOptions::new().response_timeout(TIMEOUT).connect_timeout(TIMEOUT)
 }
 
 /// A client, and a server that it has talked to.
@@ -39,7 +40,7 @@ async fn try_lock_fails_within_the_response_timeout() {
             true => client.mutex("it").try_lock().await,
         };
         let error = answer.unwrap_err();
-        assert!(start.elapsed() < Duration::from_millis(300) + SLACK, "{:?}", start.elapsed());
+        assert!(start.elapsed() < TIMEOUT + SLACK, "{:?}", start.elapsed());
         let said = error.to_string();
         assert_is!(error, Error::Unreachable { lock: Some(_), phase: Phase::Acquire, .. });
         assert!(said.contains("\"it\"") && said.contains("acquiring"), "{said}");
@@ -61,7 +62,7 @@ async fn inspecting_a_silent_server_is_unreachable() {
         lock.force_unlock().await,
         Err(Error::Unreachable { phase: Phase::ForceUnlock, .. })
     );
-    assert!(start.elapsed() < Duration::from_millis(1200) + SLACK, "{:?}", start.elapsed());
+    assert!(start.elapsed() < TIMEOUT * 4 + SLACK, "{:?}", start.elapsed());
     server.resume();
 }
 
@@ -69,7 +70,7 @@ async fn inspecting_a_silent_server_is_unreachable() {
 async fn at_the_wait_limit_without_an_answer_it_is_unreachable() {
     let (server, client) = met(impatient()).await;
     server.pause();
-    let limit = Duration::from_millis(800);
+    let limit = TIMEOUT * 3 / 2;
     let start = Instant::now();
     let answer = client.lock("it").try_lock().wait(limit).await;
     let took = start.elapsed();
@@ -83,7 +84,7 @@ async fn a_waiting_acquire_rides_out_an_outage() {
     let (server, client) = met(impatient()).await;
     server.pause();
     let mut waiting = client.lock("it").lock().into_future();
-    assert!(timeout(Duration::from_millis(900), &mut waiting).await.is_err());
+    assert!(timeout(TIMEOUT * 5 / 4, &mut waiting).await.is_err());
     server.resume();
     let guard = timeout(LONG, waiting).await.expect("it gets in").unwrap();
     guard.release().await.unwrap();
@@ -91,7 +92,7 @@ async fn a_waiting_acquire_rides_out_an_outage() {
 
 #[tokio::test]
 async fn a_waiting_acquire_ends_once_the_store_was_silent_for_too_long() {
-    let span = Duration::from_millis(900);
+    let span = TIMEOUT * 3 / 2;
     let (server, client) = met(impatient().unreachable_after(span)).await;
     let lock = client.lock("it");
     server.pause();
@@ -166,9 +167,9 @@ async fn a_server_that_comes_back_empty_has_lost_the_lock() {
 /// The holder is told before the lease can end, though nobody answers.
 #[tokio::test]
 async fn renewals_without_an_answer_lose_the_lock_in_time() {
-    let watchdog = Duration::from_millis(1500);
+    let watchdog = TIMEOUT * 4;
     let (server, client) =
-        met(impatient().watchdog_timeout(watchdog).drift(0.3, LONG / 10000)).await;
+        met(impatient().watchdog_timeout(watchdog).drift(0.49, Duration::ZERO)).await;
     let guard = client.lock("it").lock().await.unwrap();
     server.pause();
     let start = Instant::now();

@@ -111,15 +111,16 @@ impl Store {
     pub(crate) fn lease(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(10),
-            StoreKind::Redis(_) => Duration::from_millis(400),
+            StoreKind::Redis(_) => Duration::from_millis(700),
         }
     }
 
-    /// The watchdog timeout of its clients: the real one where time costs nothing.
+    /// The watchdog timeout of its clients: the real one where time costs nothing. In real time
+    /// long enough that a machine may stand still for two seconds without a lock being lost.
     pub(crate) fn watchdog(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => lockkeeper::WATCHDOG_TIMEOUT,
-            StoreKind::Redis(_) => Duration::from_millis(660),
+            StoreKind::Redis(_) => Duration::from_secs(3),
         }
     }
 
@@ -142,6 +143,24 @@ impl Store {
         done
     }
 
+    /// Until the watchdog has kept `lock` alive: for several of its timeouts on the paused clock,
+    /// until the time to live is seen to grow in real time.
+    pub(crate) async fn is_renewed<L: Exclusive>(&self, lock: &L) {
+        if let StoreKind::Memory(_) = self.kind {
+            sleep(self.watchdog() * 5 / 2).await;
+            assert!(lock.is_locked().await.unwrap(), "it was not renewed");
+            return;
+        }
+        let mut least = Duration::MAX;
+        eventually("the time to live grows", async || {
+            let now = left(lock.remaining().await);
+            let grown = now > least;
+            least = least.min(now);
+            grown
+        })
+        .await;
+    }
+
     /// The reason of a loss that must come.
     pub(crate) async fn signalled(&self, lost: impl Future<Output = LostReason>) -> LostReason {
         timeout(self.long() * 3, lost).await.expect("the loss is signalled")
@@ -151,7 +170,7 @@ impl Store {
     pub(crate) fn slack(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_millis(20),
-            StoreKind::Redis(_) => Duration::from_secs(2),
+            StoreKind::Redis(_) => Duration::from_secs(3),
         }
     }
 
