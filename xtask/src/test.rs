@@ -19,7 +19,16 @@ const STEPS: &[Step<'_>] = &[
         "warnings",
     ]),
     // Features are additive: the library must build with none.
-    Step::new(&["cargo", "check", "-p", "lockkeeper", "--no-default-features"]),
+    Step::new(&[
+        "cargo",
+        "clippy",
+        "-p",
+        "lockkeeper",
+        "--no-default-features",
+        "--",
+        "-D",
+        "warnings",
+    ]),
     Step::new(&[
         "cargo",
         "doc",

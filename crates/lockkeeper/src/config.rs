@@ -178,6 +178,7 @@ impl ClientOptions {
     }
 
     /// What `CLIENT LIST` shows.
+    #[cfg(feature = "redis")]
     pub(crate) fn shown_name(&self) -> &str {
         self.client_name.as_deref().unwrap_or("lockkeeper")
     }

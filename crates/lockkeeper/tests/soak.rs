@@ -19,7 +19,14 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 const CYCLES_MEMORY: usize = 1_000_000;
 
 /// Cycles on Redis, in the time that a test may take.
-const CYCLES_REDIS: usize = 400_000;
+const CYCLES_REDIS: usize = 300_000;
+
+/// What is alive then is what must be alive in the end.
+const EARLY: usize = 100_000;
+
+/// What channels and the driver may keep more of buffers after a rare peak, however many cycles
+/// there are. A leak of a fifth of a byte a cycle is more.
+const BUFFERS: usize = 32 * 1024;
 
 /// Tasks that make them.
 const TASKS: usize = 64;
@@ -167,16 +174,17 @@ async fn live_bytes(clients: &[Client], idle: &impl AsyncFn()) -> usize {
     ALLOCATOR.allocated()
 }
 
-/// Works, and compares what is alive after a tenth of it with what is alive in the end.
-async fn soak(clients: &[Client], cycles: usize, idle: impl AsyncFn()) {
-    work(clients, cycles / 10).await;
+/// Works, and compares what is alive early with what is alive in the end.
+async fn soak(clients: &[Client], cycles: usize, buffers: usize, idle: impl AsyncFn()) {
+    work(clients, EARLY).await;
     let early = live_bytes(clients, &idle).await;
-    let started = Instant::now();
-    work(clients, cycles - cycles / 10).await;
-    let rate = (cycles - cycles / 10) as f64 / started.elapsed().as_secs_f64();
+    let (started, rest) = (Instant::now(), cycles.saturating_sub(EARLY));
+    work(clients, rest).await;
+    let rate = rest as f64 / started.elapsed().as_secs_f64();
     let late = live_bytes(clients, &idle).await;
     println!("{cycles} cycles, {rate:.0} a second; live bytes {early}, then {late}");
-    assert!(late.abs_diff(early) <= early / 100, "live bytes went from {early} to {late}");
+    let most = early / 100 + buffers;
+    assert!(late.abs_diff(early) <= most, "live bytes went from {early} to {late}");
 }
 
 #[test]
@@ -188,7 +196,7 @@ fn a_million_cycles_on_the_memory_store_leave_nothing() {
         let client = || Client::with_backend(Arc::clone(&memory) as _, ClientOptions::new());
         let clients = [client().unwrap(), client().unwrap()];
         let at_rest = tasks();
-        soak(&clients, cycles(CYCLES_MEMORY), async || {
+        soak(&clients, cycles(CYCLES_MEMORY), 0, async || {
             eventually("locks and topics left", || same(memory.usage(), (0, 0))).await;
             eventually("tasks left", || same(tasks(), at_rest)).await;
         })
@@ -214,7 +222,7 @@ fn a_great_many_cycles_on_redis_leave_nothing() {
         let connect = async || Client::connect(&server.url()).await.unwrap();
         let clients = [connect().await, connect().await];
         let at_rest = tasks();
-        soak(&clients, cycles(CYCLES_REDIS), async || {
+        soak(&clients, cycles(CYCLES_REDIS), BUFFERS, async || {
             eventually("keys left", || {
                 same(names(&server, &["KEYS", "*"], "lockkeeper_client:"), vec![])
             })

@@ -264,9 +264,13 @@ fn freed(name: &LockName) -> Wake {
 
 /// The line that tells a client that one of its holds was taken away. It names the hold alone: that
 /// is unique, where a name may be anything, line breaks included.
-pub(crate) fn notice(victim: &str, reason: &str) -> String {
-    let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    format!("revoked {victim} {reason}")
+fn notice(victim: &str, reason: &str) -> String {
+    format!("revoked {victim} {}", one_line(reason))
+}
+
+/// A reason without anything that would break a line.
+pub(crate) fn one_line(reason: &str) -> String {
+    reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Reads what [`notice`] wrote.

@@ -35,6 +35,8 @@ const UNREAD_MAX: usize = 1024;
 enum State {
     Pending,
     Confirmed,
+    /// Only a store behind a connection can fail to listen.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     Failed(Fault),
 }
 
@@ -126,6 +128,7 @@ impl Hub {
     }
 
     /// The store cannot listen on `topic`.
+    #[cfg(feature = "redis")]
     pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
         self.update(topic, |cell| {
             cell.state = State::Failed(fault);
@@ -156,6 +159,7 @@ impl Hub {
 
     /// Messages may have been missed: everybody looks again. Answers which topics must be
     /// subscribed anew.
+    #[cfg(feature = "redis")]
     pub(crate) fn broken(&self) -> Vec<Topic> {
         let topics: Vec<_> = self.topics().iter().map(|(t, c)| (t.clone(), c.clone())).collect();
         for (_, cell) in &topics {

@@ -31,8 +31,11 @@ pub(super) fn client(client: Uuid) -> Vec<u8> {
 
 /// Words to one client.
 fn notice(client: Uuid) -> Vec<u8> {
-    format!("lockkeeper_notice:{}", client.as_hyphenated()).into_bytes()
+    format!("{NOTICE}{}", client.as_hyphenated()).into_bytes()
 }
+
+/// What the channels for words to one client begin with; the client's uuid follows.
+pub(super) const NOTICE: &str = "lockkeeper_notice:";
 
 /// The channel of a topic; nothing for one that Redis does not know.
 pub(super) fn topic_channel(topic: &Topic) -> Option<Vec<u8>> {

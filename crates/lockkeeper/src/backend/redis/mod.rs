@@ -242,15 +242,13 @@ impl Inner {
             Kind::Mutex => &script::MUTEX_FORCE_UNLOCK,
         };
         let call = script.call(1).arg(name(&resource)).arg(PUBLISH);
-        let victims = self.link.call(call.arg(keys::channel(&resource.name))).await?;
-        let victims = list(victims)?;
+        let call = call.arg(keys::channel(&resource.name));
+        let call = call.arg(keys::NOTICE).arg(model::one_line(&reason));
+        let victims = list(self.link.call(call).await?)?;
         if victims.is_empty() {
             return Ok(Changed::Nothing);
         }
         // The lock is open. What follows is for people, and its failure changes nothing of that.
-        for victim in victims.iter().filter_map(|id| std::str::from_utf8(id).ok()) {
-            self.notify(victim, &reason).await;
-        }
         let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
         let who = format!("{} pid {} on {}", by.program, by.pid, by.host);
         let mut log = log.arg(who).arg(reason);
@@ -261,15 +259,6 @@ impl Inner {
             tracing::warn!(?fault, lock = %resource.name, "the forced unlock was not recorded");
         }
         Ok(Changed::Done)
-    }
-
-    async fn notify(&self, victim: &str, reason: &str) {
-        let client = victim.split_once(':').and_then(|(client, _)| Uuid::try_parse(client).ok());
-        let channel = client.and_then(|id| keys::topic_channel(&Topic::Notice(id)));
-        if let Some(channel) = channel {
-            let line = model::notice(victim, reason);
-            let _ = self.link.call(Command::plain(PUBLISH).arg(channel).arg(line)).await;
-        }
     }
 
     async fn announce(&self, client: Uuid, info: ClientInfo, ttl: u64) -> Result<Changed, Fault> {

@@ -2,8 +2,11 @@
 -- KEYS[1]:   the mutex
 -- ARGV[1]:   publish command
 -- ARGV[2]:   channel
+-- ARGV[3]:   what the notice channels of clients begin with
+-- ARGV[4]:   why, on one line
 -- Returns:   the owner it was taken from, as a list of one or none
--- Publishes: 0 to the channel if there was one
+-- Publishes: 0 to the channel if there was one; a notice to the client of each owner. Here, so that
+--            they are told though the answer to this may be lost
 local holder = redis.call('GET', KEYS[1])
 if not holder then return {} end
 -- Every mutex of the family ends by itself; a string that does not is somebody's data.
@@ -12,4 +15,6 @@ if redis.call('PTTL', KEYS[1]) == -1 then
 end
 redis.call('DEL', KEYS[1])
 redis.pcall(ARGV[1], ARGV[2], '0')
+local client = string.match(holder, '^[%x%-]+')
+if client then redis.pcall('PUBLISH', ARGV[3] .. client, 'revoked ' .. holder .. ' ' .. ARGV[4]) end
 return { holder }
