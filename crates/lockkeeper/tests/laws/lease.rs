@@ -35,7 +35,7 @@ pub(crate) async fn a_lease_is_cut_to_whole_milliseconds<L: Exclusive>(store: &S
 /// Long enough that the watchdog has looked at it in between.
 pub(crate) async fn a_fixed_lease_is_never_renewed<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let lease = store.watchdog() * 2 / 3;
+    let lease = store.watchdog() / 2;
     let start = Instant::now();
     let guard = ours.lock().lease(lease).await.unwrap();
     let theirs = theirs.lock().await.unwrap();

@@ -52,7 +52,7 @@ pub(crate) async fn run_tells_how_long_it_waited_and_held<L: Exclusive>(store: &
     let _vanished = theirs.lock().lease(store.lease()).await.unwrap();
     let ran = ours.run(async |_| sleep(store.lease() / 2).await).await.unwrap();
     assert!(ran.waited >= store.lease().mul_f64(0.9), "{:?}", ran.waited);
-    assert!(ran.waited < store.lease() + store.slack(), "{:?}", ran.waited);
+    assert!(ran.waited < store.lease() * 3 / 2 + store.slack(), "{:?}", ran.waited);
     assert!(ran.held >= store.lease() / 2, "{:?}", ran.held);
     assert!(ran.held < store.lease() + store.slack(), "{:?}", ran.held);
 }
@@ -122,7 +122,7 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_is_forced<L: Exclusive>(st
 
 pub(crate) async fn the_work_is_dropped_when_the_lock_was_deleted<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let run = lock.run(async |_| {
+    let run = lock.lock().lease(store.long()).run(async |_| {
         lock.force_quietly(store).await;
         pending::<()>().await;
     });
