@@ -136,8 +136,14 @@ pub(crate) fn run(
     core: Weak<Core>,
 ) -> impl Future<Output = ()> + Send + 'static {
     let last_words = LastWords(Arc::clone(&registry), core.clone());
-    let renewals = JoinSet::new();
-    let watchdog = Watchdog { registry, core, renewals, presence: None, reconnects: None };
+    let watchdog = Watchdog {
+        registry,
+        core,
+        renewals: JoinSet::new(),
+        presence: None,
+        reconnects: None,
+        woken: false,
+    };
     async move {
         let _last_words = last_words;
         watchdog.run().await;
@@ -163,6 +169,9 @@ struct Watchdog {
     renewals: JoinSet<()>,
     presence: Option<Presence>,
     reconnects: Option<(Subscription, u64)>,
+    /// Something was held since the last look, even if it is gone by now: locks that are held for an
+    /// instant each, one after the other, must not wake the watchdog each time.
+    woken: bool,
 }
 
 impl Watchdog {
@@ -192,7 +201,7 @@ impl Watchdog {
         let mut due = Vec::new();
         let next = self.registry.due(now, &mut due);
         let next = next.map(|next| next.min(self.renew(&core, now, due)));
-        self.show_presence(&core, now, next.is_some());
+        self.show_presence(&core, now, next.is_some() || self.woken);
         let until = match (next, &self.presence) {
             (Some(next), _) => next.min(now + TICK),
             (None, Some(_)) => now + TICK,
@@ -218,8 +227,12 @@ impl Watchdog {
                 None => std::future::pending().await,
             }
         };
+        self.woken = false;
         let seen_now = tokio::select! {
-            () = self.registry.wake.notified() => return,
+            () = self.registry.wake.notified() => {
+                self.woken = true;
+                return;
+            }
             () = nap => return,
             seen = reconnected => seen,
         };
