@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as MapEntry;
+use std::collections::hash_map::{Entry as MapEntry, OccupiedEntry};
 
 use uuid::Uuid;
 
@@ -74,8 +74,13 @@ const SWEEP_MIN: usize = 1024;
 impl State {
     /// The living entry of `name`; one that has expired is forgotten first.
     fn living(&mut self, name: &LockName, now: u64) -> Option<&mut Entry> {
+        self.place(name, now).map(OccupiedEntry::into_mut)
+    }
+
+    /// The same with its place in the table, so that it can be taken out.
+    fn place(&mut self, name: &LockName, now: u64) -> Option<OccupiedEntry<'_, LockName, Entry>> {
         match self.locks.entry(name.clone()) {
-            MapEntry::Occupied(entry) if entry.get().expires >= now => Some(entry.into_mut()),
+            MapEntry::Occupied(entry) if entry.get().expires >= now => Some(entry),
             MapEntry::Occupied(entry) => {
                 entry.remove();
                 None
@@ -145,9 +150,8 @@ impl State {
         let absent = |holder: Option<OwnerId>| {
             (Ok(Released::Absent { holder: holder.map(|id| id.to_string()) }), None)
         };
-        let Some(entry) = self.living(name, now) else {
-            return absent(None);
-        };
+        let Some(mut place) = self.place(name, now) else { return absent(None) };
+        let entry = place.get_mut();
         // A key of another kind means that this hold is gone, which is all a release must know.
         if entry.kind != request.resource.kind {
             return absent(None);
@@ -156,7 +160,7 @@ impl State {
             return absent(Some(entry.owner));
         }
         if request.keep == 0 {
-            self.locks.remove(name);
+            place.remove();
             return (Ok(Released::Freed { listeners: Some(0) }), Some(freed(name)));
         }
         // A repetition finds nothing to take off and leaves the time to live alone: it may have
