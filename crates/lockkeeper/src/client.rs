@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::Owner;
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
 use crate::config::ClientOptions;
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::lock::{Handle, Lock, Mutex};
-use crate::{LockName, Owner};
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
 ///
@@ -137,8 +137,9 @@ async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
 }
 
 fn unknown(scheme: &str) -> Error {
-    // Only the scheme: what follows it may hold a password.
-    let scheme = LockName::from(scheme);
     let known = "memory:, redis://, rediss:// and redis+unix://";
-    Error::invalid(None, format!("unknown store \"{scheme}:\"; known are {known}"))
+    // Only what is a scheme without doubt: anything else may hold a password.
+    let plain = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+    let what = if plain && !scheme.is_empty() { format!(" \"{scheme}:\"") } else { String::new() };
+    Error::invalid(None, format!("unknown store{what}; known are {known}"))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::BoxFuture;
+use crate::config::MIN_WATCHDOG;
 use crate::engine::acquire::{Acquired, Wait, reenter};
 use crate::engine::lease::{HoldId, TermSpec, reentrant};
 use crate::engine::{Lease, lease_millis, release};
@@ -220,12 +221,17 @@ impl fmt::Debug for Hold {
 }
 
 /// A request to hold a lock once more: `.await` it.
-#[derive(Debug)]
 #[must_use = "does nothing unless awaited"]
 pub struct Reenter {
     lease: Arc<Lease>,
     lease_time: Option<Duration>,
     renewed: Option<Duration>,
+}
+
+impl fmt::Debug for Reenter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug("Reenter", &self.lease, f)
+    }
 }
 
 impl Reenter {
@@ -274,6 +280,10 @@ pub(crate) fn term(
             Err(Error::invalid(Some(&resource.name), detail))
         }
         (Some(span), None) => Ok(TermSpec { ttl: lease_millis(resource, span)?, renewed: false }),
+        (None, Some(span)) if span < MIN_WATCHDOG => {
+            let detail = format!("a renewed lease must be at least {MIN_WATCHDOG:?}, not {span:?}");
+            Err(Error::invalid(Some(&resource.name), detail))
+        }
         (None, renewed) => {
             let span = renewed.unwrap_or(default);
             Ok(TermSpec { ttl: lease_millis(resource, span)?, renewed: true })

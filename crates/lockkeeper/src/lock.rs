@@ -64,6 +64,7 @@ impl Handle {
     }
 
     async fn hold_count(&self, owner: &Owner) -> Result<u64> {
+        self.core.ensure_own(owner, &self.resource)?;
         let Some(lease) = self.core.owned(&self.resource, owner) else {
             return Ok(0);
         };

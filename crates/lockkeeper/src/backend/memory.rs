@@ -70,7 +70,7 @@ fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
 
 impl Backend for Memory {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::local()
+        Capabilities::new(true)
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {

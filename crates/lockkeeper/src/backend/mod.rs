@@ -62,19 +62,12 @@ pub struct Capabilities {
     /// A request without an answer can no longer take effect once a later one was answered. Where
     /// this is false, an undo is repeated until the lease of the lost request would have ended.
     pub fences_lost_requests: bool,
-    /// The store is reached over connections of this process.
-    pub remote: bool,
 }
 
 impl Capabilities {
-    /// A store inside this process.
-    pub fn local() -> Self {
-        Self { fences_lost_requests: true, remote: false }
-    }
-
-    /// A store that is reached over connections.
-    pub fn remote(fences_lost_requests: bool) -> Self {
-        Self { fences_lost_requests, remote: true }
+    /// Capabilities of a store.
+    pub fn new(fences_lost_requests: bool) -> Self {
+        Self { fences_lost_requests }
     }
 }
 

@@ -129,7 +129,9 @@ impl State {
         let Some(entry) = self.living(&request.resource.name, now) else {
             return Ok(Attempt::Gone);
         };
-        entry.must_be(request.resource.kind)?;
+        if entry.kind != request.resource.kind {
+            return Ok(Attempt::Gone);
+        }
         if entry.owner == request.owner {
             entry.lengthen(request.ttl, now);
         } else if entry.owner == from {
@@ -197,6 +199,7 @@ impl State {
                 self.force_unlock(resource, reason, now)
             }
             Change::Announce { client, info, ttl } => {
+                self.clients.retain(|_, (_, until)| *until >= now);
                 self.clients.insert(*client, (info.clone(), now + ttl));
                 (Ok(Changed::Done), Vec::new())
             }

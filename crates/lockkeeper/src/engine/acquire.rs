@@ -11,16 +11,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::claim::Claim;
-use super::gate::{Entered, Gates, Offer, Seat, Turn};
+use super::gate::{Entered, Gates, Offer, Place, Seat, Turn};
 use super::lease::{HoldId, Lease, TermSpec};
 use super::{Core, Tick, jittered, until};
 use crate::backend::{Attempt, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Error, LostReason, Phase, Result};
 use crate::{Owner, OwnerId};
 
 /// The pause after a release that others elsewhere wait for, so that they get a chance.
@@ -90,10 +89,7 @@ async fn acquire_as(
     request: &Request,
     owner: &Owner,
 ) -> Result<Option<Acquired>> {
-    if owner.client != core.id {
-        let detail = "the owner was made by another client";
-        return Err(Error::invalid(Some(&request.resource.name), detail));
-    }
+    core.ensure_own(owner, &request.resource)?;
     // Declared first, so that it is dropped last: a slot in use is not tidied away.
     let _tidy = Tidy(core, &request.resource, owner);
     let slot = core.owners.turn(&request.resource, owner);
@@ -102,10 +98,14 @@ async fn acquire_as(
         wait => until(&core.clock, wait.limit(), slot.lock()).await,
     };
     let Some(_turn) = turn else { return Ok(None) };
-    match core.owners.lease(&request.resource, owner) {
-        Some(lease) => reenter(core, lease, request.term, request.wait).await.map(Some),
-        None => acquire_anew(core, request).await,
+    if let Some(lease) = core.owners.lease(&request.resource, owner) {
+        match reenter(core, lease, request.term, request.wait).await {
+            // Given back while this waited for its turn: there is nothing to re-enter any more.
+            Err(Error::Lost { reason: LostReason::Released, .. }) => {}
+            outcome => return outcome.map(Some),
+        }
     }
+    acquire_anew(core, request).await
 }
 
 /// Runs when the acquire of a named owner ends, also by being dropped.
@@ -168,7 +168,7 @@ async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acqu
         _ => Some(Offer { owner: OwnerId::fresh(core.id), ttl: request.term.ttl }),
     };
     match Gates::enter(core, &request.resource, offer) {
-        Entered::Seat(seat) if core.patience().min(request.wait.limit()) == Tick::NEVER => {
+        Entered::Seat(seat) if request.wait.limit() == Tick::NEVER => {
             let mut drive = Drive::new(core, request);
             match drive.first(seat).await {
                 Ok(acquired) => Ok(Some(acquired)),
@@ -187,20 +187,15 @@ async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acqu
 }
 
 /// Waits in the local queue; nothing when the wait limit comes first.
-async fn queue(
-    core: &Arc<Core>,
-    request: &Request,
-    mut turn: oneshot::Receiver<Box<Turn>>,
-) -> Option<Turn> {
+async fn queue(core: &Arc<Core>, request: &Request, mut turn: Place) -> Option<Turn> {
     let limit = request.wait.limit();
     let suspicious = core.clock.now() + SUSPICIOUS;
-    let mut given = until(&core.clock, suspicious.min(limit), &mut turn).await;
+    let mut given = until(&core.clock, suspicious.min(limit), turn.wait()).await;
     if given.is_none() && suspicious < limit {
         core.warn_waiting_for_itself(&request.resource);
-        given = until(&core.clock, limit, &mut turn).await;
+        given = until(&core.clock, limit, turn.wait()).await;
     }
-    // A seat never goes without sending a turn.
-    given.map(|turn| turn.map_or(Turn::Failed(Fault::Closed), |turn| *turn))
+    given
 }
 
 /// What comes after the queue.
@@ -211,6 +206,10 @@ async fn take_turn(
 ) -> Result<Option<Acquired>> {
     let drive = Drive::new(core, request);
     match turn {
+        // Nobody asked the store in this waiter's name; whether it answers is known all the same.
+        None if !core.silent_for().is_zero() => {
+            Err(drive.no_answer("no answer within the wait limit"))
+        }
         None => Ok(None),
         Some(Turn::Seat(seat)) => drive.run(seat).await,
         Some(Turn::Handed(seat, claim, sent)) => {
@@ -231,6 +230,8 @@ struct Drive<'a> {
     /// The time, as long as nothing was awaited since it was read.
     now: Option<Tick>,
     failures: u32,
+    /// When the first of the attempts was sent that have failed in a row.
+    failing_since: Option<Tick>,
     polling: bool,
     /// The last thing the store said was "busy": what decides at the wait limit.
     busy: bool,
@@ -250,13 +251,23 @@ struct Refused {
     seat: Seat,
     /// How many wake-ups there had been before the attempt, if anybody listened.
     seen: Option<u64>,
+    sent: Tick,
 }
 
 impl<'a> Drive<'a> {
     fn new(core: &'a Arc<Core>, request: &'a Request) -> Self {
         let started = core.clock.now();
         let now = Some(started);
-        Self { core, request, started, now, failures: 0, polling: false, busy: false }
+        Self {
+            core,
+            request,
+            started,
+            now,
+            failures: 0,
+            failing_since: None,
+            polling: false,
+            busy: false,
+        }
     }
 
     fn begin(&self, claim: Claim, seat: Seat, sent: Tick, now: Tick) -> Result<Acquired, Seat> {
@@ -274,21 +285,21 @@ impl<'a> Drive<'a> {
         let claim = Claim::new(self.core, &self.request.resource);
         let attempt = claim.attempt(self.request.term.ttl, sent);
         let (answer, sent, claim) = attempt.await;
-        self.judge(Refused { answer, claim, seat, seen: None }, sent)
+        self.judge(Refused { answer, claim, seat, seen: None, sent })
     }
 
     /// Grants what was granted in time.
-    fn judge(&mut self, mut refused: Refused, sent: Tick) -> Result<Acquired, Box<Refused>> {
+    fn judge(&mut self, mut refused: Refused) -> Result<Acquired, Box<Refused>> {
         if refused.answer != Ok(Attempt::Granted) {
             return Err(Box::new(refused));
         }
         let now = self.core.clock.now();
         refused.seat.taken(now);
-        let Refused { claim, seat, seen, .. } = refused;
+        let Refused { claim, seat, seen, sent, .. } = refused;
         self.begin(claim, seat, sent, now).map_err(|seat| {
             // Granted, but the answer took so long that the lease is over; the claim has undone it.
             let claim = Claim::new(self.core, &self.request.resource);
-            Box::new(Refused { answer: Ok(Attempt::Granted), claim, seat, seen })
+            Box::new(Refused { answer: Ok(Attempt::Granted), claim, seat, seen, sent })
         })
     }
 
@@ -332,7 +343,7 @@ impl<'a> Drive<'a> {
         else {
             return if patience < limit { Err(self.unreachable()) } else { Ok(Round::GaveUp) };
         };
-        match self.judge(Refused { answer, claim, seat, seen }, sent) {
+        match self.judge(Refused { answer, claim, seat, seen, sent }) {
             Ok(acquired) => Ok(Round::Acquired(acquired)),
             Err(refused) => self.refused(refused).await,
         }
@@ -340,9 +351,13 @@ impl<'a> Drive<'a> {
 
     /// What follows when an attempt did not end with the lock.
     async fn refused(&mut self, refused: Box<Refused>) -> Result<Round> {
-        let Refused { answer, claim, seat, seen } = *refused;
+        let Refused { answer, claim, seat, seen, sent } = *refused;
         match answer {
-            Ok(Attempt::Granted) => self.came_late(claim, seat),
+            Ok(Attempt::Busy(_) | Attempt::Gone) => self.failing_since = None,
+            _ => drop(self.failing_since.get_or_insert(sent)),
+        }
+        match answer {
+            Ok(Attempt::Granted) => self.came_late(claim, seat).await,
             Ok(Attempt::Busy(ttl)) => self.busy(ttl, claim, seat, seen).await,
             Ok(Attempt::Gone) => self.busy(None, claim, seat, seen).await,
             Err(fault) => self.fault(fault, claim, seat).await,
@@ -363,7 +378,7 @@ impl<'a> Drive<'a> {
         }
         match seen {
             None if self.polling => self.nap(jittered(POLL)).await,
-            None => return self.subscribe(claim, seat).await,
+            None => return self.subscribe(claim, seat, self.pause(ttl)).await,
             Some(seen) => {
                 tracing::trace!(lock = %self.request.resource.name, ?ttl, "waiting");
                 self.sleep(&seat, seen, self.pause(ttl)).await;
@@ -418,11 +433,10 @@ impl<'a> Drive<'a> {
         Ok(Round::Again(claim, seat))
     }
 
-    /// Until when to bear with a store that does not answer. Whoever comes when it has been silent
-    /// for long still asks it once: it may be back, and nobody has asked since.
+    /// Until when to bear with a store that does not answer.
     fn patience(&self) -> Tick {
-        let once = self.started + self.core.options.response_timeout;
-        self.core.patience().max(once)
+        let bears = self.core.options.unreachable_after;
+        self.failing_since.map_or(Tick::NEVER, |since| since + bears)
     }
 
     fn give_up(&self) -> Result<Option<Acquired>> {
@@ -442,11 +456,14 @@ impl<'a> Drive<'a> {
         self.core.error(fault, &self.request.resource, Phase::Acquire)
     }
 
-    fn came_late(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
-        self.failures += 1;
-        if self.request.wait == Wait::Never && self.failures > 3 {
+    /// Granted each time, but each time after the lease had ended: the store is too slow for it.
+    async fn came_late(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
+        let over = self.core.clock.now() >= self.patience();
+        if over || self.request.wait == Wait::Never && self.failures > 3 {
             return Err(self.no_answer("each grant arrived after its lease had ended"));
         }
+        self.nap(self.core.backoff(self.failures)).await;
+        self.failures += 1;
         self.again(claim, seat)
     }
 
@@ -468,10 +485,11 @@ impl<'a> Drive<'a> {
         self.again(claim, seat)
     }
 
-    async fn subscribe(&mut self, claim: Claim, mut seat: Seat) -> Result<Round> {
+    /// Subscribes, but looks again in time if that takes long.
+    async fn subscribe(&mut self, claim: Claim, mut seat: Seat, pause: Duration) -> Result<Round> {
         let core = self.core;
         let topic = Topic::Freed(self.request.resource.name.clone());
-        let patience = core.clock.now() + core.options.response_timeout;
+        let patience = core.clock.now() + pause.min(core.options.response_timeout);
         let limit = self.request.wait.limit();
         let subscribing = core.backend.subscribe(topic);
         match until(&core.clock, patience.min(limit), subscribing).await {

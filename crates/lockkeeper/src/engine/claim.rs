@@ -56,6 +56,18 @@ impl Claim {
         claim
     }
 
+    /// A claim to what the store may have granted, or not.
+    pub(crate) fn doubtful(
+        core: &Arc<Core>,
+        resource: &Resource,
+        owner: OwnerId,
+        ends: Tick,
+    ) -> Self {
+        let mut claim = Self::granted(core, resource, owner, ends);
+        claim.doubtful = true;
+        claim
+    }
+
     /// Sends the request once, now, which is `sent`.
     ///
     /// Takes the claim along, so that whoever ends up with the outcome also has the duty to undo.

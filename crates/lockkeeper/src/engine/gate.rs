@@ -30,7 +30,27 @@ const SHARDS: usize = 16;
 /// All gates of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
-    shards: [Mutex<HashMap<Resource, VecDeque<Ticket>>>; SHARDS],
+    shards: [Mutex<Table>; SHARDS],
+}
+
+type Table = HashMap<Resource, Gate>;
+
+/// There is one for as long as somebody has the seat.
+#[derive(Debug, Default)]
+struct Gate {
+    queue: VecDeque<Ticket>,
+    /// Kept for those in the queue while the lock is held: a client subscribes once however many
+    /// wait, and not at all when nobody does.
+    subscription: Option<Subscription>,
+}
+
+impl Gate {
+    /// Drops the tickets of those who have left. Answers the subscription if nobody is left to need
+    /// it, to be dropped outside of the table's lock.
+    fn prune(&mut self) -> Option<Subscription> {
+        self.queue.retain(|ticket| !ticket.turn.is_closed());
+        if self.queue.is_empty() { self.subscription.take() } else { None }
+    }
 }
 
 /// One waiter in the queue.
@@ -62,7 +82,7 @@ pub(crate) enum Turn {
 /// The answer to [`Gates::enter`].
 pub(crate) enum Entered {
     Seat(Seat),
-    Queued(oneshot::Receiver<Box<Turn>>),
+    Queued(Place),
     /// Taken, and the caller does not want to queue.
     Taken,
 }
@@ -70,7 +90,7 @@ pub(crate) enum Entered {
 impl Gates {
     /// By the last bytes of the name, which is where names of one family differ. Any choice is right;
     /// a good one lets more tasks through at once.
-    fn shard(&self, resource: &Resource) -> &Mutex<HashMap<Resource, VecDeque<Ticket>>> {
+    fn shard(&self, resource: &Resource) -> &Mutex<Table> {
         let tail = resource.name.as_bytes().iter().rev().take(4);
         let mix = tail.fold(0usize, |mix, byte| mix.wrapping_mul(31).wrapping_add(*byte as usize));
         &self.shards[mix % SHARDS]
@@ -83,14 +103,15 @@ impl Gates {
         offer: impl FnOnce() -> Option<Offer>,
     ) -> Entered {
         match lock(core.gates.shard(resource)).entry(resource.clone()) {
-            Entry::Occupied(mut queue) => {
+            Entry::Occupied(mut gate) => {
                 let Some(offer) = offer() else { return Entered::Taken };
-                let (turn, wait) = oneshot::channel();
-                queue.get_mut().push_back(Ticket { turn, offer });
-                return Entered::Queued(wait);
+                let (ticket, turn) = oneshot::channel();
+                gate.get_mut().queue.push_back(Ticket { turn: ticket, offer });
+                let (core, resource) = (Arc::clone(core), resource.clone());
+                return Entered::Queued(Place { core, resource, turn, served: false });
             }
             Entry::Vacant(gate) => {
-                gate.insert(VecDeque::new());
+                gate.insert(Gate::default());
             }
         }
         Entered::Seat(Seat {
@@ -103,50 +124,82 @@ impl Gates {
         })
     }
 
-    /// The next waiter that is still there; the gate is taken down if there is none and `close`.
-    fn next(&self, resource: &Resource, close: bool) -> Option<Ticket> {
+    /// The next waiter that is still there, and the subscription that was kept for it; the gate is
+    /// taken down if there is none and `close`.
+    fn next(&self, resource: &Resource, close: bool) -> Option<(Ticket, Option<Subscription>)> {
         let mut gates = lock(self.shard(resource));
-        let Entry::Occupied(mut queue) = gates.entry(resource.clone()) else { return None };
-        let ticket = loop {
-            match queue.get_mut().pop_front() {
+        let Entry::Occupied(mut gate) = gates.entry(resource.clone()) else { return None };
+        loop {
+            match gate.get_mut().queue.pop_front() {
                 Some(ticket) if ticket.turn.is_closed() => {}
-                other => break other,
+                Some(ticket) => return Some((ticket, gate.get_mut().subscription.take())),
+                None => break,
             }
-        };
-        if ticket.is_none() && close {
-            queue.remove();
         }
-        ticket
+        let closed = close.then(|| gate.remove());
+        drop(gates);
+        drop(closed);
+        None
     }
 
-    fn has_waiters(&self, resource: &Resource) -> bool {
-        lock(self.shard(resource)).get(resource).is_some_and(|queue| !queue.is_empty())
+    /// Resolves when nobody has a seat.
+    pub(crate) async fn emptied(&self) {
+        while self.shards.iter().any(|shard| !lock(shard).is_empty()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Everybody in the queue is told the same; the seat stays with whoever has it.
     pub(crate) fn fail(&self, resource: &Resource, fault: &Fault) {
-        let tickets = lock(self.shard(resource)).get_mut(resource).map(std::mem::take);
-        Self::tell(tickets.unwrap_or_default(), fault);
+        let gate = lock(self.shard(resource)).get_mut(resource).map(std::mem::take);
+        Self::tell(gate.unwrap_or_default(), fault);
     }
 
     pub(crate) fn fail_all(&self, fault: &Fault) {
         for shard in &self.shards {
-            let queues: Vec<_> = lock(shard).values_mut().map(std::mem::take).collect();
-            for queue in queues {
-                Self::tell(queue, fault);
+            let gates: Vec<_> = lock(shard).values_mut().map(std::mem::take).collect();
+            for gate in gates {
+                Self::tell(gate, fault);
             }
         }
     }
 
-    fn tell(tickets: VecDeque<Ticket>, fault: &Fault) {
-        for ticket in tickets {
+    fn tell(gate: Gate, fault: &Fault) {
+        for ticket in gate.queue {
             let _ = ticket.turn.send(Box::new(Turn::Failed(fault.clone())));
         }
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+/// A place in the queue. Whoever leaves it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct Place {
+    core: Arc<Core>,
+    resource: Resource,
+    turn: oneshot::Receiver<Box<Turn>>,
+    served: bool,
+}
+
+impl Place {
+    pub(crate) async fn wait(&mut self) -> Turn {
+        let turn = (&mut self.turn).await;
+        self.served = true;
+        // A seat never goes without sending a turn.
+        turn.map_or(Turn::Failed(Fault::Closed), |turn| *turn)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.served {
+            return;
+        }
+        self.turn.close();
+        let unused = {
+            let mut gates = lock(self.core.gates.shard(&self.resource));
+            gates.get_mut(&self.resource).and_then(Gate::prune)
+        };
+        drop(unused);
     }
 }
 
@@ -155,8 +208,7 @@ impl Gates {
 pub(crate) struct Seat {
     core: Arc<Core>,
     resource: Resource,
-    /// Travels with the seat while others wait behind it, so that a client subscribes once however
-    /// many wait.
+    /// Of whoever waits on this seat.
     pub(crate) subscription: Option<Subscription>,
     /// Others elsewhere wait: let them have a chance before trying again.
     pub(crate) pause: bool,
@@ -170,11 +222,26 @@ impl Seat {
         (self.passes, self.since, self.pause) = (0, now, false);
     }
 
-    /// The subscription is for those who wait; without any, a holder needs none.
-    pub(crate) fn unsubscribe_if_alone(&mut self) {
-        if self.subscription.is_some() && !self.core.gates.has_waiters(&self.resource) {
-            self.subscription = None;
-        }
+    /// The lock is held now: the subscription is left to those in the queue, or ends.
+    pub(crate) fn leave_subscription(&mut self) {
+        let Some(subscription) = self.subscription.take() else { return };
+        let mut gates = lock(self.core.gates.shard(&self.resource));
+        let unused = match gates.get_mut(&self.resource) {
+            Some(gate) => {
+                gate.subscription = Some(subscription);
+                gate.prune()
+            }
+            None => Some(subscription),
+        };
+        drop(gates);
+        drop(unused);
+    }
+
+    /// How many subscriptions this client has for the lock.
+    pub(crate) fn subscriptions(&self) -> u64 {
+        let gates = lock(self.core.gates.shard(&self.resource));
+        let kept = gates.get(&self.resource).is_some_and(|gate| gate.subscription.is_some());
+        u64::from(kept || self.subscription.is_some())
     }
 
     /// The waiter the lock may be handed to, if the client has not kept it for too long.
@@ -182,7 +249,8 @@ impl Seat {
         if self.passes >= MAX_PASSES || now.since(self.since) >= MAX_PASSING {
             return None;
         }
-        let ticket = self.core.gates.next(&self.resource, false)?;
+        let (ticket, subscription) = self.core.gates.next(&self.resource, false)?;
+        self.subscription = subscription.or(self.subscription.take());
         self.passes += 1;
         Some(ticket)
     }
@@ -198,11 +266,11 @@ impl Drop for Seat {
     fn drop(&mut self) {
         // The gates' lock is not held while a turn is sent: a turn that nobody takes is dropped,
         // and its seat comes back here.
-        if let Some(ticket) = self.core.gates.next(&self.resource, true) {
+        if let Some((ticket, kept)) = self.core.gates.next(&self.resource, true) {
             let heir = Seat {
                 core: Arc::clone(&self.core),
                 resource: self.resource.clone(),
-                subscription: self.subscription.take(),
+                subscription: kept.or(self.subscription.take()),
                 pause: self.pause,
                 passes: 0,
                 since: Tick::NEVER,

@@ -12,7 +12,7 @@
 //! Loss is terminal. A renewal that succeeds after it revives nothing: it is undone.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Mutex as AsyncMutex, Notify};
@@ -93,6 +93,8 @@ pub(super) struct State {
     failures: u32,
     /// Where the watchdog keeps it.
     slot: Option<usize>,
+    /// When it was asked for.
+    begun: Tick,
 }
 
 /// What the watchdog has to do about a lease.
@@ -124,7 +126,7 @@ impl Lease {
         if now >= deadline {
             return Err(seat);
         }
-        seat.unsubscribe_if_alone();
+        seat.leave_subscription();
         let lease = Arc::new(Self {
             core: Arc::clone(core),
             resource: claim.resource.clone(),
@@ -145,6 +147,7 @@ impl Lease {
                 asking: false,
                 failures: 0,
                 slot: None,
+                begun: sent,
             }),
         });
         claim.disarm();
@@ -206,10 +209,10 @@ impl Lease {
         if state.status != Status::Held {
             return false;
         }
-        tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
-        state.status = Status::Lost(reason);
+        state.status = Status::Lost(reason.clone());
         let left = state.leave(&self.core);
         drop(state);
+        tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
         self.after_end(left);
         true
     }
@@ -240,8 +243,14 @@ impl Lease {
 
     /// Releases all of it in the background.
     fn undo(&self) {
-        let ends = self.core.clock.now() + self.longest();
-        let release = self.release_of(0);
+        let now = self.core.clock.now();
+        let ends = now + self.longest();
+        let left = lock(&self.state).floor.map(|floor| floor.since(now).as_millis() as u64);
+        let release = match left {
+            // One of its guards left the lock standing, which is not to be undone.
+            Some(ttl) if ttl > 0 => Release { ttl: Some(ttl), leave: true, ..self.release_of(1) },
+            _ => self.release_of(0),
+        };
         let core = Arc::clone(&self.core);
         self.core.reaper.adopt(Box::pin(claim::undo(core, release, ends, true)));
     }
@@ -293,15 +302,9 @@ impl Lease {
     }
 
     fn add_hold(&self, spec: TermSpec, sent: Tick) -> Result<HoldId> {
-        let mut state = lock(&self.state);
-        if let Status::Lost(reason) = &state.status {
-            let error = self.lost_error(reason.clone(), Phase::Reenter);
-            drop(state);
-            // It was lost by the clock while the store was asked, and the store has just made it
-            // live longer: nobody would ever give that back.
-            self.undo();
-            return Err(error);
-        }
+        // If it was lost by the clock while the store was asked, the store has just made it live
+        // longer, and nobody would ever give that back.
+        let mut state = self.still_held(Phase::Reenter)?;
         let id = state.next_hold;
         state.next_hold = state.next_hold.wrapping_add(1);
         state.holds.push((id, spec.sent_at(sent)));
@@ -326,8 +329,7 @@ impl Lease {
             Ok(Renewed::Taken) => drop(self.lose(LostReason::Taken)),
             Err(fault) => return Err(self.core.error(fault, &self.resource, Phase::Extend)),
         }
-        self.ensure_held(Phase::Extend)?;
-        let mut state = lock(&self.state);
+        let mut state = self.still_held(Phase::Extend)?;
         let spec = TermSpec { ttl, renewed: false };
         if let Some(entry) = state.holds.iter_mut().find(|(id, _)| *id == hold) {
             entry.1 = spec.sent_at(sent);
@@ -336,6 +338,25 @@ impl Lease {
         state.ask_after(&self.core, sent);
         state.reschedule(&self.core);
         Ok(())
+    }
+
+    /// The state, after the store has just lengthened the lease; if it is lost all the same, by the
+    /// clock or otherwise, that is undone. Loss is terminal: no answer revives a guard.
+    fn still_held(&self, phase: Phase) -> Result<MutexGuard<'_, State>> {
+        let now = self.core.clock.now();
+        let state = lock(&self.state);
+        let reason = match &state.status {
+            Status::Held if now < state.deadline => return Ok(state),
+            Status::Held => state.why_late(),
+            Status::Lost(reason) => reason.clone(),
+            Status::Released => LostReason::Released,
+        };
+        drop(state);
+        self.lose(reason.clone());
+        if reason != LostReason::Released {
+            self.undo();
+        }
+        Err(self.lost_error(reason, phase))
     }
 
     fn ensure_held(&self, phase: Phase) -> Result<()> {
@@ -358,7 +379,7 @@ impl Lease {
         if state.status != Status::Held {
             return Todo::Nothing;
         }
-        if now + SIGNAL_AHEAD >= state.deadline {
+        if now + state.ahead() >= state.deadline {
             let reason = state.why_late();
             drop(state);
             self.lose(reason);
@@ -377,59 +398,74 @@ impl Lease {
         Todo::Ask(renew, state.due())
     }
 
+    /// Whether the watchdog still has to ask about it.
+    pub(crate) fn is_asked_about(&self) -> bool {
+        lock(&self.state).status == Status::Held
+    }
+
     /// Takes the store's answer to what [`look`](Lease::look) asked at `sent`.
     pub(crate) fn answered(&self, ttl: Option<u64>, answer: Result<Renewed, Fault>, sent: Tick) {
+        let now = self.core.clock.now();
         let mut state = lock(&self.state);
         state.asking = false;
+        let revived = ttl.is_some() && matches!(answer, Ok(Renewed::Held(_)));
         let lost = match (&state.status, answer) {
             (Status::Released, _) => return,
-            // Revived at the store by a renewal that came too late: nobody would release it.
-            (Status::Lost(_), Ok(Renewed::Held(_))) if ttl.is_some() => {
+            (Status::Lost(_), _) => {
                 drop(state);
-                return self.undo();
+                // Revived at the store by a renewal that came too late: nobody would release it.
+                if revived {
+                    self.undo();
+                }
+                return;
             }
-            (Status::Lost(_), _) => return,
+            // The process was stopped past the deadline, and the answer was waiting for it.
+            (Status::Held, _) if now >= state.deadline => Some(state.why_late()),
             (Status::Held, Ok(Renewed::Held(found))) => {
                 state.failures = 0;
                 state.ask_after(&self.core, sent);
-                self.confirmed(&mut state, ttl, found, sent);
+                self.confirmed(&mut state, ttl, found, (sent, now));
                 None
             }
             (Status::Held, Ok(Renewed::Gone)) => Some(LostReason::Deleted),
             (Status::Held, Ok(Renewed::Taken) | Err(Fault::WrongKind { .. })) => {
                 Some(LostReason::Taken)
             }
-            (Status::Held, Err(fault)) => {
+            (Status::Held, Err(_)) => {
                 let pause = self.core.backoff(state.failures).min(state.period(&self.core) / 4);
-                state.ask_at = self.core.clock.now() + pause;
+                state.ask_at = now + pause;
                 state.failures += 1;
-                tracing::debug!(lock = %self.resource.name, ?fault, "renewal failed");
                 None
             }
         };
-        match lost {
-            Some(reason) => {
-                drop(state);
-                self.lose(reason);
-            }
-            None => state.reschedule(&self.core),
+        let Some(reason) = lost else { return state.reschedule(&self.core) };
+        drop(state);
+        self.lose(reason);
+        if revived {
+            self.undo();
         }
     }
 
-    fn confirmed(&self, state: &mut State, ttl: Option<u64>, found: Ttl, sent: Tick) {
-        // What the store had left when it looked, at some time after `sent`: less than what was
-        // due then means that its clock has jumped.
+    fn confirmed(
+        &self,
+        state: &mut State,
+        ttl: Option<u64>,
+        found: Ttl,
+        (sent, now): (Tick, Tick),
+    ) {
+        // What the store had left when it looked, at some time between the two: if even the later
+        // one is before what was due, its clock has jumped.
         if let Ttl::Millis(found) = found {
-            let end = sent + Duration::from_millis(found);
-            if end < state.deadline {
+            let left = Duration::from_millis(found);
+            if now + left < state.deadline {
                 tracing::warn!(lock = %self.resource.name, found_ms = found,
                     "the store's clock runs ahead: less of the lease was left than was due");
-                if ttl.is_none() {
-                    state.deadline = end.minus(self.core.drift(found));
-                }
+                state.deadline = (sent + left).minus(self.core.drift(found));
             }
         }
-        if let Some(ttl) = ttl {
+        // Only by what is still to be renewed: a hold that was given back meanwhile has had the time
+        // to live shortened after this renewal.
+        if let Some(ttl) = ttl.min(state.renewed_ttl()) {
             tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
             state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
         }
@@ -471,9 +507,15 @@ impl State {
         self.ask_at = sent + self.period(core);
     }
 
+    /// How long before the deadline the loss is signalled.
+    fn ahead(&self) -> Duration {
+        let shortest = self.deadline.since(self.begun) / 8;
+        SIGNAL_AHEAD.min(shortest)
+    }
+
     /// When the watchdog must look at it next.
     fn due(&self) -> Tick {
-        let deadline = self.deadline.minus(SIGNAL_AHEAD);
+        let deadline = self.deadline.minus(self.ahead());
         if self.asking { deadline } else { deadline.min(self.ask_at) }
     }
 

@@ -45,17 +45,15 @@ pub(crate) struct Core {
     pub(crate) options: ClientOptions,
     pub(crate) clock: Clock,
     pub(crate) info: ClientInfo,
-    /// The store is reached over connections, which a forked child must not touch.
-    remote: bool,
     gates: Gates,
     owners: Owners,
     registry: Arc<Registry>,
     reaper: Reaper,
     closed: AtomicBool,
     closing: Notify,
-    /// Since when the store has not answered (0: it answers): so that a waiter that inherits an
-    /// outage does not start counting anew.
+    /// Since when the store has not answered (0: it answers), and when that was last noticed.
     silent_since: AtomicU64,
+    last_failure: AtomicU64,
     polling_warned: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
 }
@@ -65,9 +63,7 @@ impl Core {
     pub(crate) fn start(backend: Arc<dyn Backend>, options: ClientOptions) -> Arc<Self> {
         let clock = options.clock.clone().unwrap_or_else(Clock::system);
         let registry = Arc::new(Registry::new());
-        let remote = backend.capabilities().remote;
         let core = Arc::new(Self {
-            remote,
             id: Uuid::new_v4(),
             backend,
             clock,
@@ -79,6 +75,7 @@ impl Core {
             closed: AtomicBool::new(false),
             closing: Notify::new(),
             silent_since: AtomicU64::new(0),
+            last_failure: AtomicU64::new(0),
             polling_warned: AtomicBool::new(false),
             last_warned: Mutex::new(None),
             options,
@@ -87,14 +84,18 @@ impl Core {
         core
     }
 
-    /// Fails when the client is closed, and closes it when this process is a fork of the one that
-    /// made it: its sockets belong to the parent.
     pub(crate) fn ensure_open(&self, resource: &Resource) -> Result<()> {
-        if self.remote && self.info.pid != std::process::id() {
-            self.close();
-        }
         if self.is_closed() {
             return Err(Error::Closed { lock: Some(resource.name.clone()) });
+        }
+        Ok(())
+    }
+
+    /// Fails for an owner of another client: its name would mean nothing here.
+    pub(crate) fn ensure_own(&self, owner: &Owner, resource: &Resource) -> Result<()> {
+        if owner.client != self.id {
+            let detail = "the owner was made by another client";
+            return Err(Error::invalid(Some(&resource.name), detail));
         }
         Ok(())
     }
@@ -122,6 +123,8 @@ impl Core {
             lease.close();
         }
         let patience = self.options.response_timeout;
+        // What is still being asked for may yet be granted, and is then given back.
+        let _ = tokio::time::timeout(patience, self.gates.emptied()).await;
         let _ = tokio::time::timeout(patience, self.reaper.drained()).await;
         self.registry.stop();
         let withdraw = crate::backend::Change::Withdraw { client: self.id };
@@ -131,16 +134,24 @@ impl Core {
 
     /// Notes whether the store answers what was sent at `sent`.
     fn note<T>(&self, sent: Tick, answer: &std::result::Result<T, Fault>) {
+        let relaxed = Ordering::Relaxed;
         match answer {
             Err(fault) if fault.may_pass() => {
-                let (sent, relaxed) = (sent.as_nanos().max(1), Ordering::Relaxed);
-                let _ = self.silent_since.compare_exchange(0, sent, relaxed, relaxed);
+                let last = self.last_failure.swap(self.clock.now().as_nanos(), relaxed);
+                // A failure long ago, with nobody asking since, is not the same silence.
+                let anew = sent.since(Tick::from_nanos(last)) > self.options.unreachable_after;
+                if anew || self.silent_since.load(relaxed) == 0 {
+                    self.silent_since.store(sent.as_nanos().max(1), relaxed);
+                }
             }
-            _ if self.silent_since.load(Ordering::Relaxed) != 0 => {
-                self.silent_since.store(0, Ordering::Relaxed);
-            }
+            _ if self.silent_since.load(relaxed) != 0 => self.answered(),
             _ => {}
         }
+    }
+
+    /// The store is there.
+    fn answered(&self) {
+        self.silent_since.store(0, Ordering::Relaxed);
     }
 
     fn silent_for(&self) -> Duration {
@@ -150,11 +161,17 @@ impl Core {
         }
     }
 
-    /// Until when a waiter bears with a store that does not answer; never, while it does.
-    fn patience(&self) -> Tick {
-        match self.silent_since.load(Ordering::Relaxed) {
-            0 => Tick::NEVER,
-            since => Tick::from_nanos(since) + self.options.unreachable_after,
+    /// Tells everybody in a queue that there is no hope, once the store has been silent for as long
+    /// as a waiter bears it. Whoever has the seat finds out for itself.
+    fn despair(&self, resource: Option<&Resource>) {
+        if self.silent_for() < self.options.unreachable_after {
+            return;
+        }
+        let detail = "the store does not answer".to_owned();
+        let fault = Fault::Unreachable { maybe_ran: false, detail };
+        match resource {
+            Some(resource) => self.gates.fail(resource, &fault),
+            None => self.gates.fail_all(&fault),
         }
     }
 
@@ -169,8 +186,8 @@ impl Core {
     /// even the shortest lease can be held.
     pub(crate) fn drift(&self, ttl: u64) -> Duration {
         let lease = Duration::from_millis(ttl);
-        let drift = lease.mul_f64(self.options.drift_ratio) + self.options.drift_fixed;
-        drift.min(lease / 2)
+        let drift = lease.mul_f64(self.options.drift_ratio);
+        drift.saturating_add(self.options.drift_fixed).min(lease / 2)
     }
 
     pub(crate) fn error(&self, fault: Fault, resource: &Resource, phase: Phase) -> Error {

@@ -41,6 +41,8 @@ pub(crate) fn release(
     let core = Arc::clone(&lease.core);
     let name = lease.resource.name.clone();
     let watched = Arc::clone(&lease);
+    // With other guards about, this one may have to wait for their requests.
+    let alone = lease.hold_count() == 1;
     let work = core.unbroken(give_back(lease, hold, leave)).in_any_case();
     // The store answers or fails within its response timeout; only then is there something to be
     // impatient about, and a timer worth setting.
@@ -50,7 +52,7 @@ pub(crate) fn release(
         if let Poll::Ready(done) = Pin::new(&mut work).poll(cx) {
             return Poll::Ready(done);
         }
-        if !watched.in_trouble.load(Ordering::Relaxed) {
+        if alone && !watched.in_trouble.load(Ordering::Relaxed) {
             return Poll::Pending;
         }
         let patience = patience
@@ -142,9 +144,11 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
         state.reschedule(core);
     }
     let answer = confirm(lease, Release { ttl, ..lease.release_of(keep) }, sent).await;
-    match answer {
-        Ok((Released::Absent { .. }, false)) => {
+    match &answer {
+        // Whatever became of earlier tries, none of them took the last hold off: it is lost.
+        Ok((Released::Absent { holder }, _)) => {
             lease.lose(LostReason::Deleted);
+            return Err(not_held(lease, holder.clone()));
         }
         Ok(_) if ttl.is_some() => {
             let mut state = lock(&lease.state);
@@ -161,7 +165,11 @@ async fn stay(lease: &Arc<Lease>, seat: Option<Seat>, ttl: u64) -> Result<()> {
     let request = Release { ttl: Some(ttl), leave: true, ..lease.release_of(1) };
     let answer = confirm(lease, request, lease.core.clock.now()).await;
     drop(seat);
-    verdict(lease, answer)
+    match answer {
+        // No earlier try can have taken it off.
+        Ok((Released::Absent { holder }, _)) => Err(not_held(lease, holder)),
+        answer => verdict(lease, answer),
+    }
 }
 
 async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
@@ -183,8 +191,8 @@ async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
 /// Whether someone of another client waits for the lock, as far as can be known: those of the
 /// Redlock family do not subscribe.
 fn others_wait(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> bool {
-    let own = u64::from(seat.subscription.is_some());
-    lease.resource.kind == Kind::Mutex || listeners.is_none_or(|count| count > own)
+    let others = |count| count > seat.subscriptions();
+    lease.resource.kind == Kind::Mutex || listeners.is_none_or(others)
 }
 
 /// Passes the lock to a waiter of this client in one step. If that one has gone when the answer
@@ -204,12 +212,8 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
                 return outcome.unwrap_or(not_held);
             }
             Err(fault) => {
-                if fault.may_pass() {
-                    // The whole lease went by without an answer: those who wait know enough.
-                    core.gates.fail(&lease.resource, &fault);
-                }
-                seat.give(successor);
-                return outcome.unwrap_or_else(|| verdict(lease, Err(fault)));
+                let released = abandon(lease, seat, successor, from, (fault, sent, doubtful)).await;
+                return outcome.unwrap_or(released);
             }
         }
         outcome = Some(Ok(()));
@@ -231,14 +235,46 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
     }
 }
 
-/// Sends a hand-over until it is answered or the lease has ended.
+/// Gives up a hand-over: the waiters learn why, or try for themselves, and both holds that may be
+/// stored are released.
+async fn abandon(
+    lease: &Arc<Lease>,
+    seat: Seat,
+    successor: Ticket,
+    from: OwnerId,
+    (fault, sent, doubtful): (Fault, Tick, bool),
+) -> Result<()> {
+    let core = &lease.core;
+    if doubtful || fault.maybe_ran() {
+        let ends = sent + Duration::from_millis(successor.offer.ttl);
+        drop(Claim::doubtful(core, &lease.resource, successor.offer.owner, ends));
+    }
+    if fault.may_pass() {
+        core.gates.fail(&lease.resource, &fault);
+        let _ = successor.turn.send(Box::new(Turn::Failed(fault)));
+        drop(seat);
+    } else {
+        seat.give(successor);
+    }
+    let request = Release { owner: from, ..lease.release_of(0) };
+    let answer = confirm(lease, request, core.clock.now()).await;
+    match answer {
+        // It was handed over after all, to the one that is being undone.
+        Ok((Released::Absent { .. }, _)) if doubtful => Ok(()),
+        answer => verdict(lease, answer),
+    }
+}
+
+/// Sends a hand-over until it is answered, or the waiters have been kept from an answer for as long
+/// as they bear it.
 async fn pass(
     lease: &Lease,
     from: OwnerId,
     successor: &Ticket,
 ) -> (Result<Attempt, Fault>, Tick, bool) {
     let core = &lease.core;
-    let ends = core.clock.now() + lease.longest();
+    let started = core.clock.now();
+    let ends = started + lease.longest().min(core.options.unreachable_after);
     let (mut failures, mut doubtful) = (0, false);
     loop {
         let sent = core.clock.now();
@@ -286,6 +322,7 @@ async fn insist(
         if core.clock.now() >= ends {
             return Err(fault);
         }
+        core.despair(Some(&lease.resource));
         pause(core, &mut failures).await;
         match ask(core, request.clone(), core.clock.now()).await {
             Err(again) if again.may_pass() => fault = again,

@@ -201,6 +201,7 @@ impl Watchdog {
         let mut due = Vec::new();
         let next = self.registry.due(now, &mut due);
         let next = next.map(|next| next.min(self.renew(&core, now, due)));
+        core.despair(None);
         self.show_presence(&core, now, next.is_some() || self.woken);
         let until = match (next, &self.presence) {
             (Some(next), _) => next.min(now + TICK),
@@ -238,6 +239,9 @@ impl Watchdog {
         };
         if let Some((_, seen)) = &mut self.reconnects {
             *seen = seen_now;
+        }
+        if let Some(core) = self.core.upgrade() {
+            core.answered();
         }
         for lease in self.registry.all() {
             lease.hurry();
@@ -290,6 +294,11 @@ impl Watchdog {
 
 async fn ask(core: Arc<Core>, slots: Arc<Semaphore>, batch: Vec<(Arc<Lease>, Renew)>) {
     let _slot = slots.acquire().await;
+    // Some may have been given back while this waited: what is left of them is not to be lengthened.
+    let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_asked_about()).collect();
+    if batch.is_empty() {
+        return;
+    }
     let sent = core.clock.now();
     let requests: Vec<_> = batch.iter().map(|(_, renew)| renew.clone()).collect();
     let answers = core.backend.renew(requests).await;

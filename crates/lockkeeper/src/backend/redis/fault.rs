@@ -35,7 +35,8 @@ pub(super) fn check(value: Value) -> Result<Value, Fault> {
 /// middle of its text.
 pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
-    let says = |word: &str| code == word || detail.contains(word);
+    let in_script = code == "ERR" && detail.contains("script");
+    let says = |word: &str| code == word || in_script && detail.contains(word);
     const NOT_NOW: [&str; 9] = [
         "LOADING",
         "READONLY",
@@ -60,7 +61,7 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     {
         return Fault::Denied { detail: text };
     }
-    if NOT_NOW.contains(&code) || NOT_NOW.iter().any(|word| detail.contains(&format!("{word} "))) {
+    if NOT_NOW.iter().any(|word| says(word)) {
         return Fault::Refused { detail: text };
     }
     Fault::Server { detail: text }

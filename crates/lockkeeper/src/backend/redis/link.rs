@@ -46,6 +46,7 @@ pub(super) struct Link {
 
 struct Shared {
     client: Client,
+    pid: u32,
     options: ClientOptions,
     hub: Hub,
     queue: mpsc::UnboundedSender<Call>,
@@ -71,6 +72,8 @@ struct State {
     generation: u64,
     /// Connections that were given up and may still have something to run.
     condemned: Vec<Identity>,
+    /// The last connection that ended: it may do so before it is put into service.
+    ended: u64,
     /// Why connecting failed in a way that waiting does not cure.
     refused: Option<Fault>,
     closed: bool,
@@ -109,6 +112,7 @@ impl Link {
         let (queue, inbox) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             client,
+            pid: std::process::id(),
             options: options.clone(),
             hub,
             queue,
@@ -136,6 +140,10 @@ impl Link {
         self.shared.fences.load(Ordering::Relaxed)
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.shared.lock().closed
+    }
+
     pub(super) fn close(&self) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -151,6 +159,10 @@ impl Shared {
     }
 
     async fn call(&self, command: Command) -> Answer {
+        // A fork of the process that connected must not touch its sockets.
+        if self.pid != std::process::id() {
+            return Err(Fault::Closed);
+        }
         let script = command.script();
         let direct = self.queued.load(Ordering::Acquire) == 0
             && self.under_way.load(Ordering::Relaxed) < DIRECT;
@@ -238,6 +250,7 @@ impl Shared {
                 && let Some(shared) = shared.upgrade()
             {
                 let detail = "the connection was closed".to_owned();
+                shared.lock().ended = generation;
                 shared.give_up(generation, &Fault::Unreachable { maybe_ran: true, detail });
             }
             Ok(())
@@ -262,6 +275,11 @@ impl Shared {
         let mut state = self.lock();
         if state.closed {
             return Err(Fault::Closed);
+        }
+        if state.ended == generation {
+            state.condemned.extend(identity);
+            let detail = "the connection was closed at once".to_owned();
+            return Err(Fault::Unreachable { maybe_ran: false, detail });
         }
         state.condemned.retain(|identity| !condemned.contains(identity));
         state.refused = None;
@@ -296,7 +314,10 @@ impl Shared {
             _ => None,
         };
         let killed = replies.skip(1).all(|reply| matches!(reply, Value::Int(_) | Value::Okay));
-        self.fences.store(identity.is_some() && killed, Ordering::Relaxed);
+        if identity.is_none() || !killed {
+            // For good: what was lost on an unknown connection may still come.
+            self.fences.store(false, Ordering::Relaxed);
+        }
         Ok(identity)
     }
 }
@@ -335,6 +356,7 @@ fn is_unknown_script(value: &Value) -> bool {
 /// Reconnects, with growing jittered pauses, whenever there is no connection.
 async fn keep_connected(link: Arc<Shared>) {
     let mut failures = 0;
+    let mut since = Instant::now();
     loop {
         let changed = link.changed.notified();
         tokio::pin!(changed);
@@ -350,17 +372,20 @@ async fn keep_connected(link: Arc<Shared>) {
             changed.await;
             continue;
         }
+        // Always a pause, so that a fleet does not come back all at once, and a longer one after a
+        // connection that did not live long: a server that takes and drops them is down, too.
+        failures = if since.elapsed() > link.options.max_backoff { 0 } else { failures + 1 };
+        tokio::time::sleep(pause(&link.options, failures)).await;
         match link.connect().await {
             Ok(()) => {
-                failures = 0;
+                since = Instant::now();
                 tracing::info!("connected to the store again");
                 link.hub.wake(&Topic::Reconnected, b"");
             }
             Err(fault) => {
                 tracing::debug!(?fault, "could not connect");
                 link.refuse(fault);
-                tokio::time::sleep(pause(&link.options, failures)).await;
-                failures += 1;
+                since = Instant::now();
             }
         }
     }
@@ -383,14 +408,18 @@ async fn send_waves(link: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Call>)
         {
             wave.push(call);
         }
-        let due = Instant::now() + link.options.response_timeout;
-        for call in &mut wave {
-            call.due.get_or_insert(due);
-        }
-        let live = link.connected(&mut wave).await;
+        link.stamp(&mut wave);
+        let live = link.connected(&mut wave, &mut inbox).await;
         link.queued.fetch_sub(wave.len(), Ordering::AcqRel);
         match live {
-            Ok(live) => hand_over(&link, live, std::mem::take(&mut wave)),
+            Ok(live) => {
+                // More than a wave only after an outage.
+                while wave.len() > WAVE {
+                    let rest = wave.split_off(WAVE);
+                    hand_over(&link, live.clone(), std::mem::replace(&mut wave, rest));
+                }
+                hand_over(&link, live, std::mem::take(&mut wave));
+            }
             Err(fault) => fail(wave.drain(..), &fault),
         }
         wave.reserve(WAVE);
@@ -413,14 +442,16 @@ impl Shared {
 
     /// Those who wait for a connection need not wait for one that will not come by waiting.
     fn refuse(&self, fault: Fault) {
-        if !fault.may_pass() {
-            self.lock().refused = Some(fault);
-            self.changed.notify_waiters();
-        }
+        self.lock().refused = Some(fault).filter(|fault| !fault.may_pass());
+        self.changed.notify_waiters();
     }
 
     /// The connection, as soon as there is one; meanwhile calls fail as their deadlines pass.
-    async fn connected(&self, wave: &mut Vec<Call>) -> Result<Live, Fault> {
+    async fn connected(
+        &self,
+        wave: &mut Vec<Call>,
+        inbox: &mut mpsc::UnboundedReceiver<Call>,
+    ) -> Result<Live, Fault> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -441,9 +472,20 @@ impl Shared {
                 // Nobody waits any more.
                 return Err(Fault::Closed);
             };
-            if timeout_at(first, changed).await.is_err() {
-                self.expire(wave);
+            // Whatever comes meanwhile counts its time from now on, too.
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep_until(first) => self.expire(wave),
+                _ = inbox.recv_many(wave, WAVE) => self.stamp(wave),
             }
+        }
+    }
+
+    /// Sets the deadline of calls that have none yet.
+    fn stamp(&self, wave: &mut [Call]) {
+        let due = Instant::now() + self.options.response_timeout;
+        for call in wave {
+            call.due.get_or_insert(due);
         }
     }
 
@@ -484,7 +526,15 @@ async fn wait_for_replies(link: Arc<Shared>, mut live: Live, wave: Vec<Call>) {
     let mut replies = replies.map(Vec::into_iter);
     for (cmd, (script, reply, due)) in pipeline.cmd_iter().zip(calls) {
         let answer = match &mut replies {
-            Ok(values) => values.next().unwrap_or(Value::Nil),
+            Ok(values) => match values.next() {
+                Some(value) => value,
+                None => {
+                    // Nil would mean something.
+                    let detail = "fewer answers than requests".to_owned();
+                    let _ = reply.send(Err(Fault::Unreachable { maybe_ran: true, detail }));
+                    continue;
+                }
+            },
             Err(fault) => {
                 let _ = reply.send(Err(fault.clone()));
                 continue;

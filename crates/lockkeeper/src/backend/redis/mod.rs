@@ -136,7 +136,11 @@ impl Inner {
             };
             let call = script.call(1).arg(name(&request.resource));
             let call = call.owner(&from).owner(&request.owner).arg(request.ttl);
-            return self.link.call(call).await.and_then(attempt);
+            return match self.link.call(call).await {
+                // Something else has taken the key: there is nothing to hand over.
+                Err(Fault::WrongKind { .. }) => Ok(Attempt::Gone),
+                answer => answer.and_then(attempt),
+            };
         }
         match request.resource.kind {
             Kind::Lock => {
@@ -209,8 +213,27 @@ impl Inner {
         })
     }
 
-    /// Holds of one kind in one script. A fault of the whole is the fault of each.
+    /// Holds of one kind in one script. Where the whole is refused because of one (a key that is no
+    /// longer permitted, say), each is asked about alone: the others must not be lost with it.
     async fn renew(
+        &self,
+        script: &'static Script,
+        batch: &[&Renew],
+    ) -> Vec<Result<Renewed, Fault>> {
+        let answers = self.renew_together(script, batch).await;
+        let refused = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(|f| !f.may_pass());
+        if batch.len() == 1 || !answers.iter().all(refused) {
+            return answers;
+        }
+        let mut answers = Vec::with_capacity(batch.len());
+        for renew in batch {
+            answers.extend(self.renew_together(script, &[*renew]).await);
+        }
+        answers
+    }
+
+    /// A fault of the whole is the fault of each.
+    async fn renew_together(
         &self,
         script: &'static Script,
         batch: &[&Renew],
@@ -372,7 +395,7 @@ fn unexpected(value: &Value) -> Fault {
 
 impl Backend for Redis {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::remote(self.inner.link.fences())
+        Capabilities::new(self.inner.link.fences())
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
@@ -428,6 +451,9 @@ impl Backend for Redis {
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+        if self.inner.link.is_closed() {
+            return Box::pin(std::future::ready(Err(Fault::Closed)));
+        }
         let subscription = self.inner.hub.join(topic.clone());
         if topic == Topic::Reconnected {
             // Not of the server's making, so there is nothing to wait for.

@@ -18,8 +18,8 @@ if left == -2 then
   return nil
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
-  -- First, so that the next write is not refused for want of memory.
-  if left < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+  -- First, and in any case, so that the next write is not refused for want of memory.
+  redis.call('PEXPIRE', KEYS[1], math.max(left, tonumber(ARGV[2])))
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
   return nil
 end

@@ -22,7 +22,8 @@ else
   if held then
     local fewer = tonumber(held) > tonumber(ARGV[2])
     -- First, because after a write that needs no memory the next is not refused for want of it.
-    if ARGV[5] ~= '' and (fewer or ARGV[6] == '1') then redis.call('PEXPIRE', KEYS[1], ARGV[5]) end
+    local ttl = ARGV[5] ~= '' and tonumber(ARGV[5]) or redis.call('PTTL', KEYS[1])
+    if ttl > 0 and (fewer or ARGV[6] == '1') then redis.call('PEXPIRE', KEYS[1], ttl) end
     if fewer then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
     return redis.status_reply('KEPT')
   end

@@ -16,7 +16,8 @@ for i = 1, #KEYS do
     answers[i] = -3
   else
     local left = redis.call('PTTL', key)
-    if left < ttl then redis.call('PEXPIRE', key, ttl) end
+    -- A look must not touch a key without an end: PEXPIRE 0 would delete it.
+    if ttl > 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
     answers[i] = left
   end
 end
