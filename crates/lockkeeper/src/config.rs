@@ -200,7 +200,7 @@ impl ClientOptions {
         if self.max_backoff < self.min_backoff || self.max_backoff > MAX_LEASE {
             return refuse("the longest retry back-off must not be below the shortest");
         }
-        if !(0.0..0.5).contains(&self.drift_ratio) || self.drift_fixed > MAX_LEASE {
+        if !(0.0..0.5).contains(&self.drift_ratio) {
             return refuse("the drift must be at least 0 and under half of the lease");
         }
         let name = self.client_name.as_deref().unwrap_or_default();
