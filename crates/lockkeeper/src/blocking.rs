@@ -18,7 +18,8 @@
 //! ```
 //!
 //! # Panics
-//! Everything here that waits panics when called from within an async task: use the async API there.
+//! Everything that waits on a client panics when called from within an async task: use the async API
+//! there. Making a client does not panic, but blocks the task.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};

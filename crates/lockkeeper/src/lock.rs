@@ -336,7 +336,9 @@ macro_rules! lock_methods {
             }
 
             /// Takes the lock away from whoever holds it; true if anybody did. A holder that is a
-            /// lockkeeper client is told at once.
+            /// lockkeeper client is told at once, if it listens; at its next check otherwise.
+            ///
+            /// It is sent once: if its answer is lost, whether it took effect is not known.
             ///
             /// # Errors
             /// [`WrongKind`](Error::WrongKind) if the name is in use for something else, which is
@@ -402,7 +404,7 @@ impl Lock {
     /// How often `owner` holds it, as the store says.
     ///
     /// # Errors
-    /// As [`is_locked`](Lock::is_locked).
+    /// As [`is_locked`](Lock::is_locked); [`Invalid`](Error::Invalid) for an owner of another client.
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64> {
         self.handle.hold_count(owner).await
     }

@@ -191,7 +191,7 @@ async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
 /// Whether someone of another client waits for the lock, as far as can be known: those of the
 /// Redlock family do not subscribe.
 fn others_wait(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> bool {
-    let others = |count| count > seat.subscriptions();
+    let others = |count| count > 0 && count > seat.subscriptions();
     lease.resource.kind == Kind::Mutex || listeners.is_none_or(others)
 }
 
