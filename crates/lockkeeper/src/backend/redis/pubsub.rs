@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::link::pause;
 use super::{fault, keys};
@@ -76,11 +76,15 @@ impl PubSub {
             }
             match self.connect().await {
                 Ok((connection, broken)) => {
-                    failures = 0;
+                    let since = Instant::now();
                     if self.listen(connection, broken).await.is_err() {
                         tracing::debug!("subscription connection broken");
                     }
                     self.hub.broken();
+                    // One that did not live long is as good as none.
+                    if since.elapsed() > self.options.max_backoff {
+                        failures = 0;
+                    }
                 }
                 Err(fault) if !fault.may_pass() => self.refuse(&fault),
                 Err(_) => {}
