@@ -4,9 +4,11 @@
 //! - [`matrix`]: every operation, dropped at every point where it can be, while the store answers,
 //!   fails, forgets to answer, dawdles or says nothing at all. Memory store, paused clock.
 //! - [`drops`]: guards and waiters that go down with their task or their runtime.
+//! - [`late_answers`]: answers that come after everything has changed, or never.
 //! - [`redis`]: thousands of acquires on a real server, dropped at random moments.
 
 mod drops;
+mod late_answers;
 mod matrix;
 mod redis;
 mod scenes;

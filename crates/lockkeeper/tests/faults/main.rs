@@ -16,7 +16,10 @@ mod support;
 
 mod clock;
 mod connection;
+mod leftovers;
+mod meddling;
 mod orphans;
+mod outage;
 mod pause;
 mod permissions;
 mod process;

@@ -24,6 +24,7 @@ mod release;
 mod run;
 mod runtimes;
 mod store;
+mod strangers;
 mod urls;
 mod waiting;
 

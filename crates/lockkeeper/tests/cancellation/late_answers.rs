@@ -1,0 +1,334 @@
+//! Answers that come late, or never: what is believed meanwhile, and what is left in the store.
+//!
+//! Memory store, paused clock: the gates say exactly when an answer comes.
+
+use std::future::{Future, IntoFuture};
+use std::iter::repeat_n;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use lockkeeper::backend::{Backend, Release, Released, Resource};
+use lockkeeper::{Client, ClientOptions, Clock, Error, Hold, Kind, LostReason};
+use testkit::{Flaky, Gate, Verb};
+use tokio::time::{sleep, timeout};
+
+use crate::scenes::{Either, Sort, Stage};
+
+const SORTS: [Sort; 2] = [Sort::Lock, Sort::Mutex];
+
+/// More requests than are sent within any of these tests.
+const EVER: usize = 100_000;
+
+/// Time for the reaper and for one re-check: much less than the leases here.
+const SETTLE: Duration = Duration::from_secs(6);
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Lets time pass until so many calls of this kind have begun.
+async fn begun(flaky: &Flaky, verb: Verb, calls: u64) {
+    let all = async {
+        while flaky.calls(verb) < calls {
+            sleep(ms(1)).await;
+        }
+    };
+    timeout(HOUR, all).await.unwrap_or_else(|_| panic!("never {calls} calls of {verb:?}"));
+}
+
+/// Lets time pass until nothing is under way.
+async fn answered(flaky: &Flaky) {
+    let all = async {
+        while flaky.outstanding() > 0 {
+            sleep(ms(1)).await;
+        }
+    };
+    timeout(SETTLE, all).await.expect("every call is answered");
+}
+
+/// Lets time pass until the next renewal has begun, which takes so long.
+async fn slow_renewal(flaky: &Flaky, span: Duration) {
+    // A client that has just begun may ask at once.
+    sleep(Duration::from_secs(1)).await;
+    let before = flaky.calls(Verb::Renew);
+    flaky.script([Gate::Slow(span)]);
+    begun(flaky, Verb::Renew, before + 1).await;
+}
+
+/// Polls a future until it waits for something; it is expected not to be ready.
+async fn queued<F: Future + Unpin>(work: &mut F) {
+    let mut work = pin!(work);
+    let pending = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_pending())).await;
+    assert!(pending, "it was ready at its first poll");
+}
+
+/// Takes a hold out of the store behind everybody's back.
+async fn delete(stage: &Stage, sort: Sort, hold: &Hold) {
+    let kind = match sort {
+        Sort::Lock => Kind::Lock,
+        Sort::Mutex => Kind::Mutex,
+    };
+    let resource = Resource { kind, name: hold.name().clone() };
+    let owner = hold.owner_id();
+    let release = Release { resource, owner, keep: 0, ttl: None, leave: false };
+    let answer = stage.memory.release(release).await;
+    assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+}
+
+/// The rival can have it soon.
+async fn assert_free_soon(stage: &Stage, sort: Sort) {
+    let rivals = stage.rivals(sort);
+    let taken = timeout(SETTLE, rivals.lock()).await;
+    let guard = taken.unwrap_or_else(|_| panic!("{sort:?}: somebody still has it")).unwrap();
+    guard.release().await.unwrap();
+}
+
+/// A renewal is under way when the hold that it is for is given back; what stays ends at its own
+/// time, though the renewal's answer comes last.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_answered_after_its_hold_was_given_back_lengthens_nothing() {
+    let stage = Stage::new();
+    let renewed = stage.client.lock("it").lock().await.unwrap();
+    let fixed = renewed.reenter().lease(Duration::from_secs(12)).await.unwrap();
+    // The store renews after half of it.
+    slow_renewal(&stage.flaky, ms(200)).await;
+    sleep(ms(150)).await;
+    assert_eq!(stage.flaky.outstanding(), 1, "the renewal's answer is still to come");
+    renewed.release().await.unwrap();
+    let left = fixed.remaining();
+    assert!(left < Duration::from_secs(3), "what the rest is owed: {left:?}");
+    answered(&stage.flaky).await;
+    assert!(!fixed.is_lost());
+    assert!(fixed.remaining() <= left, "{:?} after {left:?}", fixed.remaining());
+    // Whoever gets it next begins after the loss.
+    let rival = stage.rival.lock("it");
+    let rivals = loop {
+        if let Some(guard) = rival.try_lock().await.unwrap() {
+            break guard;
+        }
+        sleep(ms(5)).await;
+    };
+    assert!(fixed.is_lost(), "two hold it");
+    assert_eq!(timeout(ms(500), fixed.lost()).await, Ok(LostReason::Expired));
+    rivals.release().await.unwrap();
+}
+
+/// The process stands still past the deadline while a renewal is under way. Its answer is a success,
+/// and changes nothing any more.
+#[tokio::test(start_paused = true)]
+async fn a_guard_seen_lost_stays_lost_whatever_a_renewal_answers() {
+    for sort in SORTS {
+        let (stage, clock) = (Stage::new(), Clock::system());
+        let options = ClientOptions::new().clock(clock.clone());
+        let client = Client::with_backend(stage.flaky.backend(), options).unwrap();
+        let guard = match sort {
+            Sort::Lock => client.lock("it").lock().await.unwrap(),
+            Sort::Mutex => client.mutex("it").lock().await.unwrap(),
+        };
+        // Answered before the watchdog looks again, which it does every quarter of a second.
+        slow_renewal(&stage.flaky, ms(100)).await;
+        let lost = guard.lost();
+        assert!(!guard.is_lost());
+        clock.skip(Duration::from_secs(25));
+        assert!(guard.is_lost(), "{sort:?}: the deadline has passed");
+        for _ in 0..500 {
+            sleep(ms(1)).await;
+            assert!(guard.is_lost(), "{sort:?}: revived");
+            assert_eq!(guard.remaining(), Duration::ZERO);
+        }
+        assert_eq!(timeout(ms(500), lost).await, Ok(LostReason::Unreachable), "{sort:?}");
+        // What the renewal lengthened is given back though the guard is still there.
+        assert_free_soon(&stage, sort).await;
+        drop(guard);
+    }
+}
+
+/// No answer to a partial release can make the last hold vanish: whoever then finds nothing has lost
+/// the lock.
+#[tokio::test(start_paused = true)]
+async fn a_partial_release_that_finds_nothing_at_its_second_try_is_a_loss() {
+    let stage = Stage::new();
+    let outer = stage.client.lock("it").lock().await.unwrap();
+    let inner = outer.reenter().await.unwrap();
+    stage.flaky.script([Gate::ErrAfter]);
+    let mut release = Box::pin(inner.release());
+    queued(&mut release).await;
+    assert_eq!(stage.flaky.calls(Verb::Release), 1);
+    delete(&stage, Sort::Lock, &outer.hold()).await;
+    let answer = timeout(SETTLE, release).await.expect("the store answers");
+    assert!(matches!(answer, Err(Error::NotHeld { .. })), "{answer:?}");
+    assert!(outer.is_lost(), "the store has nothing, the guard believes that it holds");
+    assert_eq!(timeout(ms(500), outer.lost()).await, Ok(LostReason::Deleted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_left_standing_that_is_gone_at_the_second_try_is_not_held() {
+    for sort in SORTS {
+        let stage = Stage::new();
+        let guard = stage.mine(sort).lock().await.unwrap();
+        let view = guard.hold();
+        stage.flaky.script([Gate::ErrAfter]);
+        let mut leave = Box::pin(guard.leave_for(Duration::from_secs(60)));
+        queued(&mut leave).await;
+        delete(&stage, sort, &view).await;
+        let answer = timeout(SETTLE, leave).await.expect("the store answers");
+        assert!(matches!(answer, Err(Error::NotHeld { .. })), "{sort:?}: {answer:?}");
+    }
+}
+
+/// The store does not answer while a lock is given back. Those in the queue behind it learn so in the
+/// same time as anybody who waits for a store, not when the lease ends.
+async fn queue_behind_a_release_without_an_answer(held: Duration, verb: Verb) {
+    for sort in SORTS {
+        let stage = Stage::new();
+        let guard = stage.mine(sort).lock_for(HOUR).await.unwrap();
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = stage.mine(sort);
+                tokio::spawn(async move { lock.lock().await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        sleep(held).await;
+        stage.flaky.script(repeat_n(Gate::ErrBefore, EVER));
+        let before = stage.flaky.calls(verb);
+        let release = tokio::spawn(guard.release());
+        // Twice what a waiter bears.
+        let limit = Duration::from_secs(20);
+        for waiter in waiters {
+            let told = timeout(limit, waiter).await;
+            let told = told.unwrap_or_else(|_| panic!("{sort:?}: a waiter was not told"));
+            let told = told.unwrap();
+            assert!(matches!(told, Err(Error::Unreachable { .. })), "{sort:?}: {told:?}");
+        }
+        assert!(stage.flaky.calls(verb) > before, "the release did not go by {verb:?}");
+        let answer = timeout(limit, release).await.expect("it answers in time").unwrap();
+        assert!(matches!(answer, Err(Error::Unconfirmed { .. })), "{sort:?}: {answer:?}");
+        // It goes on in the background, and is done once the store is there.
+        stage.flaky.open();
+        assert_free_soon(&stage, sort).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_queued_behind_a_release_without_an_answer_are_told() {
+    queue_behind_a_release_without_an_answer(ms(100), Verb::Release).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_queued_behind_a_hand_over_without_an_answer_are_told() {
+    queue_behind_a_release_without_an_answer(Duration::ZERO, Verb::HandOver).await;
+}
+
+/// The store hands the lock to the successor and nobody ever hears of it: when it is back, what it
+/// keeps for the successor is nobody's, and is undone.
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_whose_answer_never_came_leaves_no_hold() {
+    for sort in SORTS {
+        let stage = Stage::new();
+        let guard = stage.mine(sort).lock_for(Duration::from_secs(2)).await.unwrap();
+        let lock = stage.mine(sort);
+        let waiter = tokio::spawn(async move { lock.lock_for(HOUR).await });
+        tokio::task::yield_now().await;
+        let gates = std::iter::once(Gate::ErrAfter).chain(repeat_n(Gate::ErrBefore, EVER));
+        stage.flaky.script(gates);
+        let release = tokio::spawn(guard.release());
+        begun(&stage.flaky, Verb::HandOver, 1).await;
+        assert_eq!(stage.memory.usage().0, 1, "{sort:?}: the successor's, at the store");
+        // Longer than the giver's lease and than anybody's patience.
+        sleep(Duration::from_secs(30)).await;
+        stage.flaky.open();
+        let outcome = timeout(SETTLE, waiter).await;
+        let outcome = outcome.unwrap_or_else(|_| panic!("{sort:?}: it waits for itself")).unwrap();
+        // Told of the outage, or served afterwards: by now nothing keeps it from the lock.
+        match outcome {
+            Ok(guard) => guard.release().await.unwrap(),
+            Err(Error::Unreachable { .. }) => {}
+            Err(other) => panic!("{sort:?}: {other:?}"),
+        }
+        assert_free_soon(&stage, sort).await;
+        drop(release.await);
+        sleep(SETTLE).await;
+        assert_eq!(stage.memory.usage().0, 0, "{sort:?}: an orphan");
+    }
+}
+
+/// The last of an owner's guards is on its way back while the owner asks for the lock.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_asks_while_its_last_guard_is_given_back_gets_the_lock() {
+    let stage = Stage::new();
+    let owner = stage.client.owner();
+    let lock = stage.client.lock("it").as_owner(&owner);
+    let outer = lock.lock().await.unwrap();
+    let inner = lock.lock().await.unwrap();
+    let id = outer.owner_id();
+    // The first release takes its time; the second, then the request, wait for it.
+    stage.flaky.script([Gate::Slow(ms(100))]);
+    let mut first = Box::pin(inner.release());
+    queued(&mut first).await;
+    let mut second = Box::pin(outer.release());
+    queued(&mut second).await;
+    let mut request = lock.lock().into_future();
+    queued(&mut request).await;
+    let all = async { tokio::join!(first, second, request) };
+    let (first, second, again) = timeout(SETTLE, all).await.expect("nothing hangs");
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    let again = again.expect("its own release does not fail it");
+    assert!(!again.is_lost());
+    assert_ne!(again.owner_id(), id, "taken anew");
+    assert_eq!(again.hold_count(), 1);
+    again.release().await.unwrap();
+    assert_eq!(stage.memory.usage().0, 0);
+}
+
+/// A grant that is on its way when the client is shut down: afterwards there is nothing.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_gives_back_what_is_granted_meanwhile() {
+    for sort in SORTS {
+        let stage = Stage::new();
+        stage.flaky.script([Gate::Slow(ms(200))]);
+        let lock = stage.mine(sort);
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        begun(&stage.flaky, Verb::Acquire, 1).await;
+        sleep(ms(150)).await;
+        assert_eq!(stage.memory.usage().0, 1, "{sort:?}: granted, and not yet known");
+        stage.client.shutdown().await;
+        assert_eq!(stage.memory.usage().0, 0, "{sort:?}: it is left behind");
+        match timeout(SETTLE, waiter).await.expect("it is told").unwrap() {
+            Ok(guard) => assert!(guard.is_lost(), "{sort:?}: {guard:?}"),
+            Err(Error::Closed { .. }) => {}
+            Err(other) => panic!("{sort:?}: {other:?}"),
+        }
+        sleep(SETTLE).await;
+        assert_eq!(stage.memory.usage().0, 0, "{sort:?}: it came back");
+    }
+}
+
+/// The name has become something else by the time its guard is given back to a waiter of the same
+/// client: not held, as without a waiter.
+#[tokio::test(start_paused = true)]
+async fn handing_over_what_has_become_something_else_is_not_held() {
+    for sort in SORTS {
+        let stage = Stage::new();
+        let guard = stage.mine(sort).lock().await.unwrap();
+        let lock = stage.mine(sort);
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        tokio::task::yield_now().await;
+        delete(&stage, sort, &guard.hold()).await;
+        let other = match sort {
+            Sort::Lock => Either::Mutex(stage.rival.mutex("it")),
+            Sort::Mutex => Either::Lock(stage.rival.lock("it")),
+        };
+        let rivals = other.lock().await.unwrap();
+        let answer = guard.release().await;
+        assert_eq!(stage.flaky.calls(Verb::HandOver), 1, "{sort:?}");
+        assert!(matches!(answer, Err(Error::NotHeld { .. })), "{sort:?}: {answer:?}");
+        let told = timeout(SETTLE, waiter).await.expect("it is told").unwrap();
+        assert!(matches!(told, Err(Error::WrongKind { .. })), "{sort:?}: {told:?}");
+        assert!(!rivals.is_lost());
+        rivals.release().await.unwrap();
+    }
+}
