@@ -58,10 +58,7 @@ fn tokens_that_do_not_grow_are_a_violation() {
         history.granted("lock", "a", Some(7));
         history.released("lock", "a");
         history.granted("lock", holder, Some(second));
-        assert_violation(
-            &history,
-            &format!("lock: token {second} of {holder} after 7 of a"),
-        );
+        assert_violation(&history, &format!("lock: token {second} of {holder} after 7 of a"));
     }
 }
 

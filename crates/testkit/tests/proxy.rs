@@ -18,16 +18,11 @@ struct Client(BufStream<TcpStream>);
 
 impl Client {
     async fn connect(port: u16) -> Self {
-        Self(BufStream::new(
-            TcpStream::connect(("127.0.0.1", port)).await.unwrap(),
-        ))
+        Self(BufStream::new(TcpStream::connect(("127.0.0.1", port)).await.unwrap()))
     }
 
     async fn send(&mut self, line: &str) {
-        self.0
-            .write_all(format!("{line}\r\n").as_bytes())
-            .await
-            .unwrap();
+        self.0.write_all(format!("{line}\r\n").as_bytes()).await.unwrap();
         self.0.flush().await.unwrap();
     }
 
@@ -49,10 +44,7 @@ impl Client {
     }
 
     async fn assert_reset(&mut self) {
-        assert_eq!(
-            self.receive().await.unwrap_err().kind(),
-            io::ErrorKind::ConnectionReset
-        );
+        assert_eq!(self.receive().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 }
 
@@ -82,12 +74,7 @@ async fn a_large_request_and_reply_pass_whole() {
     let (_server, proxy) = start().await;
     let mut client = Client::connect(proxy.port()).await;
     let value = "x".repeat(1 << 20);
-    client
-        .send(&format!(
-            "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}",
-            value.len()
-        ))
-        .await;
+    client.send(&format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}", value.len())).await;
     assert_eq!(client.receive().await.unwrap(), "+OK");
     assert_eq!(client.ask("GET k").await, format!("${}", value.len()));
     assert_eq!(client.receive().await.unwrap(), value);
@@ -164,17 +151,8 @@ async fn in_a_black_hole_the_server_does_not_learn_that_the_client_has_gone() {
     let id = proxy.connections()[0];
     proxy.black_hole(true);
     drop(client);
-    let known = || {
-        server
-            .cli(&["CLIENT", "LIST"])
-            .text()
-            .contains("name=ghost")
-    };
-    assert!(
-        time::timeout(SILENCE, proxy.wait_for_end(id))
-            .await
-            .is_err()
-    );
+    let known = || server.cli(&["CLIENT", "LIST"]).text().contains("name=ghost");
+    assert!(time::timeout(SILENCE, proxy.wait_for_end(id)).await.is_err());
     assert!(known());
     proxy.black_hole(false);
     proxy.wait_for_end(id).await;
@@ -268,11 +246,7 @@ async fn held_requests_outlive_a_client_that_no_longer_takes_replies() {
     for _ in 0..3 {
         assert_eq!(publish(), 1);
     }
-    assert!(
-        time::timeout(SILENCE, proxy.wait_for_end(id))
-            .await
-            .is_err()
-    );
+    assert!(time::timeout(SILENCE, proxy.wait_for_end(id)).await.is_err());
     assert_eq!(count(&server), None);
     proxy.hold_requests(false);
     delivered.wait().await;
@@ -286,12 +260,7 @@ async fn the_subscriber_can_be_told_apart_and_cut_alone() {
     let mut plain = Client::connect(proxy.port()).await;
     assert_eq!(plain.ask("PING").await, "+PONG");
     let mut subscriber = Client::connect(proxy.port()).await;
-    assert_eq!(
-        subscriber
-            .ask("*2\r\n$9\r\nSUBSCRIBE\r\n$7\r\nchannel")
-            .await,
-        "*3"
-    );
+    assert_eq!(subscriber.ask("*2\r\n$9\r\nSUBSCRIBE\r\n$7\r\nchannel").await, "*3");
     let id = proxy.wait_for_subscriber().await;
     assert_eq!(proxy.connections().len(), 2);
     assert_eq!(proxy.connections()[1], id);

@@ -36,14 +36,8 @@ fn process_is_gone(pid: u32) -> bool {
 fn a_started_server_answers_on_its_port() {
     let server = RedisServer::start();
     assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
-    assert_eq!(
-        ask(server.port(), "PING", Duration::from_secs(5)).unwrap(),
-        "+PONG"
-    );
-    assert_eq!(
-        server.info_field("server", "process_id"),
-        server.pid().to_string()
-    );
+    assert_eq!(ask(server.port(), "PING", Duration::from_secs(5)).unwrap(), "+PONG");
+    assert_eq!(server.info_field("server", "process_id"), server.pid().to_string());
     if env::var_os(KEEP).is_some() {
         println!("\nport {}", server.port());
         io::stdin().read_line(&mut String::new()).unwrap();
@@ -54,9 +48,7 @@ fn a_started_server_answers_on_its_port() {
 fn a_dropped_server_leaves_neither_process_nor_files_even_if_paused() {
     let server = RedisServer::start();
     let pid = server.pid();
-    let directory = server.cli(&["CONFIG", "GET", "dir"]).array()[1]
-        .text()
-        .to_owned();
+    let directory = server.cli(&["CONFIG", "GET", "dir"]).array()[1].text().to_owned();
     assert!(Path::new(&directory).exists());
     server.pause();
     drop(server);
@@ -67,11 +59,7 @@ fn a_dropped_server_leaves_neither_process_nor_files_even_if_paused() {
 #[test]
 fn a_server_does_not_survive_a_test_process_that_is_killed() {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args([
-        "--exact",
-        "a_started_server_answers_on_its_port",
-        "--nocapture",
-    ]);
+    command.args(["--exact", "a_started_server_answers_on_its_port", "--nocapture"]);
     command.env(KEEP, "1");
     let child = ChildProcess::from_command(command);
     let line = child.expect_line("port ");
@@ -84,18 +72,11 @@ fn a_server_does_not_survive_a_test_process_that_is_killed() {
 #[test]
 fn a_missing_redis_server_is_a_failure_that_says_how_to_get_it() {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args([
-        "--exact",
-        "a_started_server_answers_on_its_port",
-        "--nocapture",
-    ]);
+    command.args(["--exact", "a_started_server_answers_on_its_port", "--nocapture"]);
     let output = command.env("PATH", "/nonexistent").output().unwrap();
     assert!(!output.status.success());
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        message.contains("run `cargo xtask test`, which installs it"),
-        "{message}"
-    );
+    assert!(message.contains("run `cargo xtask test`, which installs it"), "{message}");
 }
 
 #[test]
@@ -105,10 +86,7 @@ fn a_paused_server_keeps_silent_until_it_is_resumed() {
     let silence = ask(server.port(), "PING", Duration::from_millis(50)).unwrap_err();
     assert_eq!(silence.kind(), io::ErrorKind::WouldBlock);
     server.resume();
-    assert_eq!(
-        ask(server.port(), "PING", Duration::from_secs(5)).unwrap(),
-        "+PONG"
-    );
+    assert_eq!(ask(server.port(), "PING", Duration::from_secs(5)).unwrap(), "+PONG");
 }
 
 #[test]
@@ -141,10 +119,7 @@ fn a_persistent_server_keeps_all_over_a_restart_and_the_last_dump_over_a_kill() 
 #[test]
 fn a_password_is_required_and_part_of_the_url() {
     let server = RedisServer::builder().password("pa:s/s").start();
-    assert_eq!(
-        server.url(),
-        format!("redis://:pa%3As%2Fs@127.0.0.1:{}", server.port())
-    );
+    assert_eq!(server.url(), format!("redis://:pa%3As%2Fs@127.0.0.1:{}", server.port()));
     let refusal = ask(server.port(), "GET key", Duration::from_secs(5)).unwrap();
     assert!(refusal.starts_with("-NOAUTH"), "{refusal}");
     assert_eq!(server.cli(&["GET", "key"]), Reply::Nil);
@@ -163,19 +138,14 @@ fn a_unix_server_has_a_socket_and_no_port() {
 #[test]
 fn extra_arguments_reach_the_server() {
     let server = RedisServer::builder().arg("--maxmemory", "7mb").start();
-    assert_eq!(
-        server.info_field("memory", "maxmemory"),
-        (7 << 20).to_string()
-    );
+    assert_eq!(server.info_field("memory", "maxmemory"), (7 << 20).to_string());
 }
 
 #[test]
 #[should_panic(expected = "the port is taken")]
 fn a_given_port_is_not_replaced_by_another() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    RedisServer::builder()
-        .port(taken.local_addr().unwrap().port())
-        .start();
+    RedisServer::builder().port(taken.local_addr().unwrap().port()).start();
 }
 
 #[test]
@@ -199,24 +169,10 @@ fn replies_keep_their_kind() {
     let server = RedisServer::start();
     assert_eq!(server.cli(&["INCR", "n"]).int(), 1);
     assert_eq!(server.cli(&["GET", "n"]).int(), 1);
-    assert_eq!(
-        server.cli(&[b"SET".as_slice(), b"b", b"\r\n\0\xff"]).text(),
-        "OK"
-    );
-    assert_eq!(
-        server.cli(&["GET", "b"]),
-        Reply::Bulk(b"\r\n\0\xff".to_vec())
-    );
-    assert!(
-        server
-            .cli(&["LPUSH", "n", "x"])
-            .error()
-            .starts_with("WRONGTYPE")
-    );
-    assert_eq!(
-        server.cli(&["EVAL", "return {1, {'a'}}", "0"]).array()[1].array()[0].text(),
-        "a"
-    );
+    assert_eq!(server.cli(&[b"SET".as_slice(), b"b", b"\r\n\0\xff"]).text(), "OK");
+    assert_eq!(server.cli(&["GET", "b"]), Reply::Bulk(b"\r\n\0\xff".to_vec()));
+    assert!(server.cli(&["LPUSH", "n", "x"]).error().starts_with("WRONGTYPE"));
+    assert_eq!(server.cli(&["EVAL", "return {1, {'a'}}", "0"]).array()[1].array()[0].text(), "a");
 }
 
 #[test]

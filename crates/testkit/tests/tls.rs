@@ -13,9 +13,7 @@ use testkit::RedisServer;
 
 fn config(server: &RedisServer, with_certificate: bool) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(&server.ca_pem()).unwrap())
-        .unwrap();
+    roots.add(CertificateDer::from_pem_slice(&server.ca_pem()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -25,9 +23,7 @@ fn config(server: &RedisServer, with_certificate: bool) -> ClientConfig {
     }
     let certificate = CertificateDer::from_pem_slice(&server.client_cert_pem()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(&server.client_key_pem()).unwrap();
-    builder
-        .with_client_auth_cert(vec![certificate], key)
-        .unwrap()
+    builder.with_client_auth_cert(vec![certificate], key).unwrap()
 }
 
 fn ping(server: &RedisServer, host: &'static str, with_certificate: bool) -> io::Result<String> {
@@ -45,10 +41,7 @@ fn ping(server: &RedisServer, host: &'static str, with_certificate: bool) -> io:
 #[test]
 fn a_client_that_trusts_the_ca_is_served_by_address_and_by_name() {
     let server = RedisServer::builder().tls().start();
-    assert_eq!(
-        server.url(),
-        format!("rediss://127.0.0.1:{}", server.port())
-    );
+    assert_eq!(server.url(), format!("rediss://127.0.0.1:{}", server.port()));
     assert_eq!(ping(&server, "127.0.0.1", false).unwrap(), "+PONG\r\n");
     assert_eq!(ping(&server, "localhost", true).unwrap(), "+PONG\r\n");
     assert!(ping(&server, "example.org", false).is_err());

@@ -55,9 +55,4 @@ impl Owners {
             }
         }
     }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        lock(&self.slots).len()
-    }
 }

@@ -29,6 +29,15 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// A stage whose clocks are ahead of the machine's. A client believes whichever clock is later, so
+/// that from here on only the paused one counts, however slow the machine is: a lock that was held
+/// for some milliseconds is not handed over.
+async fn stage() -> Stage {
+    let stage = Stage::new();
+    sleep(HOUR).await;
+    stage
+}
+
 /// Lets time pass until so many calls of this kind have begun.
 async fn begun(flaky: &Flaky, verb: Verb, calls: u64) {
     let all = async {
@@ -90,7 +99,7 @@ async fn assert_free_soon(stage: &Stage, sort: Sort) {
 /// time, though the renewal's answer comes last.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_answered_after_its_hold_was_given_back_lengthens_nothing() {
-    let stage = Stage::new();
+    let stage = stage().await;
     let renewed = stage.client.lock("it").lock().await.unwrap();
     let fixed = renewed.reenter().lease(Duration::from_secs(12)).await.unwrap();
     // The store renews after half of it.
@@ -121,7 +130,8 @@ async fn a_renewal_answered_after_its_hold_was_given_back_lengthens_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_guard_seen_lost_stays_lost_whatever_a_renewal_answers() {
     for sort in SORTS {
-        let (stage, clock) = (Stage::new(), Clock::system());
+        let clock = Clock::system();
+        let stage = stage().await;
         let options = ClientOptions::new().clock(clock.clone());
         let client = Client::with_backend(stage.flaky.backend(), options).unwrap();
         let guard = match sort {
@@ -150,7 +160,7 @@ async fn a_guard_seen_lost_stays_lost_whatever_a_renewal_answers() {
 /// the lock.
 #[tokio::test(start_paused = true)]
 async fn a_partial_release_that_finds_nothing_at_its_second_try_is_a_loss() {
-    let stage = Stage::new();
+    let stage = stage().await;
     let outer = stage.client.lock("it").lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     stage.flaky.script([Gate::ErrAfter]);
@@ -167,7 +177,7 @@ async fn a_partial_release_that_finds_nothing_at_its_second_try_is_a_loss() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_left_standing_that_is_gone_at_the_second_try_is_not_held() {
     for sort in SORTS {
-        let stage = Stage::new();
+        let stage = stage().await;
         let guard = stage.mine(sort).lock().await.unwrap();
         let view = guard.hold();
         stage.flaky.script([Gate::ErrAfter]);
@@ -183,7 +193,7 @@ async fn a_lock_left_standing_that_is_gone_at_the_second_try_is_not_held() {
 /// same time as anybody who waits for a store, not when the lease ends.
 async fn queue_behind_a_release_without_an_answer(held: Duration, verb: Verb) {
     for sort in SORTS {
-        let stage = Stage::new();
+        let stage = stage().await;
         let guard = stage.mine(sort).lock_for(HOUR).await.unwrap();
         let waiters: Vec<_> = (0..3)
             .map(|_| {
@@ -228,7 +238,7 @@ async fn those_queued_behind_a_hand_over_without_an_answer_are_told() {
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_whose_answer_never_came_leaves_no_hold() {
     for sort in SORTS {
-        let stage = Stage::new();
+        let stage = stage().await;
         let guard = stage.mine(sort).lock_for(Duration::from_secs(2)).await.unwrap();
         let lock = stage.mine(sort);
         let waiter = tokio::spawn(async move { lock.lock_for(HOUR).await });
@@ -259,7 +269,7 @@ async fn a_hand_over_whose_answer_never_came_leaves_no_hold() {
 /// The last of an owner's guards is on its way back while the owner asks for the lock.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_asks_while_its_last_guard_is_given_back_gets_the_lock() {
-    let stage = Stage::new();
+    let stage = stage().await;
     let owner = stage.client.owner();
     let lock = stage.client.lock("it").as_owner(&owner);
     let outer = lock.lock().await.unwrap();
@@ -288,7 +298,7 @@ async fn an_owner_that_asks_while_its_last_guard_is_given_back_gets_the_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_gives_back_what_is_granted_meanwhile() {
     for sort in SORTS {
-        let stage = Stage::new();
+        let stage = stage().await;
         stage.flaky.script([Gate::Slow(ms(200))]);
         let lock = stage.mine(sort);
         let waiter = tokio::spawn(async move { lock.lock().await });
@@ -312,7 +322,7 @@ async fn a_shutdown_gives_back_what_is_granted_meanwhile() {
 #[tokio::test(start_paused = true)]
 async fn handing_over_what_has_become_something_else_is_not_held() {
     for sort in SORTS {
-        let stage = Stage::new();
+        let stage = stage().await;
         let guard = stage.mine(sort).lock().await.unwrap();
         let lock = stage.mine(sort);
         let waiter = tokio::spawn(async move { lock.lock().await });

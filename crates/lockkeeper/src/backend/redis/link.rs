@@ -32,7 +32,7 @@ const DIRECT: usize = 4;
 const WAVE: usize = 256;
 
 /// Below this a write costs more than what it carries.
-const WAVE_MIN: usize = 16;
+const WAVE_MIN: usize = 32;
 
 type Answer = Result<Value, Fault>;
 
