@@ -26,13 +26,13 @@ use crate::backend::wake::{Hub, Topic};
 use crate::config::ClientOptions;
 
 /// Up to so many requests under way, a caller sends for itself.
-const DIRECT: usize = 4;
+const DIRECT: usize = 8;
 
 /// The most requests in one write.
 const WAVE: usize = 256;
 
 /// Below this a write costs more than what it carries.
-const WAVE_MIN: usize = 32;
+const WAVE_MIN: usize = 16;
 
 type Answer = Result<Value, Fault>;
 
