@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use super::claim::Claim;
+use super::claim::{Attempting, Claim};
 use super::gate::{Entered, Gates, Offer, Place, Seat, Turn};
 use super::lease::{HoldId, Lease, TermSpec};
 use super::{Core, Tick, jittered, until};
@@ -169,8 +169,11 @@ async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acqu
     };
     match Gates::enter(core, &request.resource, offer) {
         Entered::Seat(seat) if request.wait.limit() == Tick::NEVER => {
+            // The first attempt, when nothing limits it. Most acquires end here; their futures are
+            // kept small by leaving everything else to `run_on`.
             let mut drive = Drive::new(core, request);
-            match drive.first(seat).await {
+            let (answer, sent, claim) = drive.first_attempt().await;
+            match drive.judge(Refused { answer, claim, seat, seen: None, sent }) {
                 Ok(acquired) => Ok(Some(acquired)),
                 Err(refused) => Box::pin(drive.run_on(refused)).await,
             }
@@ -278,14 +281,9 @@ impl<'a> Drive<'a> {
         Ok((lease, 0))
     }
 
-    /// The first attempt, when nothing limits it. Most acquires end here; their futures are kept
-    /// small by leaving everything else to [`run_on`](Drive::run_on).
-    async fn first(&mut self, seat: Seat) -> Result<Acquired, Box<Refused>> {
-        let sent = self.started;
+    fn first_attempt(&self) -> Attempting {
         let claim = Claim::new(self.core, &self.request.resource);
-        let attempt = claim.attempt(self.request.term.ttl, sent);
-        let (answer, sent, claim) = attempt.await;
-        self.judge(Refused { answer, claim, seat, seen: None, sent })
+        claim.attempt(self.request.term.ttl, self.started)
     }
 
     /// Grants what was granted in time.
