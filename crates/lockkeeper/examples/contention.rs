@@ -1,7 +1,8 @@
 //! Several workers fight for one lock, with no server at all. One of them hangs while it holds the
 //! lock; another takes over when its lease ends; the stale one is told in time that it lost.
 //!
-//! `cargo run --example contention [URL]`, where URL is `memory:` by default.
+//! `cargo run --example contention [URL]`, where URL is `memory:contention` by default: a store that all
+//! workers of this process share.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory:contention".to_owned());
+    let url = std::env::args().nth(1).filter(|url| url != "memory:");
+    let url = url.unwrap_or_else(|| "memory:contention".to_owned());
     let story = Story { start: Instant::now() };
 
     story.tell("—", "three workers want to write the report; one at a time may");

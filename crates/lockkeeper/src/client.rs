@@ -119,7 +119,8 @@ impl fmt::Debug for Client {
 }
 
 fn memory(rest: &str) -> Result<Arc<dyn Backend>> {
-    Ok(match rest.strip_prefix(':') {
+    let name = rest.strip_prefix(':').map(|name| name.trim_start_matches("//"));
+    Ok(match name {
         Some("") => Memory::new(),
         Some(name) => Memory::named(name),
         None => return Err(Error::invalid(None, "write memory: or memory:NAME")),

@@ -108,7 +108,9 @@ impl ClientOptions {
     }
 
     /// The lease of a lock for which none was given; it is renewed every third of it.
-    /// [`WATCHDOG_TIMEOUT`] by default.
+    /// [`WATCHDOG_TIMEOUT`] by default. Where it is shortened, the
+    /// [`response_timeout`](ClientOptions::response_timeout) should be too: a renewal is repeated only
+    /// after the answer to the last one has failed to come.
     pub fn watchdog_timeout(mut self, timeout: Duration) -> Self {
         self.watchdog_timeout = timeout;
         self

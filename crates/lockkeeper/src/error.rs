@@ -151,7 +151,7 @@ pub enum Error {
         lock: Option<LockName>,
         /// What was being done.
         phase: Phase,
-        /// What the store said; names the command.
+        /// What the store said.
         detail: String,
     },
 

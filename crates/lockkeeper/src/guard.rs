@@ -40,7 +40,11 @@ impl Guard {
     /// # Errors
     /// [`NotHeld`](Error::NotHeld) if it was not ours any more: the truth about what was done
     /// meanwhile. [`Unconfirmed`](Error::Unconfirmed) if the store did not answer: it is tried
-    /// again in the background until the lease ends.
+    /// again in the background until the lease ends. That comes within
+    /// [`unreachable_after`](crate::ClientOptions::unreachable_after) of the first failure.
+    ///
+    /// After a loss by the clock it still asks, and is Ok if the store still had it: nobody else has
+    /// had the lock then.
     ///
     /// # Cancel safety
     /// Once called it is done, also when the future is dropped, even before its first poll.

@@ -362,7 +362,7 @@ fn verdict(lease: &Lease, answer: Result<(Released, bool), Fault>) -> Result<()>
             }
             unconfirmed("its answer was lost and the lease has ended since".to_owned())
         }
-        Err(fault) if fault.may_pass() => unconfirmed(format!("{fault:?}")),
+        Err(Fault::Unreachable { detail, .. } | Fault::Refused { detail }) => unconfirmed(detail),
         Err(fault) => Err(lease.core.error(fault, &lease.resource, Phase::Release)),
     }
 }

@@ -491,7 +491,7 @@ impl Shared {
 
     fn expire(&self, wave: &mut Vec<Call>) {
         let now = Instant::now();
-        let detail = "no connection to the store".to_owned();
+        let detail = format!("no connection to {}", self.client.get_connection_info().addr());
         let fault = Fault::Unreachable { maybe_ran: false, detail };
         let overdue = wave.extract_if(.., |call| call.due <= Some(now));
         let overdue: Vec<_> = overdue.collect();

@@ -61,7 +61,15 @@ impl Redis {
         let failed = |fault| Error::from_fault(fault, None, Phase::Connect, None);
         let client = client(url, options).map_err(failed)?;
         let (hub, orders) = pubsub::hub();
-        let link = Link::open(client.clone(), options, hub.clone()).await.map_err(failed)?;
+        let address = client.get_connection_info().addr().to_string();
+        let named = |fault| match fault {
+            Fault::Unreachable { maybe_ran, detail } => {
+                Fault::Unreachable { maybe_ran, detail: format!("{address}: {detail}") }
+            }
+            fault => fault,
+        };
+        let link = Link::open(client.clone(), options, hub.clone()).await;
+        let link = link.map_err(|fault| failed(named(fault)))?;
         let closing = Arc::new(Notify::new());
         let listening =
             pubsub::run(client, options.clone(), hub.clone(), orders, Arc::clone(&closing));
@@ -85,10 +93,7 @@ fn client(url: &str, options: &ClientOptions) -> Result<Client, Fault> {
     }
     let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(|error| {
         let form = "redis://[user:password@]host[:port][/db]";
-        invalid(format!(
-            "the URL is not of the form {form}: {}",
-            error.detail().unwrap_or_default()
-        ))
+        invalid(format!("the URL is not of the form {form}: {error}"))
     })?;
     // Reset, not closed: what lies unread in the server's buffer shall not run later.
     let tcp = TcpSettings::default().set_nodelay(true).set_linger_time(Duration::ZERO);
