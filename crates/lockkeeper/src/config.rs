@@ -185,6 +185,13 @@ impl ClientOptions {
         self.client_name.as_deref().unwrap_or("lockkeeper")
     }
 
+    /// The pause after so many failures in a row: short at first, as a restart takes a moment, then
+    /// twice as long each time, and never the same for two clients.
+    pub(crate) fn backoff(&self, failures: u32) -> Duration {
+        let pause = self.min_backoff.saturating_mul(1 << failures.min(16)).min(self.max_backoff);
+        pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::invalid(None, what));
         if !(MIN_WATCHDOG..=MAX_LEASE).contains(&self.watchdog_timeout) {

@@ -105,8 +105,7 @@ fn boot_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Elsewhere the monotonic clock is what there is: macOS's counts sleep only as
-/// `CLOCK_MONOTONIC_RAW` does not.
+/// Elsewhere tokio's clock alone decides, and a sleep of the machine is not seen.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn boot_time() -> Duration {
     Duration::ZERO

@@ -175,11 +175,9 @@ impl Core {
         }
     }
 
-    /// The pause after a fault that may pass: short at first, as a restart takes a moment.
+    /// The pause after a fault that may pass.
     fn backoff(&self, failures: u32) -> Duration {
-        let max = self.options.max_backoff;
-        let pause = self.options.min_backoff.saturating_mul(1 << failures.min(16)).min(max);
-        jittered(pause)
+        self.options.backoff(failures)
     }
 
     /// How much of a lease is not used, because clocks differ. Never more than half of it, so that

@@ -11,7 +11,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, PushInfo, PushKind, ServerErrorKind, Value};
@@ -375,7 +374,7 @@ async fn keep_connected(link: Arc<Shared>) {
         // Always a pause, so that a fleet does not come back all at once, and a longer one after a
         // connection that did not live long: a server that takes and drops them is down, too.
         failures = if since.elapsed() > link.options.max_backoff { 0 } else { failures + 1 };
-        tokio::time::sleep(pause(&link.options, failures)).await;
+        tokio::time::sleep(link.options.backoff(failures)).await;
         match link.connect().await {
             Ok(()) => {
                 since = Instant::now();
@@ -389,12 +388,6 @@ async fn keep_connected(link: Arc<Shared>) {
             }
         }
     }
-}
-
-/// The pause before the next attempt to connect.
-pub(super) fn pause(options: &ClientOptions, failures: u32) -> Duration {
-    let pause = options.min_backoff.saturating_mul(1 << failures.min(16));
-    pause.min(options.max_backoff).mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 /// Collects requests into waves. The one task that writes them.

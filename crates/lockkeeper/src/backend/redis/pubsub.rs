@@ -13,7 +13,6 @@ use redis::{Client, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
-use super::link::pause;
 use super::{fault, keys};
 use crate::backend::Fault;
 use crate::backend::wake::{Edge, Hub, Topic};
@@ -91,7 +90,7 @@ impl PubSub {
             }
             self.drain();
             if !self.channels().is_empty() {
-                tokio::time::sleep(pause(&self.options, failures)).await;
+                tokio::time::sleep(self.options.backoff(failures)).await;
                 failures += 1;
                 self.drain();
             }
