@@ -297,13 +297,18 @@ impl Late {
             Kind::Mutex => "set",
             _ => "hset",
         };
-        let mine = self.rig.server.commandstats(set);
-        // The note of who the client is.
-        let notes = match self.rig.kind {
+        // The note of who the client is, which is written in the background: a count between two
+        // equal numbers of notes belongs to that number.
+        let notes = || match self.rig.kind {
             Kind::Mutex => 0,
             _ => self.rig.server.cli(&["KEYS", "lockkeeper_client:*"]).array().len() as u64,
         };
-        mine.saturating_sub(notes)
+        loop {
+            let (before, all, after) = (notes(), self.rig.server.commandstats(set), notes());
+            if before == after {
+                return all.saturating_sub(before);
+            }
+        }
     }
 
     async fn take(&self) -> Guard {
