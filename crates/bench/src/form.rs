@@ -5,7 +5,10 @@
 pub(crate) const LEASE_MS: &str = "30000";
 
 // The library's own files, so that a change of a script changes the ceiling with it.
-const LOCK_ACQUIRE: &str = include_str!("../../lockkeeper/src/backend/redis/lua/lock_acquire.lua");
+const LOCK_ACQUIRE: &str = concat!(
+    include_str!("../../lockkeeper/src/backend/redis/lua/hash.lua"),
+    include_str!("../../lockkeeper/src/backend/redis/lua/lock_acquire.lua"),
+);
 const LOCK_RELEASE: &str = include_str!("../../lockkeeper/src/backend/redis/lua/lock_release.lua");
 const MUTEX_RELEASE: &str =
     include_str!("../../lockkeeper/src/backend/redis/lua/mutex_release.lua");

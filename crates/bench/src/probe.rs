@@ -10,9 +10,42 @@ use crate::wire::{Wire, bulk};
 
 /// Commands that arrive here only from inside scripts. `INFO commandstats` counts those like any
 /// other, but they are not requests: counting them would make a script look like four round trips.
-const INSIDE_SCRIPTS: [&str; 18] = [
-    "del", "exists", "get", "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen",
-    "hset", "hvals", "pexpire", "pttl", "publish", "time", "type", "unlink",
+const INSIDE_SCRIPTS: [&str; 35] = [
+    "decrby",
+    "del",
+    "exists",
+    "get",
+    "hdel",
+    "hexists",
+    "hget",
+    "hgetall",
+    "hincrby",
+    "hkeys",
+    "hlen",
+    "hset",
+    "hvals",
+    "incrby",
+    "lindex",
+    "llen",
+    "lpop",
+    "lrange",
+    "lrem",
+    "pexpire",
+    "pttl",
+    "publish",
+    "rpush",
+    "time",
+    "type",
+    "unlink",
+    "zadd",
+    "zcard",
+    "zcount",
+    "zincrby",
+    "zrange",
+    "zrangebyscore",
+    "zrem",
+    "zscore",
+    "ttl",
 ];
 
 /// Our own questions, which are no contender's work.

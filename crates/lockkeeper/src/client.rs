@@ -6,10 +6,12 @@ use std::sync::Arc;
 use crate::Owner;
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
+use crate::config::Backoff;
 use crate::config::ClientOptions;
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::lock::{Handle, Lock, Mutex};
+use crate::{CountDownLatch, FairLock, FencedLock, PermitSemaphore, RwLock, Semaphore, SpinLock};
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
 ///
@@ -78,12 +80,53 @@ impl Client {
 
     /// The re-entrant lock of this name.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
-        Lock::new(Handle::new(&self.core, Kind::Lock, name.as_ref()))
+        Lock::new(self.handle(Kind::Lock, name.as_ref()))
     }
 
     /// The plain mutex of this name.
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
-        Mutex::new(Handle::new(&self.core, Kind::Mutex, name.as_ref()))
+        Mutex::new(self.handle(Kind::Mutex, name.as_ref()))
+    }
+
+    /// The fair lock of this name.
+    pub fn fair_lock(&self, name: impl AsRef<[u8]>) -> FairLock {
+        FairLock::new(self.handle(Kind::Fair, name.as_ref()))
+    }
+
+    /// The read/write lock of this name.
+    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> RwLock {
+        RwLock::new(self.handle(Kind::Write, name.as_ref()))
+    }
+
+    /// The lock of this name that issues tokens.
+    pub fn fenced_lock(&self, name: impl AsRef<[u8]>) -> FencedLock {
+        let handle = self.handle(Kind::Lock, name.as_ref());
+        FencedLock::new(Handle { fenced: true, ..handle })
+    }
+
+    /// The lock of this name that is waited for by trying again.
+    pub fn spin_lock(&self, name: impl AsRef<[u8]>) -> SpinLock {
+        let handle = self.handle(Kind::Lock, name.as_ref());
+        SpinLock::new(Handle { spin: Some(Backoff::exponential()), ..handle })
+    }
+
+    /// The semaphore of this name.
+    pub fn semaphore(&self, name: impl AsRef<[u8]>) -> Semaphore {
+        Semaphore::new(self.handle(Kind::Semaphore, name.as_ref()))
+    }
+
+    /// The semaphore of this name whose permits have ids and leases.
+    pub fn permit_semaphore(&self, name: impl AsRef<[u8]>) -> PermitSemaphore {
+        PermitSemaphore::new(self.handle(Kind::Permits, name.as_ref()))
+    }
+
+    /// The count-down latch of this name.
+    pub fn count_down_latch(&self, name: impl AsRef<[u8]>) -> CountDownLatch {
+        CountDownLatch::new(self.handle(Kind::Latch, name.as_ref()))
+    }
+
+    fn handle(&self, kind: Kind, name: &[u8]) -> Handle {
+        Handle::new(&self.core, kind, name)
     }
 
     /// A new local identity, under which locks are re-entrant: see [`Lock::as_owner`].

@@ -60,10 +60,63 @@ pub struct ClientOptions {
     pub(crate) max_backoff: Duration,
     pub(crate) drift_ratio: f64,
     pub(crate) drift_fixed: Duration,
+    pub(crate) token_ttl: Option<Duration>,
     pub(crate) name_prefix: Vec<u8>,
     pub(crate) client_name: Option<String>,
     pub(crate) tls: Tls,
     pub(crate) clock: Option<Clock>,
+}
+
+/// How a [`SpinLock`](crate::SpinLock) waits between two tries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    first: Duration,
+    max: Duration,
+    factor: u32,
+}
+
+impl Backoff {
+    /// Redisson's: 1 ms, then twice as long each time up to 128 ms, and jittered, so that two who
+    /// wait do not try in step.
+    pub const fn exponential() -> Self {
+        Self { first: Duration::from_millis(1), max: Duration::from_millis(128), factor: 2 }
+    }
+
+    /// The same pause each time.
+    pub const fn constant(pause: Duration) -> Self {
+        Self { first: pause, max: pause, factor: 1 }
+    }
+
+    /// The first pause; at least 1 ms.
+    pub fn first(mut self, pause: Duration) -> Self {
+        self.first = pause;
+        self
+    }
+
+    /// The longest pause.
+    pub fn max(mut self, pause: Duration) -> Self {
+        self.max = pause;
+        self
+    }
+
+    /// By how much each pause is longer than the one before.
+    pub fn factor(mut self, factor: u32) -> Self {
+        self.factor = factor;
+        self
+    }
+
+    pub(crate) fn pause(&self, tries: u32) -> Duration {
+        let growth = self.factor.max(1).saturating_pow(tries.min(31));
+        let pause = self.first.saturating_mul(growth).min(self.max);
+        let jitter = if self.factor > 1 { 0.5 + fastrand::f64() / 2.0 } else { 1.0 };
+        pause.mul_f64(jitter).max(Duration::from_millis(1))
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::exponential()
+    }
 }
 
 /// Certificates, as PEM. Debug output shows only whether they are there.
@@ -93,6 +146,7 @@ impl Default for ClientOptions {
             max_backoff: MAX_BACKOFF,
             drift_ratio: DRIFT_RATIO,
             drift_fixed: DRIFT_FIXED,
+            token_ttl: None,
             name_prefix: Vec::new(),
             client_name: None,
             tls: Tls::default(),
@@ -146,6 +200,14 @@ impl ClientOptions {
     /// [`DRIFT_RATIO`] and [`DRIFT_FIXED`] by default.
     pub fn drift(mut self, ratio: f64, fixed: Duration) -> Self {
         (self.drift_ratio, self.drift_fixed) = (ratio, fixed);
+        self
+    }
+
+    /// How long the sequence of a fenced lock's tokens is kept after its last token. For ever by
+    /// default, which is what Redisson does; where no Java process uses the locks, a time keeps a
+    /// store tidy that has a great many names. Tokens grow all the same, by the server's clock.
+    pub fn token_ttl(mut self, span: Duration) -> Self {
+        self.token_ttl = Some(span);
         self
     }
 
@@ -211,6 +273,9 @@ impl ClientOptions {
         }
         if !(0.0..0.5).contains(&self.drift_ratio) {
             return refuse("the drift must be at least 0 and under half of the lease");
+        }
+        if self.token_ttl.is_some_and(|ttl| ttl < Duration::from_secs(1) || ttl > MAX_LEASE) {
+            return refuse("tokens must be kept for at least a second and under a century");
         }
         let name = self.client_name.as_deref().unwrap_or_default();
         if name.bytes().any(|b| !(b'!'..=b'~').contains(&b)) {

@@ -27,6 +27,10 @@ pub enum Phase {
     Inspect,
     /// Taking a lock away from whoever holds it.
     ForceUnlock,
+    /// Changing a counter: permits, or the count of a latch.
+    Change,
+    /// Waiting for a latch.
+    Wait,
 }
 
 impl fmt::Display for Phase {
@@ -39,6 +43,8 @@ impl fmt::Display for Phase {
             Phase::Release => "releasing",
             Phase::Inspect => "inspecting",
             Phase::ForceUnlock => "force-unlocking",
+            Phase::Change => "changing the count",
+            Phase::Wait => "waiting",
         })
     }
 }
@@ -155,7 +161,7 @@ pub enum Error {
         detail: String,
     },
 
-    /// The request makes no sense; nothing was sent.
+    /// The request makes no sense, or not now (a semaphore that was not set up); nothing was changed.
     #[error("{}invalid request: {detail}", of(lock))]
     Invalid {
         /// The lock, where there is one.

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::BoxFuture;
+use crate::backend::{BoxFuture, Kind, Resource};
 use crate::config::MIN_WATCHDOG;
-use crate::engine::acquire::{Acquired, Wait, reenter};
+use crate::engine::acquire::Acquired;
 use crate::engine::lease::{HoldId, TermSpec, reentrant};
+use crate::engine::owners::{acquire_beside, reenter, twice};
+use crate::engine::request::{Request, Wait};
 use crate::engine::{Lease, lease_millis, release};
-use crate::error::{Error, LostReason, Result};
-use crate::{LockName, OwnerId};
+use crate::error::{Error, LostReason, Phase, Result};
+use crate::{LockName, OwnerId, PermitId};
 
 /// A lock that is held. One family for every kind of lock.
 ///
@@ -96,7 +98,76 @@ impl Guard {
     /// The end may or may not have been moved.
     pub async fn extend(&self, span: Duration) -> Result<()> {
         let ttl = lease_millis(&self.lease.resource, span)?;
-        self.lease.core.unbroken(Arc::clone(&self.lease).extend(self.hold, ttl)).await
+        let spec = TermSpec { ttl, renewed: false };
+        self.lease.core.unbroken(Arc::clone(&self.lease).extend(self.hold, spec)).await
+    }
+
+    /// Of a write lock: holds it for reading, too. Both are released on their own; if the write lock
+    /// goes first, the readers that wait are let in.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost) if it was lost; [`Invalid`](Error::Invalid) if it is no write lock.
+    ///
+    /// # Cancel safety
+    /// A hold that was added after all is taken off again.
+    pub async fn read(&self) -> Result<Guard> {
+        let acquired = self.other_side(Kind::Write, Kind::Read, Wait::Forever).await?;
+        match acquired {
+            Some(acquired) => Ok(Guard::new(acquired)),
+            None => Err(Error::Closed { lock: Some(self.name().clone()) }),
+        }
+    }
+
+    /// Of a write lock: goes on reading, and lets other readers in. No writer comes in between.
+    ///
+    /// Other guards of the same owner that write keep the write lock until they are released.
+    ///
+    /// # Errors
+    /// As [`read`](Guard::read), and as [`release`](Guard::release) for the write lock. This guard is
+    /// gone then, as if it had been dropped.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up both.
+    pub async fn downgrade(self) -> Result<Guard> {
+        let reading = self.read().await?;
+        self.release().await?;
+        Ok(reading)
+    }
+
+    /// Of a read lock: writes beside reading, if it is the only reader; otherwise `Ok(None)` at once.
+    /// When the write guard is released, this one reads on.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost) if it was lost; [`Invalid`](Error::Invalid) if it is no read lock.
+    ///
+    /// # Cancel safety
+    /// A hold that was added after all is taken off again.
+    pub async fn try_upgrade(&self) -> Result<Option<Guard>> {
+        let acquired = self.other_side(Kind::Read, Kind::Write, Wait::Never).await?;
+        Ok(acquired.map(Guard::new))
+    }
+
+    /// Acquires the other side of a read/write lock for the same owner, beside this hold.
+    async fn other_side(&self, from: Kind, to: Kind, wait: Wait) -> Result<Option<Acquired>> {
+        let Lease { core, resource, owner, named, fenced, .. } = &*self.lease;
+        if resource.kind != from {
+            let detail = format!("this is for a {from}, not for a {}", resource.kind);
+            return Err(Error::invalid(Some(&resource.name), detail));
+        }
+        self.lease.ensure_held(Phase::Acquire)?;
+        let ttl = core.options.watchdog_timeout.as_millis() as u64;
+        let request = Request {
+            resource: Resource { kind: to, name: resource.name.clone() },
+            term: TermSpec { ttl, renewed: true },
+            wait,
+            owner: None,
+            count: 1,
+            fenced: *fenced,
+            reentrant: self.lease.reentrant,
+            spin: None,
+            beside: Some(*owner),
+        };
+        acquire_beside(core, request, named.clone()).await
     }
 
     /// A view of the hold, without the right to release it.
@@ -112,6 +183,21 @@ impl Guard {
     /// The identity under which the store knows this hold.
     pub fn owner_id(&self) -> OwnerId {
         self.lease.owner
+    }
+
+    /// The token of a fenced lock: greater than that of every holder before. Pass it along with
+    /// whatever is done under the lock; see [`FencedLock`](crate::FencedLock).
+    pub fn token(&self) -> Option<u64> {
+        self.lease.token()
+    }
+
+    /// The ids of the permits it stands for, if it is of a
+    /// [`PermitSemaphore`](crate::PermitSemaphore).
+    pub fn permit_ids(&self) -> Vec<PermitId> {
+        match self.lease.resource.kind {
+            Kind::Permits => PermitId::of(self.lease.owner, self.lease.permits).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// How many guards of this owner there are.
@@ -186,6 +272,11 @@ impl Hold {
     /// The identity under which the store knows this hold.
     pub fn owner_id(&self) -> OwnerId {
         self.lease.owner
+    }
+
+    /// See [`Guard::token`].
+    pub fn token(&self) -> Option<u64> {
+        self.lease.token()
     }
 
     /// See [`Guard::deadline`].
@@ -264,9 +355,12 @@ impl IntoFuture for Reenter {
                 let detail = format!("a {} is not re-entrant", lease.resource.kind);
                 return Err(Error::invalid(Some(&lease.resource.name), detail));
             }
+            if !lease.reentrant {
+                return Err(twice(&lease.resource));
+            }
             let default = core.options.watchdog_timeout;
             let term = term(&lease.resource, lease_time, renewed, default)?;
-            reenter(&core, lease, term, Wait::Forever).await.map(Guard::new)
+            reenter(&core, lease, term, Wait::Forever, None).await.map(Guard::new)
         })
     }
 }

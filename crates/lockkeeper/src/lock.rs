@@ -5,9 +5,12 @@ use std::future::{Future, IntoFuture};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{BoxFuture, Change, Changed, ClientInfo, Kind, Resource, Ttl};
+use crate::backend::{BoxFuture, Change, Changed, ClientInfo, Fenced, Kind, Resource, Ttl};
+use crate::config::Backoff;
 use crate::engine::Core;
-use crate::engine::acquire::{Request, Wait, acquire};
+use crate::engine::acquire::acquire;
+use crate::engine::lease::TermSpec;
+use crate::engine::request::{Request, Wait};
 use crate::error::{Error, Phase, Result};
 use crate::guard::{Guard, Hold, term};
 use crate::run::{Ran, RunError, run};
@@ -16,46 +19,85 @@ use crate::{LockName, Owner};
 /// What the handles of all locks have in common.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    core: Arc<Core>,
-    resource: Resource,
-    owner: Option<Owner>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) resource: Resource,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) fenced: bool,
+    pub(crate) reentrant: bool,
+    pub(crate) spin: Option<Backoff>,
 }
 
 impl Handle {
     pub(crate) fn new(core: &Arc<Core>, kind: Kind, name: &[u8]) -> Self {
         let name = LockName::new(&core.options.name_prefix, name);
-        Self { core: Arc::clone(core), resource: Resource { kind, name }, owner: None }
+        Self {
+            core: Arc::clone(core),
+            resource: Resource { kind, name },
+            owner: None,
+            fenced: false,
+            reentrant: true,
+            spin: None,
+        }
     }
 
-    fn request(&self) -> Settings {
-        Settings { handle: self.clone(), lease: None, renewed: None }
+    /// The same name as another kind.
+    pub(crate) fn side(&self, kind: Kind) -> Self {
+        let name = self.resource.name.clone();
+        Self { resource: Resource { kind, name }, ..self.clone() }
+    }
+
+    pub(crate) fn owned_by(&self, owner: &Owner) -> Self {
+        Self { owner: Some(owner.clone()), ..self.clone() }
+    }
+
+    /// A request that waits.
+    pub(crate) fn lock(&self) -> LockRequest {
+        LockRequest { settings: self.settings(1) }
+    }
+
+    /// A request that gives up.
+    pub(crate) fn try_lock(&self) -> TryLockRequest {
+        TryLockRequest { settings: self.settings(1), wait: None }
+    }
+
+    pub(crate) fn settings(&self, count: u32) -> Settings {
+        Settings { handle: self.clone(), lease: None, renewed: None, count }
+    }
+
+    /// How tokens are issued, if they are.
+    pub(crate) fn fencing(&self) -> Option<Fenced> {
+        let ttl = self.core.options.token_ttl.map(|ttl| ttl.as_millis() as u64);
+        self.fenced.then_some(Fenced { ttl })
     }
 
     /// Who holds it and for how long, as the store says.
-    async fn inspect(&self) -> Result<crate::backend::Snapshot> {
+    pub(crate) async fn inspect(&self) -> Result<crate::backend::Snapshot> {
         self.core.ensure_open(&self.resource)?;
         self.ensure_named()?;
         let snapshot = self.core.unbroken(self.core.backend.inspect(self.resource.clone())).await;
         snapshot.map_err(|fault| self.core.error(fault, &self.resource, Phase::Inspect))
     }
 
-    fn ensure_named(&self) -> Result<()> {
+    pub(crate) fn ensure_named(&self) -> Result<()> {
         if self.resource.name.as_bytes().is_empty() {
             return Err(Error::invalid(None, "the name of a lock must not be empty"));
         }
         Ok(())
     }
 
-    async fn holder(&self) -> Result<Option<Holder>> {
-        let holder = self.inspect().await?.holders.into_iter().next();
-        Ok(holder.map(|entry| Holder {
-            id: LockName::from(&entry.id[..]).to_string(),
-            hold_count: entry.count,
-            client: entry.client,
-        }))
+    pub(crate) async fn holders(&self) -> Result<Vec<Holder>> {
+        let holders = self.inspect().await?.holders.into_iter();
+        Ok(holders
+            .map(|entry| Holder {
+                id: LockName::from(&entry.id[..]).to_string(),
+                hold_count: entry.count,
+                shared: entry.shared,
+                client: entry.client,
+            })
+            .collect())
     }
 
-    async fn remaining(&self) -> Result<Remaining> {
+    pub(crate) async fn remaining(&self) -> Result<Remaining> {
         Ok(match self.inspect().await?.ttl {
             None => Remaining::Free,
             Some(Ttl::Millis(left)) => Remaining::For(Duration::from_millis(left)),
@@ -63,7 +105,7 @@ impl Handle {
         })
     }
 
-    async fn hold_count(&self, owner: &Owner) -> Result<u64> {
+    pub(crate) async fn hold_count(&self, owner: &Owner) -> Result<u64> {
         self.core.ensure_own(owner, &self.resource)?;
         let Some(lease) = self.core.owned(&self.resource, owner) else {
             return Ok(0);
@@ -73,7 +115,7 @@ impl Handle {
         Ok(holders.into_iter().find(|entry| entry.id == id).map_or(0, |entry| entry.count))
     }
 
-    async fn force_unlock(&self, reason: String) -> Result<bool> {
+    pub(crate) async fn force_unlock(&self, reason: String) -> Result<bool> {
         self.core.ensure_open(&self.resource)?;
         self.ensure_named()?;
         let by = self.core.info.clone();
@@ -99,6 +141,8 @@ pub struct Holder {
     pub id: String,
     /// How often it holds the lock.
     pub hold_count: u64,
+    /// Whether it shares the lock: it is a reader of a read/write lock.
+    pub shared: bool,
     /// Host, process and program, where the holder is a lockkeeper client.
     pub client: Option<ClientInfo>,
 }
@@ -116,21 +160,33 @@ pub enum Remaining {
 
 /// What is common to the requests.
 #[derive(Debug)]
-struct Settings {
-    handle: Handle,
-    lease: Option<Duration>,
-    renewed: Option<Duration>,
+pub(crate) struct Settings {
+    pub(crate) handle: Handle,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) renewed: Option<Duration>,
+    pub(crate) count: u32,
 }
 
 impl Settings {
     /// What it comes to; checked before anything is sent.
-    fn request(self, wait: Wait) -> Result<(Arc<Core>, Request)> {
-        let Self { handle, lease, renewed } = self;
+    pub(crate) fn request(self, wait: Wait) -> Result<(Arc<Core>, Request)> {
+        let Self { handle, lease, renewed, count } = self;
         handle.ensure_named()?;
+        if count == 0 {
+            let detail = "at least one permit must be asked for";
+            return Err(Error::invalid(Some(&handle.resource.name), detail));
+        }
         let default = handle.core.options.watchdog_timeout;
-        let term = term(&handle.resource, lease, renewed, default)?;
-        let Handle { core, resource, owner } = handle;
-        Ok((core, Request { resource, term, wait, owner }))
+        let term = match handle.resource.kind {
+            Kind::Semaphore => TermSpec::ENDLESS,
+            _ => term(&handle.resource, lease, renewed, default)?,
+        };
+        let fenced = handle.fencing();
+        let Handle { core, resource, owner, reentrant, spin, .. } = handle;
+        let beside = None;
+        let request =
+            Request { resource, term, wait, owner, count, fenced, reentrant, spin, beside };
+        Ok((core, request))
     }
 }
 
@@ -138,7 +194,7 @@ impl Settings {
 #[derive(Debug)]
 #[must_use = "does nothing unless awaited"]
 pub struct LockRequest {
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl LockRequest {
@@ -165,7 +221,8 @@ impl LockRequest {
     ) -> Result<Ran<T>, RunError<T>> {
         let started = self.settings.handle.core.clock.now();
         let guard = self.await.map_err(RunError::Acquire)?;
-        run(guard, started, work).await
+        let hold = guard.hold();
+        run(guard, started, || work(hold)).await
     }
 }
 
@@ -188,8 +245,8 @@ impl IntoFuture for LockRequest {
 #[derive(Debug)]
 #[must_use = "does nothing unless awaited"]
 pub struct TryLockRequest {
-    settings: Settings,
-    wait: Option<Duration>,
+    pub(crate) settings: Settings,
+    pub(crate) wait: Option<Duration>,
 }
 
 impl TryLockRequest {
@@ -223,7 +280,10 @@ impl TryLockRequest {
         let started = self.settings.handle.core.clock.now();
         match self.await.map_err(RunError::Acquire)? {
             None => Ok(None),
-            Some(guard) => run(guard, started, work).await.map(Some),
+            Some(guard) => {
+                let hold = guard.hold();
+                run(guard, started, || work(hold)).await.map(Some)
+            }
         }
     }
 }
@@ -233,10 +293,7 @@ impl IntoFuture for TryLockRequest {
     type IntoFuture = BoxFuture<Result<Option<Guard>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let wait = match self.wait {
-            None | Some(Duration::ZERO) => Wait::Never,
-            Some(span) => Wait::Until(self.settings.handle.core.clock.now() + span),
-        };
+        let wait = Wait::within(&self.settings.handle.core, self.wait);
         let request = self.settings.request(wait);
         Box::pin(async move {
             let (core, request) = request?;
@@ -249,32 +306,36 @@ impl IntoFuture for TryLockRequest {
 macro_rules! lock_methods {
     ($Type:ident) => {
         impl $Type {
-            pub(crate) fn new(handle: Handle) -> Self {
+            pub(crate) fn new(handle: $crate::lock::Handle) -> Self {
                 Self { handle }
             }
 
+            pub(crate) fn into_handle(self) -> $crate::lock::Handle {
+                self.handle
+            }
+
             /// The name, prefix included.
-            pub fn name(&self) -> &LockName {
+            pub fn name(&self) -> &$crate::LockName {
                 &self.handle.resource.name
             }
 
-            /// Waits until the lock is held. Without a [`lease`](LockRequest::lease) the watchdog
+            /// Waits until the lock is held. Without a [`lease`](crate::LockRequest::lease) the watchdog
             /// keeps it for as long as the guard lives.
             ///
             /// # Errors
-            /// [`Unreachable`](Error::Unreachable) once the store has not answered for
+            /// [`Unreachable`](crate::Error::Unreachable) once the store has not answered for
             /// [`unreachable_after`](crate::ClientOptions::unreachable_after);
-            /// [`Denied`](Error::Denied), [`WrongKind`](Error::WrongKind) and
-            /// [`Invalid`](Error::Invalid) at once.
+            /// [`Denied`](crate::Error::Denied), [`WrongKind`](crate::Error::WrongKind) and
+            /// [`Invalid`](crate::Error::Invalid) at once.
             ///
             /// # Cancel safety
             /// Dropping the future leaves nothing behind: no hold, no place in a queue, no
             /// subscription.
-            pub fn lock(&self) -> LockRequest {
-                LockRequest { settings: self.handle.request() }
+            pub fn lock(&self) -> $crate::LockRequest {
+                self.handle.lock()
             }
 
-            /// One attempt, or with [`wait`](TryLockRequest::wait) as many as fit. Busy is
+            /// One attempt, or with [`wait`](crate::TryLockRequest::wait) as many as fit. Busy is
             /// `Ok(None)`.
             ///
             /// # Errors
@@ -283,8 +344,8 @@ macro_rules! lock_methods {
             ///
             /// # Cancel safety
             /// As [`lock`](Self::lock).
-            pub fn try_lock(&self) -> TryLockRequest {
-                TryLockRequest { settings: self.handle.request(), wait: None }
+            pub fn try_lock(&self) -> $crate::TryLockRequest {
+                self.handle.try_lock()
             }
 
             /// Waits for the lock, runs `work` under it and releases it. When the lock is lost the
@@ -292,30 +353,30 @@ macro_rules! lock_methods {
             /// requests already sent.
             ///
             /// # Errors
-            /// See [`RunError`].
-            pub async fn run<T, W: Future<Output = T>>(
+            /// See [`RunError`](crate::RunError).
+            pub async fn run<T, W: std::future::Future<Output = T>>(
                 &self,
-                work: impl FnOnce(Hold) -> W,
-            ) -> Result<Ran<T>, RunError<T>> {
+                work: impl FnOnce($crate::Hold) -> W,
+            ) -> $crate::Result<$crate::Ran<T>, $crate::RunError<T>> {
                 self.lock().run(work).await
             }
 
             /// Runs `work` under the lock if it is free, otherwise answers `Ok(None)` at once.
             ///
             /// # Errors
-            /// See [`RunError`].
-            pub async fn try_run<T, W: Future<Output = T>>(
+            /// See [`RunError`](crate::RunError).
+            pub async fn try_run<T, W: std::future::Future<Output = T>>(
                 &self,
-                work: impl FnOnce(Hold) -> W,
-            ) -> Result<Option<Ran<T>>, RunError<T>> {
+                work: impl FnOnce($crate::Hold) -> W,
+            ) -> $crate::Result<Option<$crate::Ran<T>>, $crate::RunError<T>> {
                 self.try_lock().run(work).await
             }
 
             /// Whether anybody holds it, as the store says.
             ///
             /// # Errors
-            /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
-            pub async fn is_locked(&self) -> Result<bool> {
+            /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else.
+            pub async fn is_locked(&self) -> $crate::Result<bool> {
                 Ok(!self.handle.inspect().await?.holders.is_empty())
             }
 
@@ -323,7 +384,7 @@ macro_rules! lock_methods {
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked).
-            pub async fn remaining(&self) -> Result<Remaining> {
+            pub async fn remaining(&self) -> $crate::Result<$crate::Remaining> {
                 self.handle.remaining().await
             }
 
@@ -331,8 +392,8 @@ macro_rules! lock_methods {
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked).
-            pub async fn holder(&self) -> Result<Option<Holder>> {
-                self.handle.holder().await
+            pub async fn holder(&self) -> $crate::Result<Option<$crate::Holder>> {
+                Ok(self.handle.holders().await?.into_iter().next())
             }
 
             /// Takes the lock away from whoever holds it; true if anybody did. A holder that is a
@@ -341,9 +402,9 @@ macro_rules! lock_methods {
             /// It is sent once: if its answer is lost, whether it took effect is not known.
             ///
             /// # Errors
-            /// [`WrongKind`](Error::WrongKind) if the name is in use for something else, which is
+            /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else, which is
             /// then left alone.
-            pub async fn force_unlock(&self) -> Result<bool> {
+            pub async fn force_unlock(&self) -> $crate::Result<bool> {
                 self.handle.force_unlock(String::new()).await
             }
 
@@ -351,18 +412,97 @@ macro_rules! lock_methods {
             ///
             /// # Errors
             /// As [`force_unlock`](Self::force_unlock).
-            pub async fn force_unlock_because(&self, reason: impl Into<String>) -> Result<bool> {
+            pub async fn force_unlock_because(
+                &self,
+                reason: impl Into<String>,
+            ) -> $crate::Result<bool> {
                 self.handle.force_unlock(reason.into()).await
             }
         }
     };
 }
 
+/// The methods of what an owner can hold more than once.
+macro_rules! owner_methods {
+    ($Type:ident) => {
+        impl $Type {
+            /// The same lock in the name of `owner`: its acquires re-enter what it holds already.
+            pub fn as_owner(&self, owner: &$crate::Owner) -> Self {
+                Self { handle: self.handle.owned_by(owner) }
+            }
+
+            /// How often `owner` holds it, as the store says.
+            ///
+            /// # Errors
+            /// As [`is_locked`](Self::is_locked); [`Invalid`](crate::Error::Invalid) for an owner of
+            /// another client.
+            pub async fn hold_count(&self, owner: &$crate::Owner) -> $crate::Result<u64> {
+                self.handle.hold_count(owner).await
+            }
+
+            /// Whether `owner` holds it, as the store says.
+            ///
+            /// # Errors
+            /// As [`hold_count`](Self::hold_count).
+            pub async fn is_held_by(&self, owner: &$crate::Owner) -> $crate::Result<bool> {
+                Ok(self.hold_count(owner).await? > 0)
+            }
+        }
+    };
+}
+
+/// Locks whose owners may be held to one hold each.
+macro_rules! reentrancy_methods {
+    ($Type:ident) => {
+        impl $Type {
+            /// The same lock, but an owner that asks for it twice gets an
+            /// [`Invalid`](crate::Error::Invalid) error at once instead of holding it twice. Decided
+            /// here: in the store nothing differs.
+            pub fn non_reentrant(&self) -> Self {
+                let mut handle = self.handle.clone();
+                handle.reentrant = false;
+                Self { handle }
+            }
+        }
+    };
+}
+
+/// Locks that issue tokens on request.
+macro_rules! fenced_methods {
+    ($Type:ident) => {
+        impl $Type {
+            /// The same lock, but each guard has a [`token`](crate::Guard::token) that is greater
+            /// than all before it: see [`FencedLock`](crate::FencedLock).
+            pub fn fenced(&self) -> Self {
+                let mut handle = self.handle.clone();
+                handle.fenced = true;
+                Self { handle }
+            }
+        }
+    };
+}
+
+pub(crate) use {fenced_methods, lock_methods, owner_methods, reentrancy_methods};
+
 /// The re-entrant lock, Redisson's `RLock`: a hash `name → {owner → hold count}` with a time to live.
 ///
 /// Ownership is a value, not a thread: every acquire has an owner of its own, so that two tasks
 /// that share a handle exclude each other. To hold it more than once, use [`Guard::reenter`] or
-/// [`as_owner`](Lock::as_owner).
+/// [`as_owner`](Lock::as_owner):
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let client = lockkeeper::Client::memory();
+/// let (lock, owner) = (client.lock("orders:42"), client.owner());
+/// let outer = lock.as_owner(&owner).lock().await?;
+/// let inner = lock.as_owner(&owner).lock().await?;
+/// assert_eq!(lock.hold_count(&owner).await?, 2);
+/// # drop((outer, inner));
+/// # Ok(()) }
+/// ```
+///
+/// Without an owner:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -380,43 +520,9 @@ pub struct Lock {
 }
 
 lock_methods!(Lock);
-
-impl Lock {
-    /// The same lock in the name of `owner`: its acquires re-enter what it holds already.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> lockkeeper::Result<()> {
-    /// let client = lockkeeper::Client::memory();
-    /// let (lock, owner) = (client.lock("orders:42"), client.owner());
-    /// let outer = lock.as_owner(&owner).lock().await?;
-    /// let inner = lock.as_owner(&owner).lock().await?;
-    /// assert_eq!(lock.hold_count(&owner).await?, 2);
-    /// # drop((outer, inner));
-    /// # Ok(()) }
-    /// ```
-    pub fn as_owner(&self, owner: &Owner) -> Lock {
-        let mut handle = self.handle.clone();
-        handle.owner = Some(owner.clone());
-        Lock { handle }
-    }
-
-    /// How often `owner` holds it, as the store says.
-    ///
-    /// # Errors
-    /// As [`is_locked`](Lock::is_locked); [`Invalid`](Error::Invalid) for an owner of another client.
-    pub async fn hold_count(&self, owner: &Owner) -> Result<u64> {
-        self.handle.hold_count(owner).await
-    }
-
-    /// Whether `owner` holds it, as the store says.
-    ///
-    /// # Errors
-    /// As [`is_locked`](Lock::is_locked).
-    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-        Ok(self.hold_count(owner).await? > 0)
-    }
-}
+owner_methods!(Lock);
+reentrancy_methods!(Lock);
+fenced_methods!(Lock);
 
 /// The plain lock of the Redlock family: `SET name id NX PX ms`. Not re-entrant, and about half the
 /// work for the server.

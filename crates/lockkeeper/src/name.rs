@@ -133,6 +133,63 @@ impl fmt::Debug for OwnerId {
     }
 }
 
+/// The identity of one permit of a [`PermitSemaphore`](crate::PermitSemaphore): 16 bytes in the
+/// store, written as 32 hexadecimal digits, as Redisson does.
+#[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PermitId([u8; 16]);
+
+impl PermitId {
+    /// The permit that is stored under these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes in the store.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// The permits of one hold: the first half says whose, the second is counted up from the
+    /// hold's random number.
+    pub(crate) fn of(owner: OwnerId, count: u32) -> impl Iterator<Item = Self> {
+        let client = owner.client.into_bytes();
+        (0..u64::from(count)).map(move |i| {
+            let mut id = client;
+            id[8..].copy_from_slice(&owner.number.wrapping_add(i).to_be_bytes());
+            Self(id)
+        })
+    }
+}
+
+impl fmt::Display for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("not a permit id of 32 hexadecimal digits")]
+pub struct ParsePermitIdError;
+
+impl FromStr for PermitId {
+    type Err = ParsePermitIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(ParsePermitIdError);
+        }
+        let number = u128::from_str_radix(text, 16).map_err(|_| ParsePermitIdError)?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}
+
 /// The text is not `<uuid>:<number>`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("not an owner id of the form <uuid>:<number>")]
@@ -172,6 +229,14 @@ mod tests {
         assert_eq!(id.encode(&mut OwnerId::encode_buffer()), id.to_string().as_bytes());
         assert!(id.number <= i64::MAX as u64);
         assert_eq!("nonsense".parse::<OwnerId>(), Err(ParseOwnerIdError));
+    }
+
+    #[test]
+    fn permit_ids_of_one_hold_differ_and_read_back() {
+        let ids: Vec<_> = PermitId::of(OwnerId::fresh(Uuid::new_v4()), 3).collect();
+        assert!(ids[0] != ids[1] && ids[1] != ids[2]);
+        assert_eq!(ids[2].to_string().parse(), Ok(ids[2]));
+        assert_eq!("+0".repeat(16).parse::<PermitId>(), Err(ParsePermitIdError));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::engine::Tick;
 use crate::error::{Error, LostReason};
-use crate::guard::{Guard, Hold};
+use crate::guard::Guard;
 
 /// What came of work that ran under a lock from beginning to end.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,18 +47,47 @@ pub enum RunError<T> {
     },
 }
 
+/// Something held that work can run under.
+pub(crate) trait Held {
+    /// Why it is held no longer.
+    fn lost_reason(&self) -> Option<LostReason>;
+    /// Resolves when it is held no longer.
+    fn lost_later(&self) -> impl Future<Output = LostReason> + Send + 'static;
+    /// Since when it is held, and what time it is.
+    fn granted(&self) -> (Tick, Tick);
+    fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static;
+}
+
+impl Held for Guard {
+    fn lost_reason(&self) -> Option<LostReason> {
+        self.lease().lost_reason()
+    }
+
+    fn lost_later(&self) -> impl Future<Output = LostReason> + Send + 'static {
+        self.lost()
+    }
+
+    fn granted(&self) -> (Tick, Tick) {
+        let lease = self.lease();
+        (lease.granted, lease.core.clock.now())
+    }
+
+    fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        self.release()
+    }
+}
+
 /// Runs `work` under `guard`. The clock is read before every poll: after a pause of the whole
 /// process the work does not get another turn.
 pub(crate) async fn run<T, W: Future<Output = T>>(
-    guard: Guard,
+    guard: impl Held,
     started: Tick,
-    work: impl FnOnce(Hold) -> W,
+    work: impl FnOnce() -> W,
 ) -> Result<Ran<T>, RunError<T>> {
-    let lease = guard.lease().clone();
-    let mut lost = pin!(guard.lost());
-    let mut work = pin!(Some(work(guard.hold())));
+    let mut lost = pin!(guard.lost_later());
+    let mut work = pin!(Some(work()));
     let outcome = std::future::poll_fn(|cx| {
-        if let Some(reason) = lease.lost_reason() {
+        if let Some(reason) = guard.lost_reason() {
             return Poll::Ready(Err(reason));
         }
         let Some(running) = work.as_mut().as_pin_mut() else {
@@ -78,11 +107,11 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
             return Err(RunError::Lost { reason, output: None });
         }
     };
-    let (granted, ended) = (lease.granted, lease.core.clock.now());
+    let (granted, ended) = guard.granted();
     let (waited, held) = (granted.since(started), ended.since(granted));
     // Lost before the work had finished, or while it did: the clock knows.
-    let reason = lease.lost_reason();
-    finished(guard.release().await, reason, Ran { output, waited, held })
+    let reason = guard.lost_reason();
+    finished(guard.give_back().await, reason, Ran { output, waited, held })
 }
 
 /// What work that came to its end is worth, by what was known of the lock then and what its release

@@ -1,19 +1,27 @@
 //! What the manual tells people to type.
 
+use std::future::IntoFuture;
+
 use lockkeeper::Client;
 use testkit::RedisServer;
 
-/// The command in the section on permissions, as one line.
-fn acl() -> Vec<String> {
+/// The commands in the section on permissions, each as one line.
+fn acl(number: usize) -> Vec<String> {
     let page = include_str!("../src/manual/redis.md");
-    let block = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
-    block.expect("the manual shows an ACL").split_whitespace().map(str::to_owned).collect()
+    block(page, "text", number).split_whitespace().map(str::to_owned).collect()
+}
+
+/// A block of code of a page.
+fn block<'a>(page: &'a str, language: &str, number: usize) -> &'a str {
+    let blocks = page.split(&format!("```{language}\n")).skip(1 + number).collect::<Vec<_>>();
+    let block = blocks.first().and_then(|rest| rest.split("```").next());
+    block.expect("the manual shows it")
 }
 
 #[tokio::test]
 async fn the_permissions_of_the_manual_are_enough() {
     let server = RedisServer::start();
-    server.cli(&acl()).ok();
+    server.cli(&acl(0)).ok();
     let client = Client::connect(&server.url_with("locks", "secret")).await.unwrap();
     let other = Client::connect(&server.url_with("locks", "secret")).await.unwrap();
 
@@ -32,4 +40,119 @@ async fn the_permissions_of_the_manual_are_enough() {
 
     let refused = server.cli(&["ACL", "LOG"]);
     assert_eq!(refused.array().len(), 0, "{refused:?}");
+}
+
+#[tokio::test]
+async fn the_permissions_of_the_manual_are_enough_for_the_whole_family() {
+    let server = RedisServer::start();
+    server.cli(&acl(0)).ok();
+    server.cli(&acl(1)).ok();
+    let client = Client::connect(&server.url_with("locks", "secret")).await.unwrap();
+
+    let fair = client.fair_lock("app:fair").fenced();
+    let guard = fair.lock().await.unwrap();
+    let next = tokio::spawn(fair.lock().into_future());
+    while fair.waiting().await.unwrap() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let gives_up = fair.try_lock().wait(std::time::Duration::from_millis(50)).await.unwrap();
+    assert!(gives_up.is_none());
+    guard.release().await.unwrap();
+    next.await.unwrap().unwrap().release().await.unwrap();
+    client.fenced_lock("app:fenced").lock().await.unwrap().release().await.unwrap();
+
+    let rw = client.rw_lock("app:rw").fenced();
+    let reading = rw.read().await.unwrap();
+    let writer = tokio::spawn(rw.write().into_future());
+    let soon = std::time::Duration::from_millis(50);
+    assert!(rw.try_write().wait(soon).await.unwrap().is_none());
+    reading.release().await.unwrap();
+    let reading = writer.await.unwrap().unwrap().downgrade().await.unwrap();
+    reading.extend(std::time::Duration::from_secs(60)).await.unwrap();
+    let writing = reading.try_upgrade().await.unwrap().expect("it is the only reader");
+    writing.release().await.unwrap();
+    assert_eq!(rw.holders().await.unwrap().len(), 1);
+    assert!(rw.force_unlock().await.unwrap());
+
+    let semaphore = client.semaphore("app:semaphore");
+    assert!(semaphore.try_set_permits(2).await.unwrap());
+    let permit = semaphore.acquire(2).await.unwrap();
+    assert!(semaphore.try_acquire(1).wait(soon).await.unwrap().is_none());
+    permit.release().await.unwrap();
+    assert_eq!(semaphore.add_permits(1).await.unwrap(), 3);
+    assert_eq!(semaphore.drain_permits().await.unwrap(), 3);
+
+    let permits = client.permit_semaphore("app:permits");
+    permits.set_permits(2).await.unwrap();
+    let guard = permits.acquire(1).await.unwrap();
+    let [id] = guard.permit_ids()[..] else { panic!("one permit") };
+    assert!(permits.update_lease(id, std::time::Duration::from_secs(9)).await.unwrap());
+    assert!(permits.release(&[id]).await.unwrap());
+    assert_eq!(permits.available().await.unwrap(), 2);
+
+    let latch = client.count_down_latch("app:latch");
+    assert!(latch.try_set_count(2).await.unwrap());
+    let waiter = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait().await }
+    });
+    latch.count_down().await.unwrap();
+    assert!(latch.delete().await.unwrap());
+    waiter.await.unwrap().unwrap();
+    client.shutdown().await;
+
+    let refused = server.cli(&["ACL", "LOG"]);
+    assert_eq!(refused.array().len(), 0, "{refused:?}");
+}
+
+const FENCING: &str = include_str!("../src/manual/fencing.md");
+
+#[tokio::test]
+async fn the_script_of_the_manual_refuses_an_older_token() {
+    let server = RedisServer::start();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let lock = client.fenced_lock("account");
+    let token = async || {
+        let guard = lock.lock().await.unwrap();
+        let token = guard.token().expect("a fenced lock issues tokens");
+        guard.release().await.unwrap();
+        token.to_string()
+    };
+    let (old, new) = (token().await, token().await);
+    let write = |token: &str, value: &str| {
+        let script = block(FENCING, "lua", 0);
+        server.cli(&["EVAL", script, "2", "{a}:value", "{a}:token", token, value]).int()
+    };
+    assert_eq!(write(&old, "first"), 1);
+    assert_eq!(write(&new, "second"), 1);
+    assert_eq!(write(&new, "third"), 1, "the same holder may come again");
+    assert_eq!(write(&old, "late"), 0);
+    assert_eq!(server.cli(&["GET", "{a}:value"]).text(), "third");
+    assert_eq!(server.cli(&["GET", "{a}:token"]).text(), new, "plain digits");
+}
+
+#[tokio::test]
+async fn the_statement_of_the_manual_refuses_an_older_token() {
+    let lock = Client::memory().fenced_lock("account");
+    let token = async || {
+        let guard = lock.lock().await.unwrap();
+        let token = guard.token().expect("a fenced lock issues tokens");
+        guard.release().await.unwrap();
+        i64::try_from(token).expect("it fits into a signed column")
+    };
+    let (old, new) = (token().await, token().await);
+    let (create, update) = block(FENCING, "sql", 0).split_once(";\n").expect("two statements");
+    let database = rusqlite::Connection::open_in_memory().unwrap();
+    database.execute(create, ()).unwrap();
+    database.execute("INSERT INTO account (id, balance) VALUES (1, 100)", ()).unwrap();
+    let update = |token: i64, balance: i64| {
+        let given = rusqlite::named_params! {"$1": token, "$2": balance, "$3": 1};
+        database.execute(update.trim().trim_end_matches(';'), given).unwrap()
+    };
+    assert_eq!(update(old, 90), 1);
+    assert_eq!(update(new, 80), 1);
+    assert_eq!(update(new, 70), 1, "the same holder may come again");
+    assert_eq!(update(old, 60), 0);
+    let balance = database.query_row("SELECT balance FROM account", (), |row| row.get::<_, i64>(0));
+    assert_eq!(balance.unwrap(), 70);
 }

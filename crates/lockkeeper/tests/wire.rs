@@ -207,8 +207,8 @@ async fn a_hand_over_replaces_the_owner_and_publishes_nothing() {
         let resource = Resource { kind, name: LockName::from(name) };
         let (giver, receiver) = (OwnerId::fresh(client), OwnerId::fresh(client));
         for (owner, from, ttl) in [(giver, None, 90_000), (receiver, Some(giver), 30_000)] {
-            let acquire = Acquire { resource: resource.clone(), owner, count: 1, ttl, from };
-            assert_eq!(store.acquire(acquire).await, Ok(Attempt::Granted));
+            let acquire = Acquire { from, ..Acquire::new(resource.clone(), owner, ttl) };
+            assert_eq!(store.acquire(acquire).await, Ok(Attempt::GRANTED));
         }
         match kind {
             Kind::Mutex => {
@@ -218,7 +218,7 @@ async fn a_hand_over_replaces_the_owner_and_publishes_nothing() {
         }
         assert_ttl(&server, name, 30_000);
         assert_eq!(messages(&server, &mut listener, &channel), []);
-        let release = Release { resource, owner: receiver, keep: 0, ttl: None, leave: false };
+        let release = Release::new(resource, receiver);
         assert_eq!(store.release(release).await, Ok(Released::Freed { listeners: Some(1) }));
         assert_eq!(messages(&server, &mut listener, &channel), [(channel, "0".to_owned())]);
     }

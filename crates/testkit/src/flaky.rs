@@ -1,9 +1,9 @@
 //! A store whose answers are lost, late or withheld, call by call.
 //!
-//! It stands between an engine and a real store. The next calls that concern a lock (acquire,
-//! release, renew, and subscriptions to a lock's wake-ups) pass one [`Gate`] each, in the order in
-//! which they are first polled; all others, and whatever comes after the script has run out, go
-//! straight through.
+//! It stands between an engine and a real store. The next calls that concern a lock or a counter
+//! (acquire, release, renew, changes of a counter, looks at a latch, and subscriptions to wake-ups)
+//! pass one [`Gate`] each, in the order in which they are first polled; all others, and whatever
+//! comes after the script has run out, go straight through.
 //!
 //! It also keeps books on the promise that an engine makes to a store: a future that was polled is
 //! polled to its end.
@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Release, Released,
-    Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Kind, Release,
+    Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 use tokio::sync::watch;
 
@@ -50,7 +50,7 @@ pub enum Verb {
     Adjust,
     /// [`Backend::inspect`].
     Inspect,
-    /// [`Backend::subscribe`] to the wake-ups of a lock.
+    /// [`Backend::subscribe`] to the wake-ups of a lock or a counter.
     Subscribe,
     /// [`Backend::subscribe`] to what concerns a client as a whole.
     Listen,
@@ -88,6 +88,11 @@ impl Flaky {
                 abandoned: Mutex::default(),
             }),
         }
+    }
+
+    /// Another store behind the same script and the same books.
+    pub fn beside(&self, inner: Arc<dyn Backend>) -> Self {
+        Self { inner, books: Arc::clone(&self.books) }
     }
 
     /// Itself as a store for [`Client::with_backend`](lockkeeper::Client::with_backend).
@@ -241,15 +246,18 @@ impl Backend for Flaky {
     }
 
     fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
-        self.call(Verb::Adjust, false, |store| store.adjust(change), Err)
+        let gated = matches!(change, Change::Count { .. } | Change::Permits { .. });
+        self.call(Verb::Adjust, gated, |store| store.adjust(change), Err)
     }
 
     fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
-        self.call(Verb::Inspect, false, |store| store.inspect(resource), Err)
+        // Whoever waits for a latch looks at it; anything else is looked at by tests.
+        let gated = resource.kind == Kind::Latch;
+        self.call(Verb::Inspect, gated, |store| store.inspect(resource), Err)
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
-        let gated = matches!(topic, Topic::Freed(_));
+        let gated = !matches!(topic, Topic::Notice(_) | Topic::Reconnected);
         let verb = if gated { Verb::Subscribe } else { Verb::Listen };
         self.call(verb, gated, |store| store.subscribe(topic), Err)
     }

@@ -1,6 +1,7 @@
 //! What is measured, one file per workload.
 
 mod embedded;
+mod family;
 mod growth;
 mod hot;
 mod memory;
@@ -100,6 +101,9 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "lock uncontended", run: uncontended::lock },
     Workload { name: "mutex uncontended", run: uncontended::mutex },
     Workload { name: "hot lock", run: hot::run },
+    Workload { name: "family: uncontended", run: family::uncontended },
+    Workload { name: "family: shared", run: family::shared },
+    Workload { name: "fair hand-over", run: family::fair },
     Workload { name: "wake-up", run: wake::run },
     Workload { name: "memory store", run: embedded::run },
     Workload { name: "memory", run: memory::run },

@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 use std::future::ready;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -20,14 +22,24 @@ use super::{
 pub struct Memory {
     state: Mutex<State>,
     started: Instant,
+    /// When that was by the wall clock, in milliseconds: tokens of a later process are greater.
+    epoch: u64,
+    identity: Arc<str>,
     hub: Hub,
 }
 
 impl Memory {
     /// A store of its own.
     pub fn new() -> Arc<Self> {
-        let hub = Hub::new(|_, _| {});
-        Arc::new(Self { state: Mutex::new(State::default()), started: Instant::now(), hub })
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Arc::new(Self {
+            state: Mutex::default(),
+            started: Instant::now(),
+            epoch: epoch.as_millis() as u64,
+            identity: format!("memory:{}", NEXT.fetch_add(1, Ordering::Relaxed)).into(),
+            hub: Hub::new(|_, _| {}),
+        })
     }
 
     /// The store of this name within the process, for as long as anybody uses it.
@@ -55,11 +67,12 @@ impl Memory {
 
     /// The store's time in milliseconds, rounded down as a server's clock is.
     fn now(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        self.epoch + self.started.elapsed().as_millis() as u64
     }
 
-    fn wake(&self, wake: &Wake) -> u64 {
-        self.hub.wake(&wake.topic, &wake.payload)
+    /// Answers how many were told.
+    fn wake(&self, wakes: &[Wake]) -> u64 {
+        wakes.iter().map(|wake| self.hub.wake(&wake.topic, &wake.payload)).sum()
     }
 }
 
@@ -70,32 +83,33 @@ fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
 
 impl Backend for Memory {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(true)
+        Capabilities::new(true, Arc::clone(&self.identity)).taking_together()
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
-        at_once(self.state().acquire(&request, self.now()))
+        let (answer, wakes) = self.state().acquire(&request, self.now());
+        self.wake(&wakes);
+        at_once(answer)
     }
 
     fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
-        let (mut answer, wake) = self.state().release(&request, self.now());
-        if let (Ok(Released::Freed { listeners }), Some(wake)) = (&mut answer, wake) {
-            *listeners = Some(self.wake(&wake));
+        let (mut answer, wakes) = self.state().release(&request, self.now());
+        let told = self.wake(&wakes);
+        if let Ok(Released::Freed { listeners }) = &mut answer {
+            *listeners = Some(told);
         }
         at_once(answer)
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
-        let mut state = self.state();
-        let now = self.now();
-        at_once(batch.iter().map(|renew| state.renew(renew, now)).collect())
+        let (answers, wakes) = self.state().renew(&batch, self.now());
+        self.wake(&wakes);
+        at_once(answers)
     }
 
     fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
         let (answer, wakes) = self.state().adjust(&change, self.now());
-        for wake in &wakes {
-            self.wake(wake);
-        }
+        self.wake(&wakes);
         at_once(answer)
     }
 

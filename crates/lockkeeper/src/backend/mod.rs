@@ -11,11 +11,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use uuid::Uuid;
 
-use crate::{LockName, OwnerId};
+use crate::{LockName, OwnerId, PermitId};
 
 pub mod memory;
 pub mod model;
@@ -33,19 +34,23 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What this store can and cannot do at this moment.
     fn capabilities(&self) -> Capabilities;
 
-    /// Takes a lock, re-enters it, or receives it from another hold of the same client.
+    /// Takes a lock or permits, re-enters a lock, or receives it from another hold of the same
+    /// client; where it is told that the caller waits, keeps a place for it.
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>>;
 
-    /// Takes holds off, or leaves the lock standing for a while.
+    /// Takes holds off, or leaves the lock standing for a while. Taking off the last one gives up
+    /// a place among the waiters, too.
     fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>>;
 
-    /// Renews or checks many holds at once; one answer for each, in order.
+    /// Renews or checks many holds, or places among the waiters, at once; one answer for each, in
+    /// order.
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>>;
 
-    /// Changes what is not one owner's own: forced unlocks, the note of who a client is.
+    /// Changes what is not one owner's own: forced unlocks, counts of permits, the note of who a
+    /// client is.
     fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>>;
 
-    /// Who holds a lock, how often, for how long.
+    /// Who holds a lock, how often, for how long; how many permits are free.
     fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>>;
 
     /// Listens for wake-ups; resolves when they can no longer be missed.
@@ -56,29 +61,51 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 }
 
 /// What a store can do.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// A request without an answer can no longer take effect once a later one was answered. Where
     /// this is false, an undo is repeated until the lease of the lost request would have ended.
     pub fences_lost_requests: bool,
+    /// Which store this is, so that everybody takes several locks in the same order.
+    pub identity: Arc<str>,
+    /// Several locks can be taken in one request.
+    pub takes_together: bool,
 }
 
 impl Capabilities {
-    /// Capabilities of a store.
-    pub fn new(fences_lost_requests: bool) -> Self {
-        Self { fences_lost_requests }
+    /// Capabilities of a store that is known by `identity` and takes one lock at a time.
+    pub fn new(fences_lost_requests: bool, identity: Arc<str>) -> Self {
+        Self { fences_lost_requests, identity, takes_together: false }
+    }
+
+    /// Several locks can be taken in one request.
+    pub fn taking_together(mut self) -> Self {
+        self.takes_together = true;
+        self
     }
 }
 
 /// The kinds of primitives.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub enum Kind {
     /// The re-entrant lock: a hash of owner → hold count, Redisson's `RLock`.
     Lock,
     /// The plain string lock of the Redlock family.
     Mutex,
+    /// The same hash as [`Lock`](Kind::Lock), given out in the order of a queue.
+    Fair,
+    /// The shared side of a read/write lock.
+    Read,
+    /// The exclusive side of a read/write lock.
+    Write,
+    /// A counter of permits without owners.
+    Semaphore,
+    /// Permits with ids, each with an end.
+    Permits,
+    /// A counter that opens at zero.
+    Latch,
 }
 
 impl fmt::Display for Kind {
@@ -86,6 +113,12 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Lock => "lock",
             Kind::Mutex => "mutex",
+            Kind::Fair => "fair lock",
+            Kind::Read => "read lock",
+            Kind::Write => "write lock",
+            Kind::Semaphore => "semaphore",
+            Kind::Permits => "permit semaphore",
+            Kind::Latch => "count-down latch",
         })
     }
 }
@@ -99,31 +132,80 @@ pub struct Resource {
     pub name: LockName,
 }
 
-/// A request to hold a lock.
+/// A request to hold a lock, or permits of a semaphore.
 #[derive(Clone, Debug)]
 pub struct Acquire {
     /// The lock.
     pub resource: Resource,
     /// The identity of the hold.
     pub owner: OwnerId,
-    /// How many holds the owner will have: 1 takes a free lock, more only re-enters a held one.
-    /// Absolute, so that sending it twice is sending it once.
+    /// Of a lock, how many holds the owner will have: 1 takes a free lock, more only re-enters a
+    /// held one. Absolute, so that sending it twice is sending it once. Of a semaphore, how many
+    /// permits are taken.
     pub count: u32,
-    /// The time to live in milliseconds; never shortens what there is.
+    /// The time to live in milliseconds; never shortens what there is. A semaphore has none.
     pub ttl: u64,
     /// A hand-over: replace this hold, in one step and without a wake-up.
     pub from: Option<OwnerId>,
+    /// For the sides of a read/write lock: the hold of the other side that belongs to the same
+    /// owner, and so does not stand in the way.
+    pub beside: Option<OwnerId>,
+    /// Issue a token.
+    pub fenced: Option<Fenced>,
+    /// The caller waits if it is busy: a fair lock keeps its place in the queue, a write lock keeps
+    /// new readers out for a while. [`Release`] gives that up.
+    pub waits: bool,
+    /// Further locks of the same kind under owners of their own: all are taken, or none.
+    pub also: Vec<(LockName, OwnerId)>,
+}
+
+impl Acquire {
+    /// A request to take a free lock.
+    pub fn new(resource: Resource, owner: OwnerId, ttl: u64) -> Self {
+        Self {
+            resource,
+            owner,
+            count: 1,
+            ttl,
+            from: None,
+            beside: None,
+            fenced: None,
+            waits: false,
+            also: Vec::new(),
+        }
+    }
+}
+
+/// How a token is issued.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Fenced {
+    /// How long the sequence outlives its last token, in milliseconds; for ever if not said.
+    pub ttl: Option<u64>,
 }
 
 /// The answer to [`Acquire`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Attempt {
     /// It is held.
-    Granted,
-    /// Someone else has it for so long, if that is known.
+    Granted {
+        /// The token, if one was asked for.
+        token: Option<u64>,
+    },
+    /// Someone else has it, or comes first. It is worth another look after so long, if that is
+    /// known.
     Busy(Option<Ttl>),
     /// The hold to be re-entered or handed over is not there.
     Gone,
+}
+
+impl Attempt {
+    /// Held, without a token.
+    pub const GRANTED: Attempt = Attempt::Granted { token: None };
+
+    /// Whether it is held.
+    pub fn is_granted(&self) -> bool {
+        matches!(self, Attempt::Granted { .. })
+    }
 }
 
 /// A time to live, as a store tells it.
@@ -135,13 +217,15 @@ pub enum Ttl {
     Forever,
 }
 
-/// A request to give holds back.
+/// A request to give holds or permits back.
 #[derive(Clone, Debug)]
 pub struct Release {
     /// The lock.
     pub resource: Resource,
     /// The identity of the hold.
     pub owner: OwnerId,
+    /// How many permits of a semaphore it has.
+    pub count: u32,
     /// How many holds stay. Absolute: where no more than this are stored, nothing changes.
     pub keep: u32,
     /// What the time to live becomes, in milliseconds, where holds are taken off and others stay.
@@ -150,6 +234,15 @@ pub struct Release {
     /// Nobody holds it any more, but it stays for `ttl`: set the time to live though no hold is
     /// taken off.
     pub leave: bool,
+    /// Whether it was granted is not known: the request may have been refused, or may still come.
+    pub undo: bool,
+}
+
+impl Release {
+    /// A request to give back everything of `owner`.
+    pub fn new(resource: Resource, owner: OwnerId) -> Self {
+        Self { resource, owner, count: 1, keep: 0, ttl: None, leave: false, undo: false }
+    }
 }
 
 /// The answer to [`Release`].
@@ -176,8 +269,19 @@ pub struct Renew {
     pub resource: Resource,
     /// The identity of the hold.
     pub owner: OwnerId,
+    /// How many permits of a semaphore it has.
+    pub count: u32,
     /// The new time to live, or nothing to only look. Never shortens what there is.
     pub ttl: Option<u64>,
+    /// It is no hold but a place among the waiters.
+    pub waiting: bool,
+}
+
+impl Renew {
+    /// A request to renew a hold, or to look at it.
+    pub fn new(resource: Resource, owner: OwnerId, ttl: Option<u64>) -> Self {
+        Self { resource, owner, count: 1, ttl, waiting: false }
+    }
 }
 
 /// The answer to one [`Renew`].
@@ -189,6 +293,10 @@ pub enum Renewed {
     Gone,
     /// Someone else holds it, or holds it too.
     Taken,
+    /// The place among the waiters is kept.
+    Waiting,
+    /// The waiter should try: it is its turn, or its place is gone.
+    Due,
 }
 
 /// A change that is not one owner's own.
@@ -202,6 +310,24 @@ pub enum Change {
         reason: String,
         /// Who does it.
         by: ClientInfo,
+    },
+    /// Change a counter: the permits of a semaphore, the count of a latch.
+    Count {
+        /// The counter.
+        resource: Resource,
+        /// The identity of this request: a repetition is answered with what came of the first.
+        id: OwnerId,
+        /// What to do.
+        change: CountChange,
+    },
+    /// Change permits that are known by their ids: all of them, or none.
+    Permits {
+        /// The permit semaphore.
+        resource: Resource,
+        /// The permits.
+        ids: Vec<PermitId>,
+        /// What to do.
+        change: PermitChange,
     },
     /// Say who a client is, for as long as it holds anything.
     Announce {
@@ -219,6 +345,38 @@ pub enum Change {
     },
 }
 
+/// What happens to a counter.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CountChange {
+    /// Sets it where there is none: [`Changed::Done`] or [`Changed::Nothing`].
+    Create {
+        /// The permits or the count.
+        count: u64,
+        /// It ends after so many milliseconds.
+        ttl: Option<u64>,
+    },
+    /// Adds permits, or takes them away: [`Changed::Count`] says how many are free then.
+    Add(i64),
+    /// Makes a permit semaphore's total this many, whether they are taken or not; creates it where
+    /// there is none.
+    Resize(u64),
+    /// Takes all free permits: [`Changed::Count`] says how many.
+    Drain,
+    /// Counts a latch down by one: [`Changed::Count`] says how much is left.
+    Down,
+    /// Removes a latch and lets its waiters go.
+    Delete,
+}
+
+/// What happens to permits that are known by their ids.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PermitChange {
+    /// They are given back.
+    Release,
+    /// They end so many milliseconds from now.
+    Lease(u64),
+}
+
 /// The answer to [`Change`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Changed {
@@ -226,6 +384,8 @@ pub enum Changed {
     Done,
     /// There was nothing to do.
     Nothing,
+    /// It was done, and this is the number that was asked for.
+    Count(i64),
 }
 
 /// Who a client is, for people.
@@ -260,13 +420,19 @@ fn hostname() -> String {
     return std::env::var("COMPUTERNAME").unwrap_or_default();
 }
 
-/// What a store knows of a lock.
+/// What a store knows of a lock or a counter.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Its holders; a plain lock has at most one.
     pub holders: Vec<HolderEntry>,
     /// How long it stands; nothing when it is free.
     pub ttl: Option<Ttl>,
+    /// Who waits in the queue of a fair lock, the next one first.
+    pub queue: Vec<Vec<u8>>,
+    /// What a counter says; nothing where there is none.
+    pub count: Option<i64>,
+    /// How many permits of a permit semaphore are taken.
+    pub taken: u64,
 }
 
 /// One holder in a [`Snapshot`].
@@ -276,6 +442,8 @@ pub struct HolderEntry {
     pub id: Vec<u8>,
     /// How often it holds the lock.
     pub count: u64,
+    /// Whether it shares the lock with others.
+    pub shared: bool,
     /// Who that is, where its client says so.
     pub client: Option<ClientInfo>,
 }

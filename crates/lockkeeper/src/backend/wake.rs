@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::Fault;
-use crate::LockName;
+use crate::{LockName, OwnerId};
 
 /// What can be listened for.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -20,6 +20,14 @@ use crate::LockName;
 pub enum Topic {
     /// A lock or mutex of this name was freed.
     Freed(LockName),
+    /// It is this waiter's turn in the queue of a fair lock.
+    Turn(LockName, OwnerId),
+    /// A read/write lock of this name was freed, by its readers or its writer.
+    Rw(LockName),
+    /// Permits of a semaphore of this name were given back.
+    Permits(LockName),
+    /// A count-down latch of this name was opened (`0`), or set anew (`1`).
+    Latch(LockName),
     /// A word to one client, in private.
     Notice(Uuid),
     /// The store lost its connection and has it back. Local: no message of the store's.
@@ -50,6 +58,8 @@ struct Cell {
 struct CellInner {
     state: State,
     seen: u64,
+    /// How many of the messages since the confirmation said `0`.
+    zeros: u64,
     unread: VecDeque<Vec<u8>>,
     subscribers: usize,
 }
@@ -109,6 +119,7 @@ impl Hub {
                 inner: Mutex::new(CellInner {
                     state: State::Pending,
                     seen: 0,
+                    zeros: 0,
                     unread: VecDeque::new(),
                     subscribers: 0,
                 }),
@@ -141,6 +152,7 @@ impl Hub {
         let mut told = 0;
         self.update(topic, |cell| {
             cell.seen += 1;
+            cell.zeros += u64::from(payload == b"0");
             told = cell.subscribers as u64;
             if matches!(topic, Topic::Notice(_)) && cell.unread.len() < UNREAD_MAX {
                 cell.unread.push_back(payload.to_vec());
@@ -239,6 +251,11 @@ impl Subscription {
     /// Resolves once there have been more than `seen`, with how many there have been.
     pub async fn beyond(&self, seen: u64) -> u64 {
         self.cell.wait(|inner| (inner.seen > seen).then_some(inner.seen)).await
+    }
+
+    /// How many of the messages said `0`: of a latch, how often it was opened.
+    pub fn zeros(&self) -> u64 {
+        self.cell.lock().zeros
     }
 
     /// The next message of a notice topic.

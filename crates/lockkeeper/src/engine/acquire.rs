@@ -15,51 +15,26 @@ use tracing::Instrument;
 
 use super::claim::{Attempting, Claim};
 use super::gate::{Entered, Gates, Offer, Place, Seat, Turn};
-use super::lease::{HoldId, Lease, TermSpec};
+use super::lease::{HoldId, Lease};
+use super::owners::acquire_as;
+use super::request::{Request, Seating, Wait};
+use super::watchdog::Kept;
 use super::{Core, Tick, jittered, until};
 use crate::backend::{Attempt, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
-use crate::error::{Error, LostReason, Phase, Result};
-use crate::{Owner, OwnerId};
-
+use crate::error::{Error, Phase, Result};
 /// The pause after a release that others elsewhere wait for, so that they get a chance.
 const COURTESY: Duration = Duration::from_millis(1);
 
 /// Re-check of those who are not told: mutex waiters, because others of the Redlock family do not
 /// publish, and everybody without the right to subscribe.
-const POLL: Duration = Duration::from_millis(100);
+pub(super) const POLL: Duration = Duration::from_millis(100);
+
+/// How often a waiting writer says that it still waits: the store forgets it after two seconds.
+const INTENT: Duration = Duration::from_millis(1200);
 
 /// A task that waits this long for a lock that its own client holds is told to the log.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
-
-/// How long a caller is ready to wait.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Wait {
-    /// One attempt.
-    Never,
-    /// Until then.
-    Until(Tick),
-    /// As long as it takes.
-    Forever,
-}
-
-impl Wait {
-    fn limit(self) -> Tick {
-        match self {
-            Wait::Until(limit) => limit,
-            Wait::Never | Wait::Forever => Tick::NEVER,
-        }
-    }
-}
-
-/// What is to be acquired, and how.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub(crate) resource: Resource,
-    pub(crate) term: TermSpec,
-    pub(crate) wait: Wait,
-    pub(crate) owner: Option<Owner>,
-}
 
 /// A hold that was acquired.
 pub(crate) type Acquired = (Arc<Lease>, HoldId);
@@ -83,91 +58,15 @@ async fn acquire_by(core: &Arc<Core>, request: &Request) -> Result<Option<Acquir
     }
 }
 
-/// For a named owner: re-enters what it has. One request at a time for an owner and a name.
-async fn acquire_as(
-    core: &Arc<Core>,
-    request: &Request,
-    owner: &Owner,
-) -> Result<Option<Acquired>> {
-    core.ensure_own(owner, &request.resource)?;
-    // Declared first, so that it is dropped last: a slot in use is not tidied away.
-    let _tidy = Tidy(core, &request.resource, owner);
-    let slot = core.owners.turn(&request.resource, owner);
-    let turn = match request.wait {
-        Wait::Never => slot.try_lock().ok(),
-        wait => until(&core.clock, wait.limit(), slot.lock()).await,
+pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
+    let entered = match request.seating() {
+        Seating::Exclusive => Gates::enter(core, &request.resource, || match request.wait {
+            Wait::Never => None,
+            _ => Some(Offer::new(core, request)),
+        }),
+        Seating::Waiting | Seating::Alone => Entered::Seat(Gates::alone(core, &request.resource)),
     };
-    let Some(_turn) = turn else { return Ok(None) };
-    if let Some(lease) = core.owners.lease(&request.resource, owner) {
-        match reenter(core, lease, request.term, request.wait).await {
-            // Given back while this waited for its turn: there is nothing to re-enter any more.
-            Err(Error::Lost { reason: LostReason::Released, .. }) => {}
-            outcome => return outcome.map(Some),
-        }
-    }
-    acquire_anew(core, request).await
-}
-
-/// Runs when the acquire of a named owner ends, also by being dropped.
-struct Tidy<'a>(&'a Arc<Core>, &'a Resource, &'a Owner);
-
-impl Drop for Tidy<'_> {
-    fn drop(&mut self) {
-        self.0.owners.tidy(self.1, self.2);
-    }
-}
-
-/// Adds a hold to a lease. Unbroken: when the caller walks away, the hold is taken off again.
-pub(crate) async fn reenter(
-    core: &Arc<Core>,
-    lease: Arc<Lease>,
-    term: TermSpec,
-    wait: Wait,
-) -> Result<Acquired> {
-    let now = core.clock.now();
-    let give_up = match wait {
-        Wait::Never => now,
-        Wait::Until(limit) => limit.min(now + core.options.unreachable_after),
-        Wait::Forever => now + core.options.unreachable_after,
-    };
-    let resource = lease.resource.clone();
-    let work = async move {
-        let hold = Arc::clone(&lease).reenter(term, give_up).await?;
-        Ok(Undo(Some((lease, hold))))
-    };
-    match until(&core.clock, wait.limit(), core.unbroken(work)).await {
-        Some(outcome) => outcome.map(Undo::keep),
-        None => {
-            let detail = "no answer within the wait limit".to_owned();
-            let fault = Fault::Unreachable { maybe_ran: true, detail };
-            Err(core.error(fault, &resource, Phase::Reenter))
-        }
-    }
-}
-
-/// A hold on the way to its guard.
-struct Undo(Option<Acquired>);
-
-impl Undo {
-    fn keep(mut self) -> Acquired {
-        self.0.take().expect("taken once, here")
-    }
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        if let Some((lease, hold)) = self.0.take() {
-            super::release::release_later(lease, hold);
-        }
-    }
-}
-
-async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
-    let offer = || match request.wait {
-        Wait::Never => None,
-        _ => Some(Offer { owner: OwnerId::fresh(core.id), ttl: request.term.ttl }),
-    };
-    match Gates::enter(core, &request.resource, offer) {
+    match entered {
         Entered::Seat(seat) if request.wait.limit() == Tick::NEVER => {
             // The first attempt, when nothing limits it. Most acquires end here; their futures are
             // kept small by leaving everything else to `run_on`.
@@ -215,8 +114,8 @@ async fn take_turn(
         }
         None => Ok(None),
         Some(Turn::Seat(seat)) => drive.run(seat).await,
-        Some(Turn::Handed(seat, claim, sent)) => {
-            match drive.begin(claim, seat, sent, core.clock.now()) {
+        Some(Turn::Handed(seat, claim, token, sent)) => {
+            match drive.begin(claim, seat, token, sent, core.clock.now()) {
                 Ok(acquired) => Ok(Some(acquired)),
                 Err(seat) => drive.run(seat).await,
             }
@@ -238,12 +137,17 @@ struct Drive<'a> {
     polling: bool,
     /// The last thing the store said was "busy": what decides at the wait limit.
     busy: bool,
+    /// How often it was busy in a row: what a spinning waiter goes by.
+    spins: u32,
+    /// The place in the store's queue that the watchdog keeps.
+    kept: Option<Kept>,
 }
 
 /// What one round of the loop came to.
 enum Round {
     Acquired(Acquired),
-    GaveUp,
+    /// With what is still to be given up: a place among the waiters.
+    GaveUp(Option<Claim>),
     Again(Claim, Seat),
 }
 
@@ -270,34 +174,47 @@ impl<'a> Drive<'a> {
             failing_since: None,
             polling: false,
             busy: false,
+            spins: 0,
+            kept: None,
         }
     }
 
-    fn begin(&self, claim: Claim, seat: Seat, sent: Tick, now: Tick) -> Result<Acquired, Seat> {
-        let (term, owner) = (self.request.term, self.request.owner.clone());
-        let lease = Lease::begin(claim, seat, self.core, term, (sent, now), owner)?;
+    fn begin(
+        &self,
+        claim: Claim,
+        seat: Seat,
+        token: Option<u64>,
+        sent: Tick,
+        now: Tick,
+    ) -> Result<Acquired, Seat> {
+        let seated = self.request.seating() == Seating::Exclusive;
+        let lease = Lease::begin(claim, seat, seated, self.request, token, (sent, now))?;
         tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
             waited = ?now.since(self.started), "acquired");
         Ok((lease, 0))
     }
 
     fn first_attempt(&self) -> Attempting {
-        let claim = Claim::new(self.core, &self.request.resource);
-        claim.attempt(self.request.term.ttl, self.started)
+        let claim = Claim::new(self.core, self.request);
+        claim.attempt(self.request, self.started)
     }
 
     /// Grants what was granted in time.
     fn judge(&mut self, mut refused: Refused) -> Result<Acquired, Box<Refused>> {
-        if refused.answer != Ok(Attempt::Granted) {
+        let Ok(Attempt::Granted { token }) = refused.answer else {
             return Err(Box::new(refused));
-        }
+        };
         let now = self.core.clock.now();
         refused.seat.taken(now);
         let Refused { claim, seat, seen, sent, .. } = refused;
-        self.begin(claim, seat, sent, now).map_err(|seat| {
+        self.begin(claim, seat, token, sent, now).map_err(|mut seat| {
+            if seat.alone {
+                // It told of this very claim.
+                (seat.subscription, self.kept) = (None, None);
+            }
             // Granted, but the answer took so long that the lease is over; the claim has undone it.
-            let claim = Claim::new(self.core, &self.request.resource);
-            Box::new(Refused { answer: Ok(Attempt::Granted), claim, seat, seen, sent })
+            let claim = Claim::new(self.core, self.request);
+            Box::new(Refused { answer: Ok(Attempt::GRANTED), claim, seat, seen, sent })
         })
     }
 
@@ -306,7 +223,7 @@ impl<'a> Drive<'a> {
             self.now = None;
             self.nap(COURTESY).await;
         }
-        let claim = Claim::new(self.core, &self.request.resource);
+        let claim = Claim::new(self.core, self.request);
         self.rounds(claim, seat).await
     }
 
@@ -314,7 +231,7 @@ impl<'a> Drive<'a> {
         self.now = None;
         match self.refused(refused).await? {
             Round::Acquired(acquired) => Ok(Some(acquired)),
-            Round::GaveUp => self.give_up(),
+            Round::GaveUp(claim) => self.give_up(claim).await,
             Round::Again(claim, seat) => self.rounds(claim, seat).await,
         }
     }
@@ -323,7 +240,7 @@ impl<'a> Drive<'a> {
         loop {
             match self.round(claim, seat).await? {
                 Round::Acquired(acquired) => return Ok(Some(acquired)),
-                Round::GaveUp => return self.give_up(),
+                Round::GaveUp(claim) => return self.give_up(claim).await,
                 Round::Again(same, still) => (claim, seat) = (same, still),
             }
         }
@@ -335,11 +252,15 @@ impl<'a> Drive<'a> {
         let limit = self.request.wait.limit();
         let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
         let sent = self.now.take().unwrap_or_else(|| core.clock.now());
-        let attempt = claim.attempt(self.request.term.ttl, sent);
+        let attempt = claim.attempt(self.request, sent);
         let patience = self.patience();
         let Some((answer, sent, claim)) = until(&core.clock, limit.min(patience), attempt).await
         else {
-            return if patience < limit { Err(self.unreachable()) } else { Ok(Round::GaveUp) };
+            return if patience < limit {
+                Err(self.unreachable())
+            } else {
+                Ok(Round::GaveUp(None))
+            };
         };
         match self.judge(Refused { answer, claim, seat, seen, sent }) {
             Ok(acquired) => Ok(Round::Acquired(acquired)),
@@ -355,7 +276,7 @@ impl<'a> Drive<'a> {
             _ => drop(self.failing_since.get_or_insert(sent)),
         }
         match answer {
-            Ok(Attempt::Granted) => self.came_late(claim, seat).await,
+            Ok(Attempt::Granted { .. }) => self.came_late(claim, seat).await,
             Ok(Attempt::Busy(ttl)) => self.busy(ttl, claim, seat, seen).await,
             Ok(Attempt::Gone) => self.busy(None, claim, seat, seen).await,
             Err(fault) => self.fault(fault, claim, seat).await,
@@ -372,11 +293,27 @@ impl<'a> Drive<'a> {
     ) -> Result<Round> {
         (self.busy, self.failures) = (true, 0);
         if self.request.wait == Wait::Never {
-            return Ok(Round::GaveUp);
+            return Ok(Round::GaveUp(None));
+        }
+        if let Some(spin) = self.request.spin {
+            self.nap(spin.pause(self.spins)).await;
+            self.spins += 1;
+            return self.again(claim, seat);
+        }
+        if self.request.resource.kind == Kind::Fair && self.kept.is_none() {
+            let registry = &self.core.registry;
+            let now = self.core.clock.now();
+            self.kept = Some(registry.keep(&self.request.resource, claim.owner, now));
+        }
+        if seat.alone && self.request.seating() == Seating::Waiting {
+            return self.queue_up(claim).await;
         }
         match seen {
             None if self.polling => self.nap(jittered(POLL)).await,
-            None => return self.subscribe(claim, seat, self.pause(ttl)).await,
+            None => {
+                let topic = self.request.topic(claim.owner);
+                return self.subscribe(topic, claim, seat, self.pause(ttl)).await;
+            }
             Some(seen) => {
                 tracing::trace!(lock = %self.request.resource.name, ?ttl, "waiting");
                 self.sleep(&seat, seen, self.pause(ttl)).await;
@@ -390,6 +327,29 @@ impl<'a> Drive<'a> {
         self.again(claim, seat)
     }
 
+    /// Lines up behind those of this client who wait for the same, and tries again when it comes to
+    /// the front.
+    async fn queue_up(&mut self, claim: Claim) -> Result<Round> {
+        let (core, request) = (self.core, self.request);
+        let offer = || Some(Offer::new(core, request));
+        let seat = match Gates::enter(core, &request.resource, offer) {
+            Entered::Seat(seat) => seat,
+            Entered::Queued(mut place) => {
+                let turn = until(&core.clock, request.wait.limit(), place.wait()).await;
+                match turn {
+                    Some(Turn::Seat(seat)) => seat,
+                    Some(Turn::Failed(fault)) => {
+                        return Err(core.error(fault, &request.resource, Phase::Acquire));
+                    }
+                    // Nobody hands over what has no seat.
+                    Some(Turn::Handed(..)) | None => return Ok(Round::GaveUp(None)),
+                }
+            }
+            Entered::Taken => return Ok(Round::GaveUp(None)),
+        };
+        self.again(claim, seat)
+    }
+
     /// Until a wake-up beyond `seen`, the end of `pause`, the wait limit or the client's end.
     async fn sleep(&self, seat: &Seat, seen: u64, pause: Duration) {
         let Some(subscription) = &seat.subscription else {
@@ -399,9 +359,16 @@ impl<'a> Drive<'a> {
         let wake = (core.clock.now() + pause).min(self.request.wait.limit());
         let mut closing = std::pin::pin!(core.closing.notified());
         closing.as_mut().enable();
+        let due = async {
+            match &self.kept {
+                Some(kept) => kept.due().await,
+                None => std::future::pending().await,
+            }
+        };
         if !core.is_closed() {
             tokio::select! {
                 _ = until(&core.clock, wake, subscription.beyond(seen)) => {}
+                () = due => {}
                 () = closing => {}
             }
         }
@@ -411,7 +378,8 @@ impl<'a> Drive<'a> {
     fn pause(&self, ttl: Option<Ttl>) -> Duration {
         let recheck = match self.request.resource.kind {
             Kind::Mutex => jittered(POLL),
-            Kind::Lock => jittered(RECHECK),
+            Kind::Write => jittered(INTENT),
+            _ => jittered(RECHECK),
         };
         match ttl {
             // A living key may read 0; the extra millisecond is also the shortest sleep.
@@ -426,7 +394,7 @@ impl<'a> Drive<'a> {
             return Err(Error::Closed { lock: Some(self.request.resource.name.clone()) });
         }
         if self.core.clock.now() >= self.request.wait.limit() {
-            return Ok(Round::GaveUp);
+            return Ok(Round::GaveUp(Some(claim)));
         }
         Ok(Round::Again(claim, seat))
     }
@@ -437,7 +405,11 @@ impl<'a> Drive<'a> {
         self.failing_since.map_or(Tick::NEVER, |since| since + bears)
     }
 
-    fn give_up(&self) -> Result<Option<Acquired>> {
+    async fn give_up(&mut self, claim: Option<Claim>) -> Result<Option<Acquired>> {
+        self.kept = None;
+        if let Some(claim) = claim {
+            claim.leave().await;
+        }
         if self.busy { Ok(None) } else { Err(self.no_answer("no answer within the wait limit")) }
     }
 
@@ -484,9 +456,14 @@ impl<'a> Drive<'a> {
     }
 
     /// Subscribes, but looks again in time if that takes long.
-    async fn subscribe(&mut self, claim: Claim, mut seat: Seat, pause: Duration) -> Result<Round> {
+    async fn subscribe(
+        &mut self,
+        topic: Topic,
+        claim: Claim,
+        mut seat: Seat,
+        pause: Duration,
+    ) -> Result<Round> {
         let core = self.core;
-        let topic = Topic::Freed(self.request.resource.name.clone());
         let patience = core.clock.now() + pause.min(core.options.response_timeout);
         let limit = self.request.wait.limit();
         let subscribing = core.backend.subscribe(topic);
@@ -501,10 +478,7 @@ impl<'a> Drive<'a> {
 
     /// Nobody will wake this waiter: it must look for itself.
     fn poll_instead(&mut self, fault: &Fault) {
-        if *fault != Fault::Closed {
-            self.polling = true;
-            self.core.warn_polling(fault);
-        }
+        self.polling |= self.core.polls_instead(fault);
     }
 
     /// Sleeps, but not beyond the wait limit.
@@ -532,9 +506,14 @@ impl Core {
         }
     }
 
-    fn warn_polling(&self, fault: &Fault) {
+    /// Nobody will wake a waiter, for this reason: whether it must look for itself.
+    pub(super) fn polls_instead(&self, fault: &Fault) -> bool {
+        if *fault == Fault::Closed {
+            return false;
+        }
         if !self.polling_warned.swap(true, std::sync::atomic::Ordering::Relaxed) {
             tracing::warn!(?fault, "cannot subscribe to wake-ups: waiting by polling instead");
         }
+        true
     }
 }

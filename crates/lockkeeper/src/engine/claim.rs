@@ -9,38 +9,50 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::{Core, Tick};
+use super::request::{Request, Wait};
+use super::{Core, RETRY_COUNTERS, Rescue, Tick};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, BoxFuture, Fault, Kind, Release, Resource};
 
+/// How long whoever gives up waits for its place to be given up: not for a store that is silent.
+const LEAVING: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 pub(crate) struct Claim {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerId,
     armed: bool,
+    /// The store keeps a place for it among those who wait.
+    placed: bool,
     /// A request got no answer: whether the store granted it is not known.
     doubtful: bool,
     /// When the first request without an answer was sent. A mutex's time to live may count from it.
     first_doubt: Option<Tick>,
     /// When what may be stored ends at the latest.
     ends: Tick,
+    /// How many permits it is for.
+    count: u32,
 }
 
 impl Claim {
-    pub(crate) fn new(core: &Arc<Core>, resource: &Resource) -> Self {
-        Self::of(core, resource, OwnerId::fresh(core.id))
+    pub(crate) fn new(core: &Arc<Core>, request: &Request) -> Self {
+        let mut claim = Self::of(core, &request.resource, OwnerId::fresh(core.id));
+        claim.count = request.count;
+        claim
     }
 
-    fn of(core: &Arc<Core>, resource: &Resource, owner: OwnerId) -> Self {
+    pub(super) fn of(core: &Arc<Core>, resource: &Resource, owner: OwnerId) -> Self {
         Self {
             core: Arc::clone(core),
             resource: resource.clone(),
             owner,
             armed: false,
+            placed: false,
             doubtful: false,
             first_doubt: None,
             ends: Tick::from_nanos(0),
+            count: 1,
         }
     }
 
@@ -71,36 +83,55 @@ impl Claim {
     /// Sends the request once, now, which is `sent`.
     ///
     /// Takes the claim along, so that whoever ends up with the outcome also has the duty to undo.
-    pub(crate) fn attempt(mut self, ttl: u64, sent: Tick) -> Attempting {
-        self.armed = true;
-        self.ends = sent + Duration::from_millis(ttl);
-        let request = Acquire {
-            resource: self.resource.clone(),
-            owner: self.owner,
-            count: 1,
-            ttl,
-            from: None,
+    pub(crate) fn attempt(mut self, request: &Request, sent: Tick) -> Attempting {
+        let ttl = request.term.ttl;
+        self.arm(ttl, sent);
+        let acquire = Acquire {
+            count: request.count,
+            beside: request.beside,
+            // Readers share the lock: an order among them means nothing.
+            fenced: request.fenced.filter(|_| request.resource.kind != Kind::Read),
+            waits: request.wait != Wait::Never,
+            ..Acquire::new(self.resource.clone(), self.owner, ttl)
         };
-        let answer = self.core.backend.acquire(request);
-        Attempting { under_way: Some((self, answer)), sent }
+        let answer = self.core.backend.acquire(acquire);
+        let waits = request.wait != Wait::Never && keeps_places(self.resource.kind);
+        Attempting { under_way: Some((self, answer)), sent, waits }
+    }
+
+    /// From now on the store may know of it.
+    pub(super) fn arm(&mut self, ttl: u64, sent: Tick) {
+        self.armed = true;
+        self.ends = sent
+            + match self.resource.kind {
+                // Without a lease: what cannot be undone by then is not undone.
+                Kind::Semaphore => RETRY_COUNTERS,
+                _ => Duration::from_millis(ttl),
+            };
     }
 
     /// Learns from the answer to what was sent at `sent`. Answers from when the time to live counts.
-    fn learn(&mut self, answer: &Result<Attempt, Fault>, sent: Tick) -> Tick {
+    pub(super) fn learn(
+        &mut self,
+        answer: &Result<Attempt, Fault>,
+        sent: Tick,
+        waits: bool,
+    ) -> Tick {
         self.core.note(sent, answer);
         match answer {
-            Ok(Attempt::Granted) => {}
+            Ok(Attempt::Granted { .. }) => {}
+            Ok(Attempt::Busy(_)) if waits => self.placed = true,
             Ok(_) => self.armed = self.doubtful,
             Err(fault) if fault.maybe_ran() => {
                 self.doubtful = true;
                 self.first_doubt.get_or_insert(sent);
             }
-            Err(_) => self.armed = self.doubtful,
+            Err(_) => self.armed = self.doubtful || self.placed,
         }
         // Scripts refresh the time to live each time they run; a repeated `SET NX` does not.
         match self.resource.kind {
             Kind::Mutex => self.first_doubt.unwrap_or(sent),
-            Kind::Lock => sent,
+            _ => sent,
         }
     }
 
@@ -109,16 +140,29 @@ impl Claim {
         self.armed = false;
     }
 
+    /// Gives up the place that the store keeps, and waits a moment for that to be so: whoever is told
+    /// that it was in vain is not in the queue any more.
+    pub(crate) async fn leave(mut self) {
+        if !self.placed {
+            return;
+        }
+        self.armed = false;
+        let leaving = Rescue::new(self.undoing(), self.core.reaper.clone()).in_any_case();
+        let _ = tokio::time::timeout(LEAVING, leaving).await;
+    }
+
     fn undo(&self) {
+        self.core.reaper.adopt(self.undoing());
+    }
+
+    fn undoing(&self) -> BoxFuture<()> {
         let (core, ends, doubtful) = (Arc::clone(&self.core), self.ends, self.doubtful);
         let release = Release {
-            resource: self.resource.clone(),
-            owner: self.owner,
-            keep: 0,
-            ttl: None,
-            leave: false,
+            undo: true,
+            count: self.count,
+            ..Release::new(self.resource.clone(), self.owner)
         };
-        self.core.reaper.adopt(Box::pin(undo(core, release, ends, doubtful)));
+        Box::pin(undo(core, release, ends, doubtful))
     }
 }
 
@@ -137,6 +181,7 @@ impl Drop for Claim {
 pub(crate) struct Attempting {
     under_way: Option<(Claim, BoxFuture<Result<Attempt, Fault>>)>,
     sent: Tick,
+    waits: bool,
 }
 
 impl Future for Attempting {
@@ -147,7 +192,7 @@ impl Future for Attempting {
         let (_, answer) = self.under_way.as_mut().expect("polled after it was ready");
         let answer = ready!(answer.as_mut().poll(cx));
         let (mut claim, _) = self.under_way.take().expect("it was there a line ago");
-        let counts = claim.learn(&answer, self.sent);
+        let counts = claim.learn(&answer, self.sent, self.waits);
         Poll::Ready((answer, counts, claim))
     }
 }
@@ -155,13 +200,19 @@ impl Future for Attempting {
 impl Drop for Attempting {
     fn drop(&mut self) {
         if let Some((mut claim, answer)) = self.under_way.take() {
-            let (reaper, sent) = (claim.core.reaper.clone(), self.sent);
+            let (reaper, sent, waits) = (claim.core.reaper.clone(), self.sent, self.waits);
             reaper.adopt(Box::pin(async move {
                 let answer = answer.await;
-                claim.learn(&answer, sent);
+                claim.learn(&answer, sent, waits);
             }));
         }
     }
+}
+
+/// Whether the store keeps something for whoever waits: a place in a queue, the word that a writer
+/// waits.
+fn keeps_places(kind: Kind) -> bool {
+    matches!(kind, Kind::Fair | Kind::Write)
 }
 
 /// Releases until it is certain that nothing of the claim is left: at the first answer where a lost

@@ -5,18 +5,24 @@
 //! nothing. A seat that is dropped passes to the next in the queue, whatever the reason: granted
 //! and released, lost, cancelled, failed. So a waiter that is cancelled after it was woken has
 //! passed the wake-up on.
+//!
+//! What only one can hold is asked for, waited for and held from the seat. Permits of a semaphore
+//! are waited for on it: their holders have none. Readers and the waiters of a fair lock, each of
+//! which has its own place in the store, never meet here: they sit alone.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::claim::Claim;
+use super::request::Request;
 use super::{Core, Tick, lock};
 use crate::OwnerId;
-use crate::backend::{Fault, Resource, Subscription};
+use crate::backend::{Fault, Fenced, Resource, Subscription};
 
 /// How often a lock is handed on inside one client before it is put up for everybody.
 const MAX_PASSES: u32 = 64;
@@ -31,6 +37,8 @@ const SHARDS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     shards: [Mutex<Table>; SHARDS],
+    /// How many sit alone.
+    alone: AtomicUsize,
 }
 
 type Table = HashMap<Resource, Gate>;
@@ -66,6 +74,14 @@ pub(crate) struct Ticket {
 pub(crate) struct Offer {
     pub(crate) owner: OwnerId,
     pub(crate) ttl: u64,
+    pub(crate) fenced: Option<Fenced>,
+}
+
+impl Offer {
+    pub(crate) fn new(core: &Core, request: &Request) -> Self {
+        let owner = OwnerId::fresh(core.id);
+        Self { owner, ttl: request.term.ttl, fenced: request.fenced }
+    }
 }
 
 /// What a waiter in the queue is given in the end.
@@ -73,8 +89,8 @@ pub(crate) struct Offer {
 pub(crate) enum Turn {
     /// Its turn to try.
     Seat(Seat),
-    /// The lock itself, granted by a request sent at this time.
-    Handed(Seat, Claim, Tick),
+    /// The lock itself, with its token, granted by a request sent at this time.
+    Handed(Seat, Claim, Option<u64>, Tick),
     /// No hope: the store does not answer, or the client is closed.
     Failed(Fault),
 }
@@ -114,14 +130,13 @@ impl Gates {
                 gate.insert(Gate::default());
             }
         }
-        Entered::Seat(Seat {
-            core: Arc::clone(core),
-            resource: resource.clone(),
-            subscription: None,
-            pause: false,
-            passes: 0,
-            since: Tick::NEVER,
-        })
+        Entered::Seat(Seat::new(core, resource, false))
+    }
+
+    /// A seat beside the gate, for who need not wait for others of this client.
+    pub(crate) fn alone(core: &Arc<Core>, resource: &Resource) -> Seat {
+        core.gates.alone.fetch_add(1, Ordering::Relaxed);
+        Seat::new(core, resource, true)
     }
 
     /// The next waiter that is still there, and the subscription that was kept for it; the gate is
@@ -144,7 +159,9 @@ impl Gates {
 
     /// Resolves when nobody has a seat.
     pub(crate) async fn emptied(&self) {
-        while self.shards.iter().any(|shard| !lock(shard).is_empty()) {
+        while self.alone.load(Ordering::Relaxed) > 0
+            || self.shards.iter().any(|shard| !lock(shard).is_empty())
+        {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -208,6 +225,8 @@ impl Drop for Place {
 pub(crate) struct Seat {
     core: Arc<Core>,
     resource: Resource,
+    /// It stands beside the gate, and nobody is behind it.
+    pub(crate) alone: bool,
     /// Of whoever waits on this seat.
     pub(crate) subscription: Option<Subscription>,
     /// Others elsewhere wait: let them have a chance before trying again.
@@ -217,6 +236,18 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
+    fn new(core: &Arc<Core>, resource: &Resource, alone: bool) -> Self {
+        Self {
+            core: Arc::clone(core),
+            resource: resource.clone(),
+            alone,
+            subscription: None,
+            pause: false,
+            passes: 0,
+            since: Tick::NEVER,
+        }
+    }
+
     /// The lock was taken from the store, not handed over: the count of passes starts anew.
     pub(crate) fn taken(&mut self, now: Tick) {
         (self.passes, self.since, self.pause) = (0, now, false);
@@ -224,7 +255,7 @@ impl Seat {
 
     /// The lock is held now: the subscription is left to those in the queue, or ends.
     pub(crate) fn leave_subscription(&mut self) {
-        let Some(subscription) = self.subscription.take() else { return };
+        let Some(subscription) = self.subscription.take().filter(|_| !self.alone) else { return };
         let mut gates = lock(self.core.gates.shard(&self.resource));
         let unused = match gates.get_mut(&self.resource) {
             Some(gate) => {
@@ -246,7 +277,7 @@ impl Seat {
 
     /// The waiter the lock may be handed to, if the client has not kept it for too long.
     pub(crate) fn successor(&mut self, now: Tick) -> Option<Ticket> {
-        if self.passes >= MAX_PASSES || now.since(self.since) >= MAX_PASSING {
+        if self.alone || self.passes >= MAX_PASSES || now.since(self.since) >= MAX_PASSING {
             return None;
         }
         let (ticket, subscription) = self.core.gates.next(&self.resource, false)?;
@@ -264,17 +295,16 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        if self.alone {
+            self.core.gates.alone.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         // The gates' lock is not held while a turn is sent: a turn that nobody takes is dropped,
         // and its seat comes back here.
         if let Some((ticket, kept)) = self.core.gates.next(&self.resource, true) {
-            let heir = Seat {
-                core: Arc::clone(&self.core),
-                resource: self.resource.clone(),
-                subscription: kept.or(self.subscription.take()),
-                pause: self.pause,
-                passes: 0,
-                since: Tick::NEVER,
-            };
+            let mut heir = Seat::new(&self.core, &self.resource, false);
+            heir.subscription = kept.or(self.subscription.take());
+            heir.pause = self.pause;
             heir.give(ticket);
         }
     }

@@ -19,8 +19,9 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::claim::{self, Claim};
 use super::gate::Seat;
+use super::request::Request;
 use super::{Core, Tick, lock};
-use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Renewed, Resource, Ttl};
+use crate::backend::{Acquire, Attempt, Fault, Fenced, Kind, Release, Renew, Renewed, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::{Owner, OwnerId};
 
@@ -41,6 +42,9 @@ pub(crate) struct TermSpec {
 }
 
 impl TermSpec {
+    /// Without an end, and nothing to renew.
+    pub(crate) const ENDLESS: Self = Self { ttl: u64::MAX, renewed: false };
+
     pub(crate) fn sent_at(self, sent: Tick) -> Term {
         if self.renewed {
             return Term::Renewed(self.ttl);
@@ -66,8 +70,14 @@ pub(crate) struct Lease {
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerId,
     pub(crate) granted: Tick,
+    /// How many permits it has.
+    pub(crate) permits: u32,
+    /// Whether its owner may hold it more than once.
+    pub(crate) reentrant: bool,
+    /// How tokens are issued to its owner, if they are.
+    pub(crate) fenced: Option<Fenced>,
     /// The named owner, if it was acquired by one.
-    named: Option<Owner>,
+    pub(crate) named: Option<Owner>,
     /// Requests about this lease go one at a time.
     pub(super) turn: AsyncMutex<()>,
     pub(super) state: Mutex<State>,
@@ -87,25 +97,22 @@ pub(super) struct State {
     /// Until when the lock must stay though its guards are gone.
     pub(super) floor: Option<Tick>,
     /// When the watchdog is to ask the store about it.
-    ask_at: Tick,
+    pub(super) ask_at: Tick,
     /// An answer is still to come.
-    asking: bool,
-    failures: u32,
+    pub(super) asking: bool,
+    pub(super) failures: u32,
     /// Where the watchdog keeps it.
     slot: Option<usize>,
     /// When it was asked for.
     begun: Tick,
+    pub(super) token: Option<u64>,
+    /// The longest time between two looks.
+    look_every: Duration,
 }
 
-/// What the watchdog has to do about a lease.
-pub(crate) enum Todo {
-    /// It has ended.
-    Nothing,
-    /// Look again then.
-    Later(Tick),
-    /// Ask the store; whatever comes of it, look again then.
-    Ask(Renew, Tick),
-}
+/// How often a reader is looked after at least. Redisson's renewal of one reader cuts the whole lock
+/// to its own 30 s; this puts it back in time.
+const REASSERT: Duration = Duration::from_secs(10);
 
 /// The loss is signalled this much before the deadline: tokio's timers fire up to a millisecond
 /// late.
@@ -117,11 +124,12 @@ impl Lease {
     pub(crate) fn begin(
         claim: Claim,
         mut seat: Seat,
-        core: &Arc<Core>,
-        spec: TermSpec,
+        seated: bool,
+        request: &Request,
+        token: Option<u64>,
         (sent, now): (Tick, Tick),
-        named: Option<Owner>,
     ) -> std::result::Result<Arc<Self>, Seat> {
+        let (core, spec) = (&Arc::clone(&claim.core), request.term);
         let deadline = deadline(core, sent, spec.ttl);
         if now >= deadline {
             return Err(seat);
@@ -132,7 +140,10 @@ impl Lease {
             resource: claim.resource.clone(),
             owner: claim.owner,
             granted: now,
-            named,
+            permits: request.count,
+            reentrant: request.reentrant && reentrant(request.resource.kind),
+            fenced: request.fenced,
+            named: request.owner.clone(),
             turn: AsyncMutex::new(()),
             in_trouble: AtomicBool::new(false),
             ended: Notify::new(),
@@ -141,13 +152,19 @@ impl Lease {
                 deadline,
                 holds: vec![(0, spec.sent_at(sent))],
                 next_hold: 1,
-                seat: Some(seat),
+                // Without it others of this client may try at once.
+                seat: Some(seat).filter(|_| seated),
                 floor: None,
                 ask_at: Tick::NEVER,
                 asking: false,
                 failures: 0,
                 slot: None,
                 begun: sent,
+                token,
+                look_every: match request.resource.kind {
+                    Kind::Read => REASSERT,
+                    _ => Duration::MAX,
+                },
             }),
         });
         claim.disarm();
@@ -184,6 +201,10 @@ impl Lease {
 
     pub(crate) fn deadline(&self) -> Tick {
         lock(&self.state).deadline
+    }
+
+    pub(crate) fn token(&self) -> Option<u64> {
+        lock(&self.state).token
     }
 
     pub(crate) fn hold_count(&self) -> u32 {
@@ -242,7 +263,7 @@ impl Lease {
     }
 
     /// Releases all of it in the background.
-    fn undo(&self) {
+    pub(super) fn undo(&self) {
         let now = self.core.clock.now();
         let ends = now + self.longest();
         let left = lock(&self.state).floor.map(|floor| floor.since(now).as_millis() as u64);
@@ -259,33 +280,46 @@ impl Lease {
     pub(super) fn longest(&self) -> Duration {
         let now = self.core.clock.now();
         let state = lock(&self.state);
+        if state.deadline == Tick::NEVER {
+            return super::RETRY_COUNTERS;
+        }
         let by_deadline = state.deadline.since(now) + self.core.options.response_timeout;
         by_deadline.max(state.renewed_ttl().map(Duration::from_millis).unwrap_or_default())
     }
 
     pub(super) fn release_of(&self, keep: u32) -> Release {
-        let (resource, owner) = (self.resource.clone(), self.owner);
-        Release { resource, owner, keep, ttl: None, leave: false }
+        let count = self.permits;
+        Release { keep, count, ..Release::new(self.resource.clone(), self.owner) }
+    }
+
+    pub(super) fn renewal(&self, ttl: Option<u64>) -> Renew {
+        let count = self.permits;
+        Renew { count, ..Renew::new(self.resource.clone(), self.owner, ttl) }
     }
 
     /// Holds it once more. Bears with a store that does not answer until `give_up`.
-    pub(crate) async fn reenter(self: Arc<Self>, spec: TermSpec, give_up: Tick) -> Result<HoldId> {
+    pub(crate) async fn reenter(
+        self: Arc<Self>,
+        spec: TermSpec,
+        fenced: Option<Fenced>,
+        give_up: Tick,
+    ) -> Result<HoldId> {
         let _turn = self.turn.lock().await;
         let mut failures = 0;
         loop {
             self.ensure_held(Phase::Reenter)?;
             let sent = self.core.clock.now();
             let request = Acquire {
-                resource: self.resource.clone(),
-                owner: self.owner,
                 count: self.hold_count() + 1,
-                ttl: spec.ttl,
-                from: None,
+                // A token is the owner's, not the hold's: a second one is asked for by nobody.
+                fenced: fenced
+                    .filter(|_| self.token().is_none() && self.resource.kind != Kind::Read),
+                ..Acquire::new(self.resource.clone(), self.owner, spec.ttl)
             };
             let answer = self.core.backend.acquire(request).await;
             self.core.note(sent, &answer);
             match answer {
-                Ok(Attempt::Granted) => return self.add_hold(spec, sent),
+                Ok(Attempt::Granted { token }) => return self.add_hold(spec, token, sent),
                 Ok(_) => {
                     self.lose(LostReason::Deleted);
                     self.ensure_held(Phase::Reenter)?;
@@ -301,10 +335,11 @@ impl Lease {
         }
     }
 
-    fn add_hold(&self, spec: TermSpec, sent: Tick) -> Result<HoldId> {
+    fn add_hold(&self, spec: TermSpec, token: Option<u64>, sent: Tick) -> Result<HoldId> {
         // If it was lost by the clock while the store was asked, the store has just made it live
         // longer, and nobody would ever give that back.
         let mut state = self.still_held(Phase::Reenter)?;
+        state.token = state.token.or(token);
         let id = state.next_hold;
         state.next_hold = state.next_hold.wrapping_add(1);
         state.holds.push((id, spec.sent_at(sent)));
@@ -314,23 +349,23 @@ impl Lease {
         Ok(id)
     }
 
-    /// Gives one guard a new fixed end.
-    pub(crate) async fn extend(self: Arc<Self>, hold: HoldId, ttl: u64) -> Result<()> {
+    /// Gives one guard a new term, from now on.
+    pub(crate) async fn extend(self: Arc<Self>, hold: HoldId, spec: TermSpec) -> Result<()> {
+        let ttl = spec.ttl;
         let _turn = self.turn.lock().await;
         self.ensure_held(Phase::Extend)?;
         let sent = self.core.clock.now();
-        let renew = Renew { resource: self.resource.clone(), owner: self.owner, ttl: Some(ttl) };
+        let renew = self.renewal(Some(ttl));
         let answer = self.core.backend.renew(vec![renew]).await.pop();
         let answer = answer.unwrap_or(Err(Fault::Closed));
         self.core.note(sent, &answer);
         match answer {
             Ok(Renewed::Held(_)) => {}
-            Ok(Renewed::Gone) => drop(self.lose(LostReason::Deleted)),
-            Ok(Renewed::Taken) => drop(self.lose(LostReason::Taken)),
+            Ok(Renewed::Taken) => _ = self.lose(LostReason::Taken),
+            Ok(_) => _ = self.lose(LostReason::Deleted),
             Err(fault) => return Err(self.core.error(fault, &self.resource, Phase::Extend)),
         }
         let mut state = self.still_held(Phase::Extend)?;
-        let spec = TermSpec { ttl, renewed: false };
         if let Some(entry) = state.holds.iter_mut().find(|(id, _)| *id == hold) {
             entry.1 = spec.sent_at(sent);
         }
@@ -359,7 +394,7 @@ impl Lease {
         Err(self.lost_error(reason, phase))
     }
 
-    fn ensure_held(&self, phase: Phase) -> Result<()> {
+    pub(crate) fn ensure_held(&self, phase: Phase) -> Result<()> {
         match self.lost_reason() {
             Some(reason) => Err(self.lost_error(reason, phase)),
             None => Ok(()),
@@ -369,119 +404,11 @@ impl Lease {
     fn lost_error(&self, reason: LostReason, phase: Phase) -> Error {
         Error::Lost { lock: self.resource.name.clone(), phase, reason }
     }
-
-    // What follows is the watchdog's.
-
-    /// Looks at it: signals the loss when the deadline is near, asks the store when it is time, or
-    /// will be by `soon`, so that many are asked about at once.
-    pub(crate) fn look(&self, now: Tick, soon: Tick) -> Todo {
-        let mut state = lock(&self.state);
-        if state.status != Status::Held {
-            return Todo::Nothing;
-        }
-        if now + state.ahead() >= state.deadline {
-            let reason = state.why_late();
-            drop(state);
-            self.lose(reason);
-            return Todo::Nothing;
-        }
-        // Ahead of time by no more than a fraction of the lease.
-        let soon = soon.min(now + state.period(&self.core) / 4);
-        if state.asking || soon < state.ask_at {
-            let due = state.due();
-            return Todo::Later(due);
-        }
-        state.asking = true;
-        let ttl = state.renewed_ttl();
-        state.reschedule(&self.core);
-        let renew = Renew { resource: self.resource.clone(), owner: self.owner, ttl };
-        Todo::Ask(renew, state.due())
-    }
-
-    /// Whether the watchdog still has to ask about it.
-    pub(crate) fn is_asked_about(&self) -> bool {
-        lock(&self.state).status == Status::Held
-    }
-
-    /// Takes the store's answer to what [`look`](Lease::look) asked at `sent`.
-    pub(crate) fn answered(&self, ttl: Option<u64>, answer: Result<Renewed, Fault>, sent: Tick) {
-        let now = self.core.clock.now();
-        let mut state = lock(&self.state);
-        state.asking = false;
-        let revived = ttl.is_some() && matches!(answer, Ok(Renewed::Held(_)));
-        let lost = match (&state.status, answer) {
-            (Status::Released, _) => return,
-            (Status::Lost(_), _) => {
-                drop(state);
-                // Revived at the store by a renewal that came too late: nobody would release it.
-                if revived {
-                    self.undo();
-                }
-                return;
-            }
-            // The process was stopped past the deadline, and the answer was waiting for it.
-            (Status::Held, _) if now >= state.deadline => Some(state.why_late()),
-            (Status::Held, Ok(Renewed::Held(found))) => {
-                state.failures = 0;
-                state.ask_after(&self.core, sent);
-                self.confirmed(&mut state, ttl, found, (sent, now));
-                None
-            }
-            (Status::Held, Ok(Renewed::Gone)) => Some(LostReason::Deleted),
-            (Status::Held, Ok(Renewed::Taken) | Err(Fault::WrongKind { .. })) => {
-                Some(LostReason::Taken)
-            }
-            (Status::Held, Err(_)) => {
-                let pause = self.core.backoff(state.failures).min(state.period(&self.core) / 4);
-                state.ask_at = now + pause;
-                state.failures += 1;
-                None
-            }
-        };
-        let Some(reason) = lost else { return state.reschedule(&self.core) };
-        drop(state);
-        self.lose(reason);
-        if revived {
-            self.undo();
-        }
-    }
-
-    fn confirmed(
-        &self,
-        state: &mut State,
-        ttl: Option<u64>,
-        found: Ttl,
-        (sent, now): (Tick, Tick),
-    ) {
-        // What the store had left when it looked, at some time between the two: if even the later
-        // one is before what was due, its clock has jumped.
-        if let Ttl::Millis(found) = found {
-            let left = Duration::from_millis(found);
-            if now + left < state.deadline {
-                tracing::warn!(lock = %self.resource.name, found_ms = found,
-                    "the store's clock runs ahead: less of the lease was left than was due");
-                state.deadline = (sent + left).minus(self.core.drift(found));
-            }
-        }
-        // Only by what is still to be renewed: a hold that was given back meanwhile has had the time
-        // to live shortened after this renewal.
-        if let Some(ttl) = ttl.min(state.renewed_ttl()) {
-            tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
-            state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
-        }
-    }
-
-    /// Ask the store at once: the connection was gone for a while.
-    pub(crate) fn hurry(&self) {
-        let mut state = lock(&self.state);
-        state.ask_at = Tick::from_nanos(0);
-        state.reschedule(&self.core);
-    }
 }
 
 impl State {
     /// By which clock reason a passed deadline goes.
-    fn why_late(&self) -> LostReason {
+    pub(super) fn why_late(&self) -> LostReason {
         match self.renewed_ttl() {
             Some(_) => LostReason::Unreachable,
             None => LostReason::Expired,
@@ -498,23 +425,26 @@ impl State {
     }
 
     /// How often the store is asked: every third of the lease.
-    fn period(&self, core: &Core) -> Duration {
-        self.renewed_ttl().map_or(core.options.watchdog_timeout, Duration::from_millis) / 3
+    pub(super) fn period(&self, core: &Core) -> Duration {
+        let lease = self.renewed_ttl().map_or(core.options.watchdog_timeout, Duration::from_millis);
+        (lease / 3).min(self.look_every)
     }
 
     /// The store was asked, or told, at `sent`.
     pub(super) fn ask_after(&mut self, core: &Core, sent: Tick) {
-        self.ask_at = sent + self.period(core);
+        // What has no end is not asked about: the store does not know whose it is.
+        let endless = self.deadline == Tick::NEVER;
+        self.ask_at = if endless { Tick::NEVER } else { sent + self.period(core) };
     }
 
     /// How long before the deadline the loss is signalled.
-    fn ahead(&self) -> Duration {
+    pub(super) fn ahead(&self) -> Duration {
         let shortest = self.deadline.since(self.begun) / 8;
         SIGNAL_AHEAD.min(shortest)
     }
 
     /// When the watchdog must look at it next.
-    fn due(&self) -> Tick {
+    pub(super) fn due(&self) -> Tick {
         let deadline = self.deadline.minus(self.ahead());
         if self.asking { deadline } else { deadline.min(self.ask_at) }
     }
@@ -536,13 +466,16 @@ impl State {
 
 /// Until when a lease is safe that was asked for at `sent`.
 pub(super) fn deadline(core: &Core, sent: Tick, ttl: u64) -> Tick {
+    if ttl == TermSpec::ENDLESS.ttl {
+        return Tick::NEVER;
+    }
     (sent + Duration::from_millis(ttl)).minus(core.drift(ttl))
 }
 
 /// Whether a kind of lock can be re-entered.
 pub(crate) fn reentrant(kind: Kind) -> bool {
     match kind {
-        Kind::Lock => true,
-        Kind::Mutex => false,
+        Kind::Lock | Kind::Fair | Kind::Read | Kind::Write => true,
+        Kind::Mutex | Kind::Semaphore | Kind::Permits | Kind::Latch => false,
     }
 }

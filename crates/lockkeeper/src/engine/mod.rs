@@ -20,11 +20,15 @@ use crate::error::{Error, Phase, Result};
 pub(crate) mod acquire;
 mod claim;
 mod clock;
+pub(crate) mod counter;
 mod gate;
 pub(crate) mod lease;
-mod owners;
+pub(crate) mod multi;
+pub(crate) mod owners;
 mod reaper;
 pub(crate) mod release;
+mod renewal;
+pub(crate) mod request;
 mod watchdog;
 
 pub use clock::Clock;
@@ -207,6 +211,10 @@ impl Drop for Core {
         self.registry.stop();
     }
 }
+
+/// How long a change of a counter is repeated that got no answer: a third of the time for which the
+/// store remembers that it has done it.
+pub(crate) const RETRY_COUNTERS: Duration = Duration::from_secs(20);
 
 /// Whole milliseconds of a lease, decided once: the wire and the deadline use the same number.
 pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> {

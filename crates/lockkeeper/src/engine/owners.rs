@@ -1,4 +1,4 @@
-//! Which lease a named owner has on a name, so that its acquires re-enter it.
+//! Named owners: which lease one has on a name, so that its acquires re-enter it.
 //!
 //! Requests for one owner and name go one at a time: whoever has the slot's turn may look, acquire
 //! or re-enter.
@@ -8,9 +8,13 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::{Lease, lock};
+use super::acquire::{Acquired, acquire_anew};
+use super::lease::TermSpec;
+use super::request::{Request, Wait};
+use super::{Core, Lease, lock, until};
 use crate::Owner;
-use crate::backend::Resource;
+use crate::backend::{Fault, Fenced, Kind, Resource};
+use crate::error::{Error, LostReason, Phase, Result};
 
 type Key = (Resource, u64);
 
@@ -53,6 +57,139 @@ impl Owners {
             if !held && Arc::strong_count(&slot.turn) == 1 {
                 slots.remove(&key);
             }
+        }
+    }
+}
+
+/// For a named owner: re-enters what it has. One request at a time for an owner and a name.
+pub(super) async fn acquire_as(
+    core: &Arc<Core>,
+    request: &Request,
+    owner: &Owner,
+) -> Result<Option<Acquired>> {
+    core.ensure_own(owner, &request.resource)?;
+    // Both sides of a read/write lock take turns: what one may do depends on the other.
+    let turns = other_side(&request.resource, Kind::Write);
+    // Declared first, so that it is dropped last: a slot in use is not tidied away.
+    let _tidy = Tidy(core, &turns, owner);
+    let slot = core.owners.turn(&turns, owner);
+    let turn = match request.wait {
+        Wait::Never => slot.try_lock().ok(),
+        wait => until(&core.clock, wait.limit(), slot.lock()).await,
+    };
+    let Some(_turn) = turn else { return Ok(None) };
+    if let Some(lease) = core.owners.lease(&request.resource, owner) {
+        if !(request.reentrant && lease.reentrant) {
+            return Err(twice(&request.resource));
+        }
+        match reenter(core, lease, request.term, request.wait, request.fenced).await {
+            // Given back while this waited for its turn: there is nothing to re-enter any more.
+            Err(Error::Lost { reason: LostReason::Released, .. }) => {}
+            outcome => return outcome.map(Some),
+        }
+    }
+    match request.resource.kind {
+        Kind::Write
+            if core.owners.lease(&other_side(&request.resource, Kind::Read), owner).is_some() =>
+        {
+            let detail = "its owner holds it for reading and would wait for itself for ever: \
+                          release that first, or use try_upgrade";
+            Err(Error::invalid(Some(&request.resource.name), detail))
+        }
+        Kind::Read => {
+            let writing = core.owners.lease(&turns, owner).map(|lease| lease.owner);
+            acquire_anew(core, &Request { beside: writing, ..request.clone() }).await
+        }
+        _ => acquire_anew(core, request).await,
+    }
+}
+
+/// Acquires one side of a read/write lock beside a hold of the other, for the owner that has that
+/// one, if it has a name.
+pub(crate) async fn acquire_beside(
+    core: &Arc<Core>,
+    request: Request,
+    named: Option<Owner>,
+) -> Result<Option<Acquired>> {
+    core.ensure_open(&request.resource)?;
+    let Some(owner) = named else { return acquire_anew(core, &request).await };
+    let turns = other_side(&request.resource, Kind::Write);
+    let _tidy = Tidy(core, &turns, &owner);
+    let slot = core.owners.turn(&turns, &owner);
+    let _turn = slot.lock().await;
+    if let Some(lease) = core.owners.lease(&request.resource, &owner) {
+        let wait = Wait::Forever;
+        return reenter(core, lease, request.term, wait, request.fenced).await.map(Some);
+    }
+    acquire_anew(core, &Request { owner: Some(owner.clone()), ..request }).await
+}
+
+/// One side of a read/write lock; anything else is what it is.
+fn other_side(resource: &Resource, side: Kind) -> Resource {
+    let kind = match resource.kind {
+        Kind::Read | Kind::Write => side,
+        kind => kind,
+    };
+    Resource { kind, name: resource.name.clone() }
+}
+
+/// An owner asks twice for what it may hold once.
+pub(crate) fn twice(resource: &Resource) -> Error {
+    let detail = "its owner holds it already, and it was asked for as not re-entrant";
+    Error::invalid(Some(&resource.name), detail)
+}
+
+/// Runs when the acquire of a named owner ends, also by being dropped.
+struct Tidy<'a>(&'a Arc<Core>, &'a Resource, &'a Owner);
+
+impl Drop for Tidy<'_> {
+    fn drop(&mut self) {
+        self.0.owners.tidy(self.1, self.2);
+    }
+}
+
+/// Adds a hold to a lease. Unbroken: when the caller walks away, the hold is taken off again.
+pub(crate) async fn reenter(
+    core: &Arc<Core>,
+    lease: Arc<Lease>,
+    term: TermSpec,
+    wait: Wait,
+    fenced: Option<Fenced>,
+) -> Result<Acquired> {
+    let now = core.clock.now();
+    let give_up = match wait {
+        Wait::Never => now,
+        Wait::Until(limit) => limit.min(now + core.options.unreachable_after),
+        Wait::Forever => now + core.options.unreachable_after,
+    };
+    let resource = lease.resource.clone();
+    let work = async move {
+        let hold = Arc::clone(&lease).reenter(term, fenced, give_up).await?;
+        Ok(Undo(Some((lease, hold))))
+    };
+    match until(&core.clock, wait.limit(), core.unbroken(work)).await {
+        Some(outcome) => outcome.map(Undo::keep),
+        None => {
+            let detail = "no answer within the wait limit".to_owned();
+            let fault = Fault::Unreachable { maybe_ran: true, detail };
+            Err(core.error(fault, &resource, Phase::Reenter))
+        }
+    }
+}
+
+/// A hold on the way to its guard.
+struct Undo(Option<Acquired>);
+
+impl Undo {
+    fn keep(mut self) -> Acquired {
+        self.0.take().expect("taken once, here")
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some((lease, hold)) = self.0.take() {
+            super::release::release_later(lease, hold);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::claim::Claim;
-use super::gate::{Seat, Ticket, Turn};
+use super::gate::{Offer, Seat, Ticket, Turn};
 use super::lease::{HoldId, Lease, State, Status, Term, deadline};
 use super::{Core, Tick, lock};
 use crate::OwnerId;
@@ -74,6 +74,16 @@ pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
             Err(error) => tracing::debug!(lock = %name, %error, "dropped guard"),
         }
     }));
+}
+
+/// Lets go of a lease and leaves in the store what is there.
+pub(crate) fn forget(lease: &Lease) {
+    let seat = {
+        let mut state = lock(&lease.state);
+        state.holds.clear();
+        lease.finish(&mut state)
+    };
+    lease.after_end(seat);
 }
 
 async fn give_back(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
@@ -203,9 +213,14 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
     let mut outcome = None;
     loop {
         let (answer, sent, doubtful) = pass(lease, from, &successor).await;
-        match answer {
-            Ok(Attempt::Granted) => {}
-            Ok(_) => {
+        let token = match answer {
+            Ok(Attempt::Granted { token }) => token,
+            // Given back, but not to be passed on: readers of the owner are left.
+            Ok(Attempt::Busy(_)) => {
+                seat.give(successor);
+                return Ok(());
+            }
+            Ok(Attempt::Gone) => {
                 let lost_answer = doubtful && core.clock.now() < lease.deadline();
                 seat.give(successor);
                 let not_held = if lost_answer { Ok(()) } else { Err(not_held(lease, None)) };
@@ -215,13 +230,13 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
                 let released = abandon(lease, seat, successor, from, (fault, sent, doubtful)).await;
                 return outcome.unwrap_or(released);
             }
-        }
+        };
         outcome = Some(Ok(()));
         let ends = sent + Duration::from_millis(successor.offer.ttl);
         let claim = Claim::granted(core, &lease.resource, successor.offer.owner, ends);
-        let turn = Box::new(Turn::Handed(seat, claim, sent));
+        let turn = Box::new(Turn::Handed(seat, claim, token, sent));
         let refused = successor.turn.send(turn).err().map(|turn| *turn);
-        let Some(Turn::Handed(returned, claim, _)) = refused else { return Ok(()) };
+        let Some(Turn::Handed(returned, claim, ..)) = refused else { return Ok(()) };
         seat = returned;
         match seat.successor(core.clock.now()) {
             Some(next) => {
@@ -278,12 +293,11 @@ async fn pass(
     let (mut failures, mut doubtful) = (0, false);
     loop {
         let sent = core.clock.now();
+        let Offer { owner, ttl, fenced } = successor.offer;
         let request = Acquire {
-            resource: lease.resource.clone(),
-            owner: successor.offer.owner,
-            count: 1,
-            ttl: successor.offer.ttl,
             from: Some(from),
+            fenced,
+            ..Acquire::new(lease.resource.clone(), owner, ttl)
         };
         let answer = core.backend.acquire(request).await;
         core.note(sent, &answer);

@@ -5,7 +5,11 @@
 //! memory: a hundred thousand take well under a millisecond, four times a second at most. While
 //! anything is held it never sleeps longer than [`TICK`], because a process that was stopped must
 //! find out soon after it goes on; while nothing is held it sleeps for good.
+//!
+//! It also speaks for those who wait in a queue that the store keeps: a waiter that is not heard of
+//! for a few seconds is passed over.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -14,10 +18,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
-use super::lease::{Lease, Todo};
+use super::lease::Lease;
+use super::renewal::Todo;
 use super::{Core, Tick, lock};
-use crate::backend::{BoxFuture, Change, Fault, Renew, Subscription, Topic, model};
+use crate::backend::{
+    BoxFuture, Change, Fault, Renew, Renewed, Resource, Subscription, Topic, model,
+};
 use crate::error::LostReason;
+use crate::{LockName, OwnerId};
 
 /// The longest sleep while anything is held.
 const TICK: Duration = Duration::from_millis(250);
@@ -29,6 +37,9 @@ const BATCH: usize = 128;
 /// How many such requests are under way at once, so that others get in between.
 const BATCHES: usize = 8;
 
+/// How often the store hears of those who wait: it passes over who is silent for three seconds.
+const SPEAK: Duration = Duration::from_millis(800);
+
 /// How long notices are listened for after the last hold: short holds in a row must not subscribe
 /// each time.
 const LINGER: Duration = Duration::from_secs(1);
@@ -37,6 +48,9 @@ const LINGER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Registry {
     slots: Mutex<Slots>,
+    /// Who waits in which queue of the store. Sorted, so that neighbours share one request.
+    places: Mutex<BTreeMap<(LockName, u64), Place>>,
+    next_place: AtomicU64,
     /// Until when the watchdog sleeps: an earlier due time must wake it.
     wakes_at: AtomicU64,
     wake: Notify,
@@ -50,9 +64,54 @@ struct Slots {
     stopped: bool,
 }
 
+/// A place in a queue that the store keeps.
+#[derive(Clone, Debug)]
+struct Place {
+    resource: Resource,
+    owner: OwnerId,
+    due: Arc<Notify>,
+}
+
+/// A place that is kept for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    registry: Arc<Registry>,
+    key: (LockName, u64),
+    due: Arc<Notify>,
+}
+
+impl Kept {
+    /// Resolves when the store says that it is worth a try.
+    pub(crate) async fn due(&self) {
+        self.due.notified().await;
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        lock(&self.registry.places).remove(&self.key);
+    }
+}
+
 impl Registry {
     pub(crate) fn new() -> Self {
-        Self { slots: Mutex::default(), wakes_at: AtomicU64::new(u64::MAX), wake: Notify::new() }
+        Self {
+            slots: Mutex::default(),
+            places: Mutex::default(),
+            next_place: AtomicU64::new(0),
+            wakes_at: AtomicU64::new(u64::MAX),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Speaks for a waiter from now on. The store has just heard of it.
+    pub(crate) fn keep(self: &Arc<Self>, resource: &Resource, owner: OwnerId, now: Tick) -> Kept {
+        let key = (resource.name.clone(), self.next_place.fetch_add(1, Ordering::Relaxed));
+        let due = Arc::new(Notify::new());
+        let place = Place { resource: resource.clone(), owner, due: Arc::clone(&due) };
+        lock(&self.places).insert(key.clone(), place);
+        self.wake_by(now + SPEAK / 2);
+        Kept { registry: Arc::clone(self), key, due }
     }
 
     pub(crate) fn add(&self, lease: &Arc<Lease>, due: Tick) -> usize {
@@ -143,6 +202,7 @@ pub(crate) fn run(
         presence: None,
         reconnects: None,
         woken: false,
+        spoke: None,
     };
     async move {
         let _last_words = last_words;
@@ -172,6 +232,8 @@ struct Watchdog {
     /// Something was held since the last look, even if it is gone by now: locks that are held for an
     /// instant each, one after the other, must not wake the watchdog each time.
     woken: bool,
+    /// When the store last heard of those who wait.
+    spoke: Option<Tick>,
 }
 
 impl Watchdog {
@@ -202,10 +264,12 @@ impl Watchdog {
         let next = self.registry.due(now, &mut due);
         let next = next.map(|next| next.min(self.renew(&core, now, due)));
         core.despair(None);
+        let waiting = self.speak_for_waiters(&core, now);
         self.show_presence(&core, now, next.is_some() || self.woken);
         let until = match (next, &self.presence) {
             (Some(next), _) => next.min(now + TICK),
             (None, Some(_)) => now + TICK,
+            (None, None) if waiting => now + TICK,
             (None, None) => Tick::NEVER,
         };
         self.registry.wakes_at.store(until.as_nanos(), Ordering::SeqCst);
@@ -275,6 +339,27 @@ impl Watchdog {
         next
     }
 
+    /// About once a second; answers whether anybody waits.
+    fn speak_for_waiters(&mut self, core: &Arc<Core>, now: Tick) -> bool {
+        let places: Vec<Place> = {
+            let places = lock(&self.registry.places);
+            if places.is_empty() {
+                self.spoke = None;
+                return false;
+            }
+            // Whoever came just now has spoken for itself.
+            if now.since(*self.spoke.get_or_insert(now)) < SPEAK {
+                return true;
+            }
+            places.values().cloned().collect()
+        };
+        self.spoke = Some(now);
+        for batch in places.chunks(BATCH) {
+            self.renewals.spawn(speak(Arc::clone(core), batch.to_vec()));
+        }
+        true
+    }
+
     /// Keeps the note of who this client is, and an ear open for notices, while anything is held.
     fn show_presence(&mut self, core: &Arc<Core>, now: Tick, holding: bool) {
         if holding && self.presence.is_none() {
@@ -308,6 +393,23 @@ async fn ask(core: Arc<Core>, slots: Arc<Semaphore>, batch: Vec<(Arc<Lease>, Ren
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
         lease.answered(renew.ttl, answers.next().unwrap_or(Err(Fault::Closed)), sent);
+    }
+}
+
+async fn speak(core: Arc<Core>, places: Vec<Place>) {
+    let requests = places.iter().map(|place| Renew {
+        waiting: true,
+        ..Renew::new(place.resource.clone(), place.owner, None)
+    });
+    let sent = core.clock.now();
+    let answers = core.backend.renew(requests.collect()).await;
+    if let Some(first) = answers.first() {
+        core.note(sent, first);
+    }
+    for (place, answer) in places.iter().zip(answers) {
+        if answer == Ok(Renewed::Due) {
+            place.due.notify_one();
+        }
     }
 }
 

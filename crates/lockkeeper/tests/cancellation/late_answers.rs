@@ -82,7 +82,7 @@ async fn delete(stage: &Stage, sort: Sort, hold: &Hold) {
     };
     let resource = Resource { kind, name: hold.name().clone() };
     let owner = hold.owner_id();
-    let release = Release { resource, owner, keep: 0, ttl: None, leave: false };
+    let release = Release::new(resource, owner);
     let answer = stage.memory.release(release).await;
     assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
 }

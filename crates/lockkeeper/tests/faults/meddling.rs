@@ -98,12 +98,10 @@ async fn a_hand_over_of_a_key_of_another_type_finds_nothing_to_hand_over() {
             }
             server.cli(&["DEL", "it"]).ok();
             server.cli(create).ok();
+            let resource = Resource { kind, name: "it".as_bytes().into() };
             let request = Acquire {
-                resource: Resource { kind, name: "it".as_bytes().into() },
-                owner: OwnerId::fresh(nobody.id()),
-                count: 1,
-                ttl: 1000,
                 from: Some(OwnerId::fresh(nobody.id())),
+                ..Acquire::new(resource, OwnerId::fresh(nobody.id()), 1000)
             };
             let answer = within(SOON, "an answer", redis.acquire(request)).await;
             assert_eq!(answer, Ok(Attempt::Gone), "{kind} over a {type_name}");

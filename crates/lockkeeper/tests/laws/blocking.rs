@@ -5,8 +5,8 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockkeeper::blocking::Client;
-use lockkeeper::{ClientOptions, Error, LostReason, Remaining, RunError};
+use lockkeeper::blocking::{Client, MultiLock};
+use lockkeeper::{Backoff, ClientOptions, Error, LostReason, Member, Remaining, RunError};
 use testkit::History;
 
 use crate::store::{Store, assert_is};
@@ -304,4 +304,224 @@ pub(crate) fn many_threads_share_one_client(store: &Store) {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(!client.lock(store.name("lock")).is_locked().unwrap());
+}
+
+/// What a thread can say of every lock that is re-entrant.
+macro_rules! is_reentrant_per_thread {
+    ($store:ident, $make:ident) => {{
+        let lock = client($store).$make($store.name(stringify!($make)));
+        let outer = lock.lock().unwrap();
+        let inner = lock.lease(LONG).lock().unwrap();
+        let third = lock.try_lock().unwrap().expect("it is its own");
+        let fourth = outer.reenter().unwrap();
+        assert_eq!(lock.hold_count().unwrap(), 4);
+        assert!(lock.is_held_by_this_thread().unwrap());
+        assert_eq!(inner.owner_id(), outer.owner_id());
+        let tokens = [&inner, &third, &fourth].map(|guard| guard.token());
+        assert_eq!(tokens, [outer.token(); 3], "re-entries share the token");
+        let elsewhere = lock.clone();
+        let seen = thread::spawn(move || {
+            let count = elsewhere.hold_count().unwrap();
+            let waited = elsewhere.wait(Duration::from_millis(20)).try_lock().unwrap();
+            (elsewhere.try_lock().unwrap().is_none() && waited.is_none(), count)
+        });
+        assert_eq!(seen.join().unwrap(), (true, 0), "another thread is another owner");
+        for guard in [outer, inner, third, fourth] {
+            guard.release().unwrap();
+        }
+        assert!(!lock.is_locked().unwrap());
+        assert_eq!(
+            lock.run(|hold| hold.token()).unwrap().output.is_some(),
+            fenced(stringify!($make))
+        );
+        assert!(lock.try_run(|_| ()).unwrap().is_some());
+    }};
+}
+
+fn fenced(kind: &str) -> bool {
+    kind == "fenced_lock"
+}
+
+pub(crate) fn every_kind_is_reentrant_per_thread(store: &Store) {
+    is_reentrant_per_thread!(store, fair_lock);
+    is_reentrant_per_thread!(store, fenced_lock);
+    is_reentrant_per_thread!(store, spin_lock);
+}
+
+pub(crate) fn threads_are_served_in_the_order_of_a_fair_lock(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let lock = ours.fair_lock(store.name("lock"));
+    let guard = lock.lock().unwrap();
+    let (served, order) = mpsc::channel();
+    let threads: Vec<_> = (0..8)
+        .map(|place| {
+            let client = if place % 2 == 0 { &ours } else { &theirs };
+            let (waiter, served) = (client.fair_lock(store.name("lock")), served.clone());
+            let thread = thread::spawn(move || {
+                let guard = waiter.lock().unwrap();
+                served.send(place).unwrap();
+                guard.release().unwrap();
+            });
+            eventually("it waits", || lock.waiting().unwrap() == place + 1);
+            thread
+        })
+        .collect();
+    guard.release().unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+    assert_eq!(lock.waiting().unwrap(), 0);
+}
+
+pub(crate) fn a_thread_that_gives_up_leaves_the_queue(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let lock = ours.fair_lock(store.name("lock"));
+    let guard = lock.lock().unwrap();
+    let impatient = theirs.fair_lock(store.name("lock"));
+    assert!(impatient.wait(SHORT).try_lock().unwrap().is_none());
+    eventually("nobody waits", || lock.waiting().unwrap() == 0);
+    guard.release().unwrap();
+    impatient.try_lock().unwrap().expect("it is free").release().unwrap();
+}
+
+pub(crate) fn tokens_grow_from_thread_to_thread(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let (issued, tokens) = mpsc::channel();
+    let threads: Vec<_> = (0..4)
+        .map(|t| {
+            let client = if t % 2 == 0 { ours.clone() } else { theirs.clone() };
+            let (name, issued) = (store.name("lock"), issued.clone());
+            thread::spawn(move || {
+                for round in 0..10 {
+                    let guard = match round % 3 {
+                        0 => client.fenced_lock(&name).lock().unwrap(),
+                        1 => client.lock(&name).fenced().lock().unwrap(),
+                        _ => client.fair_lock(&name).fenced().lock().unwrap(),
+                    };
+                    issued.send(guard.token().expect("it is fenced")).unwrap();
+                    guard.release().unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let tokens: Vec<_> = tokens.try_iter().collect();
+    assert_eq!(tokens.len(), 40);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+pub(crate) fn a_spinning_thread_gets_the_lock(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
+    let backoff = Backoff::constant(Duration::from_millis(5));
+    let spin = theirs.spin_lock(store.name("lock")).backoff(backoff);
+    let (waits, waiting) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        assert!(spin.wait(Duration::from_millis(50)).try_lock().unwrap().is_none());
+        waits.send(()).unwrap();
+        spin.lock().unwrap().release().unwrap();
+    });
+    waiting.recv().unwrap();
+    let start = Instant::now();
+    guard.release().unwrap();
+    thread.join().unwrap();
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+pub(crate) fn a_thread_that_asks_twice_may_be_refused(store: &Store) {
+    let client = client(store);
+    let lock = client.lock(store.name("lock")).non_reentrant();
+    let fair = client.fair_lock(store.name("fair")).non_reentrant();
+    let guards = [lock.lock().unwrap(), fair.lock().unwrap()];
+    let start = Instant::now();
+    assert_is!(lock.lock(), Err(Error::Invalid { .. }));
+    assert_is!(fair.lock(), Err(Error::Invalid { .. }));
+    assert_is!(lock.try_lock(), Err(Error::Invalid { .. }));
+    assert_is!(fair.try_lock(), Err(Error::Invalid { .. }));
+    assert_is!(lock.wait(LONG).try_lock(), Err(Error::Invalid { .. }));
+    assert_is!(fair.wait(LONG).try_lock(), Err(Error::Invalid { .. }));
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!((lock.hold_count().unwrap(), fair.hold_count().unwrap()), (1, 1));
+    for guard in guards {
+        assert_is!(guard.reenter(), Err(Error::Invalid { .. }));
+        guard.release().unwrap();
+    }
+    lock.lock().unwrap().release().unwrap();
+}
+
+pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let members = || {
+        [
+            Member::from(ours.lock(store.name("a"))),
+            Member::from(ours.fair_lock(store.name("b"))),
+            Member::from(ours.spin_lock(store.name("c"))),
+        ]
+    };
+    let locked = || ["a", "b", "c"].map(|name| theirs.lock(store.name(name)).is_locked().unwrap());
+    let multi = MultiLock::new(&ours, members());
+    assert!(multi.names().map(ToString::to_string).eq(["a", "b", "c"].map(|n| store.name(n))));
+    let guard = multi.lock().unwrap();
+    assert_eq!(locked(), [true; 3]);
+    assert!(!guard.is_lost() && guard.remaining() > Duration::ZERO);
+    let start = Instant::now();
+    assert!(multi.try_lock().unwrap().is_none(), "held by the guard, not by the thread");
+    assert!(multi.try_lock_within(SHORT).unwrap().is_none());
+    assert!(start.elapsed() >= SHORT && start.elapsed() < SOON, "{:?}", start.elapsed());
+    guard.release().unwrap();
+    assert_eq!(locked(), [false; 3]);
+    let busy = theirs.lock(store.name("c")).lock().unwrap();
+    assert!(multi.try_lock().unwrap().is_none());
+    assert_eq!(locked(), [false, false, true], "the rest is free again at once");
+    busy.release().unwrap();
+    drop(multi.try_lock_within(LONG).unwrap().expect("all are free"));
+    eventually("dropping it releases all", || locked() == [false; 3]);
+    let none = MultiLock::new(&ours, Vec::<Member>::new());
+    assert_is!(none.lock(), Err(Error::Invalid { .. }));
+    let twice = MultiLock::new(&ours, members().into_iter().chain(members()));
+    assert_is!(twice.try_lock(), Err(Error::Invalid { .. }));
+}
+
+pub(crate) fn a_thread_is_told_when_one_of_its_multi_lock_is_lost(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let locks = ["a", "b"].map(|name| ours.lock(store.name(name)));
+    let multi = MultiLock::new(&ours, locks);
+    let guard = multi.lock_for(SHORT).unwrap();
+    assert!(guard.remaining() <= SHORT);
+    assert_eq!(guard.wait_lost(Duration::from_millis(1)), None);
+    let (_, reason) = guard.wait_lost(LONG).expect("its lease ends");
+    assert_eq!(reason, LostReason::Expired);
+    assert!(guard.is_lost());
+    drop(guard);
+    let guard = multi.lock_for(LONG).unwrap();
+    let b = theirs.lock(store.name("b"));
+    eventually("the holder says who it is", || b.holder().unwrap().unwrap().client.is_some());
+    assert!(b.force_unlock_because("enough").unwrap());
+    let (name, reason) = guard.wait_lost(LONG).expect("it is told");
+    assert_eq!(name.to_string(), store.name("b"));
+    assert_is!(reason, LostReason::Revoked(_) | LostReason::Deleted);
+    assert_is!(guard.release(), Err(Error::NotHeld { .. }));
+    assert!(!theirs.lock(store.name("a")).is_locked().unwrap());
+}
+
+pub(crate) fn threads_that_name_them_in_opposite_orders_take_turns(store: &Store) {
+    let inside = Arc::new(AtomicU32::new(0));
+    let (one, two) = (client(store), client(store));
+    let threads: Vec<_> = (0..4)
+        .map(|t| {
+            let client = if t < 2 { &one } else { &two };
+            let order = if t % 2 == 0 { ["a", "b"] } else { ["b", "a"] };
+            let multi = MultiLock::new(client, order.map(|name| client.lock(store.name(name))));
+            let inside = Arc::clone(&inside);
+            thread::spawn(move || {
+                for _ in 0..8 {
+                    let guard = multi.lock().unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(!one.lock(store.name("a")).is_locked().unwrap());
 }

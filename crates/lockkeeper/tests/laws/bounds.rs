@@ -4,8 +4,10 @@
 use std::future::{Future, IntoFuture};
 
 use lockkeeper::{
-    Client, ClientInfo, ClientOptions, Error, Guard, Hold, Holder, Lock, LockName, LockRequest,
-    LostReason, Mutex, Owner, OwnerId, Ran, Reenter, Remaining, RunError, TryLockRequest, blocking,
+    Backoff, Client, ClientInfo, ClientOptions, CountDownLatch, Error, FairLock, Fence, FencedLock,
+    Guard, Hold, Holder, Lock, LockName, LockRequest, LostReason, Member, MultiGuard, MultiLock,
+    MultiLockRequest, Mutex, Owner, OwnerId, PermitSemaphore, Ran, Reenter, Remaining, RunError,
+    RwLock, Semaphore, SpinLock, Stale, TryLockRequest, TryMultiLockRequest, blocking,
 };
 
 fn everywhere<T: Send + Sync + 'static>() {}
@@ -20,6 +22,18 @@ fn types_can_be_shared_between_threads() {
     everywhere::<ClientInfo>();
     everywhere::<Lock>();
     everywhere::<Mutex>();
+    everywhere::<FairLock>();
+    everywhere::<FencedLock>();
+    everywhere::<SpinLock>();
+    everywhere::<Backoff>();
+    everywhere::<RwLock>();
+    everywhere::<MultiLock>();
+    everywhere::<Member>();
+    everywhere::<MultiGuard>();
+    everywhere::<Semaphore>();
+    everywhere::<PermitSemaphore>();
+    everywhere::<CountDownLatch>();
+    everywhere::<Fence>();
     everywhere::<Guard>();
     everywhere::<Hold>();
     everywhere::<Holder>();
@@ -34,13 +48,25 @@ fn types_can_be_shared_between_threads() {
     everywhere::<blocking::Client>();
     everywhere::<blocking::Lock>();
     everywhere::<blocking::Mutex>();
+    everywhere::<blocking::FairLock>();
+    everywhere::<blocking::FencedLock>();
+    everywhere::<blocking::SpinLock>();
+    everywhere::<blocking::RwLock>();
+    everywhere::<blocking::MultiLock>();
+    everywhere::<blocking::MultiGuard>();
+    everywhere::<blocking::Semaphore>();
+    everywhere::<blocking::PermitSemaphore>();
+    everywhere::<blocking::CountDownLatch>();
     everywhere::<blocking::Guard>();
     fn of_requests<T: Send + 'static + IntoFuture<IntoFuture: Send + 'static>>() {}
     of_requests::<LockRequest>();
     of_requests::<TryLockRequest>();
     of_requests::<Reenter>();
+    of_requests::<MultiLockRequest>();
+    of_requests::<TryMultiLockRequest>();
     fn an_error<T: std::error::Error + Clone>() {}
     an_error::<Error>();
+    an_error::<Stale>();
     fn an_error_of_a_run<T: std::error::Error>() {}
     an_error_of_a_run::<RunError<u8>>();
 }
@@ -68,5 +94,13 @@ async fn futures_can_be_sent() {
     assert_eq!(lost.await, LostReason::Released);
     let guard = send(client.mutex("it").lock().into_future()).await.unwrap();
     send(guard.leave_for(std::time::Duration::from_secs(1))).await.unwrap();
+    let multi = MultiLock::new([client.lock("a"), client.lock("b")]);
+    assert_eq!(send(multi.run(async |_| 7)).await.unwrap().output, 7);
+    assert_eq!(send(multi.try_run(async |_| 7)).await.unwrap().unwrap().output, 7);
+    let guard = sent(multi.lock()).await.unwrap();
+    let lost = sent(guard.lost());
+    sent(sent(guard).release()).await.unwrap();
+    assert_eq!(lost.await.1, LostReason::Released);
+    assert_eq!(send(client.fair_lock("fair").waiting()).await.unwrap(), 0);
     send(client.shutdown()).await;
 }

@@ -68,7 +68,7 @@ impl Backend for Counting {
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
-        if matches!(topic, Topic::Freed(_)) {
+        if !matches!(topic, Topic::Notice(_) | Topic::Reconnected) {
             self.subscribes.fetch_add(1, Ordering::Relaxed);
         }
         self.inner.subscribe(topic)
@@ -84,8 +84,8 @@ impl Backend for Deaf {
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
         self.0.subscribe(match topic {
-            Topic::Freed(_) => Topic::Freed(LockName::from("nothing of this name is ever freed")),
-            other => other,
+            heard @ (Topic::Notice(_) | Topic::Reconnected) => heard,
+            _ => Topic::Freed(LockName::from("nothing of this name is ever freed")),
         })
     }
 }

@@ -288,3 +288,87 @@ pub(crate) async fn the_scripts_may_be_flushed_at_any_time(store: &Store) {
     flush();
     assert!(!lock.is_locked().await.unwrap());
 }
+
+fn token_key(name: &str) -> String {
+    format!("redisson_lock_token:{{{name}}}")
+}
+
+/// Takes a fenced lock of this name by each way there is, and gives it back.
+async fn tokens(client: &Client, name: &str) -> Vec<u64> {
+    let mut tokens = Vec::new();
+    for request in [
+        client.fenced_lock(name).lock(),
+        client.lock(name).fenced().lock(),
+        client.fair_lock(name).fenced().lock(),
+    ] {
+        let guard = request.await.unwrap();
+        tokens.push(guard.token().expect("it is fenced"));
+        guard.release().await.unwrap();
+    }
+    tokens
+}
+
+/// As Redisson does, unless it was asked for.
+pub(crate) async fn a_token_is_kept_for_ever_unless_it_is_to_end(store: &Store) {
+    let (client, name) = client(store).await;
+    let ttl = || store.server().cli(&["PTTL", &token_key(&name)]).int();
+    tokens(&client, &name).await;
+    assert_eq!(ttl(), -1);
+    let tidy = store.client_with(store.options().token_ttl(store.long())).await;
+    for lock in [tidy.fenced_lock(&name).lock(), tidy.fair_lock(&name).fenced().lock()] {
+        store.server().cli(&["DEL", &token_key(&name)]).ok();
+        lock.await.unwrap().release().await.unwrap();
+        let long = store.long().as_millis() as i64;
+        assert!(ttl() > long / 2 && ttl() <= long, "{}", ttl());
+    }
+}
+
+pub(crate) async fn a_token_that_was_lost_or_set_back_heals(store: &Store) {
+    let (client, name) = client(store).await;
+    let mut seen = tokens(&client, &name).await;
+    let key = token_key(&name);
+    for meddle in [
+        &["DEL", &key][..],
+        // A Java process that began anew.
+        &["SET", &key, "1"],
+        &["SET", &key, "no number at all"],
+        // Ahead of the clock: by a server whose clock was.
+        &["SET", &key, "8000000000000000"],
+        &["INCR", &key],
+    ] {
+        store.server().cli(meddle).ok();
+        seen.extend(tokens(&client, &name).await);
+    }
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+}
+
+pub(crate) async fn a_token_is_written_in_plain_digits(store: &Store) {
+    let (client, name) = client(store).await;
+    for token in tokens(&client, &name).await {
+        assert!(token > 1_000_000_000_000_000, "microseconds of a wall clock: {token}");
+    }
+    let last = tokens(&client, &name).await[2];
+    assert_eq!(store.server().cli(&["GET", &token_key(&name)]).text(), last.to_string());
+}
+
+/// Everything that belongs to the name, but for what is to stay.
+pub(crate) async fn a_queue_leaves_no_key_behind(store: &Store) {
+    let (client, name) = client(store).await;
+    let other = store.client().await.fair_lock(&name);
+    let lock = client.fair_lock(&name);
+    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let waiters: Vec<_> = (0..10).map(|_| tokio::spawn(other.lock().into_future())).collect();
+    eventually("they wait", async || lock.waiting().await.unwrap() == 10).await;
+    let keys = || store.server().cli(&["KEYS", &format!("*{name}*")]).array().len();
+    assert_eq!(keys(), 4, "the lock, its queue, and until when and since when they wait");
+    for waiter in &waiters[5..] {
+        waiter.abort();
+    }
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        if let Ok(guard) = waiter.await {
+            guard.unwrap().release().await.unwrap();
+        }
+    }
+    eventually("nothing is left", async || keys() == 0).await;
+}

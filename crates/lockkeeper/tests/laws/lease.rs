@@ -71,7 +71,7 @@ pub(crate) async fn without_a_lease_it_is_renewed_for_as_long_as_the_guard_lives
     assert!(!guard.is_lost());
     assert!(left(ours.remaining().await) <= store.watchdog());
     guard.release().await.unwrap();
-    let next = store.promptly("after the release", waiting).await.unwrap();
+    let next = store.in_turn::<L, _>("after the release", waiting).await.unwrap();
     next.release().await.unwrap();
 }
 

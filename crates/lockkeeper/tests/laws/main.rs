@@ -1,7 +1,7 @@
 //! Laws × stores: what must hold, whatever the store.
 //!
 //! A law is one small function named as a sentence. The list below instantiates each of them for
-//! every store, and most of them for both kinds of locks, so that a failure reads
+//! every store, and most of them for every kind of lock, so that a failure reads
 //! `redis::waiting::mutex::a_waiter_gets_the_lock_as_soon_as_it_is_released`. Memory runs on the
 //! paused clock, where a minute costs nothing; Redis runs in real time on a real server.
 
@@ -9,7 +9,10 @@ mod acquire;
 mod blocking;
 mod bounds;
 mod decorators;
+mod fair;
+mod fenced;
 mod force;
+mod gate;
 mod input;
 mod inspect;
 mod keys;
@@ -17,19 +20,25 @@ mod kinds;
 mod lease;
 mod lifecycle;
 mod loss;
+mod multi;
 mod mutex;
+mod once;
 mod outage;
 mod reentry;
 mod release;
 mod run;
 mod runtimes;
+mod rw;
+mod spin;
 mod store;
 mod strangers;
+mod turns;
 mod urls;
 mod waiting;
 
-/// `theme (for what) { laws }`: `both` kinds of locks, the lock `alone`, on plain `threads`, or only
-/// about the `keys` that a Redis store has.
+/// `theme (for what) { laws }`: for `each` kind of lock; for those of which a client asks on one
+/// `seat`; those whose waiters are `told`; those that are `reentrant`, or only `once` on
+/// request; for what the theme is about `alone`, on plain `threads`, or only about the `keys` that a Redis store has.
 macro_rules! laws {
     ($($theme:ident ($for:ident) { $($law:ident)+ })+) => {
         mod memory { $( theme! { memory $theme $for $($law)+ } )+ }
@@ -39,10 +48,47 @@ macro_rules! laws {
 
 macro_rules! theme {
     (memory $theme:ident keys $($law:ident)+) => {};
-    ($store:ident $theme:ident both $($law:ident)+) => {
+    ($store:ident $theme:ident each $($law:ident)+) => {
         mod $theme {
-            mod lock { $( law! { $store $law, crate::$theme::$law::<lockkeeper::Lock> } )+ }
-            mod mutex { $( law! { $store $law, crate::$theme::$law::<lockkeeper::Mutex> } )+ }
+            kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
+            kind! { $store $theme mutex lockkeeper::Mutex, $($law)+ }
+            kind! { $store $theme fair lockkeeper::FairLock, $($law)+ }
+            kind! { $store $theme fenced lockkeeper::FencedLock, $($law)+ }
+            kind! { $store $theme spin lockkeeper::SpinLock, $($law)+ }
+            kind! { $store $theme write crate::store::WriteSide, $($law)+ }
+        }
+    };
+    ($store:ident $theme:ident seat $($law:ident)+) => {
+        mod $theme {
+            kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
+            kind! { $store $theme mutex lockkeeper::Mutex, $($law)+ }
+            kind! { $store $theme fenced lockkeeper::FencedLock, $($law)+ }
+            kind! { $store $theme spin lockkeeper::SpinLock, $($law)+ }
+            kind! { $store $theme write crate::store::WriteSide, $($law)+ }
+        }
+    };
+    ($store:ident $theme:ident told $($law:ident)+) => {
+        mod $theme {
+            kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
+            kind! { $store $theme mutex lockkeeper::Mutex, $($law)+ }
+            kind! { $store $theme fair lockkeeper::FairLock, $($law)+ }
+            kind! { $store $theme fenced lockkeeper::FencedLock, $($law)+ }
+            kind! { $store $theme write crate::store::WriteSide, $($law)+ }
+        }
+    };
+    ($store:ident $theme:ident reentrant $($law:ident)+) => {
+        mod $theme {
+            kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
+            kind! { $store $theme fair lockkeeper::FairLock, $($law)+ }
+            kind! { $store $theme fenced lockkeeper::FencedLock, $($law)+ }
+            kind! { $store $theme spin lockkeeper::SpinLock, $($law)+ }
+            kind! { $store $theme write crate::store::WriteSide, $($law)+ }
+        }
+    };
+    ($store:ident $theme:ident once $($law:ident)+) => {
+        mod $theme {
+            kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
+            kind! { $store $theme fair lockkeeper::FairLock, $($law)+ }
         }
     };
     ($store:ident $theme:ident threads $($law:ident)+) => {
@@ -55,6 +101,12 @@ macro_rules! theme {
     };
     ($store:ident $theme:ident $for:ident $($law:ident)+) => {
         mod $theme { $( law! { $store $law, crate::$theme::$law } )+ }
+    };
+}
+
+macro_rules! kind {
+    ($store:ident $theme:ident $kind:ident $Type:ty, $($law:ident)+) => {
+        mod $kind { $( law! { $store $law, crate::$theme::$law::<$Type> } )+ }
     };
 }
 
@@ -74,7 +126,7 @@ macro_rules! law {
 }
 
 laws! {
-    acquire (both) {
+    acquire (each) {
         a_free_lock_is_granted_at_once
         try_lock_is_none_while_another_client_holds_it
         two_tasks_that_share_a_handle_exclude_each_other
@@ -82,13 +134,18 @@ laws! {
         zero_wait_is_one_attempt
         every_acquire_has_an_id_that_is_never_used_again
         waiters_get_ids_of_their_own
-        try_lock_asks_nobody_while_its_own_client_holds_it
-        try_lock_asks_nobody_while_its_own_client_waits
-        a_thousand_local_waiters_cost_the_store_what_one_does
         under_contention_there_is_never_more_than_one_holder
         attempts_under_contention_never_grant_it_twice
     }
-    lease (both) {
+    gate (seat) {
+        try_lock_asks_nobody_while_its_own_client_holds_it
+        try_lock_asks_nobody_while_its_own_client_waits
+        a_thousand_local_waiters_cost_the_store_what_one_does
+    }
+    turns (told) {
+        a_busy_client_does_not_starve_another
+    }
+    lease (each) {
         the_lease_given_is_the_time_to_live
         a_lease_is_cut_to_whole_milliseconds
         a_fixed_lease_is_never_renewed
@@ -108,7 +165,7 @@ laws! {
         what_is_left_standing_is_not_renewed_for_a_waiter_of_its_own
         leaving_what_was_lost_is_not_held
     }
-    release (both) {
+    release (each) {
         release_frees_the_lock
         a_dropped_guard_releases_the_lock
         a_release_that_nobody_awaits_is_done_all_the_same
@@ -122,14 +179,14 @@ laws! {
         releasing_what_a_stranger_took_leaves_it_to_the_stranger
         a_release_after_the_deadline_still_asks_the_store
     }
-    inspect (both) {
+    inspect (each) {
         is_locked_says_what_the_store_says
         remaining_counts_down_and_is_free_at_the_end
         nobody_holds_a_free_lock
         holder_names_the_owner_and_its_process
         who_holds_it_is_known_for_as_long_as_it_is_held
     }
-    waiting (both) {
+    waiting (each) {
         a_waiter_gets_the_lock_as_soon_as_it_is_released
         a_waiter_gets_the_lock_as_soon_as_its_guard_is_dropped
         a_waiter_of_the_same_client_gets_it_as_soon_as_it_is_released
@@ -144,7 +201,6 @@ laws! {
         waiters_of_one_client_are_served_in_order
         a_thousand_waiters_of_one_client_are_all_served
         waiters_of_many_clients_are_all_served
-        a_busy_client_does_not_starve_another
         a_cancelled_waiter_leaves_nothing_behind
         a_waiter_that_gives_up_leaves_nothing_behind
         after_the_last_waiter_nobody_listens
@@ -154,7 +210,7 @@ laws! {
         a_waiter_that_is_never_told_looks_again_by_itself
         waiters_do_not_hammer_the_store
     }
-    loss (both) {
+    loss (each) {
         lost_is_signalled_before_the_lease_ends_at_the_store
         lost_is_signalled_no_earlier_than_need_be
         after_the_loss_nothing_remains
@@ -169,7 +225,7 @@ laws! {
         lost_waits_while_the_lock_is_held
         another_holder_begins_only_after_the_loss
     }
-    force (both) {
+    force (each) {
         forcing_a_free_lock_is_false
         forcing_a_held_lock_is_true_and_frees_it
         the_victim_is_told_at_once_and_why
@@ -181,7 +237,7 @@ laws! {
         only_the_one_lock_is_forced
         a_reason_of_many_lines_arrives_as_one
     }
-    run (both) {
+    run (each) {
         run_holds_the_lock_while_the_work_runs
         run_tells_how_long_it_waited_and_held
         the_work_is_renewed_for_as_long_as_it_takes
@@ -197,7 +253,7 @@ laws! {
         work_that_panics_releases_the_lock
         runs_exclude_each_other
     }
-    lifecycle (both) {
+    lifecycle (each) {
         shutdown_releases_every_lock
         shutdown_leaves_the_locks_of_others_alone
         waiters_of_a_client_that_is_shut_down_are_told
@@ -209,12 +265,12 @@ laws! {
         a_handle_keeps_its_client_alive
         dropping_everything_gives_the_lock_back
     }
-    kinds (both) {
+    kinds (each) {
         a_name_in_use_for_the_other_kind_is_refused
         the_two_kinds_of_one_client_do_not_share_a_gate
         a_waiter_is_told_when_the_name_becomes_something_else
     }
-    input (both) {
+    input (each) {
         an_empty_name_is_refused
         an_empty_name_is_refused_behind_a_prefix_too
         a_lease_out_of_bounds_is_refused
@@ -228,7 +284,7 @@ laws! {
         an_error_names_the_lock_and_what_was_being_done
         a_name_is_shown_escaped
     }
-    reentry (alone) {
+    reentry (reentrant) {
         each_release_takes_one_hold_off
         a_guard_may_be_reentered
         a_view_of_the_hold_may_reenter_it
@@ -264,6 +320,114 @@ laws! {
         whoever_locks_a_mutex_twice_waits_for_itself
         a_mutex_is_held_once_by_its_holder
     }
+    fair (alone) {
+        waiters_of_many_clients_are_served_in_the_order_of_arrival
+        whoever_comes_back_comes_last
+        hundreds_of_waiters_and_random_deaths_keep_the_order
+        a_waiter_that_gave_up_is_passed_over_at_once
+        a_waiter_that_was_dropped_is_passed_over_at_once
+        a_waiter_dropped_in_its_turn_passes_it_on
+        random_cancellations_leave_nobody_in_the_queue
+        try_lock_does_not_jump_the_queue
+        a_reentry_does_not_queue
+        a_dead_waiter_delays_the_others_by_seconds
+        who_waits_for_long_keeps_its_place
+        the_first_gets_in_when_the_lease_of_a_vanished_holder_ends
+        a_fair_lock_and_a_lock_of_one_name_exclude_each_other
+    }
+    fenced (alone) {
+        each_holder_has_a_greater_token
+        names_have_sequences_of_their_own
+        a_hand_over_inside_the_client_brings_a_greater_token
+        a_hand_over_brings_what_the_receiver_asked_for
+        after_a_forced_unlock_the_next_token_is_greater
+        after_an_expired_lease_the_next_token_is_greater
+        reentries_share_the_token
+        a_guard_of_what_is_not_fenced_has_no_token
+        all_fenced_locks_of_one_name_share_the_sequence
+        waiters_of_a_fair_lock_have_growing_tokens
+        the_work_gets_the_token_of_its_lock
+        a_token_outlives_the_lock
+        tokens_grow_also_after_they_were_forgotten
+    }
+    once (once) {
+        an_owner_that_asks_twice_is_refused_at_once
+        its_guard_cannot_be_reentered
+        one_request_of_that_kind_is_enough_to_be_refused
+        other_owners_wait_as_ever
+    }
+    spin (alone) {
+        nobody_listens_while_it_is_waited_for
+        its_release_wakes_a_waiting_lock
+        a_spin_lock_and_a_lock_of_one_name_exclude_each_other
+        a_constant_back_off_is_the_same_each_time
+        an_exponential_back_off_doubles_up_to_its_limit
+        the_factor_of_the_back_off_is_used
+        a_pause_is_never_shorter_than_a_millisecond
+        the_wait_limit_ends_a_long_pause
+    }
+    multi (alone) {
+        all_are_held_until_they_are_released
+        the_guards_are_in_the_order_of_the_names
+        one_that_is_busy_leaves_the_others_free
+        one_that_its_own_client_holds_leaves_the_others_free
+        the_wait_limit_is_for_all_of_them_together
+        it_waits_for_the_last_of_them
+        it_does_not_hold_some_and_wait_for_the_rest
+        opposite_orders_never_wait_for_each_other
+        opposite_orders_of_many_kinds_never_wait_for_each_other
+        those_that_overlap_exclude_each_other
+        different_kinds_are_held_as_one
+        different_stores_are_held_as_one
+        different_clients_are_held_as_one
+        losing_one_is_losing_all
+        a_forced_member_is_told_with_the_reason
+        all_of_them_are_renewed
+        the_lease_is_the_same_for_all
+        a_lease_ends_for_all_of_them
+        the_lease_begins_when_the_last_is_there
+        renewed_is_a_watchdog_lease_for_all
+        none_and_the_same_one_twice_are_refused
+        a_lease_that_makes_no_sense_is_refused
+        one_alone_is_enough
+        an_error_of_one_leaves_the_others_free
+        plain_locks_of_one_client_take_one_request
+        random_cancellations_leave_nothing_behind
+        dropped_at_any_step_it_leaves_nothing_behind
+        run_holds_all_of_them_while_the_work_runs
+        the_work_is_dropped_when_one_is_lost
+        an_owner_reenters_what_it_holds
+        a_client_that_is_shut_down_gives_all_back
+        waiters_of_a_client_that_is_shut_down_are_told
+    }
+    rw (alone) {
+        readers_share_it
+        a_writer_keeps_everybody_out
+        a_reader_keeps_writers_out
+        under_contention_a_writer_is_alone
+        a_writer_gets_in_as_soon_as_the_last_reader_goes
+        all_waiting_readers_get_in_as_soon_as_the_writer_goes
+        the_wait_limit_ends_in_none_while_it_is_busy
+        what_is_freed_within_the_wait_limit_is_granted
+        both_sides_may_be_reentered
+        who_holds_it_is_not_kept_out_by_a_waiting_writer
+        a_writer_may_read
+        a_nested_read_that_ends_leaves_the_write_lease_alone
+        a_writer_that_goes_first_leaves_its_reader
+        a_downgrade_lets_waiting_readers_in
+        no_writer_comes_in_between_a_downgrade
+        a_downgrade_of_one_guard_leaves_the_others_writing
+        a_reader_that_asks_to_write_is_refused_at_once
+        the_only_reader_may_write
+        one_reader_of_two_may_not_write
+        a_waiting_writer_does_not_keep_the_only_reader_from_writing
+        each_side_has_what_makes_sense_for_it
+        a_cancelled_writer_lets_the_readers_in_at_once
+        a_cancelled_reader_leaves_nothing_behind
+        random_cancellations_leave_nothing_behind
+        a_stream_of_readers_does_not_starve_a_writer
+        a_stream_of_writers_does_not_starve_a_reader
+    }
     keys (keys) {
         a_key_that_is_no_lock_is_refused_and_left_alone
         a_key_that_is_no_mutex_is_refused_and_left_alone
@@ -280,6 +444,10 @@ laws! {
         the_note_of_who_a_client_is_goes_with_it
         a_forced_unlock_is_remembered
         the_scripts_may_be_flushed_at_any_time
+        a_token_is_kept_for_ever_unless_it_is_to_end
+        a_token_that_was_lost_or_set_back_heals
+        a_token_is_written_in_plain_digits
+        a_queue_leaves_no_key_behind
     }
     runtimes (threads) {
         when_the_runtime_ends_its_locks_are_lost
@@ -308,5 +476,14 @@ laws! {
         a_waiting_thread_is_told_of_the_shutdown
         a_guard_keeps_its_client_alive
         many_threads_share_one_client
+        every_kind_is_reentrant_per_thread
+        threads_are_served_in_the_order_of_a_fair_lock
+        a_thread_that_gives_up_leaves_the_queue
+        tokens_grow_from_thread_to_thread
+        a_spinning_thread_gets_the_lock
+        a_thread_that_asks_twice_may_be_refused
+        a_thread_holds_all_of_a_multi_lock_or_none
+        a_thread_is_told_when_one_of_its_multi_lock_is_lost
+        threads_that_name_them_in_opposite_orders_take_turns
     }
 }

@@ -3,20 +3,20 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Lock, LostReason, Phase, Remaining};
+use lockkeeper::{Client, Error, LostReason, Phase, Remaining};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::store::{Store, assert_is, eventually, left, one, poll_once};
+use crate::store::{Reentrant, Store, assert_is, eventually, left, one, poll_once};
 
-async fn lock_and_client(store: &Store) -> (Lock, Client) {
+async fn lock_and_client<L: Reentrant>(store: &Store) -> (L, Client) {
     let client = store.client().await;
-    (client.lock(store.name("lock")), client)
+    (L::of(&client, store.name("lock")), client)
 }
 
-pub(crate) async fn each_release_takes_one_hold_off(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
-    let (owner, other) = (client.owner(), one::<Lock>(store).await);
+pub(crate) async fn each_release_takes_one_hold_off<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
+    let (owner, other) = (client.owner(), one::<L>(store).await);
     let lock = lock.as_owner(&owner);
     let mut guards = Vec::new();
     for count in 1..=3 {
@@ -34,8 +34,8 @@ pub(crate) async fn each_release_takes_one_hold_off(store: &Store) {
     assert!(other.try_lock().await.unwrap().is_some());
 }
 
-pub(crate) async fn a_guard_may_be_reentered(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_guard_may_be_reentered<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let outer = lock.lock().lease(store.long()).await.unwrap();
     let inner = store.promptly("re-entry", outer.reenter()).await.unwrap();
     assert_eq!(inner.owner_id(), outer.owner_id());
@@ -49,8 +49,8 @@ pub(crate) async fn a_guard_may_be_reentered(store: &Store) {
     assert!(!lock.is_locked().await.unwrap());
 }
 
-pub(crate) async fn a_view_of_the_hold_may_reenter_it(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_view_of_the_hold_may_reenter_it<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let ran = lock.run(async |hold| {
         let inner = hold.reenter().await.unwrap();
         let count = inner.hold_count();
@@ -62,8 +62,8 @@ pub(crate) async fn a_view_of_the_hold_may_reenter_it(store: &Store) {
     assert!(!lock.is_locked().await.unwrap());
 }
 
-pub(crate) async fn owners_of_one_client_exclude_each_other(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn owners_of_one_client_exclude_each_other<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let (a, b) = (client.owner(), client.owner());
     let held = lock.as_owner(&a).lock().await.unwrap();
     assert!(lock.as_owner(&b).try_lock().await.unwrap().is_none());
@@ -78,8 +78,8 @@ pub(crate) async fn owners_of_one_client_exclude_each_other(store: &Store) {
     held.release().await.unwrap();
 }
 
-pub(crate) async fn an_owner_reenters_by_every_request(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn an_owner_reenters_by_every_request<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let lock = lock.as_owner(&owner);
     let first = lock.try_lock().await.unwrap().expect("it is free");
@@ -96,8 +96,8 @@ pub(crate) async fn an_owner_reenters_by_every_request(store: &Store) {
     assert_eq!(lock.remaining().await.unwrap(), Remaining::Free);
 }
 
-pub(crate) async fn a_new_hold_of_the_same_owner_has_a_new_id(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn a_new_hold_of_the_same_owner_has_a_new_id<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let lock = lock.as_owner(&client.owner());
     let guard = lock.lock().await.unwrap();
     let first = guard.owner_id();
@@ -107,8 +107,8 @@ pub(crate) async fn a_new_hold_of_the_same_owner_has_a_new_id(store: &Store) {
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn requests_of_one_owner_go_one_at_a_time(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn requests_of_one_owner_go_one_at_a_time<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
@@ -126,8 +126,10 @@ pub(crate) async fn requests_of_one_owner_go_one_at_a_time(store: &Store) {
     assert!(!lock.is_locked().await.unwrap());
 }
 
-pub(crate) async fn an_owner_is_not_kept_from_its_lock_by_those_who_wait(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn an_owner_is_not_kept_from_its_lock_by_those_who_wait<L: Reentrant>(
+    store: &Store,
+) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
     let mut local = lock.lock().into_future();
@@ -139,8 +141,8 @@ pub(crate) async fn an_owner_is_not_kept_from_its_lock_by_those_who_wait(store: 
     store.promptly("then the waiter", local).await.unwrap().release().await.unwrap();
 }
 
-pub(crate) async fn a_dropped_guard_takes_one_hold_off(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn a_dropped_guard_takes_one_hold_off<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
     drop(outer.reenter().await.unwrap());
@@ -150,8 +152,8 @@ pub(crate) async fn a_dropped_guard_takes_one_hold_off(store: &Store) {
     eventually("it is free", async || !lock.is_locked().await.unwrap()).await;
 }
 
-pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
     for micros in 0..30 {
@@ -167,8 +169,8 @@ pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was(store: &Store
     assert!(!lock.is_locked().await.unwrap());
 }
 
-pub(crate) async fn a_longer_lease_lengthens_the_time_to_live(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_longer_lease_lengthens_the_time_to_live<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let outer = lock.lock().lease(store.lease()).await.unwrap();
     let inner = outer.reenter().lease(store.long()).await.unwrap();
     let ttl = left(lock.remaining().await);
@@ -180,8 +182,8 @@ pub(crate) async fn a_longer_lease_lengthens_the_time_to_live(store: &Store) {
     inner.release().await.unwrap();
 }
 
-pub(crate) async fn a_shorter_lease_never_shortens_the_time_to_live(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_shorter_lease_never_shortens_the_time_to_live<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let outer = lock.lock().lease(store.long()).await.unwrap();
     let inner = outer.reenter().lease(store.lease()).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() / 2);
@@ -191,8 +193,8 @@ pub(crate) async fn a_shorter_lease_never_shortens_the_time_to_live(store: &Stor
     outer.release().await.unwrap();
 }
 
-pub(crate) async fn a_partial_release_leaves_what_the_rest_is_owed(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_partial_release_leaves_what_the_rest_is_owed<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let outer = lock.lock().lease(store.long()).await.unwrap();
     let inner = outer.reenter().lease(store.long() * 10).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() * 9);
@@ -204,8 +206,10 @@ pub(crate) async fn a_partial_release_leaves_what_the_rest_is_owed(store: &Store
     outer.release().await.unwrap();
 }
 
-pub(crate) async fn what_stays_after_a_partial_release_ends_when_it_was_to(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn what_stays_after_a_partial_release_ends_when_it_was_to<L: Reentrant>(
+    store: &Store,
+) {
+    let lock: L = one(store).await;
     let start = Instant::now();
     let outer = lock.lock().lease(store.lease() * 2).await.unwrap();
     let inner = outer.reenter().lease(store.long() * 10).await.unwrap();
@@ -217,8 +221,10 @@ pub(crate) async fn what_stays_after_a_partial_release_ends_when_it_was_to(store
     eventually("it ends at the store", async || !lock.is_locked().await.unwrap()).await;
 }
 
-pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease<L: Reentrant>(
+    store: &Store,
+) {
+    let lock: L = one(store).await;
     let outer = lock.lock().lease(store.long() * 10).await.unwrap();
     let inner = outer.reenter().lease(store.long()).await.unwrap();
     outer.release().await.unwrap();
@@ -228,8 +234,8 @@ pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease(st
     inner.release().await.unwrap();
 }
 
-pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let fixed = lock.lock().lease(store.lease()).await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     sleep(store.lease()).await;
@@ -243,8 +249,8 @@ pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed(store: &Sto
     assert!(!lock.is_locked().await.unwrap());
 }
 
-pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let renewed = lock.lock().await.unwrap();
     let fixed = renewed.reenter().lease(store.lease() / 4).await.unwrap();
     sleep(store.lease() / 4).await;
@@ -254,9 +260,11 @@ pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too(store: &Store) 
     renewed.release().await.unwrap();
 }
 
-pub(crate) async fn without_its_renewed_hold_a_group_ends_with_its_fixed_one(store: &Store) {
+pub(crate) async fn without_its_renewed_hold_a_group_ends_with_its_fixed_one<L: Reentrant>(
+    store: &Store,
+) {
     let options = store.options().watchdog_timeout(store.long());
-    let lock = store.client_with(options).await.lock(store.name("lock"));
+    let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let start = Instant::now();
     let fixed = lock.lock().lease(store.lease()).await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
@@ -268,8 +276,8 @@ pub(crate) async fn without_its_renewed_hold_a_group_ends_with_its_fixed_one(sto
 }
 
 /// What the fixed hold asked for has passed when the renewed one goes: nothing is owed.
-pub(crate) async fn a_group_that_is_owed_nothing_more_is_lost(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_group_that_is_owed_nothing_more_is_lost<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let fixed = lock.lock().lease(store.lease()).await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     sleep(store.lease() * 5 / 4).await;
@@ -280,8 +288,8 @@ pub(crate) async fn a_group_that_is_owed_nothing_more_is_lost(store: &Store) {
     eventually("it is free", async || !lock.is_locked().await.unwrap()).await;
 }
 
-pub(crate) async fn guards_of_one_owner_are_lost_together(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn guards_of_one_owner_are_lost_together<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let outer = lock.lock().lease(store.lease()).await.unwrap();
     let inner = outer.reenter().lease(store.lease() / 2).await.unwrap();
     let (a, b) = tokio::join!(outer.lost(), inner.lost());
@@ -292,20 +300,20 @@ pub(crate) async fn guards_of_one_owner_are_lost_together(store: &Store) {
     assert_is!(outer.release().await, Err(Error::NotHeld { .. }));
 }
 
-pub(crate) async fn all_guards_of_a_forced_lock_are_told(store: &Store) {
+pub(crate) async fn all_guards_of_a_forced_lock_are_told<L: Reentrant>(store: &Store) {
     let options = store.options().watchdog_timeout(store.long());
-    let lock = store.client_with(options).await.lock(store.name("lock"));
+    let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let outer = lock.lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     store.hears_notices_of(&outer).await;
-    assert!(one::<Lock>(store).await.force_unlock_because("why").await.unwrap());
+    assert!(one::<L>(store).await.force_unlock_because("why").await.unwrap());
     let why = LostReason::Revoked("why".to_owned());
     assert_eq!(store.promptly("outer", outer.lost()).await, why);
     assert_eq!(store.promptly("inner", inner.lost()).await, why);
 }
 
-pub(crate) async fn a_lost_lock_cannot_be_reentered(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_lost_lock_cannot_be_reentered<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
     let guard = lock.lock().lease(store.lease()).await.unwrap();
     guard.lost().await;
     let error = guard.reenter().await.unwrap_err();
@@ -314,11 +322,11 @@ pub(crate) async fn a_lost_lock_cannot_be_reentered(store: &Store) {
     assert!(said.contains(&store.name("lock")) && said.contains("re-entering"), "{said}");
 }
 
-pub(crate) async fn a_vanished_lock_is_not_created_by_a_reentry(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn a_vanished_lock_is_not_created_by_a_reentry<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let guard = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
-    store.delete::<Lock>(&guard).await;
+    store.delete::<L>(&guard).await;
     assert_is!(guard.reenter().await,
         Err(Error::Lost { phase: Phase::Reenter, reason, .. }) if reason == LostReason::Deleted);
     assert!(guard.is_lost());
@@ -326,8 +334,8 @@ pub(crate) async fn a_vanished_lock_is_not_created_by_a_reentry(store: &Store) {
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 0);
 }
 
-pub(crate) async fn an_owner_that_lost_its_lock_may_take_it_anew(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn an_owner_that_lost_its_lock_may_take_it_anew<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let lock = lock.as_owner(&owner);
     let stale = lock.lock().lease(store.lease()).await.unwrap();
@@ -341,8 +349,8 @@ pub(crate) async fn an_owner_that_lost_its_lock_may_take_it_anew(store: &Store) 
     new.release().await.unwrap();
 }
 
-pub(crate) async fn an_owner_belongs_to_the_client_that_made_it(store: &Store) {
-    let (lock, _client) = lock_and_client(store).await;
+pub(crate) async fn an_owner_belongs_to_the_client_that_made_it<L: Reentrant>(store: &Store) {
+    let (lock, _client) = lock_and_client::<L>(store).await;
     let foreign = store.client().await.owner();
     let lock = lock.as_owner(&foreign);
     assert_is!(lock.lock().await, Err(Error::Invalid { lock: Some(_), .. }));
@@ -350,11 +358,11 @@ pub(crate) async fn an_owner_belongs_to_the_client_that_made_it(store: &Store) {
     assert!(!lock.is_locked().await.unwrap(), "nothing was sent");
 }
 
-pub(crate) async fn an_owner_holds_different_locks_independently(store: &Store) {
+pub(crate) async fn an_owner_holds_different_locks_independently<L: Reentrant>(store: &Store) {
     let client = store.client().await;
     let owner = client.owner();
-    let a = client.lock(store.name("a")).as_owner(&owner);
-    let b = client.lock(store.name("b")).as_owner(&owner);
+    let a = L::of(&client, store.name("a")).as_owner(&owner);
+    let b = L::of(&client, store.name("b")).as_owner(&owner);
     let held = [a.lock().await.unwrap(), a.lock().await.unwrap(), b.lock().await.unwrap()];
     assert_eq!(a.hold_count(&owner).await.unwrap(), 2);
     assert_eq!(b.hold_count(&owner).await.unwrap(), 1);
@@ -364,8 +372,10 @@ pub(crate) async fn an_owner_holds_different_locks_independently(store: &Store) 
 }
 
 /// The inner guard is left standing; the outer one's release does not take that away.
-pub(crate) async fn a_hold_that_is_left_stands_after_the_others_are_released(store: &Store) {
-    let lock: Lock = one(store).await;
+pub(crate) async fn a_hold_that_is_left_stands_after_the_others_are_released<L: Reentrant>(
+    store: &Store,
+) {
+    let lock: L = one(store).await;
     let outer = lock.lock().lease(store.long()).await.unwrap();
     let inner = outer.reenter().await.unwrap();
     let start = Instant::now();
@@ -383,8 +393,8 @@ pub(crate) async fn a_hold_that_is_left_stands_after_the_others_are_released(sto
     next.release().await.unwrap();
 }
 
-pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock(store: &Store) {
-    let (lock, client) = lock_and_client(store).await;
+pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock<L: Reentrant>(store: &Store) {
+    let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.owner();
     let first = lock.as_owner(&owner).lock().await.unwrap();
     let mut guards = Vec::new();
@@ -399,9 +409,9 @@ pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock(store: &Store) 
 }
 
 /// With waiters behind, who are served only after the last hold.
-pub(crate) async fn a_waiter_is_served_only_after_the_last_hold(store: &Store) {
-    let lock: Lock = one(store).await;
-    let other: Lock = one(store).await;
+pub(crate) async fn a_waiter_is_served_only_after_the_last_hold<L: Reentrant>(store: &Store) {
+    let lock: L = one(store).await;
+    let other: L = one(store).await;
     let outer = lock.lock().lease(store.long()).await.unwrap();
     let inner = outer.reenter().lease(store.long()).await.unwrap();
     let mut local = lock.lock().into_future();

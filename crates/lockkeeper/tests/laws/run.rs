@@ -8,7 +8,7 @@ use std::task::Poll;
 use lockkeeper::{Clock, Error, LostReason, RunError};
 use tokio::time::{sleep, timeout};
 
-use crate::store::{Exclusive, Store, assert_is, one, pair};
+use crate::store::{Exclusive, Store, assert_is, eventually, one, pair};
 
 /// Set when it is dropped, as what a piece of work owns is.
 #[derive(Clone, Default)]
@@ -76,6 +76,7 @@ pub(crate) async fn try_run_is_none_and_runs_nothing_while_it_is_busy<L: Exclusi
     let waited = ours.try_lock().wait(store.lease() / 4).run(work).await.unwrap();
     assert!(waited.is_none());
     assert!(!started.is_set());
+    eventually("it has left the queue", async || store.stored(&store.name("lock")) == 1).await;
     guard.release().await.unwrap();
     let ran = ours.try_run(async |_| 7).await.unwrap().expect("it is free");
     assert_eq!(ran.output, 7);

@@ -11,8 +11,9 @@ use lockkeeper::backend::memory::Memory;
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Attempt, Backend, Release, Released, Resource};
 use lockkeeper::{
-    Client, ClientOptions, Guard, Holder, Kind, Lock, LockName, LockRequest, LostReason, Mutex,
-    OwnerId, Ran, Remaining, Result, RunError, TryLockRequest,
+    Client, ClientOptions, FairLock, FencedLock, Guard, Holder, Kind, Lock, LockName, LockRequest,
+    LostReason, Mutex, Owner, OwnerId, Ran, Remaining, Result, RunError, RwLock, SpinLock,
+    TryLockRequest,
 };
 use testkit::RedisServer;
 use tokio::time::{Instant, sleep, timeout};
@@ -77,6 +78,29 @@ impl Store {
         }
     }
 
+    /// The server, where there is one.
+    pub(crate) fn behind(&self) -> Option<&'static RedisServer> {
+        match self.kind {
+            StoreKind::Redis(server) => Some(server),
+            StoreKind::Memory(_) => None,
+        }
+    }
+
+    /// How many keys have to do with `name`, those of single readers and permits included, but for
+    /// what is meant to outlive it (on Redis); how much is stored at all (in memory).
+    pub(crate) fn traces(&self, name: &str) -> usize {
+        match &self.kind {
+            StoreKind::Memory(memory) => memory.usage().0,
+            StoreKind::Redis(server) => {
+                let outlive = ["lockkeeper_replies", "lockkeeper_forced", "redisson_lock_token"];
+                let keys = server.cli(&["KEYS", &format!("*{name}*")]);
+                let outlives =
+                    |key: &str| outlive.iter().any(|what| key.starts_with(&format!("{what}:")));
+                keys.array().iter().filter(|key| !outlives(key.text())).count()
+            }
+        }
+    }
+
     /// A name that no other law uses.
     pub(crate) fn name(&self, what: &str) -> String {
         format!("law-{}:{what}", self.number)
@@ -133,8 +157,23 @@ impl Store {
     /// What comes without waiting for a lease, a re-check or a renewal. On the paused clock that
     /// is no time at all but for the millisecond of courtesy after a release.
     pub(crate) async fn promptly<T>(&self, what: &str, work: impl IntoFuture<Output = T>) -> T {
+        self.within(what, Duration::ZERO, work).await
+    }
+
+    /// The same for what a waiter for `L` does that has waited for a while: who is told comes at
+    /// once, who is not after its pause.
+    pub(crate) async fn in_turn<L: Exclusive, T>(
+        &self,
+        what: &str,
+        work: impl IntoFuture<Output = T>,
+    ) -> T {
+        let pause = if L::TOLD { Duration::ZERO } else { L::RECHECK };
+        self.within(what, pause, work).await
+    }
+
+    async fn within<T>(&self, what: &str, more: Duration, work: impl IntoFuture<Output = T>) -> T {
         let limit = match self.kind {
-            StoreKind::Memory(_) => Duration::from_millis(20),
+            StoreKind::Memory(_) => Duration::from_millis(20) + more,
             StoreKind::Redis(_) => self.long() / 6,
         };
         let start = Instant::now();
@@ -181,16 +220,25 @@ impl Store {
         match &self.kind {
             StoreKind::Memory(memory) => memory.usage().1,
             StoreKind::Redis(server) => {
-                subscribers(server, &format!("redisson_lock__channel:{{{name}}}"))
+                // Whatever the kind: a waiter of a fair lock has a channel of its own.
+                let pattern = format!("redisson_*:{{{name}}}*");
+                let channels = server.cli(&["PUBSUB", "CHANNELS", &pattern]);
+                channels.array().iter().map(|channel| subscribers(server, channel.text())).sum()
             }
         }
     }
 
-    /// How many locks are stored under `name` (on Redis) or at all (in memory).
+    /// How many locks and queues are stored under `name` (on Redis) or at all (in memory).
     pub(crate) fn stored(&self, name: &str) -> usize {
         match &self.kind {
             StoreKind::Memory(memory) => memory.usage().0,
-            StoreKind::Redis(server) => server.cli(&["EXISTS", name]).int() as usize,
+            StoreKind::Redis(server) => {
+                let beside = ["redisson_lock_queue", "redisson_lock_timeout", "lockkeeper_seen"];
+                let beside = beside.into_iter().chain(["lockkeeper_writers"]);
+                let mut command = vec!["EXISTS".to_owned(), name.to_owned()];
+                command.extend(beside.map(|key| format!("{key}:{{{name}}}")));
+                server.cli(&command).int() as usize
+            }
         }
     }
 
@@ -223,8 +271,7 @@ impl Store {
     }
 
     async fn delete_hold<L: Exclusive>(&self, name: &LockName, owner: OwnerId) {
-        let release =
-            Release { resource: resource::<L>(name), owner, keep: 0, ttl: None, leave: false };
+        let release = Release::new(resource::<L>(name), owner);
         let answer = self.backend().await.release(release).await;
         assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
     }
@@ -243,16 +290,18 @@ impl Store {
         let backend = self.backend().await;
         let nobody = Client::memory();
         let owner = OwnerId::fresh(nobody.id());
-        let request = Acquire {
-            resource: resource::<L>(name),
-            owner,
-            count: 1,
-            ttl: span.as_millis() as u64,
-            from: None,
-        };
+        let request = Acquire::new(resource::<L>(name), owner, span.as_millis() as u64);
         let answer = backend.acquire(request).await;
-        assert_eq!(answer, Ok(Attempt::Granted));
+        assert_eq!(answer, Ok(Attempt::GRANTED));
         owner
+    }
+}
+
+impl Store {
+    /// Who waits in the queue of a fair lock.
+    pub(crate) async fn queue(&self, name: &LockName) -> Vec<Vec<u8>> {
+        let asked = self.backend().await.inspect(resource::<FairLock>(name));
+        asked.await.expect("it can be looked at").queue
     }
 }
 
@@ -265,12 +314,20 @@ fn subscribers(server: &RedisServer, channel: &str) -> usize {
     server.cli(&["PUBSUB", "NUMSUB", channel]).array()[1].int() as usize
 }
 
-/// What `Lock` and `Mutex` have in common, so that a law can be one for both.
+/// What all locks have in common that one holds alone, so that a law can be one for all.
 pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
     /// What the store calls it.
     const KIND: Kind;
-    /// The kind that it is not.
+    /// A kind that it is not.
     type Other: Exclusive;
+    /// Those who wait are told when it is worth another try.
+    const TOLD: bool = true;
+    /// Those who wait look again after this at the latest, told or not.
+    const RECHECK: Duration = lockkeeper::RECHECK;
+    /// How often they try before they settle to that.
+    const TRIES: u64 = 3;
+    /// Of those of one client who wait, one asks the store for all.
+    const SEATED: bool = true;
 
     fn of(client: &Client, name: impl AsRef<[u8]>) -> Self;
     fn lock(&self) -> LockRequest;
@@ -301,10 +358,11 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
 }
 
 macro_rules! exclusive {
-    ($Type:ident, $Other:ident, $make:ident) => {
+    ($Type:ident, $kind:ident, $Other:ident, $make:ident $(, $differs:item)*) => {
         impl Exclusive for $Type {
-            const KIND: Kind = Kind::$Type;
+            const KIND: Kind = Kind::$kind;
             type Other = $Other;
+            $($differs)*
 
             fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
                 client.$make(name)
@@ -349,8 +407,109 @@ macro_rules! exclusive {
     };
 }
 
-exclusive!(Lock, Mutex, lock);
-exclusive!(Mutex, Lock, mutex);
+exclusive!(Lock, Lock, Mutex, lock);
+// Other libraries of its family tell nobody.
+exclusive!(Mutex, Mutex, Lock, mutex, const RECHECK: Duration = Duration::from_millis(100););
+// Each has a place in the queue that the store keeps.
+exclusive!(FairLock, Fair, Mutex, fair_lock, const SEATED: bool = false;);
+exclusive!(FencedLock, Lock, Mutex, fenced_lock);
+exclusive!(
+    SpinLock,
+    Lock,
+    Mutex,
+    spin_lock,
+    const TOLD: bool = false;,
+    const RECHECK: Duration = Duration::from_millis(128);,
+    const TRIES: u64 = 11;
+);
+
+/// The side of a read/write lock that one holds alone.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteSide(RwLock);
+
+impl Exclusive for WriteSide {
+    const KIND: Kind = Kind::Write;
+    type Other = Lock;
+    // It says that it still waits.
+    const RECHECK: Duration = Duration::from_millis(1200);
+
+    fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
+        Self(client.rw_lock(name))
+    }
+    fn lock(&self) -> LockRequest {
+        self.0.write()
+    }
+    fn try_lock(&self) -> TryLockRequest {
+        self.0.try_write()
+    }
+    fn name(&self) -> &LockName {
+        self.0.name()
+    }
+    async fn is_locked(&self) -> Result<bool> {
+        self.0.is_write_locked().await
+    }
+    async fn remaining(&self) -> Result<Remaining> {
+        self.0.remaining().await
+    }
+    async fn holder(&self) -> Result<Option<Holder>> {
+        Ok(self.0.holders().await?.into_iter().find(|holder| !holder.shared))
+    }
+    async fn force_unlock(&self) -> Result<bool> {
+        self.0.force_unlock().await
+    }
+    async fn force_unlock_because(&self, why: &str) -> Result<bool> {
+        self.0.force_unlock_because(why).await
+    }
+    async fn run<T, W: Future<Output = T>>(
+        &self,
+        work: impl FnOnce(lockkeeper::Hold) -> W,
+    ) -> Result<Ran<T>, RunError<T>> {
+        self.0.write().run(work).await
+    }
+    async fn try_run<T, W: Future<Output = T>>(
+        &self,
+        work: impl FnOnce(lockkeeper::Hold) -> W,
+    ) -> Result<Option<Ran<T>>, RunError<T>> {
+        self.0.try_write().run(work).await
+    }
+}
+
+impl Reentrant for WriteSide {
+    fn as_owner(&self, owner: &Owner) -> Self {
+        Self(self.0.as_owner(owner))
+    }
+    async fn hold_count(&self, owner: &Owner) -> Result<u64> {
+        self.0.write_count(owner).await
+    }
+    async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
+        Ok(self.0.write_count(owner).await? > 0)
+    }
+}
+
+/// What an owner can hold more than once.
+pub(crate) trait Reentrant: Exclusive {
+    fn as_owner(&self, owner: &Owner) -> Self;
+    fn hold_count(&self, owner: &Owner) -> impl Future<Output = Result<u64>> + Send;
+    fn is_held_by(&self, owner: &Owner) -> impl Future<Output = Result<bool>> + Send;
+}
+
+macro_rules! reentrant {
+    ($($Type:ident)+) => {
+        $(impl Reentrant for $Type {
+            fn as_owner(&self, owner: &Owner) -> Self {
+                $Type::as_owner(self, owner)
+            }
+            async fn hold_count(&self, owner: &Owner) -> Result<u64> {
+                $Type::hold_count(self, owner).await
+            }
+            async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
+                $Type::is_held_by(self, owner).await
+            }
+        })+
+    };
+}
+
+reentrant!(Lock FairLock FencedLock SpinLock);
 
 /// Two clients' handles to one lock of the law's own.
 pub(crate) async fn pair<L: Exclusive>(store: &Store) -> (L, L) {

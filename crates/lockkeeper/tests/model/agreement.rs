@@ -54,8 +54,7 @@ fn acquire() -> impl Strategy<Value = Request> {
     (resource(), owner(), 1..4u32, ttl()).prop_map(|(resource, owner, count, ttl)| {
         // Only a lock is re-entrant.
         let count = if resource.kind == Kind::Lock { count } else { 1 };
-        let from = None;
-        Request::Acquire(Acquire { resource, owner, count, ttl, from })
+        Request::Acquire(Acquire { count, ..Acquire::new(resource, owner, ttl) })
     })
 }
 
@@ -63,8 +62,7 @@ fn hand_over() -> impl Strategy<Value = Request> {
     let request = (resource(), owner(), owner(), ttl());
     let request = request.prop_filter("to itself", |(_, from, to, _)| from != to);
     request.prop_map(|(resource, from, owner, ttl)| {
-        let (count, from) = (1, Some(from));
-        Request::Acquire(Acquire { resource, owner, count, ttl, from })
+        Request::Acquire(Acquire { from: Some(from), ..Acquire::new(resource, owner, ttl) })
     })
 }
 
@@ -78,13 +76,13 @@ fn release() -> impl Strategy<Value = Request> {
             (Kind::Mutex, ttl) => (1, ttl, true),
             (_, ttl) => (keep, ttl, leave && keep > 0),
         };
-        Request::Release(Release { resource, owner, keep, ttl, leave })
+        Request::Release(Release { keep, ttl, leave, ..Release::new(resource, owner) })
     })
 }
 
 fn renew() -> impl Strategy<Value = Request> {
     let one = (resource(), owner(), prop::option::of(ttl()));
-    let one = one.prop_map(|(resource, owner, ttl)| Renew { resource, owner, ttl });
+    let one = one.prop_map(|(resource, owner, ttl)| Renew::new(resource, owner, ttl));
     vec(one, 1..5).prop_map(Request::Renew)
 }
 

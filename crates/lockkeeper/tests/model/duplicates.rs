@@ -140,8 +140,11 @@ impl Play<'_> {
         let Some((id, count, until)) = first else {
             return Ok(());
         };
-        let expected =
-            Stored { holders: vec![(id, u64::from(count))], ttl: Some(Ttl::Millis(until - now)) };
+        let expected = Stored {
+            holders: vec![(id, u64::from(count))],
+            ttl: Some(Ttl::Millis(until - now)),
+            ..Stored::default()
+        };
         if stored.holders != expected.holders || !same_ttl(stored.ttl, expected.ttl) {
             let what = format!("believed {expected:?}, stored {stored:?}");
             return Err(self.world.failure(what));
@@ -271,10 +274,10 @@ impl Play<'_> {
 
     fn take(&mut self, name: usize, actor: usize, ttl: u64, times: usize) -> Outcome {
         let id = OwnerId::fresh(self.clients[actor / 2]);
-        let acquire = Acquire { resource: resource(name), owner: id, count: 1, ttl, from: None };
+        let acquire = Acquire::new(resource(name), id, ttl);
         let until = self.world.now + ttl;
         match self.send(name, vec![id], Request::Acquire(acquire), times)? {
-            Answer::Acquire(Ok(Attempt::Granted)) => {
+            Answer::Acquire(Ok(Attempt::Granted { .. })) => {
                 let count = 1;
                 self.beliefs[name][actor] = Belief::Holds { id, count, until };
                 Ok(())
@@ -295,10 +298,9 @@ impl Play<'_> {
         if NAMES[name].1 == Kind::Mutex {
             return Ok(());
         }
-        let acquire =
-            Acquire { resource: resource(name), owner: id, count: count + 1, ttl, from: None };
+        let acquire = Acquire { count: count + 1, ..Acquire::new(resource(name), id, ttl) };
         match self.send(name, vec![id], Request::Acquire(acquire), times)? {
-            Answer::Acquire(Ok(Attempt::Granted)) => {
+            Answer::Acquire(Ok(Attempt::Granted { .. })) => {
                 self.beliefs[name][actor] =
                     Belief::Holds { id, count: count + 1, until: until.max(self.world.now + ttl) };
                 Ok(())
@@ -315,13 +317,8 @@ impl Play<'_> {
         ttl: u64,
         times: usize,
     ) -> Outcome {
-        let release = Release {
-            resource: resource(name),
-            owner: id,
-            keep: count - 1,
-            ttl: Some(ttl),
-            leave: false,
-        };
+        let release =
+            Release { keep: count - 1, ttl: Some(ttl), ..Release::new(resource(name), id) };
         match self.send(name, vec![id], Request::Release(release), times)? {
             Answer::Release(Ok(Released::Kept)) => {
                 let (count, until) = (count - 1, self.world.now + ttl);
@@ -335,8 +332,7 @@ impl Play<'_> {
     /// The last release: of what is held, which frees it, or of what was lost, which finds nothing.
     fn give_up(&mut self, name: usize, actor: usize, id: OwnerId, times: usize) -> Outcome {
         let held = matches!(self.beliefs[name][actor], Belief::Holds { .. });
-        let release =
-            Release { resource: resource(name), owner: id, keep: 0, ttl: None, leave: false };
+        let release = Release::new(resource(name), id);
         let answer = self.send(name, vec![id], Request::Release(release), times)?;
         self.beliefs[name][actor] = Belief::Idle;
         match (held, &answer) {
@@ -348,7 +344,7 @@ impl Play<'_> {
 
     fn leave(&mut self, name: usize, actor: usize, id: OwnerId, ttl: u64, times: usize) -> Outcome {
         let release =
-            Release { resource: resource(name), owner: id, keep: 1, ttl: Some(ttl), leave: true };
+            Release { keep: 1, ttl: Some(ttl), leave: true, ..Release::new(resource(name), id) };
         let answer = self.send(name, vec![id], Request::Release(release), times)?;
         self.beliefs[name][actor] = Belief::Idle;
         match answer {
@@ -365,7 +361,7 @@ impl Play<'_> {
         ttl: Option<u64>,
         times: usize,
     ) -> Outcome {
-        let renew = Renew { resource: resource(name), owner: id, ttl };
+        let renew = Renew::new(resource(name), id, ttl);
         let answer = self.send(name, vec![id], Request::Renew(vec![renew]), times)?;
         let Answer::Renew(renewed) = &answer else {
             return self.unexpected(&answer);
@@ -393,11 +389,10 @@ impl Play<'_> {
             return Ok(());
         }
         let id = OwnerId::fresh(self.clients[actor / 2]);
-        let acquire =
-            Acquire { resource: resource(name), owner: id, count: 1, ttl, from: Some(from) };
+        let acquire = Acquire { from: Some(from), ..Acquire::new(resource(name), id, ttl) };
         let answer = self.send(name, vec![from, id], Request::Acquire(acquire), times)?;
         match answer {
-            Answer::Acquire(Ok(Attempt::Granted)) => {
+            Answer::Acquire(Ok(Attempt::Granted { .. })) => {
                 self.beliefs[name][actor] = Belief::Idle;
                 self.beliefs[name][receiver] =
                     Belief::Holds { id, count: 1, until: self.world.now + ttl };

@@ -14,15 +14,15 @@ async fn held_twice(store: &Redis, resource: &Resource) -> OwnerId {
     let owner = "00000000-0000-4000-8000-00000000000a:1";
     let owner = owner.parse().expect("it is of the form <uuid>:<number>");
     for count in 1..=2 {
-        let acquire = Acquire { resource: resource.clone(), owner, count, ttl: 30_000, from: None };
-        assert_eq!(store.acquire(acquire).await, Ok(Attempt::Granted));
+        let acquire = Acquire { count, ..Acquire::new(resource.clone(), owner, 30_000) };
+        assert_eq!(store.acquire(acquire).await, Ok(Attempt::GRANTED));
     }
     owner
 }
 
 /// Takes one of two holds off and says nothing about the time to live.
 async fn release_one(store: &Redis, resource: &Resource, owner: OwnerId) -> Released {
-    let release = Release { resource: resource.clone(), owner, keep: 1, ttl: None, leave: false };
+    let release = Release { keep: 1, ..Release::new(resource.clone(), owner) };
     store.release(release).await.expect("the server answers")
 }
 

@@ -7,8 +7,12 @@
 //! different times are never near each other, however slow the machine is.
 
 mod agreement;
+mod counters;
 mod duplicates;
 mod edges;
+mod fair;
+mod rw;
+mod rw_duplicates;
 mod world;
 
 use std::fmt::Debug;

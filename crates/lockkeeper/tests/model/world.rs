@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockkeeper::backend::model::State;
+use lockkeeper::backend::model::{State, Wake};
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, Change, Changed, ClientInfo, Fault, Kind, Release, Released, Renew,
@@ -24,9 +24,14 @@ pub(crate) const TTLS: [u64; 5] = [HALF, 3 * HALF, 5 * HALF, 7 * HALF, 9 * HALF]
 /// The steps of time, all even multiples of [`HALF`].
 pub(crate) const STEPS: [u64; 3] = [2 * HALF, 4 * HALF, 6 * HALF];
 
-/// Takes time off everything that ends: ARGV[1] milliseconds.
+/// Takes time off everything that ends and off every time that is a score: ARGV[1] milliseconds.
 const PASS: &str = "
     for _, key in ipairs(redis.call('KEYS', '*')) do
+      if redis.call('TYPE', key).ok == 'zset' then
+        for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+          redis.call('ZINCRBY', key, -ARGV[1], member)
+        end
+      end
       local left = redis.call('PTTL', key)
       if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1]) end
     end";
@@ -38,6 +43,7 @@ pub(crate) enum Request {
     Release(Release),
     Renew(Vec<Renew>),
     ForceUnlock(Resource),
+    Adjust(Change),
     Inspect(Resource),
 }
 
@@ -48,6 +54,7 @@ pub(crate) enum Answer {
     Release(Result<Released, Fault>),
     Renew(Vec<Result<Renewed, Fault>>),
     ForceUnlock(Result<Changed, Fault>),
+    Adjust(Result<Changed, Fault>),
     Inspect(Result<Stored, Fault>),
 }
 
@@ -56,25 +63,40 @@ pub(crate) enum Answer {
 pub(crate) struct Stored {
     pub(crate) holders: Vec<(String, u64)>,
     pub(crate) ttl: Option<Ttl>,
+    pub(crate) queue: Vec<Vec<u8>>,
+    pub(crate) count: Option<i64>,
+    pub(crate) taken: u64,
 }
 
 impl From<Snapshot> for Stored {
     fn from(snapshot: Snapshot) -> Self {
-        let text = |id: Vec<u8>| String::from_utf8(id).expect("an owner id is text");
-        let holders = snapshot.holders.into_iter();
+        let holders = snapshot.holders.into_iter().map(|entry| {
+            let id = String::from_utf8(entry.id).expect("an owner id is text");
+            (if entry.shared { shared(&id) } else { id }, entry.count)
+        });
         Self {
-            holders: holders.map(|entry| (text(entry.id), entry.count)).collect(),
+            holders: holders.collect(),
             ttl: snapshot.ttl,
+            queue: snapshot.queue,
+            count: snapshot.count,
+            taken: snapshot.taken,
         }
     }
+}
+
+/// A holder that shares the lock.
+pub(crate) fn shared(id: &str) -> String {
+    format!("{id} shared")
 }
 
 pub(crate) struct World {
     runtime: Runtime,
     redis: Redis,
     cli: Cli,
-    _server: RedisServer,
+    server: RedisServer,
     model: State,
+    /// Whom the model has woken.
+    pub(crate) wakes: Vec<Wake>,
     pub(crate) now: u64,
     trace: Vec<String>,
 }
@@ -92,8 +114,9 @@ impl World {
             redis: redis.expect("the server was started just now"),
             cli: server.connection(),
             runtime,
-            _server: server,
+            server,
             model: State::default(),
+            wakes: Vec::new(),
             now: 0,
             trace: Vec::new(),
         }
@@ -104,6 +127,17 @@ impl World {
         self.cli.cmd(&["FLUSHALL"]).ok();
         (self.model, self.now) = (State::default(), 1_000_000);
         self.trace.clear();
+        self.wakes.clear();
+    }
+
+    /// Another connection to the server.
+    pub(crate) fn connection(&self) -> Cli {
+        self.server.connection()
+    }
+
+    /// The server itself, past our own scripts.
+    pub(crate) fn cli(&mut self) -> &mut Cli {
+        &mut self.cli
     }
 
     /// A failure with everything that led to it.
@@ -120,13 +154,20 @@ impl World {
 
     /// Sends a request to both; the answer, if they agree.
     pub(crate) fn send(&mut self, request: &Request) -> Result<Answer, String> {
-        let expected = self.ask_model(request);
-        let answer = self.ask_redis(request);
-        self.trace.push(format!("  {request:?}\n    -> {answer:?}"));
+        let (expected, answer) = self.ask(request);
         if same(&expected, &answer) {
             return Ok(expected);
         }
         Err(self.failure(format!("the model says {expected:?}, Redis {answer:?}")))
+    }
+
+    /// Sends a request to both: what the model says, and what Redis does.
+    pub(crate) fn ask(&mut self, request: &Request) -> (Answer, Answer) {
+        let (expected, woken) = ask_waking(&mut self.model, request, self.now);
+        self.wakes.extend(woken);
+        let answer = self.ask_redis(request);
+        self.trace.push(format!("  {request:?}\n    -> {answer:?}"));
+        (expected, answer)
     }
 
     /// What is stored, if both agree on it; read past our own scripts.
@@ -146,7 +187,11 @@ impl World {
     pub(crate) fn kind(&mut self, name: &LockName) -> Option<Kind> {
         match self.cli.cmd(&[b"TYPE", name.as_bytes()]).text() {
             "hash" => Some(Kind::Lock),
-            "string" => Some(Kind::Mutex),
+            // Counters of all kinds look the same.
+            "string" => match self.cli.cmd(&[b"GET", name.as_bytes()]).text().parse::<i64>() {
+                Ok(_) => Some(Kind::Semaphore),
+                Err(_) => Some(Kind::Mutex),
+            },
             _ => None,
         }
     }
@@ -159,6 +204,11 @@ impl World {
             left => Some(Ttl::Millis(left.unsigned_abs())),
         };
         let holders = match resource.kind {
+            Kind::Read | Kind::Write => self.read_rw(&resource.name),
+            Kind::Semaphore | Kind::Permits | Kind::Latch => {
+                let (count, taken) = self.read_counter(resource);
+                return Stored { ttl, count, taken, ..Stored::default() };
+            }
             Kind::Mutex => match self.cli.cmd(&[b"GET", name]) {
                 Reply::Nil => Vec::new(),
                 id => vec![(id.text().to_owned(), 1)],
@@ -171,24 +221,49 @@ impl World {
                     .collect()
             }
         };
-        Stored { holders, ttl }
+        Stored { holders, ttl, ..Stored::default() }
     }
 
-    fn ask_model(&mut self, request: &Request) -> Answer {
-        let (model, now) = (&mut self.model, self.now);
-        match request {
-            Request::Acquire(acquire) => Answer::Acquire(model.acquire(acquire, now)),
-            Request::Release(release) => Answer::Release(model.release(release, now).0),
-            Request::Renew(batch) => {
-                Answer::Renew(batch.iter().map(|renew| model.renew(renew, now)).collect())
+    /// The writer, then the readers that have a key of a hold left.
+    fn read_rw(&mut self, name: &LockName) -> Vec<(String, u64)> {
+        let fields = self.cli.cmd(&[b"HGETALL", name.as_bytes()]).ok();
+        let name = String::from_utf8_lossy(name.as_bytes());
+        let tag = if name.contains('{') { name.into_owned() } else { format!("{{{name}}}") };
+        let (mut writer, mut readers) = (Vec::new(), Vec::new());
+        for pair in fields.array().chunks(2).filter(|pair| pair[0].text() != "mode") {
+            let (owner, count) = (pair[0].text(), pair[1].int().unsigned_abs());
+            if let Some(owner) = owner.strip_suffix(":write") {
+                writer.push((owner.to_owned(), count));
+                continue;
             }
-            Request::ForceUnlock(resource) => {
-                Answer::ForceUnlock(model.adjust(&forced(resource), now).0)
-            }
-            Request::Inspect(resource) => {
-                Answer::Inspect(model.inspect(resource, now).map(Stored::from))
+            let mut holds = (1..=count).map(|i| format!("{tag}:{owner}:rwlock_timeout:{i}"));
+            if holds.any(|hold| self.cli.cmd(&["EXISTS", &hold]).int() == 1) {
+                readers.push((shared(owner), count));
             }
         }
+        writer.extend(readers);
+        writer
+    }
+
+    /// What a counter says, with the permits that have ended; and how many have not.
+    fn read_counter(&mut self, resource: &Resource) -> (Option<i64>, u64) {
+        let name = resource.name.as_bytes();
+        let count = match self.cli.cmd(&[b"GET", name]) {
+            Reply::Nil => None,
+            count => Some(count.text().parse().expect("a counter is a number")),
+        };
+        if resource.kind != Kind::Permits {
+            return (count, 0);
+        }
+        let time = self.cli.cmd(&["TIME"]).ok();
+        let [seconds, micros] = [0, 1].map(|i| time.array()[i].text().parse().unwrap_or(0_u64));
+        let now = (seconds * 1000 + micros / 1000).to_string();
+        let ends = [&b"{"[..], name, b"}:timeout"].concat();
+        let mut members = |from: &str, to: &str| {
+            self.cli.cmd(&[b"ZCOUNT", &ends[..], from.as_bytes(), to.as_bytes()]).int()
+        };
+        let (ended, taken) = (members("-inf", &now), members(&format!("({now}"), "+inf"));
+        (count.map(|count: i64| count + ended), taken.unsigned_abs())
     }
 
     fn ask_redis(&mut self, request: &Request) -> Answer {
@@ -200,10 +275,35 @@ impl World {
             Request::ForceUnlock(resource) => {
                 Answer::ForceUnlock(runtime.block_on(redis.adjust(forced(&resource))))
             }
+            Request::Adjust(change) => Answer::Adjust(runtime.block_on(redis.adjust(change))),
             Request::Inspect(resource) => {
                 let snapshot = runtime.block_on(redis.inspect(resource));
                 Answer::Inspect(snapshot.map(Stored::from))
             }
+        }
+    }
+}
+
+/// What the model says to a request.
+pub(crate) fn ask(model: &mut State, request: &Request, now: u64) -> Answer {
+    ask_waking(model, request, now).0
+}
+
+/// And whom it wakes.
+fn ask_waking(model: &mut State, request: &Request, now: u64) -> (Answer, Vec<Wake>) {
+    fn both<T, A>(answer: impl FnOnce(T) -> A, (said, woken): (T, Vec<Wake>)) -> (A, Vec<Wake>) {
+        (answer(said), woken)
+    }
+    match request {
+        Request::Acquire(acquire) => both(Answer::Acquire, model.acquire(acquire, now)),
+        Request::Release(release) => both(Answer::Release, model.release(release, now)),
+        Request::Renew(batch) => both(Answer::Renew, model.renew(batch, now)),
+        Request::ForceUnlock(resource) => {
+            both(Answer::ForceUnlock, model.adjust(&forced(resource), now))
+        }
+        Request::Adjust(change) => both(Answer::Adjust, model.adjust(change, now)),
+        Request::Inspect(resource) => {
+            (Answer::Inspect(model.inspect(resource, now).map(Stored::from)), Vec::new())
         }
     }
 }
@@ -217,10 +317,14 @@ fn forced(resource: &Resource) -> Change {
 }
 
 /// Whether two answers say the same.
-fn same(expected: &Answer, found: &Answer) -> bool {
+pub(crate) fn same(expected: &Answer, found: &Answer) -> bool {
     match (expected, found) {
         (Answer::Acquire(a), Answer::Acquire(b)) => both(a, b, |a, b| match (a, b) {
             (Attempt::Busy(a), Attempt::Busy(b)) => same_ttl(*a, *b),
+            // The clocks differ, and so do the tokens; that they grow is checked elsewhere.
+            (Attempt::Granted { token: a }, Attempt::Granted { token: b }) => {
+                a.is_some() == b.is_some()
+            }
             (a, b) => a == b,
         }),
         (Answer::Release(a), Answer::Release(b)) => both(a, b, |a, b| match (a, b) {
@@ -231,7 +335,8 @@ fn same(expected: &Answer, found: &Answer) -> bool {
         (Answer::Renew(a), Answer::Renew(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_renewal(a, b))
         }
-        (Answer::ForceUnlock(a), Answer::ForceUnlock(b)) => both(a, b, |a, b| a == b),
+        (Answer::ForceUnlock(a), Answer::ForceUnlock(b))
+        | (Answer::Adjust(a), Answer::Adjust(b)) => both(a, b, |a, b| a == b),
         (Answer::Inspect(a), Answer::Inspect(b)) => both(a, b, same_stored),
         _ => false,
     }
@@ -257,8 +362,9 @@ fn same_renewal(expected: &Result<Renewed, Fault>, found: &Result<Renewed, Fault
     }
 }
 
-fn same_stored(a: &Stored, b: &Stored) -> bool {
-    a.holders == b.holders && same_ttl(a.ttl, b.ttl)
+pub(crate) fn same_stored(a: &Stored, b: &Stored) -> bool {
+    let rest = |stored: &Stored| (stored.queue.clone(), stored.count, stored.taken);
+    a.holders == b.holders && same_ttl(a.ttl, b.ttl) && rest(a) == rest(b)
 }
 
 pub(crate) fn same_ttl(a: Option<Ttl>, b: Option<Ttl>) -> bool {
@@ -272,18 +378,23 @@ pub(crate) fn same_ttl(a: Option<Ttl>, b: Option<Ttl>) -> bool {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Request::Acquire(Acquire { resource, owner, count, ttl, from }) => {
+            Request::Acquire(acquire) => {
+                let Acquire { resource, owner, count, ttl, from, beside, waits, .. } = acquire;
                 write!(
                     f,
                     "acquire {resource} as {} x{count} for {ttl}",
                     short(owner),
                     resource = Named(resource)
                 )?;
+                let fenced = acquire.fenced.is_some();
+                write!(f, "{}", if *waits { " waiting" } else { "" })?;
+                write!(f, "{}", if fenced { " fenced" } else { "" })?;
+                beside.as_ref().map_or(Ok(()), |other| write!(f, " beside {}", short(other)))?;
                 from.as_ref().map_or(Ok(()), |from| write!(f, " from {}", short(from)))
             }
-            Request::Release(Release { resource, owner, keep, ttl, leave }) => write!(
+            Request::Release(Release { resource, owner, count, keep, ttl, leave, undo }) => write!(
                 f,
-                "release {} as {} keep {keep} ttl {ttl:?} leave {leave}",
+                "release {} as {} x{count} keep {keep} ttl {ttl:?} leave {leave} undo {undo}",
                 Named(resource),
                 short(owner)
             ),
@@ -291,10 +402,12 @@ impl fmt::Debug for Request {
                 f.write_str("renew")?;
                 batch.iter().try_for_each(|renew| {
                     let (resource, owner) = (Named(&renew.resource), short(&renew.owner));
-                    write!(f, " [{resource} as {owner} for {:?}]", renew.ttl)
+                    let waiting = if renew.waiting { " waiting" } else { "" };
+                    write!(f, " [{resource} as {owner} for {:?}{waiting}]", renew.ttl)
                 })
             }
             Request::ForceUnlock(resource) => write!(f, "force-unlock {}", Named(resource)),
+            Request::Adjust(change) => write!(f, "{change:?}"),
             Request::Inspect(resource) => write!(f, "inspect {}", Named(resource)),
         }
     }

@@ -55,6 +55,10 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     if says("WRONGTYPE") {
         return Fault::WrongKind { found: "another type of value".to_owned() };
     }
+    // Words of our own scripts: the request makes no sense as things stand.
+    if code == "UNSET" || code == "TOOMANY" {
+        return Fault::Invalid { detail: detail.to_owned() };
+    }
     if ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|word| says(word))
         || detail.contains("can't run this command")
         || detail.contains("can't access")
@@ -79,6 +83,8 @@ mod tests {
         assert!(matches!(of_words("WRONGTYPE", "Operation against"), Fault::WrongKind { .. }));
         let kind = of_words("WRONGKIND", "a read/write lock");
         assert_eq!(kind, Fault::WrongKind { found: "a read/write lock".to_owned() });
+        let unset = of_words("UNSET", "no permits set");
+        assert_eq!(unset, Fault::Invalid { detail: "no permits set".to_owned() });
         assert!(of_words("LOADING", "Redis is loading").may_pass());
         assert!(of_words("OOM", "command not allowed").may_pass());
         assert!(matches!(of_words("NOPERM", "User x has no"), Fault::Denied { .. }));

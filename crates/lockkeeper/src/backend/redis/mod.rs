@@ -21,10 +21,15 @@ use crate::error::{Error, Phase, Result as ClientResult};
 use link::Link;
 use script::{Command, Script};
 
+mod counter;
+mod fair;
 mod fault;
 mod keys;
 mod link;
+mod lock;
+mod permits;
 mod pubsub;
+mod rw;
 mod script;
 
 /// A Redis server as a store.
@@ -41,6 +46,9 @@ struct Inner {
     /// The server takes `SET … NX GET`: 7.0 and later do. Assumed until it refuses once.
     set_nx_get: AtomicBool,
     publish_warned: AtomicBool,
+    /// Address and database.
+    identity: Arc<str>,
+    settled: std::sync::Mutex<counter::Settled>,
 }
 
 impl Drop for Inner {
@@ -62,6 +70,8 @@ impl Redis {
         let client = client(url, options).map_err(failed)?;
         let (hub, orders) = pubsub::hub();
         let address = client.get_connection_info().addr().to_string();
+        let identity = format!("{address}/{}", client.get_connection_info().redis_settings().db());
+        let identity = Arc::from(identity);
         let named = |fault| match fault {
             Fault::Unreachable { maybe_ran, detail } => {
                 Fault::Unreachable { maybe_ran, detail: format!("{address}: {detail}") }
@@ -80,6 +90,8 @@ impl Redis {
             closing,
             set_nx_get: AtomicBool::new(true),
             publish_warned: AtomicBool::new(false),
+            identity,
+            settled: std::sync::Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -128,68 +140,51 @@ fn open(info: redis::ConnectionInfo, _: &ClientOptions) -> redis::RedisResult<Cl
     Client::open(info)
 }
 
+/// A script that renews many holds of one kind.
+struct Renewal {
+    takes: fn(&Renew) -> bool,
+    call: fn(&[&Renew]) -> Command,
+}
+
+const RENEWALS: &[Renewal] = &[
+    Renewal { takes: lock::is_hash, call: lock::renew_locks },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Mutex, call: lock::renew_mutexes },
+    Renewal { takes: fair::is_place, call: fair::keep_places },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Read, call: rw::renew_readers },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Write, call: rw::renew_writers },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
+];
+
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }
 
 impl Inner {
     async fn acquire(&self, request: Acquire) -> Result<Attempt, Fault> {
-        if let Some(from) = request.from {
-            let script = match request.resource.kind {
-                Kind::Lock => &script::LOCK_HANDOVER,
-                Kind::Mutex => &script::MUTEX_HANDOVER,
-            };
-            let call = script.call(1).arg(name(&request.resource));
-            let call = call.owner(&from).owner(&request.owner).arg(request.ttl);
-            return match self.link.call(call).await {
-                // Something else has taken the key: there is nothing to hand over.
-                Err(Fault::WrongKind { .. }) => Ok(Attempt::Gone),
-                answer => answer.and_then(attempt),
-            };
-        }
         match request.resource.kind {
-            Kind::Lock => {
-                let call = script::LOCK_ACQUIRE.call(1).arg(name(&request.resource));
-                let call = call.owner(&request.owner).arg(request.ttl).arg(request.count);
-                self.link.call(call).await.and_then(attempt)
-            }
-            Kind::Mutex => self.set_if_free(&request).await,
+            Kind::Lock => self.acquire_lock(request).await,
+            Kind::Mutex => self.acquire_mutex(request).await,
+            Kind::Fair => self.acquire_fair(request).await,
+            Kind::Read => self.acquire_read(request).await,
+            Kind::Write => self.acquire_write(request).await,
+            Kind::Semaphore => self.acquire_counter(request).await,
+            Kind::Permits => self.acquire_permits(request).await,
+            Kind::Latch => Err(unfit(request.resource.kind)),
         }
-    }
-
-    async fn set_if_free(&self, request: &Acquire) -> Result<Attempt, Fault> {
-        let (owner, key) = (&request.owner, name(&request.resource));
-        if self.set_nx_get.load(Ordering::Relaxed) {
-            let set = Command::plain("SET").arg(key).owner(owner).arg("NX").arg("GET");
-            let answer = self.link.call(set.arg("PX").arg(request.ttl)).await;
-            match answer {
-                Err(Fault::Server { detail }) if detail.contains("syntax error") => {
-                    self.set_nx_get.store(false, Ordering::Relaxed);
-                }
-                answer => return answer.and_then(|holder| held_by(holder, owner)),
-            }
-        }
-        let call = script::MUTEX_ACQUIRE.call(1).arg(key).owner(owner).arg(request.ttl);
-        self.link.call(call).await.and_then(|holder| held_by(holder, owner))
     }
 
     async fn release(&self, request: Release) -> Result<Released, Fault> {
-        let owner = &request.owner;
-        let channel = keys::channel(&request.resource.name);
-        let ttl = request.ttl.map(|ttl| ttl.to_string()).unwrap_or_default();
-        let key = name(&request.resource);
-        let call = match request.resource.kind {
-            Kind::Lock => {
-                let call = script::LOCK_RELEASE.call(1).arg(key).owner(owner).arg(request.keep);
-                let call = call.arg(PUBLISH).arg(channel);
-                if request.keep > 0 { call.arg(ttl).arg(u8::from(request.leave)) } else { call }
-            }
-            Kind::Mutex => {
-                let call = script::MUTEX_RELEASE.call(1).arg(key).owner(owner);
-                call.arg(PUBLISH).arg(channel).arg(ttl)
-            }
+        let answer = match request.resource.kind {
+            Kind::Lock => self.release_lock(request).await,
+            Kind::Mutex => self.release_mutex(request).await,
+            Kind::Fair => self.release_fair(request).await,
+            Kind::Read => self.release_read(request).await,
+            Kind::Write => self.release_write(request).await,
+            Kind::Semaphore => self.release_counter(request).await,
+            Kind::Permits => self.release_permits(request).await,
+            Kind::Latch => Err(unfit(request.resource.kind)),
         };
-        match self.link.call(call).await {
+        match answer {
             // Something else has taken the key: this hold is gone, which is what a release asks.
             Err(Fault::WrongKind { .. }) => Ok(Released::Absent { holder: None }),
             answer => answer.and_then(|value| self.released(value)),
@@ -220,19 +215,15 @@ impl Inner {
 
     /// Holds of one kind in one script. Where the whole is refused because of one (a key that is no
     /// longer permitted, say), each is asked about alone: the others must not be lost with it.
-    async fn renew(
-        &self,
-        script: &'static Script,
-        batch: &[&Renew],
-    ) -> Vec<Result<Renewed, Fault>> {
-        let answers = self.renew_together(script, batch).await;
+    async fn renew(&self, step: &Renewal, batch: &[&Renew]) -> Vec<Result<Renewed, Fault>> {
+        let answers = self.renew_together(step, batch).await;
         let refused = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(|f| !f.may_pass());
         if batch.len() == 1 || !answers.iter().all(refused) {
             return answers;
         }
         let mut answers = Vec::with_capacity(batch.len());
         for renew in batch {
-            answers.extend(self.renew_together(script, &[*renew]).await);
+            answers.extend(self.renew_together(step, &[*renew]).await);
         }
         answers
     }
@@ -240,17 +231,10 @@ impl Inner {
     /// A fault of the whole is the fault of each.
     async fn renew_together(
         &self,
-        script: &'static Script,
+        step: &Renewal,
         batch: &[&Renew],
     ) -> Vec<Result<Renewed, Fault>> {
-        let mut call = script.call(batch.len());
-        for renew in batch {
-            call = call.arg(name(&renew.resource));
-        }
-        for renew in batch {
-            call = call.owner(&renew.owner).arg(renew.ttl.unwrap_or(0));
-        }
-        match self.link.call(call).await {
+        match self.link.call((step.call)(batch)).await {
             Ok(Value::Array(values)) if values.len() == batch.len() => {
                 values.into_iter().map(renewed).collect()
             }
@@ -265,13 +249,14 @@ impl Inner {
         reason: String,
         by: ClientInfo,
     ) -> Result<Changed, Fault> {
-        let script = match resource.kind {
-            Kind::Lock => &script::LOCK_FORCE_UNLOCK,
-            Kind::Mutex => &script::MUTEX_FORCE_UNLOCK,
+        let line = model::one_line(&reason);
+        let call = match resource.kind {
+            Kind::Lock => lock::force_unlock(&script::LOCK_FORCE_UNLOCK, &resource, line),
+            Kind::Mutex => lock::force_unlock(&script::MUTEX_FORCE_UNLOCK, &resource, line),
+            Kind::Fair => fair::force_unlock(&resource, line),
+            Kind::Read | Kind::Write => rw::force_unlock(&resource, line),
+            Kind::Semaphore | Kind::Permits | Kind::Latch => return Err(unfit(resource.kind)),
         };
-        let call = script.call(1).arg(name(&resource)).arg(PUBLISH);
-        let call = call.arg(keys::channel(&resource.name));
-        let call = call.arg(keys::NOTICE).arg(model::one_line(&reason));
         let victims = list(self.link.call(call).await?)?;
         if victims.is_empty() {
             return Ok(Changed::Nothing);
@@ -297,11 +282,23 @@ impl Inner {
     }
 
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
-        let script = match resource.kind {
-            Kind::Lock => &script::LOCK_INSPECT,
-            Kind::Mutex => &script::MUTEX_INSPECT,
-        };
-        let answer = self.link.call(script.call(1).arg(name(&resource))).await?;
+        match resource.kind {
+            Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
+            Kind::Mutex => self.inspect_holders(&script::MUTEX_INSPECT, &resource).await,
+            Kind::Fair => self.inspect_fair(&resource).await,
+            Kind::Read | Kind::Write => self.inspect_rw(&resource).await,
+            Kind::Semaphore | Kind::Latch => self.inspect_counter(&resource).await,
+            Kind::Permits => self.inspect_permits(&resource).await,
+        }
+    }
+
+    /// Time to live, then owner and count by turns.
+    async fn inspect_holders(
+        &self,
+        script: &'static Script,
+        resource: &Resource,
+    ) -> Result<Snapshot, Fault> {
+        let answer = self.link.call(script.call(1).arg(name(resource))).await?;
         let Value::Array(values) = answer else {
             return Err(unexpected(&answer));
         };
@@ -313,11 +310,14 @@ impl Inner {
         };
         let mut holders = Vec::new();
         while let (Some(id), Some(count)) = (values.next(), values.next()) {
-            let id = bulk(id)?;
-            let client = self.client_of(&id).await;
-            holders.push(HolderEntry { id, count: number(&count), client });
+            holders.push(self.holder(bulk(id)?, number(&count), false).await);
         }
-        Ok(Snapshot { holders, ttl: Some(ttl) })
+        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+    }
+
+    async fn holder(&self, id: Vec<u8>, count: u64, shared: bool) -> HolderEntry {
+        let client = self.client_of(&id).await;
+        HolderEntry { id, count, shared, client }
     }
 
     /// Who the client of an owner id is, if it says so.
@@ -336,20 +336,16 @@ impl Inner {
 
 fn attempt(value: Value) -> Result<Attempt, Fault> {
     match value {
-        Value::Nil => Ok(Attempt::Granted),
+        Value::Nil => Ok(Attempt::GRANTED),
+        Value::BulkString(token) => {
+            let text = String::from_utf8_lossy(&token).into_owned();
+            match text.parse() {
+                Ok(token) => Ok(Attempt::Granted { token: Some(token) }),
+                Err(_) => Err(Fault::Server { detail: format!("not a token: {text}") }),
+            }
+        }
         Value::Int(-3) => Ok(Attempt::Gone),
         Value::Int(left) => Ok(Attempt::Busy(Some(ttl(left)))),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn held_by(holder: Value, owner: &OwnerId) -> Result<Attempt, Fault> {
-    match holder {
-        Value::Nil => Ok(Attempt::Granted),
-        Value::BulkString(id) if id == owner.encode(&mut OwnerId::encode_buffer()) => {
-            Ok(Attempt::Granted)
-        }
-        Value::BulkString(_) => Ok(Attempt::Busy(None)),
         other => Err(unexpected(&other)),
     }
 }
@@ -358,6 +354,8 @@ fn renewed(value: Value) -> Result<Renewed, Fault> {
     match value {
         Value::Int(-2) => Ok(Renewed::Gone),
         Value::Int(-3) => Ok(Renewed::Taken),
+        Value::Int(-4) => Ok(Renewed::Waiting),
+        Value::Int(-5) => Ok(Renewed::Due),
         Value::Int(left) => Ok(Renewed::Held(ttl(left))),
         Value::BulkString(error) => {
             let error = String::from_utf8_lossy(&error).into_owned();
@@ -394,13 +392,18 @@ fn list(value: Value) -> Result<Vec<Vec<u8>>, Fault> {
     }
 }
 
+fn unfit(kind: Kind) -> Fault {
+    Fault::Invalid { detail: format!("a {kind} has no such request") }
+}
+
 fn unexpected(value: &Value) -> Fault {
     Fault::Server { detail: format!("unexpected answer: {value:?}") }
 }
 
 impl Backend for Redis {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.inner.link.fences())
+        let identity = Arc::clone(&self.inner.identity);
+        Capabilities::new(self.inner.link.fences(), identity).taking_together()
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
@@ -416,21 +419,19 @@ impl Backend for Redis {
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            let is_lock = |renew: &&Renew| renew.resource.kind == Kind::Lock;
-            let (locks, mutexes): (Vec<_>, Vec<_>) = batch.iter().partition(is_lock);
-            let mut lock_answers = Vec::new().into_iter();
-            let mut mutex_answers = Vec::new().into_iter();
-            if !locks.is_empty() {
-                lock_answers = inner.renew(&script::LOCK_RENEW, &locks).await.into_iter();
+            let mut answers: Vec<_> = batch.iter().map(|_| Err(Fault::Closed)).collect();
+            for step in RENEWALS {
+                let of_step = |(_, renew): &(usize, &Renew)| (step.takes)(renew);
+                let (places, renews): (Vec<_>, Vec<_>) =
+                    batch.iter().enumerate().filter(of_step).unzip();
+                if renews.is_empty() {
+                    continue;
+                }
+                for (place, answer) in places.into_iter().zip(inner.renew(step, &renews).await) {
+                    answers[place] = answer;
+                }
             }
-            if !mutexes.is_empty() {
-                mutex_answers = inner.renew(&script::MUTEX_RENEW, &mutexes).await.into_iter();
-            }
-            let answer = |renew: &Renew| match renew.resource.kind {
-                Kind::Lock => lock_answers.next(),
-                Kind::Mutex => mutex_answers.next(),
-            };
-            batch.iter().map(answer).map(|answer| answer.unwrap_or(Err(Fault::Closed))).collect()
+            answers
         })
     }
 
@@ -440,6 +441,13 @@ impl Backend for Redis {
             match change {
                 Change::ForceUnlock { resource, reason, by } => {
                     inner.force_unlock(resource, reason, by).await
+                }
+                Change::Count { resource, id, change } => match resource.kind {
+                    Kind::Permits => inner.change_permits(&resource, id, change).await,
+                    _ => inner.change_count(&resource, id, change).await,
+                },
+                Change::Permits { resource, ids, change } => {
+                    inner.change_by_id(&resource, &ids, change).await
                 }
                 Change::Announce { client, info, ttl } => inner.announce(client, info, ttl).await,
                 Change::Withdraw { client } => {

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use redis::Cmd;
 
 use crate::OwnerId;
+use crate::backend::Fenced;
 
 /// A script and the hash it is called by.
 #[derive(Debug)]
@@ -13,30 +14,61 @@ pub(super) struct Script {
     hash: LazyLock<String>,
 }
 
+/// A script is one file, behind the parts it shares with others. Those that issue tokens are the same
+/// file with one part more, which the others need not carry.
 macro_rules! scripts {
-    ($($NAME:ident = $file:literal;)*) => {
-        $(pub(super) static $NAME: Script = Script {
-            source: include_str!(concat!("lua/", $file)),
-            hash: LazyLock::new(|| {
-                redis::Script::new(include_str!(concat!("lua/", $file))).get_hash().to_owned()
-            }),
+    ($($NAME:ident = $($file:literal)+;)*) => {
+        $(pub(super) static $NAME: Script = {
+            const SOURCE: &str = concat!($(include_str!(concat!("lua/", $file))),+);
+            Script {
+                source: SOURCE,
+                hash: LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned()),
+            }
         };)*
     };
 }
 
 scripts! {
-    LOCK_ACQUIRE = "lock_acquire.lua";
+    LOCK_ACQUIRE = "hash.lua" "lock_acquire.lua";
+    LOCK_ACQUIRE_FENCED = "hash.lua" "token.lua" "lock_acquire.lua";
+    LOCK_ACQUIRE_TOGETHER = "hash.lua" "lock_acquire_together.lua";
     LOCK_HANDOVER = "lock_handover.lua";
+    LOCK_HANDOVER_FENCED = "token.lua" "lock_handover.lua";
     LOCK_RELEASE = "lock_release.lua";
     LOCK_RENEW = "lock_renew.lua";
     LOCK_FORCE_UNLOCK = "lock_force_unlock.lua";
     LOCK_INSPECT = "lock_inspect.lua";
+    FAIR_ACQUIRE = "hash.lua" "fair.lua" "fair_acquire.lua";
+    FAIR_ACQUIRE_FENCED = "hash.lua" "token.lua" "fair.lua" "fair_acquire.lua";
+    FAIR_RELEASE = "fair.lua" "fair_release.lua";
+    FAIR_KEEP = "fair.lua" "fair_keep.lua";
+    FAIR_FORCE_UNLOCK = "hash.lua" "fair.lua" "fair_force_unlock.lua";
+    FAIR_QUEUE = "fair.lua" "fair_queue.lua";
     MUTEX_ACQUIRE = "mutex_acquire.lua";
     MUTEX_HANDOVER = "mutex_handover.lua";
     MUTEX_RELEASE = "mutex_release.lua";
     MUTEX_RENEW = "mutex_renew.lua";
     MUTEX_FORCE_UNLOCK = "mutex_force_unlock.lua";
     MUTEX_INSPECT = "mutex_inspect.lua";
+    READ_ACQUIRE = "rw.lua" "read_acquire.lua";
+    READ_RELEASE = "rw.lua" "read_release.lua";
+    READ_RENEW = "rw.lua" "read_renew.lua";
+    WRITE_ACQUIRE = "rw.lua" "write_acquire.lua";
+    WRITE_ACQUIRE_FENCED = "token.lua" "rw.lua" "write_acquire.lua";
+    WRITE_HANDOVER = "rw.lua" "write_handover.lua";
+    WRITE_HANDOVER_FENCED = "token.lua" "rw.lua" "write_handover.lua";
+    WRITE_RELEASE = "rw.lua" "write_release.lua";
+    WRITE_RENEW = "rw.lua" "write_renew.lua";
+    RW_FORCE_UNLOCK = "rw.lua" "rw_force_unlock.lua";
+    RW_INSPECT = "rw.lua" "rw_inspect.lua";
+    SEMAPHORE_ACQUIRE = "counter.lua" "replies.lua" "semaphore_acquire.lua";
+    SEMAPHORE_RELEASE = "counter.lua" "replies.lua" "semaphore_release.lua";
+    SEMAPHORE_CHANGE = "counter.lua" "replies.lua" "permits.lua" "semaphore_change.lua";
+    LATCH_CHANGE = "counter.lua" "replies.lua" "latch_change.lua";
+    COUNTER_INSPECT = "counter.lua" "counter_inspect.lua";
+    PERMITS_ACQUIRE = "counter.lua" "permits.lua" "permits_acquire.lua";
+    PERMITS_RELEASE = "counter.lua" "permits.lua" "permits_release.lua";
+    PERMITS_RENEW = "counter.lua" "permits.lua" "permits_renew.lua";
     CLIENT_ANNOUNCE = "client_announce.lua";
     FORCED_LOG = "forced_log.lua";
 }
@@ -72,6 +104,22 @@ impl Command {
     /// An owner id as the next argument.
     pub(super) fn owner(self, owner: &OwnerId) -> Self {
         self.arg(owner.encode(&mut OwnerId::encode_buffer()))
+    }
+
+    /// A time to live as the next argument, or an empty one for none.
+    pub(super) fn ttl_or_empty(self, ttl: Option<u64>) -> Self {
+        match ttl {
+            Some(ttl) => self.arg(ttl),
+            None => self.arg(""),
+        }
+    }
+
+    /// How long a token lives, if one is asked for.
+    pub(super) fn token_ttl(self, fenced: Option<Fenced>) -> Self {
+        match fenced {
+            Some(fenced) => self.ttl_or_empty(fenced.ttl),
+            None => self,
+        }
     }
 
     pub(super) fn script(&self) -> Option<&'static Script> {

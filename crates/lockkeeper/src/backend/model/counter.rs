@@ -1,0 +1,298 @@
+//! Counters without owners: the semaphore and the latch.
+
+use super::*;
+use crate::backend::CountChange;
+
+/// The largest number that a script counts exactly.
+pub(crate) const COUNT_MAX: u64 = (1 << 53) - 1;
+
+/// How long an answer is remembered at least.
+const REMEMBERED: u64 = 60_000;
+
+/// What was answered to the requests of one name: all is forgotten when the last was long ago.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    answers: HashMap<OwnerId, (Reply, u64)>,
+    expires: u64,
+    /// The size at which old answers are swept out.
+    sweep_at: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reply {
+    /// The permits were taken.
+    Granted,
+    /// They were taken and are given back.
+    GivenBack,
+    /// They were not taken, and never will be.
+    Cancelled,
+    /// A change was answered.
+    Changed(Changed),
+}
+
+impl Replies {
+    pub(super) fn is_alive(&self, now: u64) -> bool {
+        self.expires >= now
+    }
+
+    fn insert(&mut self, id: OwnerId, reply: Reply, now: u64) {
+        if self.answers.len() >= self.sweep_at.max(SWEEP_MIN) {
+            self.answers.retain(|_, (_, at)| *at + REMEMBERED >= now);
+            self.sweep_at = self.answers.len() * 2;
+        }
+        self.answers.insert(id, (reply, now));
+        self.expires = now + REMEMBERED;
+    }
+}
+
+/// Whether a counter of this kind has such a request, and all its numbers can be counted.
+pub(crate) fn check_change(kind: Kind, change: CountChange) -> Result<(), Fault> {
+    use CountChange::{Add, Create, Delete, Down, Drain, Resize};
+    let numbers = match (kind, change) {
+        (Kind::Latch, Create { count: 0, .. }) => return Err(invalid("a latch counts from 1")),
+        (_, Create { ttl: Some(0), .. }) => return Err(invalid("it would end at once")),
+        (Kind::Semaphore | Kind::Permits | Kind::Latch, Create { count, ttl }) => {
+            [count, ttl.unwrap_or(0)]
+        }
+        (Kind::Semaphore | Kind::Permits, Add(count)) => [count.unsigned_abs(), 0],
+        (Kind::Permits, Resize(count)) => [count, 0],
+        (Kind::Semaphore, Drain) | (Kind::Latch, Down | Delete) => [0, 0],
+        _ => return Err(unfit(kind)),
+    };
+    if numbers.iter().any(|number| *number > COUNT_MAX) { Err(too_many()) } else { Ok(()) }
+}
+
+pub(super) fn invalid(detail: &str) -> Fault {
+    Fault::Invalid { detail: detail.to_owned() }
+}
+
+pub(super) fn unset() -> Fault {
+    invalid("the semaphore has no permits set: call try_set_permits first")
+}
+
+fn too_many() -> Fault {
+    invalid("more than can be counted: 2^53 - 1")
+}
+
+fn is_countable(number: i64) -> bool {
+    number.unsigned_abs() <= COUNT_MAX
+}
+
+pub(super) fn countable(number: i64) -> Result<i64, Fault> {
+    if is_countable(number) { Ok(number) } else { Err(too_many()) }
+}
+
+/// A fault wakes nobody.
+pub(super) fn answer<T>(outcome: Result<(T, Vec<Wake>), Fault>) -> Answer<T> {
+    match outcome {
+        Ok((answer, wakes)) => (Ok(answer), wakes),
+        Err(fault) => (Err(fault), Vec::new()),
+    }
+}
+
+/// Tells how many permits are free, if any are.
+pub(super) fn told_free(name: &LockName, free: i64) -> Vec<Wake> {
+    let payload = free.to_string().into_bytes().into();
+    let wake = (free > 0).then(|| Wake { topic: Topic::Permits(name.clone()), payload });
+    wake.into_iter().collect()
+}
+
+pub(super) const ABSENT: Released = Released::Absent { holder: None };
+
+pub(super) const FREED: Released = Released::Freed { listeners: Some(0) };
+
+impl State {
+    /// What a counter says; nothing where there is none.
+    pub(super) fn number(&mut self, name: &LockName, now: u64) -> Result<Option<i64>, Fault> {
+        match self.living(name, now) {
+            None => Ok(None),
+            Some(Entry { value: Value::Number(number), .. }) if is_countable(*number) => {
+                Ok(Some(*number))
+            }
+            Some(entry) => Err(entry.wrong_kind()),
+        }
+    }
+
+    /// Changes what a counter says, and not when it ends.
+    pub(super) fn add(&mut self, name: &LockName, by: i64) {
+        if let Some(Entry { value: Value::Number(number), .. }) = self.names.get_mut(name) {
+            *number += by;
+        }
+    }
+
+    pub(super) fn create(&mut self, name: &LockName, count: u64, ttl: Option<u64>, now: u64) {
+        let value = Value::Number(i64::try_from(count).unwrap_or(i64::MAX));
+        let expires = ttl.map_or(NEVER, |ttl| now + ttl);
+        self.names.insert(name.clone(), Entry { value, expires });
+    }
+
+    fn recall(&self, name: &LockName, id: OwnerId, now: u64) -> Option<Reply> {
+        let replies = self.replies.get(name).filter(|replies| replies.is_alive(now));
+        replies?.answers.get(&id).map(|(reply, _)| *reply)
+    }
+
+    fn remember(&mut self, name: &LockName, id: OwnerId, reply: Reply, now: u64) {
+        self.sweep(now);
+        let replies = self.replies.entry(name.clone()).or_default();
+        if !replies.is_alive(now) {
+            *replies = Replies::default();
+        }
+        replies.insert(id, reply, now);
+    }
+
+    /// Answers a change that was answered before as it was then; runs and remembers any other.
+    pub(super) fn change_once(
+        &mut self,
+        (name, id): (&LockName, OwnerId),
+        now: u64,
+        change: impl FnOnce(&mut Self) -> Result<(Changed, Vec<Wake>), Fault>,
+    ) -> Answer<Changed> {
+        match self.recall(name, id, now) {
+            Some(Reply::Changed(changed)) => return (Ok(changed), Vec::new()),
+            Some(other) => {
+                let detail = format!("unexpected answer: {other:?}");
+                return (Err(Fault::Server { detail }), Vec::new());
+            }
+            None => {}
+        }
+        let outcome = change(self);
+        if let Ok((changed, _)) = &outcome {
+            self.remember(name, id, Reply::Changed(*changed), now);
+        }
+        answer(outcome)
+    }
+
+    pub(super) fn acquire_counter(
+        &mut self,
+        request: &Acquire,
+        now: u64,
+    ) -> Result<Attempt, Fault> {
+        let (name, id, count) = (&request.resource.name, request.owner, i64::from(request.count));
+        match self.recall(name, id, now) {
+            Some(Reply::Granted) => return Ok(Attempt::GRANTED),
+            Some(_) => return Ok(Attempt::Gone),
+            None => {}
+        }
+        if self.number(name, now)?.ok_or_else(unset)? < count {
+            return Ok(Attempt::Busy(None));
+        }
+        self.remember(name, id, Reply::Granted, now);
+        self.add(name, -count);
+        Ok(Attempt::GRANTED)
+    }
+
+    pub(super) fn release_counter(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        let (name, id, count) = (&request.resource.name, request.owner, i64::from(request.count));
+        let granted = match self.recall(name, id, now) {
+            Some(Reply::GivenBack) => return (Ok(FREED), Vec::new()),
+            Some(Reply::Granted) => true,
+            Some(_) => return (Ok(ABSENT), Vec::new()),
+            None => !request.undo,
+        };
+        let free = match self.number(name, now) {
+            // A key of another kind means that there is nothing to give back to.
+            Err(_) if granted => return (Ok(ABSENT), Vec::new()),
+            free => free.ok().flatten().filter(|_| granted),
+        };
+        let Some(free) = free else {
+            // Nothing was granted, or the semaphore is gone. A late repetition must neither take
+            // from the next of this name nor give to it.
+            self.remember(name, id, Reply::Cancelled, now);
+            return (Ok(ABSENT), Vec::new());
+        };
+        answer(countable(free + count).map(|total| {
+            self.remember(name, id, Reply::GivenBack, now);
+            self.add(name, count);
+            (FREED, told_free(name, total))
+        }))
+    }
+
+    pub(super) fn change_count(
+        &mut self,
+        resource: &Resource,
+        id: OwnerId,
+        change: CountChange,
+        now: u64,
+    ) -> Answer<Changed> {
+        if let Err(fault) = check_change(resource.kind, change) {
+            return (Err(fault), Vec::new());
+        }
+        let name = &resource.name;
+        self.change_once((name, id), now, |state| {
+            let count = state.number(name, now)?;
+            match resource.kind {
+                Kind::Latch => Ok(state.change_latch(name, count, change, now)),
+                _ => state.change_semaphore(name, count, change, now),
+            }
+        })
+    }
+
+    fn change_semaphore(
+        &mut self,
+        name: &LockName,
+        free: Option<i64>,
+        change: CountChange,
+        now: u64,
+    ) -> Result<(Changed, Vec<Wake>), Fault> {
+        if let CountChange::Create { count, ttl } = change {
+            if free.is_some() {
+                return Ok((Changed::Nothing, Vec::new()));
+            }
+            self.create(name, count, ttl, now);
+            return Ok((Changed::Done, told_free(name, count as i64)));
+        }
+        let free = free.ok_or_else(unset)?;
+        let CountChange::Add(added) = change else {
+            // A debt is nothing to take, and stays.
+            let drained = free.max(0);
+            self.add(name, -drained);
+            return Ok((Changed::Count(drained), Vec::new()));
+        };
+        let total = countable(free + added)?;
+        self.add(name, added);
+        let wakes = if added > 0 { told_free(name, total) } else { Vec::new() };
+        Ok((Changed::Count(total), wakes))
+    }
+
+    fn change_latch(
+        &mut self,
+        name: &LockName,
+        count: Option<i64>,
+        change: CountChange,
+        now: u64,
+    ) -> (Changed, Vec<Wake>) {
+        let told = |word| vec![wake(Topic::Latch(name.clone()), word)];
+        match (change, count) {
+            // One that is left at zero is open.
+            (CountChange::Create { count, ttl }, None | Some(..=0)) => {
+                self.create(name, count, ttl, now);
+                (Changed::Done, told(b"1"))
+            }
+            (CountChange::Down, None) => (Changed::Count(0), Vec::new()),
+            (CountChange::Down, Some(2..)) => {
+                self.add(name, -1);
+                (Changed::Count(count.map_or(0, |count| count - 1)), Vec::new())
+            }
+            (CountChange::Down, Some(_)) => {
+                self.names.remove(name);
+                (Changed::Count(0), told(b"0"))
+            }
+            // Not the `1` of Redisson's, which lets its waiters sleep on.
+            (CountChange::Delete, Some(_)) => {
+                self.names.remove(name);
+                (Changed::Done, told(b"0"))
+            }
+            _ => (Changed::Nothing, Vec::new()),
+        }
+    }
+
+    pub(super) fn inspect_counter(
+        &mut self,
+        resource: &Resource,
+        now: u64,
+    ) -> Result<Snapshot, Fault> {
+        let count = self.number(&resource.name, now)?;
+        let ttl = self.living(&resource.name, now).map(|entry| entry.ttl(now));
+        Ok(Snapshot { ttl, count, ..Snapshot::default() })
+    }
+}

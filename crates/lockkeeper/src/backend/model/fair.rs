@@ -1,0 +1,185 @@
+//! The fair lock: a lock and the queue of those who wait for it.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+/// A waiter that was not heard of for so long is dead.
+const SILENT: u64 = 3000;
+
+/// Who waits, the next one first, and when each was last heard of.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<OwnerId>,
+    heard: HashMap<OwnerId, u64>,
+}
+
+impl Queue {
+    /// The first that still waits; whoever is dead in front of it is dropped. And whether any was.
+    fn head(&mut self, now: u64) -> (Option<OwnerId>, bool) {
+        let before = self.waiting.len();
+        while let Some(first) = self.waiting.front().copied() {
+            if self.is_alive(first, now) {
+                break;
+            }
+            self.waiting.pop_front();
+            self.heard.remove(&first);
+        }
+        (self.waiting.front().copied(), self.waiting.len() < before)
+    }
+
+    fn is_alive(&self, owner: OwnerId, now: u64) -> bool {
+        self.heard.get(&owner).is_some_and(|heard| heard + SILENT >= now)
+    }
+
+    /// Hears of a waiter; false if it has no place.
+    fn hear(&mut self, owner: OwnerId, now: u64) -> bool {
+        self.heard.get_mut(&owner).map(|heard| *heard = now).is_some()
+    }
+
+    fn join(&mut self, owner: OwnerId, now: u64) {
+        self.waiting.push_back(owner);
+        self.heard.insert(owner, now);
+    }
+
+    fn leave(&mut self, owner: OwnerId) -> bool {
+        if self.heard.remove(&owner).is_none() {
+            return false;
+        }
+        let place = self.waiting.iter().position(|waiting| *waiting == owner);
+        place.and_then(|place| self.waiting.remove(place)).is_some()
+    }
+}
+
+impl State {
+    pub(super) fn acquire_fair(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+        let mut wakes = Vec::new();
+        (self.try_fair(request, now, &mut wakes), wakes)
+    }
+
+    fn try_fair(
+        &mut self,
+        request: &Acquire,
+        now: u64,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<Attempt, Fault> {
+        let Acquire { resource: Resource { name, .. }, owner, ttl, fenced, .. } = request;
+        let left = match self.living(name, now) {
+            None => None,
+            Some(entry) if entry.plain_owner(true) == Ok(*owner) => {
+                entry.value = Value::Lock { owner: *owner, count: request.count };
+                entry.lengthen(*ttl, now);
+                let token = fenced.map(|fenced| match request.count {
+                    1 => self.reissue(name, fenced, now),
+                    _ => self.issue(name, fenced, now),
+                });
+                return Ok(Attempt::Granted { token });
+            }
+            Some(entry) => {
+                entry.plain_owner(true)?;
+                Some(entry.ttl(now))
+            }
+        };
+        if request.count > 1 {
+            return Ok(Attempt::Gone);
+        }
+        let queue = self.queues.entry(name.clone()).or_default();
+        let placed = queue.hear(*owner, now);
+        let (first, dropped) = queue.head(now);
+        if left.is_none() && first.is_none_or(|first| first == *owner) {
+            queue.leave(*owner);
+            self.tidy_queue(name);
+            self.names.insert(name.clone(), Entry::held(true, *owner, *ttl, now));
+            let token = fenced.map(|fenced| self.issue(name, fenced, now));
+            return Ok(Attempt::Granted { token });
+        }
+        if let (None, Some(first), true) = (left, first, dropped) {
+            wakes.push(turn(name, first));
+        }
+        if request.waits && !placed {
+            queue.join(*owner, now);
+        }
+        self.tidy_queue(name);
+        // Free, but another's turn: nobody can say for how long.
+        Ok(Attempt::Busy(Some(left.unwrap_or(Ttl::Forever))))
+    }
+
+    pub(super) fn release_fair(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        let (answer, mut wakes) = self.release_plain(request, now);
+        if request.keep > 0 {
+            return (answer, wakes);
+        }
+        let name = &request.resource.name;
+        let free = self.living(name, now).is_none();
+        let Some(queue) = self.queues.get_mut(name) else { return (answer, wakes) };
+        let placed = queue.leave(request.owner);
+        if free && (placed || !wakes.is_empty()) {
+            let next = queue.head(now).0;
+            wakes = vec![next.map_or_else(|| freed(name), |next| turn(name, next))];
+        }
+        self.tidy_queue(name);
+        (answer, wakes)
+    }
+
+    /// Hears of all who still wait before any of them is passed over.
+    pub(super) fn hear_all(&mut self, batch: &[Renew], now: u64) {
+        for Renew { resource, owner, .. } in batch.iter().filter(|renew| renew.waiting) {
+            if let Some(queue) = self.queues.get_mut(&resource.name) {
+                queue.hear(*owner, now);
+            }
+        }
+    }
+
+    /// A waiter says that it still waits.
+    pub(super) fn keep_place(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
+        let name = &request.resource.name;
+        let free = self.living(name, now).is_none();
+        let Some(queue) = self.queues.get_mut(name) else { return (Ok(Renewed::Due), Vec::new()) };
+        let placed = queue.hear(request.owner, now);
+        let first = queue.head(now).0;
+        self.tidy_queue(name);
+        let wakes = match first {
+            Some(first) if free => vec![turn(name, first)],
+            _ => Vec::new(),
+        };
+        let due = !placed || free && first == Some(request.owner);
+        (Ok(if due { Renewed::Due } else { Renewed::Waiting }), wakes)
+    }
+
+    pub(super) fn force_fair(
+        &mut self,
+        resource: &Resource,
+        reason: &str,
+        now: u64,
+    ) -> Answer<Changed> {
+        let (answer, mut wakes) = self.force_plain(resource, reason, now);
+        if answer == Ok(Changed::Done) {
+            let first = self.queues.get_mut(&resource.name).and_then(|queue| queue.head(now).0);
+            wakes.extend(first.map(|first| turn(&resource.name, first)));
+            self.tidy_queue(&resource.name);
+        }
+        (answer, wakes)
+    }
+
+    pub(super) fn inspect_fair(
+        &mut self,
+        resource: &Resource,
+        now: u64,
+    ) -> Result<Snapshot, Fault> {
+        let snapshot = self.inspect_plain(resource, now)?;
+        let Some(queue) = self.queues.get(&resource.name) else { return Ok(snapshot) };
+        let alive = queue.waiting.iter().filter(|owner| queue.is_alive(**owner, now));
+        let queue = alive.map(|owner| owner.to_string().into_bytes()).collect();
+        Ok(Snapshot { queue, ..snapshot })
+    }
+
+    fn tidy_queue(&mut self, name: &LockName) {
+        if self.queues.get(name).is_some_and(|queue| queue.waiting.is_empty()) {
+            self.queues.remove(name);
+        }
+    }
+}
+
+fn turn(name: &LockName, owner: OwnerId) -> Wake {
+    wake(Topic::Turn(name.clone(), owner), b"0")
+}

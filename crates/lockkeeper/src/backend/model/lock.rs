@@ -1,0 +1,183 @@
+//! The re-entrant lock and the mutex: one owner each.
+
+use super::*;
+
+impl State {
+    pub(super) fn acquire_plain(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+        if let Some(from) = request.from {
+            return self.hand_over(request, from, now);
+        }
+        if !request.also.is_empty() {
+            return self.acquire_together(request, now);
+        }
+        let name = &request.resource.name;
+        let is_lock = request.resource.kind == Kind::Lock;
+        let entry = match self.names.entry(name.clone()) {
+            MapEntry::Occupied(entry) if entry.get().expires >= now => entry.into_mut(),
+            _ if request.count > 1 => return Ok(Attempt::Gone),
+            vacant => {
+                vacant.insert_entry(Entry::held(is_lock, request.owner, request.ttl, now));
+                let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
+                return Ok(Attempt::Granted { token });
+            }
+        };
+        if entry.plain_owner(is_lock)? != request.owner {
+            let gone = request.count > 1;
+            return Ok(if gone { Attempt::Gone } else { Attempt::Busy(entry.busy_ttl(now)) });
+        }
+        // A repeated `SET NX` does not refresh the time to live; the scripts of the lock do.
+        if let Value::Lock { count, .. } = &mut entry.value {
+            *count = request.count;
+            entry.lengthen(request.ttl, now);
+        }
+        let token = request.fenced.map(|fenced| match request.count {
+            1 => self.reissue(name, fenced, now),
+            _ => self.issue(name, fenced, now),
+        });
+        Ok(Attempt::Granted { token })
+    }
+
+    /// All or none.
+    fn acquire_together(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+        let first = (request.resource.name.clone(), request.owner);
+        let all: Vec<_> = std::iter::once(first).chain(request.also.iter().cloned()).collect();
+        for (name, owner) in &all {
+            let Some(entry) = self.living(name, now) else { continue };
+            if entry.plain_owner(true)? != *owner {
+                return Ok(Attempt::Busy(entry.busy_ttl(now)));
+            }
+        }
+        for (name, owner) in all {
+            match self.living(&name, now) {
+                Some(entry) => entry.lengthen(request.ttl, now),
+                None => {
+                    self.names.insert(name, Entry::held(true, owner, request.ttl, now));
+                }
+            }
+        }
+        Ok(Attempt::GRANTED)
+    }
+
+    fn hand_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Result<Attempt, Fault> {
+        let name = &request.resource.name;
+        let is_lock = request.resource.kind == Kind::Lock;
+        let Some(entry) = self.living(name, now) else { return Ok(Attempt::Gone) };
+        let Ok(owner) = entry.plain_owner(is_lock) else { return Ok(Attempt::Gone) };
+        if owner == request.owner {
+            entry.lengthen(request.ttl, now);
+            let token = request.fenced.map(|fenced| self.reissue(name, fenced, now));
+            return Ok(Attempt::Granted { token });
+        }
+        if owner != from {
+            return Ok(Attempt::Gone);
+        }
+        *entry = Entry::held(is_lock, request.owner, request.ttl, now);
+        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
+        Ok(Attempt::Granted { token })
+    }
+
+    pub(super) fn release_plain(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        let name = &request.resource.name;
+        let is_lock = request.resource.kind != Kind::Mutex;
+        let absent = |holder: Option<OwnerId>| {
+            (Ok(Released::Absent { holder: holder.map(|id| id.to_string()) }), Vec::new())
+        };
+        let Some(mut place) = self.place(name, now) else { return absent(None) };
+        let entry = place.get_mut();
+        // A key of another kind means that this hold is gone, which is all a release must know.
+        let Ok(owner) = entry.plain_owner(is_lock) else { return absent(None) };
+        if owner != request.owner {
+            return absent(Some(owner));
+        }
+        if request.keep == 0 {
+            place.remove();
+            return (Ok(Released::Freed { listeners: Some(0) }), vec![freed(name)]);
+        }
+        // A repetition finds nothing to take off and leaves the time to live alone: it may have
+        // been lengthened since.
+        let mut fewer = false;
+        if let Value::Lock { count, .. } = &mut entry.value {
+            fewer = *count > request.keep;
+            *count = request.keep.min(*count);
+        }
+        if let Some(ttl) = request.ttl.filter(|_| fewer || request.leave) {
+            entry.expires = now + ttl;
+        }
+        (Ok(Released::Kept), Vec::new())
+    }
+
+    pub(super) fn renew_plain(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+        let Some(entry) = self.living(&request.resource.name, now) else {
+            return Ok(Renewed::Gone);
+        };
+        let is_lock = request.resource.kind != Kind::Mutex;
+        if entry.plain_owner(is_lock) != Ok(request.owner) {
+            return Ok(Renewed::Taken);
+        }
+        let found = entry.ttl(now);
+        if let Some(ttl) = request.ttl {
+            entry.lengthen(ttl, now);
+        }
+        Ok(Renewed::Held(found))
+    }
+
+    pub(super) fn force_plain(
+        &mut self,
+        resource: &Resource,
+        reason: &str,
+        now: u64,
+    ) -> Answer<Changed> {
+        let Some(place) = self.place(&resource.name, now) else {
+            return (Ok(Changed::Nothing), Vec::new());
+        };
+        match place.get().plain_owner(resource.kind != Kind::Mutex) {
+            Err(fault) => (Err(fault), Vec::new()),
+            Ok(victim) => {
+                place.remove();
+                (Ok(Changed::Done), vec![freed(&resource.name), told(&victim, reason)])
+            }
+        }
+    }
+
+    pub(super) fn inspect_plain(
+        &mut self,
+        resource: &Resource,
+        now: u64,
+    ) -> Result<Snapshot, Fault> {
+        let Some(entry) = self.living(&resource.name, now) else {
+            return Ok(Snapshot::default());
+        };
+        let owner = entry.plain_owner(resource.kind != Kind::Mutex)?;
+        let (ttl, count) = (entry.ttl(now), entry.hold_count());
+        let holders = vec![self.holder(owner, count, false, now)];
+        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+    }
+}
+
+impl Entry {
+    pub(super) fn held(is_lock: bool, owner: OwnerId, ttl: u64, now: u64) -> Self {
+        let value = if is_lock { Value::Lock { owner, count: 1 } } else { Value::Mutex { owner } };
+        Self { value, expires: now + ttl }
+    }
+
+    /// Who holds it, if it is a lock, or a mutex, as asked.
+    pub(super) fn plain_owner(&self, is_lock: bool) -> Result<OwnerId, Fault> {
+        match &self.value {
+            Value::Lock { owner, .. } if is_lock => Ok(*owner),
+            Value::Mutex { owner } if !is_lock => Ok(*owner),
+            _ => Err(self.wrong_kind()),
+        }
+    }
+
+    fn hold_count(&self) -> u32 {
+        match &self.value {
+            Value::Lock { count, .. } => *count,
+            _ => 1,
+        }
+    }
+
+    /// `SET NX GET` says who holds a mutex but not for how long.
+    fn busy_ttl(&self, now: u64) -> Option<Ttl> {
+        matches!(self.value, Value::Lock { .. }).then(|| self.ttl(now))
+    }
+}

@@ -1,0 +1,324 @@
+//! What every request means, written once: no I/O, no clock of its own.
+//!
+//! The memory store is this model behind a mutex. The Redis scripts must agree with it, and a
+//! property test that drives both with the same requests says so. Times are milliseconds since the
+//! epoch by the store's own clock, as Redis counts them: an entry is alive while `now <= expires`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry as MapEntry, OccupiedEntry};
+
+use uuid::Uuid;
+
+use super::{
+    Acquire, Attempt, Change, Changed, ClientInfo, Fault, Fenced, HolderEntry, Kind, Release,
+    Released, Renew, Renewed, Resource, Snapshot, Topic, Ttl,
+};
+use crate::{LockName, OwnerId};
+
+mod counter;
+mod fair;
+mod lock;
+mod permits;
+mod rw;
+
+#[cfg(feature = "redis")]
+pub(crate) use counter::check_change;
+#[cfg(feature = "redis")]
+pub(crate) use permits::{check_count, distinct};
+
+/// Everything a store knows.
+#[derive(Debug, Default)]
+pub struct State {
+    /// What stands under the names themselves.
+    names: HashMap<LockName, Entry>,
+    /// Who waits for fair locks.
+    queues: HashMap<LockName, fair::Queue>,
+    /// Which writers wait for read/write locks.
+    writers: HashMap<LockName, rw::Writers>,
+    /// Which permits are taken.
+    permits: HashMap<LockName, permits::Taken>,
+    /// What was answered to requests that must not run twice.
+    replies: HashMap<LockName, counter::Replies>,
+    tokens: HashMap<LockName, Token>,
+    clients: HashMap<Uuid, (ClientInfo, u64)>,
+    /// The size at which entries that nobody asked about since they expired are swept out.
+    sweep_at: usize,
+}
+
+/// What stands under a name, and until when.
+#[derive(Debug)]
+struct Entry {
+    value: Value,
+    expires: u64,
+}
+
+/// Without an end.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Debug)]
+enum Value {
+    /// A lock or a fair lock: both are the same hash.
+    Lock { owner: OwnerId, count: u32 },
+    /// A mutex.
+    Mutex { owner: OwnerId },
+    /// A read/write lock.
+    Rw(Box<rw::Holds>),
+    /// The permits of a semaphore or the count of a latch: all are plain numbers.
+    Number(i64),
+}
+
+#[derive(Debug)]
+struct Token {
+    last: u64,
+    expires: u64,
+}
+
+/// Who must be woken, and with which words.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Wake {
+    /// The topic.
+    pub topic: Topic,
+    /// The message.
+    pub payload: Cow<'static, [u8]>,
+}
+
+/// An answer, and who must be woken.
+pub type Answer<T> = (Result<T, Fault>, Vec<Wake>);
+
+impl Entry {
+    fn ttl(&self, now: u64) -> Ttl {
+        match self.expires {
+            NEVER => Ttl::Forever,
+            expires => Ttl::Millis(expires - now),
+        }
+    }
+
+    fn lengthen(&mut self, ttl: u64, now: u64) {
+        self.expires = self.expires.max(now + ttl);
+    }
+
+    fn wrong_kind(&self) -> Fault {
+        let found = match &self.value {
+            Value::Lock { .. } => "a lock",
+            Value::Mutex { .. } => "a mutex",
+            Value::Rw(_) => "a read/write lock",
+            Value::Number(_) => "a counter",
+        };
+        Fault::WrongKind { found: found.to_owned() }
+    }
+}
+
+/// The sweep starts here, so that a small store is never swept.
+const SWEEP_MIN: usize = 1024;
+
+impl State {
+    /// The living entry of `name`; one that has expired is forgotten first.
+    fn living(&mut self, name: &LockName, now: u64) -> Option<&mut Entry> {
+        self.place(name, now).map(OccupiedEntry::into_mut)
+    }
+
+    /// The same with its place in the table, so that it can be taken out.
+    fn place(&mut self, name: &LockName, now: u64) -> Option<OccupiedEntry<'_, LockName, Entry>> {
+        match self.names.entry(name.clone()) {
+            MapEntry::Occupied(entry) if entry.get().expires >= now => Some(entry),
+            MapEntry::Occupied(entry) => {
+                entry.remove();
+                None
+            }
+            MapEntry::Vacant(_) => None,
+        }
+    }
+
+    /// Amortised: the table is at least twice as large at each sweep as after the last one.
+    fn sweep(&mut self, now: u64) {
+        if self.names.len() + self.replies.len() >= self.sweep_at.max(SWEEP_MIN) {
+            self.names.retain(|_, entry| entry.expires >= now);
+            self.tokens.retain(|_, token| token.expires >= now);
+            self.writers.retain(|_, writers| writers.is_alive(now));
+            self.replies.retain(|_, replies| replies.is_alive(now));
+            self.permits.retain(|_, taken| taken.is_alive(now));
+            self.sweep_at = (self.names.len() + self.replies.len()) * 2;
+        }
+    }
+
+    /// Takes a lock or permits, re-enters, or hands over.
+    pub fn acquire(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+        self.sweep(now);
+        match request.resource.kind {
+            Kind::Lock | Kind::Mutex => (self.acquire_plain(request, now), Vec::new()),
+            Kind::Fair => self.acquire_fair(request, now),
+            Kind::Read | Kind::Write => self.acquire_rw(request, now),
+            Kind::Semaphore => (self.acquire_counter(request, now), Vec::new()),
+            Kind::Permits => self.acquire_permits(request, now),
+            Kind::Latch => (Err(unfit(request.resource.kind)), Vec::new()),
+        }
+    }
+
+    /// Takes holds off.
+    pub fn release(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        match request.resource.kind {
+            Kind::Lock | Kind::Mutex => self.release_plain(request, now),
+            Kind::Fair => self.release_fair(request, now),
+            Kind::Read | Kind::Write => self.release_rw(request, now),
+            Kind::Semaphore => self.release_counter(request, now),
+            Kind::Permits => self.release_permits(request, now),
+            Kind::Latch => (Err(unfit(request.resource.kind)), Vec::new()),
+        }
+    }
+
+    /// Renews or checks holds and places among the waiters.
+    pub fn renew(&mut self, batch: &[Renew], now: u64) -> (Vec<Result<Renewed, Fault>>, Vec<Wake>) {
+        self.hear_all(batch, now);
+        let mut all = Vec::new();
+        let renew = |renew| {
+            let (answer, wakes) = self.renew_one(renew, now);
+            all.extend(wakes);
+            answer
+        };
+        (batch.iter().map(renew).collect(), all)
+    }
+
+    fn renew_one(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
+        match request.resource.kind {
+            Kind::Fair if request.waiting => self.keep_place(request, now),
+            Kind::Lock | Kind::Fair | Kind::Mutex => (self.renew_plain(request, now), Vec::new()),
+            Kind::Read | Kind::Write => (self.renew_rw(request, now), Vec::new()),
+            Kind::Permits => self.renew_permits(request, now),
+            Kind::Semaphore | Kind::Latch => (Err(unfit(request.resource.kind)), Vec::new()),
+        }
+    }
+
+    /// Changes what is not one owner's own.
+    pub fn adjust(&mut self, change: &Change, now: u64) -> Answer<Changed> {
+        match change {
+            Change::ForceUnlock { resource, reason, .. } => match resource.kind {
+                Kind::Lock | Kind::Mutex => self.force_plain(resource, reason, now),
+                Kind::Fair => self.force_fair(resource, reason, now),
+                Kind::Read | Kind::Write => self.force_rw(resource, reason, now),
+                Kind::Semaphore | Kind::Permits | Kind::Latch => {
+                    (Err(unfit(resource.kind)), Vec::new())
+                }
+            },
+            Change::Count { resource, id, change } => match resource.kind {
+                Kind::Permits => self.change_permits(resource, *id, *change, now),
+                _ => self.change_count(resource, *id, *change, now),
+            },
+            Change::Permits { resource, ids, change } => {
+                self.change_by_id(resource, ids, *change, now)
+            }
+            Change::Announce { client, info, ttl } => {
+                self.clients.retain(|_, (_, until)| *until >= now);
+                self.clients.insert(*client, (info.clone(), now + ttl));
+                (Ok(Changed::Done), Vec::new())
+            }
+            Change::Withdraw { client } => {
+                self.clients.remove(client);
+                (Ok(Changed::Done), Vec::new())
+            }
+        }
+    }
+
+    /// What is known of a lock or a counter.
+    pub fn inspect(&mut self, resource: &Resource, now: u64) -> Result<Snapshot, Fault> {
+        match resource.kind {
+            Kind::Lock | Kind::Mutex => self.inspect_plain(resource, now),
+            Kind::Fair => self.inspect_fair(resource, now),
+            Kind::Read | Kind::Write => self.inspect_rw(resource, now),
+            Kind::Semaphore | Kind::Latch => self.inspect_counter(resource, now),
+            Kind::Permits => self.inspect_permits(resource, now),
+        }
+    }
+
+    /// The next token of a name: it grows even if what was stored is lost.
+    fn issue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
+        let last = self.last_token(name, now);
+        let token = (now * 1000).max(last.map_or(0, |last| last + 1));
+        let expires = fenced.ttl.map_or(NEVER, |ttl| now + ttl);
+        self.tokens.insert(name.clone(), Token { last: token, expires });
+        token
+    }
+
+    /// The token that a repetition is answered with: the last one, which is its own.
+    fn reissue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
+        self.last_token(name, now).unwrap_or_else(|| self.issue(name, fenced, now))
+    }
+
+    fn last_token(&self, name: &LockName, now: u64) -> Option<u64> {
+        self.tokens.get(name).filter(|token| token.expires >= now).map(|token| token.last)
+    }
+
+    /// Who holds something, for people.
+    fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> HolderEntry {
+        let client = self.clients.get(&owner.client()).filter(|(_, until)| *until >= now);
+        HolderEntry {
+            id: owner.to_string().into_bytes(),
+            count: u64::from(count),
+            shared,
+            client: client.map(|(info, _)| info.clone()),
+        }
+    }
+
+    /// How many names are in use, with queues and other things beside them; expired ones included
+    /// that nobody asked about.
+    pub fn len(&self) -> usize {
+        self.names.len() + self.queues.len() + self.writers.len() + self.permits.len()
+    }
+
+    /// Whether there is nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn unfit(kind: Kind) -> Fault {
+    Fault::Invalid { detail: format!("a {kind} has no such request") }
+}
+
+fn freed(name: &LockName) -> Wake {
+    wake(Topic::Freed(name.clone()), b"0")
+}
+
+fn wake(topic: Topic, payload: &'static [u8]) -> Wake {
+    Wake { topic, payload: Cow::Borrowed(payload) }
+}
+
+/// Tells the client of `victim` that its hold was taken away.
+fn told(victim: &OwnerId, reason: &str) -> Wake {
+    Wake {
+        topic: Topic::Notice(victim.client()),
+        payload: notice(&victim.to_string(), reason).into_bytes().into(),
+    }
+}
+
+/// The line that tells a client that one of its holds was taken away. It names the hold alone: that
+/// is unique, where a name may be anything, line breaks included.
+fn notice(victim: &str, reason: &str) -> String {
+    format!("revoked {victim} {}", one_line(reason))
+}
+
+/// A reason without anything that would break a line.
+pub(crate) fn one_line(reason: &str) -> String {
+    reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Reads what [`notice`] wrote.
+pub(crate) fn read_notice(line: &[u8]) -> Option<(OwnerId, String)> {
+    let text = std::str::from_utf8(line).ok()?;
+    let (victim, reason) = text.strip_prefix("revoked ")?.split_once(' ')?;
+    Some((victim.parse().ok()?, reason.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_reads_back_and_never_spans_two_lines() {
+        let victim = OwnerId::fresh(Uuid::new_v4());
+        let line = notice(&victim.to_string(), "stuck\nsince noon");
+        assert!(!line.contains('\n'));
+        assert_eq!(read_notice(line.as_bytes()), Some((victim, "stuck since noon".to_owned())));
+        assert_eq!(read_notice(b"hello"), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! The permit semaphore: permits with ids and ends.
+
+use super::counter::{ABSENT, FREED, answer, check_change, countable, invalid, told_free, unset};
+use super::*;
+use crate::PermitId;
+use crate::backend::{CountChange, PermitChange};
+
+/// The end of a permit that has none, as Redisson writes it.
+const ENDLESS: u64 = 922_337_203_685_477;
+
+/// How many permits that have ended one request sweeps out.
+const SWEPT_MAX: usize = 100;
+
+/// How many permits one request takes at most: the store does nothing else meanwhile.
+const TAKEN_MAX: u32 = 10_000;
+
+/// Which permits are taken until when. One has ended when its end is `now`.
+#[derive(Debug)]
+pub(super) struct Taken {
+    ends: HashMap<PermitId, u64>,
+    expires: u64,
+}
+
+impl Taken {
+    pub(super) fn is_alive(&self, now: u64) -> bool {
+        self.expires >= now && !self.ends.is_empty()
+    }
+}
+
+/// What is stored of some permits.
+struct Look {
+    /// How many there are, ended ones included.
+    present: usize,
+    /// The first end, if all are there and none has ended.
+    first_end: Option<u64>,
+}
+
+/// Whether one request may take so many.
+pub(crate) fn check_count(count: u32) -> Result<(), Fault> {
+    match count {
+        0 => Err(invalid("no permits")),
+        1..=TAKEN_MAX => Ok(()),
+        _ => Err(invalid("more permits than one request may take: 10000")),
+    }
+}
+
+/// Each id once; at least one.
+pub(crate) fn distinct(ids: &[PermitId]) -> Result<Vec<PermitId>, Fault> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
+    check_count(u32::try_from(ids.len()).unwrap_or(u32::MAX)).map(|()| ids)
+}
+
+fn end(ttl: u64, now: u64) -> u64 {
+    now.saturating_add(ttl).min(ENDLESS)
+}
+
+fn left(end: u64, now: u64) -> Ttl {
+    if end >= ENDLESS { Ttl::Forever } else { Ttl::Millis(end - now) }
+}
+
+impl State {
+    fn ends(&mut self, name: &LockName, now: u64) -> Option<&mut HashMap<PermitId, u64>> {
+        self.permits.get_mut(name).filter(|taken| taken.is_alive(now)).map(|taken| &mut taken.ends)
+    }
+
+    fn look(&mut self, name: &LockName, ids: &[PermitId], now: u64) -> Look {
+        let Some(ends) = self.ends(name, now) else { return Look { present: 0, first_end: None } };
+        let found: Vec<_> = ids.iter().filter_map(|id| ends.get(id).copied()).collect();
+        let first_end = found.iter().min().copied();
+        let first_end = first_end.filter(|end| *end > now && found.len() == ids.len());
+        Look { present: found.len(), first_end }
+    }
+
+    /// What a renewal, or a longer stay, makes of the ends.
+    fn set_ends(&mut self, name: &LockName, ids: &[PermitId], now: u64, end: impl Fn(u64) -> u64) {
+        let Some(ends) = self.ends(name, now) else { return };
+        ids.iter().for_each(|id| {
+            ends.entry(*id).and_modify(|old| *old = end(*old));
+        });
+    }
+
+    fn remove(&mut self, name: &LockName, ids: &[PermitId], now: u64) -> i64 {
+        let Some(ends) = self.ends(name, now) else { return 0 };
+        let removed = ids.iter().filter(|id| ends.remove(id).is_some()).count();
+        if ends.is_empty() {
+            self.permits.remove(name);
+        }
+        removed as i64
+    }
+
+    /// Takes out permits that have ended; says how many. Where there is no semaphore they are no
+    /// permits of any.
+    fn expire(&mut self, name: &LockName, now: u64) -> Result<i64, Fault> {
+        if self.number(name, now)?.is_none() {
+            return Ok(0);
+        }
+        let Some(ends) = self.ends(name, now) else { return Ok(0) };
+        let ended = ends.iter().filter(|(_, end)| **end <= now);
+        let mut ended: Vec<_> = ended.map(|(id, end)| (*end, *id)).collect();
+        ended.sort_unstable();
+        let ended: Vec<_> = ended.into_iter().take(SWEPT_MAX).map(|(_, id)| id).collect();
+        Ok(self.remove(name, &ended, now))
+    }
+
+    /// Adds what has become free, if there is a semaphore; tells how much is free then.
+    fn give(&mut self, name: &LockName, by: i64, now: u64) -> Result<Vec<Wake>, Fault> {
+        let Some(free) = self.number(name, now)?.filter(|_| by != 0) else { return Ok(Vec::new()) };
+        self.add(name, by);
+        Ok(if by > 0 { told_free(name, free + by) } else { Vec::new() })
+    }
+
+    pub(super) fn acquire_permits(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+        answer(self.try_acquire_permits(request, now))
+    }
+
+    fn try_acquire_permits(
+        &mut self,
+        request: &Acquire,
+        now: u64,
+    ) -> Result<(Attempt, Vec<Wake>), Fault> {
+        check_count(request.count)?;
+        let name = &request.resource.name;
+        let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
+        let (free, end) = (self.number(name, now)?, end(request.ttl, now));
+        let look = self.look(name, &ids, now);
+        if look.present == 0 && free.is_none() {
+            return Err(unset());
+        }
+        let ended = self.expire(name, now)?;
+        if look.first_end.is_some() {
+            self.set_ends(name, &ids, now, |old| old.max(end));
+            return Ok((Attempt::GRANTED, self.give(name, ended, now)?));
+        }
+        // Some were given back since, or have ended: what comes now is late.
+        if look.present > 0 {
+            return Ok((Attempt::Gone, self.give(name, ended, now)?));
+        }
+        let (free, count) = (free.unwrap_or(0) + ended, i64::from(request.count));
+        if free < count {
+            let next = self.ends(name, now).and_then(|ends| ends.values().min().copied());
+            let next = next.filter(|end| *end < ENDLESS);
+            let wait = next.map(|end| Ttl::Millis(end.saturating_sub(now).max(1)));
+            return Ok((Attempt::Busy(wait), self.give(name, ended, now)?));
+        }
+        self.add(name, ended - count);
+        let expires = self.living(name, now).map_or(NEVER, |entry| entry.expires);
+        if self.ends(name, now).is_none() {
+            self.permits.insert(name.clone(), Taken { ends: HashMap::new(), expires });
+        }
+        if let Some(taken) = self.permits.get_mut(name) {
+            taken.ends.extend(ids.into_iter().map(|id| (id, end)));
+            // Not before the semaphore: what is taken would be lost to it for ever.
+            taken.expires = match (taken.expires, expires) {
+                (NEVER, expires) => expires,
+                (old, expires) => old.max(expires),
+            };
+        }
+        let wakes = if ended > 0 { told_free(name, free - count) } else { Vec::new() };
+        Ok((Attempt::GRANTED, wakes))
+    }
+
+    pub(super) fn release_permits(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        let (name, stays) = (&request.resource.name, request.keep > 0);
+        let lease = match (stays, request.ttl) {
+            (true, None) => return (Err(unfit(request.resource.kind)), Vec::new()),
+            (true, ttl) => ttl,
+            (false, _) => None,
+        };
+        if let Err(fault) = check_count(request.count) {
+            return (Err(fault), Vec::new());
+        }
+        let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
+        match self.settle_permits(name, &ids, lease, stays, now) {
+            // A key of another kind means that this hold is gone.
+            Err(Fault::WrongKind { .. }) => (Ok(ABSENT), Vec::new()),
+            outcome => answer(outcome),
+        }
+    }
+
+    /// Gives permits back or, with a lease, lets them end then. `all`: all that are named, or none;
+    /// and none that has ended.
+    fn settle_permits(
+        &mut self,
+        name: &LockName,
+        ids: &[PermitId],
+        lease: Option<u64>,
+        all: bool,
+        now: u64,
+    ) -> Result<(Released, Vec<Wake>), Fault> {
+        self.number(name, now)?;
+        let look = self.look(name, ids, now);
+        let fits = if all { look.first_end.is_some() } else { look.present > 0 };
+        // Before the sweep, so that what has ended just now counts as its owner's.
+        let (released, given) = match lease {
+            _ if !fits => (ABSENT, 0),
+            Some(lease) => {
+                self.set_ends(name, ids, now, |_| end(lease, now));
+                (Released::Kept, 0)
+            }
+            None => (FREED, self.remove(name, ids, now)),
+        };
+        let ended = self.expire(name, now)?;
+        Ok((released, self.give(name, given + ended, now)?))
+    }
+
+    pub(super) fn renew_permits(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
+        answer(self.try_renew_permits(request, now))
+    }
+
+    fn try_renew_permits(
+        &mut self,
+        request: &Renew,
+        now: u64,
+    ) -> Result<(Renewed, Vec<Wake>), Fault> {
+        let name = &request.resource.name;
+        let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
+        let found = self.look(name, &ids, now).first_end;
+        let ended = self.expire(name, now)?;
+        let wakes = self.give(name, ended, now)?;
+        let Some(found) = found else { return Ok((Renewed::Gone, wakes)) };
+        if let Some(ttl) = request.ttl {
+            self.set_ends(name, &ids, now, |old| old.max(end(ttl, now)));
+        }
+        Ok((Renewed::Held(left(found, now)), wakes))
+    }
+
+    pub(super) fn change_permits(
+        &mut self,
+        resource: &Resource,
+        id: OwnerId,
+        change: CountChange,
+        now: u64,
+    ) -> Answer<Changed> {
+        if let Err(fault) = check_change(resource.kind, change) {
+            return (Err(fault), Vec::new());
+        }
+        let name = &resource.name;
+        self.change_once((name, id), now, |state| state.resize(name, change, now))
+    }
+
+    fn resize(
+        &mut self,
+        name: &LockName,
+        change: CountChange,
+        now: u64,
+    ) -> Result<(Changed, Vec<Wake>), Fault> {
+        let Some(free) = self.number(name, now)? else {
+            let (count, ttl) = match change {
+                CountChange::Create { count, ttl } => (count, ttl),
+                CountChange::Resize(count) => (count, None),
+                _ => return Err(unset()),
+            };
+            // Permits of an earlier one of this name are not permits of this one.
+            self.permits.remove(name);
+            self.create(name, count, ttl, now);
+            return Ok((Changed::Done, told_free(name, count as i64)));
+        };
+        let most = free + self.ends(name, now).map_or(0, |ends| ends.len() as i64);
+        let added = match change {
+            CountChange::Add(added) => added,
+            CountChange::Resize(count) => count as i64 - most,
+            _ => return Ok((Changed::Nothing, Vec::new())),
+        };
+        countable(added)?;
+        countable(most + added)?;
+        countable(free + added)?;
+        let by = self.expire(name, now)? + added;
+        let wakes = self.give(name, by, now)?;
+        let changed = match change {
+            CountChange::Add(_) => Changed::Count(free + by),
+            _ => Changed::Done,
+        };
+        Ok((changed, wakes))
+    }
+
+    pub(super) fn change_by_id(
+        &mut self,
+        resource: &Resource,
+        ids: &[PermitId],
+        change: PermitChange,
+        now: u64,
+    ) -> Answer<Changed> {
+        if resource.kind != Kind::Permits {
+            return (Err(unfit(resource.kind)), Vec::new());
+        }
+        let lease = match change {
+            PermitChange::Release => None,
+            PermitChange::Lease(lease) => Some(lease),
+        };
+        let outcome = distinct(ids)
+            .and_then(|ids| self.settle_permits(&resource.name, &ids, lease, true, now));
+        answer(outcome.map(|(released, wakes)| {
+            let done = if released == ABSENT { Changed::Nothing } else { Changed::Done };
+            (done, wakes)
+        }))
+    }
+
+    pub(super) fn inspect_permits(
+        &mut self,
+        resource: &Resource,
+        now: u64,
+    ) -> Result<Snapshot, Fault> {
+        let mut snapshot = self.inspect_counter(resource, now)?;
+        if let Some(ends) = self.ends(&resource.name, now) {
+            let ended = ends.values().filter(|end| **end <= now).count();
+            snapshot.taken = (ends.len() - ended) as u64;
+            snapshot.count = snapshot.count.map(|free| free + ended as i64);
+        }
+        Ok(snapshot)
+    }
+}

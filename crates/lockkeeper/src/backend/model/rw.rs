@@ -1,0 +1,405 @@
+//! The read/write lock.
+
+use super::*;
+
+/// Who holds a read/write lock. The readers beside a writer are nested in its hold.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    writer: Option<(OwnerId, u32)>,
+    /// In the order they came, the dead included until a writer buries them.
+    readers: Vec<Reader>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    owner: OwnerId,
+    count: u32,
+    /// The end of its own lease; the lock's is at least this.
+    until: u64,
+}
+
+/// The writers that wait for a read/write lock; never nobody.
+#[derive(Debug)]
+pub(super) struct Writers {
+    /// With the time each was last heard of.
+    waiting: Vec<(OwnerId, u64)>,
+    /// Since when they keep readers out.
+    since: u64,
+    /// Until when a batch of readers is let in.
+    open: Option<u64>,
+    expires: u64,
+}
+
+/// How long a waiting writer is believed to wait after it was last heard of.
+const WAITS: u64 = 2_000;
+
+/// How long waiting writers keep readers out.
+const BLOCKS: u64 = 5_000;
+
+/// How long the batch of readers is let in then.
+const OPENS: u64 = 250;
+
+/// Two times to live closer than this may have been set by one script.
+const SLACK: u64 = 2;
+
+impl Writers {
+    pub(super) fn is_alive(&self, now: u64) -> bool {
+        self.expires >= now
+    }
+}
+
+impl Holds {
+    fn reader(&mut self, owner: OwnerId) -> Option<&mut Reader> {
+        self.readers.iter_mut().find(|reader| reader.owner == owner)
+    }
+
+    fn is_written_by(&self, owner: OwnerId) -> bool {
+        self.writer.is_some_and(|(writer, _)| writer == owner)
+    }
+
+    /// How long the longest reader lives, if one does.
+    fn longest(&self, now: u64) -> Option<u64> {
+        self.readers.iter().map(|reader| reader.until).filter(|until| *until >= now).max()
+    }
+
+    /// The same for writers, which bury the dead: these would stay for as long as others keep the
+    /// lock alive. Readers, which meet them only by chance, do not.
+    fn bury(&mut self, now: u64) -> Option<u64> {
+        self.readers.retain(|reader| reader.until >= now);
+        self.longest(now)
+    }
+
+    /// One who holds it.
+    fn any(&self) -> Option<OwnerId> {
+        let writer = self.writer.map(|(writer, _)| writer);
+        writer.or_else(|| self.readers.first().map(|reader| reader.owner))
+    }
+}
+
+impl Entry {
+    /// The holds, and when the lock ends.
+    fn rw(&mut self) -> Result<(&mut Holds, &mut u64), Fault> {
+        match &mut self.value {
+            Value::Rw(holds) => Ok((holds, &mut self.expires)),
+            _ => Err(Fault::WrongKind { found: "no read/write lock".to_owned() }),
+        }
+    }
+
+    fn rw_free() -> Self {
+        Self { value: Value::Rw(Box::default()), expires: 0 }
+    }
+}
+
+impl State {
+    pub(super) fn acquire_rw(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+        match (request.resource.kind, request.from) {
+            (kind, _) if !request.also.is_empty() => (Err(unfit(kind)), Vec::new()),
+            (Kind::Read, Some(_)) => (Err(unfit(Kind::Read)), Vec::new()),
+            (Kind::Read, None) => (self.acquire_read(request, now), Vec::new()),
+            (_, Some(from)) => self.hand_write_over(request, from, now),
+            (_, None) => (self.acquire_write(request, now), Vec::new()),
+        }
+    }
+
+    fn acquire_read(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+        let name = &request.resource.name;
+        let until = now + request.ttl;
+        if let Some(entry) = self.living(name, now) {
+            let left = entry.ttl(now);
+            let (holds, expires) = entry.rw()?;
+            if let Some(reader) = holds.reader(request.owner) {
+                if reader.until < now && request.count > 1 {
+                    return Ok(Attempt::Gone);
+                }
+                (reader.count, reader.until) = (request.count, reader.until.max(until));
+                *expires = reader.until.max(*expires);
+                return Ok(Attempt::GRANTED);
+            }
+            let nested = request.beside.is_some_and(|writer| holds.is_written_by(writer));
+            if holds.writer.is_some() && !nested && request.count == 1 {
+                return Ok(Attempt::Busy(Some(left)));
+            }
+        }
+        if request.count > 1 {
+            return Ok(Attempt::Gone);
+        }
+        if request.beside.is_none()
+            && let Some(wait) = self.keep_out(name, now)
+        {
+            return Ok(Attempt::Busy(Some(Ttl::Millis(wait))));
+        }
+        let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
+        let (holds, expires) = entry.rw()?;
+        holds.readers.push(Reader { owner: request.owner, count: 1, until });
+        *expires = until.max(*expires);
+        Ok(Attempt::GRANTED)
+    }
+
+    fn acquire_write(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+        let (name, owner) = (&request.resource.name, request.owner);
+        let mut until = now + request.ttl;
+        if let Some(entry) = self.living(name, now) {
+            let left = entry.ttl(now);
+            let (holds, expires) = entry.rw()?;
+            if holds.is_written_by(owner) {
+                holds.writer = Some((owner, request.count));
+                *expires = until.max(*expires);
+                let token = request.fenced.map(|fenced| match request.count {
+                    1 => self.reissue(name, fenced, now),
+                    _ => self.issue(name, fenced, now),
+                });
+                return Ok(Attempt::Granted { token });
+            }
+            if request.count > 1 {
+                return Ok(Attempt::Gone);
+            }
+            let mut busy = holds.writer.is_some();
+            if !busy {
+                until = until.max(holds.bury(now).unwrap_or(0));
+                busy = holds.readers.iter().any(|reader| Some(reader.owner) != request.beside);
+            }
+            if busy {
+                if request.waits {
+                    self.wait(name, owner, now);
+                }
+                return Ok(Attempt::Busy(Some(left)));
+            }
+        }
+        if request.count > 1 {
+            return Ok(Attempt::Gone);
+        }
+        let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
+        let (holds, expires) = entry.rw()?;
+        (holds.writer, *expires) = (Some((owner, 1)), until);
+        self.withdraw(name, owner, now);
+        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
+        Ok(Attempt::Granted { token })
+    }
+
+    fn hand_write_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Answer<Attempt> {
+        let (name, owner) = (&request.resource.name, request.owner);
+        let until = now + request.ttl;
+        let gone = (Ok(Attempt::Gone), Vec::new());
+        let Some(entry) = self.living(name, now) else { return gone };
+        let Ok((holds, expires)) = entry.rw() else { return gone };
+        if holds.is_written_by(owner) {
+            *expires = until.max(*expires);
+            let token = request.fenced.map(|fenced| self.reissue(name, fenced, now));
+            return (Ok(Attempt::Granted { token }), Vec::new());
+        }
+        if !holds.is_written_by(from) {
+            return gone;
+        }
+        if let Some(longest) = holds.bury(now) {
+            (holds.writer, *expires) = (None, longest);
+            return (Ok(Attempt::Busy(Some(entry.ttl(now)))), vec![written(name)]);
+        }
+        (holds.writer, *expires) = (Some((owner, 1)), until);
+        self.withdraw(name, owner, now);
+        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
+        (Ok(Attempt::Granted { token }), Vec::new())
+    }
+
+    pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        match request.resource.kind {
+            Kind::Read => self.release_read(request, now),
+            _ => self.release_write(request, now),
+        }
+    }
+
+    fn release_read(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        let name = &request.resource.name;
+        let Some(mut place) = self.place(name, now) else { return absent(None, Vec::new()) };
+        let Ok((holds, expires)) = place.get_mut().rw() else {
+            return absent(None, Vec::new());
+        };
+        let shared = holds.writer.is_none();
+        let Some(reader) = holds.reader(request.owner) else {
+            return absent(holds.any(), Vec::new());
+        };
+        // The lock ends with its last reader. If that is another one, its end stays; a writer's in
+        // any case.
+        let last = shared && reader.until.saturating_add(SLACK) >= *expires;
+        if request.keep > 0 {
+            if reader.until < now {
+                return absent(None, Vec::new());
+            }
+            let fewer = reader.count > request.keep;
+            reader.count = request.keep.min(reader.count);
+            if let Some(ttl) = request.ttl.filter(|_| fewer || request.leave) {
+                reader.until = now + ttl;
+                let until = reader.until;
+                let others = if last { holds.longest(now).unwrap_or(0) } else { *expires };
+                *expires = until.max(others);
+            }
+            return (Ok(Released::Kept), Vec::new());
+        }
+        holds.readers.retain(|reader| reader.owner != request.owner);
+        let freed = (Ok(Released::Freed { listeners: Some(0) }), Vec::new());
+        if !shared || !last && !holds.readers.is_empty() {
+            return freed;
+        }
+        if let Some(longest) = holds.longest(now) {
+            *expires = longest;
+            return freed;
+        }
+        place.remove();
+        (freed.0, vec![wake(Topic::Rw(name.clone()), b"0")])
+    }
+
+    fn release_write(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        let name = &request.resource.name;
+        let gave_up = self.withdraw(name, request.owner, now);
+        // Nobody keeps readers out any more, unless it is a writer that holds the lock.
+        let told = |held: bool| if gave_up && !held { vec![written(name)] } else { Vec::new() };
+        let Some(mut place) = self.place(name, now) else { return absent(None, told(false)) };
+        let Ok((holds, expires)) = place.get_mut().rw() else {
+            return absent(None, told(false));
+        };
+        let Some((_, count)) = holds.writer.as_mut().filter(|(id, _)| *id == request.owner) else {
+            return absent(holds.any(), told(holds.writer.is_some()));
+        };
+        if request.keep > 0 {
+            let fewer = *count > request.keep;
+            *count = request.keep.min(*count);
+            if let Some(ttl) = request.ttl.filter(|_| fewer || request.leave) {
+                // The readers nested in it keep what they were promised.
+                *expires = (now + ttl).max(holds.bury(now).unwrap_or(0));
+            }
+            return (Ok(Released::Kept), Vec::new());
+        }
+        match holds.bury(now) {
+            Some(longest) => (holds.writer, *expires) = (None, longest),
+            None => drop(place.remove()),
+        }
+        (Ok(Released::Freed { listeners: Some(0) }), vec![written(name)])
+    }
+
+    pub(super) fn renew_rw(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+        let Some(entry) = self.living(&request.resource.name, now) else {
+            return Ok(Renewed::Gone);
+        };
+        let left = entry.ttl(now);
+        let Ok((holds, expires)) = entry.rw() else { return Ok(Renewed::Taken) };
+        let until = now + request.ttl.unwrap_or(0);
+        if request.resource.kind != Kind::Read {
+            if !holds.is_written_by(request.owner) {
+                return Ok(Renewed::Taken);
+            }
+            *expires = until.max(*expires);
+            return Ok(Renewed::Held(left));
+        }
+        // Other readers take nothing away.
+        let shared = holds.writer.is_none();
+        match holds.reader(request.owner) {
+            Some(reader) if reader.until >= now => {
+                let found = Ttl::Millis(reader.until - now);
+                reader.until = reader.until.max(until);
+                *expires = reader.until.max(*expires);
+                Ok(Renewed::Held(found))
+            }
+            None if !shared => Ok(Renewed::Taken),
+            _ => Ok(Renewed::Gone),
+        }
+    }
+
+    pub(super) fn force_rw(
+        &mut self,
+        resource: &Resource,
+        reason: &str,
+        now: u64,
+    ) -> Answer<Changed> {
+        let Some(mut place) = self.place(&resource.name, now) else {
+            return (Ok(Changed::Nothing), Vec::new());
+        };
+        let holds = match place.get_mut().rw() {
+            Err(fault) => return (Err(fault), Vec::new()),
+            Ok((holds, _)) => holds,
+        };
+        let message = if holds.writer.is_some() { b"1" } else { b"0" };
+        let mut wakes = vec![wake(Topic::Rw(resource.name.clone()), message)];
+        let readers = holds.readers.iter().map(|reader| reader.owner);
+        let victims = holds.writer.map(|(writer, _)| writer).into_iter().chain(readers);
+        wakes.extend(victims.map(|victim| told(&victim, reason)));
+        place.remove();
+        (Ok(Changed::Done), wakes)
+    }
+
+    pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<Snapshot, Fault> {
+        let Some(entry) = self.living(&resource.name, now) else {
+            return Ok(Snapshot::default());
+        };
+        let ttl = entry.ttl(now);
+        let (holds, _) = entry.rw()?;
+        let living = holds.readers.iter().filter(|reader| reader.until >= now);
+        let readers = living.map(|reader| (reader.owner, reader.count, true));
+        let writer = holds.writer.map(|(owner, count)| (owner, count, false));
+        let all: Vec<_> = writer.into_iter().chain(readers).collect();
+        let holders =
+            all.into_iter().map(|(id, count, shared)| self.holder(id, count, shared, now));
+        Ok(Snapshot { holders: holders.collect(), ttl: Some(ttl), ..Snapshot::default() })
+    }
+
+    /// The writers that wait; ones that were not heard of are forgotten first.
+    fn waiting(&mut self, name: &LockName, now: u64) -> Option<&mut Writers> {
+        match self.writers.entry(name.clone()) {
+            MapEntry::Occupied(entry) if entry.get().is_alive(now) => Some(entry.into_mut()),
+            MapEntry::Occupied(entry) => {
+                entry.remove();
+                None
+            }
+            MapEntry::Vacant(_) => None,
+        }
+    }
+
+    /// A writer waits.
+    fn wait(&mut self, name: &LockName, owner: OwnerId, now: u64) {
+        let expires = now + WAITS;
+        match self.waiting(name, now) {
+            Some(writers) => {
+                writers.expires = expires;
+                writers.waiting.retain(|(waiting, _)| *waiting != owner);
+                writers.waiting.push((owner, now));
+            }
+            None => {
+                let writers =
+                    Writers { waiting: vec![(owner, now)], since: now, open: None, expires };
+                self.writers.insert(name.clone(), writers);
+            }
+        }
+    }
+
+    /// A writer waits no longer; whether it was the last of those that were heard of.
+    fn withdraw(&mut self, name: &LockName, owner: OwnerId, now: u64) -> bool {
+        let Some(writers) = self.waiting(name, now) else { return false };
+        let before = writers.waiting.len();
+        writers.waiting.retain(|(waiting, _)| *waiting != owner);
+        let heard = |(_, heard): &(OwnerId, u64)| heard + WAITS >= now;
+        let last = writers.waiting.len() < before && !writers.waiting.iter().any(heard);
+        if last {
+            self.writers.remove(name);
+        }
+        last
+    }
+
+    /// How long a new reader is kept out, if it is.
+    fn keep_out(&mut self, name: &LockName, now: u64) -> Option<u64> {
+        let writers = self.waiting(name, now)?;
+        if now - writers.since >= BLOCKS {
+            if now < *writers.open.get_or_insert(now + OPENS) {
+                return None;
+            }
+            (writers.since, writers.open) = (now, None);
+        }
+        Some((writers.expires - now).min(writers.since + BLOCKS - now).max(1))
+    }
+}
+
+fn absent(holder: Option<OwnerId>, wakes: Vec<Wake>) -> Answer<Released> {
+    (Ok(Released::Absent { holder: holder.map(|id| id.to_string()) }), wakes)
+}
+
+/// A writer has freed the lock, or readers need no longer wait for one.
+fn written(name: &LockName) -> Wake {
+    wake(Topic::Rw(name.clone()), b"1")
+}

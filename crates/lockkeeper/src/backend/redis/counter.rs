@@ -1,0 +1,172 @@
+//! The semaphore and the latch on Redis.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::script::Command;
+use super::*;
+use crate::LockName;
+use crate::backend::CountChange;
+
+impl Inner {
+    pub(super) async fn acquire_counter(&self, request: Acquire) -> Result<Attempt, Fault> {
+        let call = remembered(&script::SEMAPHORE_ACQUIRE, 2, &request.resource);
+        let call = call.owner(&request.owner).arg(request.count);
+        let call = self.forgetting(call, &request.resource.name);
+        attempted(self.link.call(call).await?)
+    }
+
+    pub(super) async fn release_counter(&self, request: Release) -> Result<Value, Fault> {
+        let call = remembered(&script::SEMAPHORE_RELEASE, 2, &request.resource);
+        let call = call.owner(&request.owner).arg(request.count).arg(u8::from(request.undo));
+        let call = call.arg(PUBLISH).arg(keys::permits_channel(&request.resource.name));
+        let call = self.forgetting(call, &request.resource.name);
+        let answer = self.link.call(call).await?;
+        self.settle(&request.resource.name, request.owner);
+        Ok(answer)
+    }
+
+    /// A request was answered: it cannot come again, unless an earlier try of it still may.
+    fn settle(&self, name: &LockName, id: OwnerId) {
+        if self.link.fences() {
+            self.settled().note(name, id);
+        }
+    }
+
+    /// Tells the store, along with another request, which answers it need not keep any longer. One
+    /// that is never told forgets them by itself; but a busy semaphore would have many to keep.
+    fn forgetting(&self, mut call: Command, name: &LockName) -> Command {
+        for id in self.settled().take(name) {
+            call = call.owner(&id);
+        }
+        call
+    }
+
+    fn settled(&self) -> MutexGuard<'_, Settled> {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn change_count(
+        &self,
+        resource: &Resource,
+        id: OwnerId,
+        change: CountChange,
+    ) -> Result<Changed, Fault> {
+        let (script, channel) = match resource.kind {
+            Kind::Latch => (&script::LATCH_CHANGE, keys::latch_channel(&resource.name)),
+            _ => (&script::SEMAPHORE_CHANGE, keys::permits_channel(&resource.name)),
+        };
+        let call = remembered(script, 2, resource);
+        self.change(call, resource, id, change, channel).await
+    }
+
+    /// The rest of a change, behind its keys.
+    pub(super) async fn change(
+        &self,
+        call: Command,
+        resource: &Resource,
+        id: OwnerId,
+        change: CountChange,
+        channel: Vec<u8>,
+    ) -> Result<Changed, Fault> {
+        model::check_change(resource.kind, change)?;
+        let call = call.owner(&id);
+        let call = match change {
+            CountChange::Create { count, ttl } => call.arg("create").arg(count).ttl_or_empty(ttl),
+            CountChange::Add(count) => call.arg("add").arg(count).arg(""),
+            CountChange::Resize(count) => call.arg("resize").arg(count).arg(""),
+            CountChange::Drain => call.arg("drain").arg(0).arg(""),
+            CountChange::Down => call.arg("down").arg(0).arg(""),
+            CountChange::Delete => call.arg("delete").arg(0).arg(""),
+        };
+        let call = self.forgetting(call.arg(PUBLISH).arg(channel), &resource.name);
+        let answer = bulk(self.link.call(call).await?)?;
+        self.settle(&resource.name, id);
+        match &answer[..] {
+            b"DONE" => Ok(Changed::Done),
+            b"NOTHING" => Ok(Changed::Nothing),
+            count => match std::str::from_utf8(count).unwrap_or_default().parse() {
+                Ok(count) => Ok(Changed::Count(count)),
+                Err(_) => Err(unexpected(&Value::BulkString(answer))),
+            },
+        }
+    }
+
+    pub(super) async fn inspect_counter(&self, resource: &Resource) -> Result<Snapshot, Fault> {
+        let call = script::COUNTER_INSPECT.call(1).arg(name(resource));
+        counted(self.link.call(call).await?)
+    }
+}
+
+/// Requests whose answers have come, by name, until the store is told that it need not keep them.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    by_name: HashMap<LockName, VecDeque<(Instant, OwnerId)>>,
+}
+
+/// How many are told along with one request: more than come with it.
+const TOLD_AT_ONCE: usize = 8;
+
+/// How long after its answer a request is kept all the same: nobody should send it again, but a
+/// mistake there would count twice.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// For how many names, and how many of each: beyond that the store forgets by itself.
+const NAMES_MAX: usize = 4096;
+const EACH_MAX: usize = 65_536;
+
+impl Settled {
+    fn note(&mut self, name: &LockName, id: OwnerId) {
+        if self.by_name.len() >= NAMES_MAX {
+            self.by_name.clear();
+        }
+        let ids = self.by_name.entry(name.clone()).or_default();
+        if ids.len() < EACH_MAX {
+            ids.push_back((Instant::now(), id));
+        }
+    }
+
+    fn take(&mut self, name: &LockName) -> Vec<OwnerId> {
+        let Some(ids) = self.by_name.get_mut(name) else { return Vec::new() };
+        let ripe = ids.iter().take(TOLD_AT_ONCE).take_while(|(at, _)| at.elapsed() >= GRACE);
+        let ripe = ripe.count();
+        let told = ids.drain(..ripe).map(|(_, id)| id).collect();
+        if ids.is_empty() {
+            self.by_name.remove(name);
+        }
+        told
+    }
+}
+
+/// A call of a script that remembers what it answers.
+pub(super) fn remembered(script: &'static Script, keys: usize, resource: &Resource) -> Command {
+    script.call(keys).arg(name(resource)).arg(keys::replies(&resource.name))
+}
+
+/// [`attempt`], where it may not be known how long the permits are busy.
+pub(super) fn attempted(value: Value) -> Result<Attempt, Fault> {
+    match value {
+        Value::SimpleString(word) if word == "BUSY" => Ok(Attempt::Busy(None)),
+        value => attempt(value),
+    }
+}
+
+/// Time to live, number, how many are taken.
+pub(super) fn counted(value: Value) -> Result<Snapshot, Fault> {
+    let parts = match &value {
+        Value::Array(parts) => &parts[..],
+        _ => &[],
+    };
+    let [Value::Int(left), count, Value::Int(taken)] = parts else {
+        return Err(unexpected(&value));
+    };
+    let count = match count {
+        Value::Int(count) => Some(*count),
+        _ => None,
+    };
+    let (ttl, taken) = (count.map(|_| ttl(*left)), taken.unsigned_abs());
+    Ok(Snapshot { ttl, count, taken, ..Snapshot::default() })
+}

@@ -1,0 +1,76 @@
+//! The fair lock on Redis.
+
+use redis::Value;
+
+use super::lock::settle;
+use super::script::{self, Command, Script};
+use super::{Inner, PUBLISH, keys, list};
+use crate::LockName;
+use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Resource, Snapshot};
+
+/// A call that begins with the four keys of the lock.
+fn call(script: &'static Script, name: &LockName, more: usize) -> Command {
+    with_keys(script.call(4 + more), name)
+}
+
+fn with_keys(call: Command, name: &LockName) -> Command {
+    let call = call.arg(name.as_bytes()).arg(keys::queue(name));
+    call.arg(keys::timeouts(name)).arg(keys::seen(name))
+}
+
+impl Inner {
+    pub(super) async fn acquire_fair(&self, request: Acquire) -> Result<Attempt, Fault> {
+        let name = &request.resource.name;
+        let call = match request.fenced {
+            None => call(&script::FAIR_ACQUIRE, name, 0),
+            Some(_) => call(&script::FAIR_ACQUIRE_FENCED, name, 1).arg(keys::token(name)),
+        };
+        let call = call.owner(&request.owner).arg(request.ttl).arg(request.count);
+        let call = call.arg(u8::from(request.waits)).arg(PUBLISH).arg(keys::channel(name));
+        settle(self.link.call(call.token_ttl(request.fenced)).await, false)
+    }
+
+    pub(super) async fn release_fair(&self, request: Release) -> Result<Value, Fault> {
+        let name = &request.resource.name;
+        let call = call(&script::FAIR_RELEASE, name, 0).owner(&request.owner).arg(request.keep);
+        let call = call.arg(PUBLISH).arg(keys::channel(name));
+        let call = call.ttl_or_empty(request.ttl).arg(u8::from(request.leave));
+        self.link.call(call).await
+    }
+
+    pub(super) async fn inspect_fair(&self, resource: &Resource) -> Result<Snapshot, Fault> {
+        let name = &resource.name;
+        let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
+        let queue = self.link.call(call.arg(keys::timeouts(name)).arg(keys::seen(name))).await;
+        let holders = self.inspect_holders(&script::LOCK_INSPECT, resource).await?;
+        Ok(Snapshot { queue: list(queue?)?, ..holders })
+    }
+}
+
+/// Whether it is a place in a queue and no hold.
+pub(super) fn is_place(renew: &Renew) -> bool {
+    renew.resource.kind == Kind::Fair && renew.waiting
+}
+
+/// Neighbours of one lock share its keys.
+pub(super) fn keep_places(batch: &[&Renew]) -> Command {
+    let locks = || batch.chunk_by(|a, b| a.resource == b.resource);
+    let mut call = script::FAIR_KEEP.call(4 * locks().count());
+    for places in locks() {
+        call = with_keys(call, &places[0].resource.name);
+    }
+    call = call.arg(PUBLISH);
+    for places in locks() {
+        call = call.arg(keys::channel(&places[0].resource.name)).arg(places.len());
+        for place in places {
+            call = call.owner(&place.owner);
+        }
+    }
+    call
+}
+
+pub(super) fn force_unlock(resource: &Resource, reason: String) -> Command {
+    let name = &resource.name;
+    let call = call(&script::FAIR_FORCE_UNLOCK, name, 0).arg(PUBLISH).arg(keys::channel(name));
+    call.arg(keys::NOTICE).arg(reason)
+}

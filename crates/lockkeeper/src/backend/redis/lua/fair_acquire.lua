@@ -1,0 +1,82 @@
+-- Purpose:   take a free lock when it is one's turn, re-enter a held one, or get a place in the queue
+-- KEYS[1]:   the lock
+-- KEYS[2]:   its queue
+-- KEYS[3]:   until when Redisson's waiters keep their places
+-- KEYS[4]:   when our waiters were last heard of
+-- KEYS[5]:   its token, if one is to be issued
+-- ARGV[1]:   owner
+-- ARGV[2]:   time to live in ms; never shortens what there is
+-- ARGV[3]:   hold count the owner will have; above 1 only a held lock is re-entered
+-- ARGV[4]:   1 to keep a place in the queue
+-- ARGV[5]:   publish command
+-- ARGV[6]:   channel; a waiter's own has its id behind a colon
+-- ARGV[7]:   time to live of the token in ms, or empty; where there is one
+-- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless, or it is free and
+--            another's turn); -3 the hold is gone
+-- Publishes: 0 to the next waiter, if it is free and those before that one were dropped
+local lock, queue, timeouts, seen, owner = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
+local left = redis.call('PTTL', lock)
+-- Also to fail before anything is written, if one of them is something else.
+local placed = redis.call('ZSCORE', timeouts, owner)
+strangers(queue, seen)
+if left ~= -2 then
+  if redis.call('HEXISTS', lock, owner) == 1 then
+    local token = KEYS[5] and (ARGV[3] == '1' and redis.call('GET', KEYS[5]) or next_token(KEYS[5]))
+    -- First, and in any case, so that the next write is not refused for want of memory.
+    redis.call('PEXPIRE', lock, math.max(left, tonumber(ARGV[2])))
+    redis.call('HSET', lock, owner, ARGV[3])
+    return token and put_token(KEYS[5], token, ARGV[7])
+  end
+  if ARGV[3] ~= '1' then return -3 end
+  local wrong = not_a_lock(lock)
+  if wrong then return wrong end
+end
+if ARGV[3] ~= '1' then return -3 end
+local token = left == -2 and KEYS[5] and next_token(KEYS[5])
+local now = now_ms()
+-- Whoever asks lives.
+if placed then redis.call('ZADD', seen, now, owner) end
+local first, dropped = head(queue, timeouts, seen, now)
+if left == -2 and (not first or first == owner) then
+  if token then put_token(KEYS[5], token, ARGV[7]) end
+  redis.call('HSET', lock, owner, '1')
+  local ends = redis.pcall('PEXPIRE', lock, ARGV[2])
+  if type(ends) == 'table' then
+    -- Not permitted: a lock without an end must not stay.
+    redis.call('HDEL', lock, owner)
+    return ends
+  end
+  if first then redis.call('LPOP', queue) end
+  redis.call('ZREM', timeouts, owner)
+  redis.call('ZREM', seen, owner)
+  if strangers(queue, seen) then
+    for _, other in ipairs(redis.call('ZRANGE', timeouts, 0, -1)) do
+      redis.call('ZINCRBY', timeouts, -WAIT, other)
+    end
+  end
+  return token or nil
+end
+if left == -2 then
+  left = -1
+  if dropped then redis.pcall(ARGV[5], ARGV[6] .. ':' .. first, '0') end
+end
+if ARGV[4] ~= '1' then return left end
+if not redis.call('ZSCORE', timeouts, owner) then
+  -- Redisson's arithmetic: as long after the last in the queue as that one may wait. Among ours
+  -- alone, no more than it would come to if each take had taken its time off.
+  local ahead = math.max(left, 0)
+  local last = redis.call('LINDEX', queue, -1)
+  local ends = last and redis.call('ZSCORE', timeouts, last)
+  if ends then
+    local theirs = math.max(tonumber(ends) - now, 0)
+    if not strangers(queue, seen) then
+      theirs = math.min(theirs, ahead + redis.call('LLEN', queue) * WAIT)
+    end
+    ahead = theirs
+  end
+  redis.call('ZADD', timeouts, string.format('%.0f', now + ahead + WAIT), owner)
+  redis.call('RPUSH', queue, owner)
+  redis.call('ZADD', seen, now, owner)
+  redis.call('PEXPIRE', seen, 86400000)
+end
+return left

@@ -1,0 +1,38 @@
+-- Purpose:   say that waiters still wait, drop those in front of them that do not, and see whose turn
+--            it is
+-- KEYS[i]:   for each lock: the lock
+-- KEYS[i+1]: its queue
+-- KEYS[i+2]: until when Redisson's waiters keep their places
+-- KEYS[i+3]: when our waiters were last heard of
+-- ARGV[1]:   publish command
+-- ARGV[at]:  for each lock: its channel; a waiter's own has its id behind a colon
+-- ARGV[at+1]: how many waiters
+-- ARGV[j]:   their ids
+-- Returns:   for each waiter: -4 it waits; -5 it should try, for it is its turn or its place is gone
+-- Publishes: 0 to the first waiter of each lock that is free
+local answers, now, at = {}, now_ms(), 2
+for i = 1, #KEYS, 4 do
+  local lock, queue, timeouts, seen = KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3]
+  local channel, count = ARGV[at], tonumber(ARGV[at + 1])
+  local left = redis.call('PTTL', lock)
+  for j = at + 2, at + 1 + count do
+    local ends = redis.call('ZSCORE', timeouts, ARGV[j])
+    if ends then
+      redis.call('ZADD', seen, now, ARGV[j])
+      -- Redisson drops whoever is past this, however alive.
+      if tonumber(ends) < now + WAIT then
+        local later = now + math.max(left, 0) + WAIT
+        redis.call('ZADD', timeouts, string.format('%.0f', later), ARGV[j])
+      end
+    end
+  end
+  local first = head(queue, timeouts, seen, now)
+  if left == -2 and first then redis.pcall(ARGV[1], channel .. ':' .. first, '0') end
+  for j = at + 2, at + 1 + count do
+    local due = left == -2 and first == ARGV[j] or not redis.call('ZSCORE', timeouts, ARGV[j])
+    answers[#answers + 1] = due and -5 or -4
+  end
+  if redis.call('EXISTS', seen) == 1 then redis.call('PEXPIRE', seen, 86400000) end
+  at = at + 2 + count
+end
+return answers

@@ -1,0 +1,54 @@
+-- Purpose:   take holds off a fair lock, or give up a place in its queue
+-- KEYS[1]:   the lock
+-- KEYS[2]:   its queue
+-- KEYS[3]:   until when Redisson's waiters keep their places
+-- KEYS[4]:   when our waiters were last heard of
+-- ARGV[1]:   owner
+-- ARGV[2]:   hold count that stays; no more than this stored means no change
+-- ARGV[3]:   publish command
+-- ARGV[4]:   channel; a waiter's own has its id behind a colon
+-- ARGV[5]:   time to live in ms where holds stay, or empty
+-- ARGV[6]:   1 to set that though no hold is taken off
+-- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
+--            a field: held by that one
+-- Publishes: 0 to the next waiter when it is free; to the channel if nobody waits in the queue
+local lock, queue, timeouts, seen, owner = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
+if ARGV[2] ~= '0' then
+  local held = redis.call('HGET', lock, owner)
+  if held then
+    local fewer = tonumber(held) > tonumber(ARGV[2])
+    -- First, because after a write that needs no memory the next is not refused for want of it.
+    local ttl = ARGV[5] ~= '' and tonumber(ARGV[5]) or redis.call('PTTL', lock)
+    if ttl > 0 and (fewer or ARGV[6] == '1') then redis.call('PEXPIRE', lock, ttl) end
+    if fewer then redis.call('HSET', lock, owner, ARGV[2]) end
+    return redis.status_reply('KEPT')
+  end
+  return redis.call('HKEYS', lock)[1]
+end
+-- Something else may have taken the key; the place in the queue is given up all the same.
+local freed = redis.pcall('HDEL', lock, owner)
+local mixed = strangers(queue, seen)
+local placed = redis.call('ZREM', timeouts, owner) + redis.call('ZREM', seen, owner) > 0
+if placed then
+  -- Redisson's waiters behind it come up by what it would have waited.
+  if mixed then
+    local behind = false
+    for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+      if behind and redis.call('ZSCORE', timeouts, other) then
+        redis.call('ZINCRBY', timeouts, -WAIT, other)
+      end
+      behind = behind or other == owner
+    end
+  end
+  redis.call('LREM', queue, 1, owner)
+end
+if freed == 1 or (placed and redis.call('EXISTS', lock) == 0) then
+  local first = head(queue, timeouts, seen, now_ms())
+  local told = redis.pcall(ARGV[3], first and (ARGV[4] .. ':' .. first) or ARGV[4], '0')
+  if freed == 1 then
+    if type(told) == 'table' then return -1 end
+    return told
+  end
+end
+if type(freed) == 'table' or redis.call('HLEN', lock) > 16 then return nil end
+return redis.call('HKEYS', lock)[1]

@@ -1,0 +1,42 @@
+-- Purpose:   part of the scripts of permits with ids: which are taken until when
+-- Returns:   nothing
+-- Publishes: nothing
+-- The end of a permit that has none, as Redisson writes it.
+local ENDLESS = 922337203685477
+
+local function split(ids)
+  local list = {}
+  for at = 1, #ids, 16 do list[#list + 1] = string.sub(ids, at, at + 15) end
+  return list
+end
+
+-- How many are there, ended ones included; the first end if all are there and none has ended; the
+-- end of each.
+local function look(ends, ids, now)
+  local found, present, first = {}, 0, nil
+  for _, id in ipairs(ids) do
+    local score = tonumber(redis.call('ZSCORE', ends, id) or nil)
+    if score then
+      found[id], present, first = score, present + 1, math.min(first or score, score)
+    end
+  end
+  return present, present == #ids and first and first > now and first or nil, found
+end
+
+local function set_end(ends, id, score)
+  redis.call('ZADD', ends, string.format('%.0f', math.min(score, ENDLESS)), id)
+end
+
+-- Some permits that have ended; the others are for the next request. Where there is no semaphore
+-- they are no permits of any.
+local function ended(free, ends, now)
+  if not free then return {} end
+  return redis.call('ZRANGEBYSCORE', ends, '-inf', string.format('%.0f', now), 'LIMIT', 0, 100)
+end
+
+local function remove(ends, ids)
+  local removed = 0
+  for _, id in ipairs(ids) do removed = removed + redis.call('ZREM', ends, id) end
+  return removed
+end
+

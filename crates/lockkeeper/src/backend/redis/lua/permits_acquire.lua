@@ -1,0 +1,41 @@
+-- Purpose:   take permits with ids, or repeat that
+-- KEYS[1]:   the semaphore
+-- KEYS[2]:   which permits are taken until when
+-- ARGV[1]:   the ids, 16 bytes each
+-- ARGV[2]:   time to live in ms; never shortens what there is
+-- ARGV[3]:   publish command
+-- ARGV[4]:   channel
+-- Returns:   nil granted; > 0 busy, until a permit ends; BUSY; -3 some are not there any more
+-- Publishes: the free permits to the channel, if some have ended and any are free
+local free, wrong = number(KEYS[1])
+if wrong then return wrong end
+local now, ids = clock(), split(ARGV[1])
+local present, first, found = look(KEYS[2], ids, now)
+if present == 0 and not free then return unset() end
+local over = ended(free, KEYS[2], now)
+local total = free and free + #over
+local takes = present == 0 and total >= #ids
+if takes then total = total - #ids end
+-- First, so that it is refused for want of memory before anything has changed.
+if free ~= total then redis.call('INCRBY', KEYS[1], total - free) end
+remove(KEYS[2], over)
+if takes or first then
+  local till = now + tonumber(ARGV[2])
+  for _, id in ipairs(ids) do set_end(KEYS[2], id, math.max(found[id] or till, till)) end
+end
+if takes then
+  -- Not before the semaphore: what is taken would be lost to it for ever.
+  local left = redis.call('PTTL', KEYS[1])
+  if left < 0 then
+    redis.call('PERSIST', KEYS[2])
+  elseif redis.call('PTTL', KEYS[2]) < left then
+    redis.call('PEXPIRE', KEYS[2], left)
+  end
+end
+if #over > 0 and total > 0 then redis.pcall(ARGV[3], ARGV[4], total) end
+if takes or first then return nil end
+-- Some were given back since, or have ended: what comes now is late.
+if present > 0 then return -3 end
+local score = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
+if not score or score >= ENDLESS then return redis.status_reply('BUSY') end
+return math.max(math.ceil(score - now), 1)

@@ -1,0 +1,130 @@
+-- Purpose:   part of the scripts of the read/write lock: its mode, its readers, the writers that wait
+-- Returns:   nothing by itself
+-- Publishes: nothing
+-- The lock is a hash: `mode`, a field for each reader, `<owner>:write` for the writer. A reader lives
+-- as long as any of its holds has its key. These keys cannot be declared, because which readers there
+-- are is known only in here; they share the lock's slot, and Redisson does the same.
+
+-- read or write, nothing where there is no lock; then the error if it is something else.
+local function mode_of(key)
+  local mode = redis.pcall('HGET', key, 'mode')
+  if type(mode) == 'table' then return nil, mode end
+  if mode == 'read' or mode == 'write' then return mode end
+  if not mode and redis.call('EXISTS', key) == 0 then return nil end
+  return nil, { err = 'WRONGKIND a hash that is no read/write lock' }
+end
+
+-- The key of one hold.
+local function hold(prefix, owner, i) return prefix .. ':' .. owner .. ':rwlock_timeout:' .. i end
+
+-- For how long a reader lives: its longest hold (-1 endless, -2 dead).
+local function life(prefix, owner, count)
+  local longest = -2
+  -- A count that nobody reaches is somebody's data, over which the server must not stall.
+  for i = 1, math.min(count, 65535) do
+    longest = math.max(longest, redis.call('PTTL', hold(prefix, owner, i)))
+  end
+  return longest
+end
+
+-- Makes a reader live so long.
+local function keep(prefix, owner, count, ttl)
+  for i = 1, count do
+    local key = hold(prefix, owner, i)
+    if redis.call('PEXPIRE', key, ttl) == 0 then redis.call('SET', key, '1', 'PX', ttl) end
+  end
+end
+
+local function drop(prefix, owner, first, last)
+  for i = first, math.min(last, 65535) do redis.call('DEL', hold(prefix, owner, i)) end
+end
+
+-- Who lives of the readers, and how long the longest. Writers bury the dead, whose fields would stay
+-- for as long as others keep the lock alive; readers, which meet them only by chance, do not.
+local function readers(key, prefix, bury)
+  local living, longest = {}, -2
+  local fields = redis.call('HGETALL', key)
+  for i = 1, #fields, 2 do
+    local count = tonumber(fields[i + 1])
+    if count and not string.find(fields[i], ':write', 1, true) then
+      local left = life(prefix, fields[i], count)
+      if left ~= -2 then
+        living[#living + 1], longest = fields[i], math.max(longest, left)
+      elseif bury then
+        redis.call('HDEL', key, fields[i])
+      end
+    end
+  end
+  return living, longest
+end
+
+-- Sets the end, and never to now: the key would be gone.
+local function ends_in(key, ttl)
+  if ttl >= 0 then redis.call('PEXPIRE', key, math.max(1, ttl)) end
+end
+
+-- Takes the writer out, so that the readers nested in its hold share the lock from now on. What needs
+-- no memory comes first, for the next is then not refused for want of it.
+local function downgrade(key, field, ttl)
+  redis.call('HDEL', key, field)
+  ends_in(key, ttl)
+  redis.call('HSET', key, 'mode', 'read')
+end
+
+-- One who holds it: the writer before a reader.
+local function holder(key)
+  local first = nil
+  if redis.call('HLEN', key) > 16 then return first end
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local writer = string.match(field, '^(.*):write$')
+    if writer then return writer end
+    if field ~= 'mode' then first = first or field end
+  end
+  return first
+end
+
+-- Writers that wait are a sorted set: owner -> ms last heard of. In it `since` tells since when they
+-- keep readers out, and `open` until when a batch of readers is let in. It is a courtesy: whatever is
+-- wrong with its key fails no request.
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- A writer waits, for another 2 s.
+local function wait(key, owner)
+  local now = clock()
+  if type(redis.pcall('ZADD', key, now, owner)) == 'table' then return end
+  redis.call('ZADD', key, 'NX', now, 'since')
+  redis.call('PEXPIRE', key, 2000)
+end
+
+-- A writer waits no longer; whether it was the last of those that were heard of. Two of any three
+-- members at most are no writers.
+local function withdraw(key, owner)
+  if redis.pcall('ZREM', key, owner) ~= 1 then return false end
+  local heard = redis.call('ZRANGEBYSCORE', key, clock() - 2000, '+inf', 'LIMIT', 0, 3)
+  for _, member in ipairs(heard) do
+    if member ~= 'since' and member ~= 'open' then return false end
+  end
+  redis.call('DEL', key)
+  return true
+end
+
+-- How long a new reader is kept out, if it is: 5 s at most, then a batch comes in for 250 ms.
+local function blocked(key)
+  local since = redis.pcall('ZSCORE', key, 'since')
+  if type(since) ~= 'string' then return nil end
+  local now = clock()
+  since = tonumber(since)
+  if now - since >= 5000 then
+    local open = redis.call('ZSCORE', key, 'open')
+    if not open then redis.call('ZADD', key, now + 250, 'open') end
+    if not open or now < tonumber(open) then return nil end
+    redis.call('ZADD', key, now, 'since')
+    redis.call('ZREM', key, 'open')
+    since = now
+  end
+  return math.max(1, math.min(redis.call('PTTL', key), since + 5000 - now))
+end
+

@@ -1,0 +1,22 @@
+-- Purpose:   who holds a read/write lock, how often, for how long
+-- KEYS[1]:   the lock
+-- ARGV[1]:   what the keys of single holds begin with
+-- Returns:   time to live (-1 endless, -2 free), then by turns owner, hold count and whether it is
+--            shared; the writer first, of the readers those that live
+-- Publishes: nothing
+local mode, wrong = mode_of(KEYS[1])
+if wrong then return wrong end
+if not mode then return { -2 } end
+local writers, shared = { redis.call('PTTL', KEYS[1]) }, {}
+local fields = redis.call('HGETALL', KEYS[1])
+for i = 1, #fields, 2 do
+  local owner, count = fields[i], tonumber(fields[i + 1])
+  local writer = string.match(owner, '^(.*):write$')
+  if writer then
+    writers[#writers + 1], writers[#writers + 2], writers[#writers + 3] = writer, count, 0
+  elseif count and life(ARGV[1], owner, count) ~= -2 then
+    shared[#shared + 1], shared[#shared + 2], shared[#shared + 3] = owner, count, 1
+  end
+end
+for _, part in ipairs(shared) do writers[#writers + 1] = part end
+return writers

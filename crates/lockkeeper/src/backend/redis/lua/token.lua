@@ -1,0 +1,17 @@
+-- Purpose:   part of the scripts that grant: the next token of a lock
+-- Returns:   nothing by itself
+-- Publishes: nothing
+-- Grows also after the key was lost or set back: never less than the server's clock in µs. A number
+-- that cannot be counted on is no number.
+local function next_token(key)
+  local last = tonumber(redis.call('GET', key) or 0) or 0
+  if not (last >= 0 and last < 9007199254740991) then last = 0 end
+  local time = redis.call('TIME')
+  return string.format('%.0f', math.max(time[1] * 1000000 + time[2], last + 1))
+end
+
+local function put_token(key, token, ttl)
+  if ttl == '' then redis.call('SET', key, token) else redis.call('SET', key, token, 'PX', ttl) end
+  return token
+end
+

@@ -1,0 +1,50 @@
+-- Purpose:   take a free lock alone, upgrade one's own shared hold, re-enter, or repeat any
+-- KEYS[1]:   the lock
+-- KEYS[2]:   the writers that wait for it
+-- KEYS[3]:   its token, if one is to be issued
+-- ARGV[1]:   owner
+-- ARGV[2]:   time to live in ms; never shortens what there is
+-- ARGV[3]:   hold count the owner will have; above 1 only a held lock is re-entered
+-- ARGV[4]:   what the keys of single holds begin with
+-- ARGV[5]:   owner of the shared hold that does not stand in the way, or empty
+-- ARGV[6]:   1 to keep new readers out for a while if it is busy
+-- ARGV[7]:   time to live of the token in ms, or empty; where there is one
+-- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless); -3 the hold is gone
+-- Publishes: nothing
+local mode, wrong = mode_of(KEYS[1])
+if wrong then return wrong end
+local field, ttl = ARGV[1] .. ':write', tonumber(ARGV[2])
+local left = redis.call('PTTL', KEYS[1])
+if redis.call('HEXISTS', KEYS[1], field) == 1 then
+  -- A repetition of the first acquire is told the token of the first; a re-entry asks for one only
+  -- if the owner has none.
+  local token = KEYS[3] and (ARGV[3] == '1' and redis.call('GET', KEYS[3]) or next_token(KEYS[3]))
+  -- First, and in any case, so that the next write is not refused for want of memory.
+  redis.call('PEXPIRE', KEYS[1], math.max(left, ttl))
+  redis.call('HSET', KEYS[1], field, ARGV[3])
+  return token and put_token(KEYS[3], token, ARGV[7])
+end
+if ARGV[3] ~= '1' then return -3 end
+-- Before the first write, because a token's key can be something else.
+local token = KEYS[3] and next_token(KEYS[3])
+local free = mode == nil
+if mode == 'read' then
+  local living, longest = readers(KEYS[1], ARGV[4], true)
+  free = #living == 0 or #living == 1 and living[1] == ARGV[5]
+  ttl = free and math.max(ttl, longest)
+end
+if not free then
+  if ARGV[6] == '1' then wait(KEYS[2], ARGV[1]) end
+  return left
+end
+if token then put_token(KEYS[3], token, ARGV[7]) end
+redis.call('HSET', KEYS[1], 'mode', 'write', field, '1')
+local ends = redis.pcall('PEXPIRE', KEYS[1], ttl)
+if type(ends) == 'table' then
+  -- Not permitted: a lock without an end must not stay.
+  redis.call('HDEL', KEYS[1], field, mode and field or 'mode')
+  if mode then redis.call('HSET', KEYS[1], 'mode', mode) end
+  return ends
+end
+withdraw(KEYS[2], ARGV[1])
+return token

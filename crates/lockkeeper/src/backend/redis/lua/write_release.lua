@@ -1,0 +1,39 @@
+-- Purpose:   take exclusive holds off, or a writer off those that wait
+-- KEYS[1]:   the lock
+-- KEYS[2]:   the writers that wait for it
+-- ARGV[1]:   owner
+-- ARGV[2]:   hold count that stays; no more than this stored means no change
+-- ARGV[3]:   publish command
+-- ARGV[4]:   channel
+-- ARGV[5]:   what the keys of single holds begin with
+-- ARGV[6]:   time to live in ms where holds stay, or empty
+-- ARGV[7]:   1 to set that though no hold is taken off
+-- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
+--            an owner: held by that one
+-- Publishes: 1 to the channel when freed, or when no writer keeps readers out any more
+local mode, wrong = mode_of(KEYS[1])
+local field = ARGV[1] .. ':write'
+if withdraw(KEYS[2], ARGV[1]) and mode ~= 'write' then redis.pcall(ARGV[3], ARGV[4], '1') end
+if wrong then return wrong end
+local held = tonumber(redis.call('HGET', KEYS[1], field))
+if not held then return holder(KEYS[1]) end
+if ARGV[2] ~= '0' then
+  local fewer, ttl = held > tonumber(ARGV[2]), tonumber(ARGV[6])
+  if fewer or ttl and ARGV[7] == '1' then
+    local rest = redis.call('PTTL', KEYS[1])
+    if ttl then
+      -- The readers nested in it keep what they were promised.
+      local _, longest = readers(KEYS[1], ARGV[5], true)
+      rest = math.max(ttl, longest)
+    end
+    -- First, because after a write that needs no memory the next is not refused for want of it.
+    ends_in(KEYS[1], rest)
+  end
+  if fewer then redis.call('HSET', KEYS[1], field, ARGV[2]) end
+  return redis.status_reply('KEPT')
+end
+local living, longest = readers(KEYS[1], ARGV[5], true)
+if #living > 0 then downgrade(KEYS[1], field, longest) else redis.call('DEL', KEYS[1]) end
+local told = redis.pcall(ARGV[3], ARGV[4], '1')
+if type(told) == 'table' then return -1 end
+return told

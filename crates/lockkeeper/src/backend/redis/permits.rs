@@ -1,0 +1,102 @@
+//! The permit semaphore on Redis.
+
+use redis::Value;
+
+use super::counter::{attempted, counted, remembered};
+use super::script::Command;
+use super::*;
+use crate::PermitId;
+use crate::backend::{CountChange, PermitChange};
+
+impl Inner {
+    pub(super) async fn acquire_permits(&self, request: Acquire) -> Result<Attempt, Fault> {
+        model::check_count(request.count)?;
+        let ids = joined(PermitId::of(request.owner, request.count));
+        let call = call(&script::PERMITS_ACQUIRE, &request.resource).arg(ids).arg(request.ttl);
+        let call = call.arg(PUBLISH).arg(keys::permits_channel(&request.resource.name));
+        attempted(self.link.call(call).await?)
+    }
+
+    /// An undo is no more than this: an acquire that comes later still takes permits, which end
+    /// with their lease. The engine's fence is what keeps it away.
+    pub(super) async fn release_permits(&self, request: Release) -> Result<Value, Fault> {
+        let lease = match (request.keep, request.ttl) {
+            (0, _) => None,
+            (_, None) => return Err(unfit(request.resource.kind)),
+            (_, ttl) => ttl,
+        };
+        model::check_count(request.count)?;
+        let ids = joined(PermitId::of(request.owner, request.count));
+        self.settle_permits(&request.resource, ids, lease, lease.is_some()).await
+    }
+
+    async fn settle_permits(
+        &self,
+        resource: &Resource,
+        ids: Vec<u8>,
+        lease: Option<u64>,
+        all: bool,
+    ) -> Result<Value, Fault> {
+        let call = call(&script::PERMITS_RELEASE, resource).arg(ids).ttl_or_empty(lease);
+        let call = call.arg(u8::from(all)).arg(PUBLISH).arg(keys::permits_channel(&resource.name));
+        self.link.call(call).await
+    }
+
+    pub(super) async fn change_permits(
+        &self,
+        resource: &Resource,
+        id: OwnerId,
+        change: CountChange,
+    ) -> Result<Changed, Fault> {
+        let call = remembered(&script::SEMAPHORE_CHANGE, 3, resource);
+        let call = call.arg(keys::permit_ends(&resource.name));
+        self.change(call, resource, id, change, keys::permits_channel(&resource.name)).await
+    }
+
+    pub(super) async fn change_by_id(
+        &self,
+        resource: &Resource,
+        ids: &[PermitId],
+        change: PermitChange,
+    ) -> Result<Changed, Fault> {
+        if resource.kind != Kind::Permits {
+            return Err(unfit(resource.kind));
+        }
+        let ids = joined(model::distinct(ids)?);
+        let lease = match change {
+            PermitChange::Release => None,
+            PermitChange::Lease(lease) => Some(lease),
+        };
+        match self.settle_permits(resource, ids, lease, true).await? {
+            Value::Nil => Ok(Changed::Nothing),
+            _ => Ok(Changed::Done),
+        }
+    }
+
+    pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<Snapshot, Fault> {
+        counted(self.link.call(call(&script::COUNTER_INSPECT, resource)).await?)
+    }
+}
+
+/// Every hold with the sweep of what has ended beside it.
+pub(super) fn renew(batch: &[&Renew]) -> Command {
+    let mut call = script::PERMITS_RENEW.call(2 * batch.len());
+    for renew in batch {
+        call = call.arg(name(&renew.resource)).arg(keys::permit_ends(&renew.resource.name));
+    }
+    call = call.arg(PUBLISH);
+    for renew in batch {
+        call = call.arg(joined(PermitId::of(renew.owner, renew.count)));
+        call = call.arg(renew.ttl.unwrap_or(0)).arg(keys::permits_channel(&renew.resource.name));
+    }
+    call
+}
+
+fn call(script: &'static Script, resource: &Resource) -> Command {
+    script.call(2).arg(name(resource)).arg(keys::permit_ends(&resource.name))
+}
+
+/// 16 bytes each, as one argument.
+fn joined(ids: impl IntoIterator<Item = PermitId>) -> Vec<u8> {
+    ids.into_iter().flat_map(|id| *id.as_bytes()).collect()
+}

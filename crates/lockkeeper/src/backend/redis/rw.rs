@@ -1,0 +1,124 @@
+//! The read/write lock on Redis.
+
+use redis::Value;
+
+use super::lock::settle;
+use super::script::{self, Command};
+use super::{Inner, PUBLISH, attempt, bulk, keys, name, number, ttl, unexpected, unfit};
+use crate::OwnerId;
+use crate::backend::{Acquire, Attempt, Fault, Release, Renew, Resource, Snapshot};
+
+impl Inner {
+    pub(super) async fn acquire_read(&self, request: Acquire) -> Result<Attempt, Fault> {
+        if request.from.is_some() || !request.also.is_empty() {
+            return Err(unfit(request.resource.kind));
+        }
+        let Acquire { resource, owner, ttl, count, .. } = &request;
+        let call = script::READ_ACQUIRE.call(2).arg(name(resource));
+        let call = call.arg(keys::writers(&resource.name)).owner(owner).arg(ttl).arg(count);
+        let call = owner_or_empty(call.arg(keys::tagged(&resource.name)), request.beside);
+        self.link.call(call).await.and_then(attempt)
+    }
+
+    pub(super) async fn acquire_write(&self, request: Acquire) -> Result<Attempt, Fault> {
+        let Acquire { resource, owner, ttl, count, fenced, .. } = &request;
+        if !request.also.is_empty() {
+            return Err(unfit(resource.kind));
+        }
+        let script = match (request.from, fenced) {
+            (Some(_), None) => &script::WRITE_HANDOVER,
+            (Some(_), Some(_)) => &script::WRITE_HANDOVER_FENCED,
+            (None, None) => &script::WRITE_ACQUIRE,
+            (None, Some(_)) => &script::WRITE_ACQUIRE_FENCED,
+        };
+        let call = script.call(if fenced.is_some() { 3 } else { 2 });
+        let call = call.arg(name(resource)).arg(keys::writers(&resource.name));
+        let call = match fenced {
+            Some(_) => call.arg(keys::token(&resource.name)),
+            None => call,
+        };
+        let prefix = keys::tagged(&resource.name);
+        let call = match &request.from {
+            Some(from) => {
+                let call = call.owner(from).owner(owner).arg(ttl).arg(prefix);
+                call.arg(PUBLISH).arg(keys::rw_channel(&resource.name))
+            }
+            None => {
+                let call = call.owner(owner).arg(ttl).arg(count).arg(prefix);
+                owner_or_empty(call, request.beside).arg(u8::from(request.waits))
+            }
+        };
+        settle(self.link.call(call.token_ttl(*fenced)).await, request.from.is_some())
+    }
+
+    pub(super) async fn release_read(&self, request: Release) -> Result<Value, Fault> {
+        let call = script::READ_RELEASE.call(1).arg(name(&request.resource));
+        self.link.call(release(call, &request)).await
+    }
+
+    pub(super) async fn release_write(&self, request: Release) -> Result<Value, Fault> {
+        let call = script::WRITE_RELEASE.call(2).arg(name(&request.resource));
+        let call = call.arg(keys::writers(&request.resource.name));
+        self.link.call(release(call, &request)).await
+    }
+
+    pub(super) async fn inspect_rw(&self, resource: &Resource) -> Result<Snapshot, Fault> {
+        let call = script::RW_INSPECT.call(1).arg(name(resource));
+        let answer = self.link.call(call.arg(keys::tagged(&resource.name))).await?;
+        let Value::Array(values) = answer else {
+            return Err(unexpected(&answer));
+        };
+        let mut values = values.into_iter();
+        let ttl = match values.next() {
+            Some(Value::Int(-2)) | None => return Ok(Snapshot::default()),
+            Some(Value::Int(left)) => ttl(left),
+            Some(other) => return Err(unexpected(&other)),
+        };
+        let mut holders = Vec::new();
+        while let (Some(id), Some(count), Some(shared)) =
+            (values.next(), values.next(), values.next())
+        {
+            let shared = shared == Value::Int(1);
+            holders.push(self.holder(bulk(id)?, number(&count), shared).await);
+        }
+        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+    }
+}
+
+fn owner_or_empty(call: Command, owner: Option<OwnerId>) -> Command {
+    match owner {
+        Some(owner) => call.owner(&owner),
+        None => call.arg(""),
+    }
+}
+
+/// The arguments that both sides release with.
+fn release(call: Command, request: &Release) -> Command {
+    let call = call.owner(&request.owner).arg(request.keep).arg(PUBLISH);
+    let call = call.arg(keys::rw_channel(&request.resource.name));
+    let call = call.arg(keys::tagged(&request.resource.name));
+    call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
+}
+
+pub(super) fn renew_readers(batch: &[&Renew]) -> Command {
+    let mut call = script::READ_RENEW.call(batch.len());
+    for renew in batch {
+        call = call.arg(name(&renew.resource));
+    }
+    for renew in batch {
+        call = call.owner(&renew.owner).arg(renew.ttl.unwrap_or(0));
+        call = call.arg(keys::tagged(&renew.resource.name));
+    }
+    call
+}
+
+pub(super) fn renew_writers(batch: &[&Renew]) -> Command {
+    super::lock::renew(&script::WRITE_RENEW, batch)
+}
+
+/// Either side takes the whole lock away.
+pub(super) fn force_unlock(resource: &Resource, reason: String) -> Command {
+    let call = script::RW_FORCE_UNLOCK.call(1).arg(name(resource)).arg(PUBLISH);
+    let call = call.arg(keys::rw_channel(&resource.name)).arg(keys::NOTICE).arg(reason);
+    call.arg(keys::tagged(&resource.name))
+}

@@ -1,0 +1,415 @@
+//! The same locks for threads: no runtime in sight, and the calling thread is the owner.
+//!
+//! A client brings a thread of its own that carries the runtime, so that leases are renewed while
+//! the caller computes or sleeps. As in Redisson, a [`Lock`] is re-entrant per thread.
+//!
+//! ```
+//! use lockkeeper::blocking::Client;
+//!
+//! # fn main() -> lockkeeper::Result<()> {
+//! let client = Client::memory();
+//! let lock = client.lock("orders:42");
+//! let guard = lock.lock()?;
+//! let again = lock.lock()?; // the same thread: re-entered
+//! assert_eq!(lock.hold_count()?, 2);
+//! again.release()?;
+//! guard.release()?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Panics
+//! Everything that waits on a client panics when called from within an async task: use the async API
+//! there. Making a client does not panic, but blocks the task.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Handle as Runtime};
+use tokio::sync::oneshot;
+
+use crate::config::ClientOptions;
+use crate::error::{Error, LostReason, Result};
+use crate::guard::Hold;
+use crate::lock::{Handle, Settings};
+use crate::run::{Ran, RunError, finished};
+use crate::{LockName, Owner, OwnerId, PermitId};
+
+mod counters;
+mod locks;
+mod multi;
+
+pub use counters::{CountDownLatch, Permit, PermitSemaphore, Semaphore};
+pub use locks::{FairLock, FencedLock, Lock, Mutex, RwLock, SpinLock};
+pub use multi::{MultiGuard, MultiLock};
+
+/// A client for threads. Cloning it is cheap and gives the same client.
+///
+/// Handles and guards keep it alive. Dropping the last of them gives back what is left in the
+/// background; [`shutdown`](Client::shutdown) waits for it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: crate::Client,
+    runtime: Runtime,
+    stop: Option<oneshot::Sender<crate::Client>>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.client, f)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(self.client.clone());
+        }
+    }
+}
+
+impl Client {
+    /// See [`crate::Client::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, ClientOptions::new())
+    }
+
+    /// See [`crate::Client::connect_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_with(url: &str, options: ClientOptions) -> Result<Self> {
+        let url = url.to_owned();
+        Self::start(async move { crate::Client::connect_with(&url, options).await })
+    }
+
+    /// A client on a new embedded store. See [`crate::Client::memory`].
+    ///
+    /// # Panics
+    /// If the operating system grants no thread.
+    pub fn memory() -> Self {
+        let client = Self::start(async { Ok(crate::Client::memory()) });
+        client.expect("an embedded store needs nothing but a thread")
+    }
+
+    /// Opens the client on a thread of its own, which carries the runtime for as long as the
+    /// client lives: leases must be renewed while nobody calls.
+    fn start(open: impl Future<Output = Result<crate::Client>> + Send + 'static) -> Result<Self> {
+        let no_thread = |error: std::io::Error| Error::Invalid {
+            lock: None,
+            detail: format!("no thread for the client's runtime: {error}"),
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<crate::Client>();
+        let (opened, client) = std::sync::mpsc::channel();
+        let carry = move || {
+            runtime.block_on(async {
+                let _ = opened.send(open.await);
+                if let Ok(client) = stopped.await {
+                    client.shutdown().await;
+                }
+            });
+        };
+        let builder = std::thread::Builder::new().name("lockkeeper".to_owned());
+        builder.spawn(carry).map_err(no_thread)?;
+        let client = client.recv().map_err(|_| Error::Closed { lock: None })??;
+        let inner = Inner { client, runtime: handle, stop: Some(stop) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The re-entrant lock of this name.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
+        Lock { client: self.clone(), inner: self.inner.client.lock(name) }
+    }
+
+    /// The plain mutex of this name.
+    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
+        Mutex { client: self.clone(), inner: self.inner.client.mutex(name) }
+    }
+
+    /// The fair lock of this name.
+    pub fn fair_lock(&self, name: impl AsRef<[u8]>) -> FairLock {
+        FairLock { client: self.clone(), inner: self.inner.client.fair_lock(name) }
+    }
+
+    /// The lock of this name that issues tokens.
+    pub fn fenced_lock(&self, name: impl AsRef<[u8]>) -> FencedLock {
+        FencedLock { client: self.clone(), inner: self.inner.client.fenced_lock(name) }
+    }
+
+    /// The lock of this name that is waited for by trying again.
+    pub fn spin_lock(&self, name: impl AsRef<[u8]>) -> SpinLock {
+        SpinLock { client: self.clone(), inner: self.inner.client.spin_lock(name) }
+    }
+
+    /// The read/write lock of this name.
+    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> RwLock {
+        RwLock { client: self.clone(), inner: self.inner.client.rw_lock(name) }
+    }
+
+    /// The semaphore of this name.
+    pub fn semaphore(&self, name: impl AsRef<[u8]>) -> Semaphore {
+        Semaphore { client: self.clone(), inner: self.inner.client.semaphore(name) }
+    }
+
+    /// The semaphore of this name whose permits have ids and leases.
+    pub fn permit_semaphore(&self, name: impl AsRef<[u8]>) -> PermitSemaphore {
+        PermitSemaphore { client: self.clone(), inner: self.inner.client.permit_semaphore(name) }
+    }
+
+    /// The count-down latch of this name.
+    pub fn count_down_latch(&self, name: impl AsRef<[u8]>) -> CountDownLatch {
+        CountDownLatch { client: self.clone(), inner: self.inner.client.count_down_latch(name) }
+    }
+
+    /// See [`crate::Client::shutdown`].
+    pub fn shutdown(&self) {
+        self.wait(self.inner.client.shutdown());
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.inner.runtime.block_on(work)
+    }
+
+    fn thread(&self) -> Owner {
+        self.inner.client.owner_numbered(thread_number())
+    }
+
+    /// A handle in the name of the calling thread.
+    fn by_thread(&self, handle: &Handle) -> Handle {
+        handle.owned_by(&self.thread())
+    }
+
+    fn guard(&self, guard: crate::Guard) -> Guard {
+        Guard { client: self.clone(), guard }
+    }
+}
+
+/// A number of the calling thread that no other thread of the process ever has.
+fn thread_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
+    NUMBER.with(|number| *number)
+}
+
+/// A request with settings of its own: `lock.lease(d).lock()?`, `lock.wait(d).try_lock()?`.
+#[derive(Clone, Debug)]
+#[must_use = "does nothing until lock or try_lock is called"]
+pub struct Request {
+    client: Client,
+    handle: Handle,
+    count: u32,
+    lease: Option<Duration>,
+    renewed: Option<Duration>,
+    wait: Option<Duration>,
+}
+
+impl Request {
+    fn new(client: &Client, handle: Handle, count: u32) -> Self {
+        Self { client: client.clone(), handle, count, lease: None, renewed: None, wait: None }
+    }
+
+    /// A fixed lease. See [`crate::LockRequest::lease`].
+    pub fn lease(mut self, span: Duration) -> Self {
+        self.lease = Some(span);
+        self
+    }
+
+    /// A lease of its own that the watchdog renews. See [`crate::LockRequest::renewed`].
+    pub fn renewed(mut self, span: Duration) -> Self {
+        self.renewed = Some(span);
+        self
+    }
+
+    /// Waits for at most so long; goes with [`try_lock`](Request::try_lock).
+    pub fn wait(mut self, span: Duration) -> Self {
+        self.wait = Some(span);
+        self
+    }
+
+    /// Waits until it is held.
+    ///
+    /// # Errors
+    /// See [`crate::Lock::lock`]; [`Invalid`](Error::Invalid) with a wait limit, which goes with
+    /// `try_lock`.
+    pub fn lock(self) -> Result<Guard> {
+        if self.wait.is_some() {
+            let detail = "a wait limit goes with try_lock, not with lock";
+            return Err(Error::invalid(Some(&self.handle.resource.name), detail));
+        }
+        let request = crate::LockRequest { settings: self.settings() };
+        Ok(self.client.guard(self.client.wait(request.into_future())?))
+    }
+
+    /// One attempt, or with a wait limit as many as fit; busy is `Ok(None)`.
+    ///
+    /// # Errors
+    /// See [`crate::Lock::try_lock`].
+    pub fn try_lock(self) -> Result<Option<Guard>> {
+        let request = crate::TryLockRequest { settings: self.settings(), wait: self.wait };
+        Ok(self.client.wait(request.into_future())?.map(|guard| self.client.guard(guard)))
+    }
+
+    /// Waits until it is held, runs `work`, releases. Work on a thread cannot be stopped: look at
+    /// [`Hold::is_lost`] in it.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn run<T>(self, work: impl FnOnce(Hold) -> T) -> Result<Ran<T>, RunError<T>> {
+        let started = Instant::now();
+        self.lock().map_err(RunError::Acquire)?.run(started, work)
+    }
+
+    /// Runs `work` if it is held in time, otherwise answers `Ok(None)`.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn try_run<T>(self, work: impl FnOnce(Hold) -> T) -> Result<Option<Ran<T>>, RunError<T>> {
+        let started = Instant::now();
+        match self.try_lock().map_err(RunError::Acquire)? {
+            None => Ok(None),
+            Some(guard) => guard.run(started, work).map(Some),
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let Self { lease, renewed, count, .. } = *self;
+        Settings { handle: self.handle.clone(), lease, renewed, count }
+    }
+}
+
+/// A lock that is held. Dropping it releases the lock in the background. See [`crate::Guard`].
+#[derive(Debug)]
+#[must_use = "if it is not kept, the lock is released at once"]
+pub struct Guard {
+    /// After the guard in the order of dropping: it carries the runtime that releases it.
+    guard: crate::Guard,
+    client: Client,
+}
+
+impl Guard {
+    /// See [`crate::Guard::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(self) -> Result<()> {
+        let Self { client, guard } = self;
+        client.wait(guard.release())
+    }
+
+    /// See [`crate::Guard::leave_for`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave_for(self, span: Duration) -> Result<()> {
+        let Self { client, guard } = self;
+        client.wait(guard.leave_for(span))
+    }
+
+    /// See [`crate::Guard::reenter`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reenter(&self) -> Result<Guard> {
+        let guard = self.client.wait(self.guard.reenter().into_future())?;
+        Ok(self.client.guard(guard))
+    }
+
+    /// See [`crate::Guard::read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self) -> Result<Guard> {
+        Ok(self.client.guard(self.client.wait(self.guard.read())?))
+    }
+
+    /// See [`crate::Guard::downgrade`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn downgrade(self) -> Result<Guard> {
+        let Self { client, guard } = self;
+        Ok(client.guard(client.wait(guard.downgrade())?))
+    }
+
+    /// See [`crate::Guard::try_upgrade`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_upgrade(&self) -> Result<Option<Guard>> {
+        let guard = self.client.wait(self.guard.try_upgrade())?;
+        Ok(guard.map(|guard| self.client.guard(guard)))
+    }
+
+    /// See [`crate::Guard::token`].
+    pub fn token(&self) -> Option<u64> {
+        self.guard.token()
+    }
+
+    /// See [`crate::Guard::permit_ids`].
+    pub fn permit_ids(&self) -> Vec<PermitId> {
+        self.guard.permit_ids()
+    }
+
+    /// See [`crate::Guard::extend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend(&self, span: Duration) -> Result<()> {
+        self.client.wait(self.guard.extend(span))
+    }
+
+    fn run<T>(self, started: Instant, work: impl FnOnce(Hold) -> T) -> Result<Ran<T>, RunError<T>> {
+        let granted = Instant::now();
+        let output = work(self.hold());
+        let (waited, held) = (granted - started, granted.elapsed());
+        let reason = self.guard.lease().lost_reason();
+        finished(self.release(), reason, Ran { output, waited, held })
+    }
+
+    /// See [`crate::Guard::hold`].
+    pub fn hold(&self) -> Hold {
+        self.guard.hold()
+    }
+
+    /// The name of the lock, prefix included.
+    pub fn name(&self) -> &LockName {
+        self.guard.name()
+    }
+
+    /// See [`crate::Guard::owner_id`].
+    pub fn owner_id(&self) -> OwnerId {
+        self.guard.owner_id()
+    }
+
+    /// See [`crate::Guard::hold_count`].
+    pub fn hold_count(&self) -> u32 {
+        self.guard.hold_count()
+    }
+
+    /// See [`crate::Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// See [`crate::Guard::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        self.guard.is_lost()
+    }
+
+    /// Waits for at most `span` for the lock to be lost; the reason, if it was.
+    pub fn wait_lost(&self, span: Duration) -> Option<LostReason> {
+        let lost = self.guard.lost();
+        self.client.wait(async move { tokio::time::timeout(span, lost).await.ok() })
+    }
+}

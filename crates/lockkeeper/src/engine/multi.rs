@@ -1,0 +1,236 @@
+//! Several locks as one: all or none.
+//!
+//! Everybody takes them in the same order, so that two who want the same locks meet at the first of
+//! them. Where that is not enough, because a member is known by another address or taken by somebody
+//! who keeps no order, nobody holds some and waits for the rest for longer than [`PATIENCE`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::acquire::{Acquired, acquire};
+use super::claim::Claim;
+use super::gate::{Entered, Gates};
+use super::lease::{HoldId, TermSpec};
+use super::request::{Request, Wait};
+use super::{Core, Lease, jittered, release};
+use crate::backend::{Acquire, Attempt, Kind};
+use crate::error::Result;
+
+/// How long one member is waited for while others are held.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// The pause before all is tried again from the start.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long it is waited for that members are given back.
+const GIVING_BACK: Duration = Duration::from_millis(250);
+
+/// What is to be acquired on which client.
+pub(crate) type Part = (Arc<Core>, Request);
+
+/// How the members are to be held.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    /// While they are assembled: renewed, so that the first is not lost before the last is there.
+    pub(crate) assembling: TermSpec,
+    /// From then on.
+    pub(crate) held: TermSpec,
+}
+
+/// Acquires all of `parts`, which are in the order that everybody keeps; nothing when that did not
+/// work out within `wait`, which counts by the clock of the first.
+pub(crate) async fn acquire_all(
+    parts: &[Part],
+    terms: Terms,
+    wait: Wait,
+) -> Result<Option<Vec<Acquired>>> {
+    let clock = parts[0].0.clock.clone();
+    // The member that is waited for with empty hands: the one that blocked last.
+    let mut first = 0;
+    loop {
+        if let Some(all) = together(parts, terms).await? {
+            return Ok(Some(all));
+        }
+        let left = match wait {
+            Wait::Never => Duration::ZERO,
+            Wait::Until(limit) => limit.since(clock.now()),
+            Wait::Forever => Duration::MAX,
+        };
+        let mut taken = Taken { all: Vec::new(), by: vec![None; parts.len()] };
+        let mut blocked = None;
+        let others = (0..parts.len()).filter(|i| *i != first);
+        let since = clock.now();
+        for i in std::iter::once(first).chain(others) {
+            let left = left.saturating_sub(clock.now().since(since));
+            let patience = if i == first { left } else { left.min(PATIENCE) };
+            match one(&parts[i], terms.assembling, patience, wait).await {
+                Ok(Some(acquired)) => taken.add(i, acquired),
+                Ok(None) => {
+                    blocked = Some(i);
+                    break;
+                }
+                Err(error) => {
+                    taken.give_back().await;
+                    return Err(error);
+                }
+            }
+        }
+        first = match blocked {
+            Some(blocked) => blocked,
+            None => match taken.settle(terms).await {
+                Ok(Some(all)) => return Ok(Some(all)),
+                Ok(None) => 0,
+                Err(error) => {
+                    taken.give_back().await;
+                    return Err(error);
+                }
+            },
+        };
+        // Given back before it is tried again: who waits for one of them gets it now.
+        taken.give_back().await;
+        let out_of_time = match wait {
+            Wait::Never => true,
+            Wait::Until(limit) => clock.now() >= limit,
+            Wait::Forever => false,
+        };
+        if out_of_time {
+            return Ok(None);
+        }
+        let pause = clock.now() + jittered(PAUSE);
+        let pause = if let Wait::Until(limit) = wait { pause.min(limit) } else { pause };
+        if let Some(instant) = clock.instant(pause) {
+            tokio::time::sleep_until(instant).await;
+        }
+    }
+}
+
+async fn one(
+    (core, request): &Part,
+    term: TermSpec,
+    patience: Duration,
+    wait: Wait,
+) -> Result<Option<Acquired>> {
+    let wait = match (wait, patience) {
+        (Wait::Never, _) => Wait::Never,
+        (Wait::Forever, Duration::MAX) => Wait::Forever,
+        (_, patience) => Wait::within(core, Some(patience)),
+    };
+    acquire(core, &Request { term, wait, ..request.clone() }).await
+}
+
+/// Members on the way to their guard; whoever walks away gives them back.
+struct Taken {
+    all: Vec<Acquired>,
+    /// By their place in the order.
+    by: Vec<Option<usize>>,
+}
+
+impl Taken {
+    fn add(&mut self, place: usize, acquired: Acquired) {
+        self.by[place] = Some(self.all.len());
+        self.all.push(acquired);
+    }
+
+    /// All are there: gives them their terms, all from now on. Nothing if one was lost meanwhile.
+    async fn settle(&mut self, terms: Terms) -> Result<Option<Vec<Acquired>>> {
+        let settling = self
+            .all
+            .iter()
+            .map(|(lease, hold)| lease.core.unbroken(Arc::clone(lease).extend(*hold, terms.held)));
+        let settling: Vec<_> = settling.collect();
+        let mut lost = false;
+        for settled in settling {
+            match settled.await {
+                Ok(()) => {}
+                Err(crate::Error::Lost { .. }) => lost = true,
+                Err(error) => return Err(error),
+            }
+        }
+        if lost || self.all.iter().any(|(lease, _)| !lease.is_held()) {
+            return Ok(None);
+        }
+        let mut all: Vec<_> = std::mem::take(&mut self.all).into_iter().map(Some).collect();
+        Ok(Some(self.by.iter().filter_map(|place| all[(*place)?].take()).collect()))
+    }
+
+    async fn give_back(mut self) {
+        let releases: Vec<_> = std::mem::take(&mut self.all)
+            .into_iter()
+            .map(|(lease, hold)| release::release(lease, hold, None))
+            .collect();
+        let all = async {
+            for release in releases {
+                // What was lost is given back already.
+                let _ = release.await;
+            }
+        };
+        // Goes on by itself where the store is silent.
+        let _ = tokio::time::timeout(GIVING_BACK, all).await;
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        for (lease, hold) in self.all.drain(..) {
+            release::release_later(lease, hold);
+        }
+    }
+}
+
+/// Plain locks of one client in one request. Nothing where that is not to be had: then one after
+/// the other.
+async fn together(parts: &[Part], terms: Terms) -> Result<Option<Vec<Acquired>>> {
+    let core = &parts[0].0;
+    let plain = |(other, request): &Part| {
+        Arc::ptr_eq(core, other)
+            && request.resource.kind == Kind::Lock
+            && request.owner.is_none()
+            && request.fenced.is_none()
+    };
+    if parts.len() < 2 || !parts.iter().all(plain) || !core.backend.capabilities().takes_together {
+        return Ok(None);
+    }
+    let mut seats = Vec::with_capacity(parts.len());
+    for (core, request) in parts {
+        core.ensure_open(&request.resource)?;
+        match Gates::enter(core, &request.resource, || None) {
+            Entered::Seat(seat) => seats.push(seat),
+            Entered::Queued(_) | Entered::Taken => return Ok(None),
+        }
+    }
+    let sent = core.clock.now();
+    let mut claims: Vec<_> =
+        parts.iter().map(|(core, request)| Claim::new(core, request)).collect();
+    let ttl = terms.held.ttl;
+    claims.iter_mut().for_each(|claim| claim.arm(ttl, sent));
+    let also = claims[1..].iter().map(|claim| (claim.resource.name.clone(), claim.owner)).collect();
+    let request =
+        Acquire { also, ..Acquire::new(claims[0].resource.clone(), claims[0].owner, ttl) };
+    let asking = core.backend.acquire(request);
+    // Seats and claims go with the request: whoever ends up with the answer undoes what was granted.
+    let work = async move {
+        let answer = asking.await;
+        for claim in &mut claims {
+            claim.learn(&answer, sent, false);
+        }
+        (answer, claims, seats)
+    };
+    let (answer, claims, seats) = core.unbroken(work).await;
+    match answer {
+        Ok(Attempt::Granted { .. }) => {}
+        // One after the other: each knows how to bear with what may pass, and which one is to blame.
+        _ => return Ok(None),
+    }
+    let now = core.clock.now();
+    let mut taken = Taken { all: Vec::new(), by: Vec::new() };
+    for ((claim, mut seat), (_, request)) in claims.into_iter().zip(seats).zip(parts) {
+        seat.taken(now);
+        let request = Request { term: terms.held, ..request.clone() };
+        match Lease::begin(claim, seat, true, &request, None, (sent, now)) {
+            Ok(lease) => taken.all.push((lease, 0 as HoldId)),
+            // The answer took longer than the lease lasts.
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(Some(std::mem::take(&mut taken.all)))
+}

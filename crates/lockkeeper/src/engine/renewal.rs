@@ -1,0 +1,131 @@
+//! What the watchdog does about one lease: looks, asks, takes the answer.
+
+use std::time::Duration;
+
+use super::lease::{Lease, State, Status, deadline};
+use super::{Tick, lock};
+use crate::backend::{Fault, Renew, Renewed, Ttl};
+use crate::error::LostReason;
+
+/// What the watchdog has to do about a lease.
+pub(crate) enum Todo {
+    /// It has ended.
+    Nothing,
+    /// Look again then.
+    Later(Tick),
+    /// Ask the store; whatever comes of it, look again then.
+    Ask(Renew, Tick),
+}
+
+impl Lease {
+    /// Looks at it: signals the loss when the deadline is near, asks the store when it is time, or
+    /// will be by `soon`, so that many are asked about at once.
+    pub(crate) fn look(&self, now: Tick, soon: Tick) -> Todo {
+        let mut state = lock(&self.state);
+        if state.status != Status::Held {
+            return Todo::Nothing;
+        }
+        if now + state.ahead() >= state.deadline {
+            let reason = state.why_late();
+            drop(state);
+            self.lose(reason);
+            return Todo::Nothing;
+        }
+        // Ahead of time by no more than a fraction of the lease.
+        let soon = soon.min(now + state.period(&self.core) / 4);
+        if state.asking || soon < state.ask_at {
+            let due = state.due();
+            return Todo::Later(due);
+        }
+        state.asking = true;
+        let ttl = state.renewed_ttl();
+        state.reschedule(&self.core);
+        let renew = self.renewal(ttl);
+        Todo::Ask(renew, state.due())
+    }
+
+    /// Whether the watchdog still has to ask about it.
+    pub(crate) fn is_asked_about(&self) -> bool {
+        lock(&self.state).status == Status::Held
+    }
+
+    /// Takes the store's answer to what [`look`](Lease::look) asked at `sent`.
+    pub(crate) fn answered(&self, ttl: Option<u64>, answer: Result<Renewed, Fault>, sent: Tick) {
+        let now = self.core.clock.now();
+        let mut state = lock(&self.state);
+        state.asking = false;
+        let revived = ttl.is_some() && matches!(answer, Ok(Renewed::Held(_)));
+        let lost = match (&state.status, answer) {
+            (Status::Released, _) => return,
+            (Status::Lost(_), _) => {
+                drop(state);
+                // Revived at the store by a renewal that came too late: nobody would release it.
+                if revived {
+                    self.undo();
+                }
+                return;
+            }
+            // The process was stopped past the deadline, and the answer was waiting for it.
+            (Status::Held, _) if now >= state.deadline => Some(state.why_late()),
+            (Status::Held, Ok(Renewed::Held(found))) => {
+                state.failures = 0;
+                state.ask_after(&self.core, sent);
+                self.confirmed(&mut state, ttl, found, (sent, now));
+                None
+            }
+            (Status::Held, Ok(Renewed::Gone | Renewed::Waiting | Renewed::Due)) => {
+                Some(LostReason::Deleted)
+            }
+            (Status::Held, Ok(Renewed::Taken) | Err(Fault::WrongKind { .. })) => {
+                Some(LostReason::Taken)
+            }
+            (Status::Held, Err(_)) => {
+                let pause = self.core.backoff(state.failures).min(state.period(&self.core) / 4);
+                state.ask_at = now + pause;
+                state.failures += 1;
+                None
+            }
+        };
+        let Some(reason) = lost else { return state.reschedule(&self.core) };
+        drop(state);
+        self.lose(reason);
+        if revived {
+            self.undo();
+        }
+    }
+
+    fn confirmed(
+        &self,
+        state: &mut State,
+        ttl: Option<u64>,
+        found: Ttl,
+        (sent, now): (Tick, Tick),
+    ) {
+        // What the store had left when it looked, at some time between the two: if even the later
+        // one is before what was due, its clock has jumped.
+        if let Ttl::Millis(found) = found {
+            let left = Duration::from_millis(found);
+            if now + left < state.deadline {
+                tracing::warn!(lock = %self.resource.name, found_ms = found,
+                    "the store's clock runs ahead: less of the lease was left than was due");
+                state.deadline = (sent + left).minus(self.core.drift(found));
+            }
+        }
+        // Only by what is still to be renewed: a hold that was given back meanwhile has had the time
+        // to live shortened after this renewal.
+        if let Some(ttl) = ttl.min(state.renewed_ttl()) {
+            tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
+            state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
+        }
+    }
+
+    /// Ask the store at once: the connection was gone for a while.
+    pub(crate) fn hurry(&self) {
+        let mut state = lock(&self.state);
+        if state.deadline == Tick::NEVER {
+            return;
+        }
+        state.ask_at = Tick::from_nanos(0);
+        state.reschedule(&self.core);
+    }
+}

@@ -1,0 +1,55 @@
+//! The fair lock.
+
+use crate::Result;
+use crate::lock::{Handle, fenced_methods, lock_methods, owner_methods, reentrancy_methods};
+
+/// The lock that is given out in the order in which it was asked for, between processes too:
+/// Redisson's `RFairLock`, with Java's waiters in the same queue.
+///
+/// A waiter that gives up, is dropped or dies leaves the queue: at once where it can say so, otherwise
+/// after three seconds. What a dead Java waiter costs, and what else differs in a mixed queue, is in
+/// the [manual](crate::manual::choosing).
+///
+/// [`try_lock`](FairLock::try_lock) without a wait takes a free lock only if nobody waits for it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let client = lockkeeper::Client::memory();
+/// let lock = client.fair_lock("printer");
+/// let first = lock.lock().await?;
+/// let second = tokio::spawn(lock.lock().into_future());
+/// # use std::future::IntoFuture;
+/// while lock.waiting().await? == 0 {
+///     tokio::task::yield_now().await;
+/// }
+/// first.release().await?;
+/// assert!(lock.try_lock().await?.is_none(), "it is the second one's turn");
+/// second.await.expect("it did not panic")?.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FairLock {
+    handle: Handle,
+}
+
+lock_methods!(FairLock);
+owner_methods!(FairLock);
+reentrancy_methods!(FairLock);
+fenced_methods!(FairLock);
+
+impl FairLock {
+    /// How many wait in the queue, as the store says.
+    ///
+    /// # Errors
+    /// As [`is_locked`](FairLock::is_locked).
+    pub async fn waiting(&self) -> Result<usize> {
+        Ok(self.handle.inspect().await?.queue.len())
+    }
+}
+
+impl From<FairLock> for crate::Member {
+    fn from(lock: FairLock) -> Self {
+        Self(lock.into_handle())
+    }
+}

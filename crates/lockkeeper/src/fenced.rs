@@ -1,0 +1,109 @@
+//! Fencing: tokens that grow, and the check where they are used.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Result;
+use crate::lock::{Handle, lock_methods, owner_methods};
+
+/// The lock whose guards have a [`token`](crate::Guard::token): Redisson's `RFencedLock`.
+///
+/// A token handed out later is greater, also after the store has lost its data, provided that the
+/// clock of the server that took over is not behind the old one's by more than the time since the
+/// last token. It is issued in the same step as the lock, and re-entries share it.
+///
+/// A lock cannot stop a request that was sent before the lock was lost. Whoever receives the request
+/// can, if it comes with the token: see [`Fence`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// use lockkeeper::Fence;
+///
+/// let client = lockkeeper::Client::memory();
+/// let lock = client.fenced_lock("ledger");
+/// let fence = Fence::new(); // where the ledger is kept
+///
+/// let first = lock.lock().await?;
+/// let old = first.token().expect("a fenced lock issues tokens");
+/// first.release().await?;
+/// let second = lock.lock().await?;
+/// let new = second.token().expect("a fenced lock issues tokens");
+///
+/// assert!(fence.admit(new).is_ok());
+/// assert!(fence.admit(old).is_err(), "a request of the first holder that was under way");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FencedLock {
+    handle: Handle,
+}
+
+lock_methods!(FencedLock);
+owner_methods!(FencedLock);
+
+impl From<FencedLock> for crate::Member {
+    fn from(lock: FencedLock) -> Self {
+        Self(lock.into_handle())
+    }
+}
+
+/// The check at the resource: admits a token unless a greater one was there before.
+///
+/// It belongs where the work takes effect, in the process that owns the resource: the same token may
+/// come any number of times, a lower one never again. Where the resource is a database or Redis, let
+/// that do it in the same step as the change; the [manual](crate::manual::fencing) shows how.
+#[derive(Debug, Default)]
+pub struct Fence {
+    highest: AtomicU64,
+}
+
+impl Fence {
+    /// A fence that has seen nothing.
+    pub const fn new() -> Self {
+        Self::starting_at(0)
+    }
+
+    /// A fence that has seen `token`: one that was kept over a restart.
+    pub const fn starting_at(token: u64) -> Self {
+        Self { highest: AtomicU64::new(token) }
+    }
+
+    /// Admits `token`, unless a greater one was admitted before.
+    ///
+    /// # Errors
+    /// [`Stale`] with the greater one.
+    pub fn admit(&self, token: u64) -> Result<(), Stale> {
+        let highest = self.highest.fetch_max(token, Ordering::AcqRel);
+        if highest > token { Err(Stale { token, highest }) } else { Ok(()) }
+    }
+
+    /// The greatest token that was admitted: keep it where it survives a restart.
+    pub fn highest(&self) -> u64 {
+        self.highest.load(Ordering::Acquire)
+    }
+}
+
+/// A token was refused: its holder has lost the lock since.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("token {token} is stale: {highest} was admitted before")]
+#[non_exhaustive]
+pub struct Stale {
+    /// The token that was refused.
+    pub token: u64,
+    /// The greatest that was admitted.
+    pub highest: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_admits_what_is_not_lower() {
+        let fence = Fence::starting_at(3);
+        assert_eq!(fence.admit(5), Ok(()));
+        assert_eq!(fence.admit(5), Ok(()));
+        assert_eq!(fence.admit(4), Err(Stale { token: 4, highest: 5 }));
+        assert_eq!(fence.highest(), 5);
+    }
+}

@@ -1,0 +1,118 @@
+//! The count-down latch.
+
+use std::time::Duration;
+
+use crate::backend::{Changed, CountChange};
+use crate::engine::counter;
+use crate::engine::request::Wait;
+use crate::lock::Handle;
+use crate::semaphore::{check_count, number};
+use crate::{Error, LockName, Result};
+
+/// Opens when it was counted down to zero: Redisson's `RCountDownLatch`.
+///
+/// A latch that was never set is open. Counting down is safe to repeat: a lost answer never counts
+/// twice.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let client = lockkeeper::Client::memory();
+/// let ready = client.count_down_latch("shards-ready");
+/// ready.try_set_count(2).await?;
+/// for _ in 0..2 {
+///     let ready = ready.clone();
+///     tokio::spawn(async move { ready.count_down().await });
+/// }
+/// ready.wait().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct CountDownLatch {
+    handle: Handle,
+}
+
+impl CountDownLatch {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    /// The name, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.handle.resource.name
+    }
+
+    /// Closes an open latch: it opens after so many counts. False if it is closed already, and it is
+    /// then left alone.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for zero, and for more than 2⁵³.
+    pub async fn try_set_count(&self, count: u64) -> Result<bool> {
+        check_count(self.name(), count)?;
+        if count == 0 {
+            let detail = "a latch counts down from at least 1; one that is not set is open";
+            return Err(Error::invalid(Some(self.name()), detail));
+        }
+        let create = CountChange::Create { count, ttl: None };
+        Ok(self.change(create).await? == Changed::Done)
+    }
+
+    /// Counts down by one; answers what is left. An open latch stays open.
+    ///
+    /// # Errors
+    /// [`Unconfirmed`](Error::Unconfirmed) if the answer was lost for good.
+    ///
+    /// # Cancel safety
+    /// Once polled it is done, also when the future is dropped.
+    pub async fn count_down(&self) -> Result<u64> {
+        self.change(CountChange::Down).await.map(|left| number(left).unsigned_abs())
+    }
+
+    /// What is left to count; zero when it is open.
+    ///
+    /// # Errors
+    /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
+    pub async fn count(&self) -> Result<u64> {
+        let count = self.handle.inspect().await?.count.unwrap_or(0);
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    /// Waits until it is open. Once it has opened every waiter goes on, even if it is set anew at
+    /// once.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn wait(&self) -> Result<()> {
+        self.opened(Wait::Forever).await.map(drop)
+    }
+
+    /// The same for at most `span`; false if it did not open by then.
+    ///
+    /// # Errors
+    /// As [`wait`](CountDownLatch::wait); [`Unreachable`](Error::Unreachable) if the store did not
+    /// answer to the end.
+    pub async fn wait_for(&self, span: Duration) -> Result<bool> {
+        self.opened(Wait::within(&self.handle.core, Some(span))).await
+    }
+
+    /// Removes it and lets its waiters go; false if it was open.
+    ///
+    /// # Errors
+    /// As [`count_down`](CountDownLatch::count_down).
+    pub async fn delete(&self) -> Result<bool> {
+        Ok(self.change(CountChange::Delete).await? == Changed::Done)
+    }
+
+    async fn opened(&self, wait: Wait) -> Result<bool> {
+        self.handle.ensure_named()?;
+        counter::opened(&self.handle.core, &self.handle.resource, wait).await
+    }
+
+    async fn change(&self, change: CountChange) -> Result<Changed> {
+        self.handle.ensure_named()?;
+        counter::change(&self.handle.core, &self.handle.resource, change).await
+    }
+}

@@ -1,0 +1,173 @@
+//! The permit semaphore: permits with ids and leases.
+
+use std::time::Duration;
+
+use crate::backend::{Change, Changed, CountChange, PermitChange};
+use crate::engine::{counter, lease_millis};
+use crate::lock::{Handle, LockRequest, TryLockRequest};
+use crate::semaphore::{check_count, number};
+use crate::{Error, LockName, PermitId, Result};
+
+/// So many permits for all processes together, each with an id and a lease: Redisson's
+/// `RPermitExpirableSemaphore`.
+///
+/// A permit whose holder died comes back when its lease ends, and a holder is told of a loss: permits
+/// are held by a [`Guard`](crate::Guard), renewed by the watchdog unless a lease was given.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let client = lockkeeper::Client::memory();
+/// let licences = client.permit_semaphore("licences");
+/// licences.try_set_permits(2).await?;
+///
+/// let guard = licences.acquire(1).await?;
+/// assert_eq!((licences.available().await?, licences.acquired().await?), (1, 1));
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct PermitSemaphore {
+    handle: Handle,
+}
+
+impl PermitSemaphore {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// The name, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.handle.resource.name
+    }
+
+    /// Waits until `permits` are held, all under one guard: [`Guard::permit_ids`](crate::Guard::permit_ids).
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
+    /// otherwise as [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub fn acquire(&self, permits: u32) -> LockRequest {
+        LockRequest { settings: self.handle.settings(permits) }
+    }
+
+    /// One attempt, or with [`wait`](TryLockRequest::wait) as many as fit; too few is `Ok(None)`.
+    ///
+    /// # Errors
+    /// As [`acquire`](PermitSemaphore::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](PermitSemaphore::acquire).
+    pub fn try_acquire(&self, permits: u32) -> TryLockRequest {
+        TryLockRequest { settings: self.handle.settings(permits), wait: None }
+    }
+
+    /// Gives back permits by their ids, also those of others: all of them, or none and `false` if one
+    /// of them is not taken any more.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for no id at all; [`Unconfirmed`](Error::Unconfirmed) if the answer
+    /// was lost for good.
+    pub async fn release(&self, ids: &[PermitId]) -> Result<bool> {
+        self.change_by_id(ids, PermitChange::Release).await
+    }
+
+    /// Gives a permit a new end, `span` from now; false if it is not taken any more. This may shorten
+    /// it. Where a guard stands for the permit, use [`Guard::extend`](crate::Guard::extend).
+    ///
+    /// # Errors
+    /// As [`release`](PermitSemaphore::release).
+    pub async fn update_lease(&self, id: PermitId, span: Duration) -> Result<bool> {
+        let ttl = lease_millis(&self.handle.resource, span)?;
+        self.change_by_id(&[id], PermitChange::Lease(ttl)).await
+    }
+
+    /// Sets it up with so many permits; false if it was there already, and is then left alone.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for more than 2⁵³.
+    pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
+        self.create(permits, None).await
+    }
+
+    /// The same, and it ends after `span`, with all its permits.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
+    pub async fn try_set_permits_for(&self, permits: u64, span: Duration) -> Result<bool> {
+        let ttl = lease_millis(&self.handle.resource, span)?;
+        self.create(permits, Some(ttl)).await
+    }
+
+    /// Makes it so many permits in all, whether they are taken or not; sets it up if need be.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
+    pub async fn set_permits(&self, permits: u64) -> Result<()> {
+        check_count(self.name(), permits)?;
+        self.change(CountChange::Resize(permits)).await.map(drop)
+    }
+
+    /// Adds permits, or with a negative number takes them away. Answers how many are free then.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
+    pub async fn add_permits(&self, permits: i64) -> Result<i64> {
+        check_count(self.name(), permits.unsigned_abs())?;
+        self.change(CountChange::Add(permits)).await.map(number)
+    }
+
+    /// How many permits are free.
+    ///
+    /// # Errors
+    /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
+    pub async fn available(&self) -> Result<i64> {
+        Ok(self.handle.inspect().await?.count.unwrap_or(0))
+    }
+
+    /// How many permits are taken.
+    ///
+    /// # Errors
+    /// As [`available`](PermitSemaphore::available).
+    pub async fn acquired(&self) -> Result<u64> {
+        Ok(self.handle.inspect().await?.taken)
+    }
+
+    /// How many permits there are, free and taken.
+    ///
+    /// # Errors
+    /// As [`available`](PermitSemaphore::available).
+    pub async fn permits(&self) -> Result<i64> {
+        let snapshot = self.handle.inspect().await?;
+        Ok(snapshot.count.map_or(0, |free| free.saturating_add_unsigned(snapshot.taken)))
+    }
+
+    async fn create(&self, permits: u64, ttl: Option<u64>) -> Result<bool> {
+        check_count(self.name(), permits)?;
+        let create = CountChange::Create { count: permits, ttl };
+        Ok(self.change(create).await? == Changed::Done)
+    }
+
+    async fn change(&self, change: CountChange) -> Result<Changed> {
+        self.handle.ensure_named()?;
+        counter::change(&self.handle.core, &self.handle.resource, change).await
+    }
+
+    async fn change_by_id(&self, ids: &[PermitId], change: PermitChange) -> Result<bool> {
+        self.handle.ensure_named()?;
+        if ids.is_empty() {
+            return Err(Error::invalid(Some(self.name()), "at least one permit must be named"));
+        }
+        let resource = self.handle.resource.clone();
+        let request = Change::Permits { resource: resource.clone(), ids: ids.to_vec(), change };
+        let changed = counter::insist(&self.handle.core, &resource, request).await?;
+        Ok(changed == Changed::Done)
+    }
+}

@@ -1,0 +1,277 @@
+//! The semaphore: permits without owners.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{BoxFuture, Changed, CountChange};
+use crate::engine::acquire::{Acquired, acquire};
+use crate::engine::lease::HoldId;
+use crate::engine::request::Wait;
+use crate::engine::{Lease, counter, lease_millis, release};
+use crate::lock::{Handle, Settings};
+use crate::{Error, LockName, Result};
+
+/// So many permits for all processes together: Redisson's `RSemaphore`.
+///
+/// Permits have no owner and no lease, as in Redisson: a process that crashes takes its permits with
+/// it for good, and nobody is told of a loss. Where that matters use a
+/// [`PermitSemaphore`](crate::PermitSemaphore).
+///
+/// It must be set up once, by whoever comes first:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let client = lockkeeper::Client::memory();
+/// let workers = client.semaphore("workers");
+/// workers.try_set_permits(3).await?;
+///
+/// let two = workers.acquire(2).await?;
+/// assert!(workers.try_acquire(2).await?.is_none());
+/// two.release().await?; // or drop it
+/// assert_eq!(workers.available().await?, 3);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    handle: Handle,
+}
+
+impl Semaphore {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    /// The name, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.handle.resource.name
+    }
+
+    /// Waits until `permits` are held.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
+    /// otherwise as [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind: permits that were granted after all are given back.
+    pub fn acquire(&self, permits: u32) -> AcquirePermits {
+        AcquirePermits { settings: self.handle.settings(permits) }
+    }
+
+    /// One attempt, or with [`wait`](TryAcquirePermits::wait) as many as fit; too few is `Ok(None)`.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Semaphore::acquire).
+    pub fn try_acquire(&self, permits: u32) -> TryAcquirePermits {
+        TryAcquirePermits { settings: self.handle.settings(permits), wait: None }
+    }
+
+    /// Gives back permits that were [forgotten](Permit::forget), here or elsewhere.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for none, and for a semaphore that was not set up or has expired;
+    /// [`Unconfirmed`](Error::Unconfirmed) if the answer was lost for good.
+    pub async fn release(&self, permits: u32) -> Result<()> {
+        if permits == 0 {
+            return Err(self.invalid("at least one permit must be given back"));
+        }
+        self.change(CountChange::Add(i64::from(permits))).await.map(drop)
+    }
+
+    /// Sets it up with so many permits; false if it was there already, and is then left alone.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for more than 2⁵³.
+    pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
+        self.create(permits, None).await
+    }
+
+    /// The same, and it ends after `span`: permits that are given back later are lost.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Semaphore::try_set_permits).
+    pub async fn try_set_permits_for(&self, permits: u64, span: Duration) -> Result<bool> {
+        let ttl = lease_millis(&self.handle.resource, span)?;
+        self.create(permits, Some(ttl)).await
+    }
+
+    /// Adds permits, or with a negative number takes them away, also below zero. Answers how many are
+    /// free then. Its time to live stays.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
+    pub async fn add_permits(&self, permits: i64) -> Result<i64> {
+        check_count(self.name(), permits.unsigned_abs())?;
+        self.change(CountChange::Add(permits)).await.map(number)
+    }
+
+    /// Takes all permits that are free, for good; answers how many.
+    ///
+    /// # Errors
+    /// As [`add_permits`](Semaphore::add_permits).
+    pub async fn drain_permits(&self) -> Result<u64> {
+        self.change(CountChange::Drain).await.map(|drained| number(drained).unsigned_abs())
+    }
+
+    /// How many permits are free: none for a semaphore that was not set up, and below zero where more
+    /// were taken away than there are.
+    ///
+    /// # Errors
+    /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
+    pub async fn available(&self) -> Result<i64> {
+        Ok(self.handle.inspect().await?.count.unwrap_or(0))
+    }
+
+    async fn create(&self, permits: u64, ttl: Option<u64>) -> Result<bool> {
+        check_count(self.name(), permits)?;
+        let create = CountChange::Create { count: permits, ttl };
+        Ok(self.change(create).await? == Changed::Done)
+    }
+
+    async fn change(&self, change: CountChange) -> Result<Changed> {
+        self.handle.ensure_named()?;
+        counter::change(&self.handle.core, &self.handle.resource, change).await
+    }
+
+    fn invalid(&self, detail: &str) -> Error {
+        Error::invalid(Some(self.name()), detail)
+    }
+}
+
+pub(crate) fn number(changed: Changed) -> i64 {
+    match changed {
+        Changed::Count(number) => number,
+        Changed::Done | Changed::Nothing => 0,
+    }
+}
+
+/// The store counts in doubles here and there: beyond this it could not count by one.
+const MAX_COUNT: u64 = 1 << 53;
+
+pub(crate) fn check_count(name: &LockName, count: u64) -> Result<()> {
+    if count > MAX_COUNT {
+        let detail = format!("a count must be at most 2^53, not {count}");
+        return Err(Error::invalid(Some(name), detail));
+    }
+    Ok(())
+}
+
+/// A request that waits for permits: `.await` it.
+#[derive(Debug)]
+#[must_use = "does nothing unless awaited"]
+pub struct AcquirePermits {
+    settings: Settings,
+}
+
+impl IntoFuture for AcquirePermits {
+    type Output = Result<Permit>;
+    type IntoFuture = BoxFuture<Result<Permit>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let request = self.settings.request(Wait::Forever);
+        Box::pin(async move {
+            let (core, request) = request?;
+            // Waiting for ever ends with permits or with an error.
+            acquire(&core, &request).await?.map(Permit::new).ok_or(Error::Closed { lock: None })
+        })
+    }
+}
+
+/// A request for permits that gives up: at once, or after [`wait`](TryAcquirePermits::wait).
+#[derive(Debug)]
+#[must_use = "does nothing unless awaited"]
+pub struct TryAcquirePermits {
+    settings: Settings,
+    wait: Option<Duration>,
+}
+
+impl TryAcquirePermits {
+    /// Waits for at most so long.
+    pub fn wait(mut self, span: Duration) -> Self {
+        self.wait = Some(span);
+        self
+    }
+}
+
+impl IntoFuture for TryAcquirePermits {
+    type Output = Result<Option<Permit>>;
+    type IntoFuture = BoxFuture<Result<Option<Permit>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let wait = Wait::within(&self.settings.handle.core, self.wait);
+        let request = self.settings.request(wait);
+        Box::pin(async move {
+            let (core, request) = request?;
+            Ok(acquire(&core, &request).await?.map(Permit::new))
+        })
+    }
+}
+
+/// Permits of a [`Semaphore`]. **Dropping it gives them back in the background.**
+#[must_use = "if it is not kept, the permits are given back at once"]
+pub struct Permit {
+    lease: Arc<Lease>,
+    hold: HoldId,
+    live: bool,
+}
+
+impl Permit {
+    fn new((lease, hold): Acquired) -> Self {
+        Self { lease, hold, live: true }
+    }
+
+    /// How many permits these are.
+    pub fn count(&self) -> u32 {
+        self.lease.permits
+    }
+
+    /// The name of the semaphore, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.lease.resource.name
+    }
+
+    /// Gives the permits back.
+    ///
+    /// # Errors
+    /// [`NotHeld`](Error::NotHeld) if the semaphore has expired meanwhile: it is not made anew.
+    /// [`Unconfirmed`](Error::Unconfirmed) if the store did not answer for
+    /// [`unreachable_after`](crate::ClientOptions::unreachable_after); it is tried again in the
+    /// background for twenty seconds.
+    ///
+    /// # Cancel safety
+    /// Once called it is done, also when the future is dropped.
+    pub fn release(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
+        self.live = false;
+        release::release(Arc::clone(&self.lease), self.hold, None)
+    }
+
+    /// Keeps the permits taken though nothing here stands for them any more: give them back with
+    /// [`Semaphore::release`], from anywhere.
+    pub fn forget(mut self) {
+        self.live = false;
+        release::forget(&self.lease);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.live {
+            release::release_later(Arc::clone(&self.lease), self.hold);
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("semaphore", &self.lease.resource.name)
+            .field("count", &self.lease.permits)
+            .finish_non_exhaustive()
+    }
+}

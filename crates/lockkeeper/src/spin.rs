@@ -1,0 +1,45 @@
+//! The lock that is waited for without being told.
+
+use crate::config::Backoff;
+use crate::lock::{Handle, lock_methods, owner_methods};
+
+/// The lock that never subscribes: its waiters try again and again, after pauses. Redisson's
+/// `RSpinLock`.
+///
+/// For a great many names that are waited for rarely and shortly, where a subscription for each would
+/// cost more than a few tries. It is the same lock in the store as [`Lock`](crate::Lock), and unlike
+/// Redisson's its release tells those who wait for a `Lock` of that name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// use std::time::Duration;
+/// use lockkeeper::Backoff;
+///
+/// let client = lockkeeper::Client::memory();
+/// let lock = client.spin_lock("seat:17").backoff(Backoff::constant(Duration::from_millis(5)));
+/// lock.lock().await?.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SpinLock {
+    handle: Handle,
+}
+
+lock_methods!(SpinLock);
+owner_methods!(SpinLock);
+
+impl SpinLock {
+    /// The same lock with other pauses between the tries.
+    pub fn backoff(&self, backoff: Backoff) -> Self {
+        let mut handle = self.handle.clone();
+        handle.spin = Some(backoff);
+        Self { handle }
+    }
+}
+
+impl From<SpinLock> for crate::Member {
+    fn from(lock: SpinLock) -> Self {
+        Self(lock.into_handle())
+    }
+}

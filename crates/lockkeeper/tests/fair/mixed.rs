@@ -1,0 +1,233 @@
+//! Redisson's waiters and ours in one queue.
+
+use lockkeeper::backend::redis::Redis;
+use lockkeeper::backend::{Acquire, Backend, Kind, Resource};
+use lockkeeper::{ClientOptions, OwnerId};
+
+use crate::support::*;
+
+/// Everybody's score, less so much.
+fn lowered(rig: &Rig, owners: &[&str], by: i64) -> Vec<i64> {
+    let scores = rig.scores();
+    owners.iter().map(|owner| scores[*owner] - by).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn javas_waiters_and_ours_are_served_in_the_order_of_the_queue() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let ends = rig.ends();
+    let lock = rig.lock().await;
+    let (early, late) = (Java::new(&rig, 1, WAIT), Java::new(&rig, 2, WAIT));
+    assert!(!early.take());
+    let (first, first_task) = rig.waiter(&lock).await;
+    assert!(!late.take());
+    let (second, second_task) = rig.waiter(&lock).await;
+    let all = [early.id.as_str(), &first, &late.id, &second];
+    assert_eq!(rig.queue(), all);
+    let scores = lowered(&rig, &all, ends);
+    let expected = [WAIT, 2 * WAIT, 3 * WAIT, 4 * WAIT];
+    let close = scores.iter().zip(expected).all(|(found, due)| (found - due).abs() <= 5);
+    assert!(close, "{scores:?}");
+
+    let mut listener = rig.listen(&all);
+    guard.release().await.unwrap();
+    assert_eq!(rig.told(&mut listener), [early.id.clone()]);
+    assert!(lock.try_lock().await.unwrap().is_none(), "it is another's turn");
+    let due = lowered(&rig, &all[1..], WAIT);
+    assert!(early.take(), "nobody was faster");
+    assert_eq!(lowered(&rig, &all[1..], 0), due);
+
+    early.unlock();
+    let due = lowered(&rig, &all[2..], WAIT);
+    let guard = within(SOON, "ours", first_task).await;
+    assert_eq!(guard.owner_id().to_string(), first);
+    assert_eq!(lowered(&rig, &all[2..], 0), due, "a take, while a stranger waits");
+    assert_eq!(rig.queue(), all[2..]);
+
+    guard.release().await.unwrap();
+    assert!(late.take());
+    assert_eq!(rig.queue(), all[3..]);
+    late.unlock();
+    let guard = within(SOON, "ours", second_task).await;
+    assert_eq!(guard.owner_id().to_string(), second);
+    guard.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+/// A timed `tryLock` of Java waits for as long as it says, not for 300 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_impatient_java_keeps_its_place_among_ours_until_its_time_is_over() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let ends = rig.ends();
+    let lock = rig.lock().await;
+    let (first, first_task) = rig.waiter(&lock).await;
+    let java = Java::new(&rig, 1, 5_000);
+    assert!(!java.take());
+    let (second, second_task) = rig.waiter(&lock).await;
+    let all = [first.as_str(), &java.id, &second];
+    assert_eq!(rig.queue(), all);
+    let scores = lowered(&rig, &all, ends);
+    let expected = [WAIT, WAIT + 5_000, 2 * WAIT + 5_000];
+    let close = scores.iter().zip(expected).all(|(found, due)| (found - due).abs() <= 5);
+    assert!(close, "{scores:?}");
+    guard.release().await.unwrap();
+    let guard = within(SOON, "ours", first_task).await;
+    let scores = lowered(&rig, &all[1..], ends);
+    let close =
+        scores.iter().zip([5_000, WAIT + 5_000]).all(|(found, due)| (found - due).abs() <= 5);
+    assert!(close, "{scores:?}");
+    guard.release().await.unwrap();
+    assert!(java.take());
+    java.unlock();
+    within(SOON, "ours", second_task).await.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_give_up_brings_up_those_behind_it_only_while_a_stranger_waits() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let lock = rig.lock().await;
+    let (first, first_task) = rig.waiter(&lock).await;
+    let (second, second_task) = rig.waiter(&lock).await;
+    let java = Java::new(&rig, 1, WAIT);
+    assert!(!java.take());
+    let (third, third_task) = rig.waiter(&lock).await;
+    let (ahead, behind) = ([first.as_str()], [java.id.as_str(), &third]);
+    let (stays, due) = (lowered(&rig, &ahead, 0), lowered(&rig, &behind, WAIT));
+    cancel(second_task).await;
+    eventually(SOON, "it has left", || rig.queue() == [ahead[0], behind[0], behind[1]]).await;
+    assert_eq!(lowered(&rig, &ahead, 0), stays);
+    assert_eq!(lowered(&rig, &behind, 0), due);
+    assert_eq!(rig.scores().get(&second), None);
+    guard.release().await.unwrap();
+    within(SOON, "the first", first_task).await.release().await.unwrap();
+    assert!(java.take());
+    java.unlock();
+    within(SOON, "the third", third_task).await.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_whose_time_is_over_or_that_has_none_is_dropped_and_the_next_is_told() {
+    let rig = Rig::new("a");
+    let lock = rig.lock().await;
+    let [stale, timeless, alive] = [1, 2, 3].map(|number| Java::new(&rig, number, WAIT));
+    stale.place(rig.now());
+    timeless.place(rig.now());
+    rig.cmd(&["ZREM", &rig.timeouts_key(), &timeless.id]);
+    let guard = lock.try_lock().await.unwrap().expect("they are gone");
+    assert_eq!((rig.queue().len(), rig.scores().len()), (0, 0));
+    guard.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+
+    stale.place(rig.now() - 1);
+    timeless.place(rig.now());
+    rig.cmd(&["ZREM", &rig.timeouts_key(), &timeless.id]);
+    alive.place(rig.now() + WAIT);
+    let mut listener = rig.listen(&[&alive.id]);
+    assert!(lock.try_lock().await.unwrap().is_none(), "it is another's turn");
+    assert_eq!(rig.told(&mut listener), [alive.id.clone()]);
+    assert_eq!(rig.queue(), [alive.id.clone()]);
+    assert_eq!(rig.scores().into_keys().collect::<Vec<_>>(), [alive.id.clone()]);
+
+    // Those who wait already notice by themselves, also while nobody comes or goes.
+    let (id, task) = rig.waiter(&lock).await;
+    rig.cmd(&["ZADD", &rig.timeouts_key(), &rig.now().to_string(), &alive.id]);
+    let guard = within(SOON, "ours", task).await;
+    assert_eq!(guard.owner_id().to_string(), id);
+    guard.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+/// Java's takers drop whoever is past its time, however alive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_score_of_ours_that_runs_low_is_raised() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let lock = rig.lock().await;
+    let (id, task) = rig.waiter(&lock).await;
+    let (stays, other_task) = rig.waiter(&lock).await;
+    let high = rig.scores()[&stays];
+    rig.cmd(&["ZADD", &rig.timeouts_key(), &(rig.now() + 10_000).to_string(), &id]);
+    eventually(SOON, "it is raised", || rig.scores()[&id] >= rig.now() + WAIT).await;
+    let raised = rig.scores()[&id];
+    assert!((raised - rig.ends() - WAIT).abs() <= 5, "as if it had come now: {raised}");
+    assert_eq!(rig.scores()[&stays], high, "never lowered");
+    assert_eq!(rig.queue(), [id, stays]);
+    guard.release().await.unwrap();
+    within(SOON, "the first", task).await.release().await.unwrap();
+    within(SOON, "the second", other_task).await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_evicted_waiter_re_enters_at_once_and_gets_the_lock_in_the_end() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let lock = rig.lock().await;
+    let (evicted, evicted_task) = rig.waiter(&lock).await;
+    let (other, other_task) = rig.waiter(&lock).await;
+    rig.cmd(&["ZREM", &rig.timeouts_key(), &evicted]);
+    rig.cmd(&["LREM", &rig.queue_key(), "0", &evicted]);
+    eventually(ms(1_500), "it is back", || rig.queue() == [other.clone(), evicted.clone()]).await;
+    assert_eq!((rig.scores().len(), rig.seen().len()), (2, 2));
+    guard.release().await.unwrap();
+    let guard = within(SOON, "the other", other_task).await;
+    assert_eq!(guard.owner_id().to_string(), other);
+    guard.release().await.unwrap();
+    let guard = within(SOON, "the evicted", evicted_task).await;
+    assert_eq!(guard.owner_id().to_string(), evicted);
+    guard.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+/// All three keys of Redisson are deleted under those who wait, as `RFairLock.delete` does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_whose_queue_was_deleted_get_the_lock_all_the_same() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let (one, two) = (rig.lock().await, rig.lock().await);
+    let mut tasks = Vec::new();
+    for lock in [&one, &two, &one, &two] {
+        tasks.push(rig.waiter(lock).await.1);
+    }
+    rig.cmd(&["DEL", &rig.name, &rig.queue_key(), &rig.timeouts_key()]);
+    for task in tasks {
+        // Held by one of the others until it gives it back.
+        drop(tokio::spawn(async move { task.await.unwrap().release().await.unwrap() }));
+    }
+    eventually(ms(8_000), "all have had it", || rig.keys().is_empty()).await;
+    assert!(guard.release().await.is_err(), "it was deleted");
+}
+
+/// What Java does not know of must not outlive what it drops.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_waiter_that_java_has_dropped_leaves_nothing_and_hides_no_stranger() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    // A waiter that nobody speaks for.
+    let store = Redis::connect(&rig.server.url(), &ClientOptions::new()).await.unwrap();
+    let resource = Resource { kind: Kind::Fair, name: "a".into() };
+    let dead = OwnerId::fresh(uuid::Uuid::new_v4());
+    let acquire = Acquire::new(resource, dead, 1_000);
+    store.acquire(Acquire { waits: true, ..acquire }).await.unwrap();
+    let dead = dead.to_string();
+    assert_eq!(rig.queue(), [dead.clone()]);
+    rig.cmd(&["ZREM", &rig.timeouts_key(), &dead]);
+    rig.cmd(&["LREM", &rig.queue_key(), "0", &dead]);
+    let lock = rig.lock().await;
+    let (_, task) = rig.waiter(&lock).await;
+    let java = Java::new(&rig, 1, WAIT);
+    assert!(!java.take());
+    let due = lowered(&rig, &[&java.id], WAIT);
+    guard.release().await.unwrap();
+    let guard = within(SOON, "ours", task).await;
+    assert_eq!(lowered(&rig, &[&java.id], 0), due, "a take, while a stranger waits");
+    guard.release().await.unwrap();
+    assert!(java.take());
+    java.unlock();
+    lock.lock().await.unwrap().release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}

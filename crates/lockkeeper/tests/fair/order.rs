@@ -1,0 +1,238 @@
+//! In which order the lock is given out, and what deaths cost.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockkeeper::{ClientOptions, FairLock};
+use testkit::{ChildProcess, example_path};
+use tokio::task::JoinHandle;
+
+use crate::support::*;
+
+/// Who got the lock, with its token.
+type Grants = Arc<Mutex<Vec<(u64, String)>>>;
+
+/// Waits, has the lock for an instant, and passes it on.
+fn passer_by(lock: FairLock, grants: &Grants) -> JoinHandle<()> {
+    let grants = Arc::clone(grants);
+    tokio::spawn(async move {
+        let guard = lock.lock().await.expect("reachable");
+        let grant = (guard.token().expect("it is fenced"), guard.owner_id().to_string());
+        grants.lock().unwrap_or_else(PoisonError::into_inner).push(grant);
+        guard.release().await.expect("it is held");
+    })
+}
+
+fn child(rig: &Rig, count: usize) -> ChildProcess {
+    let (url, count) = (rig.server.url(), count.to_string());
+    ChildProcess::spawn(example_path("queue"), [url.as_str(), &rig.name, &count])
+}
+
+/// The tokens and owners of what a child has said.
+fn said(child: &ChildProcess, limit: Duration) -> Vec<(u64, String)> {
+    let mut grants = Vec::new();
+    while let Some(line) = child.next_line(limit) {
+        let words: Vec<_> = line.split(' ').collect();
+        match words[..] {
+            ["held", owner, token] => grants.push((token.parse().unwrap(), owner.to_owned())),
+            _ => break,
+        }
+    }
+    grants
+}
+
+/// A client that ends without a word: its runtime goes, and with it everything that could speak.
+struct Mortal {
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Mortal {
+    fn new(url: String, name: String, count: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime can be built");
+        runtime.spawn(async move {
+            let options = ClientOptions::new().watchdog_timeout(ms(1_000));
+            let client = lockkeeper::Client::connect_with(&url, options).await.expect("reachable");
+            let lock = client.fair_lock(&name).fenced();
+            let waiting: Vec<_> =
+                (0..count).map(|_| tokio::spawn(wait_and_keep(lock.clone()))).collect();
+            for task in waiting {
+                drop(task.await);
+            }
+        });
+        Self { runtime: Some(runtime) }
+    }
+
+    fn die(mut self) {
+        self.runtime.take().expect("it dies once").shutdown_background();
+    }
+}
+
+async fn wait_and_keep(lock: FairLock) {
+    let guard = lock.lock().await.expect("reachable");
+    guard.release().await.expect("it is held");
+}
+
+/// Several hundred from several clients and processes, some of which end while the lock goes round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn survivors_are_served_in_the_order_in_which_they_came() {
+    const CLIENTS: usize = 4;
+    const ROUNDS: usize = 18;
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let watch = Stopwatch::start();
+    let grants = Grants::default();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(rig.lock().await.fenced());
+    }
+    // In waves, so that those who will die stand everywhere in the queue.
+    let (mut tasks, mut quitters) = (Vec::new(), Vec::new());
+    let (mut children, mut mortals) = (Vec::new(), Vec::new());
+    let mut expected_len = 0;
+    for wave in 0..3 {
+        children.push(child(&rig, 8));
+        mortals.push(Mortal::new(rig.server.url(), rig.name.clone(), 8));
+        for number in 0..CLIENTS * ROUNDS {
+            let lock = clients[number % CLIENTS].clone();
+            let task = passer_by(lock, &grants);
+            if number % 12 == wave { quitters.push(task) } else { tasks.push(task) }
+        }
+        expected_len += 8 + 8 + CLIENTS * ROUNDS;
+        eventually(PATIENCE, "all of a wave wait", || rig.queue().len() == expected_len).await;
+    }
+    let arrived = rig.queue();
+    assert_eq!(arrived.len(), 3 * (16 + CLIENTS * ROUNDS));
+    let survivor = children.pop().expect("there are three");
+    mortals.reverse();
+
+    // Some die before it begins; their places are behind living ones, at the front, and in a row.
+    children.remove(0).kill();
+    let begun = Stopwatch::start();
+    guard.release().await.unwrap();
+    let total = tasks.len();
+    let served = || grants.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let mut random = fastrand_like(7);
+    for share in [total / 5, total * 2 / 5, total * 3 / 5] {
+        eventually(PATIENCE, "it goes round", || served() >= share).await;
+        for _ in 0..quitters.len() / 2 {
+            let task = quitters.swap_remove(random() % quitters.len());
+            cancel(task).await;
+        }
+        match share {
+            _ if share == total * 2 / 5 => children.remove(0).kill(),
+            _ => mortals.pop().expect("there are three").die(),
+        }
+    }
+    for task in tasks.into_iter().chain(quitters) {
+        within(PATIENCE, "its turn", task).await;
+    }
+    let mut granted = grants.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    granted.extend(said(&survivor, PATIENCE));
+    mortals.into_iter().for_each(Mortal::die);
+    // Four deaths, each of a whole client: the silence of each and, at worst, a lease of two seconds.
+    let took = begun.elapsed();
+    assert!(took < 4 * (DEATH + ms(2_000)), "{took:?}");
+    granted.sort();
+    let order: Vec<_> = granted.into_iter().map(|(_, owner)| owner).collect();
+    let place = |owner: &String| arrived.iter().position(|other| other == owner);
+    let places: Vec<_> = order.iter().map(|owner| place(owner).expect("it stood there")).collect();
+    assert!(places.is_sorted() || watch.stalled(), "not in order of arrival: {places:?}");
+    assert!(places.len() >= total + 8, "{} were served", places.len());
+    // Those who died behind all survivors are dropped by whoever comes next.
+    let lock = clients[0].clone();
+    let last = tokio::spawn(async move { lock.lock().await.unwrap().release().await.unwrap() });
+    within(DEATH, "the last", last).await;
+    rig.nothing_is_left().await;
+}
+
+/// Numbers that are the same in each run.
+fn fastrand_like(seed: u64) -> impl FnMut() -> usize {
+    let mut state = seed;
+    move || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    }
+}
+
+/// Deaths in a row cost no more than one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_that_died_together_are_dropped_together() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let dead = [child(&rig, 3), child(&rig, 3)];
+    eventually(PATIENCE, "they wait", || rig.queue().len() == 6).await;
+    let (id, task) = rig.waiter(&rig.lock().await).await;
+    for child in dead {
+        child.kill();
+    }
+    let watch = Stopwatch::start();
+    guard.release().await.unwrap();
+    let guard = within(DEATH, "the one that lives", task).await;
+    assert!(watch.elapsed() > ms(1_000) || watch.stalled(), "they were given their time");
+    assert_eq!(guard.owner_id().to_string(), id);
+    guard.release().await.unwrap();
+    rig.nothing_is_left().await;
+}
+
+/// The head is told that it is its turn and goes away at that very moment: the next is told at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_leaves_when_it_is_told_passes_its_turn_on() {
+    const ROUNDS: usize = 200;
+    let rig = Rig::new("a");
+    let mut guard = rig.held().await;
+    let (leaves, stays) = (rig.lock().await, rig.lock().await);
+    let mut random = fastrand_like(11);
+    let mut slow = 0;
+    for _ in 0..ROUNDS {
+        let (_, leaving) = rig.waiter(&leaves).await;
+        let (id, staying) = rig.waiter(&stays).await;
+        guard.release().await.unwrap();
+        let pause = Duration::from_micros(random() as u64 % 1_500);
+        tokio::time::sleep(pause).await;
+        cancel(leaving).await;
+        let watch = Stopwatch::start();
+        guard = within(SOON, "the next", staying).await;
+        assert_eq!(guard.owner_id().to_string(), id);
+        // Who waits is heard of every 0.8 s, and then told: a signal that was lost costs half of that.
+        slow += usize::from(watch.elapsed() > ms(200));
+    }
+    assert!(slow <= ROUNDS / 40, "{slow} of {ROUNDS} were not told at once");
+    guard.release().await.unwrap();
+    rig.nothing_is_left().await;
+}
+
+/// A head that is frozen is passed over; when it goes on it waits again, and gets its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_head_is_passed_over_and_gets_its_turn_later() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let frozen = child(&rig, 2);
+    eventually(PATIENCE, "it waits", || rig.queue().len() == 2).await;
+    let both = rig.queue();
+    let lock = rig.lock().await;
+    let (first, first_task) = rig.waiter(&lock).await;
+    let (second, second_task) = rig.waiter(&lock).await;
+    frozen.pause();
+    guard.release().await.unwrap();
+    let guard = within(DEATH, "passed over", first_task).await;
+    assert_eq!(guard.owner_id().to_string(), first);
+    assert_eq!(rig.queue(), [second.clone()]);
+    frozen.resume();
+    eventually(PATIENCE, "it waits again", || rig.queue().len() == 3).await;
+    let queue = rig.queue();
+    assert_eq!(queue[0], second, "at the end");
+    assert!(both.iter().all(|id| queue.contains(id)), "as who it was: {queue:?}");
+    assert_eq!(frozen.next_line(ms(0)), None, "it was not its turn");
+    guard.release().await.unwrap();
+    let guard = within(SOON, "the second", second_task).await;
+    assert_eq!(guard.owner_id().to_string(), second);
+    guard.release().await.unwrap();
+    let had: Vec<_> = said(&frozen, PATIENCE).into_iter().map(|(_, owner)| owner).collect();
+    assert_eq!(had, queue[1..], "in the order of the queue");
+    rig.nothing_is_left().await;
+}

@@ -1,0 +1,145 @@
+//! What is stored and published where only ours wait, byte for byte.
+
+use crate::support::*;
+
+/// Two times of the server that are the same but for its rounding.
+#[track_caller]
+fn assert_same(found: i64, expected: i64) {
+    assert!((found - expected).abs() <= 3, "{found} is not {expected}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_stand_in_redissons_list_with_redissons_deadlines_and_a_channel_each() {
+    for name in ["order:7", "{eu}:order:7", "foo{bar", "mit Umläuten"] {
+        let rig = Rig::new(name);
+        let guard = rig.held().await;
+        assert_eq!(rig.keys(), [name], "a lock for which nobody waits has no queue");
+        let (one, two) = (rig.lock().await, rig.lock().await);
+        let ends = rig.ends();
+        let mut waiting = Vec::new();
+        for (number, lock) in [&one, &two, &one].into_iter().enumerate() {
+            let (id, task) = rig.waiter(lock).await;
+            let before = rig.now();
+            assert_same(rig.scores()[&id], ends + WAIT * (number as i64 + 1));
+            let heard = rig.seen()[&id];
+            assert!((before - 2_000..=before).contains(&heard), "{heard} is not now, {before}");
+            waiting.push((id, task));
+        }
+        let ids: Vec<_> = waiting.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(rig.queue(), ids);
+        assert_eq!((rig.scores().len(), rig.seen().len()), (3, 3));
+        for (key, kind) in
+            [(rig.queue_key(), "list"), (rig.timeouts_key(), "zset"), (rig.seen_key(), "zset")]
+        {
+            assert_eq!(rig.cmd(&["TYPE", &key]).text(), kind);
+        }
+        let left = rig.cmd(&["PTTL", &rig.seen_key()]).int();
+        assert!((86_000_000..=86_400_000).contains(&left), "{left} ms");
+        assert_eq!(rig.cmd(&["PTTL", &rig.queue_key()]).int(), -1, "as Redisson's");
+        assert_eq!(rig.cmd(&["PTTL", &rig.timeouts_key()]).int(), -1, "as Redisson's");
+        assert_eq!(rig.listeners(&rig.channel()), 0, "each has a channel of its own");
+        assert_eq!(rig.ends(), ends, "waiting lengthens nothing");
+
+        let mut listener = rig.listen(&ids);
+        let mut guard = guard;
+        let ids: Vec<_> = ids.iter().map(|id| (*id).to_owned()).collect();
+        for (number, (id, task)) in waiting.into_iter().enumerate() {
+            let before = rig.scores();
+            guard.release().await.unwrap();
+            guard = within(SOON, "its turn", task).await;
+            assert_eq!(guard.owner_id().to_string(), id);
+            assert_eq!(rig.holder(), Some(id.clone()));
+            assert_eq!(rig.told(&mut listener), [id.clone()], "only the next is told");
+            assert_eq!(rig.queue(), ids[number + 1..]);
+            let mut after = rig.scores();
+            assert_eq!(after.insert(id.clone(), before[&id]), None, "it waits no more");
+            assert_eq!(after, before, "a take costs the others nothing");
+        }
+        guard.release().await.unwrap();
+        assert_eq!(rig.told(&mut listener), [""], "nobody waits: the channel of the plain lock");
+        assert_eq!(rig.keys(), [""; 0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_gives_up_takes_its_place_along_and_nothing_else() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let (one, two) = (rig.lock().await, rig.lock().await);
+    let (first, first_task) = rig.waiter(&one).await;
+    let (second, second_task) = rig.waiter(&two).await;
+    let (third, third_task) = rig.waiter(&one).await;
+    let mut listener = rig.listen(&[&first, &second, &third]);
+    let scores = rig.scores();
+    cancel(second_task).await;
+    eventually(SOON, "it has left", || rig.queue() == [first.clone(), third.clone()]).await;
+    assert_eq!(rig.seen().keys().collect::<Vec<_>>().len(), 2);
+    let mut left = scores.clone();
+    left.remove(&second);
+    assert_eq!(rig.scores(), left, "nobody comes up where only ours wait");
+    assert!(two.try_lock().wait(ms(50)).await.unwrap().is_none());
+    eventually(SOON, "it has left", || rig.queue().len() == 2).await;
+    assert_eq!((rig.scores().len(), rig.seen().len()), (2, 2));
+    assert!(two.try_lock().await.unwrap().is_none());
+    assert_eq!(rig.queue().len(), 2, "who does not wait gets no place");
+    assert_eq!(rig.told(&mut listener), [""; 0], "nothing became free");
+    guard.release().await.unwrap();
+    within(SOON, "the first", first_task).await.release().await.unwrap();
+    within(SOON, "the third", third_task).await.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_unlock_tells_the_next_and_keeps_the_queue() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let lock = rig.lock().await;
+    let (first, first_task) = rig.waiter(&lock).await;
+    let (second, second_task) = rig.waiter(&lock).await;
+    let mut listener = rig.listen(&[&first, &second]);
+    assert_eq!(lock.waiting().await.unwrap(), 2);
+    assert!(lock.force_unlock().await.unwrap());
+    let holder = within(SOON, "the first", first_task).await;
+    assert_eq!(holder.owner_id().to_string(), first);
+    assert_eq!(rig.told(&mut listener), [first, String::new()]);
+    assert_eq!(rig.queue(), [second]);
+    assert!(guard.release().await.is_err(), "it was taken away");
+    holder.release().await.unwrap();
+    within(SOON, "the second", second_task).await.release().await.unwrap();
+    rig.cmd(&["DEL", &rig.key("lockkeeper_forced")]);
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+/// One request speaks for all waiters of a client, and hears all before it drops any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_speak_together_after_a_long_silence_keep_their_places() {
+    use lockkeeper::backend::redis::Redis;
+    use lockkeeper::backend::{Acquire, Backend, Kind, Renew, Renewed, Resource};
+    use lockkeeper::{ClientOptions, OwnerId};
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let store = Redis::connect(&rig.server.url(), &ClientOptions::new()).await.unwrap();
+    let resource = Resource { kind: Kind::Fair, name: "a".into() };
+    let client = uuid::Uuid::new_v4();
+    let owners = [(); 3].map(|()| OwnerId::fresh(client));
+    for owner in owners {
+        let acquire = Acquire::new(resource.clone(), owner, 1_000);
+        store.acquire(Acquire { waits: true, ..acquire }).await.unwrap();
+    }
+    for owner in owners {
+        let long_ago = (rig.now() - 10_000).to_string();
+        rig.cmd(&["ZADD", &rig.seen_key(), &long_ago, &owner.to_string()]);
+    }
+    let words = owners
+        .iter()
+        .rev()
+        .map(|owner| Renew { waiting: true, ..Renew::new(resource.clone(), *owner, None) });
+    let answers = store.renew(words.collect()).await;
+    assert!(answers.iter().all(|answer| *answer == Ok(Renewed::Waiting)), "{answers:?}");
+    assert_eq!(rig.queue(), owners.map(|owner| owner.to_string()));
+    guard.release().await.unwrap();
+    let word = Renew { waiting: true, ..Renew::new(resource.clone(), owners[1], None) };
+    assert_eq!(store.renew(vec![word]).await, [Ok(Renewed::Waiting)], "not its turn");
+    let word = Renew { waiting: true, ..Renew::new(resource, owners[0], None) };
+    assert_eq!(store.renew(vec![word]).await, [Ok(Renewed::Due)]);
+}

@@ -1,0 +1,198 @@
+//! Tokens: each holder's is greater than all before.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use lockkeeper::{Fence, FencedLock, Guard, LostReason};
+use tokio::time::sleep;
+
+use crate::store::{Exclusive, Store, one, pair, poll_once};
+
+#[track_caller]
+fn token(guard: &Guard) -> u64 {
+    guard.token().expect("a fenced lock issues tokens")
+}
+
+/// Takes it and gives it back.
+async fn next<L: Exclusive>(lock: &L) -> u64 {
+    let guard = lock.lock().await.unwrap();
+    let token = token(&guard);
+    guard.release().await.unwrap();
+    token
+}
+
+#[track_caller]
+fn assert_growing(tokens: &[u64]) {
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+pub(crate) async fn each_holder_has_a_greater_token(store: &Store) {
+    let (ours, theirs) = pair::<FencedLock>(store).await;
+    let (mut tokens, fence) = (Vec::new(), Fence::new());
+    for _ in 0..10 {
+        tokens.extend([next(&ours).await, next(&theirs).await]);
+        assert!(tokens.iter().rev().take(2).rev().all(|token| fence.admit(*token).is_ok()));
+    }
+    assert_growing(&tokens);
+    assert!(fence.admit(tokens[18]).is_err(), "the holder before the last is refused");
+}
+
+pub(crate) async fn names_have_sequences_of_their_own(store: &Store) {
+    let client = store.client().await;
+    let (a, b) = (client.fenced_lock(store.name("a")), client.fenced_lock(store.name("b")));
+    let mut tokens = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        tokens.0.push(next(&a).await);
+        tokens.1.push(next(&b).await);
+    }
+    assert_growing(&tokens.0);
+    assert_growing(&tokens.1);
+}
+
+/// In the same step as the lock, though the store tells nobody that it was handed on.
+pub(crate) async fn a_hand_over_inside_the_client_brings_a_greater_token(store: &Store) {
+    let lock: FencedLock = one(store).await;
+    let mut guard = lock.lock().lease(store.long()).await.unwrap();
+    let mut waiters: Vec<_> = (0..20).map(|_| lock.lock().into_future()).collect();
+    assert!(waiters.iter_mut().all(|waiter| poll_once(waiter).is_pending()));
+    let mut tokens = vec![token(&guard)];
+    for waiter in waiters {
+        guard.release().await.unwrap();
+        guard = waiter.await.unwrap();
+        tokens.push(token(&guard));
+    }
+    guard.release().await.unwrap();
+    tokens.push(next(&lock).await);
+    assert_growing(&tokens);
+}
+
+/// The waiter asked for no token, and the holder before it for one; and the other way round.
+pub(crate) async fn a_hand_over_brings_what_the_receiver_asked_for(store: &Store) {
+    let client = store.client().await;
+    let (fenced, plain) = (client.fenced_lock(store.name("it")), client.lock(store.name("it")));
+    let guard = fenced.lock().lease(store.long()).await.unwrap();
+    let first = token(&guard);
+    let (mut second, mut third) = (plain.lock().into_future(), fenced.lock().into_future());
+    assert!(poll_once(&mut second).is_pending() && poll_once(&mut third).is_pending());
+    guard.release().await.unwrap();
+    let guard = second.await.unwrap();
+    assert_eq!(guard.token(), None);
+    guard.release().await.unwrap();
+    let guard = third.await.unwrap();
+    assert!(token(&guard) > first);
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn after_a_forced_unlock_the_next_token_is_greater(store: &Store) {
+    let (ours, theirs) = pair::<FencedLock>(store).await;
+    let victim = ours.lock().lease(store.long()).await.unwrap();
+    assert!(theirs.force_unlock().await.unwrap());
+    assert!(next(&theirs).await > token(&victim));
+}
+
+pub(crate) async fn after_an_expired_lease_the_next_token_is_greater(store: &Store) {
+    let (ours, theirs) = pair::<FencedLock>(store).await;
+    let slow = ours.lock().lease(store.lease()).await.unwrap();
+    let fence = Fence::new();
+    assert!(fence.admit(token(&slow)).is_ok());
+    let guard = theirs.lock().await.unwrap();
+    assert!(fence.admit(token(&guard)).is_ok());
+    let late = fence.admit(token(&slow)).expect_err("what the slow one does now is too late");
+    assert_eq!((late.token, late.highest), (token(&slow), token(&guard)));
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn reentries_share_the_token(store: &Store) {
+    let client = store.client().await;
+    let fair = client.fair_lock(store.name("fair")).fenced().as_owner(&client.owner());
+    let lock = client.lock(store.name("lock")).fenced().as_owner(&client.owner());
+    let fenced = client.fenced_lock(store.name("fenced")).as_owner(&client.owner());
+    let first = [fair.lock().await, lock.lock().await, fenced.lock().await];
+    let again = [fair.lock().await, lock.lock().await, fenced.lock().await];
+    for (first, again) in first.into_iter().zip(again) {
+        let (first, again) = (first.unwrap(), again.unwrap());
+        let third = first.reenter().await.unwrap();
+        let held = token(&first);
+        assert_eq!((token(&again), token(&third), first.hold().token()), (held, held, Some(held)));
+        // Whatever the order in which they go.
+        first.release().await.unwrap();
+        assert_eq!((token(&again), token(&third)), (held, held));
+        third.release().await.unwrap();
+        again.release().await.unwrap();
+    }
+    assert!(next(&fenced).await > 0);
+}
+
+pub(crate) async fn a_guard_of_what_is_not_fenced_has_no_token(store: &Store) {
+    let client = store.client().await;
+    for guard in [
+        client.lock(store.name("lock")).lock().await.unwrap(),
+        client.mutex(store.name("mutex")).lock().await.unwrap(),
+        client.fair_lock(store.name("fair")).lock().await.unwrap(),
+        client.spin_lock(store.name("spin")).lock().await.unwrap(),
+    ] {
+        assert_eq!((guard.token(), guard.hold().token()), (None, None));
+        guard.release().await.unwrap();
+    }
+}
+
+/// One name is one resource, whichever way it is locked.
+pub(crate) async fn all_fenced_locks_of_one_name_share_the_sequence(store: &Store) {
+    let (ours, theirs) = (store.client().await, store.client().await);
+    let name = store.name("lock");
+    let mut tokens = Vec::new();
+    for client in [&ours, &theirs, &ours] {
+        tokens.push(next(&client.fenced_lock(&name)).await);
+        tokens.push(next(&client.lock(&name).fenced()).await);
+        tokens.push(next(&client.fair_lock(&name).fenced()).await);
+        // Those without a token do no harm.
+        client.lock(&name).lock().await.unwrap().release().await.unwrap();
+        client.fair_lock(&name).lock().await.unwrap().release().await.unwrap();
+    }
+    assert_growing(&tokens);
+}
+
+pub(crate) async fn waiters_of_a_fair_lock_have_growing_tokens(store: &Store) {
+    let (ours, theirs) = (store.client().await, store.client().await);
+    let name = store.name("lock");
+    let guard = ours.fair_lock(&name).fenced().lock().lease(store.long()).await.unwrap();
+    let first = token(&guard);
+    let waiting = [&theirs, &ours, &theirs].map(|client| {
+        let lock = client.fair_lock(&name).fenced();
+        tokio::spawn(async move { next(&lock).await })
+    });
+    guard.release().await.unwrap();
+    let mut tokens = vec![first];
+    for waiter in waiting {
+        tokens.push(store.promptly("a waiter", waiter).await.unwrap());
+    }
+    tokens[1..].sort_unstable();
+    assert_growing(&tokens);
+}
+
+pub(crate) async fn the_work_gets_the_token_of_its_lock(store: &Store) {
+    let lock: FencedLock = one(store).await;
+    let before = next(&lock).await;
+    let ran = lock.run(async |hold| hold.token().expect("it has the guard's")).await.unwrap();
+    let tried = lock.try_run(async |hold| hold.token().expect("it has the guard's")).await.unwrap();
+    assert_growing(&[before, ran.output, tried.expect("it is free").output, next(&lock).await]);
+}
+
+pub(crate) async fn a_token_outlives_the_lock(store: &Store) {
+    let lock: FencedLock = one(store).await;
+    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let (held, hold) = (token(&guard), guard.hold());
+    assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
+    assert_eq!((guard.token(), hold.token()), (Some(held), Some(held)), "to be shown to a fence");
+}
+
+/// The store may forget the sequence some time after the last token: its clock goes on.
+pub(crate) async fn tokens_grow_also_after_they_were_forgotten(store: &Store) {
+    let kept = Duration::from_secs(1);
+    let client = store.client_with(store.options().token_ttl(kept)).await;
+    let fair = client.fair_lock(store.name("lock")).fenced();
+    let tokens = [next(&client.fenced_lock(store.name("lock"))).await, next(&fair).await];
+    sleep(kept * 5 / 4).await;
+    let later = [next(&client.fenced_lock(store.name("lock"))).await, next(&fair).await];
+    assert_growing(&[tokens, later].concat());
+}

@@ -1,0 +1,620 @@
+//! Several locks as one: all or none.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockkeeper::{
+    Client, Error, Lock, LostReason, Member, MultiGuard, MultiLock, MultiLockRequest, RunError,
+};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::decorators::Counting;
+use crate::store::{Exclusive, Store, assert_is, eventually, left, poll_once};
+
+/// Nobody holds some of them and waits for another for longer than this.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// A lease is no shorter than this where the members came one by one.
+const ASSEMBLING: Duration = Duration::from_secs(1);
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Three plain locks of one client.
+fn plain(store: &Store, client: &Client) -> MultiLock {
+    MultiLock::new(NAMES.map(|name| client.lock(store.name(name))))
+}
+
+/// Three of different kinds, which cannot be taken in one request.
+fn mixed(store: &Store, client: &Client) -> MultiLock {
+    MultiLock::new([
+        Member::from(client.fair_lock(store.name("a"))),
+        Member::from(client.fenced_lock(store.name("b"))),
+        Member::from(client.spin_lock(store.name("c"))),
+    ])
+}
+
+/// Both.
+fn each(store: &Store, client: &Client) -> [MultiLock; 2] {
+    [plain(store, client), mixed(store, client)]
+}
+
+/// Which of the three are locked, as another client sees it.
+async fn locked(store: &Store, observer: &Client) -> [bool; 3] {
+    let is_locked = async |name| observer.lock(store.name(name)).is_locked().await.unwrap();
+    [is_locked("a").await, is_locked("b").await, is_locked("c").await]
+}
+
+const ALL: [bool; 3] = [true; 3];
+const NONE: [bool; 3] = [false; 3];
+const ONLY_B: [bool; 3] = [false, true, false];
+
+pub(crate) async fn all_are_held_until_they_are_released(store: &Store) {
+    let (client, observer) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let guard = store.promptly("all are free", multi.lock()).await.unwrap();
+        assert!(!guard.is_lost() && guard.remaining() > Duration::ZERO);
+        assert_eq!(locked(store, &observer).await, ALL);
+        for name in NAMES {
+            assert!(observer.lock(store.name(name)).try_lock().await.unwrap().is_none());
+            assert!(client.lock(store.name(name)).try_lock().await.unwrap().is_none());
+        }
+        guard.release().await.unwrap();
+        assert_eq!(locked(store, &observer).await, NONE);
+        let guard = multi.try_lock().await.unwrap().expect("all are free");
+        assert_eq!(locked(store, &observer).await, ALL);
+        drop(guard);
+        eventually("dropping it releases all", async || locked(store, &observer).await == NONE)
+            .await;
+        let guard = multi.try_lock().wait(store.long()).await.unwrap().expect("all are free");
+        // Nobody awaits it.
+        drop(guard.release());
+        eventually("and so does this", async || locked(store, &observer).await == NONE).await;
+    }
+}
+
+pub(crate) async fn the_guards_are_in_the_order_of_the_names(store: &Store) {
+    let client = store.client().await;
+    let (forth, back) = (["a", "b", "c"], ["c", "a", "b"]);
+    let names = NAMES.map(|name| store.name(name));
+    for order in [forth, back] {
+        let multi = MultiLock::new(order.map(|name| client.lock(store.name(name))));
+        assert!(multi.names().map(ToString::to_string).eq(names.clone()), "whatever the order");
+        let guard = multi.lock().await.unwrap();
+        assert!(guard.members().iter().map(|guard| guard.name()).eq(multi.names()));
+        guard.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn one_that_is_busy_leaves_the_others_free(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    for name in NAMES {
+        let busy = other.lock(store.name(name)).lock().lease(store.long()).await.unwrap();
+        for multi in each(store, &client) {
+            let tried = store.promptly("one attempt", multi.try_lock()).await.unwrap();
+            assert!(tried.is_none());
+            let only = NAMES.map(|other| other == name);
+            assert_eq!(locked(store, &other).await, only, "the rest is free again at once");
+            assert!(multi.try_lock().wait(Duration::ZERO).await.unwrap().is_none());
+        }
+        assert!(!busy.is_lost());
+        busy.release().await.unwrap();
+    }
+}
+
+/// Busy in its own client, where the store need not be asked.
+pub(crate) async fn one_that_its_own_client_holds_leaves_the_others_free(store: &Store) {
+    let (client, observer) = (store.client().await, store.client().await);
+    let busy = client.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+    for multi in each(store, &client) {
+        let tried = store.promptly("one attempt", multi.try_lock()).await.unwrap();
+        assert!(tried.is_none());
+        assert_eq!(locked(store, &observer).await, ONLY_B);
+    }
+    busy.release().await.unwrap();
+}
+
+pub(crate) async fn the_wait_limit_is_for_all_of_them_together(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    let busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+    for multi in each(store, &client) {
+        let start = Instant::now();
+        assert!(multi.try_lock().wait(store.lease()).await.unwrap().is_none());
+        let took = start.elapsed();
+        assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
+        assert!(took < store.lease() + store.slack(), "{took:?}");
+        assert_eq!(locked(store, &other).await, ONLY_B, "the rest is free again");
+    }
+    busy.release().await.unwrap();
+}
+
+pub(crate) async fn it_waits_for_the_last_of_them(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
+        let mut waiting = multi.lock().into_future();
+        assert!(poll_once(&mut waiting).is_pending());
+        let waiting = tokio::spawn(waiting);
+        busy.release().await.unwrap();
+        let start = Instant::now();
+        let guard = timeout(store.long(), waiting).await.expect("it gets in").unwrap().unwrap();
+        // The pause before it starts anew, at most; a spinning member adds its own.
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(200) + store.slack(), "{took:?}");
+        assert_eq!(locked(store, &other).await, ALL);
+        guard.release().await.unwrap();
+    }
+}
+
+/// Whoever wants one of those that it has gets it, though the last does not come.
+pub(crate) async fn it_does_not_hold_some_and_wait_for_the_rest(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    let _busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
+    let waiting = tokio::spawn(plain(store, &client).lock().into_future());
+    let a = other.lock(store.name("a"));
+    eventually("it has the first of them", async || a.is_locked().await.unwrap()).await;
+    let start = Instant::now();
+    let guard = timeout(store.long(), a.lock()).await.expect("it lets go").unwrap();
+    let took = start.elapsed();
+    assert!(took < PATIENCE * 2 + store.slack(), "{took:?}");
+    assert!(!waiting.is_finished());
+    waiting.abort();
+    guard.release().await.unwrap();
+}
+
+/// In opposite orders, from many tasks of several clients: they take turns and none waits for ever.
+async fn take_turns(store: &Store, make: impl Fn(&Store, &Client, bool) -> MultiLock) {
+    const ROUNDS: usize = 8;
+    let (inside, mut tasks) = (Arc::new(AtomicU32::new(0)), JoinSet::new());
+    for _ in 0..2 {
+        let client = store.client().await;
+        for task in 0..4 {
+            let multi = make(store, &client, task % 2 == 0);
+            let inside = Arc::clone(&inside);
+            tasks.spawn(async move {
+                for round in 0..ROUNDS {
+                    let guard = multi.lock().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    match round % 3 {
+                        0 => drop(guard),
+                        _ => guard.release().await.unwrap(),
+                    }
+                }
+            });
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let name = store.name("a");
+    eventually("nothing is left", async || store.stored(&name) == 0).await;
+}
+
+pub(crate) async fn opposite_orders_never_wait_for_each_other(store: &Store) {
+    take_turns(store, |store, client, forth| {
+        let order = if forth { ["a", "b", "c"] } else { ["c", "b", "a"] };
+        MultiLock::new(order.map(|name| client.lock(store.name(name))))
+    })
+    .await;
+}
+
+pub(crate) async fn opposite_orders_of_many_kinds_never_wait_for_each_other(store: &Store) {
+    take_turns(store, |store, client, forth| {
+        let mut members = [
+            Member::from(client.fair_lock(store.name("a"))),
+            Member::from(client.mutex(store.name("b"))),
+            Member::from(client.lock(store.name("c")).fenced()),
+        ];
+        if !forth {
+            members.reverse();
+        }
+        MultiLock::new(members)
+    })
+    .await;
+}
+
+/// They do not know of each other's order, as they have only one in common.
+pub(crate) async fn those_that_overlap_exclude_each_other(store: &Store) {
+    take_turns(store, |store, client, forth| {
+        let others = if forth { ["b", "a"] } else { ["a", "c"] };
+        MultiLock::new(others.map(|name| client.lock(store.name(name))))
+    })
+    .await;
+}
+
+pub(crate) async fn different_kinds_are_held_as_one(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    let multi = MultiLock::new([
+        Member::from(client.lock(store.name("lock"))),
+        Member::from(client.mutex(store.name("mutex"))),
+        Member::from(client.fair_lock(store.name("fair"))),
+        Member::from(client.fenced_lock(store.name("fenced"))),
+        Member::from(client.spin_lock(store.name("spin"))),
+    ]);
+    let guard = multi.lock().await.unwrap();
+    for member in guard.members() {
+        let is_fenced = member.name().to_string() == store.name("fenced");
+        assert_eq!(member.token().is_some(), is_fenced, "{}", member.name());
+    }
+    assert!(other.mutex(store.name("mutex")).try_lock().await.unwrap().is_none());
+    assert!(other.fair_lock(store.name("fair")).try_lock().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    let busy = other.fair_lock(store.name("fair")).lock().lease(store.long()).await.unwrap();
+    assert!(multi.try_lock().await.unwrap().is_none());
+    for name in ["lock", "fenced", "spin"] {
+        assert!(!other.lock(store.name(name)).is_locked().await.unwrap(), "{name}");
+    }
+    assert!(!other.mutex(store.name("mutex")).is_locked().await.unwrap());
+    busy.release().await.unwrap();
+    drop(multi.try_lock().await.unwrap().expect("all are free"));
+}
+
+/// One of them is on a store of its own.
+pub(crate) async fn different_stores_are_held_as_one(store: &Store) {
+    let elsewhere = Store::memory();
+    let (near, far) = (store.client().await, elsewhere.client().await);
+    let (here, there) = (near.lock(store.name("it")), far.lock(store.name("it")));
+    let multi = MultiLock::new([there.clone(), here.clone()]);
+    let guard = multi.lock().await.expect("the same name in two stores is two locks");
+    assert!(here.is_locked().await.unwrap() && there.is_locked().await.unwrap());
+    guard.release().await.unwrap();
+    for (busy, free) in [(&here, &there), (&there, &here)] {
+        let busy = busy.lock().lease(store.long()).await.unwrap();
+        assert!(multi.try_lock().await.unwrap().is_none());
+        assert!(!free.is_locked().await.unwrap());
+        busy.release().await.unwrap();
+    }
+    let guard = multi.try_lock().await.unwrap().expect("all are free");
+    far.shutdown().await;
+    assert!(guard.is_lost(), "one client's end is the end of all");
+}
+
+pub(crate) async fn different_clients_are_held_as_one(store: &Store) {
+    let (one, two) = (store.client().await, store.client().await);
+    let multi = MultiLock::new([two.lock(store.name("b")), one.lock(store.name("a"))]);
+    let guard = multi.lock().await.unwrap();
+    let clients = guard.members().iter().map(|member| member.owner_id().client());
+    assert!(clients.eq([one.id(), two.id()]), "each in the name of its own");
+    assert!(two.lock(store.name("a")).try_lock().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    let twice = MultiLock::new([one.lock(store.name("a")), two.lock(store.name("a"))]);
+    assert_is!(twice.try_lock().await, Err(Error::Invalid { .. }));
+}
+
+pub(crate) async fn losing_one_is_losing_all(store: &Store) {
+    let (client, observer) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let guard = multi.lock().await.unwrap();
+        store.delete::<Lock>(&guard.members()[1]).await;
+        let (name, reason) = timeout(store.long() * 3, guard.lost()).await.expect("it is told");
+        assert_eq!((name.to_string(), reason), (store.name("b"), LostReason::Deleted));
+        assert!(guard.is_lost());
+        assert_eq!(guard.remaining(), Duration::ZERO);
+        assert!(guard.deadline() <= Instant::now());
+        assert_is!(guard.release().await,
+            Err(Error::NotHeld { lock, .. }) if lock.to_string() == store.name("b"));
+        assert_eq!(locked(store, &observer).await, NONE, "the rest is given back");
+    }
+}
+
+pub(crate) async fn a_forced_member_is_told_with_the_reason(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    let guard = plain(store, &client).lock().await.unwrap();
+    store.hears_notices_of(&guard.members()[0]).await;
+    let lost = tokio::spawn(guard.lost());
+    assert!(other.lock(store.name("c")).force_unlock_because("enough").await.unwrap());
+    let (name, reason) = store.promptly("it is told", lost).await.unwrap();
+    assert_eq!(name.to_string(), store.name("c"));
+    assert_eq!(reason, LostReason::Revoked("enough".to_owned()));
+    drop(guard);
+    eventually("the rest is given back", async || locked(store, &other).await == NONE).await;
+}
+
+pub(crate) async fn all_of_them_are_renewed(store: &Store) {
+    let client = store.client().await;
+    for multi in each(store, &client) {
+        let guard = multi.lock().await.unwrap();
+        let before = guard.deadline();
+        for name in NAMES {
+            store.is_renewed(&client.lock(store.name(name))).await;
+        }
+        eventually("the deadline moves on", async || guard.deadline() > before).await;
+        assert!(!guard.is_lost());
+        guard.release().await.unwrap();
+    }
+}
+
+/// What the deadline is worth: no member ends before it.
+async fn assert_deadline(store: &Store, guard: &MultiGuard, observer: &Client) {
+    let safe = guard.remaining();
+    for (member, name) in guard.members().iter().zip(NAMES) {
+        assert!(guard.deadline() <= member.deadline() + Duration::from_millis(1));
+        let stored = left(observer.lock(store.name(name)).remaining().await);
+        assert!(safe < stored, "{name}: safe for {safe:?}, stored for {stored:?}");
+    }
+}
+
+pub(crate) async fn the_lease_is_the_same_for_all(store: &Store) {
+    let (client, observer) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let guard = multi.lock().lease(store.long()).await.unwrap();
+        assert!(guard.remaining() <= store.long() - store.long() / 100);
+        assert!(guard.remaining() > store.long() / 2);
+        assert_deadline(store, &guard, &observer).await;
+        for name in NAMES {
+            let stored = left(observer.lock(store.name(name)).remaining().await);
+            assert!(stored <= store.long(), "{name}: {stored:?}");
+        }
+        guard.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn a_lease_ends_for_all_of_them(store: &Store) {
+    let (client, observer) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let start = Instant::now();
+        let guard = multi.lock().lease(store.lease()).await.unwrap();
+        assert_deadline(store, &guard, &observer).await;
+        let (_, reason) = timeout(store.long(), guard.lost()).await.expect("it ends");
+        let took = start.elapsed();
+        assert_eq!(reason, LostReason::Expired);
+        assert!(took > store.lease().mul_f64(0.9), "{took:?}");
+        assert!(took < store.lease() + store.slack(), "{took:?}");
+        // No member is renewed for longer than it took to assemble them.
+        let free = async || locked(store, &observer).await == NONE;
+        eventually("they end at the store", free).await;
+        let took = start.elapsed();
+        assert!(took < store.lease().max(ASSEMBLING) + store.slack(), "{took:?}");
+    }
+}
+
+/// Waiting longer than the lease does not cost the members that are there already.
+pub(crate) async fn the_lease_begins_when_the_last_is_there(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let lease = store.lease() / 2;
+        let busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
+        let mut waiting = multi.lock().lease(lease).into_future();
+        assert!(timeout(lease * 2, &mut waiting).await.is_err());
+        busy.release().await.unwrap();
+        let guard = timeout(store.long(), waiting).await.expect("it gets in").unwrap();
+        let safe = guard.remaining();
+        assert!(safe <= lease.max(ASSEMBLING) && safe > lease / 4, "{safe:?} of {lease:?}");
+        assert_deadline(store, &guard, &other).await;
+        let _ = guard.release().await;
+        eventually("all is free", async || locked(store, &other).await == NONE).await;
+    }
+}
+
+pub(crate) async fn renewed_is_a_watchdog_lease_for_all(store: &Store) {
+    let options = store.options().watchdog_timeout(store.long() * 10);
+    let client = store.client_with(options).await;
+    for multi in each(store, &client) {
+        let guard = multi.lock().renewed(store.long()).await.unwrap();
+        assert_deadline(store, &guard, &client).await;
+        for name in NAMES {
+            let stored = left(client.lock(store.name(name)).remaining().await);
+            assert!(stored <= store.long(), "{name}: {stored:?}");
+        }
+        guard.release().await.unwrap();
+    }
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(answer: lockkeeper::Result<T>) -> String {
+    match answer {
+        Err(error @ Error::Invalid { .. }) => error.to_string(),
+        other => panic!("expected Invalid, got {other:?}"),
+    }
+}
+
+pub(crate) async fn none_and_the_same_one_twice_are_refused(store: &Store) {
+    let client = store.client().await;
+    let none = MultiLock::new(Vec::<Lock>::new());
+    refused(none.lock().await);
+    refused(none.try_lock().await);
+    refused(none.try_lock().wait(store.long()).await);
+    assert_is!(none.run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
+    assert_is!(none.try_run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
+    let (a, b) = (client.lock(store.name("a")), client.lock(store.name("b")));
+    let as_mutex = Member::from(client.mutex(store.name("a")));
+    for twice in [
+        MultiLock::new([a.clone(), b.clone(), a.clone()]),
+        MultiLock::new([Member::from(a.clone()), Member::from(b.clone()), as_mutex]),
+        MultiLock::new([Member::from(a.clone()), Member::from(client.fair_lock(store.name("a")))]),
+    ] {
+        let said = refused(twice.lock().await);
+        assert!(said.contains(&store.name("a")), "it says which: {said}");
+        refused(twice.try_lock().await);
+    }
+    for bad in [client.lock("")].map(|unnamed| MultiLock::new([a.clone(), unnamed])) {
+        refused(bad.try_lock().await);
+    }
+    assert_eq!(locked(store, &client).await, NONE, "nothing was sent");
+}
+
+pub(crate) async fn a_lease_that_makes_no_sense_is_refused(store: &Store) {
+    let client = store.client().await;
+    let span = store.lease();
+    for multi in each(store, &client) {
+        for request in [
+            multi.lock().lease(Duration::ZERO),
+            multi.lock().lease(Duration::MAX),
+            multi.lock().renewed(Duration::from_millis(1)),
+            multi.lock().lease(span).renewed(span),
+        ] {
+            refused::<MultiGuard>(MultiLockRequest::into_future(request).await);
+        }
+        refused(multi.try_lock().lease(Duration::ZERO).await);
+        refused(multi.try_lock().renewed(span).lease(span).await);
+    }
+    assert_eq!(locked(store, &client).await, NONE, "nothing was sent");
+}
+
+pub(crate) async fn one_alone_is_enough(store: &Store) {
+    let (client, observer) = (store.client().await, store.client().await);
+    let multi = MultiLock::new([client.lock(store.name("b"))]);
+    let guard = multi.lock().lease(store.long()).await.unwrap();
+    assert_eq!(locked(store, &observer).await, ONLY_B);
+    assert!(guard.remaining() <= store.long());
+    guard.release().await.unwrap();
+    assert_eq!(locked(store, &observer).await, NONE);
+}
+
+/// The name of one is in use for something else.
+pub(crate) async fn an_error_of_one_leaves_the_others_free(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    let mutex = other.mutex(store.name("c")).lock().lease(store.long()).await.unwrap();
+    for multi in each(store, &client) {
+        for tries in [false, true] {
+            let answer = if tries { multi.try_lock().await } else { multi.lock().await.map(Some) };
+            assert_is!(answer,
+                Err(Error::WrongKind { lock, .. }) if lock.to_string() == store.name("c"));
+            for name in ["a", "b"] {
+                assert!(!other.lock(store.name(name)).is_locked().await.unwrap(), "{name}");
+            }
+        }
+    }
+    mutex.release().await.unwrap();
+}
+
+pub(crate) async fn plain_locks_of_one_client_take_one_request(store: &Store) {
+    let counting = Counting::new(store.backend().await);
+    let client = Client::with_backend(counting.clone(), store.options()).unwrap();
+    let names = (0..10).map(|i| store.name(&i.to_string()));
+    let multi = MultiLock::new(names.map(|name| client.lock(name)));
+    let guard = multi.lock().await.unwrap();
+    assert_eq!(guard.members().len(), 10);
+    assert_eq!(counting.acquires(), 1);
+    guard.release().await.unwrap();
+    drop(multi.try_lock().await.unwrap().expect("all are free"));
+    assert_eq!(counting.acquires(), 2);
+    // The others go one by one.
+    let before = counting.acquires();
+    mixed(store, &client).lock().await.unwrap().release().await.unwrap();
+    assert!(counting.acquires() >= before + 3, "the counter counts");
+}
+
+pub(crate) async fn random_cancellations_leave_nothing_behind(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        for micros in 0..60 {
+            let free = multi.lock().lease(store.long()).into_future();
+            let _ = timeout(Duration::from_micros(micros * 17), free).await;
+        }
+        eventually("all is free", async || locked(store, &other).await == NONE).await;
+        // And while one is busy.
+        let busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+        for micros in 0..30 {
+            let attempt = multi.lock().lease(store.long()).into_future();
+            let _ = timeout(Duration::from_micros(micros * 50), attempt).await;
+        }
+        eventually("the rest is free", async || locked(store, &other).await == ONLY_B).await;
+        busy.release().await.unwrap();
+        let guard = store.promptly("all are free", multi.lock()).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    eventually("no place in a queue", async || store.stored(&store.name("a")) == 0).await;
+}
+
+/// One step at a time: wherever it is dropped, nothing stays.
+pub(crate) async fn dropped_at_any_step_it_leaves_nothing_behind(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        for steps in 1..20 {
+            let mut acquiring = multi.lock().lease(store.long()).into_future();
+            for _ in 0..steps {
+                if poll_once(&mut acquiring).is_ready() {
+                    break;
+                }
+                // What was asked for is answered, but not looked at.
+                other.lock(store.name("other")).is_locked().await.unwrap();
+            }
+            drop(acquiring);
+            eventually("all is free", async || locked(store, &other).await == NONE).await;
+        }
+    }
+    eventually("no place in a queue", async || store.stored(&store.name("a")) == 0).await;
+}
+
+pub(crate) async fn run_holds_all_of_them_while_the_work_runs(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let ran = multi.run(async |holds| {
+            assert!(holds.iter().map(|hold| hold.name()).eq(multi.names()));
+            assert!(holds.iter().all(|hold| !hold.is_lost()));
+            locked(store, &other).await
+        });
+        assert_eq!(ran.await.unwrap().output, ALL);
+        assert_eq!(locked(store, &other).await, NONE);
+        let busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+        let tried = multi.try_run(async |_| panic!("one of them is busy")).await.unwrap();
+        assert!(tried.is_none());
+        busy.release().await.unwrap();
+        assert_eq!(multi.try_run(async |_| 7).await.unwrap().expect("all are free").output, 7);
+    }
+}
+
+pub(crate) async fn the_work_is_dropped_when_one_is_lost(store: &Store) {
+    let (client, observer) = (store.client().await, store.client().await);
+    for multi in each(store, &client) {
+        let run = multi.run(async |holds| {
+            observer.lock(store.name("c")).force_quietly(store).await;
+            assert_eq!(holds.len(), 3);
+            std::future::pending::<()>().await;
+        });
+        let ran = timeout(store.long() * 3, run).await.expect("it ends");
+        assert_is!(ran, Err(RunError::Lost { reason, output: None }) if reason == LostReason::Deleted);
+        eventually("the rest is given back", async || locked(store, &observer).await == NONE).await;
+    }
+}
+
+pub(crate) async fn an_owner_reenters_what_it_holds(store: &Store) {
+    let client = store.client().await;
+    let owner = client.owner();
+    let a = client.lock(store.name("a")).as_owner(&owner);
+    let multi = MultiLock::new([a.clone(), client.lock(store.name("b")).as_owner(&owner)]);
+    let held = a.lock().lease(store.long()).await.unwrap();
+    let guard = store.promptly("it is its own", multi.try_lock()).await.unwrap();
+    let guard = guard.expect("it is its own");
+    assert_eq!(a.hold_count(&owner).await.unwrap(), 2);
+    guard.release().await.unwrap();
+    assert_eq!(a.hold_count(&owner).await.unwrap(), 1);
+    assert!(!held.is_lost());
+    held.release().await.unwrap();
+}
+
+pub(crate) async fn a_client_that_is_shut_down_gives_all_back(store: &Store) {
+    let other = store.client().await;
+    for which in 0..2 {
+        let client = store.client().await;
+        let [plain, mixed] = each(store, &client);
+        let multi = if which == 0 { plain } else { mixed };
+        let guard = multi.lock().lease(store.long()).await.unwrap();
+        client.shutdown().await;
+        assert!(guard.is_lost());
+        assert_eq!(store.promptly("lost", guard.lost()).await.1, LostReason::Closed);
+        assert_eq!(locked(store, &other).await, NONE);
+        assert_is!(multi.lock().await, Err(Error::Closed { .. }));
+        assert_is!(multi.try_lock().await, Err(Error::Closed { .. }));
+    }
+}
+
+pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told(store: &Store) {
+    let other = store.client().await;
+    let _busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+    for which in 0..2 {
+        let client = store.client().await;
+        let mut waiting = each(store, &client)[which].lock().into_future();
+        assert!(poll_once(&mut waiting).is_pending());
+        let waiting = tokio::spawn(waiting);
+        client.shutdown().await;
+        let told = timeout(store.long(), waiting).await.expect("it is told").unwrap();
+        assert_is!(told, Err(Error::Closed { .. }));
+        eventually("the rest is free", async || locked(store, &other).await == ONLY_B).await;
+    }
+}
