@@ -46,7 +46,7 @@ impl CountDownLatch {
     /// then left alone.
     ///
     /// # Errors
-    /// [`Invalid`](Error::Invalid) for zero, and for more than 2⁵³.
+    /// [`Invalid`](Error::Invalid) for zero, and for 2⁵³ or more.
     pub async fn try_set_count(&self, count: u64) -> Result<bool> {
         check_count(self.name(), count)?;
         if count == 0 {

@@ -47,6 +47,7 @@ impl PermitSemaphore {
     }
 
     /// Waits until `permits` are held, all under one guard: [`Guard::permit_ids`](crate::Guard::permit_ids).
+    /// In the order of [`Semaphore::acquire`](crate::Semaphore::acquire).
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
@@ -92,7 +93,7 @@ impl PermitSemaphore {
     /// Sets it up with so many permits; false if it was there already, and is then left alone.
     ///
     /// # Errors
-    /// [`Invalid`](Error::Invalid) for more than 2⁵³.
+    /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
     pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
         self.create(permits, None).await
     }

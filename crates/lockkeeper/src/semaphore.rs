@@ -49,7 +49,9 @@ impl Semaphore {
         &self.handle.resource.name
     }
 
-    /// Waits until `permits` are held.
+    /// Waits until `permits` are held. Waiters of one client are served in the order in which they
+    /// came, so that one who waits for many is not passed by those who want few; clients among each
+    /// other keep no order.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
@@ -87,7 +89,7 @@ impl Semaphore {
     /// Sets it up with so many permits; false if it was there already, and is then left alone.
     ///
     /// # Errors
-    /// [`Invalid`](Error::Invalid) for more than 2⁵³.
+    /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
     pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
         self.create(permits, None).await
     }
@@ -152,11 +154,11 @@ pub(crate) fn number(changed: Changed) -> i64 {
 }
 
 /// The store counts in doubles here and there: beyond this it could not count by one.
-const MAX_COUNT: u64 = 1 << 53;
+const MAX_COUNT: u64 = (1 << 53) - 1;
 
 pub(crate) fn check_count(name: &LockName, count: u64) -> Result<()> {
     if count > MAX_COUNT {
-        let detail = format!("a count must be at most 2^53, not {count}");
+        let detail = format!("a count must be below 2^53, not {count}");
         return Err(Error::invalid(Some(name), detail));
     }
     Ok(())

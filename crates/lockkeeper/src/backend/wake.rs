@@ -126,8 +126,11 @@ impl Hub {
                 changed: Notify::new(),
             })
         });
-        cell.lock().subscribers += 1;
-        Subscription { hub: self.clone(), topic, cell: Arc::clone(cell) }
+        let mut inner = cell.lock();
+        inner.subscribers += 1;
+        let zeros = inner.zeros;
+        drop(inner);
+        Subscription { hub: self.clone(), topic, cell: Arc::clone(cell), zeros }
     }
 
     /// The store listens on `topic` from now on.
@@ -222,6 +225,8 @@ pub struct Subscription {
     hub: Hub,
     topic: Topic,
     cell: Arc<Cell>,
+    /// How many messages had said `0` before it.
+    zeros: u64,
 }
 
 impl Subscription {
@@ -253,9 +258,9 @@ impl Subscription {
         self.cell.wait(|inner| (inner.seen > seen).then_some(inner.seen)).await
     }
 
-    /// How many of the messages said `0`: of a latch, how often it was opened.
-    pub fn zeros(&self) -> u64 {
-        self.cell.lock().zeros
+    /// Whether a message said `0` since this subscribes: of a latch, that it was opened.
+    pub fn said_zero(&self) -> bool {
+        self.cell.lock().zeros > self.zeros
     }
 
     /// The next message of a notice topic.

@@ -70,16 +70,16 @@ pub(crate) async fn insist(
 pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) -> Result<bool> {
     core.ensure_open(resource)?;
     let limit = wait.limit();
-    let mut listening: Option<(Subscription, u64)> = None;
+    let mut listening: Option<Subscription> = None;
     let (mut failures, mut failing_since, mut polling) = (0, None, false);
     loop {
-        let seen = listening.as_ref().map(|(subscription, _)| subscription.seen());
+        let seen = listening.as_ref().map(Subscription::seen);
         let sent = core.clock.now();
         let patience =
             failing_since.map_or(Tick::NEVER, |since: Tick| since + core.options.unreachable_after);
         let asking = core.unbroken(core.backend.inspect(resource.clone()));
         let answer = until(&core.clock, limit.min(patience), asking).await;
-        if listening.as_ref().is_some_and(|(topic, zeros)| topic.zeros() > *zeros) {
+        if listening.as_ref().is_some_and(Subscription::said_zero) {
             return Ok(true);
         }
         if let Some(answer) = &answer {
@@ -107,7 +107,7 @@ pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) ->
             }
         }
         match (&listening, seen) {
-            (Some((subscription, _)), Some(seen)) => {
+            (Some(subscription), Some(seen)) => {
                 let wake = (now + jittered(RECHECK)).min(limit);
                 let mut closing = std::pin::pin!(core.closing.notified());
                 closing.as_mut().enable();
@@ -127,10 +127,7 @@ pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) ->
                 let patience = (now + core.options.response_timeout).min(limit);
                 let subscribing = core.backend.subscribe(Topic::Latch(resource.name.clone()));
                 match until(&core.clock, patience, subscribing).await {
-                    Some(Ok(subscription)) => {
-                        let zeros = subscription.zeros();
-                        listening = Some((subscription, zeros));
-                    }
+                    Some(Ok(subscription)) => listening = Some(subscription),
                     Some(Err(fault)) if !fault.may_pass() => {
                         polling |= core.polls_instead(&fault);
                     }

@@ -12,7 +12,12 @@ const SILENT: u64 = 3000;
 pub(super) struct Queue {
     waiting: VecDeque<OwnerId>,
     heard: HashMap<OwnerId, u64>,
+    /// It is gone then, if nobody is heard of any more.
+    ends: u64,
 }
+
+/// How long a queue outlives the last word of those who wait in it.
+const LASTS: u64 = 60_000;
 
 impl Queue {
     /// The first that still waits; whoever is dead in front of it is dropped. And whether any was.
@@ -32,6 +37,10 @@ impl Queue {
         self.heard.get(&owner).is_some_and(|heard| heard + SILENT >= now)
     }
 
+    pub(super) fn lasts(&self, now: u64) -> bool {
+        self.ends >= now
+    }
+
     /// Hears of a waiter; false if it has no place.
     fn hear(&mut self, owner: OwnerId, now: u64) -> bool {
         self.heard.get_mut(&owner).map(|heard| *heard = now).is_some()
@@ -40,6 +49,7 @@ impl Queue {
     fn join(&mut self, owner: OwnerId, now: u64) {
         self.waiting.push_back(owner);
         self.heard.insert(owner, now);
+        self.ends = now + LASTS;
     }
 
     fn leave(&mut self, owner: OwnerId) -> bool {
@@ -83,6 +93,7 @@ impl State {
         if request.count > 1 {
             return Ok(Attempt::Gone);
         }
+        self.forget_queue(name, now);
         let queue = self.queues.entry(name.clone()).or_default();
         let placed = queue.hear(*owner, now);
         let (first, dropped) = queue.head(now);
@@ -111,6 +122,7 @@ impl State {
         }
         let name = &request.resource.name;
         let free = self.living(name, now).is_none();
+        self.forget_queue(name, now);
         let Some(queue) = self.queues.get_mut(name) else { return (answer, wakes) };
         let placed = queue.leave(request.owner);
         if free && (placed || !wakes.is_empty()) {
@@ -124,6 +136,7 @@ impl State {
     /// Hears of all who still wait before any of them is passed over.
     pub(super) fn hear_all(&mut self, batch: &[Renew], now: u64) {
         for Renew { resource, owner, .. } in batch.iter().filter(|renew| renew.waiting) {
+            self.forget_queue(&resource.name, now);
             if let Some(queue) = self.queues.get_mut(&resource.name) {
                 queue.hear(*owner, now);
             }
@@ -137,6 +150,7 @@ impl State {
         let Some(queue) = self.queues.get_mut(name) else { return (Ok(Renewed::Due), Vec::new()) };
         let placed = queue.hear(request.owner, now);
         let first = queue.head(now).0;
+        queue.ends = now + LASTS;
         self.tidy_queue(name);
         let wakes = match first {
             Some(first) if free => vec![turn(name, first)],
@@ -154,6 +168,7 @@ impl State {
     ) -> Answer<Changed> {
         let (answer, mut wakes) = self.force_plain(resource, reason, now);
         if answer == Ok(Changed::Done) {
+            self.forget_queue(&resource.name, now);
             let first = self.queues.get_mut(&resource.name).and_then(|queue| queue.head(now).0);
             wakes.extend(first.map(|first| turn(&resource.name, first)));
             self.tidy_queue(&resource.name);
@@ -171,6 +186,12 @@ impl State {
         let alive = queue.waiting.iter().filter(|owner| queue.is_alive(**owner, now));
         let queue = alive.map(|owner| owner.to_string().into_bytes()).collect();
         Ok(Snapshot { queue, ..snapshot })
+    }
+
+    fn forget_queue(&mut self, name: &LockName, now: u64) {
+        if self.queues.get(name).is_some_and(|queue| !queue.lasts(now)) {
+            self.queues.remove(name);
+        }
     }
 
     fn tidy_queue(&mut self, name: &LockName) {

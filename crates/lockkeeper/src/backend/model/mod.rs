@@ -135,6 +135,7 @@ impl State {
         if self.names.len() + self.replies.len() >= self.sweep_at.max(SWEEP_MIN) {
             self.names.retain(|_, entry| entry.expires >= now);
             self.tokens.retain(|_, token| token.expires >= now);
+            self.queues.retain(|_, queue| queue.lasts(now));
             self.writers.retain(|_, writers| writers.is_alive(now));
             self.replies.retain(|_, replies| replies.is_alive(now));
             self.permits.retain(|_, taken| taken.is_alive(now));

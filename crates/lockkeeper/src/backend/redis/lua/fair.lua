@@ -29,8 +29,22 @@ local function head(queue, timeouts, seen, now)
 end
 
 -- Whether somebody waits who is not ours. Redisson takes its wait time off everybody's places at each
--- take, which only its own waiters need: among ours a take costs the same however many wait.
-local function strangers(queue, seen)
-  return redis.call('LLEN', queue) > redis.call('ZCARD', seen)
+-- take, which only its own waiters need: among ours a take costs the same however many wait. Redisson
+-- may have dropped one of ours without a word; it is found among those not heard of for longest.
+local function strangers(queue, timeouts, seen)
+  local waiting = redis.call('LLEN', queue)
+  for _, owner in ipairs(redis.call('ZRANGE', seen, 0, 1)) do
+    if not redis.call('ZSCORE', timeouts, owner) then redis.call('ZREM', seen, owner) end
+  end
+  return waiting > redis.call('ZCARD', seen)
+end
+
+-- If all who wait die, what they leave ends. Redisson's waiters rely on a queue without an end.
+local function lasting(queue, timeouts, seen)
+  local ours = not strangers(queue, timeouts, seen)
+  for _, key in ipairs({ queue, timeouts }) do
+    if ours then redis.call('PEXPIRE', key, 60000) else redis.call('PERSIST', key) end
+  end
+  redis.call('PEXPIRE', seen, ours and 60000 or 86400000)
 end
 

@@ -18,7 +18,7 @@ local lock, queue, timeouts, seen, owner = KEYS[1], KEYS[2], KEYS[3], KEYS[4], A
 local left = redis.call('PTTL', lock)
 -- Also to fail before anything is written, if one of them is something else.
 local placed = redis.call('ZSCORE', timeouts, owner)
-strangers(queue, seen)
+strangers(queue, timeouts, seen)
 if left ~= -2 then
   if redis.call('HEXISTS', lock, owner) == 1 then
     local token = KEYS[5] and (ARGV[3] == '1' and redis.call('GET', KEYS[5]) or next_token(KEYS[5]))
@@ -49,7 +49,7 @@ if left == -2 and (not first or first == owner) then
   if first then redis.call('LPOP', queue) end
   redis.call('ZREM', timeouts, owner)
   redis.call('ZREM', seen, owner)
-  if strangers(queue, seen) then
+  if strangers(queue, timeouts, seen) then
     for _, other in ipairs(redis.call('ZRANGE', timeouts, 0, -1)) do
       redis.call('ZINCRBY', timeouts, -WAIT, other)
     end
@@ -69,7 +69,7 @@ if not redis.call('ZSCORE', timeouts, owner) then
   local ends = last and redis.call('ZSCORE', timeouts, last)
   if ends then
     local theirs = math.max(tonumber(ends) - now, 0)
-    if not strangers(queue, seen) then
+    if not strangers(queue, timeouts, seen) then
       theirs = math.min(theirs, ahead + redis.call('LLEN', queue) * WAIT)
     end
     ahead = theirs
@@ -77,6 +77,6 @@ if not redis.call('ZSCORE', timeouts, owner) then
   redis.call('ZADD', timeouts, string.format('%.0f', now + ahead + WAIT), owner)
   redis.call('RPUSH', queue, owner)
   redis.call('ZADD', seen, now, owner)
-  redis.call('PEXPIRE', seen, 86400000)
+  lasting(queue, timeouts, seen)
 end
 return left

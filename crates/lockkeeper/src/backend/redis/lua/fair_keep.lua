@@ -32,7 +32,7 @@ for i = 1, #KEYS, 4 do
     local due = left == -2 and first == ARGV[j] or not redis.call('ZSCORE', timeouts, ARGV[j])
     answers[#answers + 1] = due and -5 or -4
   end
-  if redis.call('EXISTS', seen) == 1 then redis.call('PEXPIRE', seen, 86400000) end
+  lasting(queue, timeouts, seen)
   at = at + 2 + count
 end
 return answers

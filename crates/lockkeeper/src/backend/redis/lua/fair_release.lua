@@ -27,7 +27,7 @@ if ARGV[2] ~= '0' then
 end
 -- Something else may have taken the key; the place in the queue is given up all the same.
 local freed = redis.pcall('HDEL', lock, owner)
-local mixed = strangers(queue, seen)
+local mixed = strangers(queue, timeouts, seen)
 local placed = redis.call('ZREM', timeouts, owner) + redis.call('ZREM', seen, owner) > 0
 if placed then
   -- Redisson's waiters behind it come up by what it would have waited.
