@@ -106,16 +106,20 @@ impl Guard {
     /// goes first, the readers that wait are let in.
     ///
     /// # Errors
-    /// [`Lost`](Error::Lost) if it was lost; [`Invalid`](Error::Invalid) if it is no write lock.
+    /// [`Lost`](Error::Lost) if it was lost; [`Unreachable`](Error::Unreachable) if the store does not
+    /// answer; [`Invalid`](Error::Invalid) if it is no write lock.
     ///
     /// # Cancel safety
     /// A hold that was added after all is taken off again.
     pub async fn read(&self) -> Result<Guard> {
-        let acquired = self.other_side(Kind::Write, Kind::Read, Wait::Forever).await?;
-        match acquired {
-            Some(acquired) => Ok(Guard::new(acquired)),
-            None => Err(Error::Closed { lock: Some(self.name().clone()) }),
+        let acquired = self.other_side(Kind::Write, Kind::Read).await?;
+        if let Some(acquired) = acquired {
+            return Ok(Guard::new(acquired));
         }
+        // Nobody but a stranger's write lock stands in the way of a writer that reads.
+        self.lease.lose(LostReason::Taken);
+        let (lock, phase, reason) = (self.name().clone(), Phase::Acquire, LostReason::Taken);
+        Err(Error::Lost { lock, phase, reason })
     }
 
     /// Of a write lock: goes on reading, and lets other readers in. No writer comes in between.
@@ -143,12 +147,12 @@ impl Guard {
     /// # Cancel safety
     /// A hold that was added after all is taken off again.
     pub async fn try_upgrade(&self) -> Result<Option<Guard>> {
-        let acquired = self.other_side(Kind::Read, Kind::Write, Wait::Never).await?;
+        let acquired = self.other_side(Kind::Read, Kind::Write).await?;
         Ok(acquired.map(Guard::new))
     }
 
     /// Acquires the other side of a read/write lock for the same owner, beside this hold.
-    async fn other_side(&self, from: Kind, to: Kind, wait: Wait) -> Result<Option<Acquired>> {
+    async fn other_side(&self, from: Kind, to: Kind) -> Result<Option<Acquired>> {
         let Lease { core, resource, owner, named, fenced, .. } = &*self.lease;
         if resource.kind != from {
             let detail = format!("this is for a {from}, not for a {}", resource.kind);
@@ -159,7 +163,7 @@ impl Guard {
         let request = Request {
             resource: Resource { kind: to, name: resource.name.clone() },
             term: TermSpec { ttl, renewed: true },
-            wait,
+            wait: Wait::Never,
             owner: None,
             count: 1,
             fenced: *fenced,

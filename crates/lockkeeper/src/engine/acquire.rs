@@ -16,7 +16,7 @@ use tracing::Instrument;
 use super::claim::{Attempting, Claim};
 use super::gate::{Entered, Gates, Offer, Place, Seat, Turn};
 use super::lease::{HoldId, Lease};
-use super::owners::acquire_as;
+use super::owners::{acquire_as, other_side};
 use super::request::{Request, Seating, Wait};
 use super::watchdog::Kept;
 use super::{Core, Tick, jittered, until};
@@ -137,6 +137,8 @@ struct Drive<'a> {
     polling: bool,
     /// The last thing the store said was "busy": what decides at the wait limit.
     busy: bool,
+    /// Told the log that it waits for its own client.
+    warned: bool,
     /// How often it was busy in a row: what a spinning waiter goes by.
     spins: u32,
     /// The place in the store's queue that the watchdog keeps.
@@ -174,6 +176,7 @@ impl<'a> Drive<'a> {
             failing_since: None,
             polling: false,
             busy: false,
+            warned: false,
             spins: 0,
             kept: None,
         }
@@ -294,6 +297,13 @@ impl<'a> Drive<'a> {
         (self.busy, self.failures) = (true, 0);
         if self.request.wait == Wait::Never {
             return Ok(Round::GaveUp(None));
+        }
+        if !self.warned && self.core.clock.now().since(self.started) >= SUSPICIOUS {
+            self.warned = true;
+            // Of permits a client holds some and waits for others without anything being wrong.
+            if self.request.seating() != Seating::Waiting {
+                self.core.warn_waiting_for_itself(&self.request.resource);
+            }
         }
         if let Some(spin) = self.request.spin {
             self.nap(spin.pause(self.spins)).await;
@@ -496,7 +506,9 @@ impl<'a> Drive<'a> {
 impl Core {
     /// At most one a second: ten thousand waiters would say the same.
     fn warn_waiting_for_itself(&self, resource: &Resource) {
-        let held = || self.registry.all().iter().any(|lease| lease.resource == *resource);
+        let this = other_side(resource, Kind::Write);
+        let same = |lease: &Arc<Lease>| other_side(&lease.resource, Kind::Write) == this;
+        let held = || self.registry.all().iter().any(same);
         let now = self.clock.now();
         let mut last = super::lock(&self.last_warned);
         if last.is_none_or(|last| now.since(last) >= Duration::from_secs(1)) && held() {

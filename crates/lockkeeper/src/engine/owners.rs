@@ -125,7 +125,7 @@ pub(crate) async fn acquire_beside(
 }
 
 /// One side of a read/write lock; anything else is what it is.
-fn other_side(resource: &Resource, side: Kind) -> Resource {
+pub(super) fn other_side(resource: &Resource, side: Kind) -> Resource {
     let kind = match resource.kind {
         Kind::Read | Kind::Write => side,
         kind => kind,

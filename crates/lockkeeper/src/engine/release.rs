@@ -201,8 +201,12 @@ async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
 /// Whether someone of another client waits for the lock, as far as can be known: those of the
 /// Redlock family do not subscribe.
 fn others_wait(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> bool {
-    let others = |count| count > 0 && count > seat.subscriptions();
-    lease.resource.kind == Kind::Mutex || listeners.is_none_or(others)
+    match lease.resource.kind {
+        Kind::Mutex => true,
+        // Readers of this very client listen on the same line as its writers.
+        Kind::Write => listeners.is_none_or(|count| count > 0),
+        _ => listeners.is_none_or(|count| count > 0 && count > seat.subscriptions()),
+    }
 }
 
 /// Passes the lock to a waiter of this client in one step. If that one has gone when the answer
