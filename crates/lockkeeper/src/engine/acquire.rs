@@ -306,7 +306,9 @@ impl<'a> Drive<'a> {
             }
         }
         if let Some(spin) = self.request.spin {
-            self.nap(spin.pause(self.spins)).await;
+            // Not past the limit, so that there is a last try shortly before it.
+            let left = self.request.wait.limit().since(self.core.clock.now());
+            self.nap(spin.pause(self.spins).min(left - left / 4)).await;
             self.spins += 1;
             return self.again(claim, seat);
         }

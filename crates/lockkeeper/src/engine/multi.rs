@@ -69,6 +69,11 @@ pub(crate) async fn acquire_all(
                     blocked = Some(i);
                     break;
                 }
+                // Its patience was short; whether the store is gone is found out with empty hands.
+                Err(crate::Error::Unreachable { .. }) if i != first && wait != Wait::Never => {
+                    blocked = Some(i);
+                    break;
+                }
                 Err(error) => {
                     taken.give_back().await;
                     return Err(error);

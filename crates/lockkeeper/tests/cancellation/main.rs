@@ -12,3 +12,4 @@ mod late_answers;
 mod matrix;
 mod redis;
 mod scenes;
+mod stage;

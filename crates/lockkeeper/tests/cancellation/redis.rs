@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Client, Guard};
+use lockkeeper::{Client, Guard, Member, MultiLock, Result};
 use testkit::RedisServer;
+
+use crate::stage::Held;
 
 /// Acquires of each run.
 const ACQUIRES: usize = 8_000;
@@ -17,12 +19,72 @@ const ALL_DONE: Duration = Duration::from_secs(60);
 /// Few enough that they meet.
 const NAMES: usize = 24;
 
-/// The longest time after which an acquire is dropped.
+/// How many permits each semaphore has.
+const PERMITS: u32 = 3;
+
+/// The longest time after which an acquire is dropped, for most of them and for the patient.
 const LONGEST: Duration = Duration::from_millis(6);
+const PATIENT: Duration = Duration::from_millis(120);
 
 /// The most turns of the runtime after which an acquire is dropped: finer than any timer, so that
 /// some are dropped before they are sent, some while they are under way, some while they wait.
 const TURNS: usize = 60;
+
+/// What is acquired.
+#[derive(Clone, Copy, Debug)]
+enum Sort {
+    Plain,
+    Fair,
+    Fenced,
+    Spin,
+    ReadWrite,
+    Semaphore,
+    Permits,
+    Latch,
+    Multi,
+}
+
+const SORTS: [Sort; 9] = [
+    Sort::Plain,
+    Sort::Fair,
+    Sort::Fenced,
+    Sort::Spin,
+    Sort::ReadWrite,
+    Sort::Semaphore,
+    Sort::Permits,
+    Sort::Latch,
+    Sort::Multi,
+];
+
+impl Sort {
+    /// The names, and what is locked under each when only one can hold it.
+    fn names(self) -> impl Iterator<Item = String> {
+        (0..NAMES).map(move |number| self.name(number))
+    }
+
+    fn name(self, number: usize) -> String {
+        format!("{self:?} {number}")
+    }
+
+    fn any_name(self) -> String {
+        self.name(fastrand::usize(..NAMES))
+    }
+
+    /// What must be there before anybody can ask for it.
+    async fn set_up(self, client: &Client) {
+        for name in self.names() {
+            let made = match self {
+                Sort::Semaphore => client.semaphore(name).try_set_permits(PERMITS.into()).await,
+                Sort::Permits => {
+                    client.permit_semaphore(name).try_set_permits(PERMITS.into()).await
+                }
+                Sort::Latch => client.count_down_latch(name).try_set_count(1).await,
+                _ => Ok(true),
+            };
+            assert!(made.unwrap());
+        }
+    }
+}
 
 /// Waits for something that nobody signals.
 async fn eventually(what: &str, mut condition: impl FnMut() -> Result<(), String>) {
@@ -40,33 +102,70 @@ fn texts(server: &RedisServer, command: &[&str]) -> Vec<String> {
     texts
 }
 
-/// No lock is left, nobody listens for one, and every name can be had at once.
-async fn assert_nothing_left(server: &RedisServer, client: &Client) {
-    let only = |found: Vec<String>, prefix: &str| match found
-        .iter()
-        .all(|name| name.starts_with(prefix))
-    {
-        true => Ok(()),
-        false => Err(format!("{found:?}")),
-    };
-    eventually("keys left", || only(texts(server, &["KEYS", "*"]), "lockkeeper_client:")).await;
-    eventually("subscriptions left", || {
-        only(texts(server, &["PUBSUB", "CHANNELS"]), "lockkeeper_notice:")
+/// Whether a key stays though nobody holds anything: who a client is, what is remembered for a while
+/// of answers and of those who waited, the last tokens, and the counters themselves.
+fn stays(key: &str) -> bool {
+    let counter = |sort: &str| key.strip_prefix(sort).is_some_and(|n| n.parse::<usize>().is_ok());
+    let ours = [
+        "lockkeeper_client:",
+        "lockkeeper_replies:",
+        "lockkeeper_grace:",
+        "lockkeeper_patience:",
+        "redisson_lock_token:",
+    ];
+    ours.iter().any(|prefix| key.starts_with(prefix))
+        || ["Semaphore ", "Permits ", "Latch "].iter().any(|sort| counter(sort))
+}
+
+/// No hold, no place in a queue and no permit is left, nobody listens, and everything can be had at
+/// once.
+async fn assert_nothing_left(server: &RedisServer, client: &Client, sorts: &[Sort]) {
+    eventually("keys left", || match texts(server, &["KEYS", "*"]) {
+        keys if keys.iter().all(|key| stays(key)) => Ok(()),
+        keys => Err(format!("{:?}", keys.iter().filter(|key| !stays(key)).collect::<Vec<_>>())),
+    })
+    .await;
+    eventually("subscriptions left", || match texts(server, &["PUBSUB", "CHANNELS"]) {
+        found if found.iter().all(|name| name.starts_with("lockkeeper_notice:")) => Ok(()),
+        found => Err(format!("{found:?}")),
     })
     .await;
     let rival = Client::connect(&server.url()).await.unwrap();
-    for name in names() {
-        for client in [client, &rival] {
-            let lock = client.lock(&name).try_lock().await.unwrap();
-            lock.expect("nobody holds it").release().await.unwrap();
-            let mutex = client.mutex(format!("mutex {name}")).try_lock().await.unwrap();
-            mutex.expect("nobody holds it").release().await.unwrap();
+    for sort in sorts {
+        for name in sort.names() {
+            for client in [client, &rival] {
+                assert_free(client, *sort, &name).await;
+            }
         }
     }
 }
 
-fn names() -> impl Iterator<Item = String> {
-    (0..NAMES).map(|number| format!("name {number}"))
+async fn assert_free(client: &Client, sort: Sort, name: &str) {
+    let locks = match sort {
+        Sort::Plain => {
+            vec![client.lock(name).try_lock(), client.mutex(format!("mutex {name}")).try_lock()]
+        }
+        Sort::Fair => vec![client.fair_lock(name).try_lock()],
+        Sort::Fenced => vec![client.fenced_lock(name).try_lock()],
+        Sort::Spin | Sort::Multi => vec![client.spin_lock(name).try_lock()],
+        Sort::ReadWrite => vec![client.rw_lock(name).try_write(), client.rw_lock(name).try_read()],
+        Sort::Permits => {
+            let semaphore = client.permit_semaphore(name);
+            let counts =
+                (semaphore.available().await.unwrap(), semaphore.acquired().await.unwrap());
+            assert_eq!(counts, (PERMITS.into(), 0), "{name}");
+            vec![semaphore.try_acquire(PERMITS)]
+        }
+        Sort::Semaphore => {
+            assert_eq!(client.semaphore(name).available().await.unwrap(), PERMITS.into(), "{name}");
+            Vec::new()
+        }
+        Sort::Latch => Vec::new(),
+    };
+    for lock in locks {
+        let guard = lock.await.unwrap();
+        guard.unwrap_or_else(|| panic!("{name} is held")).release().await.unwrap();
+    }
 }
 
 /// How the acquires of one task went.
@@ -77,62 +176,126 @@ struct Count {
 }
 
 /// The outcome of `work`, if it comes before a random moment.
-async fn or_drop<T>(work: impl Future<Output = T>) -> Option<T> {
+async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
     let late = async {
-        if fastrand::bool() {
-            tokio::time::sleep(LONGEST.mul_f64(fastrand::f64())).await;
-        } else {
-            for _ in 0..fastrand::usize(..TURNS) {
-                tokio::task::yield_now().await;
+        match fastrand::u8(..4) {
+            0 => tokio::time::sleep(PATIENT.mul_f64(fastrand::f64())).await,
+            1 => tokio::time::sleep(LONGEST.mul_f64(fastrand::f64())).await,
+            _ => {
+                for _ in 0..fastrand::usize(..TURNS) {
+                    tokio::task::yield_now().await;
+                }
             }
         }
     };
     tokio::select! {
         biased;
-        done = work => Some(done),
+        done = work.into_future() => Some(done),
         () = late => None,
     }
 }
 
-async fn acquire(client: &Client) -> Option<Guard> {
-    let name = format!("name {}", fastrand::usize(..NAMES));
-    let (lock, mutex) = (client.lock(&name), client.mutex(format!("mutex {name}")));
+async fn acquire(client: &Client, sort: Sort) -> Option<Held> {
+    let name = sort.any_name();
     let long = Duration::from_secs(60);
-    let acquired = match fastrand::u8(..4) {
-        0 => or_drop(lock.lock().into_future()).await?,
-        1 => or_drop(lock.lock().lease(long).into_future()).await?,
-        2 => or_drop(mutex.lock().into_future()).await?,
-        _ => {
-            let waited = or_drop(lock.try_lock().wait(long).into_future()).await?;
-            waited.map(|guard| guard.expect("a minute has not passed"))
+    let patient = |guard: Result<Option<Guard>>| guard.map(|g| g.expect("a minute has not passed"));
+    let guard = match (sort, fastrand::u8(..4)) {
+        (Sort::Plain, 0) => or_drop(client.lock(name).lock()).await?,
+        (Sort::Plain, 1) => or_drop(client.lock(name).lock().lease(long)).await?,
+        (Sort::Plain, 2) => or_drop(client.mutex(format!("mutex {name}")).lock()).await?,
+        (Sort::Plain, _) => patient(or_drop(client.lock(name).try_lock().wait(long)).await?),
+        (Sort::Fair, 0) => patient(or_drop(client.fair_lock(name).try_lock().wait(long)).await?),
+        (Sort::Fair, 1) => or_drop(client.fair_lock(name).fenced().lock()).await?,
+        (Sort::Fair, _) => or_drop(client.fair_lock(name).lock()).await?,
+        (Sort::Fenced, _) => or_drop(client.fenced_lock(name).lock()).await?,
+        (Sort::Spin, _) => or_drop(client.spin_lock(name).lock()).await?,
+        (Sort::ReadWrite, 0) => or_drop(client.rw_lock(name).write()).await?,
+        (Sort::ReadWrite, 1) => {
+            patient(or_drop(client.rw_lock(name).try_write().wait(long)).await?)
+        }
+        (Sort::ReadWrite, _) => or_drop(client.rw_lock(name).read()).await?,
+        (Sort::Permits, n) => {
+            let permits = 1 + u32::from(n) % PERMITS;
+            or_drop(client.permit_semaphore(name).acquire(permits)).await?
+        }
+        (Sort::Semaphore, n) => {
+            let permits = 1 + u32::from(n) % PERMITS;
+            let permit = or_drop(client.semaphore(name).acquire(permits)).await?;
+            return Some(Held::Permit(permit.unwrap()));
+        }
+        (Sort::Latch, n) => {
+            let latch = client.count_down_latch(name);
+            if n == 0 {
+                or_drop(Box::pin(latch.count_down())).await?.unwrap();
+            } else if n == 1 {
+                or_drop(Box::pin(latch.try_set_count(1))).await?.unwrap();
+            } else {
+                or_drop(Box::pin(latch.wait())).await?.unwrap();
+            }
+            return Some(Held::Nothing);
+        }
+        (Sort::Multi, n) => {
+            let other = sort.any_name();
+            if other == name {
+                return None;
+            }
+            let kind = |name: String| match n {
+                0 => Member::from(client.fair_lock(name)),
+                _ => Member::from(client.lock(name)),
+            };
+            let both = or_drop(MultiLock::new([kind(name), kind(other)]).lock()).await?;
+            return Some(Held::Multi(both.unwrap()));
         }
     };
-    Some(acquired.unwrap())
+    Some(Held::Guard(guard.unwrap()))
 }
 
-async fn acquire_and_walk_away(clients: [Client; 2], times: usize) -> Count {
+/// What can be done with a read/write lock beside giving it back.
+async fn change_sides(guard: Guard) -> Option<Guard> {
+    match fastrand::u8(..4) {
+        // Each is an error for the wrong side, and changes nothing then.
+        0 => drop(or_drop(Box::pin(guard.read())).await),
+        1 => drop(or_drop(Box::pin(guard.try_upgrade())).await),
+        2 => return or_drop(Box::pin(guard.downgrade())).await?.ok(),
+        _ => {}
+    }
+    Some(guard)
+}
+
+async fn acquire_and_walk_away(clients: [Client; 2], sorts: &[Sort], times: usize) -> Count {
     let mut count = Count::default();
     for _ in 0..times {
-        let Some(guard) = acquire(&clients[fastrand::usize(..2)]).await else {
+        let sort = sorts[fastrand::usize(..sorts.len())];
+        let held = match acquire(&clients[fastrand::usize(..2)], sort).await {
+            Some(Held::Guard(guard)) if matches!(sort, Sort::ReadWrite) => {
+                change_sides(guard).await.map(Held::Guard)
+            }
+            held => held,
+        };
+        let Some(held) = held else {
             count.dropped += 1;
             continue;
         };
         count.held += 1;
         match fastrand::u8(..3) {
-            0 => drop(guard),
-            1 => drop(guard.release()),
-            _ => drop(or_drop(guard.release()).await),
+            0 => drop(held),
+            1 => drop(held.release()),
+            _ => drop(or_drop(held.release()).await),
         }
     }
     count
 }
 
-async fn thousands_of_cancelled_acquires() {
+async fn thousands_of_cancelled_acquires(sorts: &'static [Sort]) {
     let server = RedisServer::start();
     let connect = async || Client::connect(&server.url()).await.unwrap();
     let clients = [connect().await, connect().await];
+    for sort in sorts {
+        sort.set_up(&clients[0]).await;
+    }
+    let times = ACQUIRES / TASKS;
     let tasks: Vec<_> = (0..TASKS)
-        .map(|_| tokio::spawn(acquire_and_walk_away(clients.clone(), ACQUIRES / TASKS)))
+        .map(|_| tokio::spawn(acquire_and_walk_away(clients.clone(), sorts, times)))
         .collect();
     let mut total = Count::default();
     for task in tasks {
@@ -143,15 +306,32 @@ async fn thousands_of_cancelled_acquires() {
     }
     println!("{total:?}");
     assert!(total.dropped > ACQUIRES / 20 && total.held > ACQUIRES / 20, "{total:?}");
-    assert_nothing_left(&server, &clients[0]).await;
+    assert_nothing_left(&server, &clients[0], sorts).await;
 }
 
+/// Everything at once.
 #[tokio::test]
 async fn thousands_of_cancelled_acquires_leave_nothing_on_one_thread() {
-    thousands_of_cancelled_acquires().await;
+    thousands_of_cancelled_acquires(&SORTS).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn thousands_of_cancelled_acquires_leave_nothing_on_several_threads() {
-    thousands_of_cancelled_acquires().await;
+macro_rules! storms {
+    ($($name:ident: $sort:ident;)*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn $name() {
+            thousands_of_cancelled_acquires(&[Sort::$sort]).await;
+        })*
+    };
+}
+
+storms! {
+    thousands_of_cancelled_acquires_leave_nothing_on_several_threads: Plain;
+    thousands_of_cancelled_acquires_of_fair_locks_leave_nothing: Fair;
+    thousands_of_cancelled_acquires_of_fenced_locks_leave_nothing: Fenced;
+    thousands_of_cancelled_acquires_of_spin_locks_leave_nothing: Spin;
+    thousands_of_cancelled_acquires_of_read_write_locks_leave_nothing: ReadWrite;
+    thousands_of_cancelled_acquires_of_permits_leave_nothing: Semaphore;
+    thousands_of_cancelled_acquires_of_permits_with_ids_leave_nothing: Permits;
+    thousands_of_cancelled_waits_for_latches_leave_nothing: Latch;
+    thousands_of_cancelled_acquires_of_several_at_once_leave_nothing: Multi;
 }

@@ -6,26 +6,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::backend::memory::Memory;
-use lockkeeper::{Client, ClientOptions, Guard, Lock, Mutex, Result};
-use testkit::Flaky;
+use lockkeeper::Result;
 
-/// How long somebody else keeps what the operation wants.
-const BUSY: Duration = Duration::from_millis(50);
+use crate::stage::{BUSY, Held, How, PERMITS, Sort, Stage};
 
 /// How long a lock is left standing.
 const LEFT: Duration = Duration::from_millis(200);
 
+/// What a latch is set to that is counted down once.
+const COUNT: u64 = 3;
+
 /// The operation under test; whether it did what it is there for.
 pub(crate) type Operation = Pin<Box<dyn Future<Output = bool> + Send>>;
-
-/// A store, a client behind gates, and a rival on the same store without any.
-pub(crate) struct Stage {
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) flaky: Flaky,
-    pub(crate) client: Client,
-    pub(crate) rival: Client,
-}
 
 /// An operation about to start.
 pub(crate) struct Scene {
@@ -53,165 +45,237 @@ pub(crate) enum Script {
     LeaveFor,
     Run,
     TryRun,
-}
-
-/// Which kind of lock it is done to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Sort {
-    Lock,
-    Mutex,
-}
-
-/// Either kind, for the calls that both have.
-#[derive(Clone)]
-pub(crate) enum Either {
-    Lock(Lock),
-    Mutex(Mutex),
-}
-
-macro_rules! either {
-    ($self:ident, $lock:ident => $call:expr) => {
-        match $self {
-            Either::Lock($lock) => $call,
-            Either::Mutex($lock) => $call,
-        }
-    };
-}
-
-impl Either {
-    pub(crate) async fn lock(&self) -> Result<Guard> {
-        either!(self, lock => lock.lock().await)
-    }
-
-    pub(crate) async fn lock_for(&self, lease: Duration) -> Result<Guard> {
-        either!(self, lock => lock.lock().lease(lease).await)
-    }
-
-    pub(crate) async fn try_lock(&self) -> Result<Option<Guard>> {
-        either!(self, lock => lock.try_lock().await)
-    }
-
-    pub(crate) async fn is_locked(&self) -> Result<bool> {
-        either!(self, lock => lock.is_locked().await)
-    }
-
-    async fn wait(&self, span: Duration) -> Result<Option<Guard>> {
-        either!(self, lock => lock.try_lock().wait(span).await)
-    }
-
-    async fn run(&self) -> bool {
-        let work = |_| tokio::time::sleep(BUSY);
-        either!(self, lock => lock.run(work).await.is_ok())
-    }
-
-    async fn try_run(&self) -> bool {
-        let work = |_| tokio::time::sleep(BUSY);
-        either!(self, lock => matches!(lock.try_run(work).await, Ok(Some(_))))
-    }
-}
-
-impl Stage {
-    pub(crate) fn new() -> Self {
-        let memory = Memory::new();
-        let flaky = Flaky::new(memory.clone());
-        // Short, so that what is repeated is soon over.
-        let back_off = (Duration::from_millis(2), Duration::from_millis(20));
-        let options = ClientOptions::new().retry_backoff(back_off.0, back_off.1);
-        let client = |backend| Client::with_backend(backend, options.clone()).unwrap();
-        Self { client: client(flaky.backend()), rival: client(memory.clone()), memory, flaky }
-    }
-
-    pub(crate) fn mine(&self, sort: Sort) -> Either {
-        either_of(&self.client, sort)
-    }
-
-    pub(crate) fn rivals(&self, sort: Sort) -> Either {
-        either_of(&self.rival, sort)
-    }
-}
-
-fn either_of(client: &Client, sort: Sort) -> Either {
-    match sort {
-        Sort::Lock => Either::Lock(client.lock("it")),
-        Sort::Mutex => Either::Mutex(client.mutex("it")),
-    }
+    /// A reader waits for a writer that waits for a reader.
+    ReadBehindAWriter,
+    /// Reading beside one's own writing.
+    NestedRead,
+    /// The write lock is let go while its owner reads on.
+    ReleaseAroundARead,
+    Downgrade,
+    TryUpgrade,
+    TryUpgradeInVain,
+    CountDown,
+    AddPermits,
+    ReleaseById,
 }
 
 impl Script {
-    pub(crate) fn needs_reentry(self) -> bool {
-        matches!(self, Script::Reenter | Script::ReenterAsOwner | Script::PartialRelease)
+    /// What it is done to.
+    pub(crate) fn sorts(self) -> Vec<Sort> {
+        let those = |fits: fn(Sort) -> bool| Sort::ALL.into_iter().filter(|s| fits(*s)).collect();
+        match self {
+            Script::LockFree
+            | Script::LockBusy
+            | Script::TryLock
+            | Script::WaitLongEnough
+            | Script::WaitInVain => those(|_| true),
+            Script::LockLeased | Script::Run | Script::TryRun => {
+                those(|sort| sort.guarded() || sort.together())
+            }
+            Script::Reenter | Script::ReenterAsOwner | Script::PartialRelease => {
+                those(Sort::reentrant)
+            }
+            Script::Release => those(|sort| sort != Sort::Latch),
+            // Readers do not keep each other out.
+            Script::ReceiveFromLocal | Script::HandToLocal => {
+                those(|sort| !matches!(sort, Sort::Latch | Sort::Read))
+            }
+            Script::Extend | Script::LeaveFor => those(Sort::guarded),
+            Script::ReadBehindAWriter => vec![Sort::Read],
+            Script::NestedRead
+            | Script::ReleaseAroundARead
+            | Script::Downgrade
+            | Script::TryUpgrade
+            | Script::TryUpgradeInVain => vec![Sort::Write],
+            Script::CountDown => vec![Sort::Latch],
+            Script::AddPermits => vec![Sort::Semaphore, Sort::Permits],
+            Script::ReleaseById => vec![Sort::Permits],
+        }
+    }
+
+    /// Whether what is left may end by itself, and is counted until somebody asks about it.
+    pub(crate) fn expires(self) -> bool {
+        matches!(self, Script::LockLeased | Script::Extend | Script::LeaveFor)
+    }
+
+    /// Whether somebody of the same client can wait for the same meanwhile, and get it afterwards.
+    pub(crate) fn can_be_waited_for(self) -> bool {
+        !matches!(self, Script::CountDown | Script::AddPermits)
     }
 
     /// Sets the scene; the gates are open.
     pub(crate) async fn set(self, stage: &Stage, sort: Sort) -> Scene {
+        stage.set_up(sort).await;
         let lock = stage.mine(sort);
         match self {
-            Script::LockFree => scene((), async move { lock.lock().await.is_ok() }),
-            Script::LockLeased => scene((), async move { lock.lock_for(4 * BUSY).await.is_ok() }),
-            Script::TryLock => scene((), async move { got(lock.try_lock().await) }),
+            Script::LockFree => scene((), async move { got(lock.take(How::Forever).await) }),
+            Script::LockLeased => {
+                scene((), async move { got(lock.take(How::Leased(4 * BUSY)).await) })
+            }
+            Script::TryLock => scene((), async move { got(lock.take(How::Once).await) }),
             Script::LockBusy => {
-                taken_for_a_while(&stage.rivals(sort)).await;
-                scene((), async move { lock.lock().await.is_ok() })
+                stage.blocked_for_a_while(sort).await;
+                scene((), async move { got(lock.take(How::Forever).await) })
             }
             Script::WaitLongEnough => {
-                taken_for_a_while(&stage.rivals(sort)).await;
-                scene((), async move { got(lock.wait(2 * BUSY).await) })
+                stage.blocked_for_a_while(sort).await;
+                // Several as one start anew after a pause, and whoever spins pauses ever longer.
+                let slow = sort.together() || sort == Sort::Spin;
+                let span = if slow { 6 * BUSY } else { 2 * BUSY };
+                scene((), async move { got(lock.take(How::Within(span)).await) })
             }
             Script::WaitInVain => {
-                taken_for_a_while(&stage.rivals(sort)).await;
+                stage.blocked_for_a_while(sort).await;
                 let in_vain = |outcome| matches!(outcome, Ok(None));
-                scene((), async move { in_vain(lock.wait(BUSY / 2).await) })
+                scene((), async move { in_vain(lock.take(How::Within(BUSY / 2)).await) })
             }
             Script::Reenter => {
-                let guard = lock.lock().await.unwrap();
+                let guard = lock.taken().await.guard();
                 let again = guard.reenter();
                 scene(guard, async move { again.await.is_ok() })
             }
             Script::ReenterAsOwner => {
-                let (lock, owner) = (stage.client.lock("it"), stage.client.owner());
-                let lock = lock.as_owner(&owner);
-                let guard = lock.lock().await.unwrap();
-                scene(guard, async move { lock.lock().await.is_ok() })
+                let lock = lock.owned();
+                let guard = lock.taken().await.guard();
+                scene(guard, async move { got(lock.take(How::Forever).await) })
             }
             Script::Release => {
-                let guard = lock.lock().await.unwrap();
-                let release = guard.release();
+                let held = lock.taken().await;
+                let release = held.release();
                 scene((), async move { release.await.is_ok() })
             }
             Script::PartialRelease => {
-                let guard = lock.lock().await.unwrap();
+                let guard = lock.taken().await.guard();
                 let release = guard.reenter().await.unwrap().release();
                 scene(guard, async move { release.await.is_ok() })
             }
             Script::ReceiveFromLocal => {
-                let guard = lock.lock().await.unwrap();
+                let held = lock.taken().await;
                 tokio::spawn(async move {
                     // After the operation has queued.
                     tokio::task::yield_now().await;
-                    guard.release().await
+                    held.release().await
                 });
-                scene((), async move { lock.lock().await.is_ok() })
+                scene((), async move { got(lock.take(How::Forever).await) })
             }
             Script::HandToLocal => {
-                let guard = lock.lock().await.unwrap();
-                let receiver = tokio::spawn(async move { lock.lock().await.map(drop) });
+                let held = lock.taken().await;
+                let receiver = tokio::spawn(async move { lock.take(How::Forever).await.map(drop) });
                 // It queues now.
                 tokio::task::yield_now().await;
-                let release = guard.release();
+                let release = held.release();
                 scene(receiver, async move { release.await.is_ok() })
             }
             Script::Extend => {
-                let guard = Arc::new(lock.lock().await.unwrap());
+                let guard = Arc::new(lock.taken().await.guard());
                 let extended = Arc::clone(&guard);
                 scene(guard, async move { extended.extend(4 * BUSY).await.is_ok() })
             }
             Script::LeaveFor => {
-                let guard = lock.lock().await.unwrap();
+                let guard = lock.taken().await.guard();
                 let leave = guard.leave_for(LEFT);
                 scene((), async move { leave.await.is_ok() })
             }
             Script::Run => scene((), async move { lock.run().await }),
             Script::TryRun => scene((), async move { lock.try_run().await }),
+            _ => self.set_own(stage, sort).await,
+        }
+    }
+
+    /// What only one kind has.
+    async fn set_own(self, stage: &Stage, sort: Sort) -> Scene {
+        let lock = stage.mine(sort);
+        match self {
+            Script::ReadBehindAWriter => {
+                let reading = stage.rivals(Sort::Read).taken().await;
+                let writer = stage.rivals(Sort::Write);
+                tokio::spawn(async move { writer.taken().await.release().await });
+                // It waits now.
+                tokio::task::yield_now().await;
+                tokio::spawn(async move {
+                    tokio::time::sleep(BUSY).await;
+                    reading.release().await
+                });
+                scene((), async move { got(lock.take(How::Forever).await) })
+            }
+            Script::NestedRead => {
+                let guard = Arc::new(lock.taken().await.guard());
+                let writing = Arc::clone(&guard);
+                scene(guard, async move { writing.read().await.is_ok() })
+            }
+            Script::ReleaseAroundARead => {
+                let guard = lock.taken().await.guard();
+                let reading = guard.read().await.unwrap();
+                let release = guard.release();
+                scene(reading, async move { release.await.is_ok() })
+            }
+            Script::Downgrade => {
+                let guard = lock.taken().await.guard();
+                scene((), async move { guard.downgrade().await.is_ok() })
+            }
+            Script::TryUpgrade => {
+                let guard = Arc::new(stage.mine(Sort::Read).taken().await.guard());
+                let reading = Arc::clone(&guard);
+                scene(guard, async move { matches!(reading.try_upgrade().await, Ok(Some(_))) })
+            }
+            Script::TryUpgradeInVain => {
+                let guard = Arc::new(stage.mine(Sort::Read).taken().await.guard());
+                let another = stage.rivals(Sort::Read).taken().await;
+                let reading = Arc::clone(&guard);
+                let kept = (guard, another);
+                scene(kept, async move { matches!(reading.try_upgrade().await, Ok(None)) })
+            }
+            Script::CountDown => {
+                assert!(stage.rival.count_down_latch("it").try_set_count(COUNT).await.unwrap());
+                let latch = stage.client.count_down_latch("it");
+                scene(
+                    (),
+                    async move { latch.count_down().await.is_ok_and(|left| left == COUNT - 1) },
+                )
+            }
+            Script::AddPermits => {
+                let more = i64::from(PERMITS) + 1;
+                if sort == Sort::Semaphore {
+                    let semaphore = stage.client.semaphore("it");
+                    scene(
+                        (),
+                        async move { semaphore.add_permits(1).await.is_ok_and(|n| n == more) },
+                    )
+                } else {
+                    let semaphore = stage.client.permit_semaphore("it");
+                    scene(
+                        (),
+                        async move { semaphore.add_permits(1).await.is_ok_and(|n| n == more) },
+                    )
+                }
+            }
+            Script::ReleaseById => {
+                let guard = stage.rivals(sort).taken().await.guard();
+                let ids = guard.permit_ids();
+                let semaphore = stage.client.permit_semaphore("it");
+                scene(guard, async move { semaphore.release(&ids).await.is_ok_and(|all| all) })
+            }
+            script => unreachable!("{script:?} is for several sorts"),
+        }
+    }
+
+    /// What must be so afterwards, beside that nothing is left.
+    pub(crate) async fn check(self, stage: &Stage, sort: Sort, polled: bool) {
+        match self {
+            // Once polled it is done, and done once.
+            Script::CountDown => {
+                let latch = stage.rival.count_down_latch("it");
+                assert_eq!(latch.count().await.unwrap(), COUNT - u64::from(polled));
+                assert!(latch.delete().await.unwrap());
+            }
+            Script::AddPermits => {
+                let free = stage.free_permits(sort).await;
+                assert_eq!(free, i64::from(PERMITS) + i64::from(polled));
+            }
+            _ if sort.stands() > 0 => {
+                assert_eq!(stage.free_permits(sort).await, i64::from(PERMITS), "permits lost");
+            }
+            _ => {}
         }
     }
 }
@@ -220,14 +284,6 @@ fn scene(kept: impl Any + Send, operation: impl Future<Output = bool> + Send + '
     Scene { operation: Box::pin(operation), kept: Box::new(kept) }
 }
 
-fn got(outcome: Result<Option<Guard>>) -> bool {
+fn got(outcome: Result<Option<Held>>) -> bool {
     matches!(outcome, Ok(Some(_)))
-}
-
-async fn taken_for_a_while(lock: &Either) {
-    let guard = lock.lock().await.unwrap();
-    tokio::spawn(async move {
-        tokio::time::sleep(BUSY).await;
-        guard.release().await
-    });
 }

@@ -32,14 +32,14 @@ async fn javas_waiters_and_ours_are_served_in_the_order_of_the_queue() {
 
     let mut listener = rig.listen(&all);
     guard.release().await.unwrap();
-    assert_eq!(rig.told(&mut listener), [early.id.clone()]);
+    assert_eq!(rig.told(&mut listener), [early.id.as_str()]);
     assert!(lock.try_lock().await.unwrap().is_none(), "it is another's turn");
     let due = lowered(&rig, &all[1..], WAIT);
     assert!(early.take(), "nobody was faster");
     assert_eq!(lowered(&rig, &all[1..], 0), due);
 
-    early.unlock();
     let due = lowered(&rig, &all[2..], WAIT);
+    early.unlock();
     let guard = within(SOON, "ours", first_task).await;
     assert_eq!(guard.owner_id().to_string(), first);
     assert_eq!(lowered(&rig, &all[2..], 0), due, "a take, while a stranger waits");
@@ -52,6 +52,44 @@ async fn javas_waiters_and_ours_are_served_in_the_order_of_the_queue() {
     let guard = within(SOON, "ours", second_task).await;
     assert_eq!(guard.owner_id().to_string(), second);
     guard.release().await.unwrap();
+    assert_eq!(rig.keys(), [""; 0]);
+}
+
+/// Redisson never sets an end to its queue, and does not look for one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_in_which_a_stranger_waits_has_no_end() {
+    let rig = Rig::new("a");
+    let ends = || {
+        let keys = [rig.queue_key(), rig.timeouts_key()];
+        keys.map(|key| rig.cmd(&["PTTL", &key]).int())
+    };
+    let guard = rig.held().await;
+    let lock = rig.lock().await;
+    let (_, stays) = rig.waiter(&lock).await;
+    let java = Java::new(&rig, 1, WAIT);
+    assert!(!java.take());
+    eventually(ms(1_500), "ours have noticed", || ends() == [-1, -1]).await;
+    rig.cmd(&["LREM", &rig.queue_key(), "1", &java.id]);
+    rig.cmd(&["ZREM", &rig.timeouts_key(), &java.id]);
+    eventually(ms(1_500), "again only ours", || ends().iter().all(|left| *left > 0)).await;
+
+    // The last of ours goes before it has spoken again: nobody of ours will notice any more.
+    assert!(!java.take());
+    cancel(stays).await;
+    eventually(SOON, "it has left", || rig.queue() == [java.id.as_str()]).await;
+    assert_eq!(ends(), [-1, -1], "one of ours gave up");
+    guard.release().await.unwrap();
+    assert!(java.take());
+    let (_, takes) = rig.waiter(&lock).await;
+    let other = Java::new(&rig, 2, WAIT);
+    assert!(!other.take());
+    java.unlock();
+    let guard = within(SOON, "ours", takes).await;
+    assert_eq!(rig.queue(), [other.id.as_str()]);
+    assert_eq!(ends(), [-1, -1], "one of ours took the lock");
+    guard.release().await.unwrap();
+    assert!(other.take());
+    other.unlock();
     assert_eq!(rig.keys(), [""; 0]);
 }
 
@@ -129,9 +167,9 @@ async fn a_head_whose_time_is_over_or_that_has_none_is_dropped_and_the_next_is_t
     alive.place(rig.now() + WAIT);
     let mut listener = rig.listen(&[&alive.id]);
     assert!(lock.try_lock().await.unwrap().is_none(), "it is another's turn");
-    assert_eq!(rig.told(&mut listener), [alive.id.clone()]);
-    assert_eq!(rig.queue(), [alive.id.clone()]);
-    assert_eq!(rig.scores().into_keys().collect::<Vec<_>>(), [alive.id.clone()]);
+    assert_eq!(rig.told(&mut listener), [alive.id.as_str()]);
+    assert_eq!(rig.queue(), [alive.id.as_str()]);
+    assert_eq!(rig.scores().into_keys().collect::<Vec<_>>(), [alive.id.as_str()]);
 
     // Those who wait already notice by themselves, also while nobody comes or goes.
     let (id, task) = rig.waiter(&lock).await;
@@ -194,8 +232,9 @@ async fn waiters_whose_queue_was_deleted_get_the_lock_all_the_same() {
         tasks.push(rig.waiter(lock).await.1);
     }
     rig.cmd(&["DEL", &rig.name, &rig.queue_key(), &rig.timeouts_key()]);
+    eventually(ms(8_000), "one has it, the others wait", || rig.queue().len() == 3).await;
+    assert!(rig.holder().is_some());
     for task in tasks {
-        // Held by one of the others until it gives it back.
         drop(tokio::spawn(async move { task.await.unwrap().release().await.unwrap() }));
     }
     eventually(ms(8_000), "all have had it", || rig.keys().is_empty()).await;
@@ -214,7 +253,7 @@ async fn a_dead_waiter_that_java_has_dropped_leaves_nothing_and_hides_no_strange
     let acquire = Acquire::new(resource, dead, 1_000);
     store.acquire(Acquire { waits: true, ..acquire }).await.unwrap();
     let dead = dead.to_string();
-    assert_eq!(rig.queue(), [dead.clone()]);
+    assert_eq!(rig.queue(), [dead.as_str()]);
     rig.cmd(&["ZREM", &rig.timeouts_key(), &dead]);
     rig.cmd(&["LREM", &rig.queue_key(), "0", &dead]);
     let lock = rig.lock().await;

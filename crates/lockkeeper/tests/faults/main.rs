@@ -12,10 +12,13 @@
 //! [`Mutex`]: lockkeeper::Mutex
 #![cfg(feature = "redis")]
 
+mod family;
 mod support;
 
 mod clock;
 mod connection;
+mod family_replies;
+mod family_scripts;
 mod leftovers;
 mod meddling;
 mod orphans;

@@ -107,20 +107,20 @@ pub(crate) async fn reentries_share_the_token(store: &Store) {
     let fair = client.fair_lock(store.name("fair")).fenced().as_owner(&client.owner());
     let lock = client.lock(store.name("lock")).fenced().as_owner(&client.owner());
     let fenced = client.fenced_lock(store.name("fenced")).as_owner(&client.owner());
-    let first = [fair.lock().await, lock.lock().await, fenced.lock().await];
-    let again = [fair.lock().await, lock.lock().await, fenced.lock().await];
-    for (first, again) in first.into_iter().zip(again) {
-        let (first, again) = (first.unwrap(), again.unwrap());
+    let first = [fair.lock().await, lock.lock().await, fenced.lock().await].map(Result::unwrap);
+    let tokens = first.each_ref().map(token);
+    let again = [fair.lock().await, lock.lock().await, fenced.lock().await].map(Result::unwrap);
+    for ((first, again), held) in first.into_iter().zip(again).zip(tokens) {
         let third = first.reenter().await.unwrap();
-        let held = token(&first);
-        assert_eq!((token(&again), token(&third), first.hold().token()), (held, held, Some(held)));
+        assert_eq!([&first, &again, &third].map(token), [held; 3]);
+        assert_eq!(first.hold().token(), Some(held));
         // Whatever the order in which they go.
         first.release().await.unwrap();
-        assert_eq!((token(&again), token(&third)), (held, held));
+        assert_eq!([&again, &third].map(token), [held; 2]);
         third.release().await.unwrap();
         again.release().await.unwrap();
     }
-    assert!(next(&fenced).await > 0);
+    assert!(next(&fenced).await > tokens[2]);
 }
 
 pub(crate) async fn a_guard_of_what_is_not_fenced_has_no_token(store: &Store) {

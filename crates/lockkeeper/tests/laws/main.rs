@@ -17,6 +17,7 @@ mod input;
 mod inspect;
 mod keys;
 mod kinds;
+mod latch;
 mod lease;
 mod lifecycle;
 mod loss;
@@ -24,14 +25,19 @@ mod multi;
 mod mutex;
 mod once;
 mod outage;
+mod permits;
 mod reentry;
 mod release;
 mod run;
 mod runtimes;
 mod rw;
+mod rw_keys;
+mod rw_life;
+mod semaphore;
 mod spin;
 mod store;
 mod strangers;
+mod threads;
 mod turns;
 mod urls;
 mod waiting;
@@ -427,6 +433,114 @@ laws! {
         random_cancellations_leave_nothing_behind
         a_stream_of_readers_does_not_starve_a_writer
         a_stream_of_writers_does_not_starve_a_reader
+    }
+    rw_life (alone) {
+        the_lease_given_is_the_time_to_live
+        both_sides_are_renewed_for_as_long_as_they_are_held
+        a_fixed_lease_ends_and_says_so
+        one_readers_lease_never_shortens_anothers
+        a_reader_that_goes_takes_its_lease_with_it
+        a_dead_reader_stops_blocking_when_its_own_lease_ends
+        the_dead_are_not_among_the_holders
+        readers_get_in_when_a_dead_writer_has_ended
+        a_reader_that_gave_up_after_long_delays_writers_by_little
+        what_is_left_standing_keeps_writers_out_for_so_long
+        extend_sets_a_new_end_for_a_reader
+        a_deleted_hold_is_noticed_at_the_next_look
+        what_a_writer_has_now_was_taken
+        a_lost_guard_neither_reads_nor_writes_nor_reenters
+        all_readers_of_a_forced_lock_are_told_why
+        the_writer_of_a_forced_lock_is_told_why
+        forcing_a_free_lock_is_false
+        the_holders_are_shown_with_their_counts
+        counts_are_those_of_an_owner_of_the_client
+        writers_have_growing_tokens_and_readers_none
+        a_name_in_use_for_something_else_is_refused
+        its_own_name_is_refused_for_anything_else
+        shutdown_releases_both_sides_and_ends_the_waiting
+        work_runs_under_either_side
+    }
+    rw_keys (keys) {
+        a_reader_and_a_writer_are_what_redisson_writes
+        java_readers_are_respected_and_shown
+        a_dead_reader_that_others_keep_alive_blocks_no_writer
+        a_long_reader_outlives_a_java_reader_that_dies
+        a_reader_whose_lock_becomes_something_else_is_lost
+        a_lock_deleted_in_silence_is_taken_within_the_recheck
+    }
+    semaphore (alone) {
+        it_is_set_up_once
+        permits_are_taken_and_given_back
+        a_dropped_permit_is_given_back
+        a_forgotten_permit_is_given_back_by_anybody
+        shutdown_gives_the_permits_back
+        permits_are_added_and_taken_away
+        it_ends_when_it_was_to_and_is_not_made_anew
+        what_makes_no_sense_is_refused_and_changes_nothing
+        one_that_was_not_set_up_is_refused
+        a_name_in_use_for_something_else_is_refused
+        a_waiter_is_woken_by_whatever_frees_permits
+        a_waiter_of_the_same_client_is_woken_too
+        as_many_waiters_are_let_in_as_there_are_permits
+        who_waits_for_one_that_is_set_anew_gets_in
+        a_waiter_is_told_when_the_semaphore_has_ended
+        the_wait_limit_ends_in_none
+        what_is_freed_within_the_wait_limit_is_granted
+        hundreds_of_waiters_share_few_permits
+        random_cancellations_lose_no_permit
+        a_cancelled_waiter_passes_its_turn_on
+    }
+    permits (alone) {
+        it_is_set_up_once
+        permits_are_taken_and_given_back
+        every_permit_has_an_id_of_its_own
+        permits_of_no_lease_are_renewed
+        permits_of_a_fixed_lease_end_and_say_so
+        what_was_given_back_elsewhere_is_lost
+        ids_are_given_back_all_or_none
+        a_new_end_may_be_set_by_id
+        extend_and_leave_for_set_a_new_end
+        the_total_may_be_set_and_changed
+        what_makes_no_sense_is_refused_and_changes_nothing
+        a_name_in_use_for_something_else_is_refused
+        it_ends_when_it_was_to_and_is_not_made_anew
+        a_waiter_is_woken_by_whatever_frees_permits
+        an_end_that_comes_sooner_is_noticed_within_the_recheck
+        a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends
+        the_wait_limit_ends_in_none
+        work_runs_under_permits
+        shutdown_gives_the_permits_back
+        hundreds_of_waiters_share_few_permits
+        random_cancellations_lose_no_permit
+    }
+    latch (alone) {
+        it_is_set_once_and_counted_down
+        one_that_was_never_set_is_open
+        the_last_count_lets_the_waiters_go
+        the_wait_limit_is_kept
+        the_wait_limit_is_kept_by_many_at_once
+        deleting_it_lets_the_waiters_go
+        what_makes_no_sense_is_refused
+        a_name_in_use_for_something_else_is_refused
+        every_count_counts_once
+        hundreds_of_waiters_go_on_together
+        one_that_is_reopened_at_once_lets_every_waiter_go
+        one_that_opens_as_the_waiter_subscribes_lets_it_go
+        a_cancelled_waiter_leaves_nothing_behind
+        waiters_of_a_client_that_is_shut_down_are_told
+        a_waiter_that_is_never_told_looks_again_by_itself
+    }
+    threads (threads) {
+        threads_read_together_and_write_alone
+        the_thread_owns_both_sides
+        a_thread_that_reads_and_asks_to_write_is_refused
+        waiting_threads_are_woken_by_the_writer
+        threads_are_told_why_they_lost_either_side
+        threads_share_permits
+        permits_are_changed_by_threads
+        a_clients_end_gives_the_permits_of_its_threads_back
+        permits_with_ids_work_on_threads
+        threads_wait_for_a_latch
     }
     keys (keys) {
         a_key_that_is_no_lock_is_refused_and_left_alone

@@ -234,6 +234,8 @@ pub(crate) async fn different_kinds_are_held_as_one(store: &Store) {
         Member::from(client.fair_lock(store.name("fair"))),
         Member::from(client.fenced_lock(store.name("fenced"))),
         Member::from(client.spin_lock(store.name("spin"))),
+        client.rw_lock(store.name("read")).reader(),
+        client.rw_lock(store.name("write")).writer(),
     ]);
     let guard = multi.lock().await.unwrap();
     for member in guard.members() {
@@ -242,6 +244,10 @@ pub(crate) async fn different_kinds_are_held_as_one(store: &Store) {
     }
     assert!(other.mutex(store.name("mutex")).try_lock().await.unwrap().is_none());
     assert!(other.fair_lock(store.name("fair")).try_lock().await.unwrap().is_none());
+    let (read, write) = (other.rw_lock(store.name("read")), other.rw_lock(store.name("write")));
+    assert!(read.is_read_locked().await.unwrap() && write.is_write_locked().await.unwrap());
+    drop(read.try_read().await.unwrap().expect("readers share it"));
+    assert!(read.try_write().await.unwrap().is_none());
     guard.release().await.unwrap();
     let busy = other.fair_lock(store.name("fair")).lock().lease(store.long()).await.unwrap();
     assert!(multi.try_lock().await.unwrap().is_none());
@@ -249,6 +255,7 @@ pub(crate) async fn different_kinds_are_held_as_one(store: &Store) {
         assert!(!other.lock(store.name(name)).is_locked().await.unwrap(), "{name}");
     }
     assert!(!other.mutex(store.name("mutex")).is_locked().await.unwrap());
+    assert!(!read.is_read_locked().await.unwrap() && !write.is_write_locked().await.unwrap());
     busy.release().await.unwrap();
     drop(multi.try_lock().await.unwrap().expect("all are free"));
 }

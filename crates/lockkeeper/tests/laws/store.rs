@@ -93,6 +93,7 @@ impl Store {
             StoreKind::Memory(memory) => memory.usage().0,
             StoreKind::Redis(server) => {
                 let outlive = ["lockkeeper_replies", "lockkeeper_forced", "redisson_lock_token"];
+                let outlive = [&outlive[..], &["lockkeeper_patience"]].concat();
                 let keys = server.cli(&["KEYS", &format!("*{name}*")]);
                 let outlives =
                     |key: &str| outlive.iter().any(|what| key.starts_with(&format!("{what}:")));

@@ -7,6 +7,16 @@ use super::*;
 /// A waiter that was not heard of for so long is dead.
 const SILENT: u64 = 3000;
 
+/// If nobody was heard of for so long, nobody could be.
+const STALLED: u64 = 1500;
+
+/// Until when silence is forgiven, and for how long it is not forgiven again.
+#[derive(Debug)]
+pub(super) struct Grace {
+    over: u64,
+    pub(super) expires: u64,
+}
+
 /// Who waits, the next one first, and when each was last heard of.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -21,10 +31,10 @@ const LASTS: u64 = 60_000;
 
 impl Queue {
     /// The first that still waits; whoever is dead in front of it is dropped. And whether any was.
-    fn head(&mut self, now: u64) -> (Option<OwnerId>, bool) {
+    fn head(&mut self, now: u64, silence_kills: bool) -> (Option<OwnerId>, bool) {
         let before = self.waiting.len();
         while let Some(first) = self.waiting.front().copied() {
-            if self.is_alive(first, now) {
+            if !silence_kills || self.is_alive(first, now) {
                 break;
             }
             self.waiting.pop_front();
@@ -94,9 +104,10 @@ impl State {
             return Ok(Attempt::Gone);
         }
         self.forget_queue(name, now);
+        let silence_kills = self.deadly(name, now);
         let queue = self.queues.entry(name.clone()).or_default();
         let placed = queue.hear(*owner, now);
-        let (first, dropped) = queue.head(now);
+        let (first, dropped) = queue.head(now, silence_kills);
         if left.is_none() && first.is_none_or(|first| first == *owner) {
             queue.leave(*owner);
             self.tidy_queue(name);
@@ -126,7 +137,8 @@ impl State {
         let Some(queue) = self.queues.get_mut(name) else { return (answer, wakes) };
         let placed = queue.leave(request.owner);
         if free && (placed || !wakes.is_empty()) {
-            let next = queue.head(now).0;
+            let silence_kills = self.deadly(name, now);
+            let next = self.queues.get_mut(name).and_then(|queue| queue.head(now, silence_kills).0);
             wakes = vec![next.map_or_else(|| freed(name), |next| turn(name, next))];
         }
         self.tidy_queue(name);
@@ -135,8 +147,11 @@ impl State {
 
     /// Hears of all who still wait before any of them is passed over.
     pub(super) fn hear_all(&mut self, batch: &[Renew], now: u64) {
-        for Renew { resource, owner, .. } in batch.iter().filter(|renew| renew.waiting) {
+        for Renew { resource, .. } in batch.iter().filter(|renew| renew.waiting) {
             self.forget_queue(&resource.name, now);
+            self.deadly(&resource.name, now);
+        }
+        for Renew { resource, owner, .. } in batch.iter().filter(|renew| renew.waiting) {
             if let Some(queue) = self.queues.get_mut(&resource.name) {
                 queue.hear(*owner, now);
             }
@@ -147,9 +162,10 @@ impl State {
     pub(super) fn keep_place(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
         let name = &request.resource.name;
         let free = self.living(name, now).is_none();
+        let silence_kills = self.deadly(name, now);
         let Some(queue) = self.queues.get_mut(name) else { return (Ok(Renewed::Due), Vec::new()) };
         let placed = queue.hear(request.owner, now);
-        let first = queue.head(now).0;
+        let first = queue.head(now, silence_kills).0;
         queue.ends = now + LASTS;
         self.tidy_queue(name);
         let wakes = match first {
@@ -169,7 +185,9 @@ impl State {
         let (answer, mut wakes) = self.force_plain(resource, reason, now);
         if answer == Ok(Changed::Done) {
             self.forget_queue(&resource.name, now);
-            let first = self.queues.get_mut(&resource.name).and_then(|queue| queue.head(now).0);
+            let silence_kills = self.deadly(&resource.name, now);
+            let queue = self.queues.get_mut(&resource.name);
+            let first = queue.and_then(|queue| queue.head(now, silence_kills).0);
             wakes.extend(first.map(|first| turn(&resource.name, first)));
             self.tidy_queue(&resource.name);
         }
@@ -186,6 +204,20 @@ impl State {
         let alive = queue.waiting.iter().filter(|owner| queue.is_alive(**owner, now));
         let queue = alive.map(|owner| owner.to_string().into_bytes()).collect();
         Ok(Snapshot { queue, ..snapshot })
+    }
+
+    /// Whether silence means death: not if nobody at all was heard of. Then the store stood still, or
+    /// nobody could reach it, and everybody gets more time; once.
+    fn deadly(&mut self, name: &LockName, now: u64) -> bool {
+        if let Some(grace) = self.graces.get(name).filter(|grace| grace.expires >= now) {
+            return now >= grace.over;
+        }
+        let newest = self.queues.get(name).and_then(|queue| queue.heard.values().max());
+        if newest.is_none_or(|newest| newest + STALLED >= now) {
+            return true;
+        }
+        self.graces.insert(name.clone(), Grace { over: now + SILENT, expires: now + LASTS });
+        false
     }
 
     fn forget_queue(&mut self, name: &LockName, now: u64) {

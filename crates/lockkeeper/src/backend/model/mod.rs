@@ -34,8 +34,12 @@ pub struct State {
     names: HashMap<LockName, Entry>,
     /// Who waits for fair locks.
     queues: HashMap<LockName, fair::Queue>,
+    /// Where the silence of those who wait is forgiven.
+    graces: HashMap<LockName, fair::Grace>,
     /// Which writers wait for read/write locks.
     writers: HashMap<LockName, rw::Writers>,
+    /// How long readers have waited for read/write locks.
+    patience: HashMap<LockName, rw::Patience>,
     /// Which permits are taken.
     permits: HashMap<LockName, permits::Taken>,
     /// What was answered to requests that must not run twice.
@@ -135,8 +139,10 @@ impl State {
         if self.names.len() + self.replies.len() >= self.sweep_at.max(SWEEP_MIN) {
             self.names.retain(|_, entry| entry.expires >= now);
             self.tokens.retain(|_, token| token.expires >= now);
+            self.graces.retain(|_, grace| grace.expires >= now);
             self.queues.retain(|_, queue| queue.lasts(now));
             self.writers.retain(|_, writers| writers.is_alive(now));
+            self.patience.retain(|_, patience| patience.is_alive(now));
             self.replies.retain(|_, replies| replies.is_alive(now));
             self.permits.retain(|_, taken| taken.is_alive(now));
             self.sweep_at = (self.names.len() + self.replies.len()) * 2;

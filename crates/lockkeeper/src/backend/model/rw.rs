@@ -23,26 +23,44 @@ struct Reader {
 pub(super) struct Writers {
     /// With the time each was last heard of.
     waiting: Vec<(OwnerId, u64)>,
-    /// Since when they keep readers out.
-    since: u64,
-    /// Until when a batch of readers is let in.
-    open: Option<u64>,
+    expires: u64,
+}
+
+/// The patience of readers with writers.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// Since when one waits.
+    since: Option<u64>,
+    /// Until when writers let readers go first.
+    turn: Option<u64>,
     expires: u64,
 }
 
 /// How long a waiting writer is believed to wait after it was last heard of.
 const WAITS: u64 = 2_000;
 
-/// How long waiting writers keep readers out.
-const BLOCKS: u64 = 5_000;
+/// How long readers wait for writers before it is their turn.
+const PATIENCE: u64 = 5_000;
 
-/// How long the batch of readers is let in then.
-const OPENS: u64 = 250;
+/// For how long writers let readers go first; it starts anew while a reader waits.
+const TURN: u64 = 2_500;
+
+/// For how long further readers may follow the first.
+const BATCH: u64 = 250;
+
+/// How long it is remembered that readers wait, if none asks again.
+const REMEMBERED: u64 = 10_000;
 
 /// Two times to live closer than this may have been set by one script.
 const SLACK: u64 = 2;
 
 impl Writers {
+    pub(super) fn is_alive(&self, now: u64) -> bool {
+        self.expires >= now
+    }
+}
+
+impl Patience {
     pub(super) fn is_alive(&self, now: u64) -> bool {
         self.expires >= now
     }
@@ -116,17 +134,19 @@ impl State {
                 return Ok(Attempt::GRANTED);
             }
             let nested = request.beside.is_some_and(|writer| holds.is_written_by(writer));
-            if holds.writer.is_some() && !nested && request.count == 1 {
-                return Ok(Attempt::Busy(Some(left)));
+            let written = holds.writer.is_some();
+            if written && !nested && request.count == 1 {
+                let out = self.stays_out(name, Some(left), request.waits, now);
+                return Ok(Attempt::Busy(out));
             }
         }
         if request.count > 1 {
             return Ok(Attempt::Gone);
         }
         if request.beside.is_none()
-            && let Some(wait) = self.keep_out(name, now)
+            && let Some(out) = self.stays_out(name, None, request.waits, now)
         {
-            return Ok(Attempt::Busy(Some(Ttl::Millis(wait))));
+            return Ok(Attempt::Busy(Some(out)));
         }
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
@@ -168,6 +188,15 @@ impl State {
         if request.count > 1 {
             return Ok(Attempt::Gone);
         }
+        if !self.names.contains_key(name)
+            && request.beside.is_none()
+            && let Some(turn) = self.readers_turn(name, now)
+        {
+            if request.waits {
+                self.wait(name, owner, now);
+            }
+            return Ok(Attempt::Busy(Some(Ttl::Millis(turn - now))));
+        }
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
         (holds.writer, *expires) = (Some((owner, 1)), until);
@@ -194,6 +223,11 @@ impl State {
             (holds.writer, *expires) = (None, longest);
             return (Ok(Attempt::Busy(Some(entry.ttl(now)))), vec![written(name)]);
         }
+        if let Some(turn) = self.readers_turn(name, now) {
+            self.names.remove(name);
+            return (Ok(Attempt::Busy(Some(Ttl::Millis(turn - now)))), vec![written(name)]);
+        }
+        let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else { return gone };
         (holds.writer, *expires) = (Some((owner, 1)), until);
         self.withdraw(name, owner, now);
         let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
@@ -362,9 +396,8 @@ impl State {
                 writers.waiting.push((owner, now));
             }
             None => {
-                let writers =
-                    Writers { waiting: vec![(owner, now)], since: now, open: None, expires };
-                self.writers.insert(name.clone(), writers);
+                let waiting = vec![(owner, now)];
+                self.writers.insert(name.clone(), Writers { waiting, expires });
             }
         }
     }
@@ -382,16 +415,57 @@ impl State {
         last
     }
 
-    /// How long a new reader is kept out, if it is.
-    fn keep_out(&mut self, name: &LockName, now: u64) -> Option<u64> {
-        let writers = self.waiting(name, now)?;
-        if now - writers.since >= BLOCKS {
-            if now < *writers.open.get_or_insert(now + OPENS) {
-                return None;
+    /// Until when it is the readers' turn, if it is.
+    fn readers_turn(&mut self, name: &LockName, now: u64) -> Option<u64> {
+        self.patience
+            .get(name)
+            .filter(|patience| patience.is_alive(now))?
+            .turn
+            .filter(|turn| *turn > now)
+    }
+
+    /// How long a new reader stays out that finds a writer (which may have the lock for `left`), or
+    /// writers that wait; nothing if it is let in.
+    fn stays_out(
+        &mut self,
+        name: &LockName,
+        left: Option<Ttl>,
+        waits: bool,
+        now: u64,
+    ) -> Option<Ttl> {
+        let turn = self.readers_turn(name, now);
+        let behind = self.waiting(name, now).map(|writers| writers.expires - now);
+        let comes_back = left.or(behind.filter(|_| turn.is_none()).map(Ttl::Millis));
+        let Some(comes_back) = comes_back else {
+            if let Some(patience) = self.patience.get_mut(name) {
+                patience.turn = turn.map(|turn| turn.min(now + BATCH));
+                patience.since = None;
             }
-            (writers.since, writers.open) = (now, None);
+            return None;
+        };
+        let at_least = |ttl: Ttl| match ttl {
+            Ttl::Millis(left) => Ttl::Millis(left.max(1)),
+            Ttl::Forever => Ttl::Forever,
+        };
+        if !waits {
+            return Some(at_least(comes_back));
         }
-        Some((writers.expires - now).min(writers.since + BLOCKS - now).max(1))
+        let patience = self.patience.entry(name.clone()).or_default();
+        if !patience.is_alive(now) {
+            *patience = Patience::default();
+        }
+        patience.expires = now + REMEMBERED;
+        let rest = (*patience.since.get_or_insert(now) + PATIENCE).saturating_sub(now);
+        if turn.is_none() && rest > 0 {
+            let first = match comes_back {
+                Ttl::Millis(left) => left.min(rest),
+                Ttl::Forever => rest,
+            };
+            return Some(Ttl::Millis(first.max(1)));
+        }
+        patience.turn = Some(now + if left.is_some() { TURN } else { BATCH });
+        patience.since = None;
+        left.map(|_| Ttl::Millis(1000))
     }
 }
 

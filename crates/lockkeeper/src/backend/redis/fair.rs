@@ -8,14 +8,14 @@ use super::{Inner, PUBLISH, keys, list};
 use crate::LockName;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Resource, Snapshot};
 
-/// A call that begins with the four keys of the lock.
+/// A call that begins with the five keys of the lock.
 fn call(script: &'static Script, name: &LockName, more: usize) -> Command {
-    with_keys(script.call(4 + more), name)
+    with_keys(script.call(5 + more), name)
 }
 
 fn with_keys(call: Command, name: &LockName) -> Command {
     let call = call.arg(name.as_bytes()).arg(keys::queue(name));
-    call.arg(keys::timeouts(name)).arg(keys::seen(name))
+    call.arg(keys::timeouts(name)).arg(keys::seen(name)).arg(keys::grace(name))
 }
 
 impl Inner {
@@ -55,7 +55,7 @@ pub(super) fn is_place(renew: &Renew) -> bool {
 /// Neighbours of one lock share its keys.
 pub(super) fn keep_places(batch: &[&Renew]) -> Command {
     let locks = || batch.chunk_by(|a, b| a.resource == b.resource);
-    let mut call = script::FAIR_KEEP.call(4 * locks().count());
+    let mut call = script::FAIR_KEEP.call(5 * locks().count());
     for places in locks() {
         call = with_keys(call, &places[0].resource.name);
     }

@@ -41,6 +41,11 @@ pub(super) fn seen(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_seen", name)
 }
 
+/// Until when silent waiters of a fair lock are not passed over, because nobody could be heard.
+pub(super) fn grace(name: &LockName) -> Vec<u8> {
+    prefixed("lockkeeper_grace", name)
+}
+
 /// The last token of a fenced lock.
 pub(super) fn token(name: &LockName) -> Vec<u8> {
     prefixed("redisson_lock_token", name)
@@ -49,6 +54,11 @@ pub(super) fn token(name: &LockName) -> Vec<u8> {
 /// Which writers wait for a read/write lock: owner → ms last heard of.
 pub(super) fn writers(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_writers", name)
+}
+
+/// For how long readers have waited for a read/write lock, and whether it is their turn.
+pub(super) fn patience(name: &LockName) -> Vec<u8> {
+    prefixed("lockkeeper_patience", name)
 }
 
 /// What was answered to requests that must not run twice: id → answer.

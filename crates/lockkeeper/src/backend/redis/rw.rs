@@ -14,9 +14,10 @@ impl Inner {
             return Err(unfit(request.resource.kind));
         }
         let Acquire { resource, owner, ttl, count, .. } = &request;
-        let call = script::READ_ACQUIRE.call(2).arg(name(resource));
-        let call = call.arg(keys::writers(&resource.name)).owner(owner).arg(ttl).arg(count);
-        let call = owner_or_empty(call.arg(keys::tagged(&resource.name)), request.beside);
+        let call = script::READ_ACQUIRE.call(3).arg(name(resource));
+        let call = call.arg(keys::writers(&resource.name)).arg(keys::patience(&resource.name));
+        let call = call.owner(owner).arg(ttl).arg(count).arg(keys::tagged(&resource.name));
+        let call = owner_or_empty(call, request.beside).arg(u8::from(request.waits));
         self.link.call(call).await.and_then(attempt)
     }
 
@@ -31,8 +32,9 @@ impl Inner {
             (None, None) => &script::WRITE_ACQUIRE,
             (None, Some(_)) => &script::WRITE_ACQUIRE_FENCED,
         };
-        let call = script.call(if fenced.is_some() { 3 } else { 2 });
+        let call = script.call(if fenced.is_some() { 4 } else { 3 });
         let call = call.arg(name(resource)).arg(keys::writers(&resource.name));
+        let call = call.arg(keys::patience(&resource.name));
         let call = match fenced {
             Some(_) => call.arg(keys::token(&resource.name)),
             None => call,

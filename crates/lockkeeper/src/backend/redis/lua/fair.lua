@@ -3,15 +3,26 @@
 -- Publishes: nothing
 -- Redisson's waiters keep their place until a time; ours beside that only while they are heard of,
 -- so that one that died does not stop the others for minutes.
-local WAIT, SILENT = 300000, 3000
+local WAIT, SILENT, STALLED, LASTS = 300000, 3000, 1500, 60000
 
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Whether silence means death: not if nobody at all was heard of, though all speak about once a second.
+-- Then the server itself stood still, or nobody could reach it, and everybody gets another 3 s; once.
+local function deadly(seen, grace, now)
+  local left = redis.call('PTTL', grace)
+  if left >= 0 then return left <= LASTS - SILENT end
+  local newest = redis.call('ZREVRANGE', seen, 0, 0, 'WITHSCORES')[2]
+  if not newest or tonumber(newest) >= now - STALLED then return true end
+  redis.call('SET', grace, '1', 'PX', LASTS)
+  return false
+end
+
 -- The first that still waits; whoever is dead in front of it is dropped. And whether any was.
-local function head(queue, timeouts, seen, now)
+local function head(queue, timeouts, seen, now, silence_kills)
   local dropped = false
   while true do
     local first = redis.call('LINDEX', queue, 0)
@@ -19,7 +30,7 @@ local function head(queue, timeouts, seen, now)
     local heard = redis.call('ZSCORE', seen, first)
     local ends = redis.call('ZSCORE', timeouts, first)
     local alive = ends and tonumber(ends) > now
-    if heard then alive = tonumber(heard) >= now - SILENT end
+    if heard then alive = not silence_kills or tonumber(heard) >= now - SILENT end
     if alive then return first, dropped end
     redis.call('LPOP', queue)
     redis.call('ZREM', timeouts, first)
@@ -43,8 +54,8 @@ end
 local function lasting(queue, timeouts, seen)
   local ours = not strangers(queue, timeouts, seen)
   for _, key in ipairs({ queue, timeouts }) do
-    if ours then redis.call('PEXPIRE', key, 60000) else redis.call('PERSIST', key) end
+    if ours then redis.call('PEXPIRE', key, LASTS) else redis.call('PERSIST', key) end
   end
-  redis.call('PEXPIRE', seen, ours and 60000 or 86400000)
+  redis.call('PEXPIRE', seen, ours and LASTS or 86400000)
 end
 

@@ -3,7 +3,8 @@
 -- KEYS[2]:   its queue
 -- KEYS[3]:   until when Redisson's waiters keep their places
 -- KEYS[4]:   when our waiters were last heard of
--- KEYS[5]:   its token, if one is to be issued
+-- KEYS[5]:   there while silence is forgiven, and a while longer
+-- KEYS[6]:   its token, if one is to be issued
 -- ARGV[1]:   owner
 -- ARGV[2]:   time to live in ms; never shortens what there is
 -- ARGV[3]:   hold count the owner will have; above 1 only a held lock is re-entered
@@ -21,24 +22,25 @@ local placed = redis.call('ZSCORE', timeouts, owner)
 strangers(queue, timeouts, seen)
 if left ~= -2 then
   if redis.call('HEXISTS', lock, owner) == 1 then
-    local token = KEYS[5] and (ARGV[3] == '1' and redis.call('GET', KEYS[5]) or next_token(KEYS[5]))
+    local token = KEYS[6] and (ARGV[3] == '1' and redis.call('GET', KEYS[6]) or next_token(KEYS[6]))
     -- First, and in any case, so that the next write is not refused for want of memory.
     redis.call('PEXPIRE', lock, math.max(left, tonumber(ARGV[2])))
     redis.call('HSET', lock, owner, ARGV[3])
-    return token and put_token(KEYS[5], token, ARGV[7])
+    return token and put_token(KEYS[6], token, ARGV[7])
   end
   if ARGV[3] ~= '1' then return -3 end
   local wrong = not_a_lock(lock)
   if wrong then return wrong end
 end
 if ARGV[3] ~= '1' then return -3 end
-local token = left == -2 and KEYS[5] and next_token(KEYS[5])
+local token = left == -2 and KEYS[6] and next_token(KEYS[6])
 local now = now_ms()
+local silence_kills = deadly(seen, KEYS[5], now)
 -- Whoever asks lives.
 if placed then redis.call('ZADD', seen, now, owner) end
-local first, dropped = head(queue, timeouts, seen, now)
+local first, dropped = head(queue, timeouts, seen, now, silence_kills)
 if left == -2 and (not first or first == owner) then
-  if token then put_token(KEYS[5], token, ARGV[7]) end
+  if token then put_token(KEYS[6], token, ARGV[7]) end
   redis.call('HSET', lock, owner, '1')
   local ends = redis.pcall('PEXPIRE', lock, ARGV[2])
   if type(ends) == 'table' then
@@ -53,6 +55,7 @@ if left == -2 and (not first or first == owner) then
     for _, other in ipairs(redis.call('ZRANGE', timeouts, 0, -1)) do
       redis.call('ZINCRBY', timeouts, -WAIT, other)
     end
+    lasting(queue, timeouts, seen)
   end
   return token or nil
 end

@@ -3,6 +3,7 @@
 -- KEYS[2]:   its queue
 -- KEYS[3]:   until when Redisson's waiters keep their places
 -- KEYS[4]:   when our waiters were last heard of
+-- KEYS[5]:   there while silence is forgiven, and a while longer
 -- ARGV[1]:   publish command
 -- ARGV[2]:   channel; a waiter's own has its id behind a colon
 -- ARGV[3]:   what the notice channels of clients begin with
@@ -14,7 +15,8 @@ local owners = redis.call('HLEN', KEYS[1]) > 16 and {} or redis.call('HKEYS', KE
 if redis.call('EXISTS', KEYS[1]) == 0 then return owners end
 local wrong = not_a_lock(KEYS[1])
 if wrong then return wrong end
-local first = head(KEYS[2], KEYS[3], KEYS[4], now_ms())
+local now = now_ms()
+local first = head(KEYS[2], KEYS[3], KEYS[4], now, deadly(KEYS[4], KEYS[5], now))
 redis.call('UNLINK', KEYS[1])
 if first then redis.pcall(ARGV[1], ARGV[2] .. ':' .. first, '0') end
 redis.pcall(ARGV[1], ARGV[2], '0')

@@ -4,6 +4,7 @@
 -- KEYS[i+1]: its queue
 -- KEYS[i+2]: until when Redisson's waiters keep their places
 -- KEYS[i+3]: when our waiters were last heard of
+-- KEYS[i+4]: there while silence is forgiven, and a while longer
 -- ARGV[1]:   publish command
 -- ARGV[at]:  for each lock: its channel; a waiter's own has its id behind a colon
 -- ARGV[at+1]: how many waiters
@@ -11,10 +12,10 @@
 -- Returns:   for each waiter: -4 it waits; -5 it should try, for it is its turn or its place is gone
 -- Publishes: 0 to the first waiter of each lock that is free
 local answers, now, at = {}, now_ms(), 2
-for i = 1, #KEYS, 4 do
+for i = 1, #KEYS, 5 do
   local lock, queue, timeouts, seen = KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3]
   local channel, count = ARGV[at], tonumber(ARGV[at + 1])
-  local left = redis.call('PTTL', lock)
+  local left, silence_kills = redis.call('PTTL', lock), deadly(seen, KEYS[i + 4], now)
   for j = at + 2, at + 1 + count do
     local ends = redis.call('ZSCORE', timeouts, ARGV[j])
     if ends then
@@ -26,7 +27,7 @@ for i = 1, #KEYS, 4 do
       end
     end
   end
-  local first = head(queue, timeouts, seen, now)
+  local first = head(queue, timeouts, seen, now, silence_kills)
   if left == -2 and first then redis.pcall(ARGV[1], channel .. ':' .. first, '0') end
   for j = at + 2, at + 1 + count do
     local due = left == -2 and first == ARGV[j] or not redis.call('ZSCORE', timeouts, ARGV[j])

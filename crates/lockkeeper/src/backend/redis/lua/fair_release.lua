@@ -3,6 +3,7 @@
 -- KEYS[2]:   its queue
 -- KEYS[3]:   until when Redisson's waiters keep their places
 -- KEYS[4]:   when our waiters were last heard of
+-- KEYS[5]:   there while silence is forgiven, and a while longer
 -- ARGV[1]:   owner
 -- ARGV[2]:   hold count that stays; no more than this stored means no change
 -- ARGV[3]:   publish command
@@ -41,9 +42,11 @@ if placed then
     end
   end
   redis.call('LREM', queue, 1, owner)
+  if mixed then lasting(queue, timeouts, seen) end
 end
 if freed == 1 or (placed and redis.call('EXISTS', lock) == 0) then
-  local first = head(queue, timeouts, seen, now_ms())
+  local now = now_ms()
+  local first = head(queue, timeouts, seen, now, deadly(seen, KEYS[5], now))
   local told = redis.pcall(ARGV[3], first and (ARGV[4] .. ':' .. first) or ARGV[4], '0')
   if freed == 1 then
     if type(told) == 'table' then return -1 end

@@ -1,11 +1,13 @@
 -- Purpose:   share a lock, re-enter a shared one, nest in one's own exclusive hold, or repeat any
 -- KEYS[1]:   the lock
 -- KEYS[2]:   the writers that wait for it
+-- KEYS[3]:   for how long readers have waited, and whether it is their turn
 -- ARGV[1]:   owner
 -- ARGV[2]:   time to live in ms; never shortens what there is
 -- ARGV[3]:   hold count the owner will have; above 1 only a held lock is re-entered
 -- ARGV[4]:   what the keys of single holds begin with
 -- ARGV[5]:   owner of the exclusive hold it belongs to, or empty
+-- ARGV[6]:   1 if the reader waits
 -- Returns:   nil granted; >= -1 busy, for how long (-1 endless); -3 the hold is gone
 -- Publishes: nothing
 local mode, wrong = mode_of(KEYS[1])
@@ -26,11 +28,10 @@ if held then
   return nil
 end
 if count > 1 then return -3 end
-if mode == 'write' then
-  if redis.call('HEXISTS', KEYS[1], ARGV[5] .. ':write') == 0 then return left end
-elseif ARGV[5] == '' then
-  local wait = blocked(KEYS[2])
-  if wait then return wait end
+local nested = mode == 'write' and redis.call('HEXISTS', KEYS[1], ARGV[5] .. ':write') == 1
+if not nested and (mode == 'write' or ARGV[5] == '') then
+  local out = stays_out(KEYS[2], KEYS[3], mode == 'write' and left, ARGV[6] == '1')
+  if out then return out end
 end
 local key = hold(ARGV[4], ARGV[1], 1)
 redis.call('SET', key, '1', 'PX', ttl)

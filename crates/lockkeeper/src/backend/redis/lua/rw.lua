@@ -83,9 +83,12 @@ local function holder(key)
   return first
 end
 
--- Writers that wait are a sorted set: owner -> ms last heard of. In it `since` tells since when they
--- keep readers out, and `open` until when a batch of readers is let in. It is a courtesy: whatever is
--- wrong with its key fails no request.
+-- Writers that wait are a sorted set: owner -> ms last heard of. New readers wait behind them, but not
+-- for ever: how that goes is a sorted set, too, `since` -> ms since when one waits, `turn` -> ms until
+-- when writers let readers go first. Both are a courtesy: whatever is wrong with their keys fails no
+-- request.
+local PATIENCE, TURN, BATCH = 5000, 2500, 250
+
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -93,38 +96,50 @@ end
 
 -- A writer waits, for another 2 s.
 local function wait(key, owner)
-  local now = clock()
-  if type(redis.pcall('ZADD', key, now, owner)) == 'table' then return end
-  redis.call('ZADD', key, 'NX', now, 'since')
+  if type(redis.pcall('ZADD', key, clock(), owner)) == 'table' then return end
   redis.call('PEXPIRE', key, 2000)
 end
 
--- A writer waits no longer; whether it was the last of those that were heard of. Two of any three
--- members at most are no writers.
+-- A writer waits no longer; whether it was the last of those that were heard of.
 local function withdraw(key, owner)
   if redis.pcall('ZREM', key, owner) ~= 1 then return false end
-  local heard = redis.call('ZRANGEBYSCORE', key, clock() - 2000, '+inf', 'LIMIT', 0, 3)
-  for _, member in ipairs(heard) do
-    if member ~= 'since' and member ~= 'open' then return false end
-  end
+  if redis.call('ZCOUNT', key, clock() - 2000, '+inf') > 0 then return false end
   redis.call('DEL', key)
   return true
 end
 
--- How long a new reader is kept out, if it is: 5 s at most, then a batch comes in for 250 ms.
-local function blocked(key)
-  local since = redis.pcall('ZSCORE', key, 'since')
-  if type(since) ~= 'string' then return nil end
+-- Until when it is the readers' turn, if it is.
+local function readers_turn(key, now)
+  local turn = redis.pcall('ZSCORE', key, 'turn')
+  turn = type(turn) == 'string' and tonumber(turn) or 0
+  return turn > now and turn or nil
+end
+
+-- How long a new reader stays out that finds a writer, or writers that wait; nothing if it is let in.
+-- `left` is how long the writer that holds the lock may have it, if one does. After 5 s of waiting it is
+-- the readers' turn: writers wait until the first comes in and for 250 ms more.
+local function stays_out(writers, patience, left, waits)
   local now = clock()
-  since = tonumber(since)
-  if now - since >= 5000 then
-    local open = redis.call('ZSCORE', key, 'open')
-    if not open then redis.call('ZADD', key, now + 250, 'open') end
-    if not open or now < tonumber(open) then return nil end
-    redis.call('ZADD', key, now, 'since')
-    redis.call('ZREM', key, 'open')
-    since = now
+  local turn = readers_turn(patience, now)
+  local behind = math.max(redis.pcall('PTTL', writers) or 0, 0)
+  if not left and (turn or behind == 0) then
+    if turn and turn > now + BATCH then redis.call('ZADD', patience, now + BATCH, 'turn') end
+    redis.pcall('ZREM', patience, 'since')
+    return nil
   end
-  return math.max(1, math.min(redis.call('PTTL', key), since + 5000 - now))
+  local comes_back = left or behind
+  if not waits or type(redis.pcall('ZADD', patience, 'NX', now, 'since')) == 'table' then
+    return comes_back < 0 and comes_back or math.max(comes_back, 1)
+  end
+  redis.call('PEXPIRE', patience, 10000)
+  local since = tonumber(redis.call('ZSCORE', patience, 'since'))
+  if not turn and now - since < PATIENCE then
+    local rest = since + PATIENCE - now
+    return math.max(math.min(comes_back < 0 and rest or comes_back, rest), 1)
+  end
+  redis.call('ZADD', patience, now + (left and TURN or BATCH), 'turn')
+  redis.call('ZREM', patience, 'since')
+  if not left then return nil end
+  return 1000
 end
 

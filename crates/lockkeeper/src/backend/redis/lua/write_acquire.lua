@@ -1,7 +1,8 @@
 -- Purpose:   take a free lock alone, upgrade one's own shared hold, re-enter, or repeat any
 -- KEYS[1]:   the lock
 -- KEYS[2]:   the writers that wait for it
--- KEYS[3]:   its token, if one is to be issued
+-- KEYS[3]:   for how long readers have waited, and whether it is their turn
+-- KEYS[4]:   its token, if one is to be issued
 -- ARGV[1]:   owner
 -- ARGV[2]:   time to live in ms; never shortens what there is
 -- ARGV[3]:   hold count the owner will have; above 1 only a held lock is re-entered
@@ -18,16 +19,21 @@ local left = redis.call('PTTL', KEYS[1])
 if redis.call('HEXISTS', KEYS[1], field) == 1 then
   -- A repetition of the first acquire is told the token of the first; a re-entry asks for one only
   -- if the owner has none.
-  local token = KEYS[3] and (ARGV[3] == '1' and redis.call('GET', KEYS[3]) or next_token(KEYS[3]))
+  local token = KEYS[4] and (ARGV[3] == '1' and redis.call('GET', KEYS[4]) or next_token(KEYS[4]))
   -- First, and in any case, so that the next write is not refused for want of memory.
   redis.call('PEXPIRE', KEYS[1], math.max(left, ttl))
   redis.call('HSET', KEYS[1], field, ARGV[3])
-  return token and put_token(KEYS[3], token, ARGV[7])
+  return token and put_token(KEYS[4], token, ARGV[7])
 end
 if ARGV[3] ~= '1' then return -3 end
 -- Before the first write, because a token's key can be something else.
-local token = KEYS[3] and next_token(KEYS[3])
+local token = KEYS[4] and next_token(KEYS[4])
 local free = mode == nil
+if free and ARGV[5] == '' then
+  local now = clock()
+  local turn = readers_turn(KEYS[3], now)
+  if turn then free, left = false, turn - now end
+end
 if mode == 'read' then
   local living, longest = readers(KEYS[1], ARGV[4], true)
   free = #living == 0 or #living == 1 and living[1] == ARGV[5]
@@ -37,7 +43,7 @@ if not free then
   if ARGV[6] == '1' then wait(KEYS[2], ARGV[1]) end
   return left
 end
-if token then put_token(KEYS[3], token, ARGV[7]) end
+if token then put_token(KEYS[4], token, ARGV[7]) end
 redis.call('HSET', KEYS[1], 'mode', 'write', field, '1')
 local ends = redis.pcall('PEXPIRE', KEYS[1], ttl)
 if type(ends) == 'table' then

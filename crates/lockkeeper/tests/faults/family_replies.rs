@@ -1,0 +1,489 @@
+//! A request is executed and its answer is lost: state and answer are as if nothing had happened. For
+//! every request of every primitive beside locks and mutexes, of which [`replies`](crate::replies) is.
+
+use std::future::IntoFuture;
+
+use lockkeeper::{Error, Guard, Kind, Member, MultiLock, Result};
+use testkit::Cli;
+
+use crate::family::ends_by_itself;
+use crate::support::*;
+
+async fn rig() -> Rig {
+    Rig::new(Kind::Lock, options()).await
+}
+
+/// The outcome of `work`, during which one reply to `script` is lost.
+async fn losing<T>(rig: &Rig, script: &str, what: &str, work: impl IntoFuture<Output = T>) -> T {
+    let before = rig.proxy.swallowed_replies();
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(script));
+    let outcome = within(SOON, what, work.into_future()).await;
+    assert!(rig.proxy.swallowed_replies() > before, "{what}: no reply was lost");
+    outcome
+}
+
+fn text(rig: &Rig, command: &[&str]) -> String {
+    match rig.server.cli(command).ok() {
+        testkit::Reply::Nil => "nothing".to_owned(),
+        testkit::Reply::Int(number) => number.to_string(),
+        reply => reply.text().to_owned(),
+    }
+}
+
+fn get(rig: &Rig, key: &str) -> String {
+    text(rig, &["GET", key])
+}
+
+fn number(rig: &Rig, command: &[&str]) -> i64 {
+    rig.server.cli(command).ok().int()
+}
+
+/// All keys but those that end by themselves.
+fn keys(rig: &Rig) -> Vec<String> {
+    let keys = rig.server.cli(&["KEYS", "*"]).ok();
+    let mut names: Vec<_> = keys.array().iter().map(|key| key.text().to_owned()).collect();
+    names.retain(|name| !ends_by_itself(name));
+    names.sort();
+    names
+}
+
+/// The messages there were, and no more.
+fn messages(listener: &mut Cli) -> Vec<String> {
+    let messages = std::iter::from_fn(|| listener.next_message(ms(100)));
+    messages.map(|(_, payload)| String::from_utf8(payload).expect("text")).collect()
+}
+
+fn listener(rig: &Rig, channel: &str) -> Cli {
+    let mut listener = rig.server.connection();
+    listener.subscribe(&[channel]);
+    listener
+}
+
+/// What a change of a latch is answered with.
+async fn changing<T>(rig: &Rig, what: &str, work: impl Future<Output = Result<T>>) -> T {
+    losing(rig, lua::LATCH_CHANGE, what, work).await.expect("told")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_change_of_a_latch_counts_once() {
+    let rig = rig().await;
+    let latch = rig.client.count_down_latch("a");
+    let mut heard = listener(&rig, "redisson_countdownlatch__channel__{a}");
+    assert!(changing(&rig, "set", latch.try_set_count(3)).await);
+    assert_eq!(get(&rig, "a"), "3");
+    assert!(!changing(&rig, "set again", latch.try_set_count(7)).await);
+    let down = async |what| changing(&rig, what, latch.count_down()).await;
+    assert_eq!(down("down").await, 2);
+    assert_eq!(get(&rig, "a"), "2");
+    assert_eq!(down("down again").await, 1);
+    assert_eq!(messages(&mut heard), ["1"], "it was set once and has not opened");
+    assert_eq!(down("the last").await, 0);
+    assert_eq!(get(&rig, "a"), "nothing");
+    assert_eq!(messages(&mut heard), ["0"], "it has opened once");
+    assert_eq!(down("an open one").await, 0);
+    assert!(changing(&rig, "set anew", latch.try_set_count(1)).await);
+    assert!(changing(&rig, "delete", latch.delete()).await, "it was there");
+    assert_eq!(get(&rig, "a"), "nothing");
+    assert!(!changing(&rig, "delete again", latch.delete()).await);
+    assert_eq!(messages(&mut heard), ["1", "0"]);
+    assert!(latch.try_set_count(1).await.expect("told"));
+    let asked = Box::pin(latch.wait_for(ms(300)));
+    assert!(!losing(&rig, lua::COUNTER_INSPECT, "a look", asked).await.expect("it is asked again"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_change_of_a_semaphore_counts_once() {
+    let rig = rig().await;
+    let semaphore = rig.client.semaphore("a");
+    let mut heard = listener(&rig, "redisson_sc:{a}");
+    let change = lua::SEMAPHORE_CHANGE;
+    let set = semaphore.try_set_permits(5);
+    assert!(losing(&rig, change, "set", set).await.expect("told"));
+    let set = semaphore.try_set_permits(9);
+    assert!(!losing(&rig, change, "set again", set).await.expect("told"));
+    assert_eq!(messages(&mut heard), ["5"]);
+    let permit = losing(&rig, lua::SEMAPHORE_ACQUIRE, "acquire", semaphore.acquire(2)).await;
+    let permit = permit.expect("it is repeated");
+    assert_eq!((permit.count(), get(&rig, "a")), (2, "3".to_owned()));
+    losing(&rig, lua::SEMAPHORE_RELEASE, "release", permit.release()).await.expect("given back");
+    assert_eq!(get(&rig, "a"), "5");
+    assert_eq!(messages(&mut heard), ["5"], "told once");
+    // By dropping it, too.
+    let permit = semaphore.acquire(4).await.expect("free");
+    let before = rig.proxy.swallowed_replies();
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::SEMAPHORE_RELEASE));
+    let again = rig.proxy.expect_delivery(&rig.hash(lua::SEMAPHORE_RELEASE));
+    drop(permit);
+    again.wait_for(2).await;
+    assert!(rig.proxy.swallowed_replies() > before);
+    eventually(SOON, "given back", || get(&rig, "a") == "5").await;
+    // And what was forgotten.
+    semaphore.acquire(2).await.expect("free").forget();
+    let release = semaphore.release(2);
+    losing(&rig, change, "release by hand", release).await.expect("given back");
+    assert_eq!(get(&rig, "a"), "5");
+    let add = semaphore.add_permits(3);
+    assert_eq!(losing(&rig, change, "add", add).await.expect("told"), 8);
+    let drain = semaphore.drain_permits();
+    assert_eq!(losing(&rig, change, "drain", drain).await.expect("told"), 8);
+    assert_eq!(get(&rig, "a"), "0");
+    let add = semaphore.add_permits(-2);
+    assert_eq!(losing(&rig, change, "take away", add).await.expect("told"), -2);
+    assert_eq!(get(&rig, "a"), "-2");
+    let none = semaphore.try_acquire(1).wait(ms(300));
+    let none = losing(&rig, lua::SEMAPHORE_ACQUIRE, "in vain", none).await;
+    assert!(none.expect("busy in the end").is_none());
+    assert_eq!(get(&rig, "a"), "-2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_change_of_a_permit_semaphore_counts_once() {
+    let rig = rig().await;
+    let semaphore = rig.client.permit_semaphore("a");
+    let change = lua::SEMAPHORE_CHANGE;
+    let set = semaphore.try_set_permits(3);
+    assert!(losing(&rig, change, "set", set).await.expect("told"));
+    let set = semaphore.try_set_permits(9);
+    assert!(!losing(&rig, change, "set again", set).await.expect("told"));
+    let guard = losing(&rig, lua::PERMITS_ACQUIRE, "acquire", semaphore.acquire(2)).await;
+    let guard = guard.expect("it is repeated");
+    let taken = || (get(&rig, "a"), number(&rig, &["ZCARD", "{a}:timeout"]));
+    assert_eq!(taken(), ("1".to_owned(), 2));
+    for id in guard.permit_ids() {
+        let score = rig.server.cli(&[&b"ZSCORE"[..], b"{a}:timeout", id.as_bytes()]);
+        assert!(!score.is_nil(), "{id} is not stored");
+    }
+    let extend = guard.extend(LONG);
+    if let Err(error) = losing(&rig, lua::PERMITS_RENEW, "extend", extend).await {
+        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    }
+    assert!(!guard.is_lost());
+    losing(&rig, lua::PERMITS_RELEASE, "release", guard.release()).await.expect("given back");
+    assert_eq!(taken(), ("3".to_owned(), 0));
+    // By their ids, as one who did not take them.
+    let guard = rig.stranger().await.permit_semaphore("a").acquire(2).await.expect("free");
+    let ids = guard.permit_ids();
+    let update = semaphore.update_lease(ids[0], LONG);
+    assert!(losing(&rig, lua::PERMITS_RELEASE, "a new lease", update).await.expect("told"));
+    let release = semaphore.release(&ids);
+    let released = losing(&rig, lua::PERMITS_RELEASE, "release by id", release).await;
+    assert_eq!(taken(), ("3".to_owned(), 0));
+    assert!(released.expect("told"), "they were given back by this very request");
+    let release = semaphore.release(&ids);
+    let released = losing(&rig, lua::PERMITS_RELEASE, "release again", release).await;
+    assert!(!released.expect("told"), "they were given back before");
+    let add = semaphore.add_permits(2);
+    assert_eq!(losing(&rig, change, "add", add).await.expect("told"), 5);
+    let resize = semaphore.set_permits(4);
+    losing(&rig, change, "resize", resize).await.expect("told");
+    assert_eq!(taken(), ("4".to_owned(), 0));
+}
+
+/// A place in the queue, the take, the keep-alive, the release, and giving the place up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_of_a_fair_lock_counts_once() {
+    let rig = rig().await;
+    let lock = rig.client.fair_lock("a");
+    let guard = losing(&rig, lua::FAIR_ACQUIRE, "acquire", lock.lock()).await.expect("repeated");
+    rig.assert_held("a", &guard, 1);
+    let inner = losing(&rig, lua::FAIR_ACQUIRE, "re-entry", guard.reenter()).await;
+    let inner = inner.expect("repeated");
+    rig.assert_held("a", &guard, 2);
+    losing(&rig, lua::FAIR_RELEASE, "inner", inner.release()).await.expect("held");
+    rig.assert_held("a", &guard, 1);
+    losing(&rig, lua::FAIR_RELEASE, "release", guard.release()).await.expect("held");
+    assert_eq!(keys(&rig), [""; 0]);
+
+    let holder = rig.stranger().await.fair_lock("a").lock().await.expect("free");
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::FAIR_ACQUIRE));
+    let before = rig.proxy.swallowed_replies();
+    let attempts = rig.proxy.expect_delivery(&rig.hash(lua::FAIR_ACQUIRE));
+    let waiter = tokio::spawn(lock.lock().into_future());
+    // Without an answer; again; after the subscription.
+    attempts.wait_for(3).await;
+    assert!(rig.proxy.swallowed_replies() > before);
+    let queued = || {
+        [
+            number(&rig, &["LLEN", "redisson_lock_queue:{a}"]),
+            number(&rig, &["ZCARD", "redisson_lock_timeout:{a}"]),
+            number(&rig, &["ZCARD", "lockkeeper_seen:{a}"]),
+        ]
+    };
+    assert_eq!(queued(), [1, 1, 1], "one place");
+    let kept = rig.proxy.expect_delivery(&rig.hash(lua::FAIR_KEEP));
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::FAIR_KEEP));
+    kept.wait_for(3).await;
+    assert_eq!(queued(), [1, 1, 1], "still one place");
+
+    // Somebody behind it gives up, and its word is lost.
+    let in_vain = lock.try_lock().wait(ms(300));
+    let in_vain = losing(&rig, lua::FAIR_RELEASE, "in vain", in_vain).await;
+    assert!(in_vain.expect("busy").is_none());
+    eventually(SOON, "its place is given up", || queued() == [1, 1, 1]).await;
+
+    let taken = async {
+        holder.release().await.expect("held");
+        joined(waiter).await
+    };
+    let guard = losing(&rig, lua::FAIR_ACQUIRE, "the take", taken).await.expect("its turn");
+    rig.assert_held("a", &guard, 1);
+    assert_eq!(queued(), [0, 0, 0]);
+    guard.release().await.expect("held");
+    assert_eq!(keys(&rig), [""; 0]);
+}
+
+/// Who reads and who writes, with how many holds, as the server has it.
+fn sides(rig: &Rig) -> (Vec<i64>, Vec<i64>, usize) {
+    let fields = rig.server.cli(&["HGETALL", "a"]).ok();
+    let (mut reading, mut writing) = (Vec::new(), Vec::new());
+    for pair in fields.array().chunks(2) {
+        match pair[0].text() {
+            "mode" => {}
+            field if field.ends_with(":write") => writing.push(pair[1].int()),
+            _ => reading.push(pair[1].int()),
+        }
+    }
+    let holds = rig.server.cli(&["KEYS", "{a}:*:rwlock_timeout:*"]).ok();
+    (reading, writing, holds.array().len())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_of_a_reader_counts_once() {
+    let rig = rig().await;
+    let lock = rig.client.rw_lock("a");
+    let guard = losing(&rig, lua::READ_ACQUIRE, "read", lock.read()).await.expect("repeated");
+    assert_eq!(sides(&rig), (vec![1], vec![], 1));
+    let inner = losing(&rig, lua::READ_ACQUIRE, "re-entry", guard.reenter()).await;
+    let inner = inner.expect("repeated");
+    assert_eq!(sides(&rig), (vec![2], vec![], 2));
+    losing(&rig, lua::READ_RELEASE, "inner", inner.release()).await.expect("held");
+    assert_eq!(sides(&rig), (vec![1], vec![], 1));
+    let other = rig.stranger().await.rw_lock("a").read().await.expect("shared");
+    losing(&rig, lua::READ_RELEASE, "release", guard.release()).await.expect("held");
+    assert_eq!(sides(&rig), (vec![1], vec![], 1), "the other one reads on");
+    assert!(!other.is_lost());
+    other.release().await.expect("held");
+    assert_eq!(keys(&rig), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_of_a_writer_counts_once() {
+    let rig = rig().await;
+    let lock = rig.client.rw_lock("a");
+    let guard = losing(&rig, lua::WRITE_ACQUIRE, "write", lock.write()).await.expect("repeated");
+    assert_eq!(sides(&rig), (vec![], vec![1], 0));
+    let inner = losing(&rig, lua::WRITE_ACQUIRE, "re-entry", guard.reenter()).await;
+    let inner = inner.expect("repeated");
+    assert_eq!(sides(&rig), (vec![], vec![2], 0));
+    losing(&rig, lua::WRITE_RELEASE, "inner", inner.release()).await.expect("held");
+    // One attempt, or more: if it fails it leaves nothing, and can be made again.
+    let reading = match losing(&rig, lua::READ_ACQUIRE, "nested", guard.read()).await {
+        Ok(reading) => reading,
+        answer => {
+            assert_unreachable(&answer);
+            eventually(SOON, "undone", || sides(&rig) == (vec![], vec![1], 0)).await;
+            guard.read().await.expect("reachable again")
+        }
+    };
+    assert_eq!(sides(&rig), (vec![1], vec![1], 1));
+    let mut heard = listener(&rig, "redisson_rwlock:{a}");
+    losing(&rig, lua::WRITE_RELEASE, "release", guard.release()).await.expect("held");
+    assert_eq!(sides(&rig), (vec![1], vec![], 1), "it reads on");
+    assert!(!reading.is_lost());
+    assert_eq!(messages(&mut heard), ["1"], "told once");
+
+    // One attempt only: it fails, leaves nothing, and can be made again.
+    let upgrade = reading.try_upgrade();
+    assert_unreachable(&losing(&rig, lua::WRITE_ACQUIRE, "upgrade", upgrade).await);
+    eventually(SOON, "undone", || sides(&rig) == (vec![1], vec![], 1)).await;
+    let writing = reading.try_upgrade().await.expect("reachable").expect("the only reader");
+    assert_eq!(sides(&rig), (vec![1], vec![1], 1));
+    writing.release().await.expect("held");
+    losing(&rig, lua::READ_RELEASE, "reading", reading.release()).await.expect("held");
+    assert_eq!(keys(&rig), [""; 0]);
+
+    for (script, what) in [(lua::READ_ACQUIRE, "its read"), (lua::WRITE_RELEASE, "its release")] {
+        let guard = lock.write().await.expect("free");
+        let downgrade = guard.downgrade();
+        let reading = losing(&rig, script, what, downgrade).await.expect("held to the end");
+        assert_eq!(sides(&rig), (vec![1], vec![], 1), "{what}");
+        assert!(!reading.is_lost());
+        reading.release().await.expect("held");
+        assert_eq!(keys(&rig), [""; 0]);
+    }
+}
+
+/// The word that a writer waits is given once and taken back once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_waits_says_so_once() {
+    let rig = rig().await;
+    let reader = rig.stranger().await.rw_lock("a").read().await.expect("free");
+    let lock = rig.client.rw_lock("a");
+    let waiting = || number(&rig, &["ZCARD", "lockkeeper_writers:{a}"]);
+    let in_vain = lock.try_write().wait(ms(500));
+    let in_vain = losing(&rig, lua::WRITE_RELEASE, "taken back", in_vain).await;
+    assert!(in_vain.expect("busy").is_none());
+    // Well before it would be forgotten by itself.
+    eventually(ms(1000), "nobody waits", || waiting() == 0).await;
+    let attempts = rig.proxy.expect_delivery(&rig.hash(lua::WRITE_ACQUIRE));
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::WRITE_ACQUIRE));
+    let writer = tokio::spawn(lock.write().into_future());
+    attempts.wait_for(3).await;
+    assert_eq!(waiting(), 1, "one word of one writer");
+    let taken = async {
+        reader.release().await.expect("held");
+        joined(writer).await
+    };
+    let guard = losing(&rig, lua::WRITE_ACQUIRE, "the take", taken).await.expect("free");
+    assert_eq!((sides(&rig), waiting()), ((vec![], vec![1], 0), 0));
+    guard.release().await.expect("held");
+    assert_eq!(keys(&rig), [""; 0]);
+}
+
+/// The token of whoever holds it is the one in the store, and the next is greater.
+fn assert_token(rig: &Rig, guard: &Guard, before: u64) -> u64 {
+    let token = guard.token().expect("fenced");
+    assert_eq!(get(rig, "redisson_lock_token:{a}"), token.to_string());
+    assert!(token > before, "{token} after {before}");
+    token
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_whose_reply_is_lost_is_the_holders_all_the_same() {
+    let rig = rig().await;
+    let client = &rig.client;
+    let mut last = 0;
+    for round in 0..2 {
+        for (script, lock) in [
+            (lua::LOCK_ACQUIRE_FENCED, client.fenced_lock("a").lock()),
+            (lua::FAIR_ACQUIRE_FENCED, client.fair_lock("a").fenced().lock()),
+            (lua::WRITE_ACQUIRE_FENCED, client.rw_lock("a").fenced().write()),
+        ] {
+            let guard = losing(&rig, script, "acquire", lock).await.expect("repeated");
+            last = assert_token(&rig, &guard, last);
+            let inner = guard.reenter().await.expect("held");
+            assert_eq!(inner.token(), Some(last), "round {round}: a re-entry has the same");
+            inner.release().await.expect("held");
+            guard.release().await.expect("held");
+        }
+    }
+    assert_eq!(keys(&rig), ["redisson_lock_token:{a}"]);
+}
+
+/// Handed over inside a client, which goes by another script.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_whose_reply_is_lost_passes_lock_and_token_once() {
+    for (script, write) in [(lua::LOCK_HANDOVER_FENCED, false), (lua::WRITE_HANDOVER_FENCED, true)]
+    {
+        let rig = rig().await;
+        let request = || match write {
+            true => rig.client.rw_lock("a").fenced().write(),
+            false => rig.client.fenced_lock("a").lock(),
+        };
+        let mut done = false;
+        // A lock that was held for 10 ms is released, not handed over; a slow machine may need more
+        // than one round. Each round must go well.
+        for _ in 0..100 {
+            let first = request().await.expect("free");
+            let before = first.token().expect("fenced");
+            let mut second = Box::pin(request().into_future());
+            start(&mut second).await;
+            rig.proxy.drop_replies_once_after_request_matching(&rig.hash(script));
+            within(SOON, "release", first.release()).await.expect("it was held to the end");
+            let second = within(SOON, "the successor", second).await.expect("it was passed on");
+            assert_token(&rig, &second, before);
+            assert_eq!(number(&rig, &["HLEN", "a"]), if write { 2 } else { 1 });
+            second.release().await.expect("held");
+            assert_eq!(keys(&rig), ["redisson_lock_token:{a}"]);
+            done = rig.proxy.swallowed_replies() > 0;
+            if done {
+                break;
+            }
+        }
+        assert!(done, "nothing was ever handed over");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_locks_whose_reply_is_lost_are_each_held_once() {
+    let rig = rig().await;
+    let names = ["a", "b", "c"];
+    let held =
+        || names.map(|name| rig.stored(name).iter().map(|(_, count)| *count).collect::<Vec<_>>());
+    let plain = MultiLock::new(names.map(|name| rig.client.lock(name)));
+    let mixed = MultiLock::new([
+        Member::from(rig.client.lock("a")),
+        Member::from(rig.client.fair_lock("b")),
+        Member::from(rig.client.spin_lock("c")),
+    ]);
+    for (script, multi) in [
+        (lua::LOCK_ACQUIRE_TOGETHER, &plain),
+        (lua::FAIR_ACQUIRE, &mixed),
+        (lua::LOCK_RENEW, &mixed),
+    ] {
+        let guard = losing(&rig, script, "acquire", multi.lock()).await.expect("repeated");
+        assert_eq!(held(), [vec![1], vec![1], vec![1]]);
+        assert!(!guard.is_lost());
+        losing(&rig, lua::LOCK_RELEASE, "release", guard.release()).await.expect("held");
+        eventually(SOON, "all free", || keys(&rig).is_empty()).await;
+    }
+}
+
+/// As often as it takes: the lost one is repeated, and the holder is never told of a loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_whose_reply_is_lost_keeps_what_is_held() {
+    let rig = Rig::new(Kind::Lock, options().watchdog_timeout(ms(900))).await;
+    let client = &rig.client;
+    assert!(client.permit_semaphore("permits").try_set_permits(1).await.expect("told"));
+    let held = [
+        (lua::LOCK_RENEW, client.fair_lock("fair").lock().await),
+        (lua::READ_RENEW, client.rw_lock("read").read().await),
+        (lua::WRITE_RENEW, client.rw_lock("write").write().await),
+        (lua::PERMITS_RENEW, client.permit_semaphore("permits").acquire(1).await),
+    ];
+    for (script, guard) in &held {
+        let before = rig.proxy.swallowed_replies();
+        let renewals = rig.proxy.expect_delivery(&rig.hash(script));
+        rig.proxy.drop_replies_once_after_request_matching(&rig.hash(script));
+        // Every 300 ms: beyond the lease that it had.
+        renewals.wait_for(5).await;
+        assert!(rig.proxy.swallowed_replies() > before);
+        assert!(!guard.as_ref().expect("free").is_lost());
+    }
+    for (_, guard) in held {
+        guard.expect("free").release().await.expect("held to the end");
+    }
+    assert_eq!(keys(&rig), ["permits"]);
+}
+
+/// Either the library repeats it and tells the truth, or it says that it does not know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_unlock_whose_reply_is_lost_is_as_if_it_had_come() {
+    let rig = rig().await;
+    let stranger = rig.stranger().await;
+    let fair = stranger.fair_lock("f").lock().await.expect("free");
+    let read = stranger.rw_lock("a").read().await.expect("free");
+    let forced = [
+        losing(&rig, lua::FAIR_FORCE_UNLOCK, "fair", {
+            let lock = rig.client.fair_lock("f");
+            async move { lock.force_unlock().await }
+        })
+        .await,
+        losing(&rig, lua::RW_FORCE_UNLOCK, "read/write", {
+            let lock = rig.client.rw_lock("a");
+            async move { lock.force_unlock().await }
+        })
+        .await,
+    ];
+    for answer in forced {
+        let honest = match &answer {
+            Ok(done) => *done,
+            Err(error) => matches!(error, Error::Unconfirmed { .. } | Error::Unreachable { .. }),
+        };
+        assert!(honest, "{answer:?}");
+    }
+    for victim in [fair, read] {
+        assert_not_held(&victim.release().await);
+    }
+    assert_eq!(number(&rig, &["EXISTS", "a", "f"]), 0);
+}

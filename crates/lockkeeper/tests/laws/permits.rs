@@ -1,0 +1,434 @@
+//! The permit semaphore: permits with ids and leases, held by guards.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper::backend::{Acquire, Attempt, Resource};
+use lockkeeper::{Client, Error, Guard, Kind, LostReason, OwnerId, PermitId, PermitSemaphore};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::store::{Store, assert_is, eventually};
+
+/// Handles of two clients to one semaphore with so many permits.
+async fn pair(store: &Store, permits: u64) -> (PermitSemaphore, PermitSemaphore) {
+    let name = store.name("permits");
+    let (ours, theirs) = (store.client().await, store.client().await);
+    let (ours, theirs) = (ours.permit_semaphore(&name), theirs.permit_semaphore(&name));
+    assert!(ours.try_set_permits(permits).await.unwrap());
+    (ours, theirs)
+}
+
+/// Free, taken, and both.
+async fn counts(semaphore: &PermitSemaphore) -> (i64, u64, i64) {
+    let free = semaphore.available().await.unwrap();
+    (free, semaphore.acquired().await.unwrap(), semaphore.permits().await.unwrap())
+}
+
+/// Waits in a task of its own, and is known to listen: the first of its client to do so.
+async fn listening(store: &Store, semaphore: &PermitSemaphore, permits: u32) -> JoinHandle<Guard> {
+    let name = store.name("permits");
+    let before = store.listeners(&name);
+    let request = semaphore.acquire(permits);
+    let waiter = tokio::spawn(async move { request.await.unwrap() });
+    eventually("the waiter listens", async || store.listeners(&name) > before).await;
+    waiter
+}
+
+/// Permits of a process that died.
+async fn dead(store: &Store, semaphore: &PermitSemaphore, permits: u32, lease: Duration) {
+    let owner = OwnerId::fresh(Client::memory().id());
+    let resource = Resource { kind: Kind::Permits, name: semaphore.name().clone() };
+    let request = Acquire::new(resource, owner, lease.as_millis() as u64);
+    let request = Acquire { count: permits, ..request };
+    assert_eq!(store.backend().await.acquire(request).await, Ok(Attempt::GRANTED));
+}
+
+pub(crate) async fn it_is_set_up_once(store: &Store) {
+    let name = store.name("permits");
+    let ours = store.client().await.permit_semaphore(&name);
+    assert_eq!(counts(&ours).await, (0, 0, 0), "there are none");
+    assert!(ours.try_set_permits(3).await.unwrap());
+    let theirs = store.client().await.permit_semaphore(&name);
+    assert!(!theirs.try_set_permits(5).await.unwrap());
+    assert!(!theirs.try_set_permits_for(5, store.long()).await.unwrap());
+    assert_eq!(counts(&theirs).await, (3, 0, 3), "it is left alone");
+}
+
+pub(crate) async fn permits_are_taken_and_given_back(store: &Store) {
+    let (ours, theirs) = pair(store, 5).await;
+    let one = ours.acquire(1).lease(store.long()).await.unwrap();
+    let three = theirs.try_acquire(3).lease(store.long()).await.unwrap().expect("there are four");
+    assert_eq!((one.permit_ids().len(), three.permit_ids().len()), (1, 3));
+    assert_eq!(counts(&ours).await, (1, 4, 5));
+    assert!(ours.try_acquire(2).await.unwrap().is_none(), "all of them or none");
+    assert_eq!(counts(&ours).await, (1, 4, 5));
+    three.release().await.unwrap();
+    assert_eq!(counts(&ours).await, (4, 1, 5));
+    drop(one);
+    eventually("it is given back", async || counts(&theirs).await == (5, 0, 5)).await;
+    assert_eq!(store.traces(&store.name("permits")), 1, "only the number is left");
+}
+
+pub(crate) async fn every_permit_has_an_id_of_its_own(store: &Store) {
+    let (ours, theirs) = pair(store, 40).await;
+    let mut ids: Vec<PermitId> = Vec::new();
+    let mut guards = Vec::new();
+    for cycle in 0..10 {
+        let semaphore = if cycle % 2 == 0 { &ours } else { &theirs };
+        let guard = semaphore.acquire(1 + cycle % 4).lease(store.long()).await.unwrap();
+        ids.extend(guard.permit_ids());
+        guards.push(guard);
+    }
+    let all = ids.len();
+    assert_eq!(ours.acquired().await.unwrap(), all as u64);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "no id is used twice");
+    assert_eq!(ids[0].to_string().parse(), Ok(ids[0]));
+    assert!(ours.release(&ids).await.unwrap(), "by their ids, also those of others");
+    assert_eq!(counts(&theirs).await, (40, 0, 40));
+    for guard in guards {
+        assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
+    }
+    assert_eq!(counts(&theirs).await, (40, 0, 40), "none of them twice");
+}
+
+pub(crate) async fn permits_of_no_lease_are_renewed(store: &Store) {
+    let (ours, theirs) = pair(store, 3).await;
+    let guard = ours.acquire(2).await.unwrap();
+    sleep(store.watchdog() * 2).await;
+    assert!(!guard.is_lost());
+    assert_eq!(counts(&theirs).await, (1, 2, 3));
+    guard.release().await.unwrap();
+    assert_eq!(counts(&theirs).await, (3, 0, 3));
+}
+
+pub(crate) async fn permits_of_a_fixed_lease_end_and_say_so(store: &Store) {
+    let (ours, theirs) = pair(store, 3).await;
+    let start = Instant::now();
+    let guard = ours.acquire(2).lease(store.lease()).await.unwrap();
+    assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
+    assert!(start.elapsed() <= store.lease() + store.slack(), "{:?}", start.elapsed());
+    eventually("they free themselves", async || counts(&theirs).await == (3, 0, 3)).await;
+    assert!(start.elapsed() < store.lease() + store.slack(), "{:?}", start.elapsed());
+    // Taken by another meanwhile: whoever comes late does not take it away.
+    let next = theirs.acquire(3).lease(store.long()).await.unwrap();
+    assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
+    assert_eq!(counts(&theirs).await, (0, 3, 3));
+    assert!(!next.is_lost());
+    next.release().await.unwrap();
+}
+
+pub(crate) async fn what_was_given_back_elsewhere_is_lost(store: &Store) {
+    let (ours, theirs) = pair(store, 3).await;
+    for fixed in [false, true] {
+        let request = ours.acquire(2);
+        let request = if fixed { request.lease(store.long() * 4) } else { request };
+        let guard = request.await.unwrap();
+        let other = ours.acquire(1).await.unwrap();
+        // One of the two is enough.
+        assert!(theirs.release(&guard.permit_ids()[1..]).await.unwrap());
+        assert_eq!(store.signalled(guard.lost()).await, LostReason::Deleted);
+        assert!(!other.is_lost());
+        drop(guard);
+        eventually("the other of the two, too", async || counts(&theirs).await == (2, 1, 3)).await;
+        other.release().await.unwrap();
+    }
+    assert_eq!(counts(&theirs).await, (3, 0, 3));
+}
+
+pub(crate) async fn ids_are_given_back_all_or_none(store: &Store) {
+    let (ours, theirs) = pair(store, 4).await;
+    let one = ours.acquire(1).lease(store.long()).await.unwrap();
+    let two = ours.acquire(2).lease(store.long()).await.unwrap();
+    let (mut ids, unknown) = (two.permit_ids(), PermitId::from_bytes([7; 16]));
+    ids.push(unknown);
+    assert!(!theirs.release(&ids).await.unwrap());
+    assert!(!theirs.release(&[unknown]).await.unwrap());
+    assert_eq!(counts(&ours).await, (1, 3, 4), "none of them");
+    assert_is!(theirs.release(&[]).await, Err(Error::Invalid { .. }));
+    ids.pop();
+    // Named twice is named once.
+    ids.extend(two.permit_ids());
+    assert!(theirs.release(&ids).await.unwrap());
+    assert_eq!(counts(&ours).await, (3, 1, 4));
+    assert!(!theirs.release(&two.permit_ids()).await.unwrap(), "only once");
+    assert_eq!(counts(&ours).await, (3, 1, 4));
+    one.release().await.unwrap();
+    drop(two);
+}
+
+pub(crate) async fn a_new_end_may_be_set_by_id(store: &Store) {
+    let (ours, theirs) = pair(store, 2).await;
+    let guard = ours.acquire(1).lease(store.long() * 4).await.unwrap();
+    let id = guard.permit_ids()[0];
+    guard.leave_for(store.long() * 4).await.unwrap();
+    let start = Instant::now();
+    assert!(theirs.update_lease(id, store.lease()).await.unwrap(), "it may shorten it");
+    assert_eq!(counts(&ours).await, (1, 1, 2));
+    eventually("it ends then", async || counts(&ours).await == (2, 0, 2)).await;
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() + store.slack(), "{took:?}");
+    assert!(!theirs.update_lease(id, store.lease()).await.unwrap(), "it is not taken any more");
+    assert_eq!(counts(&ours).await, (2, 0, 2));
+    assert_is!(theirs.update_lease(id, Duration::ZERO).await, Err(Error::Invalid { .. }));
+}
+
+pub(crate) async fn extend_and_leave_for_set_a_new_end(store: &Store) {
+    let (ours, theirs) = pair(store, 3).await;
+    let guard = ours.acquire(2).lease(store.lease()).await.unwrap();
+    guard.extend(store.long()).await.unwrap();
+    assert!(guard.remaining() > store.long() / 2);
+    sleep(store.lease() * 3 / 2).await;
+    assert!(!guard.is_lost());
+    assert_eq!(counts(&theirs).await, (1, 2, 3));
+    let start = Instant::now();
+    guard.leave_for(store.lease()).await.unwrap();
+    assert_eq!(counts(&theirs).await, (1, 2, 3), "they are still taken");
+    eventually("they end then", async || counts(&theirs).await == (3, 0, 3)).await;
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() + store.slack(), "{took:?}");
+    // A lost one cannot.
+    let guard = ours.acquire(1).lease(store.lease()).await.unwrap();
+    store.signalled(guard.lost()).await;
+    assert_is!(guard.extend(store.long()).await, Err(Error::Lost { .. }));
+    assert_is!(guard.reenter().await, Err(Error::Invalid { .. }));
+}
+
+pub(crate) async fn the_total_may_be_set_and_changed(store: &Store) {
+    let name = store.name("permits");
+    let ours = store.client().await.permit_semaphore(&name);
+    ours.set_permits(2).await.unwrap();
+    assert_eq!(counts(&ours).await, (2, 0, 2), "it sets it up if need be");
+    let guard = ours.acquire(2).lease(store.long()).await.unwrap();
+    ours.set_permits(5).await.unwrap();
+    assert_eq!(counts(&ours).await, (3, 2, 5));
+    ours.set_permits(1).await.unwrap();
+    assert_eq!(counts(&ours).await, (-1, 2, 1), "those that are taken stay taken");
+    assert!(ours.try_acquire(1).await.unwrap().is_none());
+    assert_eq!(ours.add_permits(4).await.unwrap(), 3);
+    assert_eq!(ours.add_permits(-2).await.unwrap(), 1);
+    assert_eq!(counts(&ours).await, (1, 2, 3));
+    guard.release().await.unwrap();
+    assert_eq!(counts(&ours).await, (3, 0, 3));
+}
+
+pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &Store) {
+    let (ours, _) = pair(store, 2).await;
+    assert_is!(ours.acquire(0).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.try_acquire(0).wait(store.long()).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.acquire(10_001).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.acquire(1).lease(Duration::ZERO).await, Err(Error::Invalid { .. }));
+    let both = ours.acquire(1).lease(store.long()).renewed(store.long());
+    assert_is!(both.await, Err(Error::Invalid { .. }));
+    assert_is!(ours.set_permits(1 << 54).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.try_set_permits(u64::MAX).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.add_permits(i64::MIN).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.add_permits((1 << 53) - 1).await, Err(Error::Invalid { .. }));
+    assert_eq!(counts(&ours).await, (2, 0, 2));
+    let unset = store.client().await.permit_semaphore(store.name("unset"));
+    let says_how = |error: Error| match error {
+        Error::Invalid { detail, .. } => assert!(detail.contains("try_set_permits"), "{detail}"),
+        other => panic!("expected Invalid, got {other:?}"),
+    };
+    says_how(store.promptly("at once", unset.acquire(1)).await.unwrap_err());
+    says_how(unset.try_acquire(1).wait(store.long()).await.unwrap_err());
+    says_how(unset.add_permits(1).await.unwrap_err());
+    assert!(!unset.release(&[PermitId::from_bytes([1; 16])]).await.unwrap());
+    assert_eq!(store.traces(&store.name("unset")), usize::from(store.behind().is_none()));
+}
+
+pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
+    let (client, name) = (store.client().await, store.name("permits"));
+    let semaphore = client.permit_semaphore(&name);
+    for held in
+        [client.lock(&name).lock(), client.mutex(&name).lock(), client.rw_lock(&name).read()]
+    {
+        let guard = held.lease(store.long()).await.unwrap();
+        assert_is!(semaphore.acquire(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.try_acquire(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.try_set_permits(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.set_permits(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.add_permits(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.available().await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.acquired().await, Err(Error::WrongKind { .. }));
+        let id = PermitId::from_bytes([1; 16]);
+        assert_is!(semaphore.release(&[id]).await, Err(Error::WrongKind { .. }));
+        guard.release().await.expect("nothing has changed");
+    }
+    assert_eq!(store.traces(&name), 0);
+}
+
+pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
+    let (client, name) = (store.client().await, store.name("permits"));
+    let semaphore = client.permit_semaphore(&name);
+    assert!(semaphore.try_set_permits_for(3, store.lease()).await.unwrap());
+    let released = semaphore.acquire(1).lease(store.long()).await.unwrap();
+    let dropped = semaphore.acquire(1).lease(store.long()).await.unwrap();
+    eventually("it has ended", async || semaphore.add_permits(0).await.is_err()).await;
+    drop(released.release().await);
+    drop(dropped);
+    assert_is!(semaphore.acquire(1).await, Err(Error::Invalid { .. }));
+    client.shutdown().await;
+    let anew = store.client().await.permit_semaphore(&name);
+    assert!(anew.try_set_permits(2).await.unwrap(), "it was not made anew");
+    assert_eq!(counts(&anew).await, (2, 0, 2));
+}
+
+pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
+    let (ours, theirs) = pair(store, 2).await;
+    for how in 0..5 {
+        let held = ours.acquire(2).lease(store.long()).await.unwrap();
+        store.hears_notices_of(&held).await;
+        let waiter = listening(store, &theirs, 2).await;
+        let ids = held.permit_ids();
+        match how {
+            0 => held.release().await.unwrap(),
+            1 => drop(held),
+            2 => assert!(theirs.release(&ids).await.unwrap()),
+            3 => assert_eq!(ours.add_permits(2).await.unwrap(), 2),
+            _ => ours.set_permits(4).await.unwrap(),
+        }
+        let guard = store.promptly("the waiter is woken", waiter).await.unwrap();
+        assert_eq!(guard.permit_ids().len(), 2);
+        guard.release().await.unwrap();
+        ours.set_permits(2).await.unwrap();
+        let name = store.name("permits");
+        let listens = usize::from(store.behind().is_none());
+        eventually("nobody waits", async || store.listeners(&name) <= 2 * listens).await;
+    }
+}
+
+/// Who waits is not told, and looks again before long.
+pub(crate) async fn an_end_that_comes_sooner_is_noticed_within_the_recheck(store: &Store) {
+    let (ours, theirs) = pair(store, 1).await;
+    let held = ours.acquire(1).lease(store.long()).await.unwrap();
+    let waiter = listening(store, &theirs, 1).await;
+    let start = Instant::now();
+    held.leave_for(store.lease() / 4).await.unwrap();
+    let guard = timeout(store.long(), waiter).await.expect("it looks again").unwrap();
+    let took = start.elapsed();
+    assert!(took >= (store.lease() / 4).mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() / 4 + lockkeeper::RECHECK + store.slack(), "{took:?}");
+    guard.release().await.unwrap();
+}
+
+/// Nobody gives them back, and nobody tells of it.
+pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends(store: &Store) {
+    let (ours, theirs) = pair(store, 3).await;
+    let start = Instant::now();
+    dead(store, &ours, 1, store.long()).await;
+    dead(store, &ours, 2, store.lease()).await;
+    assert_eq!(counts(&ours).await, (0, 3, 3));
+    let one = |semaphore: &PermitSemaphore| semaphore.acquire(1).lease(store.long()).into_future();
+    let (one, two) = tokio::join!(one(&ours), one(&theirs));
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() + store.slack(), "{took:?}");
+    assert_eq!(counts(&ours).await, (0, 3, 3));
+    one.unwrap().release().await.unwrap();
+    two.unwrap().release().await.unwrap();
+    assert_eq!(counts(&ours).await, (2, 1, 3));
+}
+
+pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
+    let (ours, theirs) = pair(store, 1).await;
+    let guard = ours.acquire(1).await.unwrap();
+    for semaphore in [&ours, &theirs] {
+        let start = Instant::now();
+        assert!(semaphore.try_acquire(1).wait(store.lease()).await.unwrap().is_none());
+        let took = start.elapsed();
+        assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
+        assert!(took < store.lease() + store.slack(), "{took:?}");
+    }
+    assert_eq!(counts(&ours).await, (0, 1, 1));
+    guard.release().await.unwrap();
+    assert_eq!(counts(&ours).await, (1, 0, 1));
+}
+
+pub(crate) async fn work_runs_under_permits(store: &Store) {
+    let (ours, theirs) = pair(store, 2).await;
+    let ran = ours.acquire(2).run(async |_hold| counts(&theirs).await).await.unwrap();
+    assert_eq!(ran.output, (0, 2, 2));
+    assert_eq!(counts(&theirs).await, (2, 0, 2));
+}
+
+pub(crate) async fn shutdown_gives_the_permits_back(store: &Store) {
+    let (ours, _) = pair(store, 3).await;
+    let client = store.client().await;
+    let semaphore = client.permit_semaphore(store.name("permits"));
+    let guard = semaphore.acquire(2).await.unwrap();
+    let name = store.name("permits");
+    store.hears_notices_of(&guard).await;
+    let before = store.listeners(&name);
+    let waits = tokio::spawn(semaphore.acquire(2).into_future());
+    eventually("it waits", async || store.listeners(&name) > before).await;
+    client.shutdown().await;
+    assert_is!(waits.await.unwrap(), Err(Error::Closed { .. }));
+    assert_eq!(store.signalled(guard.lost()).await, LostReason::Closed);
+    assert_eq!(counts(&ours).await, (3, 0, 3));
+    drop(guard);
+    assert_eq!(counts(&ours).await, (3, 0, 3));
+}
+
+pub(crate) async fn hundreds_of_waiters_share_few_permits(store: &Store) {
+    const PERMITS: i64 = 4;
+    let (ours, theirs) = pair(store, PERMITS as u64).await;
+    let (inside, served) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = JoinSet::new();
+    for task in 0..300 {
+        let semaphore = if task % 2 == 0 { ours.clone() } else { theirs.clone() };
+        let (inside, served) = (Arc::clone(&inside), Arc::clone(&served));
+        let count = 1 + task as u32 % 3;
+        tasks.spawn(async move {
+            let guard = semaphore.acquire(count).await.unwrap();
+            let now = inside.fetch_add(i64::from(count), Ordering::SeqCst) + i64::from(count);
+            assert!(now <= PERMITS, "{now} of {PERMITS} permits");
+            tokio::task::yield_now().await;
+            served.fetch_add(1, Ordering::Relaxed);
+            inside.fetch_sub(i64::from(count), Ordering::SeqCst);
+            match task % 5 {
+                0 => drop(guard),
+                _ => guard.release().await.unwrap(),
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(served.load(Ordering::Relaxed), 300);
+    eventually("none is lost", async || counts(&ours).await == (PERMITS, 0, PERMITS)).await;
+}
+
+pub(crate) async fn random_cancellations_lose_no_permit(store: &Store) {
+    let (ours, theirs) = pair(store, 3).await;
+    let long = store.long();
+    let mut tasks = JoinSet::new();
+    for task in 0..8_u64 {
+        let semaphore = if task % 2 == 0 { ours.clone() } else { theirs.clone() };
+        tasks.spawn(async move {
+            for cycle in 0..60_u64 {
+                let count = 1 + ((task + cycle) % 3) as u32;
+                let patience = Duration::from_micros((cycle * 37 + task * 11) % 700);
+                let request = semaphore.acquire(count).lease(long).into_future();
+                match timeout(patience, request).await {
+                    Ok(guard) if cycle % 3 == 0 => drop(guard.unwrap()),
+                    Ok(guard) => drop(timeout(patience / 9, guard.unwrap().release()).await),
+                    Err(_) => {}
+                }
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    eventually("none is lost or made", async || counts(&ours).await == (3, 0, 3)).await;
+    let name = store.name("permits");
+    eventually("only the number is left", async || store.traces(&name) == 1).await;
+    eventually("nobody listens", async || store.listeners(&name) == 0).await;
+}

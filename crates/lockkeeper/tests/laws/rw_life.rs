@@ -1,0 +1,515 @@
+//! The read/write lock in time: leases, the dead, losses, tokens, and who holds it.
+
+use std::time::Duration;
+
+use lockkeeper::backend::{Acquire, Attempt, Release, Released, Resource};
+use lockkeeper::{Client, Error, Guard, Kind, LostReason, OwnerId, Remaining, RwLock};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::rw::{listening, pair};
+use crate::store::{Store, assert_is, eventually, left};
+
+/// How long a waiting writer sleeps at most before it looks again, told or not.
+const LOOKS: Duration = Duration::from_millis(1200);
+
+fn resource(lock: &RwLock, kind: Kind) -> Resource {
+    Resource { kind, name: lock.name().clone() }
+}
+
+/// A hold of a process that died: nobody releases it, renews it or looks after it.
+async fn dead(store: &Store, lock: &RwLock, kind: Kind, lease: Duration) -> OwnerId {
+    let owner = OwnerId::fresh(Client::memory().id());
+    let request = Acquire::new(resource(lock, kind), owner, lease.as_millis() as u64);
+    assert_eq!(store.backend().await.acquire(request).await, Ok(Attempt::GRANTED));
+    owner
+}
+
+/// Deletes what `guard` holds, behind its back.
+async fn delete(store: &Store, lock: &RwLock, kind: Kind, guard: &Guard) {
+    let release = Release::new(resource(lock, kind), guard.owner_id());
+    let answer = store.backend().await.release(release).await;
+    assert_is!(answer, Ok(Released::Freed { .. }));
+}
+
+/// A client that its own renewals tell of a loss no sooner than in ten seconds.
+async fn slow(store: &Store) -> Client {
+    store.client_with(store.options().watchdog_timeout(store.long())).await
+}
+
+pub(crate) async fn the_lease_given_is_the_time_to_live(store: &Store) {
+    let (lock, _) = pair(store).await;
+    for request in [lock.read(), lock.write()] {
+        let guard = request.lease(store.long()).await.unwrap();
+        let ttl = left(lock.remaining().await);
+        assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
+        assert!(guard.remaining() <= ttl);
+        guard.release().await.unwrap();
+        assert_eq!(lock.remaining().await.unwrap(), Remaining::Free);
+    }
+    for request in [lock.try_read(), lock.try_write()] {
+        let guard = request.renewed(store.long()).await.unwrap().expect("free");
+        let ttl = left(lock.remaining().await);
+        assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
+        guard.release().await.unwrap();
+    }
+    for request in [lock.read(), lock.write()] {
+        let guard = request.await.unwrap();
+        let ttl = left(lock.remaining().await);
+        assert!(ttl <= store.watchdog() && ttl > store.watchdog() / 3, "{ttl:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn both_sides_are_renewed_for_as_long_as_they_are_held(store: &Store) {
+    let (lock, _) = pair(store).await;
+    let writer = lock.write().await.unwrap();
+    let nested = writer.read().await.unwrap();
+    let another = store.client().await.rw_lock(store.name("readers"));
+    let readers = [another.read().await.unwrap(), another.read().await.unwrap()];
+    sleep(store.watchdog() * 2).await;
+    for guard in readers.iter().chain([&writer, &nested]) {
+        assert!(!guard.is_lost());
+    }
+    assert_eq!(lock.holders().await.unwrap().len(), 2);
+    assert_eq!(another.holders().await.unwrap().len(), 2);
+    for guard in readers.into_iter().chain([writer, nested]) {
+        guard.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn a_fixed_lease_ends_and_says_so(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    for request in [ours.read(), ours.write()] {
+        let guard = request.lease(store.lease()).await.unwrap();
+        assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
+        assert!(guard.is_lost());
+        let next = timeout(store.slack() + LOOKS, theirs.write().into_future()).await;
+        next.expect("it has ended at the store").unwrap().release().await.unwrap();
+        assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
+    }
+}
+
+pub(crate) async fn one_readers_lease_never_shortens_anothers(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let long = ours.read().lease(store.long()).await.unwrap();
+    let whole = |what: &str, ttl: Duration| {
+        assert!(ttl > store.long() - Duration::from_secs(11) - store.slack(), "{what}: {ttl:?}");
+    };
+    let short = theirs.read().lease(store.lease()).await.unwrap();
+    whole("a short one joins", left(theirs.remaining().await));
+    short.release().await.unwrap();
+    whole("it goes", left(theirs.remaining().await));
+    let twice = theirs.read().lease(store.lease()).await.unwrap();
+    let again = twice.reenter().lease(store.lease()).await.unwrap();
+    again.release().await.unwrap();
+    whole("it takes a hold off", left(theirs.remaining().await));
+    twice.leave_for(store.lease() / 2).await.unwrap();
+    whole("it is left", left(theirs.remaining().await));
+    let short = theirs.read().lease(store.lease()).await.unwrap();
+    assert_eq!(store.signalled(short.lost()).await, LostReason::Expired);
+    drop(short);
+    whole("it ends", left(theirs.remaining().await));
+    assert!(theirs.try_write().await.unwrap().is_none(), "the long one reads on");
+    assert!(!long.is_lost());
+    long.release().await.unwrap();
+}
+
+/// The lock ends with its last reader, and not later.
+pub(crate) async fn a_reader_that_goes_takes_its_lease_with_it(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let long = ours.read().lease(store.long() * 10).await.unwrap();
+    let short = theirs.read().lease(store.long()).await.unwrap();
+    assert!(left(ours.remaining().await) > store.long() * 9);
+    long.release().await.unwrap();
+    let ttl = left(ours.remaining().await);
+    assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
+    short.release().await.unwrap();
+}
+
+pub(crate) async fn a_dead_reader_stops_blocking_when_its_own_lease_ends(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    // The living one keeps the lock itself alive for long.
+    let living = ours.read().lease(store.long()).await.unwrap();
+    let start = Instant::now();
+    dead(store, &ours, Kind::Read, store.lease()).await;
+    assert_eq!(theirs.holders().await.unwrap().len(), 2);
+    let mut writer = theirs.write().into_future();
+    assert!(timeout(store.lease() / 4, &mut writer).await.is_err());
+    living.release().await.unwrap();
+    let writer = timeout(store.long(), writer).await.expect("the dead one has ended").unwrap();
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}: it was still alive");
+    assert!(took < store.lease() + LOOKS + store.slack(), "{took:?}");
+    writer.release().await.unwrap();
+    assert_eq!(store.traces(&store.name("lock")), 0);
+}
+
+pub(crate) async fn the_dead_are_not_among_the_holders(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let living = ours.read().lease(store.long()).await.unwrap();
+    let gone = dead(store, &ours, Kind::Read, store.lease()).await.to_string();
+    let is_shown = async || {
+        let holders = theirs.holders().await.unwrap();
+        assert!(holders.iter().any(|holder| holder.id == living.owner_id().to_string()));
+        holders.iter().any(|holder| holder.id == gone)
+    };
+    assert!(is_shown().await);
+    sleep(store.lease() + Duration::from_millis(20)).await;
+    assert!(!is_shown().await);
+    // Nor do they keep the only living one from writing.
+    let writer = living.try_upgrade().await.unwrap().expect("it is the only one that lives");
+    writer.release().await.unwrap();
+    living.release().await.unwrap();
+    assert_eq!(store.traces(&store.name("lock")), 0);
+}
+
+pub(crate) async fn readers_get_in_when_a_dead_writer_has_ended(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let start = Instant::now();
+    dead(store, &ours, Kind::Write, store.lease()).await;
+    let (one, two) = tokio::join!(ours.read().into_future(), theirs.read().into_future());
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() + store.slack(), "{took:?}");
+    one.unwrap().release().await.unwrap();
+    two.unwrap().release().await.unwrap();
+}
+
+/// Writers let readers go first then, but not for long if none comes.
+pub(crate) async fn a_reader_that_gave_up_after_long_delays_writers_by_little(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let writer = ours.write().await.unwrap();
+    let limit = Duration::from_millis(5600);
+    assert!(theirs.try_read().wait(limit).await.unwrap().is_none());
+    writer.release().await.unwrap();
+    let start = Instant::now();
+    let next = timeout(store.long(), ours.write().into_future()).await.unwrap().unwrap();
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(2500) + store.slack(), "{took:?}");
+    next.release().await.unwrap();
+    if let Some(server) = store.behind() {
+        let patience = format!("lockkeeper_patience:{{{}}}", store.name("lock"));
+        let left = server.cli(&["PTTL", &patience]).int();
+        assert!(left == -2 || (0..=10_000).contains(&left), "{left}: it ends by itself");
+    }
+}
+
+pub(crate) async fn what_is_left_standing_keeps_writers_out_for_so_long(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let start = Instant::now();
+    ours.read().await.unwrap().leave_for(store.lease()).await.unwrap();
+    let another = theirs.try_read().await.unwrap().expect("readers share it");
+    another.release().await.unwrap();
+    let writer = timeout(store.long(), theirs.write().into_future()).await.unwrap().unwrap();
+    let took = start.elapsed();
+    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.lease() + LOOKS + store.slack(), "{took:?}");
+    writer.leave_for(store.lease()).await.unwrap();
+    assert!(ours.try_read().await.unwrap().is_none());
+    let reader = timeout(store.long(), ours.read().into_future()).await.unwrap().unwrap();
+    reader.release().await.unwrap();
+}
+
+pub(crate) async fn extend_sets_a_new_end_for_a_reader(store: &Store) {
+    let (lock, _) = pair(store).await;
+    let guard = lock.read().lease(store.lease()).await.unwrap();
+    guard.extend(store.long()).await.unwrap();
+    assert!(left(lock.remaining().await) > store.long() / 2);
+    assert!(guard.remaining() > store.long() / 2);
+    guard.extend(store.lease()).await.unwrap();
+    assert!(left(lock.remaining().await) > store.long() / 2, "nothing shortens it");
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn a_deleted_hold_is_noticed_at_the_next_look(store: &Store) {
+    let (lock, _) = pair(store).await;
+    for fixed in [false, true] {
+        let term = |request: lockkeeper::LockRequest| match fixed {
+            true => request.lease(store.long() * 4),
+            false => request,
+        };
+        let reader = term(lock.read()).await.unwrap();
+        let another = term(lock.read()).await.unwrap();
+        delete(store, &lock, Kind::Read, &reader).await;
+        assert_eq!(store.signalled(reader.lost()).await, LostReason::Deleted);
+        assert!(!another.is_lost(), "the other one reads on");
+        another.release().await.unwrap();
+        assert_is!(reader.release().await, Err(Error::NotHeld { .. }));
+        let writer = term(lock.write()).await.unwrap();
+        delete(store, &lock, Kind::Write, &writer).await;
+        assert_eq!(store.signalled(writer.lost()).await, LostReason::Deleted);
+        assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
+    }
+}
+
+pub(crate) async fn what_a_writer_has_now_was_taken(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    for (side, kind) in [(ours.read(), Kind::Read), (ours.write(), Kind::Write)] {
+        let guard = side.await.unwrap();
+        delete(store, &ours, kind, &guard).await;
+        let next = theirs.try_write().await.unwrap().expect("it is gone");
+        assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
+        drop(guard);
+        assert!(!next.is_lost());
+        next.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn a_lost_guard_neither_reads_nor_writes_nor_reenters(store: &Store) {
+    let (lock, _) = pair(store).await;
+    let reader = lock.read().lease(store.lease()).await.unwrap();
+    store.signalled(reader.lost()).await;
+    assert_is!(reader.try_upgrade().await, Err(Error::Lost { .. }));
+    assert_is!(reader.reenter().await, Err(Error::Lost { .. }));
+    drop(reader);
+    let writer = lock.write().lease(store.lease()).await.unwrap();
+    store.signalled(writer.lost()).await;
+    assert_is!(writer.read().await, Err(Error::Lost { .. }));
+    assert_is!(writer.reenter().await, Err(Error::Lost { .. }));
+    assert_is!(writer.downgrade().await, Err(Error::Lost { .. }));
+    eventually("nothing is left", async || {
+        lock.remaining().await.unwrap() == Remaining::Free && store.traces(&store.name("lock")) == 0
+    })
+    .await;
+}
+
+pub(crate) async fn all_readers_of_a_forced_lock_are_told_why(store: &Store) {
+    let (ours, theirs) = (slow(store).await, slow(store).await);
+    let name = store.name("lock");
+    let mut readers = Vec::new();
+    for client in [&ours, &ours, &theirs] {
+        readers.push(client.rw_lock(&name).read().await.unwrap());
+    }
+    readers.push(readers[0].reenter().await.unwrap());
+    for reader in &readers {
+        store.hears_notices_of(reader).await;
+    }
+    let (operator, _) = pair(store).await;
+    assert!(operator.force_unlock_because("the host is gone").await.unwrap());
+    for reader in &readers {
+        let reason = store.promptly("it is told", reader.lost()).await;
+        assert_eq!(reason, LostReason::Revoked("the host is gone".to_owned()));
+    }
+    assert!(!operator.force_unlock().await.unwrap(), "only once");
+    assert_eq!(store.traces(&name), 0);
+    let writer = operator.try_write().await.unwrap().expect("it is free");
+    for reader in readers {
+        assert_is!(reader.release().await, Err(Error::NotHeld { .. }));
+    }
+    writer.release().await.unwrap();
+}
+
+pub(crate) async fn the_writer_of_a_forced_lock_is_told_why(store: &Store) {
+    let lock = slow(store).await.rw_lock(store.name("lock"));
+    let writer = lock.write().await.unwrap();
+    let nested = writer.read().await.unwrap();
+    store.hears_notices_of(&writer).await;
+    let (operator, _) = pair(store).await;
+    let waits = listening(store, operator.read()).await;
+    assert!(operator.force_unlock_because("stuck").await.unwrap());
+    for guard in [&writer, &nested] {
+        let reason = store.promptly("it is told", guard.lost()).await;
+        assert_eq!(reason, LostReason::Revoked("stuck".to_owned()));
+    }
+    let reader = store.promptly("who waits gets in", waits).await.unwrap().unwrap();
+    assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
+    assert_is!(nested.release().await, Err(Error::NotHeld { .. }));
+    assert!(!reader.is_lost());
+    reader.release().await.unwrap();
+}
+
+pub(crate) async fn forcing_a_free_lock_is_false(store: &Store) {
+    let (lock, _) = pair(store).await;
+    assert!(!lock.force_unlock().await.unwrap());
+    assert_eq!(store.traces(&store.name("lock")), 0);
+}
+
+pub(crate) async fn the_holders_are_shown_with_their_counts(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    assert!(ours.holders().await.unwrap().is_empty());
+    assert!(!ours.is_read_locked().await.unwrap() && !ours.is_write_locked().await.unwrap());
+    let one = ours.read().lease(store.long()).await.unwrap();
+    let again = one.reenter().await.unwrap();
+    let two = theirs.read().lease(store.long()).await.unwrap();
+    assert!(theirs.is_read_locked().await.unwrap() && !theirs.is_write_locked().await.unwrap());
+    let holders = async || {
+        let mut all: Vec<_> = ours.holders().await.unwrap();
+        all.sort_by_key(|holder| holder.hold_count);
+        all.into_iter().map(|holder| (holder.id, holder.hold_count, holder.shared)).collect()
+    };
+    let all: Vec<_> = holders().await;
+    let id = |guard: &Guard| guard.owner_id().to_string();
+    assert_eq!(all, [(id(&two), 1, true), (id(&one), 2, true)]);
+    for guard in [again, one, two] {
+        guard.release().await.unwrap();
+    }
+    let writer = ours.write().lease(store.long()).await.unwrap();
+    let twice = writer.reenter().await.unwrap();
+    let nested = writer.read().await.unwrap();
+    assert!(theirs.is_read_locked().await.unwrap() && theirs.is_write_locked().await.unwrap());
+    let all: Vec<_> = holders().await;
+    assert_eq!(all, [(id(&nested), 1, true), (id(&writer), 2, false)]);
+    eventually("who that is, too", async || {
+        let holders = theirs.holders().await.unwrap();
+        holders.iter().all(|h| h.client.as_ref().is_some_and(|c| c.pid == std::process::id()))
+    })
+    .await;
+    for guard in [nested, writer, twice] {
+        guard.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn counts_are_those_of_an_owner_of_the_client(store: &Store) {
+    let (ours, theirs) = (store.client().await, store.client().await);
+    let lock = ours.rw_lock(store.name("lock"));
+    let (owner, other) = (ours.owner(), ours.owner());
+    let reader = lock.as_owner(&owner).read().lease(store.long()).await.unwrap();
+    assert_eq!(lock.read_count(&owner).await.unwrap(), 1);
+    assert_eq!(lock.write_count(&owner).await.unwrap(), 0);
+    assert_eq!(lock.read_count(&other).await.unwrap(), 0);
+    assert_is!(lock.read_count(&theirs.owner()).await, Err(Error::Invalid { .. }));
+    assert_is!(lock.write_count(&theirs.owner()).await, Err(Error::Invalid { .. }));
+    assert_is!(lock.as_owner(&theirs.owner()).read().await, Err(Error::Invalid { .. }));
+    assert_is!(lock.as_owner(&theirs.owner()).write().await, Err(Error::Invalid { .. }));
+    reader.release().await.unwrap();
+}
+
+pub(crate) async fn writers_have_growing_tokens_and_readers_none(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let (ours, theirs) = (ours.fenced(), theirs.fenced());
+    let mut last = 0;
+    let mut grows = |guard: &Guard| {
+        let token = guard.token().expect("a writer has one");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    };
+    for lock in [&ours, &theirs, &ours] {
+        let writer = lock.write().lease(store.long()).await.unwrap();
+        grows(&writer);
+        let again = writer.reenter().await.unwrap();
+        assert_eq!(again.token(), writer.token(), "a re-entry has the same");
+        let nested = writer.read().await.unwrap();
+        assert_eq!(nested.token(), None);
+        again.release().await.unwrap();
+        let reader = writer.downgrade().await.unwrap();
+        assert_eq!(reader.token(), None, "a reader has none");
+        nested.release().await.unwrap();
+        let writer = reader.try_upgrade().await.unwrap().expect("it is the only reader");
+        grows(&writer);
+        writer.release().await.unwrap();
+        reader.release().await.unwrap();
+        let reader = lock.read().lease(store.long()).await.unwrap();
+        assert_eq!(reader.token(), None);
+        reader.release().await.unwrap();
+    }
+    let (plain, _) = pair(store).await;
+    let writer = plain.write().lease(store.long()).await.unwrap();
+    assert_eq!(writer.token(), None, "nobody asked for one");
+    writer.release().await.unwrap();
+}
+
+/// What holds the name of something else, and whether it still does.
+pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
+    let (client, name) = (store.client().await, store.name("lock"));
+    let lock = client.rw_lock(&name);
+    let refuses = async || {
+        assert_is!(lock.read().await, Err(Error::WrongKind { kind: Kind::Read, .. }));
+        assert_is!(lock.write().await, Err(Error::WrongKind { kind: Kind::Write, .. }));
+        for request in [lock.try_read(), lock.try_write()] {
+            assert_is!(request.await, Err(Error::WrongKind { .. }));
+        }
+        for request in [lock.try_read(), lock.try_write()] {
+            assert_is!(request.wait(store.long()).await, Err(Error::WrongKind { .. }));
+        }
+        assert_is!(lock.holders().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.is_read_locked().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.is_write_locked().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.remaining().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.force_unlock().await, Err(Error::WrongKind { .. }));
+    };
+    for request in [
+        client.lock(&name).lock(),
+        client.mutex(&name).lock(),
+        client.fair_lock(&name).lock(),
+        client.spin_lock(&name).lock(),
+    ] {
+        let guard = request.lease(store.long()).await.unwrap();
+        refuses().await;
+        assert!(!guard.is_lost());
+        guard.release().await.expect("nothing has changed");
+    }
+    let permits = client.semaphore(&name);
+    permits.try_set_permits_for(3, store.long()).await.unwrap();
+    refuses().await;
+    assert_eq!(permits.available().await.unwrap(), 3);
+    assert_eq!(permits.drain_permits().await.unwrap(), 3);
+    assert_eq!(store.traces(&name), 1, "and nothing beside it");
+}
+
+pub(crate) async fn its_own_name_is_refused_for_anything_else(store: &Store) {
+    let (client, name) = (store.client().await, store.name("lock"));
+    let lock = client.rw_lock(&name);
+    for held in [lock.read(), lock.write()] {
+        let guard = held.lease(store.long()).await.unwrap();
+        for request in [
+            client.lock(&name).try_lock(),
+            client.mutex(&name).try_lock(),
+            client.fair_lock(&name).try_lock(),
+            client.fenced_lock(&name).try_lock(),
+            client.spin_lock(&name).try_lock(),
+        ] {
+            assert_is!(request.await, Err(Error::WrongKind { .. }));
+        }
+        assert_is!(client.lock(&name).force_unlock().await, Err(Error::WrongKind { .. }));
+        assert_is!(client.mutex(&name).force_unlock().await, Err(Error::WrongKind { .. }));
+        let (permits, ids) = (client.semaphore(&name), client.permit_semaphore(&name));
+        assert_is!(permits.try_set_permits(3).await, Err(Error::WrongKind { .. }));
+        assert_is!(permits.acquire(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(ids.try_set_permits(3).await, Err(Error::WrongKind { .. }));
+        assert_is!(ids.acquire(1).await, Err(Error::WrongKind { .. }));
+        let latch = client.count_down_latch(&name);
+        assert_is!(latch.try_set_count(3).await, Err(Error::WrongKind { .. }));
+        assert_is!(latch.wait().await, Err(Error::WrongKind { .. }));
+        assert_is!(latch.delete().await, Err(Error::WrongKind { .. }));
+        let holders = lock.holders().await.unwrap();
+        assert_eq!(holders[0].id, guard.owner_id().to_string());
+        assert!(!guard.is_lost());
+        guard.release().await.expect("nothing has changed");
+        assert_eq!(store.traces(&name), 0);
+    }
+}
+
+pub(crate) async fn shutdown_releases_both_sides_and_ends_the_waiting(store: &Store) {
+    let (client, name) = (store.client().await, store.name("lock"));
+    let (theirs, _) = pair(store).await;
+    let lock = client.rw_lock(&name);
+    let reader = lock.read().await.unwrap();
+    let writer = client.rw_lock(store.name("another")).write().await.unwrap();
+    store.hears_notices_of(&reader).await;
+    let waits = listening(store, lock.write()).await;
+    client.shutdown().await;
+    assert_is!(waits.await.unwrap(), Err(Error::Closed { .. }));
+    assert_eq!(store.signalled(reader.lost()).await, LostReason::Closed);
+    assert_eq!(store.signalled(writer.lost()).await, LostReason::Closed);
+    let guard = store.promptly("it is free", theirs.read()).await.unwrap();
+    guard.release().await.unwrap();
+    eventually("nothing is left", async || store.traces(&name) == 0).await;
+    eventually("of either", async || store.traces(&store.name("another")) == 0).await;
+    assert_is!(lock.read().await, Err(Error::Closed { .. }));
+    assert_is!(lock.write().await, Err(Error::Closed { .. }));
+}
+
+pub(crate) async fn work_runs_under_either_side(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let ran = ours.read().run(async |_hold| {
+        let beside = theirs.read().run(async |_hold| 7).await.unwrap();
+        assert!(theirs.try_write().run(async |_hold| ()).await.unwrap().is_none());
+        beside.output
+    });
+    assert_eq!(ran.await.unwrap().output, 7);
+    let alone = ours.write().run(async |_hold| {
+        assert!(theirs.try_read().run(async |_hold| ()).await.unwrap().is_none());
+    });
+    alone.await.unwrap();
+    assert_eq!(store.traces(&store.name("lock")), 0);
+}
