@@ -106,13 +106,25 @@ impl Guard {
     /// goes first, the readers that wait are let in.
     ///
     /// # Errors
-    /// [`Lost`](Error::Lost) if it was lost; [`Unreachable`](Error::Unreachable) if the store does not
-    /// answer; [`Invalid`](Error::Invalid) if it is no write lock.
+    /// [`Lost`](Error::Lost) if it was lost; [`Unreachable`](Error::Unreachable) if the store did not
+    /// answer for [`unreachable_after`](crate::ClientOptions::unreachable_after); [`Invalid`](Error::Invalid) if it is no write lock.
     ///
     /// # Cancel safety
     /// A hold that was added after all is taken off again.
     pub async fn read(&self) -> Result<Guard> {
-        let acquired = self.other_side(Kind::Write, Kind::Read).await?;
+        // Bears with a store that does not answer, as a re-entry does.
+        let core = &self.lease.core;
+        let give_up = core.clock.now() + core.options.unreachable_after;
+        let mut failures = 0;
+        let acquired = loop {
+            match self.other_side(Kind::Write, Kind::Read).await {
+                Err(Error::Unreachable { .. }) if core.clock.now() < give_up => {
+                    tokio::time::sleep(core.options.backoff(failures)).await;
+                    failures += 1;
+                }
+                outcome => break outcome?,
+            }
+        };
         if let Some(acquired) = acquired {
             return Ok(Guard::new(acquired));
         }

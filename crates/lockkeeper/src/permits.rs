@@ -6,7 +6,7 @@ use crate::backend::{Change, Changed, CountChange, PermitChange};
 use crate::engine::{counter, lease_millis};
 use crate::lock::{Handle, LockRequest, TryLockRequest};
 use crate::semaphore::{check_count, number};
-use crate::{Error, LockName, PermitId, Result};
+use crate::{Error, LockName, OwnerId, PermitId, Result};
 
 /// So many permits for all processes together, each with an id and a lease: Redisson's
 /// `RPermitExpirableSemaphore`.
@@ -167,7 +167,8 @@ impl PermitSemaphore {
             return Err(Error::invalid(Some(self.name()), "at least one permit must be named"));
         }
         let resource = self.handle.resource.clone();
-        let request = Change::Permits { resource: resource.clone(), ids: ids.to_vec(), change };
+        let (id, ids) = (OwnerId::fresh(self.handle.core.id), ids.to_vec());
+        let request = Change::Permits { resource: resource.clone(), id, ids, change };
         let changed = counter::insist(&self.handle.core, &resource, request).await?;
         Ok(changed == Changed::Done)
     }

@@ -324,6 +324,8 @@ pub enum Change {
     Permits {
         /// The permit semaphore.
         resource: Resource,
+        /// The identity of this request: a repetition is answered with what came of the first.
+        id: OwnerId,
         /// The permits.
         ids: Vec<PermitId>,
         /// What to do.

@@ -72,6 +72,8 @@ pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) ->
     let limit = wait.limit();
     let mut listening: Option<Subscription> = None;
     let (mut failures, mut failing_since, mut polling) = (0, None, false);
+    // The last thing the store said was "closed": what decides at the wait limit.
+    let mut closed = false;
     loop {
         let seen = listening.as_ref().map(Subscription::seen);
         let sent = core.clock.now();
@@ -89,11 +91,13 @@ pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) ->
         match answer {
             Some(Ok(snapshot)) if is_open(&snapshot) => return Ok(true),
             Some(Ok(_)) if now >= limit || wait == Wait::Never => return Ok(false),
-            Some(Ok(_)) => (failures, failing_since) = (0, None),
+            Some(Ok(_)) => (failures, failing_since, closed) = (0, None, true),
             Some(Err(fault)) if !fault.may_pass() => {
                 return Err(core.error(fault, resource, Phase::Wait));
             }
+            None if closed && now >= limit => return Ok(false),
             answer => {
+                closed = false;
                 failing_since.get_or_insert(sent);
                 if now >= limit || now >= patience || wait == Wait::Never {
                     let detail = "the store does not answer".to_owned();

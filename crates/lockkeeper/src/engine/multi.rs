@@ -85,6 +85,7 @@ pub(crate) async fn acquire_all(
             None => match taken.settle(terms).await {
                 Ok(Some(all)) => return Ok(Some(all)),
                 Ok(None) => 0,
+                Err(crate::Error::Unreachable { .. }) if wait != Wait::Never => 0,
                 Err(error) => {
                     taken.give_back().await;
                     return Err(error);

@@ -1,5 +1,9 @@
 //! What is stored and published where only ours wait, byte for byte.
 
+use lockkeeper::backend::redis::Redis;
+use lockkeeper::backend::{Acquire, Backend, Kind, Renew, Renewed, Resource};
+use lockkeeper::{ClientOptions, OwnerId};
+
 use crate::support::*;
 
 /// Two times of the server that are the same but for its rounding.
@@ -112,19 +116,15 @@ async fn a_forced_unlock_tells_the_next_and_keeps_the_queue() {
     assert_eq!(rig.keys(), [""; 0]);
 }
 
-/// One request speaks for all waiters of a client, and hears all before it drops any.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_that_speak_together_after_a_long_silence_keep_their_places() {
-    use lockkeeper::backend::redis::Redis;
-    use lockkeeper::backend::{Acquire, Backend, Kind, Renew, Renewed, Resource};
-    use lockkeeper::{ClientOptions, OwnerId};
-    let rig = Rig::new("a");
-    let guard = rig.held().await;
+/// Three who wait, of whom nobody has heard for ten seconds; behind them one who has just come, or
+/// not.
+async fn silent(rig: &Rig, newcomer: bool) -> (Redis, Resource, [OwnerId; 3]) {
     let store = Redis::connect(&rig.server.url(), &ClientOptions::new()).await.unwrap();
-    let resource = Resource { kind: Kind::Fair, name: "a".into() };
+    let resource = Resource { kind: Kind::Fair, name: rig.name.as_str().into() };
     let client = uuid::Uuid::new_v4();
     let owners = [(); 3].map(|()| OwnerId::fresh(client));
-    for owner in owners {
+    let newcomer = newcomer.then(|| OwnerId::fresh(client));
+    for owner in owners.into_iter().chain(newcomer) {
         let acquire = Acquire::new(resource.clone(), owner, 1_000);
         store.acquire(Acquire { waits: true, ..acquire }).await.unwrap();
     }
@@ -132,16 +132,52 @@ async fn waiters_that_speak_together_after_a_long_silence_keep_their_places() {
         let long_ago = (rig.now() - 10_000).to_string();
         rig.cmd(&["ZADD", &rig.seen_key(), &long_ago, &owner.to_string()]);
     }
+    (store, resource, owners)
+}
+
+/// The answers to waiters that say together that they still wait.
+async fn speak(store: &Redis, resource: &Resource, owners: &[OwnerId]) -> Vec<Renewed> {
     let words = owners
         .iter()
-        .rev()
         .map(|owner| Renew { waiting: true, ..Renew::new(resource.clone(), *owner, None) });
     let answers = store.renew(words.collect()).await;
-    assert!(answers.iter().all(|answer| *answer == Ok(Renewed::Waiting)), "{answers:?}");
-    assert_eq!(rig.queue(), owners.map(|owner| owner.to_string()));
+    answers.into_iter().map(|answer| answer.expect("reachable")).collect()
+}
+
+/// One request speaks for all waiters of a client, and hears all before it drops any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_speak_together_after_a_long_silence_keep_their_places() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    // Somebody was heard of, so that silence means death.
+    let (store, resource, owners) = silent(&rig, true).await;
+    let [first, second, third] = owners;
+    assert_eq!(
+        speak(&store, &resource, &[third, second, first]).await,
+        [Renewed::Waiting, Renewed::Waiting, Renewed::Waiting]
+    );
+    assert_eq!(rig.queue()[..3], owners.map(|owner| owner.to_string()));
     guard.release().await.unwrap();
-    let word = Renew { waiting: true, ..Renew::new(resource.clone(), owners[1], None) };
-    assert_eq!(store.renew(vec![word]).await, [Ok(Renewed::Waiting)], "not its turn");
-    let word = Renew { waiting: true, ..Renew::new(resource, owners[0], None) };
-    assert_eq!(store.renew(vec![word]).await, [Ok(Renewed::Due)]);
+    assert_eq!(speak(&store, &resource, &[second]).await, [Renewed::Waiting], "not its turn");
+    assert_eq!(speak(&store, &resource, &[first]).await, [Renewed::Due]);
+}
+
+/// A silence of all is the server's own: whoever speaks first is not the only one who lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_passed_over_for_a_silence_of_all() {
+    let rig = Rig::new("a");
+    let _guard = rig.held().await;
+    let (store, resource, owners) = silent(&rig, false).await;
+    assert_eq!(speak(&store, &resource, &owners[2..]).await, [Renewed::Waiting]);
+    assert_eq!(rig.queue(), owners.map(|owner| owner.to_string()));
+    // Once: who does not speak after that is dead.
+    let watch = Stopwatch::start();
+    let dead = owners[..2].iter().map(|owner| owner.to_string()).collect::<Vec<_>>();
+    while rig.queue().contains(&dead[0]) {
+        assert!(watch.elapsed() < DEATH, "they are forgiven for ever");
+        assert_eq!(speak(&store, &resource, &owners[2..]).await, [Renewed::Waiting]);
+        tokio::time::sleep(ms(50)).await;
+    }
+    assert!(watch.elapsed() > ms(2_000) || watch.stalled(), "{:?}", watch.elapsed());
+    assert_eq!(rig.queue(), [owners[2].to_string()]);
 }

@@ -148,7 +148,12 @@ fn request(kind: Kind) -> BoxedStrategy<Request> {
         (own(), own(), lease).prop_map(|((resource, one, count), (_, other, more), lease)| {
             let ids = [ids(one, count), ids(other, more / 2)].concat();
             let change = lease.map_or(PermitChange::Release, PermitChange::Lease);
-            Request::Adjust(Change::Permits { resource, ids, change })
+            Request::Adjust(Change::Permits {
+                resource,
+                id: OwnerId::fresh(uuid::Uuid::nil()),
+                ids,
+                change,
+            })
         });
     let inspect = resource().prop_map(Request::Inspect);
     match kind {
@@ -314,7 +319,15 @@ impl Play<'_> {
             Act::GiveByIds { which } => {
                 let Some((id, count)) = self.hold(which) else { return Ok(()) };
                 let (ids, change) = (ids(id, count), PermitChange::Release);
-                self.send(&Request::Adjust(Change::Permits { resource, ids, change }), times)?;
+                self.send(
+                    &Request::Adjust(Change::Permits {
+                        resource,
+                        id: OwnerId::fresh(uuid::Uuid::nil()),
+                        ids,
+                        change,
+                    }),
+                    times,
+                )?;
             }
             Act::Change(change) => {
                 self.send(&Request::Adjust(Change::Count { resource, id, change }), times)?;
@@ -471,7 +484,14 @@ impl Wire {
         change: PermitChange,
     ) -> Result<Changed, Fault> {
         let resource = resource.clone();
-        self.store.adjust(Change::Permits { resource, ids, change }).await
+        self.store
+            .adjust(Change::Permits {
+                resource,
+                id: OwnerId::fresh(uuid::Uuid::nil()),
+                ids,
+                change,
+            })
+            .await
     }
 
     async fn take(

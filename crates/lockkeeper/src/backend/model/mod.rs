@@ -211,8 +211,8 @@ impl State {
                 Kind::Permits => self.change_permits(resource, *id, *change, now),
                 _ => self.change_count(resource, *id, *change, now),
             },
-            Change::Permits { resource, ids, change } => {
-                self.change_by_id(resource, ids, *change, now)
+            Change::Permits { resource, id, ids, change } => {
+                self.change_by_id(resource, *id, ids, *change, now)
             }
             Change::Announce { client, info, ttl } => {
                 self.clients.retain(|_, (_, until)| *until >= now);

@@ -278,6 +278,7 @@ impl State {
     pub(super) fn change_by_id(
         &mut self,
         resource: &Resource,
+        id: OwnerId,
         ids: &[PermitId],
         change: PermitChange,
         now: u64,
@@ -289,12 +290,15 @@ impl State {
             PermitChange::Release => None,
             PermitChange::Lease(lease) => Some(lease),
         };
-        let outcome = distinct(ids)
-            .and_then(|ids| self.settle_permits(&resource.name, &ids, lease, true, now));
-        answer(outcome.map(|(released, wakes)| {
+        let ids = match distinct(ids) {
+            Ok(ids) => ids,
+            Err(fault) => return (Err(fault), Vec::new()),
+        };
+        self.change_once((&resource.name, id), now, |state| {
+            let (released, wakes) = state.settle_permits(&resource.name, &ids, lease, true, now)?;
             let done = if released == ABSENT { Changed::Nothing } else { Changed::Done };
-            (done, wakes)
-        }))
+            Ok((done, wakes))
+        })
     }
 
     pub(super) fn inspect_permits(

@@ -30,7 +30,7 @@ impl Inner {
     }
 
     /// A request was answered: it cannot come again, unless an earlier try of it still may.
-    fn settle(&self, name: &LockName, id: OwnerId) {
+    pub(super) fn settle(&self, name: &LockName, id: OwnerId) {
         if self.link.fences() {
             self.settled().note(name, id);
         }
@@ -38,7 +38,7 @@ impl Inner {
 
     /// Tells the store, along with another request, which answers it need not keep any longer. One
     /// that is never told forgets them by itself; but a busy semaphore would have many to keep.
-    fn forgetting(&self, mut call: Command, name: &LockName) -> Command {
+    pub(super) fn forgetting(&self, mut call: Command, name: &LockName) -> Command {
         for id in self.settled().take(name) {
             call = call.owner(&id);
         }

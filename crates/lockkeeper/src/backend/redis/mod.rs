@@ -446,8 +446,8 @@ impl Backend for Redis {
                     Kind::Permits => inner.change_permits(&resource, id, change).await,
                     _ => inner.change_count(&resource, id, change).await,
                 },
-                Change::Permits { resource, ids, change } => {
-                    inner.change_by_id(&resource, &ids, change).await
+                Change::Permits { resource, id, ids, change } => {
+                    inner.change_by_id(&resource, id, &ids, change).await
                 }
                 Change::Announce { client, info, ttl } => inner.announce(client, info, ttl).await,
                 Change::Withdraw { client } => {

@@ -27,19 +27,9 @@ impl Inner {
         };
         model::check_count(request.count)?;
         let ids = joined(PermitId::of(request.owner, request.count));
-        self.settle_permits(&request.resource, ids, lease, lease.is_some()).await
-    }
-
-    async fn settle_permits(
-        &self,
-        resource: &Resource,
-        ids: Vec<u8>,
-        lease: Option<u64>,
-        all: bool,
-    ) -> Result<Value, Fault> {
-        let call = call(&script::PERMITS_RELEASE, resource).arg(ids).ttl_or_empty(lease);
-        let call = call.arg(u8::from(all)).arg(PUBLISH).arg(keys::permits_channel(&resource.name));
-        self.link.call(call).await
+        let call = call(&script::PERMITS_RELEASE, &request.resource);
+        let all = lease.is_some();
+        self.link.call(settling(call, &request.resource, ids, lease, all)).await
     }
 
     pub(super) async fn change_permits(
@@ -56,6 +46,7 @@ impl Inner {
     pub(super) async fn change_by_id(
         &self,
         resource: &Resource,
+        id: OwnerId,
         ids: &[PermitId],
         change: PermitChange,
     ) -> Result<Changed, Fault> {
@@ -67,15 +58,29 @@ impl Inner {
             PermitChange::Release => None,
             PermitChange::Lease(lease) => Some(lease),
         };
-        match self.settle_permits(resource, ids, lease, true).await? {
-            Value::Nil => Ok(Changed::Nothing),
-            _ => Ok(Changed::Done),
-        }
+        let call = script::PERMITS_CHANGE.call(3).arg(name(resource));
+        let call = call.arg(keys::permit_ends(&resource.name)).arg(keys::replies(&resource.name));
+        let call = settling(call, resource, ids, lease, true).owner(&id);
+        let answer = self.link.call(self.forgetting(call, &resource.name)).await?;
+        self.settle(&resource.name, id);
+        Ok(if answer == Value::Nil { Changed::Nothing } else { Changed::Done })
     }
 
     pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<Snapshot, Fault> {
         counted(self.link.call(call(&script::COUNTER_INSPECT, resource)).await?)
     }
+}
+
+/// The arguments with which permits are given back or get an end.
+fn settling(
+    call: Command,
+    resource: &Resource,
+    ids: Vec<u8>,
+    lease: Option<u64>,
+    all: bool,
+) -> Command {
+    let call = call.arg(ids).ttl_or_empty(lease).arg(u8::from(all));
+    call.arg(PUBLISH).arg(keys::permits_channel(&resource.name))
 }
 
 /// Every hold with the sweep of what has ended beside it.

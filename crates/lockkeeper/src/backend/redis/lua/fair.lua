@@ -44,6 +44,7 @@ end
 -- may have dropped one of ours without a word; it is found among those not heard of for longest.
 local function strangers(queue, timeouts, seen)
   local waiting = redis.call('LLEN', queue)
+  redis.call('ZCARD', timeouts)
   for _, owner in ipairs(redis.call('ZRANGE', seen, 0, 1)) do
     if not redis.call('ZSCORE', timeouts, owner) then redis.call('ZREM', seen, owner) end
   end

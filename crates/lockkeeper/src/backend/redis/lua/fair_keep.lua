@@ -15,6 +15,8 @@ local answers, now, at = {}, now_ms(), 2
 for i = 1, #KEYS, 5 do
   local lock, queue, timeouts, seen = KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3]
   local channel, count = ARGV[at], tonumber(ARGV[at + 1])
+  -- To fail before anything is written, if one of them is something else.
+  strangers(queue, timeouts, seen)
   local left, silence_kills = redis.call('PTTL', lock), deadly(seen, KEYS[i + 4], now)
   for j = at + 2, at + 1 + count do
     local ends = redis.call('ZSCORE', timeouts, ARGV[j])

@@ -26,8 +26,18 @@ if ARGV[2] ~= '0' then
   end
   return redis.call('HKEYS', lock)[1]
 end
--- Something else may have taken the key; the place in the queue is given up all the same.
+-- The lock is freed whatever has become of its queue, and a place in the queue is given up whatever has
+-- become of the lock.
+local sound = true
+for _, size in ipairs({ redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts), redis.pcall('ZCARD', seen) }) do
+  sound = sound and type(size) == 'number'
+end
 local freed = redis.pcall('HDEL', lock, owner)
+if not sound then
+  local told = freed == 1 and redis.pcall(ARGV[3], ARGV[4], '0')
+  if freed == 1 then return type(told) == 'table' and -1 or told end
+  return nil
+end
 local mixed = strangers(queue, timeouts, seen)
 local placed = redis.call('ZREM', timeouts, owner) + redis.call('ZREM', seen, owner) > 0
 if placed then
