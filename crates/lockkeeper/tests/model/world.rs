@@ -1,6 +1,7 @@
 //! A server and the model, driven side by side.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use lockkeeper::backend::model::{State, Wake};
 use lockkeeper::backend::redis::Redis;
@@ -92,6 +93,7 @@ pub(crate) fn shared(id: &str) -> String {
 pub(crate) struct World {
     runtime: Runtime,
     redis: Redis,
+    connected: Instant,
     cli: Cli,
     server: RedisServer,
     model: State,
@@ -101,6 +103,12 @@ pub(crate) struct World {
     trace: Vec<String>,
 }
 
+fn connect(runtime: &Runtime, server: &RedisServer) -> Redis {
+    let (url, options) = (server.url(), ClientOptions::new());
+    let redis = runtime.block_on(Redis::connect(&url, &options));
+    redis.expect("the server was started just now")
+}
+
 impl World {
     pub(crate) fn new() -> Self {
         let server = RedisServer::start();
@@ -108,10 +116,9 @@ impl World {
             .enable_all()
             .build()
             .expect("a runtime can be built");
-        let (url, options) = (server.url(), ClientOptions::new());
-        let redis = runtime.block_on(Redis::connect(&url, &options));
         Self {
-            redis: redis.expect("the server was started just now"),
+            redis: connect(&runtime, &server),
+            connected: Instant::now(),
             cli: server.connection(),
             runtime,
             server,
@@ -124,6 +131,12 @@ impl World {
 
     /// Both are as new.
     pub(crate) fn reset(&mut self) {
+        // Ids are used again and again here. A client tells the store, some seconds later, which it
+        // will not use again: one that is younger has nothing to tell.
+        if self.connected.elapsed() > Duration::from_secs(1) {
+            self.redis = connect(&self.runtime, &self.server);
+            self.connected = Instant::now();
+        }
         self.cli.cmd(&["FLUSHALL"]).ok();
         (self.model, self.now) = (State::default(), 1_000_000);
         self.trace.clear();

@@ -10,11 +10,10 @@
 -- ARGV[6]:   1 if the reader waits
 -- Returns:   nil granted; >= -1 busy, for how long (-1 endless); -3 the hold is gone
 -- Publishes: nothing
-local mode, wrong = mode_of(KEYS[1])
+local mode, wrong, left = mode_of(KEYS[1])
 if wrong then return wrong end
 local ttl, count = tonumber(ARGV[2]), tonumber(ARGV[3])
-local left = redis.call('PTTL', KEYS[1])
-local held = tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
+local held = mode and tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
 if held then
   local own = life(ARGV[4], ARGV[1], held)
   if own == -2 and count > 1 then return -3 end

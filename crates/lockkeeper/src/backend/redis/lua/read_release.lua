@@ -10,11 +10,11 @@
 -- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
 --            an owner: held by that one
 -- Publishes: 0 to the channel when nobody holds it any more
-local mode, wrong = mode_of(KEYS[1])
+local mode, wrong, left = mode_of(KEYS[1])
 if wrong then return wrong end
-local held = tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
+local held = mode and tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
 if not held then return holder(KEYS[1]) end
-local left, own = redis.call('PTTL', KEYS[1]), life(ARGV[5], ARGV[1], held)
+local own = life(ARGV[5], ARGV[1], held)
 -- The lock ends with its last reader. If that is another one, its end stays; a writer's in any case.
 local last = mode == 'read' and own >= left - 2
 local stay = tonumber(ARGV[2])

@@ -16,7 +16,7 @@ local function remember(key, id, answer, settled)
   redis.call('HSET', key, id, string.format('%.0f:%s', now, answer))
   redis.call('PEXPIRE', key, REMEMBERED)
   for _, other in ipairs(settled) do redis.call('HDEL', key, other) end
-  if redis.call('HLEN', key) <= 1024 then return end
+  if redis.call('HLEN', key) <= 131072 then return end
   -- A few of the many, wherever: any number is a cursor. To sweep them all would take its time.
   local page = redis.pcall('HSCAN', key, any, 'COUNT', 8)[2] or {}
   for i = 1, #page, 2 do

@@ -5,13 +5,14 @@
 -- as long as any of its holds has its key. These keys cannot be declared, because which readers there
 -- are is known only in here; they share the lock's slot, and Redisson does the same.
 
--- read or write, nothing where there is no lock; then the error if it is something else.
+-- read or write, nothing where there is no lock; the error if it is something else; the time to live.
 local function mode_of(key)
+  local left = redis.call('PTTL', key)
+  if left == -2 then return nil, nil, left end
   local mode = redis.pcall('HGET', key, 'mode')
-  if type(mode) == 'table' then return nil, mode end
-  if mode == 'read' or mode == 'write' then return mode end
-  if not mode and redis.call('EXISTS', key) == 0 then return nil end
-  return nil, { err = 'WRONGKIND a hash that is no read/write lock' }
+  if type(mode) == 'table' then return nil, mode, left end
+  if mode == 'read' or mode == 'write' then return mode, nil, left end
+  return nil, { err = 'WRONGKIND a hash that is no read/write lock' }, left
 end
 
 -- The key of one hold.
@@ -119,6 +120,7 @@ end
 -- `left` is how long the writer that holds the lock may have it, if one does. After 5 s of waiting it is
 -- the readers' turn: writers wait until the first comes in and for 250 ms more.
 local function stays_out(writers, patience, left, waits)
+  if not left and redis.call('EXISTS', writers, patience) == 0 then return nil end
   local now = clock()
   local turn = readers_turn(patience, now)
   local behind = math.max(redis.pcall('PTTL', writers) or 0, 0)

@@ -12,11 +12,10 @@
 -- ARGV[7]:   time to live of the token in ms, or empty; where there is one
 -- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless); -3 the hold is gone
 -- Publishes: nothing
-local mode, wrong = mode_of(KEYS[1])
+local mode, wrong, left = mode_of(KEYS[1])
 if wrong then return wrong end
 local field, ttl = ARGV[1] .. ':write', tonumber(ARGV[2])
-local left = redis.call('PTTL', KEYS[1])
-if redis.call('HEXISTS', KEYS[1], field) == 1 then
+if mode and redis.call('HEXISTS', KEYS[1], field) == 1 then
   -- A repetition of the first acquire is told the token of the first; a re-entry asks for one only
   -- if the owner has none.
   local token = KEYS[4] and (ARGV[3] == '1' and redis.call('GET', KEYS[4]) or next_token(KEYS[4]))
@@ -28,8 +27,8 @@ end
 if ARGV[3] ~= '1' then return -3 end
 -- Before the first write, because a token's key can be something else.
 local token = KEYS[4] and next_token(KEYS[4])
-local free = mode == nil
-if free and ARGV[5] == '' then
+local free, awaited = mode == nil, redis.call('EXISTS', KEYS[2], KEYS[3]) > 0
+if free and awaited and ARGV[5] == '' then
   local now = clock()
   local turn = readers_turn(KEYS[3], now)
   if turn then free, left = false, turn - now end
@@ -52,5 +51,5 @@ if type(ends) == 'table' then
   if mode then redis.call('HSET', KEYS[1], 'mode', mode) end
   return ends
 end
-withdraw(KEYS[2], ARGV[1])
+if awaited then withdraw(KEYS[2], ARGV[1]) end
 return token
