@@ -146,7 +146,17 @@ fn measure(bench: &mut Bench, workload: &str, kinds: &[Kind], shared: bool) -> R
         Box::new(Member { runtime, client, kind: *kind, shared })
     };
     let mut members: Vec<_> = kinds.iter().map(member).collect();
-    let mut rows = bench.pairs(workload, &mut members, TASKS)?;
+    let slices = bench.interleave(members.len(), |probe, member, time| {
+        let slice = probe.slice(|| members[member].run(TASKS, time))?;
+        // Commands like SET are sent by scripts here and cannot be told from requests.
+        Ok(Slice { calls: slice.scripts, ..slice })
+    })?;
+    let rows = members.iter().zip(&slices);
+    let rows = rows
+        .map(|(member, slices)| Row::rate(workload, &member.name(), "pairs/s", slices).by(TASKS));
+    let rows: Vec<_> = rows.collect();
+    let reference = rows[0].clone();
+    let mut rows: Vec<_> = rows.into_iter().map(|row| row.against(&reference)).collect();
     if !shared {
         for row in &mut rows {
             row.aims = vec![Aim::at_most("calls", row.calls.unwrap_or(f64::NAN), 2.05)];
@@ -208,6 +218,7 @@ fn round(
         std::thread::sleep(time);
         Ok(passed.load(Ordering::Relaxed) - before)
     })?;
+    let slice = Slice { calls: slice.scripts, ..slice };
     stop.set();
     runtime.block_on(async {
         while let Some(ended) = running.join_next().await {
