@@ -141,7 +141,8 @@ impl Client {
 
     /// Gives every lock back, waits until that is confirmed (for at most a response timeout), and
     /// closes the connections. Guards that are still there are lost; waiters get
-    /// [`Closed`](Error::Closed).
+    /// [`Closed`](Error::Closed). Permits of a [`Semaphore`] are given back, too, though nothing tells
+    /// who holds them.
     pub async fn shutdown(&self) {
         self.core.shutdown().await;
     }

@@ -103,7 +103,8 @@ impl Guard {
     }
 
     /// Of a write lock: holds it for reading, too. Both are released on their own; if the write lock
-    /// goes first, the readers that wait are let in.
+    /// goes first, the readers that wait are let in. A write lock that is not released does not end
+    /// by itself before the reads that are nested in it.
     ///
     /// # Errors
     /// [`Lost`](Error::Lost) if it was lost; [`Unreachable`](Error::Unreachable) if the store did not

@@ -50,8 +50,9 @@ impl Semaphore {
     }
 
     /// Waits until `permits` are held. Waiters of one client are served in the order in which they
-    /// came, so that one who waits for many is not passed by those who want few; clients among each
-    /// other keep no order.
+    /// came, so that one who waits for many is not passed by those who come later and wait for few.
+    /// Between clients there is no order, and [`try_acquire`](Semaphore::try_acquire) takes what is
+    /// free whoever waits.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
@@ -94,7 +95,8 @@ impl Semaphore {
         self.create(permits, None).await
     }
 
-    /// The same, and it ends after `span`: permits that are given back later are lost.
+    /// The same, and it ends after `span`: permits that are given back later are lost. Do not set it up
+    /// again while permits of the one that ended are out: nobody could tell them from new ones.
     ///
     /// # Errors
     /// As [`try_set_permits`](Semaphore::try_set_permits).
@@ -180,7 +182,8 @@ impl IntoFuture for AcquirePermits {
         Box::pin(async move {
             let (core, request) = request?;
             // Waiting for ever ends with permits or with an error.
-            acquire(&core, &request).await?.map(Permit::new).ok_or(Error::Closed { lock: None })
+            let acquired = acquire(&core, &request).await?.ok_or(Error::Closed { lock: None })?;
+            Permit::new(acquired)
         })
     }
 }
@@ -210,7 +213,7 @@ impl IntoFuture for TryAcquirePermits {
         let request = self.settings.request(wait);
         Box::pin(async move {
             let (core, request) = request?;
-            Ok(acquire(&core, &request).await?.map(Permit::new))
+            acquire(&core, &request).await?.map(Permit::new).transpose()
         })
     }
 }
@@ -224,8 +227,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    fn new((lease, hold): Acquired) -> Self {
-        Self { lease, hold, live: true }
+    /// Not for a client that was shut down in this very moment: it has given them back.
+    fn new((lease, hold): Acquired) -> Result<Self> {
+        if !lease.is_held() {
+            return Err(Error::Closed { lock: Some(lease.resource.name.clone()) });
+        }
+        Ok(Self { lease, hold, live: true })
     }
 
     /// How many permits these are.

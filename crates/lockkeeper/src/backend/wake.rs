@@ -38,6 +38,10 @@ pub enum Topic {
 /// client that is this far behind learns of the rest at the next renewal.
 const UNREAD_MAX: usize = 1024;
 
+/// How many beginnings are remembered: a waiter takes its own up as soon as it gets a turn.
+#[cfg(feature = "redis")]
+const BASES: usize = 64;
+
 /// Whether a topic's messages arrive yet.
 #[derive(Clone, Debug)]
 enum State {
@@ -58,8 +62,14 @@ struct Cell {
 struct CellInner {
     state: State,
     seen: u64,
-    /// How many of the messages since the confirmation said `0`.
+    /// How many of the messages said `0`.
     zeros: u64,
+    /// How often the store was asked to listen, and has said that it does.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    asked: u64,
+    heard: u64,
+    /// What `zeros` was each time the store said so, the last ones.
+    bases: VecDeque<u64>,
     unread: VecDeque<Vec<u8>>,
     subscribers: usize,
 }
@@ -120,6 +130,9 @@ impl Hub {
                     state: State::Pending,
                     seen: 0,
                     zeros: 0,
+                    asked: 0,
+                    heard: 0,
+                    bases: VecDeque::new(),
                     unread: VecDeque::new(),
                     subscribers: 0,
                 }),
@@ -130,7 +143,42 @@ impl Hub {
         inner.subscribers += 1;
         let zeros = inner.zeros;
         drop(inner);
-        Subscription { hub: self.clone(), topic, cell: Arc::clone(cell), zeros }
+        let latch = matches!(topic, Topic::Latch(_));
+        let beginning = latch.then(|| Box::new(Beginning { zeros, after: None }));
+        Subscription { hub: self.clone(), topic, cell: Arc::clone(cell), beginning }
+    }
+
+    /// The same, but what was said before it, and is still on its way, does not count: the store is
+    /// asked to listen once more even if it does already, and its answer marks the beginning.
+    #[cfg(feature = "redis")]
+    pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
+        let mut subscription = self.join(topic);
+        let topics = self.topics();
+        let after = Some(subscription.cell.lock().asked + 1);
+        subscription.beginning = Some(Box::new(Beginning { zeros: 0, after }));
+        // An order that is not needed costs one command; one that is missing, the wait.
+        (self.inner.on_edge)(&subscription.topic, Edge::First);
+        drop(topics);
+        subscription
+    }
+
+    /// The store is about to be asked to listen on `topic`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn asking(&self, topic: &Topic) {
+        self.update(topic, |cell| cell.asked += 1);
+    }
+
+    /// The store said that it listens on `topic`: told in the order of its messages, where
+    /// [`confirm`](Hub::confirm) comes when somebody gets to it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn heard(&self, topic: &Topic) {
+        self.update(topic, |cell| {
+            cell.heard += 1;
+            cell.bases.push_back(cell.zeros);
+            if cell.bases.len() > BASES {
+                cell.bases.pop_front();
+            }
+        });
     }
 
     /// The store listens on `topic` from now on.
@@ -182,6 +230,9 @@ impl Hub {
                 let mut inner = cell.lock();
                 inner.seen += 1;
                 inner.state = State::Pending;
+                // Answers that were under way will not come.
+                let (asked, zeros) = (inner.asked, inner.zeros);
+                (inner.heard, inner.bases) = (asked, VecDeque::from([zeros]));
             }
             cell.changed.notify_waiters();
         }
@@ -196,6 +247,15 @@ impl Hub {
             topics.remove(topic);
             (self.inner.on_edge)(topic, Edge::Last);
         }
+    }
+}
+
+impl CellInner {
+    /// What `zeros` was when the store said for the `nth` time that it listens; if that is long past,
+    /// the first time that is still known.
+    fn base(&self, nth: u64) -> Option<u64> {
+        let first = self.heard + 1 - self.bases.len() as u64;
+        self.bases.get(nth.saturating_sub(first) as usize).copied()
     }
 }
 
@@ -225,19 +285,33 @@ pub struct Subscription {
     hub: Hub,
     topic: Topic,
     cell: Arc<Cell>,
-    /// How many messages had said `0` before it.
+    /// Where it matters: for a latch.
+    beginning: Option<Box<Beginning>>,
+}
+
+/// From when on messages count that say more than "look again".
+#[derive(Debug)]
+struct Beginning {
+    /// How many messages had said `0` before.
     zeros: u64,
+    /// It begins when the store has said so often that it listens.
+    after: Option<u64>,
 }
 
 impl Subscription {
     /// Resolves when messages arrive, or cannot.
-    pub(crate) async fn confirmed(self) -> Result<Self, Fault> {
+    pub(crate) async fn confirmed(mut self) -> Result<Self, Fault> {
+        let after = self.beginning.as_ref().and_then(|beginning| beginning.after);
         let outcome = self.cell.wait(|inner| match &inner.state {
-            State::Pending => None,
-            State::Confirmed => Some(Ok(())),
             State::Failed(fault) => Some(Err(fault.clone())),
+            State::Pending => None,
+            State::Confirmed if after.is_some_and(|after| inner.heard < after) => None,
+            State::Confirmed => Some(Ok(after.and_then(|after| inner.base(after)))),
         });
-        outcome.await.map(|()| self)
+        if let (Some(base), Some(beginning)) = (outcome.await?, &mut self.beginning) {
+            beginning.zeros = base;
+        }
+        Ok(self)
     }
 
     /// Why no more wake-ups will come, if that is so.
@@ -258,9 +332,10 @@ impl Subscription {
         self.cell.wait(|inner| (inner.seen > seen).then_some(inner.seen)).await
     }
 
-    /// Whether a message said `0` since this subscribes: of a latch, that it was opened.
+    /// Whether a message said `0` since this subscribes to a latch: that it was opened.
     pub fn said_zero(&self) -> bool {
-        self.cell.lock().zeros > self.zeros
+        let zeros = self.cell.lock().zeros;
+        self.beginning.as_ref().is_some_and(|beginning| zeros > beginning.zeros)
     }
 
     /// The next message of a notice topic.

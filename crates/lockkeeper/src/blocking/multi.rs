@@ -1,25 +1,40 @@
 //! Several locks as one, for threads.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Client, FairLock, FencedLock, Lock, Mutex, RwLock, SpinLock};
 use crate::error::{Error, LostReason};
-use crate::{LockName, Member, Result};
+use crate::{LockName, Result};
+
+/// A lock as part of a [`MultiLock`]: made from any handle by `into()`, and by [`RwLock::reader`] and
+/// [`RwLock::writer`]. It keeps its client alive.
+#[derive(Clone, Debug)]
+pub struct Member {
+    member: crate::Member,
+    client: Client,
+}
 
 /// Several locks as one, of any kinds: all are held, or none. See [`crate::MultiLock`].
 ///
 /// Held by the guard, not by the thread: the same thread that asks for one of them again waits.
 #[derive(Clone, Debug)]
 pub struct MultiLock {
-    client: Client,
     inner: crate::MultiLock,
+    client: Client,
+    /// Of the members.
+    clients: Arc<[Client]>,
 }
 
 impl MultiLock {
     /// These locks as one. `client` carries the waiting; the members may be of others.
     pub fn new<M: Into<Member>>(client: &Client, members: impl IntoIterator<Item = M>) -> Self {
-        Self { client: client.clone(), inner: crate::MultiLock::new(members) }
+        let members = members.into_iter().map(Into::into);
+        let (members, clients): (Vec<_>, Vec<_>) =
+            members.map(|Member { member, client }| (member, client)).unzip();
+        let inner = crate::MultiLock::new(members);
+        Self { inner, client: client.clone(), clients: clients.into() }
     }
 
     /// The names of the locks, in the order in which they are taken.
@@ -61,7 +76,8 @@ impl MultiLock {
     }
 
     fn guard(&self, guard: crate::MultiGuard) -> MultiGuard {
-        MultiGuard { guard, client: self.client.clone() }
+        let clients = Arc::clone(&self.clients);
+        MultiGuard { guard, client: self.client.clone(), _clients: clients }
     }
 }
 
@@ -70,9 +86,10 @@ impl MultiLock {
 #[derive(Debug)]
 #[must_use = "if it is not kept, the locks are released at once"]
 pub struct MultiGuard {
-    /// Before the client in the order of dropping, which carries the runtime that releases it.
+    /// Before the clients in the order of dropping, which carry the runtimes that release it.
     guard: crate::MultiGuard,
     client: Client,
+    _clients: Arc<[Client]>,
 }
 
 impl MultiGuard {
@@ -81,7 +98,7 @@ impl MultiGuard {
     /// # Errors
     /// As there.
     pub fn release(self) -> Result<(), Error> {
-        let Self { guard, client } = self;
+        let Self { guard, client, _clients } = self;
         client.wait(guard.release())
     }
 
@@ -106,7 +123,7 @@ macro_rules! member {
     ($($Type:ident)+) => {
         $(impl From<$Type> for Member {
             fn from(lock: $Type) -> Self {
-                Self(lock.handle())
+                Self { member: crate::Member(lock.handle()), client: lock.client }
             }
         })+
     };
@@ -117,11 +134,11 @@ member!(Lock FairLock FencedLock Mutex SpinLock);
 impl RwLock {
     /// See [`crate::RwLock::reader`].
     pub fn reader(&self) -> Member {
-        self.inner.reader()
+        Member { member: self.inner.reader(), client: self.client.clone() }
     }
 
     /// See [`crate::RwLock::writer`].
     pub fn writer(&self) -> Member {
-        self.inner.writer()
+        Member { member: self.inner.writer(), client: self.client.clone() }
     }
 }

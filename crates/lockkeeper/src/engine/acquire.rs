@@ -19,7 +19,7 @@ use super::lease::{HoldId, Lease};
 use super::owners::{acquire_as, other_side};
 use super::request::{Request, Seating, Wait};
 use super::watchdog::Kept;
-use super::{Core, Tick, jittered, until};
+use super::{Core, RETRY_COUNTERS, Tick, jittered, until};
 use crate::backend::{Attempt, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
@@ -64,6 +64,14 @@ pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<
             Wait::Never => None,
             _ => Some(Offer::new(core, request)),
         }),
+        // Behind those who wait already; who only tries takes what is free.
+        Seating::Waiting if request.wait != Wait::Never => {
+            let offer = || Offer::new(core, request);
+            match Gates::line_up(core, &request.resource, offer) {
+                Some(place) => Entered::Queued(place),
+                None => Entered::Seat(Gates::alone(core, &request.resource)),
+            }
+        }
         Seating::Waiting | Seating::Alone => Entered::Seat(Gates::alone(core, &request.resource)),
     };
     match entered {
@@ -94,7 +102,9 @@ async fn queue(core: &Arc<Core>, request: &Request, mut turn: Place) -> Option<T
     let suspicious = core.clock.now() + SUSPICIOUS;
     let mut given = until(&core.clock, suspicious.min(limit), turn.wait()).await;
     if given.is_none() && suspicious < limit {
-        core.warn_waiting_for_itself(&request.resource);
+        if request.seating() == Seating::Exclusive {
+            core.warn_waiting_for_itself(&request.resource);
+        }
         given = until(&core.clock, limit, turn.wait()).await;
     }
     given
@@ -255,8 +265,11 @@ impl<'a> Drive<'a> {
         let limit = self.request.wait.limit();
         let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
         let sent = self.now.take().unwrap_or_else(|| core.clock.now());
-        let attempt = claim.attempt(self.request, sent);
         let patience = self.patience();
+        if sent >= patience {
+            return Err(self.unreachable());
+        }
+        let attempt = claim.attempt(self.request, sent);
         let Some((answer, sent, claim)) = until(&core.clock, limit.min(patience), attempt).await
         else {
             return if patience < limit {
@@ -354,7 +367,10 @@ impl<'a> Drive<'a> {
                         return Err(core.error(fault, &request.resource, Phase::Acquire));
                     }
                     // Nobody hands over what has no seat.
-                    Some(Turn::Handed(..)) | None => return Ok(Round::GaveUp(None)),
+                    Some(Turn::Handed(..)) | None => {
+                        self.busy &= core.silent_for().is_zero();
+                        return Ok(Round::GaveUp(None));
+                    }
                 }
             }
             Entered::Taken => return Ok(Round::GaveUp(None)),
@@ -413,7 +429,11 @@ impl<'a> Drive<'a> {
 
     /// Until when to bear with a store that does not answer.
     fn patience(&self) -> Tick {
-        let bears = self.core.options.unreachable_after;
+        let mut bears = self.core.options.unreachable_after;
+        if self.request.resource.kind == Kind::Semaphore {
+            // The store does not know for longer that a repetition is one.
+            bears = bears.min(RETRY_COUNTERS);
+        }
         self.failing_since.map_or(Tick::NEVER, |since| since + bears)
     }
 

@@ -133,6 +133,20 @@ impl Gates {
         Entered::Seat(Seat::new(core, resource, false))
     }
 
+    /// A place in the queue, if somebody has the seat.
+    pub(crate) fn line_up(
+        core: &Arc<Core>,
+        resource: &Resource,
+        offer: impl FnOnce() -> Offer,
+    ) -> Option<Place> {
+        let mut gates = lock(core.gates.shard(resource));
+        let gate = gates.get_mut(resource)?;
+        let (ticket, turn) = oneshot::channel();
+        gate.queue.push_back(Ticket { turn: ticket, offer: offer() });
+        let (core, resource) = (Arc::clone(core), resource.clone());
+        Some(Place { core, resource, turn, served: false })
+    }
+
     /// A seat beside the gate, for who need not wait for others of this client.
     pub(crate) fn alone(core: &Arc<Core>, resource: &Resource) -> Seat {
         core.gates.alone.fetch_add(1, Ordering::Relaxed);

@@ -48,6 +48,7 @@ pub(crate) async fn acquire_all(
     // The member that is waited for with empty hands: the one that blocked last.
     let mut first = 0;
     loop {
+        let mut silent = None;
         if let Some(all) = together(parts, terms).await? {
             return Ok(Some(all));
         }
@@ -70,8 +71,10 @@ pub(crate) async fn acquire_all(
                     break;
                 }
                 // Its patience was short; whether the store is gone is found out with empty hands.
-                Err(crate::Error::Unreachable { .. }) if i != first && wait != Wait::Never => {
-                    blocked = Some(i);
+                Err(error @ crate::Error::Unreachable { .. })
+                    if i != first && wait != Wait::Never =>
+                {
+                    (blocked, silent) = (Some(i), Some(error));
                     break;
                 }
                 Err(error) => {
@@ -85,7 +88,10 @@ pub(crate) async fn acquire_all(
             None => match taken.settle(terms).await {
                 Ok(Some(all)) => return Ok(Some(all)),
                 Ok(None) => 0,
-                Err(crate::Error::Unreachable { .. }) if wait != Wait::Never => 0,
+                Err(error @ crate::Error::Unreachable { .. }) if wait != Wait::Never => {
+                    silent = Some(error);
+                    0
+                }
                 Err(error) => {
                     taken.give_back().await;
                     return Err(error);
@@ -100,7 +106,7 @@ pub(crate) async fn acquire_all(
             Wait::Forever => false,
         };
         if out_of_time {
-            return Ok(None);
+            return silent.map_or(Ok(None), Err);
         }
         let pause = clock.now() + jittered(PAUSE);
         let pause = if let Wait::Until(limit) = wait { pause.min(limit) } else { pause };

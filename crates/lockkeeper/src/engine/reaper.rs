@@ -55,7 +55,15 @@ impl Reaper {
 /// Ends by itself when the last handle of the client is gone and all is done.
 async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
     let mut running = JoinSet::new();
+    // Who waits for everything to be done. Work is taken all the while: what runs may wait for what
+    // has not begun.
+    let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
     loop {
+        if running.is_empty() {
+            for done in waiting.drain(..) {
+                let _ = done.send(());
+            }
+        }
         let job = tokio::select! {
             job = inbox.recv(), if running.len() < AT_ONCE => job,
             Some(_) = running.join_next() => continue,
@@ -64,10 +72,7 @@ async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
             Some(Job::Work(work)) => {
                 running.spawn(work);
             }
-            Some(Job::Drained(done)) => {
-                while running.join_next().await.is_some() {}
-                let _ = done.send(());
-            }
+            Some(Job::Drained(done)) => waiting.push(done),
             None => break,
         }
     }

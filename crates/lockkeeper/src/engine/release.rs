@@ -27,6 +27,9 @@ enum Plan {
     Last(Option<Seat>),
     /// It was the last one, but the lock stays for so many milliseconds.
     Leave(Option<Seat>, u64),
+    /// It was given back already when the client was shut down, and once is enough: permits have no
+    /// owner by whom the store would know.
+    Nothing,
 }
 
 /// Gives back the hold of one guard. Answers within `unreachable_after` of the first failure; what is
@@ -102,12 +105,16 @@ async fn in_turn(lease: &Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result
         Plan::Partial { keep, owed } => Box::pin(partial(lease, keep, owed)).await,
         Plan::Last(seat) => last(lease, seat, now).await,
         Plan::Leave(seat, ttl) => Box::pin(stay(lease, seat, ttl)).await,
+        Plan::Nothing => Err(Error::Closed { lock: Some(lease.resource.name.clone()) }),
     }
 }
 
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     let mut state = lock(&lease.state);
     state.holds.retain(|(id, _)| *id != hold);
+    if state.deadline == Tick::NEVER && matches!(state.status, Status::Lost(_)) {
+        return Plan::Nothing;
+    }
     if let Some(ttl) = leave {
         let end = now + Duration::from_millis(ttl);
         state.floor = state.floor.max(Some(end));

@@ -585,14 +585,27 @@ fn readers_wait_behind_a_writer_for_a_while_then_a_batch_comes_in() {
     small.0.pass(1_000);
     small.waits(1);
     assert_eq!(small.out(2), Some(2_000), "from the start");
-    for _ in 0..5 {
+    for _ in 0..12 {
         small.0.pass(1_000);
         small.waits(1);
     }
-    assert_eq!(small.out(2), None, "the second batch");
+    assert_eq!(small.out(2), Some(2_000), "no second batch before the writer had its turn");
+    for owner in [0, 3] {
+        small.0.send(&Request::Release(Release::new(of(READ), id(OWNERS[owner])))).unwrap();
+    }
+    assert!(small.ask(taking(WRITE, 1)).is_granted());
+    small.0.send(&Request::Release(Release::new(of(WRITE), id(OWNERS[1])))).unwrap();
+    assert_eq!(small.out(0), None);
+    small.waits(1);
+    small.out(2);
+    for _ in 0..5 {
+        small.0.pass(1_050);
+        small.waits(1);
+    }
+    assert_eq!(small.out(2), None, "and then there is one");
     small.0.send(&Request::Release(Release::new(of(READ), id(OWNERS[2])))).unwrap();
     small.0.pass(1_000);
-    assert_eq!(small.out(2), Some(1_000), "is over, too");
+    assert_eq!(small.out(2), Some(1_000), "which is over, too");
     small.0.pass(1_200);
     assert_eq!(small.out(2), None, "the writer was not heard of");
 }

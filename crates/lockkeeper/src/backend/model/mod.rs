@@ -136,7 +136,7 @@ impl State {
 
     /// Amortised: the table is at least twice as large at each sweep as after the last one.
     fn sweep(&mut self, now: u64) {
-        if self.names.len() + self.replies.len() >= self.sweep_at.max(SWEEP_MIN) {
+        if self.size() >= self.sweep_at.max(SWEEP_MIN) {
             self.names.retain(|_, entry| entry.expires >= now);
             self.tokens.retain(|_, token| token.expires >= now);
             self.graces.retain(|_, grace| grace.expires >= now);
@@ -145,8 +145,15 @@ impl State {
             self.patience.retain(|_, patience| patience.is_alive(now));
             self.replies.retain(|_, replies| replies.is_alive(now));
             self.permits.retain(|_, taken| taken.is_alive(now));
-            self.sweep_at = (self.names.len() + self.replies.len()) * 2;
+            self.sweep_at = self.size() * 2;
         }
+    }
+
+    /// How much there is that may have ended unnoticed.
+    fn size(&self) -> usize {
+        let beside =
+            self.replies.len() + self.patience.len() + self.graces.len() + self.tokens.len();
+        self.len() + beside
     }
 
     /// Takes a lock or permits, re-enters, or hands over.

@@ -92,7 +92,7 @@ impl State {
 
     /// Takes out permits that have ended; says how many. Where there is no semaphore they are no
     /// permits of any.
-    fn expire(&mut self, name: &LockName, now: u64) -> Result<i64, Fault> {
+    fn expire(&mut self, name: &LockName, wanted: u32, now: u64) -> Result<i64, Fault> {
         if self.number(name, now)?.is_none() {
             return Ok(0);
         }
@@ -100,7 +100,8 @@ impl State {
         let ended = ends.iter().filter(|(_, end)| **end <= now);
         let mut ended: Vec<_> = ended.map(|(id, end)| (*end, *id)).collect();
         ended.sort_unstable();
-        let ended: Vec<_> = ended.into_iter().take(SWEPT_MAX).map(|(_, id)| id).collect();
+        let ended: Vec<_> =
+            ended.into_iter().take(SWEPT_MAX.max(wanted as usize)).map(|(_, id)| id).collect();
         Ok(self.remove(name, &ended, now))
     }
 
@@ -128,7 +129,7 @@ impl State {
         if look.present == 0 && free.is_none() {
             return Err(unset());
         }
-        let ended = self.expire(name, now)?;
+        let ended = self.expire(name, request.count, now)?;
         if look.first_end.is_some() {
             self.set_ends(name, &ids, now, |old| old.max(end));
             return Ok((Attempt::GRANTED, self.give(name, ended, now)?));
@@ -201,7 +202,7 @@ impl State {
             }
             None => (FREED, self.remove(name, ids, now)),
         };
-        let ended = self.expire(name, now)?;
+        let ended = self.expire(name, 0, now)?;
         Ok((released, self.give(name, given + ended, now)?))
     }
 
@@ -217,7 +218,7 @@ impl State {
         let name = &request.resource.name;
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
         let found = self.look(name, &ids, now).first_end;
-        let ended = self.expire(name, now)?;
+        let ended = self.expire(name, 0, now)?;
         let wakes = self.give(name, ended, now)?;
         let Some(found) = found else { return Ok((Renewed::Gone, wakes)) };
         if let Some(ttl) = request.ttl {
@@ -266,7 +267,7 @@ impl State {
         countable(added)?;
         countable(most + added)?;
         countable(free + added)?;
-        let by = self.expire(name, now)? + added;
+        let by = self.expire(name, 0, now)? + added;
         let wakes = self.give(name, by, now)?;
         let changed = match change {
             CountChange::Add(_) => Changed::Count(free + by),

@@ -33,6 +33,8 @@ pub(super) struct Patience {
     since: Option<u64>,
     /// Until when writers let readers go first.
     turn: Option<u64>,
+    /// Readers came in before writers that wait, and none of those has had the lock since.
+    batch: bool,
     expires: u64,
 }
 
@@ -200,7 +202,7 @@ impl State {
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
         (holds.writer, *expires) = (Some((owner, 1)), until);
-        self.withdraw(name, owner, now);
+        self.written_at_last(name, owner, now);
         let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
         Ok(Attempt::Granted { token })
     }
@@ -229,7 +231,7 @@ impl State {
         }
         let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else { return gone };
         (holds.writer, *expires) = (Some((owner, 1)), until);
-        self.withdraw(name, owner, now);
+        self.written_at_last(name, owner, now);
         let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
         (Ok(Attempt::Granted { token }), Vec::new())
     }
@@ -386,8 +388,21 @@ impl State {
         }
     }
 
-    /// A writer waits.
+    /// A writer has the lock.
+    fn written_at_last(&mut self, name: &LockName, owner: OwnerId, now: u64) {
+        self.withdraw(name, owner, now);
+        if let Some(patience) = self.patience.get_mut(name) {
+            patience.batch = false;
+        }
+    }
+
+    /// A writer waits, and as long it is remembered what readers were given.
     fn wait(&mut self, name: &LockName, owner: OwnerId, now: u64) {
+        if let Some(patience) =
+            self.patience.get_mut(name).filter(|patience| patience.is_alive(now))
+        {
+            patience.expires = now + REMEMBERED;
+        }
         let expires = now + WAITS;
         match self.waiting(name, now) {
             Some(writers) => {
@@ -455,7 +470,10 @@ impl State {
             *patience = Patience::default();
         }
         patience.expires = now + REMEMBERED;
-        let rest = (*patience.since.get_or_insert(now) + PATIENCE).saturating_sub(now);
+        let mut rest = (*patience.since.get_or_insert(now) + PATIENCE).saturating_sub(now);
+        if left.is_none() && patience.batch {
+            rest = u64::MAX;
+        }
         if turn.is_none() && rest > 0 {
             let first = match comes_back {
                 Ttl::Millis(left) => left.min(rest),
@@ -464,6 +482,7 @@ impl State {
             return Some(Ttl::Millis(first.max(1)));
         }
         patience.turn = Some(now + if left.is_some() { TURN } else { BATCH });
+        patience.batch |= left.is_none();
         patience.since = None;
         left.map(|_| Ttl::Millis(1000))
     }

@@ -467,7 +467,11 @@ impl Backend for Redis {
         if self.inner.link.is_closed() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
-        let subscription = self.inner.hub.join(topic.clone());
+        let subscription = match topic {
+            // A `0` that was said before must not open it.
+            Topic::Latch(_) => self.inner.hub.join_anew(topic.clone()),
+            _ => self.inner.hub.join(topic.clone()),
+        };
         if topic == Topic::Reconnected {
             // Not of the server's making, so there is nothing to wait for.
             self.inner.hub.confirm(&topic);

@@ -133,6 +133,7 @@ impl PubSub {
         let receive = move |push: PushInfo| -> Result<(), ()> {
             match push.kind {
                 PushKind::Message => deliver(&hub, &channels, &push.data),
+                PushKind::Subscribe => heard(&hub, &channels, &push.data),
                 // Also an unsubscription that nobody asked for: it is checked against the table.
                 PushKind::Unsubscribe if is_wanted(&channels, &push.data) => signal.notify_one(),
                 PushKind::Disconnection => signal.notify_one(),
@@ -224,6 +225,12 @@ impl PubSub {
         if channels.is_empty() {
             return Ok(());
         }
+        for channel in &channels {
+            let topic = self.channels().get(channel).cloned();
+            if let Some(topic) = topic {
+                self.hub.asking(&topic);
+            }
+        }
         if connection.subscribe(&channels).await.is_ok() {
             channels.iter().for_each(|channel| self.confirm(channel));
             return Ok(());
@@ -274,6 +281,12 @@ fn topic_of(channels: &Channels, data: &[Value]) -> Option<Topic> {
 
 fn is_wanted(channels: &Channels, data: &[Value]) -> bool {
     topic_of(channels, data).is_some()
+}
+
+fn heard(hub: &Hub, channels: &Channels, data: &[Value]) {
+    if let Some(topic) = topic_of(channels, data) {
+        hub.heard(&topic);
+    }
 }
 
 fn deliver(hub: &Hub, channels: &Channels, data: &[Value]) {

@@ -27,11 +27,12 @@ local function set_end(ends, id, score)
   redis.call('ZADD', ends, string.format('%.0f', math.min(score, ENDLESS)), id)
 end
 
--- Some permits that have ended; the others are for the next request. Where there is no semaphore
--- they are no permits of any.
-local function ended(free, ends, now)
+-- Some permits that have ended, as many as are wanted and a few more; the others are for the next
+-- request. Where there is no semaphore they are no permits of any.
+local function ended(free, ends, now, wanted)
   if not free then return {} end
-  return redis.call('ZRANGEBYSCORE', ends, '-inf', string.format('%.0f', now), 'LIMIT', 0, 100)
+  local most = math.max(wanted or 0, 100)
+  return redis.call('ZRANGEBYSCORE', ends, '-inf', string.format('%.0f', now), 'LIMIT', 0, most)
 end
 
 local function remove(ends, ids)

@@ -12,7 +12,7 @@ if wrong then return wrong end
 local now, ids = clock(), split(ARGV[1])
 local present, first, found = look(KEYS[2], ids, now)
 if present == 0 and not free then return unset() end
-local over = ended(free, KEYS[2], now)
+local over = ended(free, KEYS[2], now, #ids)
 local total = free and free + #over
 local takes = present == 0 and total >= #ids
 if takes then total = total - #ids end

@@ -86,7 +86,8 @@ end
 
 -- Writers that wait are a sorted set: owner -> ms last heard of. New readers wait behind them, but not
 -- for ever: how that goes is a sorted set, too, `since` -> ms since when one waits, `turn` -> ms until
--- when writers let readers go first. Both are a courtesy: whatever is wrong with their keys fails no
+-- when writers let readers go first, `batch` -> ms when readers last came in before writers that wait.
+-- Both are a courtesy: whatever is wrong with their keys fails no
 -- request.
 local PATIENCE, TURN, BATCH = 5000, 2500, 250
 
@@ -95,10 +96,11 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- A writer waits, for another 2 s.
-local function wait(key, owner)
+-- A writer waits, for another 2 s; and as long it is remembered what readers were given.
+local function wait(key, patience, owner)
   if type(redis.pcall('ZADD', key, clock(), owner)) == 'table' then return end
   redis.call('PEXPIRE', key, 2000)
+  redis.call('PEXPIRE', patience, 10000)
 end
 
 -- A writer waits no longer; whether it was the last of those that were heard of.
@@ -118,7 +120,8 @@ end
 
 -- How long a new reader stays out that finds a writer, or writers that wait; nothing if it is let in.
 -- `left` is how long the writer that holds the lock may have it, if one does. After 5 s of waiting it is
--- the readers' turn: writers wait until the first comes in and for 250 ms more.
+-- the readers' turn: writers wait until the first comes in and for 250 ms more. Readers that come to
+-- readers have such a turn once, until a writer has had the lock: otherwise they would keep it for ever.
 local function stays_out(writers, patience, left, waits)
   if not left and redis.call('EXISTS', writers, patience) == 0 then return nil end
   local now = clock()
@@ -135,11 +138,13 @@ local function stays_out(writers, patience, left, waits)
   end
   redis.call('PEXPIRE', patience, 10000)
   local since = tonumber(redis.call('ZSCORE', patience, 'since'))
-  if not turn and now - since < PATIENCE then
-    local rest = since + PATIENCE - now
+  local had = not left and redis.call('ZSCORE', patience, 'batch')
+  if not turn and (had or now - since < PATIENCE) then
+    local rest = had and comes_back or since + PATIENCE - now
     return math.max(math.min(comes_back < 0 and rest or comes_back, rest), 1)
   end
   redis.call('ZADD', patience, now + (left and TURN or BATCH), 'turn')
+  if not left then redis.call('ZADD', patience, now, 'batch') end
   redis.call('ZREM', patience, 'since')
   if not left then return nil end
   return 1000

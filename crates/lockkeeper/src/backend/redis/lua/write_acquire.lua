@@ -39,7 +39,7 @@ if mode == 'read' then
   ttl = free and math.max(ttl, longest)
 end
 if not free then
-  if ARGV[6] == '1' then wait(KEYS[2], ARGV[1]) end
+  if ARGV[6] == '1' then wait(KEYS[2], KEYS[3], ARGV[1]) end
   return left
 end
 if token then put_token(KEYS[4], token, ARGV[7]) end
@@ -51,5 +51,8 @@ if type(ends) == 'table' then
   if mode then redis.call('HSET', KEYS[1], 'mode', mode) end
   return ends
 end
-if awaited then withdraw(KEYS[2], ARGV[1]) end
+if awaited then
+  withdraw(KEYS[2], ARGV[1])
+  redis.pcall('ZREM', KEYS[3], 'batch')
+end
 return token
