@@ -107,7 +107,7 @@ impl Backoff {
 
     pub(crate) fn pause(&self, tries: u32) -> Duration {
         let growth = self.factor.max(1).saturating_pow(tries.min(31));
-        let pause = self.first.saturating_mul(growth).min(self.max);
+        let pause = self.first.saturating_mul(growth).min(self.max).min(MAX_LEASE);
         let jitter = if self.factor > 1 { 0.5 + fastrand::f64() / 2.0 } else { 1.0 };
         pause.mul_f64(jitter).max(Duration::from_millis(1))
     }

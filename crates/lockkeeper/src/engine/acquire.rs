@@ -375,6 +375,8 @@ impl<'a> Drive<'a> {
             }
             Entered::Taken => return Ok(Round::GaveUp(None)),
         };
+        // After a wait that may have been long, a request without an answer is not repeated.
+        let claim = if claim.doubtful { Claim::new(core, request) } else { claim };
         self.again(claim, seat)
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Claim {
     /// The store keeps a place for it among those who wait.
     placed: bool,
     /// A request got no answer: whether the store granted it is not known.
-    doubtful: bool,
+    pub(super) doubtful: bool,
     /// When the first request without an answer was sent. A mutex's time to live may count from it.
     first_doubt: Option<Tick>,
     /// When what may be stored ends at the latest.

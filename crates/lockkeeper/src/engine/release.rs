@@ -14,7 +14,7 @@ use tracing::Instrument;
 use super::claim::Claim;
 use super::gate::{Offer, Seat, Ticket, Turn};
 use super::lease::{HoldId, Lease, State, Status, Term, deadline};
-use super::{Core, Tick, lock};
+use super::{Core, RETRY_COUNTERS, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
@@ -327,7 +327,7 @@ async fn pass(
 /// before the one that was answered may have taken effect.
 async fn confirm(lease: &Lease, request: Release, sent: Tick) -> Result<(Released, bool), Fault> {
     match ask(&lease.core, request.clone(), sent).await {
-        Err(fault) if fault.may_pass() => Box::pin(insist(lease, request, fault)).await,
+        Err(fault) if fault.may_pass() => Box::pin(insist(lease, request, fault, sent)).await,
         answer => answer.map(|released| (released, false)),
     }
 }
@@ -337,9 +337,14 @@ async fn insist(
     lease: &Lease,
     request: Release,
     mut fault: Fault,
+    sent: Tick,
 ) -> Result<(Released, bool), Fault> {
     let core = &lease.core;
-    let ends = core.clock.now() + lease.longest();
+    let ends = match lease.resource.kind {
+        // From the first try on: the store does not remember that one for longer.
+        Kind::Semaphore => sent + RETRY_COUNTERS,
+        _ => core.clock.now() + lease.longest(),
+    };
     let (mut failures, mut doubtful) = (0, false);
     lease.in_trouble.store(true, Ordering::Relaxed);
     loop {
@@ -349,6 +354,9 @@ async fn insist(
         }
         core.despair(Some(&lease.resource));
         pause(core, &mut failures).await;
+        if lease.resource.kind == Kind::Semaphore && core.clock.now() >= ends {
+            return Err(fault);
+        }
         match ask(core, request.clone(), core.clock.now()).await {
             Err(again) if again.may_pass() => fault = again,
             answer => return answer.map(|released| (released, doubtful)),

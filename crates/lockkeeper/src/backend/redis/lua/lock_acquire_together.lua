@@ -1,7 +1,8 @@
 -- Purpose:   take several free locks at once, or none; or repeat that
--- KEYS:      the locks
+-- KEYS[j]:   the locks
 -- ARGV[1]:   time to live in ms; never shortens what there is
 -- ARGV[i+1]: owner of each
+-- ARGV[j+1]: the same
 -- Returns:   nil granted; >= -1 one is busy, its time to live (-1 endless)
 -- Publishes: nothing
 local lefts = {}
@@ -14,6 +15,13 @@ for i, key in ipairs(KEYS) do
 end
 for i, key in ipairs(KEYS) do
   redis.call('HSET', key, ARGV[i + 1], '1')
-  redis.call('PEXPIRE', key, math.max(lefts[i], tonumber(ARGV[1])))
+  local ends = redis.pcall('PEXPIRE', key, math.max(lefts[i], tonumber(ARGV[1])))
+  if type(ends) == 'table' then
+    -- Not permitted: locks without an end must not stay, and all or none means none.
+    for j = 1, i do
+      if lefts[j] == -2 then redis.call('HDEL', KEYS[j], ARGV[j + 1]) end
+    end
+    return ends
+  end
 end
 return nil

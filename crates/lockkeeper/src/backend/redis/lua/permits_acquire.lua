@@ -16,6 +16,8 @@ local over = ended(free, KEYS[2], now, #ids)
 local total = free and free + #over
 local takes = present == 0 and total >= #ids
 if takes then total = total - #ids end
+-- Changes nothing, but is refused to whoever may not do what follows.
+redis.call('ZADD', KEYS[2], 'XX', 0, '')
 -- First, so that it is refused for want of memory before anything has changed.
 if free ~= total then redis.call('INCRBY', KEYS[1], total - free) end
 remove(KEYS[2], over)
