@@ -5,25 +5,25 @@ use std::time::Duration;
 use crate::engine::Clock;
 use crate::error::{Error, Result};
 
-/// How long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`. Long
+/// 30 s: how long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`. Long
 /// enough to ride out a failover, short enough that a crash does not stop the others for long.
 pub const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long opening a connection may take before the server counts as unreachable.
+/// 3 s: how long opening a connection may take before the server counts as unreachable.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long an answer may take before the connection is given up. A tenth of the watchdog timeout,
+/// 3 s: how long an answer may take before the connection is given up. A tenth of the watchdog timeout,
 /// so that a renewal can be repeated several times before the lease is lost.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a waiting acquire rides out a store that does not answer.
+/// 10 s: how long a waiting acquire rides out a store that does not answer.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// The pause before the first reconnect; it doubles up to [`MAX_BACKOFF`] and is jittered, so that
+/// 20 ms: the pause before the first reconnect; it doubles up to [`MAX_BACKOFF`] and is jittered, so that
 /// a fleet does not come back all at once.
 pub const MIN_BACKOFF: Duration = Duration::from_millis(20);
 
-/// The longest pause between two reconnects.
+/// 1 s: the longest pause between two reconnects.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// No waiter sleeps longer than this without looking again, whatever it was told: hints get lost.

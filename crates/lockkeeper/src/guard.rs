@@ -211,10 +211,7 @@ impl Guard {
     /// The ids of the permits it stands for, if it is of a
     /// [`PermitSemaphore`](crate::PermitSemaphore).
     pub fn permit_ids(&self) -> Vec<PermitId> {
-        match self.lease.resource.kind {
-            Kind::Permits => PermitId::of(self.lease.owner, self.lease.permits).collect(),
-            _ => Vec::new(),
-        }
+        self.hold().permit_ids()
     }
 
     /// How many guards of this owner there are.
@@ -294,6 +291,19 @@ impl Hold {
     /// See [`Guard::token`].
     pub fn token(&self) -> Option<u64> {
         self.lease.token()
+    }
+
+    /// See [`Guard::permit_ids`].
+    pub fn permit_ids(&self) -> Vec<PermitId> {
+        match self.lease.resource.kind {
+            Kind::Permits => PermitId::of(self.lease.owner, self.lease.permits).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// See [`Guard::hold_count`].
+    pub fn hold_count(&self) -> u32 {
+        self.lease.hold_count()
     }
 
     /// See [`Guard::deadline`].

@@ -114,10 +114,7 @@ impl MultiLock {
         &self,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> Result<Ran<T>, RunError<T>> {
-        let started = self.started().map_err(RunError::Acquire)?;
-        let guard = self.lock().await.map_err(RunError::Acquire)?;
-        let holds = guard.holds();
-        run(guard, started, || work(holds)).await
+        self.lock().run(work).await
     }
 
     /// Runs `work` if all are free, otherwise answers `Ok(None)` at once.
@@ -128,19 +125,12 @@ impl MultiLock {
         &self,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> Result<Option<Ran<T>>, RunError<T>> {
-        let started = self.started().map_err(RunError::Acquire)?;
-        match self.try_lock().await.map_err(RunError::Acquire)? {
-            None => Ok(None),
-            Some(guard) => {
-                let holds = guard.holds();
-                run(guard, started, || work(holds)).await.map(Some)
-            }
-        }
+        self.try_lock().run(work).await
     }
+}
 
-    fn started(&self) -> Result<Tick> {
-        self.members.first().map(|member| member.core.clock.now()).ok_or_else(no_member)
-    }
+fn started(members: &[Handle]) -> Result<Tick> {
+    members.first().map(|member| member.core.clock.now()).ok_or_else(no_member)
 }
 
 fn no_member() -> Error {
@@ -174,6 +164,20 @@ impl MultiLockRequest {
     pub fn renewed(mut self, span: Duration) -> Self {
         self.renewed = Some(span);
         self
+    }
+
+    /// Acquires, runs `work`, releases; the work is dropped when one of them is lost.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub async fn run<T, W: Future<Output = T>>(
+        self,
+        work: impl FnOnce(Vec<Hold>) -> W,
+    ) -> Result<Ran<T>, RunError<T>> {
+        let started = started(&self.members).map_err(RunError::Acquire)?;
+        let guard = self.await.map_err(RunError::Acquire)?;
+        let holds = guard.holds();
+        run(guard, started, || work(holds)).await
     }
 
     /// What it comes to; checked before anything is sent.
@@ -248,6 +252,24 @@ impl TryMultiLockRequest {
     pub fn renewed(mut self, span: Duration) -> Self {
         self.request = self.request.renewed(span);
         self
+    }
+
+    /// Acquires, runs `work`, releases; nothing if one of them is busy.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub async fn run<T, W: Future<Output = T>>(
+        self,
+        work: impl FnOnce(Vec<Hold>) -> W,
+    ) -> Result<Option<Ran<T>>, RunError<T>> {
+        let started = started(&self.request.members).map_err(RunError::Acquire)?;
+        match self.await.map_err(RunError::Acquire)? {
+            None => Ok(None),
+            Some(guard) => {
+                let holds = guard.holds();
+                run(guard, started, || work(holds)).await.map(Some)
+            }
+        }
     }
 }
 

@@ -43,7 +43,7 @@ mod multi;
 
 pub use counters::{CountDownLatch, Permit, PermitSemaphore, Semaphore};
 pub use locks::{FairLock, FencedLock, Lock, Mutex, RwLock, SpinLock};
-pub use multi::{Member, MultiGuard, MultiLock};
+pub use multi::{Member, MultiGuard, MultiLock, MultiRequest};
 
 /// A client for threads. Cloning it is cheap and gives the same client.
 ///

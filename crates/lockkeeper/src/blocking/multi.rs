@@ -2,10 +2,12 @@
 
 use std::future::IntoFuture;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Client, FairLock, FencedLock, Lock, Mutex, RwLock, SpinLock};
 use crate::error::{Error, LostReason};
+use crate::guard::Hold;
+use crate::run::{Held, Ran, RunError, finished};
 use crate::{LockName, Result};
 
 /// A lock as part of a [`MultiLock`]: made from any handle by `into()`, and by [`RwLock::reader`] and
@@ -47,15 +49,7 @@ impl MultiLock {
     /// # Errors
     /// See [`crate::MultiLock::lock`].
     pub fn lock(&self) -> Result<MultiGuard> {
-        Ok(self.guard(self.client.wait(self.inner.lock().into_future())?))
-    }
-
-    /// The same with a fixed lease.
-    ///
-    /// # Errors
-    /// See [`crate::MultiLock::lock`].
-    pub fn lock_for(&self, lease: Duration) -> Result<MultiGuard> {
-        Ok(self.guard(self.client.wait(self.inner.lock().lease(lease).into_future())?))
+        self.request().lock()
     }
 
     /// One attempt; if one of them is busy it is `Ok(None)`.
@@ -63,21 +57,93 @@ impl MultiLock {
     /// # Errors
     /// See [`crate::MultiLock::try_lock`].
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        self.try_lock_within(Duration::ZERO)
+        self.request().try_lock()
     }
 
-    /// Waits for at most `span`.
+    /// A request with a fixed lease: `multi.lease(d).lock()?`.
+    pub fn lease(&self, span: Duration) -> MultiRequest<'_> {
+        self.request().lease(span)
+    }
+
+    /// A request that waits for at most so long: `multi.wait(d).try_lock()?`.
+    pub fn wait(&self, span: Duration) -> MultiRequest<'_> {
+        self.request().wait(span)
+    }
+
+    /// Waits for all, runs `work`, releases. Work on a thread cannot be stopped: look at
+    /// [`Hold::is_lost`] in it.
     ///
     /// # Errors
-    /// See [`crate::MultiLock::try_lock`].
-    pub fn try_lock_within(&self, span: Duration) -> Result<Option<MultiGuard>> {
-        let guard = self.client.wait(self.inner.try_lock().wait(span).into_future())?;
-        Ok(guard.map(|guard| self.guard(guard)))
+    /// See [`RunError`].
+    pub fn run<T>(&self, work: impl FnOnce(Vec<Hold>) -> T) -> Result<Ran<T>, RunError<T>> {
+        let started = Instant::now();
+        let guard = self.lock().map_err(RunError::Acquire)?;
+        let granted = Instant::now();
+        let output = work(guard.members().iter().map(crate::Guard::hold).collect());
+        let (waited, held) = (granted - started, granted.elapsed());
+        let reason = guard.guard.lost_reason();
+        finished(guard.release(), reason, Ran { output, waited, held })
+    }
+
+    fn request(&self) -> MultiRequest<'_> {
+        MultiRequest { multi: self, lease: None, wait: None }
     }
 
     fn guard(&self, guard: crate::MultiGuard) -> MultiGuard {
         let clients = Arc::clone(&self.clients);
         MultiGuard { guard, client: self.client.clone(), _clients: clients }
+    }
+}
+
+/// A request for a [`MultiLock`] with settings of its own.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "does nothing until lock or try_lock is called"]
+pub struct MultiRequest<'a> {
+    multi: &'a MultiLock,
+    lease: Option<Duration>,
+    wait: Option<Duration>,
+}
+
+impl MultiRequest<'_> {
+    /// A fixed lease for all of them. See [`crate::MultiLockRequest::lease`].
+    pub fn lease(mut self, span: Duration) -> Self {
+        self.lease = Some(span);
+        self
+    }
+
+    /// Waits for at most so long; goes with [`try_lock`](MultiRequest::try_lock).
+    pub fn wait(mut self, span: Duration) -> Self {
+        self.wait = Some(span);
+        self
+    }
+
+    /// Waits until all are held.
+    ///
+    /// # Errors
+    /// See [`crate::MultiLock::lock`]; [`Invalid`](Error::Invalid) with a wait limit, which goes with
+    /// `try_lock`.
+    pub fn lock(self) -> Result<MultiGuard> {
+        if self.wait.is_some() {
+            return Err(Error::invalid(None, "a wait limit goes with try_lock, not with lock"));
+        }
+        let mut request = self.multi.inner.lock();
+        if let Some(span) = self.lease {
+            request = request.lease(span);
+        }
+        Ok(self.multi.guard(self.multi.client.wait(request.into_future())?))
+    }
+
+    /// One attempt, or with a wait limit as many as fit; if one is busy it is `Ok(None)`.
+    ///
+    /// # Errors
+    /// See [`crate::MultiLock::try_lock`].
+    pub fn try_lock(self) -> Result<Option<MultiGuard>> {
+        let mut request = self.multi.inner.try_lock().wait(self.wait.unwrap_or_default());
+        if let Some(span) = self.lease {
+            request = request.lease(span);
+        }
+        let guard = self.multi.client.wait(request.into_future())?;
+        Ok(guard.map(|guard| self.multi.guard(guard)))
     }
 }
 
@@ -100,6 +166,11 @@ impl MultiGuard {
     pub fn release(self) -> Result<(), Error> {
         let Self { guard, client, _clients } = self;
         client.wait(guard.release())
+    }
+
+    /// The guards of the members, with their tokens, in the order of [`MultiLock::names`].
+    pub fn members(&self) -> &[crate::Guard] {
+        self.guard.members()
     }
 
     /// See [`crate::MultiGuard::remaining`].

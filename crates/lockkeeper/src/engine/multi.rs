@@ -19,6 +19,10 @@ use crate::error::Result;
 /// How long one member is waited for while others are held.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// How often members that go in one request are tried with nothing held meanwhile, before one is held
+/// and the others are waited for: under a stream of others somebody must wait.
+const REFUSALS: u32 = 16;
+
 /// The pause before all is tried again from the start.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -47,9 +51,10 @@ pub(crate) async fn acquire_all(
     let clock = parts[0].0.clock.clone();
     // The member that is waited for with empty hands: the one that blocked last.
     let mut first = 0;
+    let mut refusals = 0;
     loop {
         let mut silent = None;
-        if let Some(all) = together(parts, terms).await? {
+        if let Some(all) = together(parts, terms.held).await? {
             return Ok(Some(all));
         }
         let left = match wait {
@@ -61,7 +66,16 @@ pub(crate) async fn acquire_all(
         let mut blocked = None;
         let others = (0..parts.len()).filter(|i| *i != first);
         let since = clock.now();
+        // Where the others go in one request, nothing is held while one of them is waited for.
+        let at_once = refusals < REFUSALS && go_together(parts);
+        refusals += 1;
         for i in std::iter::once(first).chain(others) {
+            if at_once && !taken.all.is_empty() {
+                if !taken.rest(parts, first, terms.assembling).await? {
+                    blocked = Some((first + 1) % parts.len());
+                }
+                break;
+            }
             let left = left.saturating_sub(clock.now().since(since));
             let patience = if i == first { left } else { left.min(PATIENCE) };
             match one(&parts[i], terms.assembling, patience, wait).await {
@@ -143,6 +157,20 @@ impl Taken {
         self.all.push(acquired);
     }
 
+    /// Takes all but `first`, which is there, in one request; whether that worked.
+    async fn rest(&mut self, parts: &[Part], first: usize, term: TermSpec) -> Result<bool> {
+        let places: Vec<_> = (0..parts.len()).filter(|i| *i != first).collect();
+        let rest: Vec<_> = places.iter().map(|i| parts[*i].clone()).collect();
+        if rest.is_empty() {
+            return Ok(true);
+        }
+        let Some(acquired) = together(&rest, term).await? else { return Ok(false) };
+        for (place, acquired) in places.into_iter().zip(acquired) {
+            self.add(place, acquired);
+        }
+        Ok(true)
+    }
+
     /// All are there: gives them their terms, all from now on. Nothing if one was lost meanwhile.
     async fn settle(&mut self, terms: Terms) -> Result<Option<Vec<Acquired>>> {
         let settling = self
@@ -189,9 +217,8 @@ impl Drop for Taken {
     }
 }
 
-/// Plain locks of one client in one request. Nothing where that is not to be had: then one after
-/// the other.
-async fn together(parts: &[Part], terms: Terms) -> Result<Option<Vec<Acquired>>> {
+/// Whether these are plain locks of one client, which can be taken in one request.
+fn go_together(parts: &[Part]) -> bool {
     let core = &parts[0].0;
     let plain = |(other, request): &Part| {
         Arc::ptr_eq(core, other)
@@ -199,9 +226,16 @@ async fn together(parts: &[Part], terms: Terms) -> Result<Option<Vec<Acquired>>>
             && request.owner.is_none()
             && request.fenced.is_none()
     };
-    if parts.len() < 2 || !parts.iter().all(plain) || !core.backend.capabilities().takes_together {
+    parts.iter().all(plain) && core.backend.capabilities().takes_together
+}
+
+/// Plain locks of one client in one request. Nothing where that is not to be had: then one after
+/// the other.
+async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>>> {
+    if !go_together(parts) {
         return Ok(None);
     }
+    let core = &parts[0].0;
     let mut seats = Vec::with_capacity(parts.len());
     for (core, request) in parts {
         core.ensure_open(&request.resource)?;
@@ -213,7 +247,7 @@ async fn together(parts: &[Part], terms: Terms) -> Result<Option<Vec<Acquired>>>
     let sent = core.clock.now();
     let mut claims: Vec<_> =
         parts.iter().map(|(core, request)| Claim::new(core, request)).collect();
-    let ttl = terms.held.ttl;
+    let ttl = term.ttl;
     claims.iter_mut().for_each(|claim| claim.arm(ttl, sent));
     let also = claims[1..].iter().map(|claim| (claim.resource.name.clone(), claim.owner)).collect();
     let request =
@@ -237,7 +271,7 @@ async fn together(parts: &[Part], terms: Terms) -> Result<Option<Vec<Acquired>>>
     let mut taken = Taken { all: Vec::new(), by: Vec::new() };
     for ((claim, mut seat), (_, request)) in claims.into_iter().zip(seats).zip(parts) {
         seat.taken(now);
-        let request = Request { term: terms.held, ..request.clone() };
+        let request = Request { term, ..request.clone() };
         match Lease::begin(claim, seat, true, &request, None, (sent, now)) {
             Ok(lease) => taken.all.push((lease, 0 as HoldId)),
             // The answer took longer than the lease lasts.

@@ -34,6 +34,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// millisecond.
 const BATCH: usize = 128;
 
+/// The same for permits, of which one hold may have thousands.
+const PERMITS: u32 = 1024;
+
 /// How many such requests are under way at once, so that others get in between.
 const BATCHES: usize = 8;
 
@@ -331,10 +334,19 @@ impl Watchdog {
         }
         tracing::debug!(count = asked.len(), "renewing");
         let slots = Arc::new(Semaphore::new(BATCHES));
-        let mut asked = asked.into_iter().peekable();
-        while asked.peek().is_some() {
-            let batch = asked.by_ref().take(BATCH).collect();
-            self.renewals.spawn(ask(Arc::clone(core), Arc::clone(&slots), batch));
+        let mut batch = Vec::new();
+        let mut permits = 0;
+        for (lease, renew) in asked {
+            permits += renew.count;
+            batch.push((lease, renew));
+            if batch.len() == BATCH || permits >= PERMITS {
+                permits = 0;
+                let batch = std::mem::take(&mut batch);
+                self.renewals.spawn(ask(Arc::clone(core), Arc::clone(&slots), batch));
+            }
+        }
+        if !batch.is_empty() {
+            self.renewals.spawn(ask(Arc::clone(core), slots, batch));
         }
         next
     }

@@ -91,6 +91,8 @@ struct Live {
 struct Identity {
     id: String,
     address: String,
+    /// The server's own end, which is the same whatever name it was reached by.
+    server: Option<String>,
 }
 
 struct Call {
@@ -137,6 +139,11 @@ impl Link {
     /// Whether a request without an answer can no longer run once a later one was answered.
     pub(super) fn fences(&self) -> bool {
         self.shared.fences.load(Ordering::Relaxed)
+    }
+
+    /// Where the server says it is; it may not say.
+    pub(super) fn server(&self) -> Option<String> {
+        self.shared.lock().live.as_ref()?.identity.as_ref()?.server.clone()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -297,7 +304,7 @@ impl Shared {
         let mut hello = redis::pipe();
         hello.cmd("CLIENT").arg("INFO");
         hello.cmd("CLIENT").arg("SETNAME").arg(self.options.shown_name());
-        for Identity { id, address } in condemned {
+        for Identity { id, address, .. } in condemned {
             hello.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
         }
         let replies = connection.send_packed_commands(&hello, 0, 2 + condemned.len()).await;
@@ -328,7 +335,7 @@ impl Identity {
         let field = |name: &str| {
             info.split_whitespace().find_map(|part| part.strip_prefix(name)).map(str::to_owned)
         };
-        Some(Self { id: field("id=")?, address: field("addr=")? })
+        Some(Self { id: field("id=")?, address: field("addr=")?, server: field("laddr=") })
     }
 }
 

@@ -70,8 +70,6 @@ impl Redis {
         let client = client(url, options).map_err(failed)?;
         let (hub, orders) = pubsub::hub();
         let address = client.get_connection_info().addr().to_string();
-        let identity = format!("{address}/{}", client.get_connection_info().redis_settings().db());
-        let identity = Arc::from(identity);
         let named = |fault| match fault {
             Fault::Unreachable { maybe_ran, detail } => {
                 Fault::Unreachable { maybe_ran, detail: format!("{address}: {detail}") }
@@ -80,6 +78,9 @@ impl Redis {
         };
         let link = Link::open(client.clone(), options, hub.clone()).await;
         let link = link.map_err(|fault| failed(named(fault)))?;
+        let server = link.server().unwrap_or_else(|| address.clone());
+        let identity = format!("{server}/{}", client.get_connection_info().redis_settings().db());
+        let identity = Arc::from(identity);
         let closing = Arc::new(Notify::new());
         let listening =
             pubsub::run(client, options.clone(), hub.clone(), orders, Arc::clone(&closing));
