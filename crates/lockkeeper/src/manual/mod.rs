@@ -12,5 +12,8 @@ pub mod failures {}
 #[doc = include_str!("fencing.md")]
 pub mod fencing {}
 
+#[doc = include_str!("redisson.md")]
+pub mod redisson {}
+
 #[doc = include_str!("redis.md")]
 pub mod redis {}

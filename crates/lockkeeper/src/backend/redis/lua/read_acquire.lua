@@ -34,7 +34,11 @@ if not nested and (mode == 'write' or ARGV[5] == '') then
 end
 local key = hold(ARGV[4], ARGV[1], 1)
 redis.call('SET', key, '1', 'PX', ttl)
-redis.call('HSET', KEYS[1], 'mode', mode or 'read', ARGV[1], '1')
+local noted = redis.pcall('HSET', KEYS[1], 'mode', mode or 'read', ARGV[1], '1')
+if type(noted) == 'table' then
+  redis.call('DEL', key)
+  return noted
+end
 local ends = redis.pcall('PEXPIRE', KEYS[1], math.max(left, ttl))
 if type(ends) == 'table' then
   -- Not permitted: a lock without an end must not stay.
