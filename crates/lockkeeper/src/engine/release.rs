@@ -142,7 +142,7 @@ fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
 }
 
 /// The time to live that the remaining holds are owed from `now` on; nothing when it has passed.
-fn owed(state: &State, now: Tick) -> Option<u64> {
+pub(super) fn owed(state: &State, now: Tick) -> Option<u64> {
     let ends = state.holds.iter().map(|(_, term)| match term {
         Term::Renewed(ttl) => *ttl,
         Term::Fixed(end) => end.since(now).as_millis() as u64,

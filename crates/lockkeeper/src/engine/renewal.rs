@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::lease::{Lease, State, Status, deadline};
+use super::release::owed;
 use super::{Tick, lock};
-use crate::backend::{Fault, Renew, Renewed, Ttl};
+use crate::backend::{Fault, Kind, Renew, Renewed, Ttl};
 use crate::error::LostReason;
 
 /// What the watchdog has to do about a lease.
@@ -38,7 +39,7 @@ impl Lease {
             return Todo::Later(due);
         }
         state.asking = true;
-        let ttl = state.renewed_ttl();
+        let ttl = state.renewed_ttl().or_else(|| self.reasserted(&state, now));
         state.reschedule(&self.core);
         let renew = self.renewal(ttl);
         Todo::Ask(renew, state.due())
@@ -94,6 +95,12 @@ impl Lease {
         }
     }
 
+    /// What is left of a reader's fixed lease, which is told to the store again: the renewal of a Java
+    /// reader cuts the lock, and before 4.4.0 the leases of all its readers, to its own 30 s.
+    fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
+        if self.resource.kind == Kind::Read { owed(state, now) } else { None }
+    }
+
     fn confirmed(
         &self,
         state: &mut State,
@@ -105,7 +112,9 @@ impl Lease {
         // one is before what was due, its clock has jumped.
         if let Ttl::Millis(found) = found {
             let left = Duration::from_millis(found);
-            if now + left < state.deadline {
+            // What a Java reader has cut is put right by the same request.
+            let cut = self.resource.kind == Kind::Read && ttl.is_some();
+            if now + left < state.deadline && !cut {
                 tracing::warn!(lock = %self.resource.name, found_ms = found,
                     "the store's clock runs ahead: less of the lease was left than was due");
                 state.deadline = (sent + left).minus(self.core.drift(found));
