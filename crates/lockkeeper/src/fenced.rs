@@ -50,7 +50,8 @@ impl From<FencedLock> for crate::Member {
 /// The check at the resource: admits a token unless a greater one was there before.
 ///
 /// It belongs where the work takes effect, in the process that owns the resource: the same token may
-/// come any number of times, a lower one never again. Where the resource is a database or Redis, let
+/// come any number of times, a lower one never again. Admit and change under one local mutex, so that
+/// nobody newer is admitted in between. Where the resource is a database or Redis, let
 /// that do it in the same step as the change; the [manual](crate::manual::fencing) shows how.
 #[derive(Debug, Default)]
 pub struct Fence {

@@ -87,8 +87,8 @@ impl Guard {
         self.hold().reenter()
     }
 
-    /// Gives this guard a fixed end `span` from now: it is no longer renewed by the watchdog. Never
-    /// shortens the time the store keeps the lock.
+    /// Gives this guard a fixed end `span` from now, or later where the store keeps the lock for longer
+    /// already: that is never shortened. It is no longer renewed by the watchdog.
     ///
     /// # Errors
     /// [`Lost`](Error::Lost) if it was lost, [`Unreachable`](Error::Unreachable) if the store did
@@ -168,7 +168,12 @@ impl Guard {
     async fn other_side(&self, from: Kind, to: Kind) -> Result<Option<Acquired>> {
         let Lease { core, resource, owner, named, fenced, .. } = &*self.lease;
         if resource.kind != from {
-            let detail = format!("this is for a {from}, not for a {}", resource.kind);
+            let detail = match from {
+                Kind::Write => {
+                    format!("to read on is for a write lock; this guard is of a {}", resource.kind)
+                }
+                _ => format!("to upgrade is for a read lock; this guard is of a {}", resource.kind),
+            };
             return Err(Error::invalid(Some(&resource.name), detail));
         }
         self.lease.ensure_held(Phase::Acquire)?;
@@ -219,7 +224,7 @@ impl Guard {
         self.lease.hold_count()
     }
 
-    /// Until when it is safe to act, by this process's clock. No round trip.
+    /// Until when it is safe to act, by this process's clock, as an instant of tokio's. No round trip.
     pub fn deadline(&self) -> Instant {
         self.hold().deadline()
     }

@@ -17,7 +17,8 @@ use crate::{Error, LockName, Result};
 ///
 /// Permits have no owner and no lease, as in Redisson: a process that crashes takes its permits with
 /// it for good, and nobody is told of a loss. Where that matters use a
-/// [`PermitSemaphore`](crate::PermitSemaphore).
+/// [`PermitSemaphore`](crate::PermitSemaphore). What a crash took, [`add_permits`](Semaphore::add_permits)
+/// puts back.
 ///
 /// It must be set up once, by whoever comes first:
 ///

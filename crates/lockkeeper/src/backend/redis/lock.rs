@@ -59,11 +59,28 @@ impl Inner {
                 Err(Fault::Server { detail }) if detail.contains("syntax error") => {
                     self.set_nx_get.store(false, Ordering::Relaxed);
                 }
-                answer => return answer.and_then(|holder| held_by(holder, owner)),
+                answer => return self.held_by(answer?, &request).await,
             }
         }
         let call = script::MUTEX_ACQUIRE.call(1).arg(key).owner(owner).arg(request.ttl);
-        self.link.call(call).await.and_then(|holder| held_by(holder, owner))
+        self.held_by(self.link.call(call).await?, &request).await
+    }
+
+    /// Whose a mutex is. A number may be somebody's plain lock; but one without an end is a counter,
+    /// for which nobody should wait.
+    async fn held_by(&self, holder: Value, request: &Acquire) -> Result<Attempt, Fault> {
+        let attempt = held_by(&holder, &request.owner)?;
+        let Value::BulkString(holder) = holder else { return Ok(attempt) };
+        let is_number = !attempt.is_granted()
+            && std::str::from_utf8(&holder).is_ok_and(|text| text.parse::<i64>().is_ok());
+        if is_number {
+            let left = self.link.call(Command::plain("PTTL").arg(name(&request.resource))).await?;
+            if left == Value::Int(-1) {
+                let found = "a number that never ends: a semaphore or a latch".to_owned();
+                return Err(Fault::WrongKind { found });
+            }
+        }
+        Ok(attempt)
     }
 
     pub(super) async fn release_lock(&self, request: Release) -> Result<Value, Fault> {
@@ -94,14 +111,14 @@ pub(super) fn settle(answer: Result<Value, Fault>, hand_over: bool) -> Result<At
     }
 }
 
-fn held_by(holder: Value, owner: &OwnerId) -> Result<Attempt, Fault> {
+fn held_by(holder: &Value, owner: &OwnerId) -> Result<Attempt, Fault> {
     match holder {
         Value::Nil => Ok(Attempt::GRANTED),
-        Value::BulkString(id) if id == owner.encode(&mut OwnerId::encode_buffer()) => {
+        Value::BulkString(id) if *id == owner.encode(&mut OwnerId::encode_buffer()) => {
             Ok(Attempt::GRANTED)
         }
         Value::BulkString(_) => Ok(Attempt::Busy(None)),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected(other)),
     }
 }
 
