@@ -1,47 +1,133 @@
 //! Getting what the tests need and the machine lacks.
 
+use std::env;
+use std::path::Path;
+
 use crate::run::{Outcome, Step};
 
-/// How to ask whether a package manager is there, and what it takes to install the server.
+/// A package manager, and what its packages are called.
 struct Manager {
     program: &'static str,
-    lines: &'static [&'static [&'static str]],
+    /// What must be run first, if anything.
+    update: Option<&'static [&'static str]>,
+    /// The packages follow.
+    install: &'static [&'static str],
     /// Homebrew refuses to run as root; the others need it.
     needs_root: bool,
+    redis_server: Alternatives,
+    java: Alternatives,
+    python: Alternatives,
+    node: Alternatives,
 }
+
+/// Sets of packages: the first that can be installed is the one.
+type Alternatives = &'static [&'static [&'static str]];
 
 const MANAGERS: &[Manager] = &[
     Manager {
         program: "apt-get",
-        lines: &[
-            &["apt-get", "update"],
-            // The frontend, or packages may ask questions; through `env`, since sudo drops variables.
-            &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "redis-server"],
-        ],
+        update: Some(&["apt-get", "update"]),
+        // The frontend, or packages may ask questions; through `env`, since sudo drops variables.
+        install: &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y"],
         needs_root: true,
+        redis_server: &[&["redis-server"]],
+        // A release has some of the long-lived versions, not all of them.
+        java: &[&["openjdk-17-jdk-headless", "maven"], &["default-jdk-headless", "maven"]],
+        python: &[&["python3", "python3-venv"]],
+        node: &[&["nodejs", "npm"]],
     },
-    Manager { program: "dnf", lines: &[&["dnf", "install", "-y", "redis"]], needs_root: true },
-    Manager { program: "apk", lines: &[&["apk", "add", "redis"]], needs_root: true },
-    Manager { program: "brew", lines: &[&["brew", "install", "redis"]], needs_root: false },
+    Manager {
+        program: "dnf",
+        update: None,
+        install: &["dnf", "install", "-y"],
+        needs_root: true,
+        redis_server: &[&["redis"]],
+        java: &[&["java-17-openjdk-devel", "maven"], &["java-21-openjdk-devel", "maven"]],
+        python: &[&["python3"]],
+        node: &[&["nodejs", "npm"]],
+    },
+    Manager {
+        program: "apk",
+        update: None,
+        install: &["apk", "add"],
+        needs_root: true,
+        redis_server: &[&["redis"]],
+        java: &[&["openjdk17", "maven"], &["openjdk21", "maven"]],
+        python: &[&["python3"]],
+        node: &[&["nodejs", "npm"]],
+    },
+    Manager {
+        program: "brew",
+        update: None,
+        install: &["brew", "install"],
+        needs_root: false,
+        redis_server: &[&["redis"]],
+        java: &[&["openjdk@17", "maven"]],
+        python: &[&["python"]],
+        node: &[&["node"]],
+    },
 ];
 
-const BY_HAND: &str = "install redis-server (Debian: `apt-get install redis-server`) so that \
-                       `redis-server --version` works, then run this again";
+/// Something that packages bring.
+struct Tool {
+    name: &'static str,
+    why: &'static str,
+    is_there: fn() -> bool,
+    packages: fn(&Manager) -> Alternatives,
+    by_hand: &'static str,
+}
+
+const REDIS_SERVER: Tool = Tool {
+    name: "redis-server",
+    why: "the tests start servers of their own",
+    is_there: || has("redis-server"),
+    packages: |manager| manager.redis_server,
+    by_hand: "install redis-server (Debian: `apt-get install redis-server`) so that \
+              `redis-server --version` works, then run this again",
+};
+
+const JAVA: Tool = Tool {
+    name: "a JDK, 17 or newer, or Maven",
+    why: "the tests talk to a real Redisson",
+    is_there: || has_jdk() && has("mvn"),
+    packages: |manager| manager.java,
+    by_hand: "install both (Debian: `apt-get install -y openjdk-17-jdk-headless maven`) so that \
+              `javac --release 17 -version` and `mvn --version` work, with the JDK on the PATH or \
+              as JAVA_HOME, then run this again",
+};
+
+const PYTHON: Tool = Tool {
+    name: "Python, 3.9 or newer, with venv",
+    why: "the tests talk to a real redis-py",
+    is_there: has_python,
+    packages: |manager| manager.python,
+    by_hand: "install it (Debian: `apt-get install -y python3 python3-venv`) so that \
+              `python3 -m venv` works, then run this again",
+};
+
+const NODE: Tool = Tool {
+    name: "Node.js, 18 or newer, or npm",
+    why: "the tests talk to a real node-redlock",
+    is_there: || has_node() && has("npm"),
+    packages: |manager| manager.node,
+    by_hand: "install both (Debian: `apt-get install -y nodejs npm`) so that `node --version` and \
+              `npm --version` work, then run this again",
+};
 
 /// Makes sure that `redis-server` can be run.
 pub(crate) fn redis_server() -> Outcome {
-    if has("redis-server") {
-        return Ok(());
-    }
-    println!("redis-server is not installed; the tests start servers of their own");
-    let manager = MANAGERS.iter().find(|manager| has(manager.program));
-    let manager = manager.ok_or(format!("no package manager that is known here: {BY_HAND}"))?;
-    manager.install().map_err(|error| format!("{error}\n{BY_HAND}"))?;
-    if has("redis-server") {
-        Ok(())
-    } else {
-        Err(format!("{} has not brought redis-server: {BY_HAND}", manager.program))
-    }
+    REDIS_SERVER.install()
+}
+
+/// Makes sure that the Java peer can be built and run.
+pub(crate) fn java() -> Outcome {
+    JAVA.install()
+}
+
+/// Makes sure that the peers of the Redlock family can be installed and run.
+pub(crate) fn redlock() -> Outcome {
+    PYTHON.install()?;
+    NODE.install()
 }
 
 /// Makes sure that a component of the Rust toolchain can be run.
@@ -55,15 +141,62 @@ pub(crate) fn component(name: &str, check: &[&str]) -> Outcome {
         .map_err(|error| format!("{error}\ninstall {name} for your Rust toolchain by hand"))
 }
 
-impl Manager {
+impl Tool {
     fn install(&self) -> Outcome {
+        if (self.is_there)() {
+            return Ok(());
+        }
+        let Self { name, why, by_hand, .. } = self;
+        println!("{name} is not installed; {why}");
+        let manager = MANAGERS.iter().find(|manager| has(manager.program));
+        let manager = manager.ok_or(format!("no package manager that is known here: {by_hand}"))?;
+        manager.install((self.packages)(manager)).map_err(|error| format!("{error}\n{by_hand}"))?;
+        if (self.is_there)() {
+            Ok(())
+        } else {
+            Err(format!("{} has not brought it: {by_hand}", manager.program))
+        }
+    }
+}
+
+impl Manager {
+    fn install(&self, alternatives: Alternatives) -> Outcome {
         let sudo: &[&str] = if self.needs_root && !is_root() { &["sudo"] } else { &[] };
-        self.lines.iter().try_for_each(|line| Step::new(&[sudo, line].concat()).run())
+        if let Some(update) = self.update {
+            Step::new(&[sudo, update].concat()).run()?;
+        }
+        let mut outcome = Err("no packages are known".to_owned());
+        for packages in alternatives {
+            outcome = Step::new(&[sudo, self.install, packages].concat()).run();
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
     }
 }
 
 fn has(program: &str) -> bool {
     Step::new(&[program, "--version"]).succeeds()
+}
+
+/// A compiler, and one that is new enough. Maven looks for it in the same order.
+fn has_jdk() -> bool {
+    let home = env::var("JAVA_HOME").ok().filter(|home| !home.is_empty());
+    let compiler = home.map(|home| Path::new(&home).join("bin/javac").display().to_string());
+    let compiler = compiler.as_deref().unwrap_or("javac");
+    Step::new(&[compiler, "--release", "17", "-version"]).succeeds()
+}
+
+/// Some distributions have the interpreter without what makes environments.
+fn has_python() -> bool {
+    let check = "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 9))";
+    Step::new(&["python3", "-c", check]).succeeds()
+}
+
+fn has_node() -> bool {
+    let check = "process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)";
+    Step::new(&["node", "-e", check]).succeeds()
 }
 
 fn is_root() -> bool {

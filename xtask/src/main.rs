@@ -1,6 +1,7 @@
 //! The commands of this workspace: `cargo xtask help`.
 
 mod install;
+mod interop;
 mod msrv;
 mod run;
 mod test;
@@ -15,6 +16,7 @@ usage: cargo xtask <command>
 
   test           install what is missing, then format, lint, docs and all tests: what CI runs
   ci             the same
+  interop        install what is missing, build the peers and run the tests against Redisson and others
   bench [args]   run the benchmark against a real server; arguments go to it
   msrv           check that the library builds with the oldest supported Rust
   help           this text";
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = args.collect();
     let outcome = match (command.as_str(), rest.is_empty()) {
         ("test" | "ci", true) => test::run(),
+        ("interop", true) => interop::run(),
         ("bench", _) => bench(&rest),
         ("msrv", true) => msrv::run(),
         ("help" | "--help" | "-h", true) => {

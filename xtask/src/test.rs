@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::install;
 use crate::run::{Outcome, Step};
+use crate::{install, interop};
 
 /// Quick ones first: the first failure ends the run.
 const STEPS: &[Step<'_>] = &[
@@ -40,13 +40,14 @@ const STEPS: &[Step<'_>] = &[
         "testkit",
     ])
     .environment(&[("RUSTDOCFLAGS", "-Dwarnings")]),
+    // With what `cargo xtask interop` runs.
     Step::new(&["cargo", "test", "--workspace", "--all-features", "--exclude", "bench"]),
 ];
 
 /// Installs what is missing and runs every step.
 pub(crate) fn run() -> Outcome {
     let start = Instant::now();
-    install::redis_server()?;
+    interop::install()?;
     install::component("rustfmt", &["cargo", "fmt", "--version"])?;
     install::component("clippy", &["cargo", "clippy", "--version"])?;
     STEPS.iter().try_for_each(Step::run)?;

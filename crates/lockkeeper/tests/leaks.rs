@@ -15,8 +15,11 @@ use testkit::{ChildProcess, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// The longest lease of all: what a dead process held is free after that.
+/// The longest lease of those that die: what they held is free after that.
 const LEASE: Duration = Duration::from_millis(1500);
+
+/// That of the one that lives: what it leaves behind stays for longer than the test.
+const LONG: Duration = Duration::from_secs(600);
 
 /// Of each kind; few, so that there is much waiting.
 const NAMES: usize = 3;
@@ -27,11 +30,14 @@ const PERMITS: u32 = 5;
 /// Tasks of one process.
 const TASKS: usize = 40;
 
+/// All of it takes a quarter of this. Whatever is left behind keeps others waiting for longer.
+const LIMIT: Duration = Duration::from_secs(80);
+
 /// Cycles of the process that lives.
-const CYCLES: usize = 6_000;
+const CYCLES: usize = 16_000;
 
 /// Processes that are killed, one after the other in each of [`GRAVES`] lines.
-const DEATHS: usize = 8;
+const DEATHS: usize = 16;
 const GRAVES: usize = 2;
 
 /// Tells a process of this very binary that it is one of them, and where the store is.
@@ -40,8 +46,9 @@ const DIES_AT: &str = "LOCKKEEPER_LEAKS_DIES_AT";
 /// What may hold a name: whatever a name of one kind may be asked for.
 const KINDS: [&str; 6] = ["lock", "mutex", "fair", "rw", "fenced", "spin"];
 
-fn options() -> ClientOptions {
-    ClientOptions::new().watchdog_timeout(LEASE)
+fn options(fate: Fate) -> ClientOptions {
+    let lease = if fate == Fate::Lives { LONG } else { LEASE };
+    ClientOptions::new().watchdog_timeout(lease)
 }
 
 /// Whether the process will be killed. It takes no permits that a crash loses for good.
@@ -177,18 +184,20 @@ async fn use_a_latch(latch: CountDownLatch) {
     match fastrand::u8(..5) {
         0 => drop(or_drop(latch.try_set_count(fastrand::u64(1..4))).await.map(Result::unwrap)),
         1 => drop(timeout(Duration::from_millis(fastrand::u64(..9)), latch.wait()).await),
-        2 => drop(latch.wait_for(Duration::from_millis(fastrand::u64(..9))).await.unwrap()),
+        // It may be over before the store could answer at all.
+        2 => drop(latch.wait_for(Duration::from_millis(fastrand::u64(..99))).await),
         3 => drop(or_drop(latch.delete()).await.map(Result::unwrap)),
         _ => drop(or_drop(latch.count_down()).await.map(Result::unwrap)),
     }
 }
 
+/// Only the first of each kind: on the others it would hide what was left behind.
 async fn force(client: &Client) {
     let forced = match fastrand::u8(..4) {
-        0 => client.lock(name("lock")).force_unlock_because("for the test").await,
-        1 => client.mutex(name("mutex")).force_unlock().await,
-        2 => client.fair_lock(name("fair")).force_unlock().await,
-        _ => client.rw_lock(name("rw")).force_unlock().await,
+        0 => client.lock("lock 0").force_unlock_because("for the test").await,
+        1 => client.mutex("mutex 0").force_unlock().await,
+        2 => client.fair_lock("fair 0").force_unlock().await,
+        _ => client.rw_lock("rw 0").force_unlock().await,
     };
     forced.unwrap();
 }
@@ -223,7 +232,7 @@ fn keep_cycling(client: &Client, cycles: &Arc<AtomicUsize>) -> JoinSet<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_dies() {
     let Ok(url) = std::env::var(DIES_AT) else { return };
-    let client = Client::connect_with(&url, options()).await.unwrap();
+    let client = Client::connect_with(&url, options(Fate::Dies)).await.unwrap();
     let cycles = Arc::new(AtomicUsize::new(0));
     let mut tasks = keep_cycling(&client, &cycles);
     let at_it = async || cycles.load(Ordering::Relaxed) > TASKS;
@@ -252,7 +261,8 @@ fn end_runtimes(memory: &Arc<Memory>) {
         let cycles = Arc::new(AtomicUsize::new(0));
         let tasks = {
             let _inside = runtime.enter();
-            let client = Client::with_backend(Arc::clone(memory) as _, options()).unwrap();
+            let options = options(Fate::Dies);
+            let client = Client::with_backend(Arc::clone(memory) as _, options).unwrap();
             keep_cycling(&client, &cycles)
         };
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -307,9 +317,12 @@ async fn work(clients: &[Client], deaths: Vec<std::thread::JoinHandle<()>>) {
             }
         });
     }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
-    }
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+    };
+    timeout(LIMIT, all).await.expect("somebody waits for what was left behind");
     for death in deaths {
         tokio::task::spawn_blocking(move || death.join()).await.unwrap().unwrap();
     }
@@ -362,7 +375,7 @@ async fn everything_is_free(client: &Client) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_at_once_leaves_nothing_in_memory() {
     let memory = Memory::new();
-    let client = || Client::with_backend(Arc::clone(&memory) as _, options()).unwrap();
+    let client = || Client::with_backend(Arc::clone(&memory) as _, options(Fate::Lives)).unwrap();
     let clients = [client(), client(), client()];
     set_up(&clients[0]).await;
     let deaths = (0..GRAVES).map(|_| {
@@ -401,7 +414,7 @@ fn ends_by_itself((key, left): &(String, i64)) -> bool {
     let longest = |what: &str| match what {
         "lockkeeper_replies" => 60_000,
         "lockkeeper_patience" | "lockkeeper_grace" => 10_000,
-        "lockkeeper_client" => LEASE.as_millis() as i64,
+        "lockkeeper_client" => LONG.as_millis() as i64,
         "lockkeeper_forced" => 7 * 24 * 3_600_000,
         _ => -1,
     };
@@ -411,7 +424,7 @@ fn ends_by_itself((key, left): &(String, i64)) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_at_once_leaves_nothing_in_redis() {
     let server = RedisServer::start();
-    let connect = async || Client::connect_with(&server.url(), options()).await.unwrap();
+    let connect = async || Client::connect_with(&server.url(), options(Fate::Lives)).await.unwrap();
     let clients = [connect().await, connect().await, connect().await];
     set_up(&clients[0]).await;
     let deaths = (0..GRAVES).map(|_| {

@@ -9,6 +9,8 @@
 //! | [`Flaky`] | a store whose answers are lost, late or withheld, call by call |
 //! | [`History`] | who held which lock when, and whether that was allowed |
 //! | [`ChildProcess`] | another process of ours, for tests that need more than one |
+//! | [`JavaPeer`] | a Redisson client in a process of its own, several versions to choose from |
+//! | [`RedlockPeer`] | a client of another library of the Redlock family, in a process of its own |
 //!
 //! Nothing is skipped when something is missing: the panic says how to get it.
 
@@ -17,9 +19,14 @@ mod child;
 mod cli;
 mod flaky;
 mod history;
+pub mod java;
+mod peer;
+mod percent;
 mod port;
+mod prepared;
 mod process;
 mod proxy;
+mod redlock;
 mod reply;
 mod server;
 
@@ -27,6 +34,8 @@ pub use child::{ChildProcess, example_path};
 pub use cli::Cli;
 pub use flaky::{Flaky, Gate, Verb};
 pub use history::History;
+pub use java::{JavaPeer, Redisson};
 pub use proxy::{ConnId, FaultProxy, RequestWatch};
+pub use redlock::{Redlock, RedlockMutex, RedlockPeer};
 pub use reply::Reply;
 pub use server::{RedisServer, RedisServerBuilder};

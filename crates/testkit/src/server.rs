@@ -17,7 +17,7 @@ pub use builder::RedisServerBuilder;
 
 use crate::certificates::Certificates;
 use crate::process::Process;
-use crate::{Cli, Reply};
+use crate::{Cli, Reply, percent};
 use builder::{Config, Transport};
 use launch::Site;
 
@@ -56,7 +56,7 @@ impl RedisServer {
 
     /// The URL for clients, with these credentials; the user may be empty.
     pub fn url_with(&self, user: &str, password: &str) -> String {
-        let (user, password) = (percent_encoded(user), percent_encoded(password));
+        let (user, password) = (percent::encoded(user), percent::encoded(password));
         match self.config.transport {
             Transport::Unix if user.is_empty() => format!("{}?pass={password}", self.address("")),
             Transport::Unix => format!("{}?user={user}&pass={password}", self.address("")),
@@ -211,16 +211,6 @@ fn read(path: &std::path::Path) -> Vec<u8> {
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-}
-
-fn percent_encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
 }
 
 fn temporary_directory() -> TempDir {

@@ -175,12 +175,13 @@ struct Count {
     held: usize,
 }
 
-/// The outcome of `work`, if it comes before a random moment.
+/// The outcome of `work`, if it comes before a random moment; one in 32 has all the time it needs.
 async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
     let late = async {
-        match fastrand::u8(..4) {
-            0 => tokio::time::sleep(PATIENT.mul_f64(fastrand::f64())).await,
-            1 => tokio::time::sleep(LONGEST.mul_f64(fastrand::f64())).await,
+        match fastrand::u8(..32) {
+            0 => std::future::pending().await,
+            1..8 => tokio::time::sleep(PATIENT.mul_f64(fastrand::f64())).await,
+            8..16 => tokio::time::sleep(LONGEST.mul_f64(fastrand::f64())).await,
             _ => {
                 for _ in 0..fastrand::usize(..TURNS) {
                     tokio::task::yield_now().await;
@@ -305,7 +306,8 @@ async fn thousands_of_cancelled_acquires(sorts: &'static [Sort]) {
         total.held += count.held;
     }
     println!("{total:?}");
-    assert!(total.dropped > ACQUIRES / 20 && total.held > ACQUIRES / 20, "{total:?}");
+    // On a busy machine hardly any come in time but those that were not dropped.
+    assert!(total.dropped > ACQUIRES / 20 && total.held > ACQUIRES / 100, "{total:?}");
     assert_nothing_left(&server, &clients[0], sorts).await;
 }
 

@@ -73,18 +73,34 @@ impl Sort {
     }
 }
 
-/// Runs a scenario for each sort, all at the same time.
+/// Runs a scenario for each sort, a few at the same time: each has a server of its own.
 pub(crate) async fn each<F>(sorts: &[Sort], scenario: impl Fn(Sort) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let running: Vec<_> = sorts.iter().map(|sort| (*sort, tokio::spawn(scenario(*sort)))).collect();
-    for (sort, task) in running {
-        if task.is_finished() || !std::thread::panicking() {
+    for some in sorts.chunks(AT_ONCE) {
+        let running: Vec<_> =
+            some.iter().map(|sort| (*sort, tokio::spawn(scenario(*sort)))).collect();
+        for (sort, task) in running {
+            // The last one that is named is the one that failed.
             println!("{sort:?}");
+            joined(task).await;
         }
-        joined(task).await;
     }
+}
+
+/// How many sorts are tried at once.
+const AT_ONCE: usize = 4;
+
+/// A new server. Starting it takes a while, in which the runtime must go on.
+pub(crate) async fn started() -> RedisServer {
+    joined(tokio::task::spawn_blocking(RedisServer::start)).await
+}
+
+/// A new server that keeps its data over a restart.
+pub(crate) async fn persistent() -> RedisServer {
+    let start = || RedisServer::builder().persistent(true).start();
+    joined(tokio::task::spawn_blocking(start)).await
 }
 
 /// What is held.
@@ -213,7 +229,7 @@ pub(crate) struct Set {
 
 impl Set {
     pub(crate) async fn new(sort: Sort, options: ClientOptions) -> Self {
-        Self::on(RedisServer::start(), sort, options).await
+        Self::on(started().await, sort, options).await
     }
 
     pub(crate) async fn on(server: RedisServer, sort: Sort, options: ClientOptions) -> Self {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
-    Acquire, Backend, BoxFuture, Change, ClientInfo, CountChange, Fault, Fenced, PermitChange,
-    Release, Renew, Resource,
+    Acquire, Attempt, Backend, BoxFuture, Change, ClientInfo, CountChange, Fenced, PermitChange,
+    Release, Released, Renew, Renewed, Resource,
 };
 use lockkeeper::{Kind, OwnerId, PermitId};
 use testkit::{Cli, RedisServer, Reply};
@@ -37,41 +37,65 @@ fn ids() -> Vec<PermitId> {
     vec![id(0), id(1)]
 }
 
-/// One request.
-type Request = Box<dyn Fn(&Redis) -> BoxFuture<Result<(), Fault>>>;
+/// One request; what it says when it has not done what it is there for. A key that something else has
+/// taken is often no error but an answer: there is nothing to give back, or to hand over.
+type Request = Box<dyn Fn(&Redis) -> BoxFuture<Result<(), String>>>;
 
 fn acquire(request: Acquire) -> Request {
     Box::new(move |redis| {
         let answer = redis.acquire(request.clone());
-        Box::pin(async move { answer.await.map(drop) })
+        Box::pin(async move {
+            match answer.await {
+                Ok(Attempt::Granted { .. } | Attempt::Busy(_)) => Ok(()),
+                answer => Err(format!("{answer:?}")),
+            }
+        })
     })
 }
 
 fn release(request: Release) -> Request {
     Box::new(move |redis| {
         let answer = redis.release(request.clone());
-        Box::pin(async move { answer.await.map(drop) })
+        Box::pin(async move {
+            match answer.await {
+                Ok(Released::Freed { .. } | Released::Kept) => Ok(()),
+                answer => Err(format!("{answer:?}")),
+            }
+        })
+    })
+}
+
+/// Whatever has taken the lock's own key, the place among the waiters goes; only an error counts.
+fn give_up(request: Release) -> Request {
+    Box::new(move |redis| {
+        let answer = redis.release(request.clone());
+        Box::pin(async move { answer.await.map(drop).map_err(|fault| format!("{fault:?}")) })
     })
 }
 
 fn renew(request: Renew) -> Request {
     Box::new(move |redis| {
         let answers = redis.renew(vec![request.clone()]);
-        Box::pin(async move { answers.await.pop().expect("one answer").map(drop) })
+        Box::pin(async move {
+            match answers.await.pop().expect("one answer") {
+                Ok(Renewed::Held(_) | Renewed::Waiting | Renewed::Due) => Ok(()),
+                answer => Err(format!("{answer:?}")),
+            }
+        })
     })
 }
 
 fn adjust(change: Change) -> Request {
     Box::new(move |redis| {
         let answer = redis.adjust(change.clone());
-        Box::pin(async move { answer.await.map(drop) })
+        Box::pin(async move { answer.await.map(drop).map_err(|fault| format!("{fault:?}")) })
     })
 }
 
 fn inspect(kind: Kind) -> Request {
     Box::new(move |redis| {
         let answer = redis.inspect(resource(kind));
-        Box::pin(async move { answer.await.map(drop) })
+        Box::pin(async move { answer.await.map(drop).map_err(|fault| format!("{fault:?}")) })
     })
 }
 
@@ -94,7 +118,7 @@ fn of_a_lock(kind: Kind) -> Vec<(&'static str, Request)> {
         ("repeat", acquire(taking(kind, X))),
         ("re-enter", acquire(Acquire { count: 2, ..taking(kind, X) })),
         ("release", release(Release::new(resource(kind), owner(X)))),
-        ("give a place up", release(Release::new(resource(kind), owner(Y)))),
+        ("give a place up", give_up(Release::new(resource(kind), owner(Y)))),
         ("release in part", release(part.clone())),
         ("leave", release(Release { leave: true, ..part })),
         ("renew", renew(Renew::new(resource(kind), owner(X), Some(2 * TTL)))),
@@ -152,7 +176,8 @@ fn of_a_counter(kind: Kind) -> Vec<(&'static str, Request)> {
         return requests;
     }
     let renewal = Renew { count: 2, ..Renew::new(resource(kind), owner(X), Some(2 * TTL)) };
-    let by_id = |change| Change::Permits { resource: resource(kind), ids: ids(), change };
+    let by_id =
+        |change| Change::Permits { resource: resource(kind), id: owner(Z), ids: ids(), change };
     requests.push(("resize", counting(kind, CountChange::Resize(9))));
     requests.push(("renew", renew(renewal)));
     requests.push(("give back by id", adjust(by_id(PermitChange::Release))));
@@ -236,6 +261,20 @@ const TYPES: [&[&str]; 6] = [
     &["HSET", "?", "name", "value"],
 ];
 
+/// Whether that is what the key is for, so that it is no fault.
+fn is_right(key: &str, command: &str) -> bool {
+    let right = match key {
+        // What is not a lock or a number is found out.
+        "a" => return false,
+        key if key.contains("_queue") => "RPUSH",
+        key if key.contains("_replies") => "HSET",
+        key if key.contains("_token") || key.contains("_grace") => "SET",
+        key if key.contains("rwlock_timeout") => "SET",
+        _ => "ZADD",
+    };
+    command == right
+}
+
 /// All there is, with its end.
 fn dump(cli: &mut Cli) -> BTreeMap<String, (Reply, Reply)> {
     let keys = cli.cmd(&["KEYS", "*"]).ok();
@@ -271,7 +310,7 @@ async fn a_request_that_fails_has_changed_nothing(kind: Kind) {
         let mut failures = 0;
         for (number, state) in states(kind).iter().enumerate() {
             for key in keys(kind) {
-                for make in TYPES {
+                for make in TYPES.into_iter().filter(|make| !is_right(&key, make[0])) {
                     cli.cmd(&["FLUSHALL"]).ok();
                     for step in state {
                         step(&redis).await.expect("the state can be made");
@@ -281,18 +320,21 @@ async fn a_request_that_fails_has_changed_nothing(kind: Kind) {
                         make.iter().map(|word| if *word == "?" { &key } else { *word }).collect();
                     cli.cmd(&make).ok();
                     let before = dump(&mut cli);
-                    if let Err(fault) = request(&redis).await {
+                    if let Err(said) = request(&redis).await {
                         failures += 1;
-                        let changed = difference(&before, &dump(&mut cli));
+                        let mut changed = difference(&before, &dump(&mut cli));
+                        // That there is nothing to undo is remembered: what comes later is late.
+                        let undone = *what == "undo" && said.starts_with("Ok(Absent");
+                        changed.retain(|key| !(undone && key.contains("_replies")));
                         if !changed.is_empty() {
-                            let case = format!("{what} in state {number} with {make:?}: {fault:?}");
+                            let case = format!("{what} in state {number} with {make:?}: {said}");
                             halves.push(format!("{case} changed {changed:?}"));
                         }
                     }
                 }
             }
         }
-        assert!(failures > 0, "{kind}: {what} never failed");
+        assert!(failures > 0 || *what == "give a place up", "{kind}: {what} never failed");
     }
     halves.sort();
     assert!(halves.is_empty(), "{kind}:\n{}", halves.join("\n"));

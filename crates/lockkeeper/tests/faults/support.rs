@@ -265,6 +265,7 @@ pub(crate) mod lua {
         COUNTER_INSPECT = "counter.lua" "counter_inspect.lua";
         PERMITS_ACQUIRE = "counter.lua" "permits.lua" "permits_acquire.lua";
         PERMITS_RELEASE = "counter.lua" "permits.lua" "permits_release.lua";
+        PERMITS_CHANGE = "counter.lua" "replies.lua" "permits.lua" "permits_release.lua";
         PERMITS_RENEW = "counter.lua" "permits.lua" "permits_renew.lua";
         CLIENT_ANNOUNCE = "client_announce.lua";
         FORCED_LOG = "forced_log.lua";

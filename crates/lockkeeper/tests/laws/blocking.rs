@@ -5,8 +5,8 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockkeeper::blocking::{Client, MultiLock};
-use lockkeeper::{Backoff, ClientOptions, Error, LostReason, Member, Remaining, RunError};
+use lockkeeper::blocking::{Client, Member, MultiLock};
+use lockkeeper::{Backoff, ClientOptions, Error, LostReason, Remaining, RunError};
 use testkit::History;
 
 use crate::store::{Store, assert_is};
@@ -461,7 +461,7 @@ pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
     assert!(!guard.is_lost() && guard.remaining() > Duration::ZERO);
     let start = Instant::now();
     assert!(multi.try_lock().unwrap().is_none(), "held by the guard, not by the thread");
-    assert!(multi.try_lock_within(SHORT).unwrap().is_none());
+    assert!(multi.wait(SHORT).try_lock().unwrap().is_none());
     assert!(start.elapsed() >= SHORT && start.elapsed() < SOON, "{:?}", start.elapsed());
     guard.release().unwrap();
     assert_eq!(locked(), [false; 3]);
@@ -469,7 +469,7 @@ pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
     assert!(multi.try_lock().unwrap().is_none());
     assert_eq!(locked(), [false, false, true], "the rest is free again at once");
     busy.release().unwrap();
-    drop(multi.try_lock_within(LONG).unwrap().expect("all are free"));
+    drop(multi.wait(LONG).try_lock().unwrap().expect("all are free"));
     eventually("dropping it releases all", || locked() == [false; 3]);
     let none = MultiLock::new(&ours, Vec::<Member>::new());
     assert_is!(none.lock(), Err(Error::Invalid { .. }));
@@ -481,14 +481,14 @@ pub(crate) fn a_thread_is_told_when_one_of_its_multi_lock_is_lost(store: &Store)
     let (ours, theirs) = (client(store), client(store));
     let locks = ["a", "b"].map(|name| ours.lock(store.name(name)));
     let multi = MultiLock::new(&ours, locks);
-    let guard = multi.lock_for(SHORT).unwrap();
+    let guard = multi.lease(SHORT).lock().unwrap();
     assert!(guard.remaining() <= SHORT);
     assert_eq!(guard.wait_lost(Duration::from_millis(1)), None);
     let (_, reason) = guard.wait_lost(LONG).expect("its lease ends");
     assert_eq!(reason, LostReason::Expired);
     assert!(guard.is_lost());
     drop(guard);
-    let guard = multi.lock_for(LONG).unwrap();
+    let guard = multi.lease(LONG).lock().unwrap();
     let b = theirs.lock(store.name("b"));
     eventually("the holder says who it is", || b.holder().unwrap().unwrap().client.is_some());
     assert!(b.force_unlock_because("enough").unwrap());

@@ -435,6 +435,7 @@ laws! {
         a_stream_of_writers_does_not_starve_a_reader
     }
     rw_life (alone) {
+        who_waits_for_either_side_is_told
         the_lease_given_is_the_time_to_live
         both_sides_are_renewed_for_as_long_as_they_are_held
         a_fixed_lease_ends_and_says_so
@@ -480,6 +481,7 @@ laws! {
         one_that_was_not_set_up_is_refused
         a_name_in_use_for_something_else_is_refused
         a_waiter_is_woken_by_whatever_frees_permits
+        who_waits_is_told
         a_waiter_of_the_same_client_is_woken_too
         as_many_waiters_are_let_in_as_there_are_permits
         who_waits_for_one_that_is_set_anew_gets_in
@@ -505,6 +507,7 @@ laws! {
         a_name_in_use_for_something_else_is_refused
         it_ends_when_it_was_to_and_is_not_made_anew
         a_waiter_is_woken_by_whatever_frees_permits
+        who_waits_is_told
         an_end_that_comes_sooner_is_noticed_within_the_recheck
         a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends
         the_wait_limit_ends_in_none
@@ -517,6 +520,7 @@ laws! {
         it_is_set_once_and_counted_down
         one_that_was_never_set_is_open
         the_last_count_lets_the_waiters_go
+        who_waits_is_told
         the_wait_limit_is_kept
         the_wait_limit_is_kept_by_many_at_once
         deleting_it_lets_the_waiters_go

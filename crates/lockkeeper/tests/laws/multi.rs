@@ -246,7 +246,7 @@ pub(crate) async fn different_kinds_are_held_as_one(store: &Store) {
     assert!(other.fair_lock(store.name("fair")).try_lock().await.unwrap().is_none());
     let (read, write) = (other.rw_lock(store.name("read")), other.rw_lock(store.name("write")));
     assert!(read.is_read_locked().await.unwrap() && write.is_write_locked().await.unwrap());
-    drop(read.try_read().await.unwrap().expect("readers share it"));
+    read.try_read().await.unwrap().expect("readers share it").release().await.unwrap();
     assert!(read.try_write().await.unwrap().is_none());
     guard.release().await.unwrap();
     let busy = other.fair_lock(store.name("fair")).lock().lease(store.long()).await.unwrap();

@@ -304,6 +304,37 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     }
 }
 
+pub(crate) async fn who_waits_is_told(store: &Store) {
+    let (ours, theirs) = pair(store, 1).await;
+    let name = store.name("permits");
+    for how in ["it is given back", "it is dropped", "by its id", "they are added", "it is set"] {
+        let turn = async || {
+            let held = ours.acquire(1).lease(store.long()).await.unwrap();
+            store.hears_notices_of(&held).await;
+            let waiter = listening(store, &theirs, 1).await;
+            let (start, ids, mut held) = (Instant::now(), held.permit_ids(), Some(held));
+            match how {
+                "it is given back" => held.take().expect("held").release().await.unwrap(),
+                "it is dropped" => drop(held.take()),
+                "by its id" => assert!(theirs.release(&ids).await.unwrap()),
+                "they are added" => assert_eq!(ours.add_permits(1).await.unwrap(), 1),
+                _ => ours.set_permits(2).await.unwrap(),
+            }
+            let guard = waiter.await.unwrap();
+            let took = start.elapsed();
+            guard.release().await.unwrap();
+            drop(held);
+            eventually("all are back", async || counts(&ours).await.1 == 0).await;
+            ours.set_permits(1).await.unwrap();
+            // In memory the two notice topics stay.
+            let topics = if store.behind().is_some() { 0 } else { 2 };
+            eventually("nobody listens", async || store.listeners(&name) <= topics).await;
+            took
+        };
+        store.is_told(how, turn).await;
+    }
+}
+
 /// Who waits is not told, and looks again before long.
 pub(crate) async fn an_end_that_comes_sooner_is_noticed_within_the_recheck(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;

@@ -462,24 +462,29 @@ pub(crate) async fn a_cancelled_writer_lets_the_readers_in_at_once(store: &Store
     let (ours, theirs) = pair(store).await;
     let name = store.name("lock");
     for gives_up in [false, true] {
-        let reader = ours.read().lease(store.long()).await.unwrap();
-        store.hears_notices_of(&reader).await;
-        let before = store.listeners(&name);
-        let theirs = theirs.clone();
-        let limit = if gives_up { store.lease() } else { store.long() };
-        let request = async move { theirs.try_write().wait(limit).await };
-        let writer = listening(store, request).await;
-        eventually("it keeps others out", async || ours.try_read().await.unwrap().is_none()).await;
-        let waits = tokio::spawn(ours.read().into_future());
-        match gives_up {
-            false => writer.abort(),
-            true => assert!(writer.await.unwrap().unwrap().is_none()),
-        }
-        let another = store.promptly("nobody waits any more", waits).await.unwrap().unwrap();
-        release([store.promptly("nor is kept out", ours.read()).await.unwrap(), another]).await;
-        eventually("nobody listens", async || store.listeners(&name) <= before).await;
-        reader.release().await.unwrap();
-        assert_eq!(store.traces(&name), 0);
+        let turn = async || {
+            let reader = ours.read().lease(store.long()).await.unwrap();
+            store.hears_notices_of(&reader).await;
+            let before = store.listeners(&name);
+            let limit = if gives_up { store.lease() } else { store.long() };
+            let writer = listening(store, theirs.try_write().wait(limit)).await;
+            let kept_out = async || ours.try_read().await.unwrap().is_none();
+            eventually("it keeps others out", kept_out).await;
+            let waits = tokio::spawn(ours.read().into_future());
+            match gives_up {
+                false => writer.abort(),
+                true => assert!(writer.await.unwrap().unwrap().is_none()),
+            }
+            let start = Instant::now();
+            let another = waits.await.unwrap().unwrap();
+            release([ours.read().await.unwrap(), another]).await;
+            let took = start.elapsed();
+            eventually("nobody listens", async || store.listeners(&name) <= before).await;
+            reader.release().await.unwrap();
+            eventually("nothing is left", async || store.traces(&name) == 0).await;
+            took
+        };
+        store.is_told("nobody waits any more", turn).await;
     }
 }
 
@@ -531,7 +536,7 @@ async fn beside_a_crowd(
     crowd: usize,
     busy: impl Fn(RwLock) -> lockkeeper::LockRequest + Copy + Send + 'static,
     turn: impl Fn(RwLock) -> lockkeeper::LockRequest,
-    within: Duration,
+    (hold, within): (Duration, Duration),
 ) {
     let (ours, theirs) = pair(store).await;
     let turns = Arc::new(AtomicU64::new(0));
@@ -541,8 +546,11 @@ async fn beside_a_crowd(
         let turns = Arc::clone(&turns);
         tasks.spawn(async move {
             loop {
+                let start = Instant::now();
                 let guard = busy(lock.clone()).await.unwrap();
-                sleep(Duration::from_millis(3)).await;
+                // Much longer than taking it took, and never all in step, so that they overlap.
+                let took = start.elapsed() * 5;
+                sleep(took.clamp(hold, hold * 10) + hold * task as u32 / 3).await;
                 turns.fetch_add(1, Ordering::Relaxed);
                 guard.release().await.unwrap();
             }
@@ -565,12 +573,12 @@ async fn beside_a_crowd(
 }
 
 pub(crate) async fn a_stream_of_readers_does_not_starve_a_writer(store: &Store) {
-    let within = Duration::from_secs(2) + store.slack();
-    beside_a_crowd(store, 8, |lock| lock.read(), |lock| lock.write(), within).await;
+    let times = (Duration::from_millis(20), Duration::from_secs(2) + store.slack());
+    beside_a_crowd(store, 8, |lock| lock.read(), |lock| lock.write(), times).await;
 }
 
 /// They wait for five seconds at most behind those who want to write.
 pub(crate) async fn a_stream_of_writers_does_not_starve_a_reader(store: &Store) {
-    let within = Duration::from_secs(8);
-    beside_a_crowd(store, 6, |lock| lock.write(), |lock| lock.read(), within).await;
+    let times = (Duration::from_millis(3), Duration::from_secs(8));
+    beside_a_crowd(store, 6, |lock| lock.write(), |lock| lock.read(), times).await;
 }

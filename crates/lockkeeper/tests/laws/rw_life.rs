@@ -36,6 +36,43 @@ async fn slow(store: &Store) -> Client {
     store.client_with(store.options().watchdog_timeout(store.long())).await
 }
 
+pub(crate) async fn who_waits_for_either_side_is_told(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let name = store.name("lock");
+    let told = async |held: Guard, waits: lockkeeper::LockRequest, downgrade: bool| {
+        store.hears_notices_of(&held).await;
+        let waiter = listening(store, waits).await;
+        let start = Instant::now();
+        let reads = match downgrade {
+            true => Some(held.downgrade().await.unwrap()),
+            false => held.release().await.map(|()| None).unwrap(),
+        };
+        let guard = waiter.await.unwrap().unwrap();
+        let took = start.elapsed();
+        for guard in reads.into_iter().chain([guard]) {
+            guard.release().await.unwrap();
+        }
+        eventually("nothing is left", async || store.traces(&name) == 0).await;
+        took
+    };
+    for (held, waits, downgrade, what) in [
+        ("read", "write", false, "a writer by the last reader"),
+        ("write", "read", false, "a reader by the writer"),
+        ("write", "write", false, "a writer by the writer"),
+        ("write", "read", true, "a reader by the downgrade"),
+    ] {
+        let side = |lock: &RwLock, side: &str| match side {
+            "read" => lock.read(),
+            _ => lock.write(),
+        };
+        let turn = async || {
+            let held = side(&ours, held).lease(store.long()).await.unwrap();
+            told(held, side(&theirs, waits), downgrade).await
+        };
+        store.is_told(what, turn).await;
+    }
+}
+
 pub(crate) async fn the_lease_given_is_the_time_to_live(store: &Store) {
     let (lock, _) = pair(store).await;
     for request in [lock.read(), lock.write()] {

@@ -244,6 +244,32 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     }
 }
 
+pub(crate) async fn who_waits_is_told(store: &Store) {
+    let (ours, theirs) = pair(store, 0).await;
+    let name = store.name("permits");
+    for how in ["it is given back", "it is dropped", "they are added"] {
+        let turn = async || {
+            let held = ours.add_permits(1).await.map(|_| ours.try_acquire(1)).unwrap();
+            let held = held.await.unwrap().expect("there is one");
+            let waiter = listening(store, &theirs, 1).await;
+            let start = Instant::now();
+            match how {
+                "it is given back" => held.release().await.unwrap(),
+                "it is dropped" => drop(held),
+                _ => {
+                    held.forget();
+                    ours.add_permits(1).await.unwrap();
+                }
+            }
+            waiter.await.unwrap().forget();
+            let took = start.elapsed();
+            eventually("nobody listens", async || store.listeners(&name) == 0).await;
+            took
+        };
+        store.is_told(how, turn).await;
+    }
+}
+
 pub(crate) async fn a_waiter_of_the_same_client_is_woken_too(store: &Store) {
     let (ours, _) = pair(store, 1).await;
     let held = ours.acquire(1).await.unwrap();

@@ -1,0 +1,358 @@
+//! The semaphore whose permits have ids and leases: the same ids on both sides, 32 hexadecimal digits for
+//! sixteen bytes. Both sides publish what is given back, so waiters of either side are told within
+//! milliseconds.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lockkeeper::{ClientOptions, Guard, LostReason, PermitId, PermitSemaphore};
+use testkit::Redisson;
+use tokio::task::JoinHandle;
+
+use crate::doomed::doomed;
+use crate::semaphore::{Inside, channel};
+use crate::support::*;
+
+on_versions! { [newest v3_27]
+    both_sides_count_the_same_permits
+    an_id_is_the_same_on_both_sides
+    a_lease_is_changed_from_the_other_side
+    a_permit_that_is_given_back_wakes_the_other_side
+    what_makes_permits_wakes_the_other_side
+    a_permit_whose_lease_ends_comes_back
+    a_permit_of_a_dead_process_comes_back
+    a_permit_without_a_lease_stays_on_either_side
+    a_time_to_live_holds_for_both
+    never_are_more_inside_than_there_are_permits
+}
+
+fn taken_key(name: &str) -> String {
+    format!("{{{name}}}:timeout")
+}
+
+/// The end of a permit as it is stored.
+fn end(name: &str, id: PermitId) -> Option<i64> {
+    let key = taken_key(name);
+    let score = server().cli(&[b"ZSCORE".as_slice(), key.as_bytes(), id.as_bytes()]);
+    (!score.is_nil()).then(|| score.int())
+}
+
+fn now() -> i64 {
+    let time = server().cli(&["TIME"]);
+    time.array()[0].int() * 1000 + time.array()[1].int() / 1000
+}
+
+fn waits(permits: &PermitSemaphore, count: u32) -> JoinHandle<(Guard, Instant)> {
+    let request = permits.acquire(count).into_future();
+    tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
+}
+
+async fn both_sides_count_the_same_permits(redisson: Redisson) {
+    let stage = Stage::new(redisson, "permits, counts").await;
+    let ours = stage.client.permit_semaphore(&stage.name);
+    let java = stage.one.permits(&stage.name);
+    let agree = async |free: i64, taken: i64| {
+        let here = (ours.available().await.unwrap(), ours.acquired().await.unwrap() as i64);
+        assert_eq!(here, (free, taken));
+        assert_eq!((java.available().ok(), java.acquired().ok()), (free, taken));
+        assert_eq!(
+            (ours.permits().await.unwrap(), java.permits().ok()),
+            (free + taken, free + taken)
+        );
+    };
+
+    assert!(ours.try_set_permits(5).await.unwrap());
+    assert!(!java.try_set_permits(6).ok());
+    let guard = ours.acquire(2).lease(LONG).await.unwrap();
+    let id = java.acquire().ok();
+    let leased = java.acquire_for(LONG).ok();
+    agree(1, 4).await;
+    assert!(java.try_acquire_many(2).ok().is_empty());
+    assert!(ours.try_acquire(2).await.unwrap().is_none());
+    java.set_permits(7).ok();
+    agree(3, 4).await;
+    ours.set_permits(6).await.unwrap();
+    agree(2, 4).await;
+    java.add_permits(2).ok();
+    assert_eq!(ours.add_permits(1).await.unwrap(), 5);
+    agree(5, 4).await;
+    guard.release().await.unwrap();
+    java.release_many(&[id, leased]).ok();
+    agree(9, 0).await;
+    assert!(java.delete().ok());
+    assert!(java.try_set_permits(1).ok());
+    assert!(!ours.try_set_permits(2).await.unwrap());
+    agree(1, 0).await;
+}
+
+async fn an_id_is_the_same_on_both_sides(redisson: Redisson) {
+    let options = ClientOptions::new().watchdog_timeout(ms(1_500));
+    let stage = Stage::with(redisson, "permits, ids", options).await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.permits(name);
+    ours.try_set_permits(4).await.unwrap();
+
+    // Java's, given back here; once.
+    let ids = java.acquire_many(2, Some(LONG)).ok();
+    let parsed: Vec<PermitId> = ids.iter().map(|id| id.parse().unwrap()).collect();
+    assert!(parsed.iter().all(|id| end(name, *id).is_some()), "stored as sixteen bytes");
+    assert!(ours.release(&parsed[..1]).await.unwrap());
+    assert!(!ours.release(&parsed).await.unwrap(), "all or none");
+    assert!(!java.try_release(&ids[0]).ok());
+    assert!(java.release(&ids[0]).err().message().contains(&ids[0]));
+    java.release(&ids[1]).ok();
+    assert!(!ours.release(&parsed[1..]).await.unwrap());
+
+    // Ours, given back there: the guard learns of it.
+    let guard = ours.acquire(2).await.unwrap();
+    let [one, two] = guard.permit_ids()[..] else { panic!("two permits") };
+    assert!(java.try_release(&one.to_string()).ok());
+    assert_eq!(within(ms(1_500), "it is noticed", guard.lost()).await, LostReason::Deleted);
+    drop(guard);
+    eventually("the other one is given back, too", || end(name, two).is_none()).await;
+    assert_eq!(java.available().ok(), 4);
+    let guard = ours.acquire(2).await.unwrap();
+    let hex: Vec<_> = guard.permit_ids().iter().map(PermitId::to_string).collect();
+    assert_eq!(java.try_release_many(&hex).ok(), 2);
+    assert!(guard.release().await.is_err());
+    assert_eq!(java.available().ok(), 4);
+}
+
+async fn a_lease_is_changed_from_the_other_side(redisson: Redisson) {
+    let stage = Stage::new(redisson, "permits, leases").await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.permits(name);
+    ours.try_set_permits(2).await.unwrap();
+    let near = |id, span: i64| {
+        let off = end(name, id).unwrap() - now() - span;
+        assert!(off.abs() < 2_000, "off by {off} ms");
+    };
+
+    let hex = java.acquire_for(ms(10_000)).ok();
+    let id: PermitId = hex.parse().unwrap();
+    near(id, 10_000);
+    assert!(ours.update_lease(id, LONG).await.unwrap());
+    near(id, 60_000);
+    if redisson == Redisson::Newest {
+        assert!((30_000..=60_000).contains(&java.lease(&hex).ok()));
+    }
+    let guard = ours.acquire(1).lease(ms(10_000)).await.unwrap();
+    let own = guard.permit_ids()[0];
+    assert!(java.update_lease(&own.to_string(), LONG).ok());
+    near(own, 60_000);
+    if redisson == Redisson::Newest {
+        assert!((30_000..=60_000).contains(&java.lease(&own.to_string()).ok()));
+    }
+    assert!(guard.remaining() <= ms(10_000), "it knows only of its own lease");
+    guard.release().await.unwrap();
+    java.release(&hex).ok();
+    assert!(!ours.update_lease(id, LONG).await.unwrap());
+    assert!(!java.update_lease(&own.to_string(), LONG).ok());
+}
+
+async fn a_permit_that_is_given_back_wakes_the_other_side(redisson: Redisson) {
+    let stage = Stage::new(redisson, "permits, wake-up").await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.permits(name);
+    let (mut by_us, mut by_java) = (Handovers::default(), Handovers::default());
+    ours.try_set_permits(1).await.unwrap();
+    for _ in 0..5 {
+        let guard = ours.acquire(1).lease(LONG).await.unwrap();
+        let there = java.acquire();
+        listened_to(server(), &channel(name), 1).await;
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        let answer = there.await;
+        by_us.record(released, answer.ended);
+        let id = answer.ok();
+
+        let here = waits(&ours, 1);
+        listened_to(server(), &channel(name), 1).await;
+        let answer = java.release(&id).await;
+        let (guard, granted) = joined(here).await;
+        by_java.record(answer.started, granted);
+        answer.ok();
+        guard.release().await.unwrap();
+    }
+    by_us.show(&format!("{name}, ours to Java"));
+    by_java.show(&format!("{name}, Java to ours"));
+
+    // One guard gives back as many as there are who wait.
+    ours.set_permits(2).await.unwrap();
+    let guard = ours.acquire(2).lease(LONG).await.unwrap();
+    let there = [java.acquire(), stage.two.permits(name).acquire()];
+    listened_to(server(), &channel(name), 1).await;
+    assert!(there.iter().all(|waits| waits.answer_within(SHORT).is_none()));
+    guard.release().await.unwrap();
+    let mut ids = Vec::new();
+    for waits in there {
+        ids.push(within(SOON, "a permit for Java", waits.into_future()).await.ok());
+    }
+    // And back, with a list.
+    let here = [waits(&ours, 1), waits(&ours, 1)];
+    listened_to(server(), &channel(name), 1).await;
+    java.release_many(&ids).ok();
+    for waits in here {
+        within(SOON, "a permit for us", joined(waits)).await.0.release().await.unwrap();
+    }
+}
+
+async fn what_makes_permits_wakes_the_other_side(redisson: Redisson) {
+    let stage = Stage::new(redisson, "permits, more").await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.permits(name);
+    let told = async |what: &str, act: &dyn Fn()| {
+        let here = waits(&ours, 1);
+        listened_to(server(), &channel(name), 1).await;
+        act();
+        within(SOON, what, joined(here)).await.0
+    };
+
+    let there = java.acquire();
+    listened_to(server(), &channel(name), 1).await;
+    ours.try_set_permits(1).await.unwrap();
+    within(SOON, "it was set up", there.into_future()).await.ok();
+    let there = java.acquire();
+    listened_to(server(), &channel(name), 1).await;
+    ours.add_permits(1).await.unwrap();
+    within(SOON, "permits were added", there.into_future()).await.ok();
+    let there = java.acquire();
+    listened_to(server(), &channel(name), 1).await;
+    ours.set_permits(3).await.unwrap();
+    within(SOON, "permits were set", there.into_future()).await.ok();
+
+    let _one = told("permits were added", &|| java.add_permits(1).ok()).await;
+    let _two = told("permits were set", &|| java.set_permits(5).ok()).await;
+    assert_eq!(java.available().ok(), 0);
+}
+
+async fn a_permit_whose_lease_ends_comes_back(redisson: Redisson) {
+    let stage = Stage::new(redisson, "permits, ends").await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    let (java, lease) = (stage.one.permits(name), ms(500));
+    ours.try_set_permits(1).await.unwrap();
+
+    let before = Instant::now();
+    let id = java.acquire_for(lease).ok();
+    let acquired = Instant::now();
+    let (guard, granted) = joined(waits(&ours, 1)).await;
+    assert!(granted + ms(50) >= before + lease, "before its end");
+    assert!(granted < acquired + lease + SOON, "long after its end");
+    assert!(!java.try_release(&id).ok());
+    guard.release().await.unwrap();
+
+    let before = Instant::now();
+    let guard = ours.acquire(1).lease(lease).await.unwrap();
+    let acquired = Instant::now();
+    let answer = java.acquire().await;
+    assert!(answer.ended + ms(50) >= before + lease, "before its end");
+    assert!(answer.ended < acquired + lease + SOON, "long after its end");
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(guard.release().await.is_err());
+    assert_eq!(java.available().ok(), 0, "Java's is not given back by us");
+    java.release(&answer.ok()).ok();
+    assert_eq!(ours.available().await.unwrap(), 1);
+}
+
+async fn a_permit_of_a_dead_process_comes_back(redisson: Redisson) {
+    let stage = Stage::new(redisson, "permits, death").await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    ours.try_set_permits(1).await.unwrap();
+    let child = doomed(server(), "permit", ms(1_000), name);
+    child.expect_line("held");
+    child.kill();
+    let left = server().cli(&["ZRANGE", &taken_key(name), "0", "0", "WITHSCORES"]);
+    let left = left.array()[1].int() - now();
+    let ends = Instant::now() + Duration::from_millis(left.try_into().expect("it has just died"));
+    let answer = stage.one.permits(name).acquire().await;
+    assert!(answer.ended + ms(50) >= ends, "before its end");
+    assert!(answer.ended < ends + SOON, "long after its end");
+    stage.one.permits(name).release(&answer.ok()).ok();
+}
+
+async fn a_permit_without_a_lease_stays_on_either_side(redisson: Redisson) {
+    /// As Redisson writes "never".
+    const NEVER: i64 = 922_337_203_685_477;
+    let options = ClientOptions::new().watchdog_timeout(ms(1_200));
+    let stage = Stage::with(redisson, "permits, endless", options).await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.permits(name);
+    ours.try_set_permits(2).await.unwrap();
+    let hex = java.acquire().ok();
+    let id: PermitId = hex.parse().unwrap();
+    assert_eq!(end(name, id), Some(NEVER));
+    // Ours has none in Redis: the watchdog renews it.
+    let guard = ours.acquire(1).await.unwrap();
+    let own = guard.permit_ids()[0];
+    let first = end(name, own).unwrap();
+    let there = stage.two.permits(name).acquire();
+    listened_to(server(), &channel(name), 1).await;
+    eventually("it is renewed past its first end", || {
+        end(name, own).expect("it is held") > first + 1_000
+    })
+    .await;
+    assert!(there.is_pending() && !guard.is_lost());
+    assert_eq!((end(name, id), ours.acquired().await.unwrap()), (Some(NEVER), 2));
+    guard.release().await.unwrap();
+    let other = within(SOON, "ours is free", there.into_future()).await.ok();
+    // An end can be given to Java's.
+    assert!(ours.update_lease(id, ms(300)).await.unwrap());
+    let (guard, _) = within(ms(300) + SOON, "it has ended", joined(waits(&ours, 1))).await;
+    assert!(!java.try_release(&hex).ok());
+    guard.release().await.unwrap();
+    java.release(&other).ok();
+    assert_eq!(java.available().ok(), 2);
+}
+
+async fn a_time_to_live_holds_for_both(redisson: Redisson) {
+    let stage = Stage::new(redisson, "permits, time to live").await;
+    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.permits(name);
+    assert!(ours.try_set_permits_for(3, ms(1_000)).await.unwrap());
+    let guard = ours.acquire(1).lease(LONG).await.unwrap();
+    let id = java.acquire_for(LONG).ok();
+    eventually("it ends", || server().cli(&["EXISTS", name, &taken_key(name)]).int() == 0).await;
+    assert_eq!((java.available().ok(), ours.available().await.unwrap()), (0, 0));
+    assert!(!java.try_release(&id).ok());
+    assert!(guard.release().await.is_err());
+    assert_eq!(server().cli(&["EXISTS", name]).int(), 0, "nobody makes it anew");
+}
+
+async fn never_are_more_inside_than_there_are_permits(redisson: Redisson) {
+    const PERMITS: u64 = 3;
+    const ROUNDS: usize = 40;
+    let stage = Stage::new(redisson, "permits, stress").await;
+    let permits = stage.client.permit_semaphore(&stage.name);
+    permits.try_set_permits(PERMITS).await.unwrap();
+    let inside = Arc::new(Inside::default());
+    let mut tasks = Vec::new();
+    for number in 0..4 {
+        let (peer, name, there) = (stage.peer, stage.name.clone(), Arc::clone(&inside));
+        tasks.push(tokio::spawn(async move {
+            let java = peer.on(&format!("{name} stress {number}")).permits(&name);
+            for _ in 0..ROUNDS {
+                let id = java.acquire().await.ok();
+                there.enter();
+                java.release(&id).await.ok();
+            }
+        }));
+        let (ours, here) = (permits.clone(), Arc::clone(&inside));
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = ours.acquire(1).await.unwrap();
+                here.enter();
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        joined(task).await;
+    }
+    let most = inside.most.load(Ordering::SeqCst);
+    assert!(most <= PERMITS as i64, "{most} were inside at once");
+    assert!(most > 1, "nobody met anybody");
+    assert_eq!(stage.one.permits(&stage.name).available().ok(), PERMITS as i64);
+    assert_eq!(server().cli(&["EXISTS", &taken_key(&stage.name)]).int(), 0);
+}

@@ -1,0 +1,251 @@
+//! Our `Mutex` beside other libraries of the Redlock family: one string with a time to live, and whoever
+//! put it there may take it away.
+//!
+//! They publish nothing. Who waits here looks every 50 to 100 ms; who waits there looks as often as it
+//! was told to, every 20 ms in these tests.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lockkeeper::{Client, ClientOptions, Error, LostReason, Mutex, Remaining};
+use testkit::{Redlock, RedlockMutex, RedlockPeer};
+
+use crate::support::*;
+
+/// One test per library, from an `async fn` that takes it.
+macro_rules! on_libraries {
+    ($($name:ident)+) => {
+        $(mod $name {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn redis_py() {
+                super::$name(testkit::Redlock::RedisPy).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn node_redlock() {
+                super::$name(testkit::Redlock::NodeRedlock).await;
+            }
+        })+
+    };
+}
+
+on_libraries! {
+    who_holds_it_excludes_the_other_side
+    a_release_lets_the_other_side_in
+    a_lease_that_ends_lets_the_other_side_in
+    an_extension_keeps_the_other_side_out
+    our_watchdog_keeps_the_other_side_out
+    who_has_lost_it_cannot_release_what_the_other_side_has
+    a_force_unlock_takes_it_from_the_other_side
+    the_lock_of_a_process_that_dies_ends_with_its_lease
+}
+
+const LEASE: Duration = Duration::from_millis(700);
+
+/// The peer of a library, for all tests that leave it alive; on [`server`].
+fn peer(library: Redlock) -> &'static RedlockPeer {
+    static PEERS: [OnceLock<RedlockPeer>; 2] = [const { OnceLock::new() }; 2];
+    let index = Redlock::ALL.iter().position(|other| *other == library).unwrap();
+    PEERS[index].get_or_init(|| RedlockPeer::start(library, &server().url()))
+}
+
+/// A mutex of a test's own, from both sides.
+struct Pair {
+    client: Client,
+    ours: Mutex,
+    theirs: RedlockMutex<'static>,
+    name: String,
+}
+
+impl Pair {
+    async fn new(library: Redlock, test: &str) -> Self {
+        Self::with(library, test, ClientOptions::new()).await
+    }
+
+    async fn with(library: Redlock, test: &str, options: ClientOptions) -> Self {
+        let name = format!("redlock {test}:{library:?}");
+        let client = connect(server(), options).await;
+        let theirs = peer(library).mutex(test.replace(' ', "-").as_str(), &name);
+        Self { ours: client.mutex(&name), theirs, client, name }
+    }
+
+    /// The value under which somebody holds it.
+    fn value(&self) -> String {
+        server().cli(&["GET", &self.name]).text().to_owned()
+    }
+
+    /// When it will end, unless its lease is extended.
+    fn ends(&self) -> SystemTime {
+        let millis = server().cli(&["PEXPIRETIME", &self.name]).int();
+        UNIX_EPOCH + ms(millis.try_into().expect("it has an end"))
+    }
+}
+
+/// It was had when the lease of the one before had ended, and soon after.
+#[track_caller]
+fn assert_had_after(ends: SystemTime, granted: SystemTime) {
+    // The wall clock of the other side and the server's end are whole milliseconds.
+    let late = (granted + ms(1)).duration_since(ends).expect("the lease had not ended yet");
+    assert!(late < SOON, "{late:?} after the end of the lease");
+}
+
+async fn who_holds_it_excludes_the_other_side(library: Redlock) {
+    let pair = Pair::new(library, "excludes").await;
+    let Pair { ours, theirs, .. } = &pair;
+
+    let guard = ours.lock().await.unwrap();
+    assert_eq!(pair.value(), guard.owner_id().to_string());
+    assert!(!theirs.try_acquire(LONG).await.ok());
+    assert!(!theirs.acquire(LONG, ms(100)).await.ok());
+    assert_eq!(pair.value(), guard.owner_id().to_string());
+    guard.release().await.unwrap();
+
+    assert!(theirs.try_acquire(LONG).await.ok());
+    let value = pair.value();
+    assert!(ours.try_lock().await.unwrap().is_none());
+    assert!(ours.try_lock().wait(ms(300)).await.unwrap().is_none());
+    let holder = ours.holder().await.unwrap().expect("they hold it");
+    assert_eq!((&holder.id, holder.hold_count), (&value, 1));
+    assert!(holder.client.is_none());
+    match ours.remaining().await.unwrap() {
+        Remaining::For(left) if left <= LONG && left > LONG / 2 => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(pair.value(), value);
+    theirs.release().await.ok();
+    assert!(!ours.is_locked().await.unwrap());
+}
+
+async fn a_release_lets_the_other_side_in(library: Redlock) {
+    const ROUNDS: usize = 5;
+    let Pair { ours, theirs, name, .. } = Pair::new(library, "release").await;
+    let (mut to_rust, mut to_them) = (Handovers::default(), Handovers::default());
+    assert!(theirs.try_acquire(LONG).await.ok());
+    for round in 0..=ROUNDS {
+        let waiter = tokio::spawn({
+            let ours = ours.clone();
+            async move { (ours.lock().await.unwrap(), Instant::now()) }
+        });
+        listened_to(server(), &lock_channel(&name), 1).await;
+        let release = theirs.release().await;
+        let (guard, granted) = joined(waiter).await;
+
+        let waiter = theirs.acquire(LONG, PATIENCE);
+        assert!(waiter.answer_within(SHORT).is_none());
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        let grant = waiter.await;
+        if round > 0 {
+            to_rust.record(release.started, granted);
+            to_them.record(released, grant.ended);
+        }
+        release.ok();
+        assert!(grant.ok());
+        listened_to(server(), &lock_channel(&name), 0).await;
+    }
+    theirs.release().await.ok();
+    let version = peer(library).version();
+    to_rust.show(&format!("{library:?} {version}: its release to Rust's lock"));
+    to_them.show(&format!("{library:?} {version}: Rust's release to its lock"));
+}
+
+async fn a_lease_that_ends_lets_the_other_side_in(library: Redlock) {
+    let pair = Pair::new(library, "lease").await;
+    let Pair { ours, theirs, .. } = &pair;
+
+    assert!(theirs.try_acquire(LEASE).await.ok());
+    let end = pair.ends();
+    let guard = within(PATIENCE, "their lease ends", ours.lock().lease(LEASE)).await.unwrap();
+    assert_had_after(end, SystemTime::now());
+
+    let end = pair.ends();
+    let grant = theirs.acquire(LONG, PATIENCE).await;
+    assert_had_after(end, grant.wall);
+    assert!(grant.ok());
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    let value = pair.value();
+    match guard.release().await {
+        Err(Error::NotHeld { holder, .. }) => assert_eq!(holder, Some(value)),
+        other => panic!("{other:?}"),
+    }
+    theirs.release().await.ok();
+}
+
+async fn an_extension_keeps_the_other_side_out(library: Redlock) {
+    let pair = Pair::new(library, "extension").await;
+    let Pair { ours, theirs, .. } = &pair;
+
+    assert!(theirs.try_acquire(LEASE).await.ok());
+    theirs.extend(4 * LEASE).await.ok();
+    assert!(ours.try_lock().wait(2 * LEASE).await.unwrap().is_none());
+    theirs.release().await.ok();
+
+    let guard = ours.lock().lease(LEASE).await.unwrap();
+    guard.extend(4 * LEASE).await.unwrap();
+    assert!(!theirs.acquire(LONG, 2 * LEASE).await.ok());
+    guard.release().await.unwrap();
+}
+
+async fn our_watchdog_keeps_the_other_side_out(library: Redlock) {
+    let options = ClientOptions::new().watchdog_timeout(LEASE).response_timeout(LEASE / 3);
+    let Pair { ours, theirs, .. } = Pair::with(library, "watchdog", options).await;
+    let guard = ours.lock().await.unwrap();
+    assert!(!theirs.acquire(LONG, 3 * LEASE).await.ok());
+    guard.release().await.unwrap();
+}
+
+async fn who_has_lost_it_cannot_release_what_the_other_side_has(library: Redlock) {
+    let pair = Pair::new(library, "lost").await;
+    let Pair { ours, theirs, name, .. } = &pair;
+
+    assert!(theirs.try_acquire(LONG).await.ok());
+    server().cli(&["DEL", name]).ok();
+    let guard = ours.lock().await.unwrap();
+    assert_says_not_owner(library, &theirs.extend(LONG).await.err().to_string());
+    assert_says_not_owner(library, &theirs.release().await.err().to_string());
+    assert_eq!(pair.value(), guard.owner_id().to_string());
+
+    server().cli(&["DEL", name]).ok();
+    assert!(theirs.try_acquire(LONG).await.ok());
+    let value = pair.value();
+    let extended = guard.extend(LONG).await;
+    assert!(matches!(extended, Err(Error::Lost { .. })), "{extended:?}");
+    match guard.release().await {
+        Err(Error::NotHeld { holder, .. }) => assert_eq!(holder.as_ref(), Some(&value)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(pair.value(), value);
+    theirs.release().await.ok();
+}
+
+#[track_caller]
+fn assert_says_not_owner(library: Redlock, thrown: &str) {
+    let class = match library {
+        Redlock::RedisPy => "redis.exceptions.LockNotOwnedError",
+        Redlock::NodeRedlock => "LockError",
+    };
+    assert!(thrown.starts_with(class), "{thrown}");
+}
+
+async fn a_force_unlock_takes_it_from_the_other_side(library: Redlock) {
+    let Pair { client, ours, theirs, .. } = Pair::new(library, "forced").await;
+    assert!(!ours.force_unlock().await.unwrap());
+    assert!(theirs.try_acquire(LONG).await.ok());
+    assert!(ours.force_unlock_because("maintenance").await.unwrap());
+    assert_says_not_owner(library, &theirs.release().await.err().to_string());
+    assert!(theirs.try_acquire(LONG).await.ok());
+    theirs.release().await.ok();
+    client.shutdown().await;
+}
+
+async fn the_lock_of_a_process_that_dies_ends_with_its_lease(library: Redlock) {
+    let peer = RedlockPeer::start(library, &server().url());
+    let pair = Pair::new(library, "dies").await;
+    let Pair { ours, name, .. } = &pair;
+    assert!(peer.mutex("main", name).try_acquire(2 * LEASE).await.ok());
+    peer.kill();
+    let end = pair.ends();
+    let guard = within(PATIENCE, "the lease ends", ours.lock()).await.unwrap();
+    assert_had_after(end, SystemTime::now());
+    guard.release().await.unwrap();
+}

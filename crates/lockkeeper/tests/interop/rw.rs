@@ -1,0 +1,614 @@
+//! The read/write lock.
+//!
+//! Redisson publishes when the last reader or the writer leaves, so waiters of either side are told within
+//! milliseconds. It says nothing when a writer goes on as a reader: there ours find out within the
+//! re-check bound of five seconds, and Java's when the lease ends. Ours do say it.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper::{ClientOptions, Error, Guard, LockRequest, LostReason, Remaining};
+use testkit::java::{Answer, Lock};
+use testkit::{JavaPeer, RedisServer, Redisson};
+use tokio::task::JoinHandle;
+
+use crate::doomed::doomed;
+use crate::support::*;
+
+on_versions! { [newest v3_27]
+    readers_share_and_a_writer_excludes_on_both_sides
+    what_is_held_is_seen_from_the_other_side
+    the_last_of_our_readers_wakes_javas_writer
+    the_last_of_javas_readers_wakes_our_writer
+    our_writer_wakes_all_readers_of_java
+    javas_writer_wakes_all_readers_of_ours
+    a_downgrade_wakes_readers_here_and_is_found_out_there
+    who_writes_may_read
+    a_waiting_writer_of_ours_holds_back_readers_of_ours_alone
+    force_is_seen_on_the_other_side
+    one_name_is_one_kind_to_us_and_not_to_java
+    a_lease_that_ends_makes_way
+    a_dead_reader_of_ours_makes_way_when_its_lease_ends
+    a_dead_reader_of_ours_goes_though_java_reads_on
+    what_has_no_lease_is_renewed_by_its_side_until_it_dies
+    nothing_is_lost_under_stress
+}
+
+on_versions! { [newest]
+    a_reader_of_ours_outlives_a_reader_of_java
+}
+
+on_versions! { [v3_27]
+    a_reader_of_ours_knows_when_javas_renewal_ends_it
+}
+
+/// The longest time until a waiter of ours looks again though nobody told it.
+const RECHECK: Duration = Duration::from_secs(5);
+
+fn channel(name: &str) -> String {
+    format!("redisson_rwlock:{{{name}}}")
+}
+
+fn exists(name: &str) -> bool {
+    server().cli(&["EXISTS", name]).int() == 1
+}
+
+/// When the lock ends by itself.
+fn end(server: &RedisServer, name: &str) -> Instant {
+    let left = server.cli(&["PTTL", name]).int();
+    Instant::now() + Duration::from_millis(left.try_into().expect("it has an end"))
+}
+
+/// Waits in the background, and says since when it has the lock.
+fn waits(request: LockRequest) -> JoinHandle<(Guard, Instant)> {
+    tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
+}
+
+fn ended<T>(answer: Answer<T>) -> Instant {
+    let ended = answer.ended;
+    answer.ok();
+    ended
+}
+
+/// When it began.
+async fn java_unlocks(lock: &Lock<'_>) -> Instant {
+    let answer = lock.unlock().await;
+    let begun = answer.started;
+    answer.ok();
+    begun
+}
+
+async fn readers_share_and_a_writer_excludes_on_both_sides(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, exclusion").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let (read, write) = (stage.one.read(name), stage.one.write(name));
+
+    let reader = lock.read().lease(LONG).await.unwrap();
+    read.lock().ok();
+    assert!(stage.two.read(name).try_lock().ok());
+    let third = lock.try_read().await.unwrap().expect("readers share");
+    assert!(lock.try_write().await.unwrap().is_none());
+    assert!(!write.try_lock().ok());
+    // Whoever of them leaves, the others keep writers out.
+    reader.release().await.unwrap();
+    read.unlock().ok();
+    assert!(lock.try_write().await.unwrap().is_none());
+    third.release().await.unwrap();
+    assert!(lock.try_write().await.unwrap().is_none(), "Java still reads");
+    stage.two.read(name).unlock().ok();
+    assert!(!exists(name));
+
+    let reader = lock.read().lease(LONG).await.unwrap();
+    read.lock().ok();
+    read.unlock().ok();
+    assert!(!write.try_lock().ok(), "ours still reads");
+    assert!(!write.try_lock_within(SHORT, Some(LONG)).ok());
+    reader.release().await.unwrap();
+
+    let writer = lock.write().lease(LONG).await.unwrap();
+    assert!(!read.try_lock().ok() && !write.try_lock().ok());
+    assert!(read.unlock().err().is_not_owner());
+    assert!(write.unlock().err().is_not_owner());
+    writer.release().await.unwrap();
+    write.lock().ok();
+    assert!(lock.try_read().await.unwrap().is_none());
+    assert!(lock.try_write().wait(SHORT).await.unwrap().is_none());
+    assert!(stage.two.write(name).unlock().err().is_not_owner());
+    write.unlock().ok();
+    assert!(lock.try_write().await.unwrap().is_some());
+}
+
+async fn what_is_held_is_seen_from_the_other_side(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, counts").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let (read, write) = (stage.one.read(name), stage.one.write(name));
+
+    let owner = stage.client.owner();
+    let reader = lock.as_owner(&owner).read().lease(LONG).await.unwrap();
+    let again = lock.as_owner(&owner).read().lease(LONG).await.unwrap();
+    assert!(read.is_locked().ok() && !write.is_locked().ok() && !read.is_held().ok());
+    assert_eq!(read.hold_count().ok(), 0);
+    assert!((30_001..=60_000).contains(&read.remaining().ok()));
+    assert_eq!(server().cli(&["HGET", name, &reader.owner_id().to_string()]).int(), 2);
+    read.lock_for(ms(10_000)).ok();
+    read.lock_for(ms(10_000)).ok();
+    assert!((30_001..=60_000).contains(&read.remaining().ok()), "the longest counts");
+    let mut holders = lock.holders().await.unwrap();
+    holders.sort_by_key(|holder| holder.id != stage.one.owner());
+    assert_eq!(holders.len(), 2);
+    assert!(holders.iter().all(|holder| holder.shared && holder.hold_count == 2));
+    assert_eq!(holders[0].id, stage.one.owner());
+    assert_eq!(holders[1].id, reader.owner_id().to_string());
+    assert!(lock.is_read_locked().await.unwrap() && !lock.is_write_locked().await.unwrap());
+    // What is left to live is what the last of them has.
+    again.release().await.unwrap();
+    reader.release().await.unwrap();
+    let Remaining::For(left) = lock.remaining().await.unwrap() else { panic!("it has an end") };
+    assert!(left > ms(1_000) && left <= ms(10_000), "{left:?}");
+    read.unlock().ok();
+    read.unlock().ok();
+
+    let writer = lock.write().lease(LONG).await.unwrap();
+    assert!(write.is_locked().ok() && !read.is_locked().ok() && !write.is_held().ok());
+    assert!((30_001..=60_000).contains(&write.remaining().ok()));
+    writer.release().await.unwrap();
+    write.lock_for(LONG).ok();
+    assert!(lock.is_write_locked().await.unwrap() && !lock.is_read_locked().await.unwrap());
+    let [holder] = &lock.holders().await.unwrap()[..] else { panic!("one holds it") };
+    assert_eq!((&holder.id, holder.hold_count, holder.shared), (&stage.one.owner(), 1, false));
+    write.unlock().ok();
+    assert!(!exists(name));
+}
+
+async fn the_last_of_our_readers_wakes_javas_writer(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, our readers").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let write = stage.one.write(name);
+    let mut handovers = Handovers::default();
+    for _ in 0..5 {
+        let (one, other) = (lock.read().await.unwrap(), lock.read().await.unwrap());
+        let waits = write.lock();
+        listened_to(server(), &channel(name), 1).await;
+        one.release().await.unwrap();
+        let released = Instant::now();
+        other.release().await.unwrap();
+        handovers.record(released, ended(waits.await));
+        write.unlock().ok();
+    }
+    handovers.show(name);
+}
+
+async fn the_last_of_javas_readers_wakes_our_writer(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, Java's readers").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let (one, two) = (stage.one.read(name), stage.two.read(name));
+    let (mut handovers, mut took) = (Handovers::default(), Vec::new());
+    for _ in 0..5 {
+        one.lock().ok();
+        two.lock().ok();
+        let waits = waits(lock.write());
+        listened_to(server(), &channel(name), 1).await;
+        one.unlock().ok();
+        let released = java_unlocks(&two).await;
+        let (guard, granted) = joined(waits).await;
+        handovers.record(released, granted);
+        took.push(granted.saturating_duration_since(released));
+        guard.release().await.unwrap();
+    }
+    // A writer of ours looks by itself every 0.6 to 1.2 s.
+    took.sort();
+    assert!(took[2] < ms(300), "it was not told: {took:?}");
+    handovers.show(name);
+}
+
+async fn our_writer_wakes_all_readers_of_java(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, our writer").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let readers = [stage.one.read(name), stage.two.read(name)];
+    let mut handovers = Handovers::default();
+    for _ in 0..5 {
+        let writer = lock.write().lease(LONG).await.unwrap();
+        let waits = readers.each_ref().map(Lock::lock);
+        listened_to(server(), &channel(name), 1).await;
+        // Redisson's message for all readers reaches those who sleep, and nobody who is about to.
+        assert!(waits.iter().all(|waits| waits.answer_within(SHORT).is_none()));
+        let released = Instant::now();
+        writer.release().await.unwrap();
+        for waits in waits {
+            handovers.record(released, ended(waits.await));
+        }
+        for reader in &readers {
+            reader.unlock().ok();
+        }
+    }
+    handovers.show(name);
+}
+
+async fn javas_writer_wakes_all_readers_of_ours(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, Java's writer").await;
+    let name = stage.name.as_str();
+    let other = connect(server(), ClientOptions::new()).await;
+    let write = stage.one.write(name);
+    let mut handovers = Handovers::default();
+    for _ in 0..5 {
+        write.lock().ok();
+        let tasks = [&stage.client, &stage.client, &other].map(|client| {
+            let lock = client.rw_lock(name);
+            waits(lock.read())
+        });
+        listened_to(server(), &channel(name), 2).await;
+        let released = java_unlocks(&write).await;
+        let mut guards = Vec::new();
+        for task in tasks {
+            let (guard, granted) = joined(task).await;
+            handovers.record(released, granted);
+            guards.push(guard);
+        }
+        for guard in guards {
+            guard.release().await.unwrap();
+        }
+    }
+    handovers.show(name);
+}
+
+async fn a_downgrade_wakes_readers_here_and_is_found_out_there(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, downgrade").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let (read, write) = (stage.one.read(name), stage.one.write(name));
+
+    let writer = lock.write().lease(LONG).await.unwrap();
+    let java = read.lock();
+    listened_to(server(), &channel(name), 1).await;
+    assert!(java.answer_within(SHORT).is_none());
+    let released = Instant::now();
+    let reader = writer.downgrade().await.unwrap();
+    let granted = ended(java.await);
+    assert!(granted.saturating_duration_since(released) < SOON);
+    assert!(!stage.two.write(name).try_lock().ok(), "both read");
+    reader.release().await.unwrap();
+    read.unlock().ok();
+
+    // Java's tells nobody.
+    write.lock_for(LONG).ok();
+    read.lock_for(LONG).ok();
+    let ours = waits(lock.read());
+    listened_to(server(), &channel(name), 1).await;
+    let released = java_unlocks(&write).await;
+    let (guard, granted) = joined(ours).await;
+    let took = granted.saturating_duration_since(released);
+    println!("{name}: found out after {took:.1?}");
+    assert!(took < RECHECK + SOON, "{took:?}");
+    guard.release().await.unwrap();
+    read.unlock().ok();
+    assert!(!exists(name));
+}
+
+async fn who_writes_may_read(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, nested").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let (read, write) = (stage.one.read(name), stage.one.write(name));
+
+    let writer = lock.write().lease(LONG).await.unwrap();
+    let nested = writer.read().await.unwrap();
+    assert!(!read.try_lock().ok(), "it still writes");
+    writer.release().await.unwrap();
+    assert!(read.try_lock().ok(), "it only reads");
+    assert!(!stage.two.write(name).try_lock().ok());
+    read.unlock().ok();
+    nested.release().await.unwrap();
+    assert!(!exists(name));
+
+    write.lock().ok();
+    read.lock().ok();
+    assert!(lock.try_read().await.unwrap().is_none(), "it still writes");
+    assert_eq!(lock.holders().await.unwrap().len(), 2);
+    write.unlock().ok();
+    let reader = lock.try_read().await.unwrap().expect("it only reads");
+    assert!(reader.try_upgrade().await.unwrap().is_none(), "Java reads, too");
+    assert!(lock.try_write().await.unwrap().is_none());
+    read.unlock().ok();
+    let upgraded = reader.try_upgrade().await.unwrap().expect("the only reader");
+    assert!(!read.try_lock().ok());
+    upgraded.release().await.unwrap();
+    reader.release().await.unwrap();
+    assert!(!exists(name));
+}
+
+async fn a_waiting_writer_of_ours_holds_back_readers_of_ours_alone(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, preference").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let other = connect(server(), ClientOptions::new()).await.rw_lock(name);
+    let (one, two) = (stage.one.read(name), stage.two.read(name));
+    one.lock().ok();
+    let writer = waits(lock.write());
+    listened_to(server(), &channel(name), 1).await;
+    assert!(other.try_read().await.unwrap().is_none());
+    assert!(two.try_lock().ok(), "Java's readers do not know of it");
+    one.unlock().ok();
+    assert!(!writer.is_finished());
+    two.unlock().ok();
+    within(SOON, "the writer", joined(writer)).await.0.release().await.unwrap();
+}
+
+async fn force_is_seen_on_the_other_side(redisson: Redisson) {
+    let options = ClientOptions::new().watchdog_timeout(ms(1_500));
+    let stage = Stage::with(redisson, "rw, force", options).await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let (read, write) = (stage.one.read(name), stage.one.write(name));
+
+    // Java's readers and ours are thrown out together, by either side.
+    let reader = lock.read().await.unwrap();
+    read.lock().ok();
+    let java = stage.two.write(name).lock();
+    listened_to(server(), &channel(name), 1).await;
+    assert!(!write.force_unlock().ok(), "nobody writes");
+    let forced = Instant::now();
+    assert!(read.force_unlock().ok());
+    assert!(ended(java.await).saturating_duration_since(forced) < SOON);
+    assert_eq!(within(ms(1_500), "it is noticed", reader.lost()).await, LostReason::Taken);
+    let refused = reader.release().await.unwrap_err();
+    assert!(matches!(refused, Error::Lost { .. } | Error::NotHeld { .. }), "{refused}");
+    assert!(read.unlock().err().is_not_owner());
+
+    let ours = waits(lock.read());
+    listened_to(server(), &channel(name), 1).await;
+    let forced = Instant::now();
+    assert!(lock.force_unlock().await.unwrap());
+    let (guard, granted) = joined(ours).await;
+    assert!(granted.saturating_duration_since(forced) < SOON);
+    assert!(stage.two.write(name).unlock().err().is_not_owner());
+    guard.release().await.unwrap();
+
+    let writer = lock.write().await.unwrap();
+    assert!(!read.force_unlock().ok(), "nobody reads");
+    assert!(write.force_unlock().ok());
+    assert_eq!(within(ms(1_500), "it is noticed", writer.lost()).await, LostReason::Deleted);
+    assert!(!exists(name));
+}
+
+/// Redisson's read/write lock takes a name on which a plain lock is held; two then hold it.
+async fn one_name_is_one_kind_to_us_and_not_to_java(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, kinds").await;
+    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
+    let wrong = |error: Error| assert!(matches!(error, Error::WrongKind { .. }), "{error}");
+    stage.one.lock(name).lock().ok();
+    wrong(lock.try_read().await.unwrap_err());
+    wrong(lock.try_write().await.unwrap_err());
+    wrong(lock.write().await.unwrap_err());
+    assert!(stage.two.write(name).try_lock().ok(), "Redisson has learnt to refuse it");
+    assert!(stage.one.lock(name).is_held().ok());
+    server().cli(&["DEL", name]).ok();
+
+    stage.two.read(name).lock().ok();
+    wrong(stage.client.lock(name).try_lock().await.unwrap_err());
+    wrong(stage.client.fair_lock(name).try_lock().await.unwrap_err());
+    assert!(!stage.one.lock(name).try_lock().ok());
+    stage.two.read(name).unlock().ok();
+    assert!(stage.client.lock(name).try_lock().await.unwrap().is_some());
+}
+
+async fn a_lease_that_ends_makes_way(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, lease").await;
+    let (lock, name, lease) = (stage.client.rw_lock(&stage.name), stage.name.as_str(), ms(600));
+
+    for request in [lock.read(), lock.write()] {
+        let guard = request.lease(lease).await.unwrap();
+        let ends = end(server(), name);
+        let granted = ended(stage.one.write(name).lock().await);
+        assert!(granted + ms(50) >= ends, "before its end");
+        assert!(granted < ends + SOON, "long after its end");
+        assert_eq!(guard.lost().await, LostReason::Expired);
+        stage.one.write(name).unlock().ok();
+    }
+    for java in [stage.one.read(name), stage.one.write(name)] {
+        java.lock_for(lease).ok();
+        let ends = end(server(), name);
+        let (guard, granted) = joined(waits(lock.write())).await;
+        assert!(granted + ms(50) >= ends, "before its end");
+        assert!(granted < ends + SOON, "long after its end");
+        assert!(java.unlock().err().is_not_owner());
+        guard.release().await.unwrap();
+    }
+    // A reader whose time is over does not stand in our way while others read on.
+    stage.one.read(name).lock_for(lease).ok();
+    let reader = lock.read().lease(LONG).await.unwrap();
+    eventually("the only living reader becomes the writer", || {
+        let upgrade = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(reader.try_upgrade())
+        });
+        upgrade.unwrap().is_some()
+    })
+    .await;
+    reader.release().await.unwrap();
+}
+
+async fn a_dead_reader_of_ours_makes_way_when_its_lease_ends(redisson: Redisson) {
+    let stage = Stage::new(redisson, "rw, dead reader").await;
+    let name = stage.name.as_str();
+    for kind in ["read", "write"] {
+        let child = doomed(server(), kind, ms(1_000), name);
+        child.expect_line("held");
+        child.kill();
+        let ends = end(server(), name);
+        let granted = ended(stage.one.write(name).lock().await);
+        assert!(granted + ms(50) >= ends, "before its end");
+        assert!(granted < ends + SOON, "long after its end");
+        stage.one.write(name).unlock().ok();
+    }
+}
+
+/// A server and a peer with a quick watchdog, one of whose threads reads `x`.
+fn java_reads(redisson: Redisson, watchdog: Duration) -> (RedisServer, JavaPeer) {
+    let server = RedisServer::start();
+    let peer = JavaPeer::builder(redisson).watchdog(watchdog).start(&server.url());
+    peer.on("one").read("x").lock().ok();
+    (server, peer)
+}
+
+/// The renewal of a reader of Java's sets the end of the lock, whoever else reads. Ours looks after its
+/// readers every 0.7 s here, as it does every ten seconds by default beside Java's 30 s.
+async fn a_reader_of_ours_outlives_a_reader_of_java(redisson: Redisson) {
+    let (name, watchdog, lease) = ("x", ms(2_000), ms(6_000));
+    let (server, peer) = java_reads(redisson, watchdog);
+    let lock =
+        connect(&server, ClientOptions::new().watchdog_timeout(watchdog)).await.rw_lock(name);
+    let begun = Instant::now();
+    let reader = lock.read().lease(lease).await.unwrap();
+    let left = || server.cli(&["PTTL", name]).int();
+    assert!(left() > 4_000);
+    eventually("Java cuts it short", || left() <= 2_000).await;
+    eventually("ours puts it right", || left() > 2_000).await;
+    eventually("Java cuts it short again", || left() <= 2_000).await;
+    peer.kill();
+    let (_writer, granted) = joined(waits(lock.write())).await;
+    let took = granted - begun;
+    assert!(reader.is_lost(), "two hold it");
+    assert!(took >= lease && took < lease + SOON, "{took:?}");
+}
+
+/// Redisson before 4.4 renews all readers, also ours, and to its own time. That may be less than ours
+/// were promised; then they are told.
+async fn a_reader_of_ours_knows_when_javas_renewal_ends_it(redisson: Redisson) {
+    let (name, watchdog) = ("x", ms(2_000));
+    let (server, peer) = java_reads(redisson, watchdog);
+    let lock =
+        connect(&server, ClientOptions::new().watchdog_timeout(watchdog)).await.rw_lock(name);
+    let reader = lock.read().lease(ms(4_000)).await.unwrap();
+    eventually("Java cuts it short", || server.cli(&["PTTL", name]).int() <= 2_000).await;
+    peer.kill();
+    let (_writer, granted) = joined(waits(lock.write())).await;
+    let lost = Instant::now();
+    assert!(reader.is_lost() && lost - granted < SOON, "two hold it");
+}
+
+/// Redisson before 4.4 keeps it alive for as long as one of its own reads.
+async fn a_dead_reader_of_ours_goes_though_java_reads_on(redisson: Redisson) {
+    let (name, watchdog) = ("x", ms(1_500));
+    let (server, peer) = java_reads(redisson, watchdog);
+    let child = doomed(&server, "read", ms(1_500), name);
+    let id = child.expect_line("held").replace("held ", "");
+    child.kill();
+    let hold = format!("{{{name}}}:{id}:rwlock_timeout:1");
+    let ends = || server.cli(&["PEXPIRETIME", &hold]).int();
+    let (first, read) = (ends(), peer.on("one").read(name));
+    assert!(first > 0, "it has just died");
+    match redisson {
+        Redisson::Newest => eventually("it is gone", || ends() == -2).await,
+        _ => eventually("Java renews it", || ends() > first).await,
+    }
+    let java = peer.on("two").write(name).lock();
+    listened_to(&server, &channel(name), 1).await;
+    assert!(java.answer_within(SHORT).is_none(), "Java reads");
+    read.unlock().ok();
+    let unlocked = Instant::now();
+    // What is left of the dead one is at most a lease of Java's.
+    let took = ended(java.await).saturating_duration_since(unlocked);
+    assert!(took < if redisson == Redisson::Newest { SOON } else { watchdog + SOON }, "{took:?}");
+}
+
+async fn what_has_no_lease_is_renewed_by_its_side_until_it_dies(redisson: Redisson) {
+    let (server, name, watchdog) = (RedisServer::start(), "x", ms(2_000));
+    let peer = JavaPeer::builder(redisson).watchdog(watchdog).start(&server.url());
+    let options = ClientOptions::new().watchdog_timeout(watchdog);
+    let lock = connect(&server, options).await.rw_lock(name);
+    let renewed = async || {
+        let at = || server.cli(&["PEXPIRETIME", name]).int();
+        let before = at();
+        eventually("it is renewed", || at() > before).await;
+    };
+    let (read, write) = (peer.on("one").read(name), peer.on("one").write(name));
+    for request in [lock.read(), lock.write()] {
+        let guard = request.await.unwrap();
+        let java = write.lock();
+        listened_to(&server, &channel(name), 1).await;
+        renewed().await;
+        assert!(java.is_pending() && !guard.is_lost());
+        guard.release().await.unwrap();
+        within(SOON, "Java's writer", java.into_future()).await.ok();
+        write.unlock().ok();
+    }
+
+    write.lock().ok();
+    let ours = waits(lock.write());
+    listened_to(&server, &channel(name), 1).await;
+    renewed().await;
+    assert!(!ours.is_finished() && write.is_held().ok());
+    read.lock().ok();
+    read.unlock().ok();
+    if redisson == Redisson::Newest {
+        // There a nested reader that leaves takes the writer's watchdog with it.
+        let (guard, _) = within(watchdog + 2 * SOON, "it is not renewed", joined(ours)).await;
+        assert!(write.unlock().err().is_not_owner());
+        guard.release().await.unwrap();
+    } else {
+        renewed().await;
+        write.unlock().ok();
+        within(SOON, "ours", joined(ours)).await.0.release().await.unwrap();
+    }
+
+    read.lock().ok();
+    let ours = waits(lock.write());
+    listened_to(&server, &channel(name), 1).await;
+    renewed().await;
+    assert!(!ours.is_finished() && read.is_held().ok());
+    peer.pause();
+    let ends = end(&server, name);
+    let (guard, granted) = joined(ours).await;
+    assert!(granted + ms(50) >= ends, "before its end");
+    assert!(granted < ends + 2 * SOON, "long after its end");
+    guard.release().await.unwrap();
+}
+
+async fn nothing_is_lost_under_stress(redisson: Redisson) {
+    const ROUNDS: u32 = 60;
+    let stage = Stage::new(redisson, "rw, stress").await;
+    let (name, counter) = (stage.name.as_str(), format!("{} counter", stage.name));
+    let other = connect(server(), ClientOptions::new()).await;
+    server().cli(&["SET", &counter, "0"]).ok();
+    let java = stage.one.write(name).stress(&counter, ROUNDS, 2);
+    let done = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for (client, writes) in
+        [(&stage.client, true), (&other, true), (&stage.client, false), (&other, false)]
+    {
+        let (lock, counter, done) = (client.rw_lock(name), counter.clone(), Arc::clone(&done));
+        tasks.push(tokio::spawn(async move {
+            let (mut rounds, mut longest) = (0, Duration::ZERO);
+            while if writes { rounds < ROUNDS } else { !done.load(Ordering::SeqCst) } {
+                let begun = Instant::now();
+                let request = if writes { lock.write() } else { lock.read() };
+                let guard = request.await.unwrap();
+                longest = longest.max(begun.elapsed());
+                let value = server().cli(&["GET", &counter]).int();
+                if writes {
+                    server().cli(&["SET", &counter, &(value + 1).to_string()]).ok();
+                } else {
+                    tokio::task::yield_now().await;
+                    assert_eq!(server().cli(&["GET", &counter]).int(), value, "somebody wrote");
+                }
+                guard.release().await.unwrap();
+                rounds += 1;
+            }
+            (rounds, longest)
+        }));
+    }
+    // Readers read until all writers are through, Java's included.
+    let readers = tasks.split_off(2);
+    let mut longest = Duration::ZERO;
+    for task in tasks {
+        longest = longest.max(joined(task).await.1);
+    }
+    let java = java.await.ok();
+    done.store(true, Ordering::SeqCst);
+    let mut reads = 0;
+    for task in readers {
+        let (rounds, waited) = joined(task).await;
+        (reads, longest) = (reads + rounds, longest.max(waited));
+    }
+    assert_eq!(server().cli(&["GET", &counter]).int(), i64::from(4 * ROUNDS));
+    println!("{name}: {reads} reads; longest waits {longest:.1?}, {:.1?}", java.longest_wait);
+    assert!(reads > 0);
+    assert!(!exists(name));
+}

@@ -1,0 +1,264 @@
+//! The semaphore. Both sides publish how many permits are free, so waiters of either side are told within
+//! milliseconds.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper::{Error, Permit, Semaphore};
+use testkit::Redisson;
+use tokio::task::JoinHandle;
+
+use crate::doomed::doomed;
+use crate::support::*;
+
+on_versions! { [newest v3_27]
+    both_sides_count_the_same_permits
+    a_release_wakes_the_other_side
+    what_makes_permits_wakes_the_other_side
+    an_unset_semaphore_is_an_error_here_and_a_wait_there
+    less_than_nothing_is_counted_and_hurts_nobody
+    a_time_to_live_is_kept_here_and_dropped_there
+    permits_of_the_dead_are_lost_until_somebody_gives_them_back
+    never_are_more_inside_than_there_are_permits
+}
+
+pub(crate) fn channel(name: &str) -> String {
+    format!("redisson_sc:{{{name}}}")
+}
+
+fn waits(semaphore: &Semaphore, permits: u32) -> JoinHandle<(Permit, Instant)> {
+    let request = semaphore.acquire(permits).into_future();
+    tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
+}
+
+async fn both_sides_count_the_same_permits(redisson: Redisson) {
+    let stage = Stage::new(redisson, "semaphore, counts").await;
+    let ours = stage.client.semaphore(&stage.name);
+    let java = stage.one.semaphore(&stage.name);
+
+    assert!(ours.try_set_permits(5).await.unwrap());
+    assert!(!java.try_set_permits(7).ok());
+    java.acquire(2).ok();
+    let permit = ours.acquire(2).await.unwrap();
+    assert_eq!((java.available().ok(), ours.available().await.unwrap()), (1, 1));
+    assert!(!java.try_acquire(2).ok());
+    assert!(ours.try_acquire(2).await.unwrap().is_none());
+    assert!(!java.try_acquire_within(2, SHORT).ok());
+    assert!(ours.try_acquire(2).wait(SHORT).await.unwrap().is_none());
+    // Permits have no owners: each side may give back what the other took.
+    ours.release(2).await.unwrap();
+    permit.forget();
+    java.release(2).ok();
+    assert_eq!((java.available().ok(), ours.available().await.unwrap()), (5, 5));
+
+    java.add_permits(3).ok();
+    assert_eq!(ours.add_permits(2).await.unwrap(), 10);
+    assert_eq!(java.available().ok(), 10);
+    java.add_permits(-4).ok();
+    assert_eq!(ours.drain_permits().await.unwrap(), 6);
+    assert_eq!(java.drain().ok(), 0);
+    ours.release(4).await.unwrap();
+    assert_eq!(java.drain().ok(), 4);
+    assert_eq!(ours.available().await.unwrap(), 0);
+
+    assert!(java.delete().ok());
+    assert!(java.try_set_permits(1).ok());
+    assert!(!ours.try_set_permits(2).await.unwrap());
+    assert_eq!(ours.available().await.unwrap(), 1);
+}
+
+async fn a_release_wakes_the_other_side(redisson: Redisson) {
+    let stage = Stage::new(redisson, "semaphore, wake-up").await;
+    let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.semaphore(name);
+    let (mut by_us, mut by_java) = (Handovers::default(), Handovers::default());
+    ours.try_set_permits(3).await.unwrap();
+    for _ in 0..5 {
+        let permits = ours.acquire(3).await.unwrap();
+        let waits_there = java.acquire(3);
+        listened_to(server(), &channel(name), 1).await;
+        let released = Instant::now();
+        permits.release().await.unwrap();
+        let answer = waits_there.await;
+        by_us.record(released, answer.ended);
+        answer.ok();
+
+        let waits_here = waits(&ours, 3);
+        listened_to(server(), &channel(name), 1).await;
+        let answer = java.release(3).await;
+        let (permits, granted) = joined(waits_here).await;
+        by_java.record(answer.started, granted);
+        answer.ok();
+        permits.release().await.unwrap();
+    }
+    by_us.show(&format!("{name}, ours to Java"));
+    by_java.show(&format!("{name}, Java to ours"));
+
+    // One release lets in as many as there are permits for.
+    let permits = ours.acquire(3).await.unwrap();
+    let there = [java.acquire(1), stage.two.semaphore(name).acquire(1)];
+    listened_to(server(), &channel(name), 1).await;
+    assert!(there.iter().all(|waits| waits.answer_within(SHORT).is_none()));
+    let here = waits(&ours, 1);
+    listened_to(server(), &channel(name), 2).await;
+    permits.release().await.unwrap();
+    for waits in there {
+        within(SOON, "a permit for Java", waits.into_future()).await.ok();
+    }
+    within(SOON, "a permit for us", joined(here)).await.0.release().await.unwrap();
+}
+
+async fn what_makes_permits_wakes_the_other_side(redisson: Redisson) {
+    let stage = Stage::new(redisson, "semaphore, more").await;
+    let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.semaphore(name);
+
+    // Java waits for a semaphore that is not there yet.
+    let there = java.acquire(1);
+    listened_to(server(), &channel(name), 1).await;
+    assert!(ours.try_set_permits(1).await.unwrap());
+    within(SOON, "it was set up", there.into_future()).await.ok();
+    let there = java.acquire(2);
+    listened_to(server(), &channel(name), 1).await;
+    ours.add_permits(2).await.unwrap();
+    within(SOON, "permits were added", there.into_future()).await.ok();
+
+    let here = waits(&ours, 2);
+    listened_to(server(), &channel(name), 1).await;
+    java.add_permits(2).ok();
+    within(SOON, "permits were added", joined(here)).await.0.forget();
+    let here = waits(&ours, 1);
+    listened_to(server(), &channel(name), 1).await;
+    stage.two.semaphore(name).release(1).ok();
+    within(SOON, "a permit was given back", joined(here)).await.0.forget();
+    assert_eq!(java.available().ok(), 0);
+}
+
+async fn an_unset_semaphore_is_an_error_here_and_a_wait_there(redisson: Redisson) {
+    let stage = Stage::new(redisson, "semaphore, unset").await;
+    let ours = stage.client.semaphore(&stage.name);
+    let java = stage.one.semaphore(&stage.name);
+    let invalid = |error: Error| assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    invalid(ours.acquire(1).await.unwrap_err());
+    invalid(ours.release(1).await.unwrap_err());
+    assert!(!java.try_acquire_within(1, SHORT).ok());
+    assert_eq!(ours.available().await.unwrap(), 0);
+    // Java's release makes it.
+    java.release(2).ok();
+    assert_eq!(ours.available().await.unwrap(), 2);
+}
+
+/// Java publishes the number below zero, which its own waiters cannot make sense of.
+async fn less_than_nothing_is_counted_and_hurts_nobody(redisson: Redisson) {
+    let stage = Stage::new(redisson, "semaphore, debt").await;
+    let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.semaphore(name);
+    java.try_set_permits(1).ok();
+    let (here, there) = (waits(&ours, 2), stage.two.semaphore(name).acquire(2));
+    listened_to(server(), &channel(name), 2).await;
+    java.add_permits(-4).ok();
+    assert_eq!((java.available().ok(), ours.available().await.unwrap()), (-3, -3));
+    assert_eq!(ours.add_permits(-1).await.unwrap(), -4);
+    assert_eq!(ours.drain_permits().await.unwrap(), 0);
+    assert_eq!(ours.available().await.unwrap(), -4, "a debt is not forgiven");
+    java.release(8).ok();
+    within(SOON, "enough for us", joined(here)).await.0.release().await.unwrap();
+    within(SOON, "enough for Java", there.into_future()).await.ok();
+    assert_eq!(java.available().ok(), 2);
+}
+
+async fn a_time_to_live_is_kept_here_and_dropped_there(redisson: Redisson) {
+    let stage = Stage::new(redisson, "semaphore, time to live").await;
+    let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.semaphore(name);
+    let ttl = || server().cli(&["PTTL", name]).int();
+    assert!(ours.try_set_permits_for(3, LONG).await.unwrap());
+    java.acquire(1).ok();
+    java.release(1).ok();
+    ours.add_permits(1).await.unwrap();
+    assert_eq!(ours.drain_permits().await.unwrap(), 4);
+    assert!((1..=60_000).contains(&ttl()));
+    java.add_permits(1).ok();
+    assert_eq!(ttl(), -1, "Redisson has learnt to keep it");
+    java.delete().ok();
+
+    assert!(ours.try_set_permits_for(3, ms(300)).await.unwrap());
+    let permit = ours.acquire(1).await.unwrap();
+    java.acquire(1).ok();
+    eventually("it ends", || ttl() == -2).await;
+    assert_eq!(java.available().ok(), 0);
+    assert!(matches!(permit.release().await.unwrap_err(), Error::NotHeld { .. }));
+    assert_eq!(ttl(), -2, "ours does not make it anew");
+    java.release(1).ok();
+    assert_eq!(ours.available().await.unwrap(), 1, "Java's does");
+}
+
+async fn permits_of_the_dead_are_lost_until_somebody_gives_them_back(redisson: Redisson) {
+    let stage = Stage::new(redisson, "semaphore, death").await;
+    let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
+    let java = stage.one.semaphore(name);
+    ours.try_set_permits(1).await.unwrap();
+    let child = doomed(server(), "semaphore", LONG, name);
+    child.expect_line("held");
+    child.kill();
+    let waits = java.acquire(1);
+    assert!(waits.answer_within(ms(300)).is_none(), "nobody knows whose it was");
+    ours.release(1).await.unwrap();
+    within(SOON, "it was given back", waits.into_future()).await.ok();
+}
+
+/// Four threads of Java's and four tasks of ours, and how many are inside at once.
+async fn never_are_more_inside_than_there_are_permits(redisson: Redisson) {
+    const PERMITS: u64 = 3;
+    const ROUNDS: usize = 40;
+    let stage = Stage::new(redisson, "semaphore, stress").await;
+    let semaphore = stage.client.semaphore(&stage.name);
+    semaphore.try_set_permits(PERMITS).await.unwrap();
+    let inside = Arc::new(Inside::default());
+    let mut tasks = Vec::new();
+    for number in 0..4 {
+        let (peer, name, there) = (stage.peer, stage.name.clone(), Arc::clone(&inside));
+        tasks.push(tokio::spawn(async move {
+            let java = peer.on(&format!("{name} stress {number}")).semaphore(&name);
+            for _ in 0..ROUNDS {
+                java.acquire(1).await.ok();
+                there.enter();
+                java.release(1).await.ok();
+            }
+        }));
+        let (ours, here) = (semaphore.clone(), Arc::clone(&inside));
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let permit = ours.acquire(1).await.unwrap();
+                here.enter();
+                permit.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        joined(task).await;
+    }
+    let most = inside.most.load(Ordering::SeqCst);
+    assert!(most <= PERMITS as i64, "{most} were inside at once");
+    assert!(most > 1, "nobody met anybody");
+    assert_eq!(stage.one.semaphore(&stage.name).available().ok(), PERMITS as i64);
+}
+
+/// Counts who is inside.
+#[derive(Debug, Default)]
+pub(crate) struct Inside {
+    now: AtomicI64,
+    pub(crate) most: AtomicI64,
+}
+
+impl Inside {
+    /// Goes in, stays for a moment, and goes out.
+    pub(crate) fn enter(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_micros(300));
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}

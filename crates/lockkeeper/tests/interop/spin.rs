@@ -1,0 +1,127 @@
+//! `RSpinLock` and our `SpinLock`: the same lock as `RLock` and `Lock`, with waiters that ask again.
+//!
+//! Java's publishes nothing when it is given back. A `Lock` that waits for it here gets it when it looks
+//! again, at the latest after [`RECHECK`]; ours tells everybody.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper::{Guard, RECHECK};
+use testkit::Redisson;
+
+use crate::support::*;
+
+on_versions! { [newest v3_27]
+    who_holds_it_excludes_the_other_side
+    a_java_spin_waiter_gets_what_rust_releases
+    a_release_of_a_spin_lock_wakes_a_java_lock_waiter
+    a_rust_spin_waiter_gets_what_a_java_spin_lock_releases
+    a_rust_lock_waiter_gets_what_a_java_spin_lock_releases_within_the_re_check
+}
+
+/// Both kinds of Rust lock of a name.
+async fn held(client: &lockkeeper::Client, name: &str, spin: bool) -> Guard {
+    match spin {
+        true => client.spin_lock(name).lock().await.unwrap(),
+        false => client.lock(name).lock().await.unwrap(),
+    }
+}
+
+async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
+    let Stage { client, name, one, two, .. } = Stage::new(redisson, "spin excludes").await;
+    for spin in [true, false] {
+        let guard = held(&client, &name, spin).await;
+        assert!(!one.spin(&name).try_lock().await.ok());
+        assert!(!one.spin(&name).try_lock_within(SHORT, Some(LONG)).await.ok());
+        assert!(!two.lock(&name).try_lock().await.ok());
+        assert!(one.spin(&name).unlock().await.err().is_not_owner());
+        guard.release().await.unwrap();
+    }
+    one.spin(&name).lock().await.ok();
+    one.spin(&name).lock().await.ok();
+    let holder = client.spin_lock(&name).holder().await.unwrap().unwrap();
+    assert_eq!((holder.id, holder.hold_count), (one.owner(), 2));
+    assert!(client.spin_lock(&name).try_lock().await.unwrap().is_none());
+    assert!(client.spin_lock(&name).try_lock().wait(SHORT).await.unwrap().is_none());
+    assert!(client.lock(&name).try_lock().wait(SHORT).await.unwrap().is_none());
+    one.spin(&name).unlock().await.ok();
+    assert!(client.spin_lock(&name).try_lock().await.unwrap().is_none());
+    one.spin(&name).unlock().await.ok();
+    client.spin_lock(&name).try_lock().await.unwrap().unwrap().release().await.unwrap();
+}
+
+async fn a_java_spin_waiter_gets_what_rust_releases(redisson: Redisson) {
+    let Stage { client, name, one, .. } = Stage::new(redisson, "java spins").await;
+    for (round, spin) in [true, false, true, false].into_iter().enumerate() {
+        let guard = held(&client, &name, spin).await;
+        let waiter = one.spin(&name).lock();
+        assert!(waiter.answer_within(SHORT).is_none());
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        let grant = waiter.await;
+        let took = grant.ended.saturating_duration_since(released);
+        assert!(round == 0 || took < SOON, "{took:?}");
+        grant.ok();
+        one.spin(&name).unlock().await.ok();
+    }
+}
+
+async fn a_release_of_a_spin_lock_wakes_a_java_lock_waiter(redisson: Redisson) {
+    let Stage { client, name, one, .. } = Stage::new(redisson, "spin wakes").await;
+    for round in 0..4 {
+        listened_to(server(), &lock_channel(&name), 0).await;
+        let guard = held(&client, &name, true).await;
+        let waiter = one.lock(&name).lock();
+        listened_to(server(), &lock_channel(&name), 1).await;
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        let grant = waiter.await;
+        let took = grant.ended.saturating_duration_since(released);
+        assert!(round == 0 || took < SOON, "{took:?}");
+        grant.ok();
+        one.lock(&name).unlock().await.ok();
+    }
+}
+
+async fn a_rust_spin_waiter_gets_what_a_java_spin_lock_releases(redisson: Redisson) {
+    let Stage { client, name, one, .. } = Stage::new(redisson, "rust spins").await;
+    for round in 0..3 {
+        one.spin(&name).lock().await.ok();
+        let mut waiter = tokio::spawn({
+            let lock = client.spin_lock(&name);
+            async move { (lock.lock().await.unwrap(), Instant::now()) }
+        });
+        assert!(tokio::time::timeout(SHORT, &mut waiter).await.is_err(), "Java holds it");
+        assert_eq!(listeners(server(), &lock_channel(&name)), 0, "who spins does not listen");
+        let release = one.spin(&name).unlock().await;
+        let (guard, granted) = joined(waiter).await;
+        let took = granted.saturating_duration_since(release.started);
+        assert!(round == 0 || took < SOON, "{took:?}");
+        release.ok();
+        guard.release().await.unwrap();
+    }
+}
+
+async fn a_rust_lock_waiter_gets_what_a_java_spin_lock_releases_within_the_re_check(
+    redisson: Redisson,
+) {
+    let Stage { client, name, one, .. } = Stage::new(redisson, "spin re-check").await;
+    let channel = lock_channel(&name);
+    let mut eavesdropper = server().connection();
+    eavesdropper.subscribe(&[&channel]);
+    one.spin(&name).lock().await.ok();
+    let waiter = tokio::spawn({
+        let lock = client.lock(&name);
+        async move { (lock.lock().await.unwrap(), Instant::now()) }
+    });
+    listened_to(server(), &channel, 2).await;
+    let release = one.spin(&name).unlock().await;
+    let (guard, granted) = joined(waiter).await;
+    let took = granted.saturating_duration_since(release.started);
+    release.ok();
+    assert!(took < RECHECK + SOON, "{took:?}");
+    println!("{}: Java's spin unlock to Rust's lock: {took:.1?}", redisson.profile());
+    assert_eq!(eavesdropper.next_message(Duration::ZERO), None, "Java does tell, after all");
+    guard.release().await.unwrap();
+    let (_, message) = eavesdropper.next_message(PATIENCE).expect("we do tell");
+    assert_eq!(message, b"0");
+}
