@@ -412,8 +412,8 @@ fn left_over(server: &RedisServer) -> Vec<(String, i64)> {
 /// Whether a key is meant to stay for a while after everybody has gone.
 fn ends_by_itself((key, left): &(String, i64)) -> bool {
     let longest = |what: &str| match what {
-        "lockkeeper_replies" => 60_000,
-        "lockkeeper_patience" | "lockkeeper_grace" => 10_000,
+        "lockkeeper_replies" | "lockkeeper_grace" => 60_000,
+        "lockkeeper_patience" => 10_000,
         "lockkeeper_client" => LONG.as_millis() as i64,
         "lockkeeper_forced" => 7 * 24 * 3_600_000,
         _ => -1,

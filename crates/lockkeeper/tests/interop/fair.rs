@@ -21,6 +21,7 @@ on_versions! { [newest v3_27]
     waiters_are_served_in_the_order_of_arrival
     who_gives_up_leaves_the_queue_to_the_others
     many_takes_of_java_cost_none_of_ours_its_place
+    a_place_of_ours_lasts_for_as_long_as_java_holds_the_lock
     a_waiter_of_ours_that_java_has_dropped_lines_up_again
     a_lock_that_was_taken_by_force_goes_to_the_next
     a_lease_that_ends_makes_way
@@ -98,9 +99,7 @@ impl<'a> Waiter<'a> {
         let before = queue(server, name);
         let request = lock.lock().lease(LONG).into_future();
         let task = tokio::spawn(async move { (request.await.unwrap(), Instant::now()) });
-        eventually("it lines up", || queue(server, name).len() > before.len()).await;
-        let id = queue(server, name).pop().unwrap();
-        assert!(!before.contains(&id));
+        let id = newcomer(server, name, &before).await;
         listened_to(server, &format!("{}:{id}", lock_channel(name)), 1).await;
         Self::Ours(id, task)
     }
@@ -133,6 +132,17 @@ impl<'a> Waiter<'a> {
             }
         }
     }
+}
+
+/// Who comes to stand at the end of the queue.
+async fn newcomer(server: &RedisServer, name: &str, before: &[String]) -> String {
+    let mut last = None;
+    eventually("somebody lines up", || {
+        last = queue(server, name).pop().filter(|id| !before.contains(id));
+        last.is_some()
+    })
+    .await;
+    last.unwrap()
 }
 
 /// Returns when it stands at the end of the queue and listens.
@@ -270,7 +280,7 @@ async fn who_gives_up_leaves_the_queue_to_the_others(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, give-up").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let [three, four] = [3, 4].map(|number| stage.peer.on(&format!("{name} {number}")));
-    let (impatient, patience) = (three.owner(), ms(1_500));
+    let (impatient, patience) = (three.owner(), ms(1_000));
 
     let guard = lock.lock().lease(LONG).await.unwrap();
     let ends = ends(server(), name);
@@ -279,8 +289,9 @@ async fn who_gives_up_leaves_the_queue_to_the_others(redisson: Redisson) {
     let java_gives_up = three.fair(name).try_lock_within(patience, Some(LONG));
     lines_up(server(), name, &impatient).await;
     let second = Waiter::java(server(), name, &stage.two).await;
+    let before = queue(server(), name);
     let gives_up = tokio::spawn(lock.try_lock().wait(patience).into_future());
-    eventually("it lines up", || queue(server(), name).len() == 5).await;
+    newcomer(server(), name, &before).await;
     let third = Waiter::ours(server(), name, &lock).await;
     let fourth = Waiter::java(server(), name, &four).await;
 
@@ -322,6 +333,24 @@ async fn many_takes_of_java_cost_none_of_ours_its_place(redisson: Redisson) {
     served_in_turn(server(), name, vec![ours]).await;
 }
 
+/// A place is good for five minutes after the lock was to end when it was taken; Java drops whoever is past
+/// that, and its holders may well go on for longer.
+async fn a_place_of_ours_lasts_for_as_long_as_java_holds_the_lock(redisson: Redisson) {
+    let stage = Stage::new(redisson, "fair, long hold").await;
+    let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
+    let java = stage.one.fair(name);
+    java.lock_for(ms(1_000)).ok();
+    let ours = Waiter::ours(server(), name, &lock).await;
+    let place = scores(server(), name)[ours.id()];
+    assert!((place - ends(server(), name) - WAIT).abs() < LAG);
+    assert!(java.try_lock_within(SHORT, Some(LONG)).ok(), "it goes on");
+    let later = ends(server(), name) + WAIT;
+    eventually("it is put right", || later - scores(server(), name)[ours.id()] < LAG).await;
+    java.unlock().ok();
+    java.unlock().ok();
+    served_in_turn(server(), name, vec![ours]).await;
+}
+
 async fn a_waiter_of_ours_that_java_has_dropped_lines_up_again(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, eviction").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
@@ -337,8 +366,10 @@ async fn a_waiter_of_ours_that_java_has_dropped_lines_up_again(redisson: Redisso
         queue(server(), name) != both
     })
     .await;
-    let swapped = [&both[1], &both[0]].map(Clone::clone);
+    let (dropped, swapped) = (Instant::now(), [&both[1], &both[0]].map(Clone::clone));
     eventually("it lines up again", || queue(server(), name) == swapped).await;
+    // It is spoken for about once a second, and looks by itself after 2.5 s at the earliest.
+    assert!(dropped.elapsed() < 2 * SOON, "{:?}", dropped.elapsed());
     guard.release().await.unwrap();
     served_in_turn(server(), name, vec![java, evicted]).await;
 }

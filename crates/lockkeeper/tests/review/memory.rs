@@ -364,21 +364,22 @@ async fn a_multi_lock_that_cannot_be_settled_is_not_busy() {
     multi.try_lock().await.unwrap().expect("nothing was left").release().await.unwrap();
 }
 
-/// Two wait for permits, one behind the other, when the store falls silent. Only the first one asks,
-/// and both are told.
+/// Three wait for permits when the store falls silent: two who asked at the same time, of whom one then
+/// lined up behind the other, and one who came later. Only the first one asks, and all are told.
 #[tokio::test(start_paused = true)]
 async fn who_waits_behind_another_does_not_call_a_silent_store_busy() {
-    let (flaky, ours, _theirs) = flaky().await;
+    let (flaky, ours, theirs) = flaky().await;
     let semaphore = ours.semaphore("it");
-    assert!(semaphore.try_set_permits(0).await.unwrap());
+    assert!(theirs.semaphore("it").try_set_permits(0).await.unwrap());
     let waiting = || tokio::spawn(semaphore.try_acquire(1).wait(ms(9000)).into_future());
-    // Both have been told that it is busy before one of them lines up behind the other.
-    let waiters = [waiting(), waiting()];
+    flaky.script([Gate::Slow(ms(20)), Gate::Slow(ms(20))]);
+    let together = [waiting(), waiting()];
     sleep(ms(100)).await;
     let late = waiting();
     sleep(ms(100)).await;
+    assert_eq!(flaky.unreached(), 0);
     flaky.script(silence());
-    for waiter in waiters.into_iter().chain([late]) {
+    for waiter in together.into_iter().chain([late]) {
         assert_unreachable(&joined(waiter).await);
     }
 }
