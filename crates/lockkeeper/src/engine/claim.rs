@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::request::{Request, Wait};
-use super::{Core, RETRY_COUNTERS, Rescue, Tick};
+use super::{Core, Rescue, Tick, UNDO_COUNTERS};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, BoxFuture, Fault, Kind, Release, Resource};
 
@@ -104,8 +104,8 @@ impl Claim {
         self.armed = true;
         self.ends = sent
             + match self.resource.kind {
-                // Without a lease: what cannot be undone by then is not undone.
-                Kind::Semaphore => RETRY_COUNTERS,
+                // Without a lease: for as long as the store remembers what is to be undone.
+                Kind::Semaphore => UNDO_COUNTERS,
                 _ => Duration::from_millis(ttl),
             };
     }

@@ -216,6 +216,9 @@ impl Drop for Core {
 /// store remembers that it has done it.
 pub(crate) const RETRY_COUNTERS: Duration = Duration::from_secs(20);
 
+/// How long it is tried to undo one that may have been done: a little less than the store remembers it.
+pub(crate) const UNDO_COUNTERS: Duration = Duration::from_secs(55);
+
 /// Whole milliseconds of a lease, decided once: the wire and the deadline use the same number.
 pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> {
     if lease < Duration::from_millis(1) || lease > MAX_LEASE {

@@ -54,7 +54,8 @@ pub(crate) async fn acquire_all(
     let mut refusals = 0;
     loop {
         let mut silent = None;
-        if let Some(all) = together(parts, terms.held).await? {
+        // Whatever fails here: one after the other finds out which it is, and bears with it.
+        if let Ok(Some(all)) = together(parts, terms.held).await {
             return Ok(Some(all));
         }
         let left = match wait {
@@ -67,14 +68,18 @@ pub(crate) async fn acquire_all(
         let others = (0..parts.len()).filter(|i| *i != first);
         let since = clock.now();
         // Where the others go in one request, nothing is held while one of them is waited for.
-        let at_once = refusals < REFUSALS && go_together(parts);
+        let mut at_once = refusals < REFUSALS && go_together(parts);
         refusals += 1;
         for i in std::iter::once(first).chain(others) {
             if at_once && !taken.all.is_empty() {
-                if !taken.rest(parts, first, terms.assembling).await? {
-                    blocked = Some((first + 1) % parts.len());
+                match taken.rest(parts, first, terms.assembling).await {
+                    Ok(true) => break,
+                    Ok(false) => {
+                        blocked = Some((first + 1) % parts.len());
+                        break;
+                    }
+                    Err(_) => at_once = false,
                 }
-                break;
             }
             let left = left.saturating_sub(clock.now().since(since));
             let patience = if i == first { left } else { left.min(PATIENCE) };
@@ -264,8 +269,8 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
     let (answer, claims, seats) = core.unbroken(work).await;
     match answer {
         Ok(Attempt::Granted { .. }) => {}
-        // One after the other: each knows how to bear with what may pass, and which one is to blame.
-        _ => return Ok(None),
+        Ok(_) => return Ok(None),
+        Err(fault) => return Err(core.error(fault, &parts[0].1.resource, crate::Phase::Acquire)),
     }
     let now = core.clock.now();
     let mut taken = Taken { all: Vec::new(), by: Vec::new() };

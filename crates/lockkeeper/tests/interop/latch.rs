@@ -106,6 +106,7 @@ async fn deleting_it_opens_it(redisson: Redisson) {
     assert!(java.try_set_count(5).ok());
     let (there, here) = (java.wait(), waits(&ours));
     listened_to(server(), &channel(name), 2).await;
+    assert!(there.answer_within(SHORT).is_none() && !here.is_finished());
     assert!(ours.delete().await.unwrap());
     within(SOON, "Java goes on", there.into_future()).await.ok();
     within(SOON, "ours goes on", joined(here)).await;
@@ -113,7 +114,7 @@ async fn deleting_it_opens_it(redisson: Redisson) {
     assert!(ours.try_set_count(5).await.unwrap());
     let (there, here) = (java.wait(), waits(&ours));
     listened_to(server(), &channel(name), 2).await;
-    assert!(there.answer_within(SHORT).is_none());
+    assert!(there.answer_within(SHORT).is_none() && !here.is_finished());
     assert!(stage.two.latch(name).delete().ok());
     within(SOON, "ours goes on", joined(here)).await;
     assert!(there.answer_within(ms(300)).is_none(), "Redisson has learnt to let them go");

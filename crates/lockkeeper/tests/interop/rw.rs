@@ -341,6 +341,7 @@ async fn force_is_seen_on_the_other_side(redisson: Redisson) {
     read.lock().ok();
     let java = stage.two.write(name).lock();
     listened_to(server(), &channel(name), 1).await;
+    assert!(java.answer_within(SHORT).is_none());
     assert!(!write.force_unlock().ok(), "nobody writes");
     let forced = Instant::now();
     assert!(read.force_unlock().ok());
@@ -352,6 +353,8 @@ async fn force_is_seen_on_the_other_side(redisson: Redisson) {
 
     let ours = waits(lock.read());
     listened_to(server(), &channel(name), 1).await;
+    tokio::time::sleep(SHORT).await;
+    assert!(!ours.is_finished());
     let forced = Instant::now();
     assert!(lock.force_unlock().await.unwrap());
     let (guard, granted) = joined(ours).await;

@@ -1,8 +1,8 @@
 -- Purpose:   take several free locks at once, or none; or repeat that
--- KEYS[j]:   the locks
+-- KEYS[j]:   the locks, from the first to the last
 -- ARGV[1]:   time to live in ms; never shortens what there is
--- ARGV[i+1]: owner of each
--- ARGV[j+1]: the same
+-- ARGV[i+1]: owner of each while they are taken
+-- ARGV[j+1]: owner of each while they are undone
 -- Returns:   nil granted; >= -1 one is busy, its time to live (-1 endless)
 -- Publishes: nothing
 local lefts = {}
