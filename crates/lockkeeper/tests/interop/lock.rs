@@ -71,7 +71,8 @@ async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
     assert_eq!(stored(&name), (guard.owner_id().to_string(), "1".to_owned()));
     assert!(!theirs.try_lock().await.ok());
     let refused = theirs.try_lock_within(SHORT, None).await;
-    assert!(refused.took() >= SHORT, "{:?}", refused.took());
+    // Java counts in whole milliseconds.
+    assert!(refused.took() + ms(2) >= SHORT, "{:?}", refused.took());
     assert!(!refused.ok());
     assert!(!theirs.try_lock_within(SHORT, Some(LONG)).await.ok());
     assert!(theirs.is_locked().await.ok() && !theirs.is_held().await.ok());
