@@ -40,8 +40,9 @@ const STEPS: &[Step<'_>] = &[
         "testkit",
     ])
     .environment(&[("RUSTDOCFLAGS", "-Dwarnings")]),
-    // With what `cargo xtask interop` runs.
-    Step::new(&["cargo", "test", "--workspace", "--all-features", "--exclude", "bench"]),
+    // With what `cargo xtask interop` runs. Most tests wait for servers most of the time.
+    Step::new(&["cargo", "test", "--workspace", "--all-features", "--exclude", "bench"])
+        .environment(&[("RUST_TEST_THREADS", "4")]),
 ];
 
 /// Installs what is missing and runs every step.

@@ -34,7 +34,7 @@ on_versions! { [newest v3_27]
     nothing_is_lost_under_stress
 }
 
-on_versions! { [newest]
+on_versions! { [newest v3_27]
     a_reader_of_ours_outlives_a_reader_of_java
 }
 

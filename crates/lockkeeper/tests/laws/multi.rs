@@ -152,7 +152,8 @@ pub(crate) async fn it_waits_for_the_last_of_them(store: &Store) {
 pub(crate) async fn it_does_not_hold_some_and_wait_for_the_rest(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     let _busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
-    let waiting = tokio::spawn(plain(store, &client).lock().into_future());
+    // One by one: what goes in one request holds nothing meanwhile.
+    let waiting = tokio::spawn(mixed(store, &client).lock().into_future());
     let a = other.lock(store.name("a"));
     eventually("it has the first of them", async || a.is_locked().await.unwrap()).await;
     let start = Instant::now();
