@@ -359,8 +359,12 @@ pub(crate) async fn a_queue_leaves_no_key_behind(store: &Store) {
     let other = store.client().await.fair_lock(&name);
     let lock = client.fair_lock(&name);
     let guard = lock.lock().lease(store.long()).await.unwrap();
-    let waiters: Vec<_> =
-        (0..10).map(|_| tokio::spawn(other.lock().lease(store.long()).into_future())).collect();
+    // Each gives it back by itself: they need not have lined up in the order of their tasks.
+    let waiter = || {
+        let taking = other.lock().lease(store.long()).into_future();
+        tokio::spawn(async move { taking.await?.release().await })
+    };
+    let waiters: Vec<_> = (0..10).map(|_| waiter()).collect();
     eventually("they wait", async || lock.waiting().await.unwrap() == 10).await;
     let keys = || store.server().cli(&["KEYS", &format!("*{name}*")]).array().len();
     assert_eq!(keys(), 4, "the lock, its queue, and until when and since when they wait");
@@ -369,8 +373,8 @@ pub(crate) async fn a_queue_leaves_no_key_behind(store: &Store) {
     }
     guard.release().await.unwrap();
     for waiter in waiters {
-        if let Ok(guard) = waiter.await {
-            guard.unwrap().release().await.unwrap();
+        if let Ok(released) = waiter.await {
+            released.unwrap();
         }
     }
     eventually("nothing is left", async || keys() == 0).await;
