@@ -12,7 +12,7 @@ use crate::backend::{BoxFuture, Kind};
 use crate::config::MIN_WATCHDOG;
 use crate::engine::acquire::Acquired;
 use crate::engine::lease::TermSpec;
-use crate::engine::multi::{Part, Terms, acquire_all};
+use crate::engine::multi::{Part, Terms, acquire_all, side_by_side};
 use crate::engine::request::Wait;
 use crate::engine::{Core, Tick};
 use crate::guard::{Guard, Hold, term};
@@ -310,7 +310,8 @@ impl MultiGuard {
     pub fn release(self) -> impl Future<Output = Result<()>> + Send + 'static {
         // Each is begun by being called, and sent by being polled.
         let releases = self.guards.into_iter().map(|guard| Box::pin(guard.release()) as _);
-        all(releases.collect())
+        let releases = side_by_side(releases.collect());
+        async move { releases.await.into_iter().collect() }
     }
 
     /// Until when it is safe to act: the earliest of the members' deadlines.
@@ -379,21 +380,4 @@ impl Held for MultiGuard {
     fn give_back(self) -> impl Future<Output = Result<()>> + Send + 'static {
         self.release()
     }
-}
-
-/// Polls all of them side by side; the first error, once all are done.
-async fn all(mut releases: Vec<BoxFuture<Result<()>>>) -> Result<()> {
-    let mut outcome = Ok(());
-    std::future::poll_fn(|cx| {
-        releases.retain_mut(|release| match release.as_mut().poll(cx) {
-            Poll::Pending => true,
-            Poll::Ready(released) => {
-                outcome = std::mem::replace(&mut outcome, Ok(())).and(released);
-                false
-            }
-        });
-        if releases.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outcome
 }

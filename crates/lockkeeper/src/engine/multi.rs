@@ -5,6 +5,7 @@
 //! who keeps no order, nobody holds some and waits for the rest for longer than [`PATIENCE`].
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::acquire::{Acquired, acquire};
@@ -13,7 +14,7 @@ use super::gate::{Entered, Gates};
 use super::lease::{HoldId, TermSpec};
 use super::request::{Request, Wait};
 use super::{Core, Lease, jittered, release};
-use crate::backend::{Acquire, Attempt, Kind};
+use crate::backend::{Acquire, Attempt, BoxFuture, Kind};
 use crate::error::Result;
 
 /// How long one member is waited for while others are held.
@@ -178,14 +179,12 @@ impl Taken {
 
     /// All are there: gives them their terms, all from now on. Nothing if one was lost meanwhile.
     async fn settle(&mut self, terms: Terms) -> Result<Option<Vec<Acquired>>> {
-        let settling = self
-            .all
-            .iter()
-            .map(|(lease, hold)| lease.core.unbroken(Arc::clone(lease).extend(*hold, terms.held)));
-        let settling: Vec<_> = settling.collect();
+        let settling = self.all.iter().map(|(lease, hold)| -> BoxFuture<_> {
+            Box::pin(lease.core.unbroken(Arc::clone(lease).extend(*hold, terms.held)))
+        });
         let mut lost = false;
-        for settled in settling {
-            match settled.await {
+        for settled in side_by_side(settling.collect()).await {
+            match settled {
                 Ok(()) => {}
                 Err(crate::Error::Lost { .. }) => lost = true,
                 Err(error) => return Err(error),
@@ -199,18 +198,11 @@ impl Taken {
     }
 
     async fn give_back(mut self) {
-        let releases: Vec<_> = std::mem::take(&mut self.all)
+        let releases = std::mem::take(&mut self.all)
             .into_iter()
-            .map(|(lease, hold)| release::release(lease, hold, None))
-            .collect();
-        let all = async {
-            for release in releases {
-                // What was lost is given back already.
-                let _ = release.await;
-            }
-        };
-        // Goes on by itself where the store is silent.
-        let _ = tokio::time::timeout(GIVING_BACK, all).await;
+            .map(|(lease, hold)| -> BoxFuture<_> { Box::pin(release::release(lease, hold, None)) });
+        // What was lost is given back already; where the store is silent it goes on by itself.
+        let _ = tokio::time::timeout(GIVING_BACK, side_by_side(releases.collect())).await;
     }
 }
 
@@ -220,6 +212,23 @@ impl Drop for Taken {
             release::release_later(lease, hold);
         }
     }
+}
+
+/// Polls all of them in turn, so that their requests leave together; their outcomes in order.
+pub(crate) async fn side_by_side(mut work: Vec<BoxFuture<Result<()>>>) -> Vec<Result<()>> {
+    let mut outcomes: Vec<_> = work.iter().map(|_| None).collect();
+    std::future::poll_fn(|cx| {
+        for (work, outcome) in work.iter_mut().zip(&mut outcomes) {
+            if outcome.is_none()
+                && let Poll::Ready(done) = work.as_mut().poll(cx)
+            {
+                *outcome = Some(done);
+            }
+        }
+        if outcomes.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outcomes.into_iter().flatten().collect()
 }
 
 /// Whether these are plain locks of one client, which can be taken in one request.
