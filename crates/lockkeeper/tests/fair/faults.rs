@@ -1,20 +1,11 @@
 //! Answers are lost, servers restart, connections break: the queue stays as it is.
 
+use lockkeeper::backend::redis::script_text;
 use lockkeeper::{Client, ClientOptions, Guard};
 use testkit::FaultProxy;
 use tokio::task::JoinHandle;
 
 use crate::support::*;
-
-macro_rules! script {
-    ($($file:literal),+) => {
-        concat!($(include_str!(concat!("../../src/backend/redis/lua/", $file))),+)
-    };
-}
-
-const ACQUIRE: &str = script!("hash.lua", "fair.lua", "fair_acquire.lua");
-const RELEASE: &str = script!("fair.lua", "fair_release.lua");
-const KEEP: &str = script!("fair.lua", "fair_keep.lua");
 
 /// A lock, and a client behind a proxy that loses answers.
 struct Faulty {
@@ -34,6 +25,7 @@ impl Faulty {
 
     /// What only a call of this script contains. The server knows the script from here on.
     fn mark(&self, script: &str) -> Vec<u8> {
+        let script = script_text(script).expect("it is a script of the library");
         self.rig.cmd(&["SCRIPT", "LOAD", script]).text().as_bytes().to_vec()
     }
 
@@ -52,7 +44,7 @@ async fn a_waiter_whose_first_answer_is_lost_has_one_place() {
     let faulty = Faulty::new().await;
     let rig = &faulty.rig;
     let guard = rig.held().await;
-    faulty.lose(ACQUIRE);
+    faulty.lose("FAIR_ACQUIRE");
     let (id, task) = rig.waiter(&faulty.client.fair_lock("a")).await;
     faulty.lost().await;
     let (other, other_task) = rig.waiter(&rig.lock().await).await;
@@ -72,7 +64,7 @@ async fn a_take_whose_answer_is_lost_is_a_take() {
     let guard = rig.held().await;
     let (id, task) = rig.waiter(&faulty.client.fair_lock("a")).await;
     let (_, other_task) = rig.waiter(&rig.lock().await).await;
-    faulty.lose(ACQUIRE);
+    faulty.lose("FAIR_ACQUIRE");
     guard.release().await.unwrap();
     let guard = within(SOON, "the first", task).await;
     faulty.lost().await;
@@ -91,7 +83,7 @@ async fn a_release_whose_answer_is_lost_tells_the_next() {
     let guard = faulty.client.fair_lock("a").lock().lease(LONG).await.unwrap();
     let (first, first_task) = rig.waiter(&rig.lock().await).await;
     let (_, second_task) = rig.waiter(&rig.lock().await).await;
-    faulty.lose(RELEASE);
+    faulty.lose("FAIR_RELEASE");
     guard.release().await.expect("the first try cannot have come too late");
     faulty.lost().await;
     let guard = within(SOON, "the first", first_task).await;
@@ -108,8 +100,8 @@ async fn a_give_up_whose_answer_is_lost_leaves_no_place() {
     let guard = rig.held().await;
     let (_, leaving) = rig.waiter(&faulty.client.fair_lock("a")).await;
     let (id, task) = rig.waiter(&rig.lock().await).await;
-    let words = faulty.proxy.expect_delivery(&faulty.mark(RELEASE));
-    faulty.lose(RELEASE);
+    let words = faulty.proxy.expect_delivery(&faulty.mark("FAIR_RELEASE"));
+    faulty.lose("FAIR_RELEASE");
     cancel(leaving).await;
     // And again, because nobody knows what came of the first.
     words.wait_for(2).await;
@@ -128,8 +120,8 @@ async fn a_waiter_whose_keep_alives_answer_is_lost_keeps_its_place() {
     let guard = rig.held().await;
     let (first, first_task) = rig.waiter(&faulty.client.fair_lock("a")).await;
     let (second, second_task) = rig.waiter(&rig.lock().await).await;
-    let words = faulty.proxy.expect_delivery(&faulty.mark(KEEP));
-    faulty.lose(KEEP);
+    let words = faulty.proxy.expect_delivery(&faulty.mark("FAIR_KEEP"));
+    faulty.lose("FAIR_KEEP");
     let watch = Stopwatch::start();
     faulty.lost().await;
     // Longer than the silence after which it would be passed over.

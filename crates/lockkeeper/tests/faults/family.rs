@@ -52,22 +52,22 @@ impl Sort {
     /// The script that takes it, and the one that gives it back.
     pub(crate) fn scripts(self) -> (&'static str, &'static str) {
         match self {
-            Sort::Fair => (lua::FAIR_ACQUIRE, lua::FAIR_RELEASE),
-            Sort::Fenced => (lua::LOCK_ACQUIRE_FENCED, lua::LOCK_RELEASE),
-            Sort::Spin => (lua::LOCK_ACQUIRE, lua::LOCK_RELEASE),
-            Sort::Read => (lua::READ_ACQUIRE, lua::READ_RELEASE),
-            Sort::Write => (lua::WRITE_ACQUIRE, lua::WRITE_RELEASE),
-            Sort::Permits => (lua::PERMITS_ACQUIRE, lua::PERMITS_RELEASE),
-            Sort::Semaphore => (lua::SEMAPHORE_ACQUIRE, lua::SEMAPHORE_RELEASE),
+            Sort::Fair => (lua("FAIR_ACQUIRE"), lua("FAIR_RELEASE")),
+            Sort::Fenced => (lua("LOCK_ACQUIRE_FENCED"), lua("LOCK_RELEASE")),
+            Sort::Spin => (lua("LOCK_ACQUIRE"), lua("LOCK_RELEASE")),
+            Sort::Read => (lua("READ_ACQUIRE"), lua("READ_RELEASE")),
+            Sort::Write => (lua("WRITE_ACQUIRE"), lua("WRITE_RELEASE")),
+            Sort::Permits => (lua("PERMITS_ACQUIRE"), lua("PERMITS_RELEASE")),
+            Sort::Semaphore => (lua("SEMAPHORE_ACQUIRE"), lua("SEMAPHORE_RELEASE")),
         }
     }
 
     pub(crate) fn renewal(self) -> &'static str {
         match self {
-            Sort::Fair | Sort::Fenced | Sort::Spin => lua::LOCK_RENEW,
-            Sort::Read => lua::READ_RENEW,
-            Sort::Write => lua::WRITE_RENEW,
-            Sort::Permits => lua::PERMITS_RENEW,
+            Sort::Fair | Sort::Fenced | Sort::Spin => lua("LOCK_RENEW"),
+            Sort::Read => lua("READ_RENEW"),
+            Sort::Write => lua("WRITE_RENEW"),
+            Sort::Permits => lua("PERMITS_RENEW"),
             Sort::Semaphore => panic!("nothing to renew"),
         }
     }

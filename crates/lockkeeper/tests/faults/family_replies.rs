@@ -63,7 +63,7 @@ fn listener(rig: &Rig, channel: &str) -> Cli {
 
 /// What a change of a latch is answered with.
 async fn changing<T>(rig: &Rig, what: &str, work: impl Future<Output = Result<T>>) -> T {
-    losing(rig, lua::LATCH_CHANGE, what, work).await.expect("told")
+    losing(rig, lua("LATCH_CHANGE"), what, work).await.expect("told")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,9 @@ async fn every_change_of_a_latch_counts_once() {
     assert_eq!(messages(&mut heard), ["1", "0"]);
     assert!(latch.try_set_count(1).await.expect("told"));
     let asked = Box::pin(latch.wait_for(ms(300)));
-    assert!(!losing(&rig, lua::COUNTER_INSPECT, "a look", asked).await.expect("it is asked again"));
+    assert!(
+        !losing(&rig, lua("COUNTER_INSPECT"), "a look", asked).await.expect("it is asked again")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,23 +100,23 @@ async fn every_change_of_a_semaphore_counts_once() {
     let rig = rig().await;
     let semaphore = rig.client.semaphore("a");
     let mut heard = listener(&rig, "redisson_sc:{a}");
-    let change = lua::SEMAPHORE_CHANGE;
+    let change = lua("SEMAPHORE_CHANGE");
     let set = semaphore.try_set_permits(5);
     assert!(losing(&rig, change, "set", set).await.expect("told"));
     let set = semaphore.try_set_permits(9);
     assert!(!losing(&rig, change, "set again", set).await.expect("told"));
     assert_eq!(messages(&mut heard), ["5"]);
-    let permit = losing(&rig, lua::SEMAPHORE_ACQUIRE, "acquire", semaphore.acquire(2)).await;
+    let permit = losing(&rig, lua("SEMAPHORE_ACQUIRE"), "acquire", semaphore.acquire(2)).await;
     let permit = permit.expect("it is repeated");
     assert_eq!((permit.count(), get(&rig, "a")), (2, "3".to_owned()));
-    losing(&rig, lua::SEMAPHORE_RELEASE, "release", permit.release()).await.expect("given back");
+    losing(&rig, lua("SEMAPHORE_RELEASE"), "release", permit.release()).await.expect("given back");
     assert_eq!(get(&rig, "a"), "5");
     assert_eq!(messages(&mut heard), ["5"], "told once");
     // By dropping it, too.
     let permit = semaphore.acquire(4).await.expect("free");
     let before = rig.proxy.swallowed_replies();
-    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::SEMAPHORE_RELEASE));
-    let again = rig.proxy.expect_delivery(&rig.hash(lua::SEMAPHORE_RELEASE));
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua("SEMAPHORE_RELEASE")));
+    let again = rig.proxy.expect_delivery(&rig.hash(lua("SEMAPHORE_RELEASE")));
     drop(permit);
     again.wait_for(2).await;
     assert!(rig.proxy.swallowed_replies() > before);
@@ -133,7 +135,7 @@ async fn every_change_of_a_semaphore_counts_once() {
     assert_eq!(losing(&rig, change, "take away", add).await.expect("told"), -2);
     assert_eq!(get(&rig, "a"), "-2");
     let none = semaphore.try_acquire(1).wait(ms(300));
-    let none = losing(&rig, lua::SEMAPHORE_ACQUIRE, "in vain", none).await;
+    let none = losing(&rig, lua("SEMAPHORE_ACQUIRE"), "in vain", none).await;
     assert!(none.expect("busy in the end").is_none());
     assert_eq!(get(&rig, "a"), "-2");
 }
@@ -142,12 +144,12 @@ async fn every_change_of_a_semaphore_counts_once() {
 async fn every_change_of_a_permit_semaphore_counts_once() {
     let rig = rig().await;
     let semaphore = rig.client.permit_semaphore("a");
-    let change = lua::SEMAPHORE_CHANGE;
+    let change = lua("SEMAPHORE_CHANGE");
     let set = semaphore.try_set_permits(3);
     assert!(losing(&rig, change, "set", set).await.expect("told"));
     let set = semaphore.try_set_permits(9);
     assert!(!losing(&rig, change, "set again", set).await.expect("told"));
-    let guard = losing(&rig, lua::PERMITS_ACQUIRE, "acquire", semaphore.acquire(2)).await;
+    let guard = losing(&rig, lua("PERMITS_ACQUIRE"), "acquire", semaphore.acquire(2)).await;
     let guard = guard.expect("it is repeated");
     let taken = || (get(&rig, "a"), number(&rig, &["ZCARD", "{a}:timeout"]));
     assert_eq!(taken(), ("1".to_owned(), 2));
@@ -156,23 +158,23 @@ async fn every_change_of_a_permit_semaphore_counts_once() {
         assert!(!score.is_nil(), "{id} is not stored");
     }
     let extend = guard.extend(LONG);
-    if let Err(error) = losing(&rig, lua::PERMITS_RENEW, "extend", extend).await {
+    if let Err(error) = losing(&rig, lua("PERMITS_RENEW"), "extend", extend).await {
         assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     }
     assert!(!guard.is_lost());
-    losing(&rig, lua::PERMITS_RELEASE, "release", guard.release()).await.expect("given back");
+    losing(&rig, lua("PERMITS_RELEASE"), "release", guard.release()).await.expect("given back");
     assert_eq!(taken(), ("3".to_owned(), 0));
     // By their ids, as one who did not take them.
     let guard = rig.stranger().await.permit_semaphore("a").acquire(2).await.expect("free");
     let ids = guard.permit_ids();
     let update = semaphore.update_lease(ids[0], LONG);
-    assert!(losing(&rig, lua::PERMITS_CHANGE, "a new lease", update).await.expect("told"));
+    assert!(losing(&rig, lua("PERMITS_CHANGE"), "a new lease", update).await.expect("told"));
     let release = semaphore.release(&ids);
-    let released = losing(&rig, lua::PERMITS_CHANGE, "release by id", release).await;
+    let released = losing(&rig, lua("PERMITS_CHANGE"), "release by id", release).await;
     assert_eq!(taken(), ("3".to_owned(), 0));
     assert!(released.expect("told"), "they were given back by this very request");
     let release = semaphore.release(&ids);
-    let released = losing(&rig, lua::PERMITS_CHANGE, "release again", release).await;
+    let released = losing(&rig, lua("PERMITS_CHANGE"), "release again", release).await;
     assert!(!released.expect("told"), "they were given back before");
     let add = semaphore.add_permits(2);
     assert_eq!(losing(&rig, change, "add", add).await.expect("told"), 5);
@@ -186,20 +188,20 @@ async fn every_change_of_a_permit_semaphore_counts_once() {
 async fn every_request_of_a_fair_lock_counts_once() {
     let rig = rig().await;
     let lock = rig.client.fair_lock("a");
-    let guard = losing(&rig, lua::FAIR_ACQUIRE, "acquire", lock.lock()).await.expect("repeated");
+    let guard = losing(&rig, lua("FAIR_ACQUIRE"), "acquire", lock.lock()).await.expect("repeated");
     rig.assert_held("a", &guard, 1);
-    let inner = losing(&rig, lua::FAIR_ACQUIRE, "re-entry", guard.reenter()).await;
+    let inner = losing(&rig, lua("FAIR_ACQUIRE"), "re-entry", guard.reenter()).await;
     let inner = inner.expect("repeated");
     rig.assert_held("a", &guard, 2);
-    losing(&rig, lua::FAIR_RELEASE, "inner", inner.release()).await.expect("held");
+    losing(&rig, lua("FAIR_RELEASE"), "inner", inner.release()).await.expect("held");
     rig.assert_held("a", &guard, 1);
-    losing(&rig, lua::FAIR_RELEASE, "release", guard.release()).await.expect("held");
+    losing(&rig, lua("FAIR_RELEASE"), "release", guard.release()).await.expect("held");
     assert_eq!(keys(&rig), [""; 0]);
 
     let holder = rig.stranger().await.fair_lock("a").lock().await.expect("free");
-    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::FAIR_ACQUIRE));
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua("FAIR_ACQUIRE")));
     let before = rig.proxy.swallowed_replies();
-    let attempts = rig.proxy.expect_delivery(&rig.hash(lua::FAIR_ACQUIRE));
+    let attempts = rig.proxy.expect_delivery(&rig.hash(lua("FAIR_ACQUIRE")));
     let waiter = tokio::spawn(lock.lock().into_future());
     // Without an answer; again; after the subscription.
     attempts.wait_for(3).await;
@@ -212,14 +214,14 @@ async fn every_request_of_a_fair_lock_counts_once() {
         ]
     };
     assert_eq!(queued(), [1, 1, 1], "one place");
-    let kept = rig.proxy.expect_delivery(&rig.hash(lua::FAIR_KEEP));
-    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::FAIR_KEEP));
+    let kept = rig.proxy.expect_delivery(&rig.hash(lua("FAIR_KEEP")));
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua("FAIR_KEEP")));
     kept.wait_for(3).await;
     assert_eq!(queued(), [1, 1, 1], "still one place");
 
     // Somebody behind it gives up, and its word is lost.
     let in_vain = lock.try_lock().wait(ms(300));
-    let in_vain = losing(&rig, lua::FAIR_RELEASE, "in vain", in_vain).await;
+    let in_vain = losing(&rig, lua("FAIR_RELEASE"), "in vain", in_vain).await;
     assert!(in_vain.expect("busy").is_none());
     eventually(SOON, "its place is given up", || queued() == [1, 1, 1]).await;
 
@@ -227,7 +229,7 @@ async fn every_request_of_a_fair_lock_counts_once() {
         holder.release().await.expect("held");
         joined(waiter).await
     };
-    let guard = losing(&rig, lua::FAIR_ACQUIRE, "the take", taken).await.expect("its turn");
+    let guard = losing(&rig, lua("FAIR_ACQUIRE"), "the take", taken).await.expect("its turn");
     rig.assert_held("a", &guard, 1);
     assert_eq!(queued(), [0, 0, 0]);
     guard.release().await.expect("held");
@@ -253,15 +255,15 @@ fn sides(rig: &Rig) -> (Vec<i64>, Vec<i64>, usize) {
 async fn every_request_of_a_reader_counts_once() {
     let rig = rig().await;
     let lock = rig.client.rw_lock("a");
-    let guard = losing(&rig, lua::READ_ACQUIRE, "read", lock.read()).await.expect("repeated");
+    let guard = losing(&rig, lua("READ_ACQUIRE"), "read", lock.read()).await.expect("repeated");
     assert_eq!(sides(&rig), (vec![1], vec![], 1));
-    let inner = losing(&rig, lua::READ_ACQUIRE, "re-entry", guard.reenter()).await;
+    let inner = losing(&rig, lua("READ_ACQUIRE"), "re-entry", guard.reenter()).await;
     let inner = inner.expect("repeated");
     assert_eq!(sides(&rig), (vec![2], vec![], 2));
-    losing(&rig, lua::READ_RELEASE, "inner", inner.release()).await.expect("held");
+    losing(&rig, lua("READ_RELEASE"), "inner", inner.release()).await.expect("held");
     assert_eq!(sides(&rig), (vec![1], vec![], 1));
     let other = rig.stranger().await.rw_lock("a").read().await.expect("shared");
-    losing(&rig, lua::READ_RELEASE, "release", guard.release()).await.expect("held");
+    losing(&rig, lua("READ_RELEASE"), "release", guard.release()).await.expect("held");
     assert_eq!(sides(&rig), (vec![1], vec![], 1), "the other one reads on");
     assert!(!other.is_lost());
     other.release().await.expect("held");
@@ -272,32 +274,34 @@ async fn every_request_of_a_reader_counts_once() {
 async fn every_request_of_a_writer_counts_once() {
     let rig = rig().await;
     let lock = rig.client.rw_lock("a");
-    let guard = losing(&rig, lua::WRITE_ACQUIRE, "write", lock.write()).await.expect("repeated");
+    let guard = losing(&rig, lua("WRITE_ACQUIRE"), "write", lock.write()).await.expect("repeated");
     assert_eq!(sides(&rig), (vec![], vec![1], 0));
-    let inner = losing(&rig, lua::WRITE_ACQUIRE, "re-entry", guard.reenter()).await;
+    let inner = losing(&rig, lua("WRITE_ACQUIRE"), "re-entry", guard.reenter()).await;
     let inner = inner.expect("repeated");
     assert_eq!(sides(&rig), (vec![], vec![2], 0));
-    losing(&rig, lua::WRITE_RELEASE, "inner", inner.release()).await.expect("held");
-    let reading = losing(&rig, lua::READ_ACQUIRE, "nested", guard.read()).await.expect("repeated");
+    losing(&rig, lua("WRITE_RELEASE"), "inner", inner.release()).await.expect("held");
+    let reading =
+        losing(&rig, lua("READ_ACQUIRE"), "nested", guard.read()).await.expect("repeated");
     // It is asked for anew; what the lost answer was about is undone.
     eventually(SOON, "one reader", || sides(&rig) == (vec![1], vec![1], 1)).await;
     let mut heard = listener(&rig, "redisson_rwlock:{a}");
-    losing(&rig, lua::WRITE_RELEASE, "release", guard.release()).await.expect("held");
+    losing(&rig, lua("WRITE_RELEASE"), "release", guard.release()).await.expect("held");
     assert_eq!(sides(&rig), (vec![1], vec![], 1), "it reads on");
     assert!(!reading.is_lost());
     assert_eq!(messages(&mut heard), ["1"], "told once");
 
     // One attempt only: it fails, leaves nothing, and can be made again.
     let upgrade = reading.try_upgrade();
-    assert_unreachable(&losing(&rig, lua::WRITE_ACQUIRE, "upgrade", upgrade).await);
+    assert_unreachable(&losing(&rig, lua("WRITE_ACQUIRE"), "upgrade", upgrade).await);
     eventually(SOON, "undone", || sides(&rig) == (vec![1], vec![], 1)).await;
     let writing = reading.try_upgrade().await.expect("reachable").expect("the only reader");
     assert_eq!(sides(&rig), (vec![1], vec![1], 1));
     writing.release().await.expect("held");
-    losing(&rig, lua::READ_RELEASE, "reading", reading.release()).await.expect("held");
+    losing(&rig, lua("READ_RELEASE"), "reading", reading.release()).await.expect("held");
     assert_eq!(keys(&rig), [""; 0]);
 
-    for (script, what) in [(lua::READ_ACQUIRE, "its read"), (lua::WRITE_RELEASE, "its release")] {
+    for (script, what) in [(lua("READ_ACQUIRE"), "its read"), (lua("WRITE_RELEASE"), "its release")]
+    {
         let guard = lock.write().await.expect("free");
         let downgrade = guard.downgrade();
         let reading = losing(&rig, script, what, downgrade).await.expect("held to the end");
@@ -316,12 +320,12 @@ async fn a_writer_that_waits_says_so_once() {
     let lock = rig.client.rw_lock("a");
     let waiting = || number(&rig, &["ZCARD", "lockkeeper_writers:{a}"]);
     let in_vain = lock.try_write().wait(ms(500));
-    let in_vain = losing(&rig, lua::WRITE_RELEASE, "taken back", in_vain).await;
+    let in_vain = losing(&rig, lua("WRITE_RELEASE"), "taken back", in_vain).await;
     assert!(in_vain.expect("busy").is_none());
     // Well before it would be forgotten by itself.
     eventually(ms(1000), "nobody waits", || waiting() == 0).await;
-    let attempts = rig.proxy.expect_delivery(&rig.hash(lua::WRITE_ACQUIRE));
-    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua::WRITE_ACQUIRE));
+    let attempts = rig.proxy.expect_delivery(&rig.hash(lua("WRITE_ACQUIRE")));
+    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua("WRITE_ACQUIRE")));
     let writer = tokio::spawn(lock.write().into_future());
     attempts.wait_for(3).await;
     assert_eq!(waiting(), 1, "one word of one writer");
@@ -329,7 +333,7 @@ async fn a_writer_that_waits_says_so_once() {
         reader.release().await.expect("held");
         joined(writer).await
     };
-    let guard = losing(&rig, lua::WRITE_ACQUIRE, "the take", taken).await.expect("free");
+    let guard = losing(&rig, lua("WRITE_ACQUIRE"), "the take", taken).await.expect("free");
     assert_eq!((sides(&rig), waiting()), ((vec![], vec![1], 0), 0));
     guard.release().await.expect("held");
     assert_eq!(keys(&rig), [""; 0]);
@@ -350,9 +354,9 @@ async fn a_token_whose_reply_is_lost_is_the_holders_all_the_same() {
     let mut last = 0;
     for round in 0..2 {
         for (script, lock) in [
-            (lua::LOCK_ACQUIRE_FENCED, client.fenced_lock("a").lock()),
-            (lua::FAIR_ACQUIRE_FENCED, client.fair_lock("a").fenced().lock()),
-            (lua::WRITE_ACQUIRE_FENCED, client.rw_lock("a").fenced().write()),
+            (lua("LOCK_ACQUIRE_FENCED"), client.fenced_lock("a").lock()),
+            (lua("FAIR_ACQUIRE_FENCED"), client.fair_lock("a").fenced().lock()),
+            (lua("WRITE_ACQUIRE_FENCED"), client.rw_lock("a").fenced().write()),
         ] {
             let guard = losing(&rig, script, "acquire", lock).await.expect("repeated");
             last = assert_token(&rig, &guard, last);
@@ -369,9 +373,9 @@ async fn a_token_whose_reply_is_lost_is_the_holders_all_the_same() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_over_whose_reply_is_lost_passes_lock_and_token_once() {
     for (script, write, fenced) in [
-        (lua::LOCK_HANDOVER_FENCED, false, true),
-        (lua::WRITE_HANDOVER_FENCED, true, true),
-        (lua::WRITE_HANDOVER, true, false),
+        (lua("LOCK_HANDOVER_FENCED"), false, true),
+        (lua("WRITE_HANDOVER_FENCED"), true, true),
+        (lua("WRITE_HANDOVER"), true, false),
     ] {
         let rig = rig().await;
         let request = || match (write, fenced) {
@@ -418,14 +422,14 @@ async fn several_locks_whose_reply_is_lost_are_each_held_once() {
         Member::from(rig.client.spin_lock("c")),
     ]);
     for (script, multi) in [
-        (lua::LOCK_ACQUIRE_TOGETHER, &plain),
-        (lua::FAIR_ACQUIRE, &mixed),
-        (lua::LOCK_RENEW, &mixed),
+        (lua("LOCK_ACQUIRE_TOGETHER"), &plain),
+        (lua("FAIR_ACQUIRE"), &mixed),
+        (lua("LOCK_RENEW"), &mixed),
     ] {
         let guard = losing(&rig, script, "acquire", multi.lock()).await.expect("repeated");
         assert_eq!(held(), [vec![1], vec![1], vec![1]]);
         assert!(!guard.is_lost());
-        losing(&rig, lua::LOCK_RELEASE, "release", guard.release()).await.expect("held");
+        losing(&rig, lua("LOCK_RELEASE"), "release", guard.release()).await.expect("held");
         eventually(SOON, "all free", || keys(&rig).is_empty()).await;
     }
 }
@@ -437,10 +441,10 @@ async fn a_renewal_whose_reply_is_lost_keeps_what_is_held() {
     let client = &rig.client;
     assert!(client.permit_semaphore("permits").try_set_permits(1).await.expect("told"));
     let held = [
-        (lua::LOCK_RENEW, client.fair_lock("fair").lock().await),
-        (lua::READ_RENEW, client.rw_lock("read").read().await),
-        (lua::WRITE_RENEW, client.rw_lock("write").write().await),
-        (lua::PERMITS_RENEW, client.permit_semaphore("permits").acquire(1).await),
+        (lua("LOCK_RENEW"), client.fair_lock("fair").lock().await),
+        (lua("READ_RENEW"), client.rw_lock("read").read().await),
+        (lua("WRITE_RENEW"), client.rw_lock("write").write().await),
+        (lua("PERMITS_RENEW"), client.permit_semaphore("permits").acquire(1).await),
     ];
     for (script, guard) in &held {
         let before = rig.proxy.swallowed_replies();
@@ -465,12 +469,12 @@ async fn a_forced_unlock_whose_reply_is_lost_is_as_if_it_had_come() {
     let fair = stranger.fair_lock("f").lock().await.expect("free");
     let read = stranger.rw_lock("a").read().await.expect("free");
     let forced = [
-        losing(&rig, lua::FAIR_FORCE_UNLOCK, "fair", {
+        losing(&rig, lua("FAIR_FORCE_UNLOCK"), "fair", {
             let lock = rig.client.fair_lock("f");
             async move { lock.force_unlock().await }
         })
         .await,
-        losing(&rig, lua::RW_FORCE_UNLOCK, "read/write", {
+        losing(&rig, lua("RW_FORCE_UNLOCK"), "read/write", {
             let lock = rig.client.rw_lock("a");
             async move { lock.force_unlock().await }
         })
@@ -498,10 +502,10 @@ async fn a_question_whose_reply_is_lost_can_be_asked_again() {
     let _waiter = tokio::spawn(holder.fair_lock("f").lock().into_future());
     let queued = || number(&rig, &["LLEN", "redisson_lock_queue:{f}"]) == 1;
     eventually(PATIENCE, "one waits", queued).await;
-    let waiting = losing(&rig, lua::FAIR_QUEUE, "waiting", fair.waiting()).await;
+    let waiting = losing(&rig, lua("FAIR_QUEUE"), "waiting", fair.waiting()).await;
     assert!(!waiting.is_ok_and(|waiting| waiting != 1));
     assert_eq!(within(SOON, "waiting", fair.waiting()).await.expect("reachable again"), 1);
-    let holders = losing(&rig, lua::RW_INSPECT, "holders", prices.holders()).await;
+    let holders = losing(&rig, lua("RW_INSPECT"), "holders", prices.holders()).await;
     assert!(!holders.is_ok_and(|holders| holders.len() != 1));
     assert_eq!(within(SOON, "holders", prices.holders()).await.expect("again").len(), 1);
 }

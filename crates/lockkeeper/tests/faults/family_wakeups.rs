@@ -175,7 +175,7 @@ impl Latch {
         let latch = connect(&server.url(), options()).await.count_down_latch("a");
         assert!(latch.try_set_count(1).await.expect("told"));
         let waits = connect(&proxy.url(), options()).await.count_down_latch("a");
-        let hash = server.cli(&["SCRIPT", "LOAD", lua::COUNTER_INSPECT]).ok();
+        let hash = server.cli(&["SCRIPT", "LOAD", lua("COUNTER_INSPECT")]).ok();
         let looks = proxy.expect_delivery(hash.text().as_bytes());
         let waiter = tokio::spawn(async move { waits.wait().await });
         eventually(PATIENCE, "listening", || latch_listeners(&server) == 1).await;

@@ -318,7 +318,7 @@ async fn an_introduction_whose_reply_is_lost_is_made_again() {
 async fn a_note_whose_reply_is_lost_fails_no_lock() {
     both(async |kind| {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(1500))).await;
-        let hash = rig.server.cli(&["SCRIPT", "LOAD", lua::CLIENT_ANNOUNCE]).ok();
+        let hash = rig.server.cli(&["SCRIPT", "LOAD", lua("CLIENT_ANNOUNCE")]).ok();
         rig.proxy.drop_replies_once_after_request_matching(hash.text().as_bytes());
         let guard = rig.handle("a").taken().await;
         let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));

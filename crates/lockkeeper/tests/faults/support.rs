@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use lockkeeper::backend::redis::script_text;
 use lockkeeper::{
     Client, ClientOptions, Error, Guard, Kind, Lock, LockRequest, Mutex, TryLockRequest,
 };
@@ -216,60 +217,9 @@ pub(crate) fn assert_not_held<T: std::fmt::Debug>(answer: &Result<T, Error>) {
     assert!(matches!(answer, Err(Error::NotHeld { .. })), "{answer:?}");
 }
 
-/// The library's scripts, as they are sent: each behind the parts it shares with others.
-pub(crate) mod lua {
-    macro_rules! lua {
-        ($($NAME:ident = $($file:literal)+;)*) => {
-            $(pub(crate) const $NAME: &str =
-                concat!($(include_str!(concat!("../../src/backend/redis/lua/", $file))),+);)*
-        };
-    }
-
-    lua! {
-        LOCK_ACQUIRE = "hash.lua" "lock_acquire.lua";
-        LOCK_ACQUIRE_FENCED = "hash.lua" "token.lua" "lock_acquire.lua";
-        LOCK_ACQUIRE_TOGETHER = "hash.lua" "lock_acquire_together.lua";
-        LOCK_HANDOVER = "lock_handover.lua";
-        LOCK_HANDOVER_FENCED = "token.lua" "lock_handover.lua";
-        LOCK_RELEASE = "lock_release.lua";
-        LOCK_RENEW = "lock_renew.lua";
-        LOCK_FORCE_UNLOCK = "lock_force_unlock.lua";
-        LOCK_INSPECT = "lock_inspect.lua";
-        FAIR_ACQUIRE = "hash.lua" "fair.lua" "fair_acquire.lua";
-        FAIR_ACQUIRE_FENCED = "hash.lua" "token.lua" "fair.lua" "fair_acquire.lua";
-        FAIR_RELEASE = "fair.lua" "fair_release.lua";
-        FAIR_KEEP = "fair.lua" "fair_keep.lua";
-        FAIR_FORCE_UNLOCK = "hash.lua" "fair.lua" "fair_force_unlock.lua";
-        FAIR_QUEUE = "fair.lua" "fair_queue.lua";
-        MUTEX_ACQUIRE = "mutex_acquire.lua";
-        MUTEX_HANDOVER = "mutex_handover.lua";
-        MUTEX_RELEASE = "mutex_release.lua";
-        MUTEX_RENEW = "mutex_renew.lua";
-        MUTEX_FORCE_UNLOCK = "mutex_force_unlock.lua";
-        MUTEX_INSPECT = "mutex_inspect.lua";
-        READ_ACQUIRE = "rw.lua" "read_acquire.lua";
-        READ_RELEASE = "rw.lua" "read_release.lua";
-        READ_RENEW = "rw.lua" "read_renew.lua";
-        WRITE_ACQUIRE = "rw.lua" "write_acquire.lua";
-        WRITE_ACQUIRE_FENCED = "token.lua" "rw.lua" "write_acquire.lua";
-        WRITE_HANDOVER = "rw.lua" "write_handover.lua";
-        WRITE_HANDOVER_FENCED = "token.lua" "rw.lua" "write_handover.lua";
-        WRITE_RELEASE = "rw.lua" "write_release.lua";
-        WRITE_RENEW = "rw.lua" "write_renew.lua";
-        RW_FORCE_UNLOCK = "rw.lua" "rw_force_unlock.lua";
-        RW_INSPECT = "rw.lua" "rw_inspect.lua";
-        SEMAPHORE_ACQUIRE = "counter.lua" "replies.lua" "semaphore_acquire.lua";
-        SEMAPHORE_RELEASE = "counter.lua" "replies.lua" "semaphore_release.lua";
-        SEMAPHORE_CHANGE = "counter.lua" "replies.lua" "permits.lua" "semaphore_change.lua";
-        LATCH_CHANGE = "counter.lua" "replies.lua" "latch_change.lua";
-        COUNTER_INSPECT = "counter.lua" "counter_inspect.lua";
-        PERMITS_ACQUIRE = "counter.lua" "permits.lua" "permits_acquire.lua";
-        PERMITS_RELEASE = "counter.lua" "permits.lua" "permits_release.lua";
-        PERMITS_CHANGE = "counter.lua" "replies.lua" "permits.lua" "permits_release.lua";
-        PERMITS_RENEW = "counter.lua" "permits.lua" "permits_renew.lua";
-        CLIENT_ANNOUNCE = "client_announce.lua";
-        FORCED_LOG = "forced_log.lua";
-    }
+/// A script of the library, as it is sent.
+pub(crate) fn lua(name: &str) -> &'static str {
+    script_text(name).unwrap_or_else(|| panic!("there is no script {name}"))
 }
 
 /// A request of the library.
@@ -288,17 +238,17 @@ impl Sent {
     pub(crate) fn script(self, kind: Kind) -> Option<&'static str> {
         Some(match (self, kind) {
             (Sent::Acquire, Kind::Mutex) => return None,
-            (Sent::HandOver, Kind::Mutex) => lua::MUTEX_HANDOVER,
-            (Sent::Release, Kind::Mutex) => lua::MUTEX_RELEASE,
-            (Sent::Renew, Kind::Mutex) => lua::MUTEX_RENEW,
-            (Sent::ForceUnlock, Kind::Mutex) => lua::MUTEX_FORCE_UNLOCK,
-            (Sent::Inspect, Kind::Mutex) => lua::MUTEX_INSPECT,
-            (Sent::Acquire, _) => lua::LOCK_ACQUIRE,
-            (Sent::HandOver, _) => lua::LOCK_HANDOVER,
-            (Sent::Release, _) => lua::LOCK_RELEASE,
-            (Sent::Renew, _) => lua::LOCK_RENEW,
-            (Sent::ForceUnlock, _) => lua::LOCK_FORCE_UNLOCK,
-            (Sent::Inspect, _) => lua::LOCK_INSPECT,
+            (Sent::HandOver, Kind::Mutex) => lua("MUTEX_HANDOVER"),
+            (Sent::Release, Kind::Mutex) => lua("MUTEX_RELEASE"),
+            (Sent::Renew, Kind::Mutex) => lua("MUTEX_RENEW"),
+            (Sent::ForceUnlock, Kind::Mutex) => lua("MUTEX_FORCE_UNLOCK"),
+            (Sent::Inspect, Kind::Mutex) => lua("MUTEX_INSPECT"),
+            (Sent::Acquire, _) => lua("LOCK_ACQUIRE"),
+            (Sent::HandOver, _) => lua("LOCK_HANDOVER"),
+            (Sent::Release, _) => lua("LOCK_RELEASE"),
+            (Sent::Renew, _) => lua("LOCK_RENEW"),
+            (Sent::ForceUnlock, _) => lua("LOCK_FORCE_UNLOCK"),
+            (Sent::Inspect, _) => lua("LOCK_INSPECT"),
         })
     }
 }

@@ -141,6 +141,13 @@ fn open(info: redis::ConnectionInfo, _: &ClientOptions) -> redis::RedisResult<Cl
     Client::open(info)
 }
 
+/// The text of a script, as it is sent: for tests that must know one on its way, and for whoever measures
+/// what the server can do with it. Nothing for a name that is none.
+pub fn script_text(name: &str) -> Option<&'static str> {
+    let script = script::ALL.iter().find(|(known, _)| *known == name);
+    script.map(|(_, script)| script.source)
+}
+
 /// A script that renews many holds of one kind.
 struct Renewal {
     takes: fn(&Renew) -> bool,

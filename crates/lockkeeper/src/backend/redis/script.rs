@@ -25,6 +25,9 @@ macro_rules! scripts {
                 hash: LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned()),
             }
         };)*
+
+        /// All of them, by name.
+        pub(super) static ALL: &[(&str, &Script)] = &[$((stringify!($NAME), &$NAME)),*];
     };
 }
 
