@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkeeper::{Error, Permit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::store::{Store, assert_is, eventually, poll_once};
 
@@ -129,22 +129,25 @@ pub(crate) async fn permits_are_added_and_taken_away(store: &Store) {
 
 pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
     let (ours, theirs) = bare(store).await;
+    let leaving = store.client().await;
     assert!(ours.try_set_permits_for(3, store.lease()).await.unwrap());
     let start = Instant::now();
     // Whatever is done with it does not move its end.
     ours.acquire(1).await.unwrap().release().await.unwrap();
     assert_eq!(ours.add_permits(2).await.unwrap(), 5);
-    let (released, dropped) = (ours.acquire(1).await.unwrap(), theirs.acquire(1).await.unwrap());
+    let (released, dropped) =
+        (ours.acquire(1).await.unwrap(), leaving.semaphore(store.name("permits")));
+    let dropped = dropped.acquire(1).await.unwrap();
     eventually("it has ended", async || theirs.add_permits(0).await.is_err()).await;
     let lasted = start.elapsed();
     assert!(lasted >= store.lease().mul_f64(0.95), "{lasted:?}");
     assert!(lasted < store.lease() + store.slack(), "{lasted:?}");
     assert_is!(released.release().await, Err(Error::NotHeld { .. }));
     drop(dropped);
+    // Which has had its say when its client is gone.
+    leaving.shutdown().await;
     assert_is!(theirs.release(1).await, Err(Error::Invalid { .. }));
     assert_is!(theirs.acquire(1).await, Err(Error::Invalid { .. }));
-    // The drop is done by now, or it comes before this client's goodbye.
-    sleep(Duration::from_millis(50)).await;
     assert_eq!(free(&theirs).await, 0);
     assert!(theirs.try_set_permits(2).await.unwrap(), "it was not made anew");
     assert_eq!(free(&ours).await, 2);
