@@ -93,6 +93,18 @@ impl OwnerId {
         self.client
     }
 
+    /// The part after the client.
+    #[cfg(feature = "redis")]
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The identity of `client` with this number.
+    #[cfg(feature = "redis")]
+    pub(crate) fn numbered(client: Uuid, number: u64) -> Self {
+        Self { client, number }
+    }
+
     /// Room for [`encode`](OwnerId::encode).
     #[cfg(feature = "redis")]
     pub(crate) fn encode_buffer() -> [u8; ENCODED_MAX] {
@@ -158,6 +170,11 @@ impl PermitId {
             id[8..].copy_from_slice(&owner.number.wrapping_add(i).to_be_bytes());
             Self(id)
         })
+    }
+
+    /// Whether it may be a permit of this client: its first half says so.
+    pub(crate) fn is_of(&self, client: Uuid) -> bool {
+        self.0[..8] == client.as_bytes()[..8]
     }
 }
 

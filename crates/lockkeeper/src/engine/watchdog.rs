@@ -9,11 +9,11 @@
 //! It also speaks for those who wait in a queue that the store keeps: a waiter that is not heard of
 //! for a few seconds is passed over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ use super::lease::Lease;
 use super::renewal::Todo;
 use super::{Core, Tick, lock};
 use crate::backend::{
-    BoxFuture, Change, Fault, Renew, Renewed, Resource, Subscription, Topic, model,
+    BoxFuture, Change, Fault, Holding, Kind, Renew, Renewed, Resource, Subscription, Topic, model,
 };
 use crate::error::LostReason;
 use crate::{LockName, OwnerId};
@@ -156,8 +156,26 @@ impl Registry {
         drop(lease);
     }
 
+    /// How many there are.
+    fn len(&self) -> usize {
+        let slots = lock(&self.slots);
+        slots.due.len() - slots.free.len()
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
         lock(&self.slots).leases.iter().flatten().cloned().collect()
+    }
+
+    /// Holds that are at least so old: first those of which the store itself does not show what they
+    /// are, then in the order of their places, which stays the same for as long as they do.
+    fn worth_telling(&self, now: Tick, age: Duration) -> Vec<Arc<Lease>> {
+        let slots = lock(&self.slots);
+        let old = slots.leases.iter().flatten().filter(|lease| now.since(lease.granted) >= age);
+        let hidden =
+            |lease: &&Arc<Lease>| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
+        let first = old.clone().filter(hidden);
+        let then = old.filter(|lease| !hidden(lease));
+        first.chain(then).take(TOLD).cloned().collect()
     }
 
     /// The watchdog ends.
@@ -382,7 +400,7 @@ impl Watchdog {
         };
         if holding {
             presence.last_held = now;
-            presence.announce(core, now, &mut self.renewals);
+            presence.announce(core, &self.registry, now, &mut self.renewals);
         } else if now.since(presence.last_held) >= LINGER {
             self.presence = None;
         }
@@ -429,26 +447,63 @@ async fn speak(core: Arc<Core>, places: Vec<Place>) {
 struct Presence {
     last_held: Tick,
     announced: Option<Tick>,
+    looked: Tick,
+    /// The holds that were told of.
+    told: HashSet<OwnerId>,
     /// Dropped, it ends the task that listens.
     _listening: JoinSet<()>,
 }
+
+/// How many holds are told of: people look at them, and it is all sent again each time.
+const TOLD: usize = 128;
+
+/// How old a hold must be that is worth a telling of its own.
+const WORTH_TELLING: Duration = Duration::from_secs(1);
 
 impl Presence {
     fn new(core: &Arc<Core>, now: Tick) -> Self {
         let mut listening = JoinSet::new();
         listening.spawn(hear_notices(Arc::downgrade(core)));
-        Self { last_held: now, announced: None, _listening: listening }
+        let (announced, told) = (None, HashSet::new());
+        Self { last_held: now, announced, looked: now, told, _listening: listening }
     }
 
-    /// Its failure never fails a lock: it is tried again at the next third.
-    fn announce(&mut self, core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) {
+    /// Its failure never fails a lock: it is tried again at the next third, or when there is more to
+    /// tell. Of what is held, what lasts is told; a hold that is over by the next second is nobody's
+    /// question.
+    fn announce(
+        &mut self,
+        core: &Arc<Core>,
+        registry: &Registry,
+        now: Tick,
+        tasks: &mut JoinSet<()>,
+    ) {
         let timeout = core.options.watchdog_timeout;
-        if self.announced.is_some_and(|at| now.since(at) < timeout / 3) {
+        let due = self.announced.is_none_or(|at| now.since(at) >= timeout / 3);
+        if !due && now.since(self.looked) < WORTH_TELLING {
+            return;
+        }
+        self.looked = now;
+        let held = registry.worth_telling(now, if due { Duration::ZERO } else { WORTH_TELLING });
+        if !due && held.iter().all(|lease| self.told.contains(&lease.owner)) {
             return;
         }
         self.announced = Some(now);
-        let ttl = timeout.as_millis() as u64;
-        let announce = Change::Announce { client: core.id, info: core.info.clone(), ttl };
+        self.told = held.iter().map(|lease| lease.owner).collect();
+        let wall = SystemTime::now();
+        let holds = held.iter().map(|lease| Holding {
+            owner: lease.owner,
+            resource: lease.resource.clone(),
+            count: lease.permits,
+            since: wall.checked_sub(now.since(lease.granted)).unwrap_or(UNIX_EPOCH),
+        });
+        let announce = Change::Announce {
+            client: core.id,
+            info: core.info.clone(),
+            holds: holds.collect(),
+            more: held.len() < registry.len(),
+            ttl: timeout.as_millis() as u64,
+        };
         let answer: BoxFuture<_> = core.backend.adjust(announce);
         tasks.spawn(async move {
             if let Err(fault) = answer.await {

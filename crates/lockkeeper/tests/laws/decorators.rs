@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper::LockName;
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Release, Released,
-    Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
+    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 
 /// Counts what is asked of the store beside it.
@@ -52,6 +52,12 @@ macro_rules! forward {
         }
         fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
             self.$inner.inspect(resource)
+        }
+        fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+            self.$inner.list(request)
+        }
+        fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+            self.$inner.check()
         }
         fn close(&self) -> BoxFuture<()> {
             self.$inner.close()
