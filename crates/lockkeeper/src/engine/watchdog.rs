@@ -45,6 +45,9 @@ const SPEAK: Duration = Duration::from_millis(800);
 /// How many holds are told of: people look at them, and it is all sent again each time.
 const TOLD: usize = 128;
 
+/// Of how many holds these are chosen: a walk over a million would be felt by all others.
+const LOOKED_AT: usize = 4096;
+
 /// How long notices are listened for after the last hold: short holds in a row must not subscribe
 /// each time.
 const LINGER: Duration = Duration::from_secs(1);
@@ -173,7 +176,7 @@ impl Registry {
     /// the order of their places, which stays the same for as long as they do.
     pub(super) fn worth_telling(&self, now: Tick, old: Duration, all: bool) -> Vec<Arc<Lease>> {
         let slots = lock(&self.slots);
-        let leases = || slots.leases.iter().flatten();
+        let leases = || slots.leases.iter().take(LOOKED_AT).flatten();
         let is_old = |lease: &&Arc<Lease>| now.since(lease.granted) >= old;
         let hidden =
             |lease: &&Arc<Lease>| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
