@@ -17,15 +17,6 @@ use crate::{LockName, OwnerId, PermitId};
 /// show who holds it.
 const HOLDERS_MAX: usize = 128;
 
-/// What the keys of clients begin with.
-const CLIENT: &[u8] = b"lockkeeper_client:";
-
-/// What keys of ours begin with that are not locks, though they may look like some.
-const OURS: &[u8] = b"lockkeeper_";
-
-/// The end of the key that holds the taken permits.
-const TIMEOUT: &[u8] = b":timeout";
-
 impl Inner {
     pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
         match &request.select {
@@ -39,17 +30,9 @@ impl Inner {
     }
 
     /// One step of a scan; SCAN may give a key twice even within one.
-    async fn scan(
-        &self,
-        request: &List,
-        pattern: Option<&[u8]>,
-    ) -> Result<(Vec<Vec<u8>>, Option<u64>), Fault> {
+    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<u64>), Fault> {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(request.cursor);
-        if let Some(pattern) = pattern {
-            scan.arg("MATCH").arg(pattern);
-        }
-        scan.arg("COUNT").arg(request.limit);
+        scan.arg(request.cursor).arg("COUNT").arg(request.limit);
         let answer = self.link.read(vec![scan]).await?.pop();
         let (next, keys) = match answer {
             Some(Ok(Value::Array(parts))) => match <[Value; 2]>::try_from(parts) {
@@ -65,12 +48,22 @@ impl Inner {
         Ok((keys, (next != 0).then_some(next)))
     }
 
+    /// The cursor is a place among them; who comes or goes meanwhile moves others by one.
     async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
-        let (keys, next) = self.scan(request, Some(&[CLIENT, b"*"].concat())).await?;
-        let mut page = Page { next, ..Page::default() };
-        let ids: Vec<_> = keys.iter().filter_map(|key| client_id(key)).collect();
+        let last = request.cursor + u64::from(request.limit.max(1)) - 1;
+        let mut range = of_key("ZRANGE", keys::clients());
+        range.arg(request.cursor).arg(last);
+        let ids = self.link.read(vec![range]).await?.pop();
+        let ids = match ids.unwrap_or(Ok(Value::Nil)) {
+            // Who may not see the clients can still be shown the locks.
+            Err(Fault::Denied { .. }) => return Ok(Page { incomplete: true, ..Page::default() }),
+            ids => strings(ids?)?,
+        };
+        let more = ids.len() as u64 > last - request.cursor;
+        let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
         let read = |id: &Uuid| of_key("HGETALL", &keys::client(*id));
         let answers = self.link.read(ids.iter().map(read).collect()).await?;
+        let mut page = Page { next: more.then_some(last + 1), ..Page::default() };
         for (id, answer) in ids.into_iter().zip(answers) {
             match answer {
                 Ok(fields) => page.clients.extend(client(id, fields)),
@@ -83,11 +76,11 @@ impl Inner {
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
         // The key of a semaphore's permits matches no pattern of its name; a pattern for everything
         // need not be matched at all.
-        let (keys, next) = self.scan(request, None).await?;
+        let (keys, next) = self.scan(request).await?;
         let mut page = Page { next, ..Page::default() };
         let keys: Vec<_> = keys
             .into_iter()
-            .filter(|key| !key.starts_with(OURS))
+            .filter(|key| !keys::is_beside(key))
             .filter_map(|key| Candidate::of(key, pattern))
             .collect();
         let types = self.link.read(keys.iter().map(|c| of_key("TYPE", &c.key)).collect()).await?;
@@ -106,7 +99,9 @@ impl Inner {
         page.locks = self.read_hashes(hashes, &mut page.incomplete).await?;
         for name in semaphores {
             match self.describe_permits(&name).await {
-                Ok(listed) if listed.snapshot.taken > 0 => page.locks.push(listed),
+                Ok(listed) if listed.snapshot.taken > 0 && listed.snapshot.count.is_some() => {
+                    page.locks.push(listed);
+                }
                 Ok(_) | Err(Fault::WrongKind { .. }) => {}
                 Err(fault) if fault.may_pass() => return Err(fault),
                 Err(_) => page.incomplete = true,
@@ -268,11 +263,6 @@ fn of_key(command: &str, key: &[u8]) -> Cmd {
     cmd
 }
 
-fn client_id(key: &[u8]) -> Option<Uuid> {
-    let id = key.strip_prefix(CLIENT)?;
-    Uuid::try_parse_ascii(id).ok()
-}
-
 fn is_number(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
 }
@@ -289,20 +279,16 @@ struct Candidate {
     key: Vec<u8>,
     /// The lock, if it is a hash.
     hash: Option<LockName>,
-    /// The semaphore, if it is a set of permits.
-    permits: Option<LockName>,
+    /// The semaphores that it may belong to, if it is a set of permits.
+    permits: Vec<LockName>,
 }
 
 impl Candidate {
     fn of(key: Vec<u8>, pattern: &Pattern) -> Option<Self> {
         let named = |name: &[u8]| pattern.matches(name).then(|| LockName::from(name));
         let hash = named(&key);
-        let permits = key.strip_suffix(TIMEOUT).and_then(|tagged| {
-            let bare = tagged.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
-            // A name with a brace of its own is not put into braces.
-            named(bare.filter(|bare| !bare.contains(&b'{')).unwrap_or(tagged))
-        });
-        (hash.is_some() || permits.is_some()).then_some(Self { key, hash, permits })
+        let permits: Vec<_> = keys::semaphores_of(&key).filter_map(named).collect();
+        (hash.is_some() || !permits.is_empty()).then_some(Self { key, hash, permits })
     }
 }
 
@@ -460,19 +446,6 @@ mod tests {
         let text = write_holds(&[hold.clone(), hold.clone()]);
         let read: Vec<_> = text.lines().filter_map(|line| read_holding(client, line)).collect();
         assert_eq!(read, [hold.clone(), hold]);
-    }
-
-    #[test]
-    fn a_semaphore_is_found_by_the_key_of_its_permits() {
-        let name = |key: &str, pattern: &str| {
-            let pattern = Pattern::new(pattern);
-            Candidate::of(key.as_bytes().to_vec(), &pattern)?.permits.map(|name| name.to_string())
-        };
-        assert_eq!(name("{a}:timeout", "*").as_deref(), Some("a"));
-        assert_eq!(name("{eu}:a:timeout", "*").as_deref(), Some("{eu}:a"));
-        assert_eq!(name("{{a}}:timeout", "*").as_deref(), Some("{{a}}"));
-        assert_eq!(name("{a}:timeout", "b*"), None);
-        assert_eq!(name("a:timeouts", "*"), None);
     }
 
     #[test]
