@@ -10,7 +10,7 @@ use crate::store::Store;
 pub(crate) fn choose(global: &Global) -> Result<Store, Failure> {
     let store = Store::resolve(global)?;
     if global.verbose > 0 {
-        exit::say(format_args!("the store is {}, by {}", store.shown(), store.source));
+        exit::say(format_args!("store {} ({})", store.shown(), store.source));
     }
     Ok(store)
 }

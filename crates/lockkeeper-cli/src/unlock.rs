@@ -103,12 +103,15 @@ fn uncounted(lock: &LockInfo) -> Failure {
     Failure::usage(format!("\"{name}\" is a {}, which cannot be taken away: {instead}", lock.kind))
 }
 
+/// What the holder is told and what is remembered. Without a reason at least who it was, as far as
+/// the environment says; under `sudo` that is not root.
 fn reason(args: &UnlockArgs) -> String {
-    let asked = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let name = |variable: &&str| std::env::var(variable).ok().filter(|name| !name.is_empty());
     args.reason.clone().unwrap_or_else(|| {
-        let who = asked("SUDO_USER").or_else(|| asked("USER")).or_else(|| asked("LOGNAME"));
-        let who = who.unwrap_or_else(|| "somebody".to_owned());
-        format!("unlocked by {who}, who gave no reason")
+        match ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(name) {
+            Some(who) => format!("unlocked by {who}, who gave no reason"),
+            None => "unlocked without a reason".to_owned(),
+        }
     })
 }
 
