@@ -52,11 +52,12 @@ pub(crate) fn holder(holder: &Holder) -> String {
 /// All holders in one cell: the first, and how many others. A process with several permits, or
 /// several readers, is one.
 pub(crate) fn holders(lock: &LockInfo) -> String {
-    let all: BTreeSet<_> = lock.holders.iter().map(holder).collect();
     let Some(first) = lock.holders.first().map(holder) else { return UNKNOWN.to_owned() };
+    let others: BTreeSet<_> = lock.holders[1..].iter().map(holder).collect();
+    let others = others.iter().filter(|other| **other != first).count() as u64;
     // Of many permits not all are looked at.
     let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
-    match all.len() as u64 - 1 + unseen {
+    match others + unseen {
         0 => first,
         more => format!("{first} +{more}"),
     }

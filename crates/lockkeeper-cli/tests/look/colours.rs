@@ -76,7 +76,7 @@ fn an_empty_list_is_explained_on_a_terminal() {
     let stand = Stand::redis();
     let terminal = Terminal::run(&stand, 80, &["ls", "x*"]);
     let (screen, code) = terminal.ended();
-    assert_eq!((screen.trim(), code), ("lockkeeper: no such locks", 0));
+    assert_eq!((screen.trim(), code), ("lockkeeper: no lock has a name that matches x*", 0));
 }
 
 #[test]
