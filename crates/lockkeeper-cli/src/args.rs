@@ -69,9 +69,9 @@ pub(crate) enum Command {
     ///
     /// Shows who holds it, and asks. The holder is told at once, and why, if it is a lockkeeper
     /// client; a client of another library finds out when it renews. Where nobody can be asked, --yes
-    /// takes the lock from holders that are not seen to be alive, and --yes --force from any: alive
-    /// is seen to be who is a lockkeeper client and holds on. Exits with 0 also if the lock is free,
-    /// and with 75 if it stays where it is.
+    /// takes the lock from a holder that is not seen to be alive, and --yes --force from any. Only
+    /// lockkeeper clients can be seen to be alive. Exits with 0 also if the lock is free, and with 75
+    /// if it stays where it is.
     Unlock(UnlockArgs),
     /// Look for what endangers locks on this store
     ///
