@@ -12,7 +12,7 @@
 //! after it has sent the guardian away. If `run` is dead, the guardian acts within moments, not
 //! after as many processes as there are numbers.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -178,34 +178,49 @@ pub(crate) fn main() -> ExitCode {
     let _ = rustix::thread::set_name(c"lk-guardian");
     let mut group = None;
     let mut kill_at = None;
-    let mut line = io::stdin();
     loop {
-        match wait(kill_at) {
-            // What was written is read first: it may be that there is more time.
-            Ok(true) => {
-                let mut frame = [0; FRAME];
-                if line.read_exact(&mut frame).is_err() {
-                    kill(group);
-                    return ExitCode::SUCCESS;
-                }
-                let (kind, number) = (frame[0], u64::from_le_bytes(number_of(&frame)));
-                match kind {
-                    CHILD => group = i32::try_from(number).ok().and_then(Pid::from_raw),
-                    KILL_AT => kill_at = Some(Duration::from_millis(number)),
-                    _ => {}
-                }
-            }
-            Ok(false) if kill_at.is_some_and(|time| clock::now() >= time) && group.is_some() => {
+        // Without a child there is nothing to do by any time.
+        match next(kill_at.filter(|_| group.is_some())) {
+            Ok(Message::Child(number)) => group = Pid::from_raw(number),
+            Ok(Message::KillAt(time)) => kill_at = Some(time),
+            Ok(Message::None) if kill_at.is_some_and(|time| clock::now() >= time) => {
                 kill(group);
                 return TIME_WAS_OVER.into();
             }
-            Ok(false) => {}
+            Ok(Message::None) => {}
             Err(_) => {
                 kill(group);
-                return ExitCode::FAILURE;
+                return ExitCode::SUCCESS;
             }
         }
     }
+}
+
+enum Message {
+    None,
+    Child(i32),
+    KillAt(Duration),
+}
+
+/// The next message; none when none came before `until`, or for a while. What was written is read
+/// before the clock is looked at: it may be that there is more time. An error is the end of the line.
+fn next(until: Option<Duration>) -> io::Result<Message> {
+    if !wait(until)? {
+        return Ok(Message::None);
+    }
+    // Not through `io::stdin`: it would read ahead, and what it has read does not wake `wait`.
+    // A message is written in one piece, so it is read in one piece.
+    let mut frame = [0; FRAME];
+    if rustix::io::read(rustix::stdio::stdin(), &mut frame)? < FRAME {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let [kind, number @ ..] = frame;
+    let number = u64::from_le_bytes(number);
+    Ok(match kind {
+        CHILD => Message::Child(i32::try_from(number).unwrap_or_default()),
+        KILL_AT => Message::KillAt(Duration::from_millis(number)),
+        _ => Message::None,
+    })
 }
 
 /// Waits for a message; false when none came before `until`, or for a while.
@@ -215,12 +230,6 @@ fn wait(until: Option<Duration>) -> io::Result<bool> {
     let nap = until.map(|until| until.saturating_sub(clock::now()).min(TICK));
     let nap = nap.and_then(|nap| Timespec::try_from(nap).ok());
     Ok(poll(&mut polled, nap.as_ref())? > 0)
-}
-
-fn number_of(frame: &[u8; FRAME]) -> [u8; 8] {
-    let mut number = [0; 8];
-    number.copy_from_slice(&frame[1..]);
-    number
 }
 
 fn kill(group: Option<Pid>) {

@@ -139,7 +139,7 @@ impl Run<'_> {
 
     /// Runs the command under the lock, or waits for the end if there is none.
     async fn hold(mut self, client: &Client, guard: Guard) -> Result<Code, Failure> {
-        let acquired = Instant::now();
+        let acquired = clock::now();
         let permit = guard.permit_ids().first().map(ToString::to_string);
         self.environment.owner = Some(permit.unwrap_or_else(|| guard.owner_id().to_string()));
         self.environment.token = guard.token();
@@ -156,7 +156,7 @@ impl Run<'_> {
             },
             None => idle::hold(&self.plan, &guard, &mut self.signals).await,
         };
-        let rest = self.plan.at_least.map(|span| span.saturating_sub(acquired.elapsed()));
+        let rest = self.plan.at_least.map(|span| (acquired + span).saturating_sub(clock::now()));
         self.finish(ending, client, guard, rest.filter(|rest| !rest.is_zero())).await
     }
 
@@ -165,12 +165,13 @@ impl Run<'_> {
         self.signals.listen(&signals::OTHERS).map_err(no_signals)?;
         let now = clock::now();
         let deadline = now + guard.remaining();
-        let guardian = Guardian::start(deadline.saturating_sub(GUARDIAN_MARGIN));
-        let guardian = guardian.map_err(no_guardian)?;
+        let kill_at = deadline.saturating_sub(GUARDIAN_MARGIN);
+        let guardian = Guardian::start(kill_at).map_err(no_guardian)?;
         let steps = Preparation {
             guardian: guardian.line().map_err(no_guardian)?,
             terminal: self.terminal.as_ref().and_then(Terminal::for_child),
             mask: self.mask,
+            not_after: kill_at,
         };
         let program = command.get_program().to_owned();
         let handed_over = steps.terminal.is_some();
@@ -180,6 +181,9 @@ impl Run<'_> {
                 guardian.dismiss();
                 if let Some(terminal) = self.terminal.as_ref().filter(|_| handed_over) {
                     terminal.take();
+                }
+                if clock::now() >= kill_at {
+                    return Ok(Ending::lost("its lease ended before the command could be started"));
                 }
                 return Err(child::not_started(&program, &error));
             }

@@ -59,6 +59,14 @@ pub(super) struct Ending {
     pub(super) hook: Option<Hook>,
 }
 
+impl Ending {
+    /// Of what never began.
+    pub(super) fn lost(reason: &str) -> Self {
+        let why = Some(Why::Lost(reason.to_owned()));
+        Self { status: None, why, foreground: None, hook: None }
+    }
+}
+
 /// Whose the foreground of the terminal was.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Foreground {
@@ -322,11 +330,11 @@ impl Supervisor<'_> {
         let Some(stop) = &self.state.stop else {
             return self.state.status.is_some();
         };
-        let hopeless = stop.killed && clock::now() >= stop.kill_at + HOPELESS;
         match self.state.status {
-            Some(_) => hopeless || !self.child.has_group(),
+            // What is sent SIGKILL does nothing more.
+            Some(_) => stop.killed || !self.child.has_group(),
             // While the lock is held, it is held for a command that will not die, too.
-            None => hopeless && stop.is_loss(),
+            None => stop.is_loss() && stop.killed && clock::now() >= stop.kill_at + HOPELESS,
         }
     }
 

@@ -9,7 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
+use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
 
 /// The signals that were blocked when this process was started: its child's, too.
@@ -24,6 +26,8 @@ pub(super) struct Preparation {
     pub(super) terminal: Option<OwnedFd>,
     /// The mask it is to have.
     pub(super) mask: Mask,
+    /// When it is too late to begin. This process may have stood still since it got the lock.
+    pub(super) not_after: Duration,
 }
 
 /// Has `steps` done in the child, between fork and exec; its process group is made by then.
@@ -49,9 +53,12 @@ fn child_side(steps: &Preparation, parent: Pid) -> io::Result<()> {
     }
     // The parent may have died before its death was asked to be a signal.
     if rustix::process::getppid() != Some(parent) {
-        return Err(io::ErrorKind::Interrupted.into());
+        return Err(Errno::SRCH.into());
     }
     set_mask(&steps.mask.0);
+    if super::clock::now() >= steps.not_after {
+        return Err(Errno::TIMEDOUT.into());
+    }
     Ok(())
 }
 

@@ -200,6 +200,17 @@ impl Running {
         eventually(&format!("it says {what:?}"), || self.errors().contains(what));
     }
 
+    /// Waits until it would hear of a forced unlock: it listens for notices a moment after it has
+    /// the lock, and other stores have nothing to listen to.
+    #[track_caller]
+    pub(crate) fn settled(&self, scene: &Scene) {
+        if let Store::Redis(server) = &scene.store {
+            eventually("its ear for notices", || {
+                !server.cli(&["PUBSUB", "CHANNELS", "lockkeeper_notice:*"]).array().is_empty()
+            });
+        }
+    }
+
     /// Its guardian.
     #[track_caller]
     pub(crate) fn guardian(&self) -> Process {
@@ -256,6 +267,11 @@ impl Process {
 
     pub(crate) fn group(self) -> Option<i32> {
         self.stat(2)?.parse().ok()
+    }
+
+    /// Whether its group is the foreground of its terminal.
+    pub(crate) fn is_in_foreground(self) -> bool {
+        self.group().is_some() && self.group() == self.stat(5).and_then(|group| group.parse().ok())
     }
 
     pub(crate) fn number(self) -> i32 {
