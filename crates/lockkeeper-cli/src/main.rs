@@ -12,10 +12,17 @@ mod doctor;
 mod duration;
 mod exit;
 mod inspect;
+mod json;
 mod ls;
+mod moment;
+mod open;
+mod output;
+mod person;
+mod row;
 mod run;
 mod secret;
 mod store;
+mod table;
 mod unlock;
 mod watch;
 

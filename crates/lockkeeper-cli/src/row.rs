@@ -1,0 +1,56 @@
+//! A lock as a row of a table.
+
+use std::time::SystemTime;
+
+use anstyle::{AnsiColor, Style};
+use lockkeeper::{LockInfo, Remaining};
+
+use crate::person;
+use crate::table::{Cell, Column};
+
+const fn text(heading: &'static str, least: usize, rank: u8) -> Column {
+    Column { heading, right: false, least: Some(least), rank }
+}
+
+const fn number(heading: &'static str, rank: u8) -> Column {
+    Column { heading, right: true, least: None, rank }
+}
+
+/// The columns. The kind is a word and never cut.
+pub(crate) const COLUMNS: [Column; 7] = [
+    text("NAME", 12, 0),
+    Column { heading: "KIND", right: false, least: None, rank: 4 },
+    text("HOLDER", 12, 1),
+    number("HOLDS", 6),
+    number("TTL", 2),
+    number("WAITERS", 5),
+    number("AGE", 3),
+];
+
+const DIM: Style = Style::new().dimmed();
+const WARN: Style = AnsiColor::Yellow.on_default();
+
+/// What stands in them.
+pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
+    let unknown = lock.holders.first().is_none_or(|holder| holder.client.is_none());
+    let holds = match person::holds(lock) {
+        0 => Cell::styled(person::UNKNOWN, DIM),
+        holds => Cell::new(holds.to_string()),
+    };
+    let waiters = match lock.waiting {
+        None => Cell::styled(person::UNKNOWN, DIM),
+        Some(0) => Cell::styled("0", DIM),
+        Some(waiters) => Cell::styled(waiters.to_string(), WARN),
+    };
+    // A lock without an end is one that nobody will ever get.
+    let endless = lock.remaining == Remaining::Forever && !lock.holders.is_empty();
+    [
+        Cell::styled(person::name(&lock.name), Style::new().bold()),
+        Cell::new(lock.kind.word()),
+        Cell::styled(person::holders(lock), if unknown { DIM } else { Style::new() }),
+        holds,
+        Cell::styled(person::ttl(lock.remaining), if endless { WARN } else { Style::new() }),
+        waiters,
+        Cell::new(person::age(lock.since(), now)),
+    ]
+}
