@@ -43,8 +43,8 @@ impl Db {
         Moment { now, .. }: Moment,
         page: &mut Page,
     ) -> Result<(), Hitch> {
-        let sql =
-            "SELECT name, boot = ?1, record FROM names WHERE name > ?2 ORDER BY name LIMIT ?3";
+        let sql = "SELECT name, boot = ?1, record, queue, permits FROM names
+            WHERE name > ?2 ORDER BY name LIMIT ?3";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((self.boot, &request.cursor, request.limit))?;
         let (mut last, mut seen) = (None, 0);
