@@ -33,6 +33,7 @@ mod place;
 mod requests;
 mod rows;
 mod time;
+mod waiters;
 mod wakes;
 mod worker;
 
