@@ -3,6 +3,7 @@
 use super::db::{Db, Hitch};
 use super::rows::read_record;
 use super::time::Moment;
+use super::waiters::Who;
 use super::wakes::written;
 use crate::LockName;
 use crate::backend::model::State;
@@ -21,7 +22,7 @@ impl Db {
             match &request.select {
                 Select::Clients => {}
                 Select::Named(name, _) => {
-                    state.put(name, db.load(name)?);
+                    state.put(name, db.load(name, Who::All, moment.now)?);
                     page = state.list(request, moment.now)?;
                 }
                 Select::Matching(pattern) => {
@@ -43,7 +44,7 @@ impl Db {
         Moment { now, .. }: Moment,
         page: &mut Page,
     ) -> Result<(), Hitch> {
-        let sql = "SELECT name, boot = ?1, record, queue, permits FROM names
+        let sql = "SELECT name, boot = ?1, record, permits FROM names
             WHERE name > ?2 ORDER BY name LIMIT ?3";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((self.boot, &request.cursor, request.limit))?;
@@ -56,7 +57,10 @@ impl Db {
             }
             let name = LockName::from(bytes);
             match read_record(row) {
-                Ok(record) => {
+                Ok(mut record) => {
+                    if record.waiters().is_some() {
+                        record.put_waiters(&self.load_waiters(&name, Who::All, now)?);
+                    }
                     state.put(&name, record);
                     page.locks.extend(state.listed(&name, now));
                     state.take(&name);
