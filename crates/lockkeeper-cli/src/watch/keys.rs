@@ -78,6 +78,8 @@ impl View {
                 self.pane = !self.pane;
                 return self.wanted();
             }
+            KeyCode::Char('J') => self.pane_top = self.pane_top.saturating_add(1),
+            KeyCode::Char('K') => self.pane_top = self.pane_top.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => return self.moved(|view| view.step(1)),
             KeyCode::Up | KeyCode::Char('k') => return self.moved(|view| view.step(-1)),
             KeyCode::PageDown => return self.moved(|view| view.step(page)),
@@ -151,7 +153,7 @@ impl View {
                     self.arrange(self.shown_at(now));
                 }
             }
-            KeyCode::Backspace => self.typed(now, |text| drop(text.pop())),
+            KeyCode::Backspace => self.typed(now, |text| text.truncate(shorter(text))),
             KeyCode::Char(c) => self.typed(now, |text| text.push(c)),
             KeyCode::Down => self.step(1),
             KeyCode::Up => self.step(-1),
@@ -175,7 +177,7 @@ impl View {
             // Whoever is stopped in the middle of something deserves to know why.
             (KeyCode::Enter, false) => forcing.sure = !forcing.reason.trim().is_empty(),
             (KeyCode::Backspace, true) => forcing.sure = false,
-            (KeyCode::Backspace, false) => drop(forcing.reason.pop()),
+            (KeyCode::Backspace, false) => forcing.reason.truncate(shorter(&forcing.reason)),
             (KeyCode::Char(c), false) => forcing.reason.push(c),
             _ => {}
         }
@@ -193,4 +195,9 @@ impl View {
             _ => {}
         }
     }
+}
+
+/// The length without the last character.
+fn shorter(text: &str) -> usize {
+    text.char_indices().next_back().map_or(0, |(at, _)| at)
 }

@@ -4,6 +4,8 @@
 //! happens beside it ([`lookout`], [`screen`], [`live`]).
 
 mod draw;
+#[cfg(test)]
+mod fixture;
 mod keys;
 mod lines;
 mod live;

@@ -123,6 +123,8 @@ pub(super) struct View {
     pub(super) pane: bool,
     /// What is in it.
     detail: Option<LockInfo>,
+    /// Its first line.
+    pub(super) pane_top: usize,
     pub(super) health: Health,
     /// When the store was last heard of; at first, when it was first asked.
     heard: Instant,
@@ -152,6 +154,7 @@ impl View {
             mode: Mode::Browsing,
             pane: false,
             detail: None,
+            pane_top: 0,
             health: Health::Connecting,
             heard: now.tick,
             every,
@@ -299,6 +302,12 @@ impl View {
         Some((row, told.unwrap_or(&row.lock)))
     }
 
+    /// The first line of the pane, which is at most `last`.
+    pub(super) fn scroll_pane(&mut self, last: usize) -> usize {
+        self.pane_top = self.pane_top.min(last);
+        self.pane_top
+    }
+
     /// Moves the selection by so many rows.
     pub(super) fn step(&mut self, by: isize) {
         self.select(self.line.saturating_add_signed(by));
@@ -307,7 +316,11 @@ impl View {
     /// Selects a line, or the last one if there are not so many.
     pub(super) fn select(&mut self, line: usize) {
         self.line = line.min(self.shown.len().saturating_sub(1));
-        self.selected = self.shown.get(self.line).map(|at| self.rows[*at].lock.name.clone());
+        let name = self.shown.get(self.line).map(|at| self.rows[*at].lock.name.clone());
+        if name != self.selected {
+            self.pane_top = 0;
+        }
+        self.selected = name;
         self.scroll();
     }
 

@@ -16,6 +16,7 @@ const HELP: &[(&str, &str)] = &[
     ("PgUp PgDn", "one page up, down"),
     ("g  G", "to the first row, to the last"),
     ("enter", "everything about the lock, and back"),
+    ("J K", "down and up in it"),
     ("/", "only rows with a text in their name or holder"),
     ("s  S", "sort by the next column, the other way round"),
     ("space", "stop looking, look again"),

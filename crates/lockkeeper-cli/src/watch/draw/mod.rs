@@ -28,17 +28,17 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, theme: &Theme, now: N
     let [header, body, footer] =
         Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
             .areas(frame.area());
-    draw_header(frame, header, view, theme, now);
     let body = match view.pane {
         true => {
-            let (body, pane) = split(body);
-            pane::draw(frame, pane, view, theme, view.shown_at(now));
+            let (body, pane) = split(body, view.extent().0);
+            pane::draw(frame, pane, view, theme, now);
             body
         }
         false => body,
     };
     // The heading takes a line.
     view.resized(usize::from(body.height.saturating_sub(1)));
+    draw_header(frame, header, view, theme, now);
     table::draw(frame, body, view, theme, view.shown_at(now));
     draw_footer(frame, footer, view, theme, now);
     match &view.mode {
@@ -48,10 +48,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, theme: &Theme, now: N
     }
 }
 
-fn split(body: Rect) -> (Rect, Rect) {
+/// Below the table the pane gets what few rows leave over, and at least half.
+fn split(body: Rect, rows: usize) -> (Rect, Rect) {
+    let needed = u16::try_from(rows.max(1)).unwrap_or(u16::MAX).saturating_add(1);
     let layout = match body.width >= WIDE {
-        true => Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]),
-        false => Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]),
+        true => Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).spacing(1),
+        false => {
+            Layout::vertical([Constraint::Length(needed.min(body.height / 2)), Constraint::Fill(1)])
+        }
     };
     let [table, pane] = layout.areas(body);
     (table, pane)

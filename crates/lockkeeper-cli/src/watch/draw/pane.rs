@@ -2,8 +2,9 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Padding, Paragraph, Wrap};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Block, Borders, Padding};
+use unicode_width::UnicodeWidthStr;
 
 use lockkeeper::{Forced, Holder, Kind, LockInfo, Remaining};
 
@@ -16,18 +17,64 @@ use crate::{moment, person};
 /// A queue of thousands is for `inspect`.
 const LISTED_MAX: usize = 50;
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, now: Now) {
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: &Theme, now: Now) {
     let beside = area.x > 0;
     let block = Block::new()
         .borders(if beside { Borders::LEFT } else { Borders::TOP })
         .border_style(theme.dim)
         .padding(Padding::horizontal(1));
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
     let lines = match view.detail() {
-        Some((row, lock)) => lines(row, lock, theme, now),
+        Some((row, lock)) => lines(row, lock, theme, view.shown_at(now)),
         None => vec![Line::styled("no lock is selected", theme.dim)],
     };
-    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block), area);
+    let lines: Vec<_> = lines.into_iter().flat_map(|line| wrapped(line, inner.width)).collect();
+    let (all, height) = (lines.len(), usize::from(inner.height));
+    let top = view.scroll_pane(all.saturating_sub(height));
+    frame.render_widget(Text::from_iter(lines.into_iter().skip(top)), inner);
+    if top + height < all && height > 0 {
+        let hint = Line::styled(" J K for more ", theme.accent).right_aligned();
+        frame.render_widget(hint, Rect { y: inner.bottom() - 1, height: 1, ..inner });
+    }
 }
+
+/// A line, and what of it does not fit on lines of its own: here nothing is cut.
+fn wrapped(line: Line<'_>, width: u16) -> Vec<Line<'_>> {
+    let width = usize::from(width.max(4));
+    if line.width() <= width {
+        return vec![line];
+    }
+    let (mut lines, mut used) = (vec![Line::default()], 0);
+    for span in line.spans {
+        let mut rest = &*span.content;
+        while let Some(c) = rest.chars().next() {
+            let end = rest.char_indices().map(|(at, c)| at + c.len_utf8());
+            let fits = end.take_while(|end| used + rest[..*end].width() <= width).last();
+            let end = match fits {
+                // Between two words, if there is more than one.
+                Some(end) if end < rest.len() => rest[..end].rfind(' ').map_or(end, |at| at + 1),
+                Some(end) => end,
+                // Two columns for a character that is wider than what is left.
+                None if used == INDENT => c.len_utf8(),
+                None => 0,
+            };
+            if let (Some(line), true) = (lines.last_mut(), end > 0) {
+                line.push_span(Span::styled(rest[..end].to_owned(), line.style.patch(span.style)));
+                used += rest[..end].width();
+            }
+            rest = &rest[end..];
+            if !rest.is_empty() {
+                lines.push(Line::raw(" ".repeat(INDENT)));
+                used = INDENT;
+            }
+        }
+    }
+    lines.into_iter().map(|wrapped| wrapped.patch_style(line.style)).collect()
+}
+
+/// What goes on is further right than what begins.
+const INDENT: usize = 4;
 
 fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a>> {
     let mut lines = vec![
@@ -125,14 +172,9 @@ fn holder_lines<'a>(holder: &Holder, theme: &Theme, now: Now) -> Vec<Line<'a>> {
 fn forced_lines<'a>(forced: &Forced, theme: &Theme) -> Vec<Line<'a>> {
     let from: Vec<_> = forced.holders.iter().map(|holder| person::text(holder)).collect();
     vec![
-        Line::from(vec![
-            Span::raw(moment::plain(forced.at)),
-            Span::styled(format!(" by {}", person::text(&forced.by)), theme.dim),
-        ]),
-        Line::from(vec![
-            Span::raw("  "),
-            Span::styled(person::text(&forced.reason), theme.warning),
-        ]),
+        Line::styled(person::text(&forced.reason), theme.warning),
+        Line::raw(format!("  {}", moment::plain(forced.at))),
+        Line::styled(format!("  by {}", person::text(&forced.by)), theme.dim),
         Line::styled(format!("  from {}", from.join(", ")), theme.dim),
     ]
 }

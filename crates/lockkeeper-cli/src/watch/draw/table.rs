@@ -47,6 +47,9 @@ struct Placed {
     width: u16,
 }
 
+/// Leaves a column out, or makes it narrower.
+type Narrower = fn(&mut Vec<(Column, u16)>);
+
 /// Numbers stand at the right, always at the same place; the name and the holder share the rest. What
 /// is least missed goes first where there is no room.
 fn columns(width: u16, view: &View) -> Vec<Placed> {
@@ -62,7 +65,7 @@ fn columns(width: u16, view: &View) -> Vec<Placed> {
         width.saturating_sub(MARK + taken)
     };
     let least = 2 * LEAST + GAP;
-    let narrower: [fn(&mut Vec<(Column, u16)>); 5] = [
+    let narrower: [Narrower; 5] = [
         |fixed| fixed.retain(|(column, _)| *column != Column::Holds),
         |fixed| fixed.iter_mut().filter(|(c, _)| *c == Column::Ttl).for_each(|(_, w)| *w = TTL),
         |fixed| fixed.retain(|(column, _)| *column != Column::Kind),
@@ -219,7 +222,7 @@ pub(super) fn bar(part: f64, width: u16) -> String {
     const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
     let eighths = (part.clamp(0.0, 1.0) * f64::from(width) * 8.0).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
-    if eighths % 8 > 0 {
+    if !eighths.is_multiple_of(8) {
         bar.push(EIGHTHS[eighths % 8]);
     }
     let length = bar.chars().count();
