@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ProtocolVersion, Value};
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use super::wake::Hub;
 use super::{
@@ -22,6 +21,7 @@ use link::Link;
 use script::{Command, Script};
 
 mod check;
+mod clients;
 mod counter;
 mod fair;
 mod fault;
@@ -283,15 +283,6 @@ impl Inner {
         Ok(Changed::Done)
     }
 
-    async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
-        let ClientEntry { id, info, holds, more } = client;
-        let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let call = script::CLIENT_ANNOUNCE.call(1).arg(keys::client(id)).arg(ttl);
-        let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
-        let call = call.arg(list::write_holds(&holds)).arg(u8::from(more));
-        self.link.call(call).await.map(|_| Changed::Done)
-    }
-
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
         match resource.kind {
             Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
@@ -333,14 +324,6 @@ impl Inner {
         let hold = owner.and_then(|owner| holds.clone().find(|hold| hold.owner == owner));
         let since = hold.map(|hold| hold.since);
         HolderEntry { id, count, shared, client: client.map(|client| client.info), since }
-    }
-
-    /// Who the client of an owner id is, if it says so.
-    async fn client_of(&self, id: &[u8]) -> Option<ClientEntry> {
-        let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
-        let client = Uuid::try_parse(client).ok()?;
-        let get = Command::plain("HGETALL").arg(keys::client(client));
-        list::client(client, self.link.call(get).await.ok()?)
     }
 }
 
@@ -462,10 +445,7 @@ impl Backend for Redis {
                 Change::Announce { client, info, holds, more, ttl } => {
                     inner.announce(ClientEntry { id: client, info, holds, more }, ttl).await
                 }
-                Change::Withdraw { client } => {
-                    let del = Command::plain("DEL").arg(keys::client(client));
-                    inner.link.call(del).await.map(|_| Changed::Done)
-                }
+                Change::Withdraw { client } => inner.withdraw(client).await,
             }
         })
     }
