@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use lockkeeper::Kind;
 
 pub(crate) use run::{RunArgs, WaitOptions};
 
@@ -221,6 +222,21 @@ pub(crate) enum KindArg {
     Permits,
     /// The count-down latch
     Latch,
+}
+
+impl KindArg {
+    /// As the library says it. A read/write lock is asked about by either of its sides.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            KindArg::Lock => Kind::Lock,
+            KindArg::Mutex => Kind::Mutex,
+            KindArg::Fair => Kind::Fair,
+            KindArg::Rw => Kind::Write,
+            KindArg::Semaphore => Kind::Semaphore,
+            KindArg::Permits => Kind::Permits,
+            KindArg::Latch => Kind::Latch,
+        }
+    }
 }
 
 #[cfg(test)]

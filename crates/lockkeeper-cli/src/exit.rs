@@ -15,12 +15,16 @@ pub(crate) struct Code(pub(crate) u8);
 impl Code {
     /// All went well.
     pub(crate) const OK: Code = Code(0);
+    /// `doctor`: something endangers locks.
+    pub(crate) const DANGER: Code = Code(1);
     /// The command line, the configuration or the request makes no sense.
     pub(crate) const USAGE: Code = Code(64);
     /// The store cannot be reached.
     pub(crate) const UNREACHABLE: Code = Code(69);
     /// Anything else.
     pub(crate) const INTERNAL: Code = Code(70);
+    /// Somebody has the lock, and keeps it.
+    pub(crate) const BUSY: Code = Code(75);
     /// The lock was lost while it was needed.
     pub(crate) const LOST: Code = Code(76);
     /// The store refuses this user.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Forced, Holder, Kind, LockInfo, LockName, Remaining};
+use lockkeeper::{Finding, Forced, Holder, Kind, LockInfo, LockName, Remaining, Report};
 use serde::Serialize;
 
 use crate::{moment, person};
@@ -162,6 +162,73 @@ impl ForcedUnlock {
         let Forced { at, by, reason, holders, .. } = forced.clone();
         Self { at: moment::exact(at), by, reason, from: holders }
     }
+}
+
+/// What `unlock` did.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unlock {
+    #[serde(flatten)]
+    name: Name,
+    kind: &'static str,
+    /// Whether there was anything to take away.
+    unlocked: bool,
+    /// Whom it was taken from.
+    from: Vec<Hold>,
+    /// What they were told; nothing, if nobody was.
+    reason: Option<String>,
+}
+
+impl Unlock {
+    pub(crate) fn of(lock: &LockInfo, unlocked: bool, reason: &str) -> Self {
+        let from = if unlocked { &lock.holders[..] } else { &[] };
+        Self {
+            name: Name::of(&lock.name),
+            kind: lock.kind.word(),
+            unlocked,
+            from: from.iter().map(Hold::of).collect(),
+            reason: unlocked.then(|| reason.to_owned()),
+        }
+    }
+}
+
+/// What `doctor` found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Doctor {
+    store: String,
+    /// Whether nothing endangers locks.
+    safe: bool,
+    round_trip_us: u64,
+    slowest_us: u64,
+    findings: Vec<Found>,
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    severity: String,
+    subject: String,
+    detail: String,
+    remedy: Option<String>,
+}
+
+impl Doctor {
+    pub(crate) fn of(report: &Report, store: String) -> Self {
+        let found = |finding: &Finding| {
+            let Finding { severity, subject, detail, remedy, .. } = finding.clone();
+            let remedy = Some(remedy).filter(|remedy| !remedy.is_empty());
+            Found { severity: severity.to_string(), subject, detail, remedy }
+        };
+        Self {
+            store,
+            safe: report.is_safe(),
+            round_trip_us: micros(report.round_trip),
+            slowest_us: micros(report.slowest),
+            findings: report.findings.iter().map(found).collect(),
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn millis(span: Duration) -> u64 {

@@ -6,12 +6,16 @@ use crate::args::Global;
 use crate::exit::{self, Failure};
 use crate::store::Store;
 
-/// Finds out which store is meant, says so if asked, and opens it.
-pub(crate) async fn open(global: &Global) -> Result<(Store, Client), Failure> {
+/// Finds out which store is meant, and says so if asked.
+pub(crate) fn choose(global: &Global) -> Result<Store, Failure> {
     let store = Store::resolve(global)?;
     if global.verbose > 0 {
-        exit::say(format_args!("{} ({})", store.shown(), store.source));
+        exit::say(format_args!("store {} ({})", store.shown(), store.source));
     }
-    let client = store.connect().await?;
-    Ok((store, client))
+    Ok(store)
+}
+
+/// The same, and opens it.
+pub(crate) async fn open(global: &Global) -> Result<Client, Failure> {
+    choose(global)?.connect().await
 }
