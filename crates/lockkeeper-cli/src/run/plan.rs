@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) at_least: Option<Duration>,
     pub(super) max_hold: Option<Duration>,
     pub(super) signal: Signal,
+    /// At most a third of the lease, and a little less where that is short: the next third must be
+    /// enough for a renewal that takes long.
     pub(super) grace: Duration,
 }
 
@@ -47,7 +49,7 @@ impl Plan {
             at_least: args.holding.at_least.filter(|span| !span.is_zero()),
             max_hold: args.holding.max_hold,
             signal: args.loss.signal,
-            grace: args.loss.grace.min(lease / 3),
+            grace: args.loss.grace.min((lease - 2 * KILL_MARGIN) / 3),
         })
     }
 

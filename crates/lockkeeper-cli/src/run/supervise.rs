@@ -141,7 +141,8 @@ impl Supervisor<'_> {
                 }
                 Event::Child => self.see_children().await,
                 Event::Signal(signal) => self.forward(signal),
-                Event::Lost(_) | Event::Tick => {}
+                Event::Tick => self.settle_terminal(),
+                Event::Lost(_) => {}
             }
             if self.is_over() {
                 return self.end();
@@ -300,10 +301,16 @@ impl Supervisor<'_> {
     }
 
     fn resume(&mut self) {
+        self.settle_terminal();
+        self.send(Signal::CONT);
+    }
+
+    /// Passes the foreground on if this process has got it. A shell that fetches a running job to the
+    /// front does not say so.
+    fn settle_terminal(&self) {
         if let Some(terminal) = &self.terminal {
             terminal.give_again(self.child.group());
         }
-        self.send(Signal::CONT);
     }
 
     fn forward(&mut self, signal: Signal) {

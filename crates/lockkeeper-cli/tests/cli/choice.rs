@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use testkit::RedisServer;
 
-use crate::support::{Scene, Store};
+use crate::support::Scene;
 
 const CONFIG: &str = ".config/lockkeeper/config.toml";
 
@@ -44,7 +44,7 @@ fn the_option_goes_before_the_variable_before_the_file() {
 fn a_password_comes_from_its_file_and_is_never_shown() {
     let server = RedisServer::builder().password("s3cr et:@/%").start();
     let place = format!("redis://127.0.0.1:{}", server.port());
-    let scene = Scene::new(Store::Redis(server));
+    let scene = Scene::with(server);
     fs::write(scene.path("password"), "s3cr et:@/%\nsecond line\n").unwrap();
     let mut command = scene.lockkeeper();
     command.args(["-v", "run", "--url", &place, "job", "--", "echo", "ran"]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use testkit::RedisServer;
 
-use crate::support::{Scene, Store, announce, on_every_store, sleeper, write};
+use crate::support::{Scene, announce, on_every_store, sleeper, write};
 
 on_every_store! {
     the_commands_code_passes_through,
@@ -183,7 +183,7 @@ fn a_silent_store_is_69_and_soon() {
 fn a_wrong_password_is_77_and_stays_secret() {
     let server = RedisServer::builder().password("right").start();
     let url = server.url_with("", "wr0ng-secret");
-    let scene = Scene::new(Store::Redis(server));
+    let scene = Scene::with(server);
     let outcome = scene.run(&["-v", "--url", &url, "job", "--", "true"]);
     outcome.assert_code(77);
     assert!(!outcome.errors.contains("wr0ng-secret"), "{outcome:?}");

@@ -54,15 +54,20 @@ fn a_job_stops_and_goes_on_as_a_whole(scene: &Scene) {
     let line = format!("{}; while [ ! -e $D/go ]; do sleep 0.05; done; exit 7", announce("pid"));
     tmux.enter(&format!("lk run job -c '{line}'"));
     let command = scene.process("pid");
-    for resume in ["fg", "bg; fg"] {
+    for resume in [&["fg"][..], &["bg", "fg"], &["fg"]] {
         tmux.press("C-z");
-        eventually("the stop of the command", || command.is_stopped());
+        eventually("the stop of all", || command.is_stopped() && command.parent().is_stopped());
         tmux.enter("jobs; echo ma''rk:stopped");
         tmux.shows("mark:stopped");
         assert!(tmux.screen().contains("Stopped"), "{}", tmux.screen());
-        tmux.enter("clear");
-        tmux.enter(resume);
-        eventually("the command to go on", || !command.is_stopped() && command.is_in_foreground());
+        tmux.enter("clear; echo ma''rk:cleared");
+        tmux.shows("mark:cleared");
+        for resume in resume {
+            tmux.enter(resume);
+            eventually("the command to go on", || !command.is_stopped());
+        }
+        // A shell does not say so when it fetches a running job, but it is found out.
+        eventually("its foreground", || command.is_in_foreground());
     }
     std::fs::write(scene.path("go"), "").unwrap();
     command.dies();
@@ -155,9 +160,12 @@ fn in_the_background_and_fetched_to_the_front_it_reads(scene: &Scene) {
 fn a_script_has_its_terminal_back(scene: &Scene) {
     let tmux = Tmux::start(scene);
     for (command, code) in [("true", 0), ("/no/where", 127)] {
-        let script = format!("\"$LK\" run job -- {command}; code=$?; read x; echo go''t:$x:$code");
+        let script = format!(
+            "\"$LK\" run job -- {command}; code=$?; echo en{code}d; read x; echo go''t:$x:$code"
+        );
         std::fs::write(scene.path("script"), script).unwrap();
         tmux.enter("sh script");
+        tmux.shows(&format!("en{code}d"));
         tmux.enter("hello");
         tmux.shows(&format!("got:hello:{code}"));
     }
@@ -210,7 +218,7 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let line =
         format!("{}; while [ ! -e $D/go ]; do sleep 0.05; done; echo > $D/end", announce("pid"));
-    let script = format!("{}; exec \"$LK\" run --lease 1 job -c '{line}'", announce("run"));
+    let script = format!("{}; exec \"$LK\" run --lease 2 job -c '{line}'", announce("run"));
     std::fs::write(scene.path("script"), script).unwrap();
     tmux.enter("tmux new-window 'sh script 2> errors'");
     let (run, command) = (scene.process("run"), scene.process("pid"));
@@ -218,7 +226,7 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     command.signal(Signal::STOP);
     eventually("its stop", || command.is_stopped());
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(1_500) {
+    while start.elapsed() < Duration::from_millis(2_500) {
         scene.run(&["-n", "job", "--", "true"]).assert_code(75);
     }
     assert!(command.is_stopped() && !run.is_stopped());

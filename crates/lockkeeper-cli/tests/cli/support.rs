@@ -18,7 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where locks are kept.
 pub(crate) enum Store {
-    Redis(RedisServer),
+    Redis(Box<RedisServer>),
     /// A file in the scene's directory.
     File,
 }
@@ -32,14 +32,18 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn redis() -> Self {
-        Self::new(Store::Redis(RedisServer::start()))
+        Self::with(RedisServer::start())
+    }
+
+    pub(crate) fn with(server: RedisServer) -> Self {
+        Self::new(Store::Redis(Box::new(server)))
     }
 
     pub(crate) fn file() -> Self {
         Self::new(Store::File)
     }
 
-    pub(crate) fn new(store: Store) -> Self {
+    fn new(store: Store) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         Self { store, directory, errors: Cell::new(0) }
     }
@@ -186,8 +190,7 @@ impl Running {
             output.push_str(&line);
             output.push('\n');
         }
-        use std::os::unix::process::ExitStatusExt;
-        Outcome { code: status.code(), signal: status.signal(), output, errors }
+        Outcome { code: status.code(), output, errors }
     }
 
     /// What it has said so far.
@@ -227,7 +230,6 @@ impl Running {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
-    pub(crate) signal: Option<i32>,
     pub(crate) output: String,
     pub(crate) errors: String,
 }
@@ -272,6 +274,11 @@ impl Process {
     /// Whether its group is the foreground of its terminal.
     pub(crate) fn is_in_foreground(self) -> bool {
         self.group().is_some() && self.group() == self.stat(5).and_then(|group| group.parse().ok())
+    }
+
+    pub(crate) fn parent(self) -> Process {
+        let parent = self.stat(1).and_then(|parent| Pid::from_raw(parent.parse().ok()?));
+        Process(parent.expect("a living process has a parent"))
     }
 
     pub(crate) fn number(self) -> i32 {
@@ -346,7 +353,6 @@ macro_rules! on_every_store {
                 super::$law(&crate::support::Scene::redis());
             })*
         }
-        #[cfg(any())]
         mod file {
             $(#[test]
             fn $law() {

@@ -37,13 +37,13 @@ impl Db {
         let mut ended = Vec::new();
         let (mut last, mut seen) = (None, 0);
         {
-            let sql = "SELECT name, boot = ?1, record, queue, permits, ends FROM names
+            let sql = "SELECT name, boot = ?1, record, permits, ends FROM names
                 WHERE name > (SELECT next FROM chores) ORDER BY name LIMIT ?2";
             let mut select = self.connection.prepare_cached(sql)?;
             let mut rows = select.query((self.boot, LOOKED_AT as i64))?;
             while let Some(row) = rows.next()? {
                 let name: Vec<u8> = row.get(0)?;
-                let over = match (row.get(1)?, row.get::<_, Option<i64>>(5)?) {
+                let over = match (row.get(1)?, row.get::<_, Option<i64>>(4)?) {
                     (true, ends) => ends.is_some_and(|ends| ends < signed(now)),
                     // What cannot be read is left to whoever asks about it.
                     (false, _) => read_record(row).is_ok_and(|record| record.is_empty()),
@@ -56,7 +56,8 @@ impl Db {
         }
         let mut delete = self.connection.prepare_cached("DELETE FROM names WHERE name = ?1")?;
         for name in ended {
-            delete.execute([name])?;
+            delete.execute([&name])?;
+            self.erase_waiters(&name)?;
         }
         // From the beginning again once the end is reached.
         let next = last.filter(|_| seen == LOOKED_AT).unwrap_or_default();

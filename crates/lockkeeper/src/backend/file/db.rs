@@ -29,8 +29,9 @@ const LOG_MAX: i32 = 400;
 
 /// What each table is for:
 ///
-/// - `names`: what stands under a name. `record` decides, with `queue` and `permits`, which may be long
-///   and are packed; `kind` and `wall_end` are for people.
+/// - `names`: what stands under a name. `record` decides, with `permits`, which may be many and are
+///   packed; `kind` and `wall_end` are for people.
+/// - `waiters`: who waits in the queues of fair locks.
 /// - `replies`: what was answered to requests that must not run twice, the oldest first.
 /// - `clients`: who the holders are.
 /// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
@@ -38,8 +39,13 @@ const LOG_MAX: i32 = 400;
 const SCHEMA: &str = "
 CREATE TABLE names (
     name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
-    record TEXT NOT NULL, queue BLOB, permits BLOB
+    record TEXT NOT NULL, permits BLOB
 ) WITHOUT ROWID;
+CREATE TABLE waiters (
+    name BLOB NOT NULL, place INTEGER NOT NULL, owner BLOB NOT NULL, heard INTEGER NOT NULL,
+    PRIMARY KEY (name, place)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX waiter ON waiters (name, owner);
 CREATE TABLE replies (
     number INTEGER PRIMARY KEY, name BLOB NOT NULL, id TEXT NOT NULL, boot TEXT NOT NULL,
     at INTEGER NOT NULL, reply TEXT NOT NULL, UNIQUE (id, name)

@@ -35,6 +35,7 @@ mod place;
 mod requests;
 mod rows;
 mod time;
+mod waiters;
 mod wakes;
 mod worker;
 

@@ -3,23 +3,30 @@
 use std::collections::HashMap;
 
 use super::db::{Db, Hitch};
+use super::waiters::Who;
 use super::wakes::Told;
-use crate::backend::model::{Record, State, Wake};
+use crate::backend::model::{State, Wake};
 use crate::backend::{
     Acquire, Attempt, Change, Changed, ClientEntry, Fault, Kind, Release, Released, Renew, Renewed,
     Resource, Snapshot,
 };
 use crate::{LockName, OwnerId};
 
-/// What a request is about: the names, and the request itself if its answer is remembered.
+/// What a request is about: the names, who may be in a queue, and the request itself if its answer is
+/// remembered.
 struct About<'a> {
     names: Vec<&'a LockName>,
+    waiter: Option<OwnerId>,
     reply: Option<(&'a LockName, OwnerId)>,
 }
 
 impl<'a> About<'a> {
     fn one(name: &'a LockName) -> Self {
-        Self { names: vec![name], reply: None }
+        Self { names: vec![name], waiter: None, reply: None }
+    }
+
+    fn by(self, owner: OwnerId) -> Self {
+        Self { waiter: Some(owner), ..self }
     }
 
     fn remembered(self, of: Option<(&'a LockName, OwnerId)>) -> Self {
@@ -30,7 +37,7 @@ impl<'a> About<'a> {
 impl Db {
     pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
         let Resource { kind, name } = &request.resource;
-        let mut about = About::one(name);
+        let mut about = About::one(name).by(request.owner);
         about.names.extend(request.also.iter().map(|(name, _)| name));
         let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
         let about = about.remembered(remembered);
@@ -40,7 +47,7 @@ impl Db {
     pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
         let Resource { kind, name } = &request.resource;
         let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
-        let about = About::one(name).remembered(remembered);
+        let about = About::one(name).by(request.owner).remembered(remembered);
         let (mut answer, told) = self.change(&about, |state, now| state.release(request, now))?;
         if let Ok(Released::Freed { listeners }) = &mut answer {
             *listeners = Some(told.sessions);
@@ -54,11 +61,12 @@ impl Db {
         let done = self.write(|db, moment| {
             let mut state = State::behind(moment.epoch);
             let (mut before, mut faults) = (HashMap::new(), HashMap::new());
-            for name in batch.iter().map(|renew| &renew.resource.name) {
-                if before.contains_key(name) || faults.contains_key(name) {
-                    continue;
-                }
-                match db.load(name) {
+            let mut waiters: HashMap<_, Vec<_>> = HashMap::new();
+            for renew in batch {
+                waiters.entry(&renew.resource.name).or_default().push(renew.owner);
+            }
+            for (name, waiters) in waiters {
+                match db.load(name, Who::These(&waiters), moment.now) {
                     Ok(record) => {
                         state.put(name, record.clone());
                         before.insert(name, record);
@@ -71,7 +79,7 @@ impl Db {
             let readable: Vec<_> = readable.cloned().collect();
             let (answers, wakes) = state.renew(&readable, moment.now);
             for (name, record) in before {
-                db.store_changes(name, &record, &mut state, moment)?;
+                db.store(name, &record, &state.take(name), moment)?;
             }
             let mut answers = answers.into_iter();
             let answer = |renew: &Renew| match faults.get(&renew.resource.name) {
@@ -112,7 +120,7 @@ impl Db {
 
     pub(super) fn inspect(&mut self, resource: &Resource) -> Result<Snapshot, Fault> {
         self.read(|db, moment| {
-            let record = db.load(&resource.name)?;
+            let record = db.load(&resource.name, Who::All, moment.now)?;
             let mut state = State::behind(moment.epoch);
             for client in record.clients() {
                 if let Some(client) = db.load_client(client, moment.now)? {
@@ -134,7 +142,7 @@ impl Db {
             let mut state = State::behind(moment.epoch);
             let mut before = Vec::with_capacity(about.names.len());
             for name in &about.names {
-                let record = db.load(name)?;
+                let record = db.load(name, Who::These(about.waiter.as_slice()), moment.now)?;
                 state.put(name, record.clone());
                 before.push((*name, record));
             }
@@ -150,7 +158,7 @@ impl Db {
             }
             let (answer, wakes) = answer(&mut state, moment.now);
             for (name, record) in before {
-                db.store_changes(name, &record, &mut state, moment)?;
+                db.store(name, &record, &state.take(name), moment)?;
             }
             if let Some((name, id)) = about.reply
                 && let Some(reply) = state.reply(name, id)
@@ -162,16 +170,5 @@ impl Db {
         })?;
         self.ring(told);
         Ok((answer, told))
-    }
-
-    fn store_changes(
-        &self,
-        name: &LockName,
-        before: &Record,
-        state: &mut State,
-        moment: super::time::Moment,
-    ) -> Result<(), Hitch> {
-        let after = state.take(name);
-        if after != *before { self.store(name, &after, moment) } else { Ok(()) }
     }
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::db::{Db, Hitch};
 use super::time::Moment;
+use super::waiters::Who;
 use crate::backend::model::{REMEMBERED, Record};
 use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource};
 use crate::{LockName, OwnerId};
@@ -44,19 +45,31 @@ fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {
 }
 
 impl Db {
-    pub(super) fn load(&self, name: &LockName) -> Result<Record, Hitch> {
-        let sql = "SELECT name, boot = ?2, record, queue, permits FROM names WHERE name = ?1";
+    /// What stands under `name`, with those in its queue who matter.
+    pub(super) fn load(&self, name: &LockName, who: Who<'_>, now: u64) -> Result<Record, Hitch> {
+        let sql = "SELECT name, boot = ?2, record, permits FROM names WHERE name = ?1";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((name.as_bytes(), self.boot))?;
-        rows.next()?.map_or(Ok(Record::default()), read_record)
+        let Some(row) = rows.next()? else { return Ok(Record::default()) };
+        let mut record = read_record(row)?;
+        if record.waiters().is_some() {
+            record.put_waiters(&self.load_waiters(name, who, now)?);
+        }
+        Ok(record)
     }
 
+    /// Writes down what has changed.
     pub(super) fn store(
         &self,
         name: &LockName,
+        before: &Record,
         record: &Record,
         moment: Moment,
     ) -> Result<(), Hitch> {
+        if record == before {
+            return Ok(());
+        }
+        self.store_waiters(name, before.waiters(), record.waiters())?;
         if record.is_empty() {
             let delete = self.connection.prepare_cached("DELETE FROM names WHERE name = ?1");
             delete?.execute([name.as_bytes()])?;
@@ -66,11 +79,10 @@ impl Db {
             .map_err(|error| unreadable("what should be stored", &error))?;
         let ends = record.ends().map(signed);
         let wall_end = record.stands_until().map(|end| signed(moment.wall(end)));
-        let sql = "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let sql = "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         let mut insert = self.connection.prepare_cached(sql)?;
-        let (queue, permits) = (record.packed_queue(), record.packed_permits());
-        let (name, kind) = (name.as_bytes(), record.kind());
-        insert.execute((name, kind, self.boot, ends, wall_end, text, queue, permits))?;
+        let (name, kind, permits) = (name.as_bytes(), record.kind(), record.packed_permits());
+        insert.execute((name, kind, self.boot, ends, wall_end, text, permits))?;
         Ok(())
     }
 
@@ -139,7 +151,7 @@ impl Db {
     }
 }
 
-/// What is left of a row (name, whether it is of this start, record, queue, permits).
+/// What is left of a row (name, whether it is of this start, record, permits).
 pub(super) fn read_record(row: &rusqlite::Row<'_>) -> Result<Record, Hitch> {
     let unreadable = |why: &dyn std::fmt::Display| {
         let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
@@ -148,10 +160,9 @@ pub(super) fn read_record(row: &rusqlite::Row<'_>) -> Result<Record, Hitch> {
     };
     let text = row.get_ref(2)?.as_str().map_err(|error| unreadable(&error))?;
     let mut record: Record = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
-    let packed = |column: usize| row.get_ref(column)?.as_blob_or_null().map_err(Into::into);
-    let (queue, permits): (_, rusqlite::Result<_>) = (packed(3), packed(4));
-    if !record.unpack(queue?, permits?) {
-        return Err(unreadable(&"its queue or its permits are not whole").into());
+    let permits = row.get_ref(3)?.as_blob_or_null().map_err(|error| unreadable(&error))?;
+    if permits.is_some_and(|permits| !record.unpack_permits(permits)) {
+        return Err(unreadable(&"its permits are not whole").into());
     }
     Ok(if row.get(1)? { record } else { record.after_restart() })
 }

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use super::*;
 
 /// A waiter that was not heard of for so long is dead.
-const SILENT: u64 = 3000;
+pub(super) const SILENT: u64 = 3000;
 
 /// If nobody was heard of for so long, nobody could be.
-const STALLED: u64 = 1500;
+pub(super) const STALLED: u64 = 1500;
 
 /// Until when silence is forgiven, and for how long it is not forgiven again.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,15 +65,15 @@ impl Queue {
 
     /// Each with the time it was last heard of, the next one first.
     #[cfg(feature = "file")]
-    pub(super) fn places(&self) -> impl ExactSizeIterator<Item = (OwnerId, u64)> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (OwnerId, u64)> {
         let heard = |owner: &OwnerId| self.heard.get(owner).copied().unwrap_or(0);
         self.waiting.iter().map(move |owner| (*owner, heard(owner)))
     }
 
     #[cfg(feature = "file")]
-    pub(super) fn of(places: impl Iterator<Item = (OwnerId, u64)> + Clone, ends: u64) -> Self {
-        let waiting = places.clone().map(|(owner, _)| owner).collect();
-        Self { waiting, heard: places.collect(), ends }
+    pub(super) fn of(places: &[(OwnerId, u64)], ends: u64) -> Self {
+        let waiting = places.iter().map(|(owner, _)| *owner).collect();
+        Self { waiting, heard: places.iter().copied().collect(), ends }
     }
 
     fn leave(&mut self, owner: OwnerId) -> bool {

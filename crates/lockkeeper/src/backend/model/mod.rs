@@ -33,7 +33,7 @@ pub(crate) use counter::check_change;
 #[cfg(feature = "redis")]
 pub(crate) use permits::{check_count, distinct};
 #[cfg(feature = "file")]
-pub(crate) use record::Record;
+pub(crate) use record::{Record, ends_front, lately};
 
 /// Everything a store knows.
 #[derive(Debug, Default)]

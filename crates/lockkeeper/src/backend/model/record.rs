@@ -16,13 +16,15 @@ use super::*;
 use crate::PermitId;
 
 /// What stands under one name, but for the answers that are remembered: these are too many to be
-/// read and written each time. Queues and permits may be many, too, and are packed.
+/// read and written each time. Those who wait in a queue may be many, too, and are kept apart, each
+/// for itself; permits are packed.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<Entry>,
-    #[serde(skip)]
+    /// Of this, only when it ends.
+    #[serde(skip_serializing_if = "Option::is_none", with = "ending")]
     queue: Option<fair::Queue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     grace: Option<fair::Grace>,
@@ -102,64 +104,78 @@ impl Record {
     }
 }
 
-/// Who waits, packed: when the queue ends, then owner and time by turns.
-const PLACE: usize = 24 + 8;
-
-/// Which permits are taken, packed: when all of them end, then permit and end by turns.
+/// How many bytes a permit and its end are.
 const PERMIT: usize = 16 + 8;
 
 impl Record {
-    pub(crate) fn packed_queue(&self) -> Option<Vec<u8>> {
-        let queue = self.queue.as_ref()?;
-        let places = queue.places().map(|(owner, heard)| (owner.to_bytes(), heard));
-        Some(pack(queue.ends, places))
-    }
-
+    /// Which permits are taken, packed: when all of them end, then permit and end by turns.
     pub(crate) fn packed_permits(&self) -> Option<Vec<u8>> {
         let taken = self.permits.as_ref()?;
-        Some(pack(taken.expires, taken.ends.iter().map(|(id, end)| (*id.as_bytes(), *end))))
+        let mut packed = taken.expires.to_be_bytes().to_vec();
+        for (id, end) in &taken.ends {
+            packed.extend(id.as_bytes());
+            packed.extend(end.to_be_bytes());
+        }
+        Some(packed)
     }
 
     /// Puts in what was packed; false if it was something else.
-    pub(crate) fn unpack(&mut self, queue: Option<&[u8]>, permits: Option<&[u8]>) -> bool {
-        let queue = queue.map(|packed| {
-            let (ends, places) = unpack::<24, PLACE>(packed)?;
-            let places = places.map(|(owner, heard)| (OwnerId::from_bytes(owner), heard));
-            Some(fair::Queue::of(places, ends))
-        });
-        let permits = permits.map(|packed| {
-            let (expires, ends) = unpack::<16, PERMIT>(packed)?;
-            let ends = ends.map(|(id, end)| (PermitId::from_bytes(id), end)).collect();
-            Some(permits::Taken { ends, expires })
-        });
-        let readable = queue != Some(None) && permits != Some(None);
-        (self.queue, self.permits) = (queue.flatten(), permits.flatten());
-        readable
+    pub(crate) fn unpack_permits(&mut self, packed: &[u8]) -> bool {
+        let Some((expires, permits)) = packed.split_first_chunk() else { return false };
+        let (permits, []) = permits.as_chunks::<PERMIT>() else { return false };
+        let mut ends = HashMap::with_capacity(permits.len());
+        for permit in permits {
+            let (mut id, mut end) = ([0; 16], [0; 8]);
+            id.copy_from_slice(&permit[..16]);
+            end.copy_from_slice(&permit[16..]);
+            ends.insert(PermitId::from_bytes(id), u64::from_be_bytes(end));
+        }
+        self.permits = Some(permits::Taken { ends, expires: u64::from_be_bytes(*expires) });
+        true
+    }
+
+    /// Who waits in its queue, if it has one: each with the time it was last heard of, the next one
+    /// first.
+    pub(crate) fn waiters(&self) -> Option<Vec<(OwnerId, u64)>> {
+        self.queue.as_ref().map(|queue| queue.places().collect())
+    }
+
+    /// Puts in who waits. Not all are needed: see [`ends_front`].
+    pub(crate) fn put_waiters(&mut self, waiters: &[(OwnerId, u64)]) {
+        self.queue = self.queue.take().map(|queue| fair::Queue::of(waiters, queue.ends));
     }
 }
 
-fn pack<const N: usize>(end: u64, parts: impl Iterator<Item = ([u8; N], u64)>) -> Vec<u8> {
-    let mut packed = end.to_be_bytes().to_vec();
-    for (id, time) in parts {
-        packed.extend(id);
-        packed.extend(time.to_be_bytes());
-    }
-    packed
+/// Whether a waiter that was last heard of then is the last that a request must know of the front of a
+/// queue. The model drops the dead there and stops at the first that lives; those whom the request is
+/// about may leave, so it must be another one. Beside these it asks whether anybody at all was heard of
+/// [`lately`].
+pub(crate) fn ends_front(heard: u64, now: u64) -> bool {
+    heard + fair::SILENT >= now
 }
 
-/// Identities of `N` bytes with a time each, `M` bytes together.
-fn unpack<const N: usize, const M: usize>(
-    packed: &[u8],
-) -> Option<(u64, impl Iterator<Item = ([u8; N], u64)> + Clone)> {
-    let (end, parts) = packed.split_first_chunk::<8>()?;
-    let (parts, []) = parts.as_chunks::<M>() else { return None };
-    let parts = parts.iter().map(|part| {
-        let (mut id, mut time) = ([0; N], [0; 8]);
-        id.copy_from_slice(&part[..N]);
-        time.copy_from_slice(&part[N..]);
-        (id, u64::from_be_bytes(time))
-    });
-    Some((u64::from_be_bytes(*end), parts))
+/// Since when somebody must have been heard of, or else nobody could be.
+pub(crate) fn lately(now: u64) -> u64 {
+    now.saturating_sub(fair::STALLED)
+}
+
+/// A queue is written as the time it ends.
+mod ending {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        queue: &Option<fair::Queue>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        queue.as_ref().map(|queue| queue.ends).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<fair::Queue>, D::Error> {
+        let ends = Option::deserialize(deserializer)?;
+        Ok(ends.map(|ends| fair::Queue::of(&[], ends)))
+    }
 }
 
 impl State {
