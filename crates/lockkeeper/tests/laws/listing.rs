@@ -196,8 +196,16 @@ pub(crate) async fn a_hold_that_lasts_becomes_known_soon<L: Exclusive>(store: &S
 pub(crate) async fn any_bytes_make_a_name_that_is_listed<L: Exclusive>(store: &Store) {
     let (client, inspector) = (store.client().await, store.client().await.inspector());
     let prefix = store.name("");
-    let odd: [&[u8]; 8] =
-        [b" ", b"\n\r\0", b"\xff\xfe", b"{a}", b"a}{b", b"*?[a-z]\\", "schlüssel ✂".as_bytes(), b"-n"];
+    let odd: [&[u8]; 8] = [
+        b" ",
+        b"\n\r\0",
+        b"\xff\xfe",
+        b"{a}",
+        b"a}{b",
+        b"*?[a-z]\\",
+        "schlüssel ✂".as_bytes(),
+        b"-n",
+    ];
     let mut held = Vec::new();
     for rest in odd {
         let name = [prefix.as_bytes(), rest].concat();
@@ -261,8 +269,6 @@ pub(crate) async fn a_prefix_hides_what_is_not_behind_it<L: Exclusive>(store: &S
 
 async fn told_behind(store: &Store, prefix: &str) {
     let full = format!("{prefix}lock");
-    eventually("it is seen from outside", async || {
-        named(&listed(store).await, &full).is_some()
-    })
-    .await;
+    eventually("it is seen from outside", async || named(&listed(store).await, &full).is_some())
+        .await;
 }

@@ -154,7 +154,8 @@ pub(crate) async fn counters_are_seen(store: &Store) {
     assert_eq!((found.remaining, found.is_free()), (Remaining::Forever, false));
     let found = inspector.inspect_as(&latch, Kind::Latch).await.unwrap();
     assert_eq!((found.kind, found.count), (Kind::Latch, Some(3)));
-    for (name, kind) in [(&semaphore, Kind::Lock), (&semaphore, Kind::Write), (&latch, Kind::Fair)] {
+    for (name, kind) in [(&semaphore, Kind::Lock), (&semaphore, Kind::Write), (&latch, Kind::Fair)]
+    {
         assert_is!(inspector.inspect_as(name, kind).await, Err(Error::WrongKind { .. }));
     }
     for kind in [Kind::Semaphore, Kind::Latch] {
