@@ -1,9 +1,9 @@
 //! Looking at locks from outside: what there is, who holds it, what changes, and forcing it open.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use uuid::Uuid;
 
@@ -14,16 +14,11 @@ use crate::backend::{
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
 use crate::lock::{Holder, Remaining};
+use crate::watch::Watch;
 use crate::{LockName, OwnerId, PermitId};
 
 /// About how many keys of the store one page looks at.
 const PAGE: u32 = 1000;
-
-/// How often a watch looks, unless told otherwise.
-const WATCH_EVERY: Duration = Duration::from_secs(1);
-
-/// How many locks a watch keeps in mind. Beyond that it says that it is incomplete.
-const WATCHED_MAX: usize = 100_000;
 
 /// Looks at the locks of a store, Redisson's included: for tools, consoles and whoever is on call.
 ///
@@ -152,15 +147,7 @@ impl Inspector {
 
     /// What comes, changes and goes among the locks whose names match a pattern.
     pub fn watch(&self, pattern: impl Into<Vec<u8>>) -> Watch {
-        Watch {
-            inspector: self.clone(),
-            pattern: pattern.into(),
-            every: WATCH_EVERY,
-            looked: None,
-            known: HashMap::new(),
-            events: VecDeque::new(),
-            complete: true,
-        }
+        Watch::new(self.clone(), pattern.into())
     }
 
     fn resource(&self, name: &[u8], kind: Kind) -> Result<Resource> {
@@ -176,19 +163,14 @@ impl Inspector {
     async fn named(&self, name: &[u8], kind: Option<Kind>) -> Result<LockInfo> {
         let resource = self.resource(name, kind.unwrap_or(Kind::Lock))?;
         let failed = |fault| self.core.error(fault, &resource, Phase::Inspect);
-        let mut found = self.find(&resource.name, kind).await.map_err(failed)?;
-        let mut clients = Clients::default();
-        clients.ask_about(&self.core, &found).await.map_err(failed)?;
-        // A plain number or string may be more than it looks like, if a client says so.
-        let told = clients.kind_of(&resource.name);
-        if let (None, Some(told)) = (kind, told)
-            && told != found.resource.kind
-            && matches!(found.resource.kind, Kind::Lock | Kind::Semaphore | Kind::Mutex)
-            && let Ok(as_told) = self.find(&resource.name, Some(told)).await
-        {
-            found = as_told;
+        let clients = Clients::ask(&self.core).await.map_err(failed)?;
+        // A plain string in Redis does not show what it is; its client says.
+        let told = clients.kind_of(&resource.name).filter(|told| is_hidden(*told));
+        let mut found = self.find(&resource.name, kind.or(told)).await;
+        if kind.is_none() && matches!(found, Err(Fault::WrongKind { .. })) {
+            found = self.find(&resource.name, None).await;
         }
-        Ok(self.info(found, &clients))
+        Ok(self.info(found.map_err(failed)?, &clients))
     }
 
     async fn find(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
@@ -264,21 +246,16 @@ impl Clients {
         self.entries.insert(entry.id, entry);
     }
 
-    /// Learns of everybody, because only some of those who hold it can be told from its ids.
-    async fn ask_about(&mut self, core: &Arc<Core>, found: &Listed) -> Result<(), Fault> {
-        let nameless = found.snapshot.holders.iter().all(|holder| holder.client.is_some());
-        let plain = matches!(found.resource.kind, Kind::Mutex | Kind::Semaphore | Kind::Latch);
-        if nameless && found.snapshot.queue.is_empty() && !plain && found.snapshot.ttl.is_none() {
-            return Ok(());
-        }
-        let mut cursor = 0;
+    /// Learns of everybody.
+    async fn ask(core: &Arc<Core>) -> Result<Self, Fault> {
+        let (mut clients, mut cursor) = (Self::default(), 0);
         loop {
             let request = List { select: Select::Clients, cursor, limit: PAGE };
             let page = core.unbroken(core.backend.list(request)).await?;
-            page.clients.into_iter().for_each(|client| self.add(client));
+            page.clients.into_iter().for_each(|client| clients.add(client));
             match page.next {
                 Some(next) => cursor = next,
-                None => return Ok(()),
+                None => return Ok(clients),
             }
         }
     }
@@ -305,6 +282,11 @@ impl Clients {
         }
         entry
     }
+}
+
+/// Whether it cannot be told from other data by its form.
+fn is_hidden(kind: Kind) -> bool {
+    matches!(kind, Kind::Mutex | Kind::Semaphore | Kind::Latch)
 }
 
 fn holds_permit(hold: &Holding, permit: PermitId) -> bool {
@@ -399,8 +381,7 @@ impl Listing {
     fn told(&self) -> Vec<Holding> {
         let all = self.clients.entries.values().flat_map(|client| &client.holds);
         let hidden = all.filter(|hold| {
-            matches!(hold.resource.kind, Kind::Mutex | Kind::Semaphore | Kind::Latch)
-                && self.pattern.matches(hold.resource.name.as_bytes())
+            is_hidden(hold.resource.kind) && self.pattern.matches(hold.resource.name.as_bytes())
         });
         let mut hidden: Vec<_> = hidden.cloned().collect();
         hidden.sort_by(|a, b| a.resource.name.cmp(&b.resource.name));
@@ -431,112 +412,4 @@ impl Listing {
         }
         Ok(found)
     }
-}
-
-/// Something that happened to a lock.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Event {
-    /// It is there, and was not at the last look.
-    Appeared(LockInfo),
-    /// Other holders, other waiters, another count.
-    Changed(LockInfo),
-    /// It is there no longer; this is what it was.
-    Gone(LockInfo),
-}
-
-/// A watch: see [`Inspector::watch`].
-///
-/// It looks again and again: what comes and goes between two looks is not seen.
-#[derive(Debug)]
-pub struct Watch {
-    inspector: Inspector,
-    pattern: Vec<u8>,
-    every: Duration,
-    looked: Option<tokio::time::Instant>,
-    known: HashMap<LockName, LockInfo>,
-    events: VecDeque<Event>,
-    complete: bool,
-}
-
-impl Watch {
-    /// How often to look; once a second unless told otherwise.
-    pub fn every(mut self, span: Duration) -> Self {
-        self.every = span;
-        self
-    }
-
-    /// What happens next. It may be dropped and called again: nothing is lost.
-    ///
-    /// # Errors
-    /// As any request; ask again to go on.
-    pub async fn next(&mut self) -> Result<Event> {
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Ok(event);
-            }
-            self.look().await?;
-        }
-    }
-
-    /// Waits until it is time and looks once; what happened is in [`locks`](Watch::locks), and comes
-    /// out of [`next`](Watch::next).
-    ///
-    /// # Errors
-    /// As any request; ask again to go on.
-    pub async fn look(&mut self) -> Result<()> {
-        if let Some(looked) = self.looked {
-            tokio::time::sleep_until(looked + self.every).await;
-        }
-        self.looked = Some(tokio::time::Instant::now());
-        let mut listing = self.inspector.list(&self.pattern[..]);
-        let mut seen = HashMap::new();
-        let mut whole = true;
-        while let Some(page) = listing.next().await? {
-            seen.extend(page.into_iter().map(|lock| (lock.name.clone(), lock)));
-            if seen.len() >= WATCHED_MAX {
-                whole = false;
-                break;
-            }
-        }
-        self.complete = whole && listing.is_complete();
-        for (name, lock) in &seen {
-            match self.known.get(name) {
-                None => self.events.push_back(Event::Appeared(lock.clone())),
-                Some(old) if differs(old, lock) => {
-                    self.events.push_back(Event::Changed(lock.clone()));
-                }
-                Some(_) => {}
-            }
-        }
-        for (name, lock) in &self.known {
-            if whole && !seen.contains_key(name) {
-                self.events.push_back(Event::Gone(lock.clone()));
-            }
-        }
-        self.known = seen;
-        Ok(())
-    }
-
-    /// What there was at the last look.
-    pub fn locks(&self) -> impl Iterator<Item = &LockInfo> {
-        self.known.values()
-    }
-
-    /// Whether the last look saw everything: see [`Listing::is_complete`].
-    pub fn is_complete(&self) -> bool {
-        self.complete
-    }
-}
-
-/// Whether something happened, beside that time passed.
-fn differs(old: &LockInfo, new: &LockInfo) -> bool {
-    let who = |lock: &LockInfo| {
-        let ids = lock.holders.iter().map(|holder| (holder.id.clone(), holder.hold_count));
-        let mut ids: Vec<_> = ids.collect();
-        ids.sort();
-        ids
-    };
-    (old.kind, old.waiting, old.count, old.taken) != (new.kind, new.waiting, new.count, new.taken)
-        || who(old) != who(new)
 }

@@ -19,6 +19,7 @@ mod run;
 mod rw;
 mod semaphore;
 mod spin;
+mod watch;
 
 pub mod backend;
 #[cfg(feature = "blocking")]
@@ -34,7 +35,7 @@ pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, Stale};
 pub use guard::{Guard, Hold, Reenter};
-pub use inspector::{Event, Inspector, Listing, LockInfo, Watch};
+pub use inspector::{Inspector, Listing, LockInfo};
 pub use latch::CountDownLatch;
 pub use lock::{Holder, Lock, LockRequest, Mutex, Remaining, TryLockRequest};
 pub use multi::{Member, MultiGuard, MultiLock, MultiLockRequest, TryMultiLockRequest};
@@ -44,3 +45,4 @@ pub use run::{Ran, RunError};
 pub use rw::RwLock;
 pub use semaphore::{AcquirePermits, Permit, Semaphore, TryAcquirePermits};
 pub use spin::SpinLock;
+pub use watch::{Event, Watch};

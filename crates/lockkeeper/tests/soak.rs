@@ -232,7 +232,7 @@ fn a_great_many_cycles_on_redis_leave_nothing() {
         let at_rest = tasks();
         soak(&clients, cycles(CYCLES_REDIS), BUFFERS, async || {
             eventually("keys left", || {
-                same(names(&server, &["KEYS", "*"], "lockkeeper_client:"), vec![])
+                same(names(&server, &["KEYS", "*"], "lockkeeper_client"), vec![])
             })
             .await;
             eventually("subscriptions left", || {

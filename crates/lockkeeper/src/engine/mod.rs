@@ -25,6 +25,7 @@ mod gate;
 pub(crate) mod lease;
 pub(crate) mod multi;
 pub(crate) mod owners;
+mod presence;
 mod reaper;
 pub(crate) mod release;
 mod renewal;

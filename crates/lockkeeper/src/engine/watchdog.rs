@@ -9,21 +9,20 @@
 //! It also speaks for those who wait in a queue that the store keeps: a waiter that is not heard of
 //! for a few seconds is passed over.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use super::lease::Lease;
+use super::presence::Presence;
 use super::renewal::Todo;
 use super::{Core, Tick, lock};
-use crate::backend::{
-    BoxFuture, Change, Fault, Holding, Kind, Renew, Renewed, Resource, Subscription, Topic, model,
-};
+use crate::backend::{Fault, Kind, Renew, Renewed, Resource, Subscription, Topic};
 use crate::error::LostReason;
 use crate::{LockName, OwnerId};
 
@@ -42,6 +41,12 @@ const BATCHES: usize = 8;
 
 /// How often the store hears of those who wait: it passes over who is silent for three seconds.
 const SPEAK: Duration = Duration::from_millis(800);
+
+/// How many holds are told of: people look at them, and it is all sent again each time.
+const TOLD: usize = 128;
+
+/// Of how many holds these are chosen: a walk over a million would be felt by all others.
+const LOOKED_AT: usize = 4096;
 
 /// How long notices are listened for after the last hold: short holds in a row must not subscribe
 /// each time.
@@ -157,7 +162,7 @@ impl Registry {
     }
 
     /// How many there are.
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let slots = lock(&self.slots);
         slots.due.len() - slots.free.len()
     }
@@ -166,16 +171,20 @@ impl Registry {
         lock(&self.slots).leases.iter().flatten().cloned().collect()
     }
 
-    /// Holds that are at least so old: first those of which the store itself does not show what they
-    /// are, then in the order of their places, which stays the same for as long as they do.
-    fn worth_telling(&self, now: Tick, age: Duration) -> Vec<Arc<Lease>> {
+    /// Holds that people may ask about: those that are at least `old`, and if `all` then the others
+    /// behind them. First those of which the store itself does not show what they are; otherwise in
+    /// the order of their places, which stays the same for as long as they do.
+    pub(super) fn worth_telling(&self, now: Tick, old: Duration, all: bool) -> Vec<Arc<Lease>> {
         let slots = lock(&self.slots);
-        let old = slots.leases.iter().flatten().filter(|lease| now.since(lease.granted) >= age);
+        let leases = || slots.leases.iter().take(LOOKED_AT).flatten();
+        let is_old = |lease: &&Arc<Lease>| now.since(lease.granted) >= old;
         let hidden =
             |lease: &&Arc<Lease>| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
-        let first = old.clone().filter(hidden);
-        let then = old.filter(|lease| !hidden(lease));
-        first.chain(then).take(TOLD).cloned().collect()
+        let told = leases().filter(|lease| is_old(lease) && hidden(lease));
+        let told = told.chain(leases().filter(|lease| is_old(lease) && !hidden(lease)));
+        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && hidden(lease)));
+        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && !hidden(lease)));
+        told.take(TOLD).cloned().collect()
     }
 
     /// The watchdog ends.
@@ -443,95 +452,10 @@ async fn speak(core: Arc<Core>, places: Vec<Place>) {
     }
 }
 
-/// The client as others see it while it holds something.
-struct Presence {
-    last_held: Tick,
-    announced: Option<Tick>,
-    looked: Tick,
-    /// The holds that were told of.
-    told: HashSet<OwnerId>,
-    /// Dropped, it ends the task that listens.
-    _listening: JoinSet<()>,
-}
-
-/// How many holds are told of: people look at them, and it is all sent again each time.
-const TOLD: usize = 128;
-
-/// How old a hold must be that is worth a telling of its own.
-const WORTH_TELLING: Duration = Duration::from_secs(1);
-
-impl Presence {
-    fn new(core: &Arc<Core>, now: Tick) -> Self {
-        let mut listening = JoinSet::new();
-        listening.spawn(hear_notices(Arc::downgrade(core)));
-        let (announced, told) = (None, HashSet::new());
-        Self { last_held: now, announced, looked: now, told, _listening: listening }
-    }
-
-    /// Its failure never fails a lock: it is tried again at the next third, or when there is more to
-    /// tell. Of what is held, what lasts is told; a hold that is over by the next second is nobody's
-    /// question.
-    fn announce(
-        &mut self,
-        core: &Arc<Core>,
-        registry: &Registry,
-        now: Tick,
-        tasks: &mut JoinSet<()>,
-    ) {
-        let timeout = core.options.watchdog_timeout;
-        let due = self.announced.is_none_or(|at| now.since(at) >= timeout / 3);
-        if !due && now.since(self.looked) < WORTH_TELLING {
-            return;
-        }
-        self.looked = now;
-        let held = registry.worth_telling(now, if due { Duration::ZERO } else { WORTH_TELLING });
-        if !due && held.iter().all(|lease| self.told.contains(&lease.owner)) {
-            return;
-        }
-        self.announced = Some(now);
-        self.told = held.iter().map(|lease| lease.owner).collect();
-        let wall = SystemTime::now();
-        let holds = held.iter().map(|lease| Holding {
-            owner: lease.owner,
-            resource: lease.resource.clone(),
-            count: lease.permits,
-            since: wall.checked_sub(now.since(lease.granted)).unwrap_or(UNIX_EPOCH),
-        });
-        let announce = Change::Announce {
-            client: core.id,
-            info: core.info.clone(),
-            holds: holds.collect(),
-            more: held.len() < registry.len(),
-            ttl: timeout.as_millis() as u64,
-        };
-        let answer: BoxFuture<_> = core.backend.adjust(announce);
-        tasks.spawn(async move {
-            if let Err(fault) = answer.await {
-                tracing::debug!(?fault, "could not say who holds the locks");
-            }
-        });
-    }
-}
-
-/// Hears of forced unlocks.
-async fn hear_notices(core: Weak<Core>) {
-    let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
-        return;
-    };
-    loop {
-        let line = notices.message().await;
-        let Some(core) = core.upgrade() else { return };
-        let Some((owner, reason)) = model::read_notice(&line) else {
-            continue;
-        };
-        let victim = core.registry.all().into_iter().find(|lease| lease.owner == owner);
-        if let Some(lease) = victim {
-            lease.lose(LostReason::Revoked(reason));
-        }
-    }
-}
-
-async fn subscribe(core: &Weak<Core>, topic: impl Fn(&Core) -> Topic) -> Option<Subscription> {
+pub(super) async fn subscribe(
+    core: &Weak<Core>,
+    topic: impl Fn(&Core) -> Topic,
+) -> Option<Subscription> {
     let subscribing = {
         let core = core.upgrade()?;
         core.backend.subscribe(topic(&core))

@@ -107,7 +107,7 @@ fn texts(server: &RedisServer, command: &[&str]) -> Vec<String> {
 fn stays(key: &str) -> bool {
     let counter = |sort: &str| key.strip_prefix(sort).is_some_and(|n| n.parse::<usize>().is_ok());
     let ours = [
-        "lockkeeper_client:",
+        "lockkeeper_client",
         "lockkeeper_replies:",
         "lockkeeper_grace:",
         "lockkeeper_patience:",

@@ -118,20 +118,12 @@ pub(super) fn forced(name: &LockName) -> Vec<u8> {
 
 /// Who a client is.
 pub(super) fn client(client: Uuid) -> Vec<u8> {
-    format!("{CLIENT}{}", client.as_hyphenated()).into_bytes()
+    format!("lockkeeper_client:{}", client.as_hyphenated()).into_bytes()
 }
 
-/// What the keys of clients begin with; the uuid follows.
-const CLIENT: &str = "lockkeeper_client:";
-
-/// The client whose key it is.
-pub(super) fn client_of(key: &[u8]) -> Option<Uuid> {
-    Uuid::try_parse_ascii(key.strip_prefix(CLIENT.as_bytes())?).ok()
-}
-
-/// A pattern for the keys of all clients.
-pub(super) fn all_clients() -> Vec<u8> {
-    format!("{CLIENT}*").into_bytes()
+/// Which clients say who they are: id → ms until when.
+pub(super) fn clients() -> &'static [u8] {
+    b"lockkeeper_clients"
 }
 
 /// Words to one client.

@@ -30,17 +30,9 @@ impl Inner {
     }
 
     /// One step of a scan; SCAN may give a key twice even within one.
-    async fn scan(
-        &self,
-        request: &List,
-        pattern: Option<&[u8]>,
-    ) -> Result<(Vec<Vec<u8>>, Option<u64>), Fault> {
+    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<u64>), Fault> {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(request.cursor);
-        if let Some(pattern) = pattern {
-            scan.arg("MATCH").arg(pattern);
-        }
-        scan.arg("COUNT").arg(request.limit);
+        scan.arg(request.cursor).arg("COUNT").arg(request.limit);
         let answer = self.link.read(vec![scan]).await?.pop();
         let (next, keys) = match answer {
             Some(Ok(Value::Array(parts))) => match <[Value; 2]>::try_from(parts) {
@@ -56,12 +48,22 @@ impl Inner {
         Ok((keys, (next != 0).then_some(next)))
     }
 
+    /// The cursor is a place among them; who comes or goes meanwhile moves others by one.
     async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
-        let (keys, next) = self.scan(request, Some(&keys::all_clients())).await?;
-        let mut page = Page { next, ..Page::default() };
-        let ids: Vec<_> = keys.iter().filter_map(|key| keys::client_of(key)).collect();
+        let last = request.cursor + u64::from(request.limit.max(1)) - 1;
+        let mut range = of_key("ZRANGE", keys::clients());
+        range.arg(request.cursor).arg(last);
+        let ids = self.link.read(vec![range]).await?.pop();
+        let ids = match ids.unwrap_or(Ok(Value::Nil)) {
+            // Who may not see the clients can still be shown the locks.
+            Err(Fault::Denied { .. }) => return Ok(Page { incomplete: true, ..Page::default() }),
+            ids => strings(ids?)?,
+        };
+        let more = ids.len() as u64 > last - request.cursor;
+        let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
         let read = |id: &Uuid| of_key("HGETALL", &keys::client(*id));
         let answers = self.link.read(ids.iter().map(read).collect()).await?;
+        let mut page = Page { next: more.then_some(last + 1), ..Page::default() };
         for (id, answer) in ids.into_iter().zip(answers) {
             match answer {
                 Ok(fields) => page.clients.extend(client(id, fields)),
@@ -74,7 +76,7 @@ impl Inner {
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
         // The key of a semaphore's permits matches no pattern of its name; a pattern for everything
         // need not be matched at all.
-        let (keys, next) = self.scan(request, None).await?;
+        let (keys, next) = self.scan(request).await?;
         let mut page = Page { next, ..Page::default() };
         let keys: Vec<_> = keys
             .into_iter()

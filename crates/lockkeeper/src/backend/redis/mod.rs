@@ -286,10 +286,18 @@ impl Inner {
     async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
         let ClientEntry { id, info, holds, more } = client;
         let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let call = script::CLIENT_ANNOUNCE.call(1).arg(keys::client(id)).arg(ttl);
+        let call = script::CLIENT_ANNOUNCE.call(2).arg(keys::client(id)).arg(keys::clients());
+        let call = call.arg(ttl).arg(id.as_hyphenated().to_string());
         let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
         let call = call.arg(list::write_holds(&holds)).arg(u8::from(more));
         self.link.call(call).await.map(|_| Changed::Done)
+    }
+
+    async fn withdraw(&self, client: Uuid) -> Result<Changed, Fault> {
+        let id = client.as_hyphenated().to_string();
+        let listed = self.link.call(Command::plain("ZREM").arg(keys::clients()).arg(id));
+        let note = self.link.call(Command::plain("DEL").arg(keys::client(client))).await;
+        listed.await.and(note).map(|_| Changed::Done)
     }
 
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
@@ -462,10 +470,7 @@ impl Backend for Redis {
                 Change::Announce { client, info, holds, more, ttl } => {
                     inner.announce(ClientEntry { id: client, info, holds, more }, ttl).await
                 }
-                Change::Withdraw { client } => {
-                    let del = Command::plain("DEL").arg(keys::client(client));
-                    inner.link.call(del).await.map(|_| Changed::Done)
-                }
+                Change::Withdraw { client } => inner.withdraw(client).await,
             }
         })
     }
