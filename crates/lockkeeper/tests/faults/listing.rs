@@ -140,7 +140,9 @@ async fn a_list_goes_on_after_an_answer_was_lost() {
     let inspector = rig.client.inspector();
     let mutex = rig.hash(lua("MUTEX_INSPECT"));
     let permits = rig.hash(lua("COUNTER_INSPECT"));
-    for lost in [&b"ZRANGE"[..], b"HGETALL", b"SCAN", b"TYPE", b"HSCAN", b"NUMSUB", &mutex, &permits] {
+    for lost in
+        [&b"ZRANGE"[..], b"HGETALL", b"SCAN", b"TYPE", b"HSCAN", b"NUMSUB", &mutex, &permits]
+    {
         let mut listing = inspector.list("*");
         let (mut found, mut errors) = (BTreeSet::new(), 0);
         rig.proxy.drop_replies_once_after_request_matching(lost);

@@ -28,7 +28,7 @@ pub(crate) async fn what_works_is_found_to_work(store: &Store) {
     assert!(severities.is_sorted_by(|a, b| a >= b), "the worst first: {severities:?}");
 }
 
-/// A memory store is as safe as can be; of a server that is for its settings to say.
+/// An embedded store is as safe as can be; of a server that is for its settings to say.
 pub(crate) async fn a_healthy_store_is_safe(store: &Store) {
     let report = store.client().await.check().await.unwrap();
     if store.behind().is_none() {

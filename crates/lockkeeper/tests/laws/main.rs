@@ -3,7 +3,8 @@
 //! A law is one small function named as a sentence. The list below instantiates each of them for
 //! every store, and most of them for every kind of lock, so that a failure reads
 //! `redis::waiting::mutex::a_waiter_gets_the_lock_as_soon_as_it_is_released`. Memory runs on the
-//! paused clock, where a minute costs nothing; Redis runs in real time on a real server.
+//! paused clock, where a minute costs nothing; Redis runs in real time on a real server, the file
+//! store in real time on a file of the law's own.
 
 mod acquire;
 mod blocking;
@@ -24,6 +25,9 @@ mod lifecycle;
 mod listed;
 mod listing;
 mod listing_keys;
+#[cfg(feature = "file")]
+#[path = "../file/lockfile.rs"]
+mod lockfile;
 mod looked_at;
 mod looks;
 mod loss;
@@ -57,11 +61,14 @@ macro_rules! laws {
     ($($theme:ident ($for:ident) { $($law:ident)+ })+) => {
         mod memory { $( theme! { memory $theme $for $($law)+ } )+ }
         mod redis { $( theme! { redis $theme $for $($law)+ } )+ }
+        #[cfg(feature = "file")]
+        mod file { $( theme! { file $theme $for $($law)+ } )+ }
     };
 }
 
 macro_rules! theme {
     (memory $theme:ident keys $($law:ident)+) => {};
+    (file $theme:ident keys $($law:ident)+) => {};
     ($store:ident $theme:ident each $($law:ident)+) => {
         mod $theme {
             kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
@@ -135,6 +142,12 @@ macro_rules! law {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $law() {
             crate::store::Store::redis().uphold($path).await;
+        }
+    };
+    (file $law:ident, $path:expr) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $law() {
+            crate::store::Store::file().uphold($path).await;
         }
     };
 }

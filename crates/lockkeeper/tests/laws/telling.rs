@@ -12,10 +12,7 @@ use crate::store::{Store, eventually};
 
 /// How long there is load: a minute where it costs nothing.
 fn span(store: &Store) -> Duration {
-    match store.behind() {
-        None => Duration::from_secs(60),
-        Some(_) => Duration::from_millis(3500),
-    }
+    if store.is_paused() { Duration::from_secs(60) } else { Duration::from_millis(3500) }
 }
 
 /// A client whose requests are counted, with the watchdog timeout that users have.

@@ -11,19 +11,21 @@ const SILENT: u64 = 3000;
 const STALLED: u64 = 1500;
 
 /// Until when silence is forgiven, and for how long it is not forgiven again.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Grace {
     over: u64,
     pub(super) expires: u64,
 }
 
 /// Who waits, the next one first, and when each was last heard of.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Queue {
     waiting: VecDeque<OwnerId>,
     heard: HashMap<OwnerId, u64>,
     /// It is gone then, if nobody is heard of any more.
-    ends: u64,
+    pub(super) ends: u64,
 }
 
 /// How long a queue outlives the last word of those who wait in it.

@@ -30,9 +30,9 @@ impl Inner {
     }
 
     /// One step of a scan; SCAN may give a key twice even within one.
-    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<u64>), Fault> {
+    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Fault> {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(request.cursor).arg("COUNT").arg(request.limit);
+        scan.arg(place(request)).arg("COUNT").arg(request.limit);
         let answer = self.link.read(vec![scan]).await?.pop();
         let (next, keys) = match answer {
             Some(Ok(Value::Array(parts))) => match <[Value; 2]>::try_from(parts) {
@@ -45,25 +45,26 @@ impl Inner {
         };
         let mut seen = HashSet::with_capacity(keys.len());
         let keys = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
-        Ok((keys, (next != 0).then_some(next)))
+        Ok((keys, (next != 0).then(|| cursor(next))))
     }
 
     /// The cursor is a place among them; who comes or goes meanwhile moves others by one.
     async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
-        let last = request.cursor + u64::from(request.limit.max(1)) - 1;
+        let first = place(request);
+        let last = first + u64::from(request.limit.max(1)) - 1;
         let mut range = of_key("ZRANGE", keys::clients());
-        range.arg(request.cursor).arg(last);
+        range.arg(first).arg(last);
         let ids = self.link.read(vec![range]).await?.pop();
         let ids = match ids.unwrap_or(Ok(Value::Nil)) {
             // Who may not see the clients can still be shown the locks.
             Err(Fault::Denied { .. }) => return Ok(Page { incomplete: true, ..Page::default() }),
             ids => strings(ids?)?,
         };
-        let more = ids.len() as u64 > last - request.cursor;
+        let more = ids.len() as u64 > last - first;
         let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
         let read = |id: &Uuid| of_key("HGETALL", &keys::client(*id));
         let answers = self.link.read(ids.iter().map(read).collect()).await?;
-        let mut page = Page { next: more.then_some(last + 1), ..Page::default() };
+        let mut page = Page { next: more.then(|| cursor(last + 1)), ..Page::default() };
         for (id, answer) in ids.into_iter().zip(answers) {
             match answer {
                 Ok(fields) => page.clients.extend(client(id, fields)),
@@ -250,6 +251,15 @@ impl Inner {
         }
         Ok(Listed { resource, snapshot })
     }
+}
+
+/// Where a page begins, as a number.
+fn place(request: &List) -> u64 {
+    std::str::from_utf8(&request.cursor).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn cursor(place: u64) -> Vec<u8> {
+    place.to_string().into_bytes()
 }
 
 /// By this machine's clock: only for show, where the server's scripts decide by its own.
