@@ -130,27 +130,29 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
     );
     let _forced = client.lock("forced").lock().await.unwrap();
     assert!(client.lock("forced").force_unlock_because("why").await.unwrap());
+    let keys = || server.cli(&["KEYS", "*"]).array().to_vec();
+    let there = async |prefix: &str| {
+        let there = || keys().iter().any(|key| key.text().starts_with(prefix));
+        eventually(&format!("there is a key {prefix}…"), async || there()).await;
+    };
     let other = store.client().await;
-    let waiting = (
-        tokio::spawn(other.fair_lock("fair").lock().into_future()),
-        tokio::spawn(other.rw_lock("rw").write().into_future()),
-        tokio::spawn(other.rw_lock("rw").read().into_future()),
-    );
-    let prefixes = [
+    let queued = tokio::spawn(other.fair_lock("fair").lock().into_future());
+    let writer = tokio::spawn(other.rw_lock("rw").write().into_future());
+    there("lockkeeper_writers:").await;
+    // It waits behind the writer.
+    let reader = tokio::spawn(store.client().await.rw_lock("rw").read().into_future());
+    for prefix in [
+        "lockkeeper_patience:",
         "lockkeeper_client:",
+        "lockkeeper_clients",
         "lockkeeper_replies:",
         "lockkeeper_forced:",
         "lockkeeper_seen:",
-        "lockkeeper_writers:",
-        "lockkeeper_patience:",
         "redisson_lock_queue:",
         "redisson_lock_timeout:",
         "redisson_lock_token:",
-    ];
-    let keys = || server.cli(&["KEYS", "*"]).array().to_vec();
-    for prefix in prefixes {
-        let there = || keys().iter().any(|key| key.text().starts_with(prefix));
-        eventually(&format!("there is a key {prefix}…"), async || there()).await;
+    ] {
+        there(prefix).await;
     }
     let expected = ["fair", "fenced", "permits", "rw", "semaphore"];
     let mut found = Vec::new();
@@ -160,9 +162,9 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
     })
     .await;
     assert_eq!(found, expected);
-    waiting.0.abort();
-    waiting.1.abort();
-    waiting.2.abort();
+    for waiting in [queued, writer, reader] {
+        waiting.abort();
+    }
 }
 
 /// A string is a mutex only if a client says so; and what it says is not believed blindly.
