@@ -2,14 +2,15 @@
 
 mod run;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub(crate) use run::RunArgs;
+pub(crate) use run::{RunArgs, WaitOptions};
 
 use crate::duration;
 
@@ -193,9 +194,13 @@ pub(crate) struct Name {
 impl Name {
     /// The bytes of the name.
     pub(crate) fn bytes(&self) -> &[u8] {
-        use std::os::unix::ffi::OsStrExt;
+        self.given().as_bytes()
+    }
+
+    /// The name as it was given.
+    pub(crate) fn given(&self) -> &OsStr {
         // clap has seen to it that there is one.
-        self.plain.as_ref().or(self.odd.as_ref()).map_or(b"", |name| name.as_bytes())
+        self.plain.as_deref().or(self.odd.as_deref()).unwrap_or_default()
     }
 }
 

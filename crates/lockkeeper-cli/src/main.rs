@@ -27,6 +27,9 @@ use args::{Cli, Command};
 use exit::{Code, Failure};
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == run::guardian::ARGUMENT) {
+        return run::guardian::main();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
@@ -41,7 +44,10 @@ fn main() -> ExitCode {
 fn execute(cli: &Cli) -> Result<Code, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal(format!("no runtime: {error}")))?;
-    runtime.block_on(command(cli))
+    let outcome = runtime.block_on(command(cli));
+    // Whatever still runs (a name that is being looked up) is not waited for.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn command(cli: &Cli) -> Result<Code, Failure> {

@@ -137,7 +137,8 @@ impl Client {
     }
 
     /// Looks for what endangers locks on this store: settings of the server, missing permissions,
-    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else.
+    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else; what it
+    /// leaves in the store ends within a minute.
     ///
     /// # Errors
     /// If the store cannot be asked at all.

@@ -1,6 +1,6 @@
 //! Looking at locks from outside: what there is, who holds it, what changes, and forcing it open.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -105,6 +105,7 @@ impl Inspector {
             pattern: Pattern::new(pattern.into()).behind(&self.core.options.name_prefix),
             stage: Stage::Clients(Vec::new()),
             clients: Clients::default(),
+            told: HashSet::new(),
             complete: true,
         }
     }
@@ -181,6 +182,9 @@ impl Inspector {
     }
 
     async fn page(&self, select: Select, cursor: Vec<u8>) -> Result<Page, Fault> {
+        if self.core.is_closed() {
+            return Err(Fault::Closed);
+        }
         let request = List { select, cursor, limit: PAGE };
         self.core.unbroken(self.core.backend.list(request)).await
     }
@@ -300,6 +304,8 @@ pub struct Listing {
     pattern: Pattern,
     stage: Stage,
     clients: Clients,
+    /// What was given because a client says so: a store that knows better gives it again.
+    told: HashSet<Resource>,
     complete: bool,
 }
 
@@ -333,6 +339,7 @@ impl Listing {
                     let at = holds.len().saturating_sub(TOLD_AT_ONCE);
                     let some = holds[at..].to_vec();
                     let found = self.look_up(some).await?;
+                    self.told.extend(found.iter().map(|listed| listed.resource.clone()));
                     if let Stage::Told(holds) = &mut self.stage {
                         holds.truncate(at);
                         if at == 0 {
@@ -347,7 +354,9 @@ impl Listing {
                     let page = page.map_err(|fault| self.inspector.error(fault))?;
                     self.complete &= !page.incomplete;
                     self.stage = page.next.map_or(Stage::Done, Stage::Locks);
-                    page.locks
+                    let mut locks = page.locks;
+                    locks.retain(|listed| !self.told.contains(&listed.resource));
+                    locks
                 }
                 Stage::Done => return Ok(None),
             };

@@ -54,8 +54,8 @@ impl LockFile {
     /// How many things are stored under `name`, or under names that contain it, but for what is meant
     /// to outlive a lock.
     pub(crate) fn stored(&self, name: &str, exactly: bool) -> usize {
-        let parts = ["entry", "queue", "writers", "permits"];
-        let parts = parts.map(|part| format!("(record ->> '$.{part}' IS NOT NULL)")).join(" + ");
+        let parts = ["record ->> '$.entry'", "record ->> '$.writers'", "queue", "permits"];
+        let parts = parts.map(|part| format!("({part} IS NOT NULL)")).join(" + ");
         let which = if exactly { "name = ?1" } else { "instr(name, ?1) > 0" };
         let sql = format!("SELECT coalesce(sum({parts}), 0) FROM names WHERE {which}");
         self.count(&sql, [name.as_bytes()])

@@ -117,6 +117,11 @@ impl Store {
         }
     }
 
+    /// Whether it counts everything, not only what has to do with a name.
+    pub(crate) fn counts_all(&self) -> bool {
+        matches!(self.kind, StoreKind::Memory(_))
+    }
+
     /// How many keys have to do with `name`, those of single readers and permits included, but for
     /// what is meant to outlive it (on Redis); how much is stored at all (in memory).
     pub(crate) fn traces(&self, name: &str) -> usize {

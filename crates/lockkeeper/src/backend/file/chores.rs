@@ -4,7 +4,6 @@
 use super::db::{Db, Hitch};
 use super::rows::{read_record, signed};
 use super::time::Moment;
-use crate::LockName;
 use crate::backend::Fault;
 use crate::backend::model::REMEMBERED;
 
@@ -38,20 +37,16 @@ impl Db {
         let mut ended = Vec::new();
         let (mut last, mut seen) = (None, 0);
         {
-            let sql = "SELECT name, boot = ?1, ends, record FROM names
+            let sql = "SELECT name, boot = ?1, record, queue, permits, ends FROM names
                 WHERE name > (SELECT next FROM chores) ORDER BY name LIMIT ?2";
             let mut select = self.connection.prepare_cached(sql)?;
             let mut rows = select.query((self.boot, LOOKED_AT as i64))?;
             while let Some(row) = rows.next()? {
                 let name: Vec<u8> = row.get(0)?;
-                let over = match (row.get(1)?, row.get::<_, Option<i64>>(2)?) {
+                let over = match (row.get(1)?, row.get::<_, Option<i64>>(5)?) {
                     (true, ends) => ends.is_some_and(|ends| ends < signed(now)),
                     // What cannot be read is left to whoever asks about it.
-                    (false, _) => {
-                        let text = row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?;
-                        let record = read_record(text, &LockName::from(&name[..]));
-                        record.is_ok_and(|record| record.after_restart().is_empty())
-                    }
+                    (false, _) => read_record(row).is_ok_and(|record| record.is_empty()),
                 };
                 if over {
                     ended.push(name.clone());

@@ -29,7 +29,8 @@ const LOG_MAX: i32 = 400;
 
 /// What each table is for:
 ///
-/// - `names`: what stands under a name. `record` decides; `kind` and `wall_end` are for people.
+/// - `names`: what stands under a name. `record` decides, with `queue` and `permits`, which may be long
+///   and are packed; `kind` and `wall_end` are for people.
 /// - `replies`: what was answered to requests that must not run twice, the oldest first.
 /// - `clients`: who the holders are.
 /// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
@@ -37,7 +38,7 @@ const LOG_MAX: i32 = 400;
 const SCHEMA: &str = "
 CREATE TABLE names (
     name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
-    record TEXT NOT NULL
+    record TEXT NOT NULL, queue BLOB, permits BLOB
 ) WITHOUT ROWID;
 CREATE TABLE replies (
     number INTEGER PRIMARY KEY, name BLOB NOT NULL, id TEXT NOT NULL, boot TEXT NOT NULL,

@@ -45,12 +45,10 @@ fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {
 
 impl Db {
     pub(super) fn load(&self, name: &LockName) -> Result<Record, Hitch> {
-        let sql = "SELECT boot = ?2, record FROM names WHERE name = ?1";
+        let sql = "SELECT name, boot = ?2, record, queue, permits FROM names WHERE name = ?1";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((name.as_bytes(), self.boot))?;
-        let Some(row) = rows.next()? else { return Ok(Record::default()) };
-        let record = read_record(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?, name)?;
-        Ok(if row.get(0)? { record } else { record.after_restart() })
+        rows.next()?.map_or(Ok(Record::default()), read_record)
     }
 
     pub(super) fn store(
@@ -68,9 +66,11 @@ impl Db {
             .map_err(|error| unreadable("what should be stored", &error))?;
         let ends = record.ends().map(signed);
         let wall_end = record.stands_until().map(|end| signed(moment.wall(end)));
-        let sql = "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let sql = "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let mut insert = self.connection.prepare_cached(sql)?;
-        insert.execute((name.as_bytes(), record.kind(), self.boot, ends, wall_end, text))?;
+        let (queue, permits) = (record.packed_queue(), record.packed_permits());
+        let (name, kind) = (name.as_bytes(), record.kind());
+        insert.execute((name, kind, self.boot, ends, wall_end, text, queue, permits))?;
         Ok(())
     }
 
@@ -139,9 +139,21 @@ impl Db {
     }
 }
 
-pub(super) fn read_record(text: &str, name: &LockName) -> Result<Record, Fault> {
-    let what = || format!("what stands under \"{name}\"");
-    serde_json::from_str(text).map_err(|error| unreadable(&what(), &error))
+/// What is left of a row (name, whether it is of this start, record, queue, permits).
+pub(super) fn read_record(row: &rusqlite::Row<'_>) -> Result<Record, Hitch> {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
+        let name = LockName::from(name.unwrap_or_default());
+        unreadable(&format!("what stands under \"{name}\""), why)
+    };
+    let text = row.get_ref(2)?.as_str().map_err(|error| unreadable(&error))?;
+    let mut record: Record = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
+    let packed = |column: usize| row.get_ref(column)?.as_blob_or_null().map_err(Into::into);
+    let (queue, permits): (_, rusqlite::Result<_>) = (packed(3), packed(4));
+    if !record.unpack(queue?, permits?) {
+        return Err(unreadable(&"its queue or its permits are not whole").into());
+    }
+    Ok(if row.get(1)? { record } else { record.after_restart() })
 }
 
 fn millis(time: SystemTime) -> u64 {

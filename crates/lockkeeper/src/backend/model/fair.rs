@@ -20,7 +20,6 @@ pub(super) struct Grace {
 
 /// Who waits, the next one first, and when each was last heard of.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Queue {
     waiting: VecDeque<OwnerId>,
     heard: HashMap<OwnerId, u64>,
@@ -62,6 +61,19 @@ impl Queue {
         self.waiting.push_back(owner);
         self.heard.insert(owner, now);
         self.ends = now + LASTS;
+    }
+
+    /// Each with the time it was last heard of, the next one first.
+    #[cfg(feature = "file")]
+    pub(super) fn places(&self) -> impl ExactSizeIterator<Item = (OwnerId, u64)> {
+        let heard = |owner: &OwnerId| self.heard.get(owner).copied().unwrap_or(0);
+        self.waiting.iter().map(move |owner| (*owner, heard(owner)))
+    }
+
+    #[cfg(feature = "file")]
+    pub(super) fn of(places: impl Iterator<Item = (OwnerId, u64)> + Clone, ends: u64) -> Self {
+        let waiting = places.clone().map(|(owner, _)| owner).collect();
+        Self { waiting, heard: places.collect(), ends }
     }
 
     fn leave(&mut self, owner: OwnerId) -> bool {

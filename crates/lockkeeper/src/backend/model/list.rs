@@ -102,7 +102,7 @@ impl State {
 
     fn kind_of(&mut self, name: &LockName, now: u64) -> Option<Kind> {
         let told = self.told_kind(name, now);
-        let taken = self.permits.get(name).is_some_and(|taken| taken.is_alive(now));
+        let taken = self.permits.get(name).is_some_and(|taken| taken.living(now).next().is_some());
         let queued = self.queues.get(name).is_some_and(|queue| queue.lasts(now));
         match &self.living(name, now)?.value {
             Value::Lock { .. } if queued || told == Some(Kind::Fair) => Some(Kind::Fair),
@@ -111,7 +111,7 @@ impl State {
             Value::Rw(holds) if holds.is_written() => Some(Kind::Write),
             Value::Rw(_) => Some(Kind::Read),
             Value::Number(_) if taken => Some(Kind::Permits),
-            Value::Number(_) => told,
+            Value::Number(_) => told.filter(|told| *told == Kind::Semaphore),
         }
     }
 

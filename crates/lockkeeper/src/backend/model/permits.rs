@@ -16,7 +16,6 @@ const TAKEN_MAX: u32 = 10_000;
 
 /// Which permits are taken until when. One has ended when its end is `now`.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Taken {
     pub(super) ends: HashMap<PermitId, u64>,
     pub(super) expires: u64,

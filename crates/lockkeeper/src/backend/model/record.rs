@@ -16,13 +16,13 @@ use super::*;
 use crate::PermitId;
 
 /// What stands under one name, but for the answers that are remembered: these are too many to be
-/// read and written each time.
+/// read and written each time. Queues and permits may be many, too, and are packed.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<Entry>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     queue: Option<fair::Queue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     grace: Option<fair::Grace>,
@@ -30,7 +30,7 @@ pub(crate) struct Record {
     writers: Option<rw::Writers>,
     #[serde(skip_serializing_if = "Option::is_none")]
     patience: Option<rw::Patience>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     permits: Option<permits::Taken>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<Token>,
@@ -100,6 +100,66 @@ impl Record {
         });
         Self { entry, token, permits, ..Self::default() }
     }
+}
+
+/// Who waits, packed: when the queue ends, then owner and time by turns.
+const PLACE: usize = 24 + 8;
+
+/// Which permits are taken, packed: when all of them end, then permit and end by turns.
+const PERMIT: usize = 16 + 8;
+
+impl Record {
+    pub(crate) fn packed_queue(&self) -> Option<Vec<u8>> {
+        let queue = self.queue.as_ref()?;
+        let places = queue.places().map(|(owner, heard)| (owner.to_bytes(), heard));
+        Some(pack(queue.ends, places))
+    }
+
+    pub(crate) fn packed_permits(&self) -> Option<Vec<u8>> {
+        let taken = self.permits.as_ref()?;
+        Some(pack(taken.expires, taken.ends.iter().map(|(id, end)| (*id.as_bytes(), *end))))
+    }
+
+    /// Puts in what was packed; false if it was something else.
+    pub(crate) fn unpack(&mut self, queue: Option<&[u8]>, permits: Option<&[u8]>) -> bool {
+        let queue = queue.map(|packed| {
+            let (ends, places) = unpack::<24, PLACE>(packed)?;
+            let places = places.map(|(owner, heard)| (OwnerId::from_bytes(owner), heard));
+            Some(fair::Queue::of(places, ends))
+        });
+        let permits = permits.map(|packed| {
+            let (expires, ends) = unpack::<16, PERMIT>(packed)?;
+            let ends = ends.map(|(id, end)| (PermitId::from_bytes(id), end)).collect();
+            Some(permits::Taken { ends, expires })
+        });
+        let readable = queue != Some(None) && permits != Some(None);
+        (self.queue, self.permits) = (queue.flatten(), permits.flatten());
+        readable
+    }
+}
+
+fn pack<const N: usize>(end: u64, parts: impl Iterator<Item = ([u8; N], u64)>) -> Vec<u8> {
+    let mut packed = end.to_be_bytes().to_vec();
+    for (id, time) in parts {
+        packed.extend(id);
+        packed.extend(time.to_be_bytes());
+    }
+    packed
+}
+
+/// Identities of `N` bytes with a time each, `M` bytes together.
+fn unpack<const N: usize, const M: usize>(
+    packed: &[u8],
+) -> Option<(u64, impl Iterator<Item = ([u8; N], u64)> + Clone)> {
+    let (end, parts) = packed.split_first_chunk::<8>()?;
+    let (parts, []) = parts.as_chunks::<M>() else { return None };
+    let parts = parts.iter().map(|part| {
+        let (mut id, mut time) = ([0; N], [0; 8]);
+        id.copy_from_slice(&part[..N]);
+        time.copy_from_slice(&part[N..]);
+        (id, u64::from_be_bytes(time))
+    });
+    Some((u64::from_be_bytes(*end), parts))
 }
 
 impl State {
@@ -204,7 +264,7 @@ macro_rules! stored_as_text {
     )+ };
 }
 
-stored_as_text!(OwnerId PermitId);
+stored_as_text!(OwnerId);
 
 struct Text<T>(PhantomData<T>);
 
