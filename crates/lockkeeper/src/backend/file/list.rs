@@ -51,20 +51,18 @@ impl Db {
         while let Some(row) = rows.next()? {
             let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
             (last, seen) = (Some(bytes.to_vec()), seen + 1);
-            // What counts from another start of the machine is over, but for bare numbers, which are
-            // not listed.
-            if !row.get(1)? || !pattern.matches(bytes) {
+            if !pattern.matches(bytes) {
                 continue;
             }
             let name = LockName::from(bytes);
-            let text = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
-            match read_record(text, &name) {
+            match read_record(row) {
                 Ok(record) => {
                     state.put(&name, record);
                     page.locks.extend(state.listed(&name, now));
                     state.take(&name);
                 }
-                Err(_) => page.incomplete = true,
+                Err(Hitch::Fault(_)) => page.incomplete = true,
+                Err(hitch) => return Err(hitch),
             }
         }
         page.next = last.filter(|_| seen == request.limit);
