@@ -187,28 +187,3 @@ async fn a_store_that_cannot_be_asked_is_an_error() {
     server.kill();
     assert_unreachable(&within(PATIENCE, "an answer", client.check()).await);
 }
-
-/// What a check makes ends within ten seconds, should it not be able to remove it; and it removes
-/// what keeps others waiting.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_check_leaves_nothing_behind() {
-    let server = started().await;
-    server.cli(&["SET", "theirs", "data"]).ok();
-    let client = connect(&server.url(), options()).await;
-    let guard = client.lock("held").lock().await.expect("it is free");
-    client.check().await.expect("reachable");
-    let locks = client.inspector().list("*").next().await.expect("reachable").expect("one is held");
-    let names: Vec<_> = locks.iter().map(|lock| lock.name.to_string()).collect();
-    assert_eq!(names, ["held"]);
-    guard.release().await.expect("held");
-    client.shutdown().await;
-    let keys = || -> Vec<(String, i64)> {
-        let keys = server.cli(&["KEYS", "*"]).ok();
-        let names = keys.array().iter().map(|key| key.text().to_owned());
-        names.map(|name| (pttl(&server, &name), name)).map(|(left, name)| (name, left)).collect()
-    };
-    for (key, left) in keys() {
-        assert!(key == "theirs" || (-2..=10_000).contains(&left) && left != -1, "{key}: {left}");
-    }
-    assert_eq!(server.cli(&["PUBSUB", "CHANNELS"]).array(), []);
-}
