@@ -15,6 +15,7 @@ mod doctor;
 mod duration;
 mod exit;
 mod inspect;
+mod interrupt;
 mod json;
 mod log;
 mod ls;
@@ -40,6 +41,9 @@ use exit::{Code, Failure};
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == run::guardian::ARGUMENT) {
         return run::guardian::main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == demo::worker::ARGUMENT) {
+        return demo::worker::main();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
