@@ -2,7 +2,8 @@
 
 mod run;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lockkeeper::Kind;
 
-pub(crate) use run::RunArgs;
+pub(crate) use run::{RunArgs, WaitOptions};
 
 use crate::duration;
 
@@ -41,7 +42,7 @@ pub(crate) struct Global {
     /// The configuration file [default: ~/.config/lockkeeper/config.toml]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Say on standard error what happens
+    /// Say on standard error what happens; twice: everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// When to use colours
@@ -208,9 +209,13 @@ pub(crate) struct Name {
 impl Name {
     /// The bytes of the name.
     pub(crate) fn bytes(&self) -> &[u8] {
-        use std::os::unix::ffi::OsStrExt;
+        self.given().as_bytes()
+    }
+
+    /// The name as it was given.
+    pub(crate) fn given(&self) -> &OsStr {
         // clap has seen to it that there is one.
-        self.plain.as_ref().or(self.odd.as_ref()).map_or(b"", |name| name.as_bytes())
+        self.plain.as_deref().or(self.odd.as_deref()).unwrap_or_default()
     }
 }
 

@@ -29,6 +29,17 @@ impl Code {
     pub(crate) const LOST: Code = Code(76);
     /// The store refuses this user.
     pub(crate) const DENIED: Code = Code(77);
+    /// The command was stopped because its time was over, as `timeout` has it.
+    pub(crate) const MAX_HOLD: Code = Code(124);
+    /// The command is there but cannot be executed, as a shell has it.
+    pub(crate) const NOT_EXECUTABLE: Code = Code(126);
+    /// The command is not there, as a shell has it.
+    pub(crate) const NOT_FOUND: Code = Code(127);
+
+    /// Ended by a signal, as a shell has it.
+    pub(crate) fn signalled(signal: i32) -> Self {
+        Code(128u8.saturating_add(signal as u8))
+    }
 
     /// Where an error of the library belongs.
     pub(crate) fn of(error: &Error) -> Self {

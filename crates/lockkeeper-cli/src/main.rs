@@ -3,6 +3,9 @@
 //! Here is only the entry: parse, do, exit. Each command is a module of its own, and all of them use
 //! the public API of the library only.
 
+#[cfg(not(unix))]
+compile_error!("lockkeeper's command line needs process groups and signals: a Unix");
+
 mod args;
 mod bench;
 mod config;
@@ -12,7 +15,9 @@ mod doctor;
 mod duration;
 mod exit;
 mod inspect;
+mod interrupt;
 mod json;
+mod log;
 mod ls;
 mod moment;
 mod open;
@@ -34,6 +39,12 @@ use args::{Cli, Command};
 use exit::{Code, Failure};
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == run::guardian::ARGUMENT) {
+        return run::guardian::main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == demo::worker::ARGUMENT) {
+        return demo::worker::main();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
@@ -48,7 +59,10 @@ fn main() -> ExitCode {
 fn execute(cli: &Cli) -> Result<Code, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal(format!("no runtime: {error}")))?;
-    runtime.block_on(command(cli))
+    let outcome = runtime.block_on(command(cli));
+    // Whatever still runs (a name that is being looked up) is not waited for.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn command(cli: &Cli) -> Result<Code, Failure> {

@@ -30,6 +30,11 @@ impl Output {
         Self { stream: BufWriter::with_capacity(64 * 1024, stdout), terminal, width, colours }
     }
 
+    /// Whether colours are wanted.
+    pub(crate) fn colours(&self) -> bool {
+        self.colours
+    }
+
     /// A text in a style, if colours are wanted.
     pub(crate) fn styled(&self, style: Style, text: &str) -> String {
         match self.colours && !text.is_empty() {

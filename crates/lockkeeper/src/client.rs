@@ -41,19 +41,22 @@ impl Client {
     /// |---|---|
     /// | `memory:` | a new embedded store |
     /// | `memory:NAME` | an embedded store that is shared within the process |
+    /// | `file:PATH`, `file:///PATH` | a file for the processes of this host (feature `file`); the path is taken as it is written |
     /// | `redis://[user:password@]host[:port][/db]` | a Redis server |
     /// | `rediss://…` | the same over TLS (feature `tls`) |
     /// | `redis+unix:///path[?db=N&user=U&pass=P]` | a Redis server on a Unix socket |
     ///
     /// # Errors
     /// [`Unreachable`](Error::Unreachable) if the server cannot be reached within the connect
-    /// timeout, [`Denied`](Error::Denied) for a wrong password, [`Invalid`](Error::Invalid) for a
-    /// URL or a setting that makes no sense. The password never appears in an error.
+    /// timeout, [`Denied`](Error::Denied) for a wrong password or a file that may not be written,
+    /// [`Invalid`](Error::Invalid) for a URL or a setting that makes no sense, or a file that is no
+    /// place for locks. The password never appears in an error.
     pub async fn connect_with(url: &str, options: ClientOptions) -> Result<Self> {
         options.validate()?;
         let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
         let backend: Arc<dyn Backend> = match scheme {
             "memory" => memory(&url["memory".len()..])?,
+            "file" => file(&url["file".len()..], &options).await?,
             "redis" | "rediss" | "redis+unix" => redis(url, &options).await?,
             _ => return Err(unknown(scheme)),
         };
@@ -134,7 +137,8 @@ impl Client {
     }
 
     /// Looks for what endangers locks on this store: settings of the server, missing permissions,
-    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else.
+    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else; what it
+    /// leaves in the store ends within a minute.
     ///
     /// # Errors
     /// If the store cannot be asked at all.
@@ -188,6 +192,20 @@ fn memory(rest: &str) -> Result<Arc<dyn Backend>> {
     })
 }
 
+#[cfg(all(feature = "file", unix))]
+async fn file(rest: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
+    let Some(path) = rest.strip_prefix(':') else {
+        return Err(Error::invalid(None, "write file:PATH"));
+    };
+    Ok(Arc::new(crate::backend::file::File::open(path, options).await?))
+}
+
+#[cfg(not(all(feature = "file", unix)))]
+async fn file(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
+    let needs = if cfg!(unix) { "the feature \"file\" of lockkeeper" } else { "a Unix system" };
+    Err(Error::invalid(None, format!("a file URL needs {needs}")))
+}
+
 #[cfg(feature = "redis")]
 async fn redis(url: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(crate::backend::redis::Redis::connect(url, options).await?))
@@ -199,7 +217,7 @@ async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
 }
 
 fn unknown(scheme: &str) -> Error {
-    let known = "memory:, redis://, rediss:// and redis+unix://";
+    let known = "memory:, file:, redis://, rediss:// and redis+unix://";
     // Only what is a scheme without doubt: anything else may hold a password.
     let plain = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let what = if plain && !scheme.is_empty() { format!(" \"{scheme}:\"") } else { String::new() };

@@ -1,6 +1,6 @@
 //! Looking at locks from outside: what there is, who holds it, what changes, and forcing it open.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -103,8 +103,9 @@ impl Inspector {
         Listing {
             inspector: self.clone(),
             pattern: Pattern::new(pattern.into()).behind(&self.core.options.name_prefix),
-            stage: Stage::Clients(0),
+            stage: Stage::Clients(Vec::new()),
             clients: Clients::default(),
+            told: HashSet::new(),
             complete: true,
         }
     }
@@ -175,12 +176,15 @@ impl Inspector {
 
     async fn find(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
         let select = Select::Named(name.clone(), kind);
-        let page = self.page(select, 0).await?;
+        let page = self.page(select, Vec::new()).await?;
         let found = page.locks.into_iter().next();
         found.ok_or_else(|| Fault::Server { detail: "the store says nothing of it".to_owned() })
     }
 
-    async fn page(&self, select: Select, cursor: u64) -> Result<Page, Fault> {
+    async fn page(&self, select: Select, cursor: Vec<u8>) -> Result<Page, Fault> {
+        if self.core.is_closed() {
+            return Err(Fault::Closed);
+        }
         let request = List { select, cursor, limit: PAGE };
         self.core.unbroken(self.core.backend.list(request)).await
     }
@@ -248,7 +252,7 @@ impl Clients {
 
     /// Learns of everybody.
     async fn ask(core: &Arc<Core>) -> Result<Self, Fault> {
-        let (mut clients, mut cursor) = (Self::default(), 0);
+        let (mut clients, mut cursor) = (Self::default(), Vec::new());
         loop {
             let request = List { select: Select::Clients, cursor, limit: PAGE };
             let page = core.unbroken(core.backend.list(request)).await?;
@@ -300,16 +304,18 @@ pub struct Listing {
     pattern: Pattern,
     stage: Stage,
     clients: Clients,
+    /// What was given because a client says so: a store that knows better gives it again.
+    told: HashSet<Resource>,
     complete: bool,
 }
 
 #[derive(Debug)]
 enum Stage {
     /// Who the clients are, to be read first.
-    Clients(u64),
+    Clients(Vec<u8>),
     /// What they say they hold and nobody could tell otherwise.
     Told(Vec<Holding>),
-    Locks(u64),
+    Locks(Vec<u8>),
     Done,
 }
 
@@ -325,7 +331,7 @@ impl Listing {
         loop {
             let found = match &mut self.stage {
                 Stage::Clients(cursor) => {
-                    let cursor = *cursor;
+                    let cursor = cursor.clone();
                     self.read_clients(cursor).await?;
                     continue;
                 }
@@ -333,21 +339,24 @@ impl Listing {
                     let at = holds.len().saturating_sub(TOLD_AT_ONCE);
                     let some = holds[at..].to_vec();
                     let found = self.look_up(some).await?;
+                    self.told.extend(found.iter().map(|listed| listed.resource.clone()));
                     if let Stage::Told(holds) = &mut self.stage {
                         holds.truncate(at);
                         if at == 0 {
-                            self.stage = Stage::Locks(0);
+                            self.stage = Stage::Locks(Vec::new());
                         }
                     }
                     found
                 }
                 Stage::Locks(cursor) => {
                     let select = Select::Matching(self.pattern.clone());
-                    let page = self.inspector.page(select, *cursor).await;
+                    let page = self.inspector.page(select, cursor.clone()).await;
                     let page = page.map_err(|fault| self.inspector.error(fault))?;
                     self.complete &= !page.incomplete;
                     self.stage = page.next.map_or(Stage::Done, Stage::Locks);
-                    page.locks
+                    let mut locks = page.locks;
+                    locks.retain(|listed| !self.told.contains(&listed.resource));
+                    locks
                 }
                 Stage::Done => return Ok(None),
             };
@@ -365,7 +374,7 @@ impl Listing {
         self.complete
     }
 
-    async fn read_clients(&mut self, cursor: u64) -> Result<()> {
+    async fn read_clients(&mut self, cursor: Vec<u8>) -> Result<()> {
         let page = self.inspector.page(Select::Clients, cursor).await;
         let page = page.map_err(|fault| self.inspector.error(fault))?;
         self.complete &= !page.incomplete;
@@ -396,7 +405,7 @@ impl Listing {
             .into_iter()
             .map(|Holding { resource, .. }| {
                 let select = Select::Named(resource.name, Some(resource.kind));
-                core.unbroken(core.backend.list(List { select, cursor: 0, limit: PAGE }))
+                core.unbroken(core.backend.list(List { select, cursor: Vec::new(), limit: PAGE }))
             })
             .collect();
         let mut found = Vec::new();

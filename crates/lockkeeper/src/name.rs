@@ -105,6 +105,25 @@ impl OwnerId {
         Self { client, number }
     }
 
+    /// 24 bytes: shorter than what [`Display`](fmt::Display) writes, for those who keep many.
+    #[cfg(feature = "file")]
+    pub(crate) fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(self.client.as_bytes());
+        bytes[16..].copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](OwnerId::to_bytes) wrote.
+    #[cfg(feature = "file")]
+    pub(crate) fn from_bytes(bytes: [u8; 24]) -> Self {
+        let [client @ .., a, b, c, d, e, f, g, h] = bytes;
+        Self {
+            client: Uuid::from_bytes(client),
+            number: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        }
+    }
+
     /// Room for [`encode`](OwnerId::encode).
     #[cfg(feature = "redis")]
     pub(crate) fn encode_buffer() -> [u8; ENCODED_MAX] {
@@ -244,6 +263,8 @@ mod tests {
         assert_eq!(id.to_string().parse(), Ok(id));
         #[cfg(feature = "redis")]
         assert_eq!(id.encode(&mut OwnerId::encode_buffer()), id.to_string().as_bytes());
+        #[cfg(feature = "file")]
+        assert_eq!(OwnerId::from_bytes(id.to_bytes()), id);
         assert!(id.number <= i64::MAX as u64);
         assert_eq!("nonsense".parse::<OwnerId>(), Err(ParseOwnerIdError));
     }

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::process::Signal;
 
 use super::Name;
 use crate::duration;
+use crate::run::signals;
 
 /// `run`
 #[derive(Args, Debug)]
@@ -93,8 +95,8 @@ pub(crate) struct HoldOptions {
 #[command(next_help_heading = "If the command must be stopped")]
 pub(crate) struct LossOptions {
     /// The signal for its process group, by name or number
-    #[arg(long, value_name = "SIG", default_value = "TERM")]
-    pub(crate) signal: String,
+    #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse)]
+    pub(crate) signal: Signal,
     /// How long it has until it is killed; a third of the lease at most
     #[arg(long, value_name = "DUR", default_value = "5", value_parser = duration::parse)]
     pub(crate) grace: Duration,
@@ -116,4 +118,8 @@ Exit codes:
   126  the command cannot be executed
   127  the command was not found
 
-Environment of the command: LOCKKEEPER_NAME, LOCKKEEPER_OWNER, LOCKKEEPER_TOKEN (with --fenced).";
+Environment of the command: LOCKKEEPER_NAME, LOCKKEEPER_OWNER, LOCKKEEPER_TOKEN (with --fenced); of the \
+line for --on-lost also LOCKKEEPER_REASON. LOCKKEEPER_URL and LOCKKEEPER_PASSWORD_FILE are taken out.
+
+If the command stops (Ctrl-Z) for longer than the lease, or this process does, the lock is lost: the \
+command is killed before the lease can end.";

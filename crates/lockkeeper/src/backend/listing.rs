@@ -12,8 +12,8 @@ use crate::{LockName, OwnerId};
 pub struct List {
     /// Of what.
     pub select: Select,
-    /// Where it begins: 0, or what the page before gave.
-    pub cursor: u64,
+    /// Where it begins: empty, or what the page before gave.
+    pub cursor: Vec<u8>,
     /// About how many are looked at; a page may have more or fewer, even none.
     pub limit: u32,
 }
@@ -38,7 +38,7 @@ pub struct Page {
     /// The locks. One that is there all the time is on some page at least; it may be on two.
     pub locks: Vec<Listed>,
     /// Where the next page begins; nothing after the last.
-    pub next: Option<u64>,
+    pub next: Option<Vec<u8>>,
     /// Something may be missing that should be on this page.
     pub incomplete: bool,
 }

@@ -18,6 +18,8 @@ use uuid::Uuid;
 
 use crate::{LockName, OwnerId, PermitId};
 
+#[cfg(all(feature = "file", unix))]
+pub mod file;
 mod finding;
 mod listing;
 pub mod memory;

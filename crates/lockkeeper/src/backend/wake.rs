@@ -53,7 +53,7 @@ impl Topic {
 const UNREAD_MAX: usize = 1024;
 
 /// How many beginnings are remembered: a waiter takes its own up as soon as it gets a turn.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "file"))]
 const BASES: usize = 64;
 
 /// Whether a topic's messages arrive yet.
@@ -62,7 +62,7 @@ enum State {
     Pending,
     Confirmed,
     /// Only a store behind a connection can fail to listen.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    #[cfg_attr(not(any(feature = "redis", feature = "file")), expect(dead_code))]
     Failed(Fault),
 }
 
@@ -79,7 +79,7 @@ struct CellInner {
     /// How many of the messages said `0`.
     zeros: u64,
     /// How often the store was asked to listen, and has said that it does.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    #[cfg_attr(not(any(feature = "redis", feature = "file")), expect(dead_code))]
     asked: u64,
     heard: u64,
     /// What `zeros` was each time the store said so, the last ones.
@@ -170,7 +170,7 @@ impl Hub {
 
     /// The same, but what was said before it, and is still on its way, does not count: the store is
     /// asked to listen once more even if it does already, and its answer marks the beginning.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
         let mut subscription = self.join(topic);
         let topics = self.topics();
@@ -183,14 +183,14 @@ impl Hub {
     }
 
     /// The store is about to be asked to listen on `topic`.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn asking(&self, topic: &Topic) {
         self.update(topic, |cell| cell.asked += 1);
     }
 
     /// The store said that it listens on `topic`: told in the order of its messages, where
     /// [`confirm`](Hub::confirm) comes when somebody gets to it.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn heard(&self, topic: &Topic) {
         self.update(topic, |cell| {
             cell.heard += 1;
@@ -210,7 +210,7 @@ impl Hub {
     }
 
     /// The store cannot listen on `topic`.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
         self.update(topic, |cell| {
             cell.state = State::Failed(fault);
@@ -242,7 +242,7 @@ impl Hub {
 
     /// Messages may have been missed: everybody looks again. Answers which topics must be
     /// subscribed anew.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn broken(&self) -> Vec<Topic> {
         let topics: Vec<_> = self.topics().iter().map(|(t, c)| (t.clone(), c.clone())).collect();
         for (_, cell) in &topics {

@@ -1,14 +1,14 @@
 //! The client as others see it while it holds something: a note of who it is and what it holds, and
 //! an ear for what is said to it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 
 use super::watchdog::{Registry, subscribe};
-use super::{Core, Tick};
+use super::{Core, Lease, Tick};
 use crate::OwnerId;
 use crate::backend::{BoxFuture, Change, Holding, Topic, model};
 use crate::error::LostReason;
@@ -18,8 +18,8 @@ pub(super) struct Presence {
     pub(super) last_held: Tick,
     announced: Option<Tick>,
     looked: Tick,
-    /// The holds that were told of.
-    told: HashSet<OwnerId>,
+    /// The holds that were told of, and since when: that does not move when the wall clock does.
+    told: HashMap<OwnerId, SystemTime>,
     /// Dropped, it ends the task that listens.
     _listening: JoinSet<()>,
 }
@@ -31,7 +31,7 @@ impl Presence {
     pub(super) fn new(core: &Arc<Core>, now: Tick) -> Self {
         let mut listening = JoinSet::new();
         listening.spawn(hear_notices(Arc::downgrade(core)));
-        let (announced, told) = (None, HashSet::new());
+        let (announced, told) = (None, HashMap::new());
         Self { last_held: now, announced, looked: now, told, _listening: listening }
     }
 
@@ -51,23 +51,30 @@ impl Presence {
         }
         self.looked = now;
         let old = registry.worth_telling(now, WORTH_TELLING, false);
-        if !due && old.iter().all(|lease| self.told.contains(&lease.owner)) {
+        if !due && old.iter().all(|lease| self.told.contains_key(&lease.owner)) {
             return;
         }
         let held = registry.worth_telling(now, WORTH_TELLING, true);
         self.announced = Some(now);
-        self.told = held.iter().map(|lease| lease.owner).collect();
         let wall = SystemTime::now();
-        let holds = held.iter().map(|lease| Holding {
-            owner: lease.owner,
-            resource: lease.resource.clone(),
-            count: lease.permits,
-            since: wall.checked_sub(now.since(lease.granted)).unwrap_or(UNIX_EPOCH),
-        });
+        let since = |lease: &Lease| {
+            let told = self.told.get(&lease.owner).copied();
+            told.or_else(|| wall.checked_sub(now.since(lease.granted))).unwrap_or(wall)
+        };
+        let holds: Vec<_> = held
+            .iter()
+            .map(|lease| Holding {
+                owner: lease.owner,
+                resource: lease.resource.clone(),
+                count: lease.permits,
+                since: since(lease),
+            })
+            .collect();
+        self.told = holds.iter().map(|hold| (hold.owner, hold.since)).collect();
         let announce = Change::Announce {
             client: core.id,
             info: core.info.clone(),
-            holds: holds.collect(),
+            holds,
             more: held.len() < registry.len(),
             ttl: timeout.as_millis() as u64,
         };

@@ -157,7 +157,11 @@ async fn assert_free(client: &Client, sort: Sort, name: &str) {
             vec![semaphore.try_acquire(PERMITS)]
         }
         Sort::Semaphore => {
-            assert_eq!(client.semaphore(name).available().await.unwrap(), PERMITS.into(), "{name}");
+            assert_eq!(
+                client.semaphore(name).available().await.unwrap(),
+                i64::from(PERMITS),
+                "{name}"
+            );
             Vec::new()
         }
         Sort::Latch => Vec::new(),

@@ -216,7 +216,7 @@ async fn crowd(store: &Store, clients: usize, waiters: usize) -> JoinSet<Result<
         }
         eventually("all listen", async || counting.subscribes() == waiters as u64).await;
     }
-    let channels = if store.behind().is_some() { clients } else { 1 };
+    let channels = if store.counts_all() { 1 } else { clients };
     eventually("the store knows", async || listeners(store) == channels).await;
     tasks
 }

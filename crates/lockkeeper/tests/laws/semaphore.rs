@@ -244,6 +244,8 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
             0 => held = Some(permit),
             _ => permit.forget(),
         }
+        let name = store.name("permits");
+        eventually("nobody waits", async || store.listeners(&name) == 0).await;
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+#[cfg(feature = "file")]
+use crate::lockfile::LockFile;
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Attempt, Backend, Release, Released, Resource};
@@ -33,6 +35,8 @@ pub(crate) struct Store {
 enum StoreKind {
     Memory(Arc<Memory>),
     Redis(&'static RedisServer),
+    #[cfg(feature = "file")]
+    File(LockFile),
 }
 
 impl Store {
@@ -54,11 +58,38 @@ impl Store {
         }
     }
 
+    #[cfg(feature = "file")]
+    pub(crate) fn file() -> Self {
+        let file = LockFile::new();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { url: file.url(), kind: StoreKind::File(file), number }
+    }
+
+    /// Another one with nobody else on it, for laws about all that there is. A server of its own
+    /// ends with the process.
+    pub(crate) fn apart(&self) -> Self {
+        match self.kind {
+            StoreKind::Memory(_) => Self::memory(),
+            #[cfg(feature = "file")]
+            StoreKind::File(_) => Self::file(),
+            StoreKind::Redis(_) => {
+                let server: &'static RedisServer = Box::leak(Box::new(RedisServer::start()));
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                Self { url: server.url(), kind: StoreKind::Redis(server), number }
+            }
+        }
+    }
+
+    /// Whether time costs nothing, because its clock is paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        matches!(self.kind, StoreKind::Memory(_))
+    }
+
     /// Runs a law on it; a law that hangs has failed.
     pub(crate) async fn uphold(self, law: impl AsyncFnOnce(&Self)) {
         let limit = match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(3600),
-            StoreKind::Redis(_) => Duration::from_secs(100),
+            _ => Duration::from_secs(100),
         };
         if timeout(limit, law(&self)).await.is_err() {
             panic!("the law has not come to its end within {limit:?}");
@@ -74,7 +105,7 @@ impl Store {
     pub(crate) fn server(&self) -> &'static RedisServer {
         match self.kind {
             StoreKind::Redis(server) => server,
-            StoreKind::Memory(_) => panic!("there is no server behind the memory store"),
+            _ => panic!("there is no server behind an embedded store"),
         }
     }
 
@@ -82,8 +113,13 @@ impl Store {
     pub(crate) fn behind(&self) -> Option<&'static RedisServer> {
         match self.kind {
             StoreKind::Redis(server) => Some(server),
-            StoreKind::Memory(_) => None,
+            _ => None,
         }
+    }
+
+    /// Whether it counts everything, not only what has to do with a name.
+    pub(crate) fn counts_all(&self) -> bool {
+        matches!(self.kind, StoreKind::Memory(_))
     }
 
     /// How many keys have to do with `name`, those of single readers and permits included, but for
@@ -91,6 +127,8 @@ impl Store {
     pub(crate) fn traces(&self, name: &str) -> usize {
         match &self.kind {
             StoreKind::Memory(memory) => memory.usage().0,
+            #[cfg(feature = "file")]
+            StoreKind::File(file) => file.stored(name, false),
             StoreKind::Redis(server) => {
                 let outlive = ["lockkeeper_replies", "lockkeeper_forced", "redisson_lock_token"];
                 let outlive = [&outlive[..], &["lockkeeper_patience"]].concat();
@@ -130,6 +168,8 @@ impl Store {
                 let redis = Redis::connect(&self.url, &self.options()).await;
                 Arc::new(redis.expect("the server can be reached"))
             }
+            #[cfg(feature = "file")]
+            StoreKind::File(file) => file.backend(&self.options()).await,
         }
     }
 
@@ -137,7 +177,7 @@ impl Store {
     pub(crate) fn lease(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(10),
-            StoreKind::Redis(_) => Duration::from_millis(550),
+            _ => Duration::from_millis(550),
         }
     }
 
@@ -146,7 +186,7 @@ impl Store {
     pub(crate) fn watchdog(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => lockkeeper::WATCHDOG_TIMEOUT,
-            StoreKind::Redis(_) => Duration::from_secs(3),
+            _ => Duration::from_secs(3),
         }
     }
 
@@ -188,7 +228,7 @@ impl Store {
     async fn within<T>(&self, what: &str, more: Duration, work: impl IntoFuture<Output = T>) -> T {
         let limit = match self.kind {
             StoreKind::Memory(_) => Duration::from_millis(20) + more,
-            StoreKind::Redis(_) => self.long() / 6,
+            _ => self.long() / 6,
         };
         let start = Instant::now();
         let done = timeout(self.long(), work.into_future()).await;
@@ -224,7 +264,7 @@ impl Store {
     pub(crate) fn slack(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_millis(20),
-            StoreKind::Redis(_) => Duration::from_secs(3),
+            _ => Duration::from_secs(3),
         }
     }
 
@@ -233,6 +273,8 @@ impl Store {
     pub(crate) fn listeners(&self, name: &str) -> usize {
         match &self.kind {
             StoreKind::Memory(memory) => memory.usage().1,
+            #[cfg(feature = "file")]
+            StoreKind::File(file) => file.listeners(name),
             StoreKind::Redis(server) => {
                 // Whatever the kind: a waiter of a fair lock has a channel of its own.
                 let pattern = format!("redisson_*:{{{name}}}*");
@@ -246,6 +288,8 @@ impl Store {
     pub(crate) fn stored(&self, name: &str) -> usize {
         match &self.kind {
             StoreKind::Memory(memory) => memory.usage().0,
+            #[cfg(feature = "file")]
+            StoreKind::File(file) => file.stored(name, true),
             StoreKind::Redis(server) => {
                 let beside = ["redisson_lock_queue", "redisson_lock_timeout", "lockkeeper_seen"];
                 let beside = beside.into_iter().chain(["lockkeeper_writers"]);
@@ -266,6 +310,8 @@ impl Store {
         let client = holder.client();
         eventually("the holder hears notices", async || match &self.kind {
             StoreKind::Memory(memory) => memory.usage().1 >= 1,
+            #[cfg(feature = "file")]
+            StoreKind::File(file) => file.listeners(&format!("notice {client}")) > 0,
             StoreKind::Redis(server) => {
                 subscribers(server, &format!("lockkeeper_notice:{client}")) > 0
             }

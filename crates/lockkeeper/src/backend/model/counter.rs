@@ -7,7 +7,7 @@ use crate::backend::CountChange;
 pub(crate) const COUNT_MAX: u64 = (1 << 53) - 1;
 
 /// How long an answer is remembered at least.
-const REMEMBERED: u64 = 60_000;
+pub(crate) const REMEMBERED: u64 = 60_000;
 
 /// What was answered to the requests of one name: all is forgotten when the last was long ago.
 #[derive(Debug, Default)]
@@ -35,13 +35,24 @@ impl Replies {
         self.expires >= now
     }
 
+    /// Those of a store that forgets them by itself.
+    #[cfg(feature = "file")]
+    pub(super) fn lasting(answers: HashMap<OwnerId, (Reply, u64)>) -> Self {
+        Self { answers, expires: NEVER, sweep_at: 0 }
+    }
+
+    #[cfg(feature = "file")]
+    pub(super) fn get(&self, id: OwnerId) -> Option<Reply> {
+        self.answers.get(&id).map(|(reply, _)| *reply)
+    }
+
     fn insert(&mut self, id: OwnerId, reply: Reply, now: u64) {
         if self.answers.len() >= self.sweep_at.max(SWEEP_MIN) {
             self.answers.retain(|_, (_, at)| *at + REMEMBERED >= now);
             self.sweep_at = self.answers.len() * 2;
         }
         self.answers.insert(id, (reply, now));
-        self.expires = now + REMEMBERED;
+        self.expires = self.expires.max(now + REMEMBERED);
     }
 }
 

@@ -5,25 +5,26 @@ use std::collections::VecDeque;
 use super::*;
 
 /// A waiter that was not heard of for so long is dead.
-const SILENT: u64 = 3000;
+pub(super) const SILENT: u64 = 3000;
 
 /// If nobody was heard of for so long, nobody could be.
-const STALLED: u64 = 1500;
+pub(super) const STALLED: u64 = 1500;
 
 /// Until when silence is forgiven, and for how long it is not forgiven again.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Grace {
     over: u64,
     pub(super) expires: u64,
 }
 
 /// Who waits, the next one first, and when each was last heard of.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Queue {
     waiting: VecDeque<OwnerId>,
     heard: HashMap<OwnerId, u64>,
     /// It is gone then, if nobody is heard of any more.
-    ends: u64,
+    pub(super) ends: u64,
 }
 
 /// How long a queue outlives the last word of those who wait in it.
@@ -60,6 +61,19 @@ impl Queue {
         self.waiting.push_back(owner);
         self.heard.insert(owner, now);
         self.ends = now + LASTS;
+    }
+
+    /// Each with the time it was last heard of, the next one first.
+    #[cfg(feature = "file")]
+    pub(super) fn places(&self) -> impl Iterator<Item = (OwnerId, u64)> {
+        let heard = |owner: &OwnerId| self.heard.get(owner).copied().unwrap_or(0);
+        self.waiting.iter().map(move |owner| (*owner, heard(owner)))
+    }
+
+    #[cfg(feature = "file")]
+    pub(super) fn of(places: &[(OwnerId, u64)], ends: u64) -> Self {
+        let waiting = places.iter().map(|(owner, _)| *owner).collect();
+        Self { waiting, heard: places.iter().copied().collect(), ends }
     }
 
     fn leave(&mut self, owner: OwnerId) -> bool {

@@ -1,7 +1,7 @@
 //! What there is, for people: locks, clients, and who forced what open.
 
 use std::collections::VecDeque;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
 use crate::PermitId;
@@ -15,10 +15,29 @@ const FORCED_FOR: u64 = 7 * 24 * 3_600_000;
 const HOLDERS_MAX: usize = 128;
 
 /// The forced unlocks of one name, the newest first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct ForcedLog {
-    entries: VecDeque<Forced>,
-    expires: u64,
+    entries: VecDeque<Entry>,
+    pub(super) expires: u64,
+}
+
+/// One of them, as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
+struct Entry {
+    /// Milliseconds by the wall clock.
+    at: u64,
+    by: String,
+    reason: String,
+    holders: Vec<String>,
+}
+
+impl Entry {
+    fn forced(&self) -> Forced {
+        let at = UNIX_EPOCH + Duration::from_millis(self.at);
+        Forced::new(at, self.by.clone(), self.reason.clone(), self.holders.clone())
+    }
 }
 
 impl ForcedLog {
@@ -44,7 +63,7 @@ impl State {
     }
 
     /// The clients that say who they are.
-    pub(crate) fn clients(&self, now: u64) -> Vec<ClientEntry> {
+    fn clients(&self, now: u64) -> Vec<ClientEntry> {
         let living = self.clients.values().filter(|(_, until)| *until >= now);
         living.map(|(entry, _)| entry.clone()).collect()
     }
@@ -64,7 +83,7 @@ impl State {
         now: u64,
     ) -> Result<Listed, Fault> {
         let seems = self.kind_of(name, now);
-        let is_number = |entry: &mut Entry| matches!(entry.value, Value::Number(_));
+        let is_number = |entry: &mut super::Entry| matches!(entry.value, Value::Number(_));
         let counter = self.living(name, now).is_some_and(is_number).then_some(Kind::Semaphore);
         let kind = kind.or(seems).or(counter).unwrap_or(Kind::Lock);
         let resource = Resource { kind, name: name.clone() };
@@ -77,13 +96,13 @@ impl State {
         }
         snapshot.token = self.last_token(name, now);
         let log = self.forced.get(name).filter(|log| log.is_alive(now));
-        snapshot.forced = log.map_or_else(Vec::new, |log| log.entries.iter().cloned().collect());
+        snapshot.forced = log.into_iter().flat_map(|log| &log.entries).map(Entry::forced).collect();
         Ok(Listed { resource, snapshot })
     }
 
     fn kind_of(&mut self, name: &LockName, now: u64) -> Option<Kind> {
         let told = self.told_kind(name, now);
-        let taken = self.permits.get(name).is_some_and(|taken| taken.is_alive(now));
+        let taken = self.permits.get(name).is_some_and(|taken| taken.living(now).next().is_some());
         let queued = self.queues.get(name).is_some_and(|queue| queue.lasts(now));
         match &self.living(name, now)?.value {
             Value::Lock { .. } if queued || told == Some(Kind::Fair) => Some(Kind::Fair),
@@ -92,7 +111,7 @@ impl State {
             Value::Rw(holds) if holds.is_written() => Some(Kind::Write),
             Value::Rw(_) => Some(Kind::Read),
             Value::Number(_) if taken => Some(Kind::Permits),
-            Value::Number(_) => told,
+            Value::Number(_) => told.filter(|told| *told == Kind::Semaphore),
         }
     }
 
@@ -137,14 +156,9 @@ impl State {
     ) {
         self.forced.retain(|_, log| log.is_alive(now));
         let log = self.forced.entry(name.clone()).or_default();
-        let entry = Forced::new(wall(now), by.in_a_line(), reason.to_owned(), holders);
-        log.entries.push_front(entry);
+        let (at, by) = (now + self.epoch, by.in_a_line());
+        log.entries.push_front(Entry { at, by, reason: reason.to_owned(), holders });
         log.entries.truncate(FORCED_MAX);
         log.expires = now + FORCED_FOR;
     }
-}
-
-/// A time of the store by the wall clock.
-fn wall(now: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(now)
 }

@@ -1,8 +1,9 @@
 //! What every request means, written once: no I/O, no clock of its own.
 //!
 //! The memory store is this model behind a mutex. The Redis scripts must agree with it, and a
-//! property test that drives both with the same requests says so. Times are milliseconds since the
-//! epoch by the store's own clock, as Redis counts them: an entry is alive while `now <= expires`.
+//! property test that drives both with the same requests says so. The file store runs it on what a
+//! request concerns, inside a transaction. Times are milliseconds by the store's own clock: an entry
+//! is alive while `now <= expires`, as with Redis.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -21,12 +22,18 @@ mod fair;
 mod list;
 mod lock;
 mod permits;
+#[cfg(feature = "file")]
+mod record;
 mod rw;
 
+#[cfg(feature = "file")]
+pub(crate) use counter::REMEMBERED;
 #[cfg(feature = "redis")]
 pub(crate) use counter::check_change;
 #[cfg(feature = "redis")]
 pub(crate) use permits::{check_count, distinct};
+#[cfg(feature = "file")]
+pub(crate) use record::{Record, ends_front, lately};
 
 /// Everything a store knows.
 #[derive(Debug, Default)]
@@ -52,10 +59,13 @@ pub struct State {
     clients: HashMap<Uuid, (ClientEntry, u64)>,
     /// The size at which entries that nobody asked about since they expired are swept out.
     sweep_at: usize,
+    /// What the wall clock is ahead of the store's time, in milliseconds: tokens go by it.
+    epoch: u64,
 }
 
 /// What stands under a name, and until when.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 struct Entry {
     value: Value,
     expires: u64,
@@ -64,7 +74,9 @@ struct Entry {
 /// Without an end.
 const NEVER: u64 = u64::MAX;
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "file", serde(rename_all = "lowercase"))]
 enum Value {
     /// A lock or a fair lock: both are the same hash.
     Lock { owner: OwnerId, count: u32 },
@@ -76,7 +88,8 @@ enum Value {
     Number(i64),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 struct Token {
     last: u64,
     expires: u64,
@@ -265,7 +278,7 @@ impl State {
     /// The next token of a name: it grows even if what was stored is lost.
     fn issue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
         let last = self.last_token(name, now);
-        let token = (now * 1000).max(last.map_or(0, |last| last + 1));
+        let token = ((now + self.epoch) * 1000).max(last.map_or(0, |last| last + 1));
         let expires = fenced.ttl.map_or(NEVER, |ttl| now + ttl);
         self.tokens.insert(name.clone(), Token { last: token, expires });
         token

@@ -6,7 +6,7 @@ use crate::PermitId;
 use crate::backend::{CountChange, PermitChange};
 
 /// The end of a permit that has none, as Redisson writes it.
-const ENDLESS: u64 = 922_337_203_685_477;
+pub(super) const ENDLESS: u64 = 922_337_203_685_477;
 
 /// How many permits that have ended one request sweeps out.
 const SWEPT_MAX: usize = 100;
@@ -15,10 +15,10 @@ const SWEPT_MAX: usize = 100;
 const TAKEN_MAX: u32 = 10_000;
 
 /// Which permits are taken until when. One has ended when its end is `now`.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Taken {
-    ends: HashMap<PermitId, u64>,
-    expires: u64,
+    pub(super) ends: HashMap<PermitId, u64>,
+    pub(super) expires: u64,
 }
 
 impl Taken {

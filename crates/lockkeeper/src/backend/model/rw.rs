@@ -3,14 +3,16 @@
 use super::*;
 
 /// Who holds a read/write lock. The readers beside a writer are nested in its hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Holds {
     writer: Option<(OwnerId, u32)>,
     /// In the order they came, the dead included until a writer buries them.
     readers: Vec<Reader>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 struct Reader {
     owner: OwnerId,
     count: u32,
@@ -19,15 +21,17 @@ struct Reader {
 }
 
 /// The writers that wait for a read/write lock; never nobody.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Writers {
     /// With the time each was last heard of.
     waiting: Vec<(OwnerId, u64)>,
-    expires: u64,
+    pub(super) expires: u64,
 }
 
 /// The patience of readers with writers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Patience {
     /// Since when one waits.
     since: Option<u64>,
@@ -35,7 +39,7 @@ pub(super) struct Patience {
     turn: Option<u64>,
     /// Readers came in before writers that wait, and none of those has had the lock since.
     batch: bool,
-    expires: u64,
+    pub(super) expires: u64,
 }
 
 /// How long a waiting writer is believed to wait after it was last heard of.
@@ -79,6 +83,13 @@ impl Holds {
 
     fn is_written_by(&self, owner: OwnerId) -> bool {
         self.writer.is_some_and(|(writer, _)| writer == owner)
+    }
+
+    /// Everybody who holds it.
+    #[cfg(feature = "file")]
+    pub(super) fn owners(&self) -> impl Iterator<Item = OwnerId> {
+        let writer = self.writer.map(|(writer, _)| writer);
+        writer.into_iter().chain(self.readers.iter().map(|reader| reader.owner))
     }
 
     /// How long the longest reader lives, if one does.

@@ -78,9 +78,10 @@ pub(super) fn semaphores_of(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     bare.filter(|bare| !bare.contains(&b'{')).into_iter().chain(tagged)
 }
 
-/// Whether a key is one of ours that stands beside a lock: it may look like one.
+/// Whether a key is one of ours that stands beside locks and may look like one.
 pub(super) fn is_beside(key: &[u8]) -> bool {
-    key.starts_with(b"lockkeeper_")
+    let ours: [&[u8]; 2] = [b"lockkeeper_client:", b"lockkeeper_replies:"];
+    ours.iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// Where freed read/write locks are made known.

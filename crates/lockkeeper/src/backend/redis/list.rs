@@ -8,14 +8,17 @@ use uuid::Uuid;
 
 use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
-    ClientEntry, ClientInfo, Fault, Forced, HolderEntry, Holding, Kind, List, Listed, Page,
-    Pattern, Resource, Select, Snapshot, Topic,
+    Fault, Forced, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot,
+    Topic,
 };
-use crate::{LockName, OwnerId, PermitId};
+use crate::{LockName, PermitId};
 
 /// How many fields of a hash, or permits of a semaphore, are read: enough to know what it is, and to
 /// show who holds it.
 const HOLDERS_MAX: usize = 128;
+
+/// A plain lock has one; a hash with more than this is other data, as the scripts say.
+const FIELDS_MAX: usize = 16;
 
 impl Inner {
     pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
@@ -30,9 +33,9 @@ impl Inner {
     }
 
     /// One step of a scan; SCAN may give a key twice even within one.
-    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<u64>), Fault> {
+    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Fault> {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(request.cursor).arg("COUNT").arg(request.limit);
+        scan.arg(place(request)).arg("COUNT").arg(request.limit);
         let answer = self.link.read(vec![scan]).await?.pop();
         let (next, keys) = match answer {
             Some(Ok(Value::Array(parts))) => match <[Value; 2]>::try_from(parts) {
@@ -45,32 +48,7 @@ impl Inner {
         };
         let mut seen = HashSet::with_capacity(keys.len());
         let keys = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
-        Ok((keys, (next != 0).then_some(next)))
-    }
-
-    /// The cursor is a place among them; who comes or goes meanwhile moves others by one.
-    async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
-        let last = request.cursor + u64::from(request.limit.max(1)) - 1;
-        let mut range = of_key("ZRANGE", keys::clients());
-        range.arg(request.cursor).arg(last);
-        let ids = self.link.read(vec![range]).await?.pop();
-        let ids = match ids.unwrap_or(Ok(Value::Nil)) {
-            // Who may not see the clients can still be shown the locks.
-            Err(Fault::Denied { .. }) => return Ok(Page { incomplete: true, ..Page::default() }),
-            ids => strings(ids?)?,
-        };
-        let more = ids.len() as u64 > last - request.cursor;
-        let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
-        let read = |id: &Uuid| of_key("HGETALL", &keys::client(*id));
-        let answers = self.link.read(ids.iter().map(read).collect()).await?;
-        let mut page = Page { next: more.then_some(last + 1), ..Page::default() };
-        for (id, answer) in ids.into_iter().zip(answers) {
-            match answer {
-                Ok(fields) => page.clients.extend(client(id, fields)),
-                Err(_) => page.incomplete = true,
-            }
-        }
-        Ok(page)
+        Ok((keys, (next != 0).then(|| cursor(next))))
     }
 
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
@@ -119,15 +97,12 @@ impl Inner {
     ) -> Result<Vec<Listed>, Fault> {
         let mut reads = Vec::with_capacity(3 * names.len());
         for name in &names {
-            // Not all of it: a hash of other data may have millions of fields.
-            let mut fields = of_key("HSCAN", name.as_bytes());
-            fields.arg(0).arg("COUNT").arg(HOLDERS_MAX);
-            reads.push(fields);
+            reads.push(some_fields(name));
             reads.push(of_key("PTTL", name.as_bytes()));
             reads.push(of_key("LLEN", &keys::queue(name)));
         }
         let mut answers = self.link.read(reads).await?.into_iter();
-        let mut found = Vec::new();
+        let (mut found, mut shared) = (Vec::new(), Vec::new());
         for name in names {
             let (fields, left, queued) = (answers.next(), answers.next(), answers.next());
             let (Some(Ok(fields)), Some(Ok(Value::Int(left)))) = (fields, left) else {
@@ -135,16 +110,54 @@ impl Inner {
                 *incomplete = true;
                 continue;
             };
-            let Some(hash) = Hash::parse(fields) else { continue };
             // -2: it ended between the two.
-            if left == -2 {
-                continue;
-            }
+            let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
             let queued = match queued {
                 Some(Ok(Value::Int(queued))) => Some(queued.unsigned_abs()),
                 _ => None,
             };
-            found.push(hash.listed(name, left, queued));
+            if hash.mode.is_some() || !hash.is_whole {
+                shared.push((name, hash, left));
+            } else {
+                found.extend(hash.listed(name, left, queued));
+            }
+        }
+        found.extend(self.read_shared(shared).await?);
+        Ok(found)
+    }
+
+    /// Read/write locks, of which some readers may be dead, and hashes too large to know what they are.
+    async fn read_shared(&self, hashes: Vec<(LockName, Hash, i64)>) -> Result<Vec<Listed>, Fault> {
+        let read = |(name, hash, _): &(LockName, Hash, i64)| match hash.is_whole {
+            true => super::rw::inspect(name).cmd,
+            // A script that reads all of it would keep the server busy.
+            false => {
+                let mut mode = of_key("HGET", name.as_bytes());
+                mode.arg("mode");
+                mode
+            }
+        };
+        let answers = self.link.read(hashes.iter().map(read).collect()).await?;
+        let mut found = Vec::new();
+        for ((name, mut hash, left), answer) in hashes.into_iter().zip(answers) {
+            if !hash.is_whole {
+                hash.mode = answer.and_then(bulk).ok();
+                found.extend(hash.mode.is_some().then(|| hash.listed(name, left, None)).flatten());
+                continue;
+            }
+            let kind = hash.kind(false);
+            let snapshot = match answer.and_then(super::rw::inspected) {
+                Ok(snapshot) => snapshot,
+                // The script is not known yet, or it is something else by now.
+                Err(_) => match self.link.call(super::rw::inspect(&name)).await {
+                    Ok(answer) => super::rw::inspected(answer)?,
+                    Err(fault) if fault.may_pass() => return Err(fault),
+                    Err(_) => continue,
+                },
+            };
+            if !snapshot.holders.is_empty() {
+                found.push(Listed { resource: Resource { kind, name }, snapshot });
+            }
         }
         Ok(found)
     }
@@ -210,18 +223,20 @@ impl Inner {
 
     /// What stands under a name. Nothing at all is a lock that is free.
     async fn seems(&self, name: &LockName) -> Result<Kind, Fault> {
-        let mut fields = of_key("HSCAN", name.as_bytes());
-        fields.arg(0).arg("COUNT").arg(HOLDERS_MAX);
+        let mut mode = of_key("HGET", name.as_bytes());
+        mode.arg("mode");
         let reads = vec![
             of_key("TYPE", name.as_bytes()),
-            fields,
+            some_fields(name),
+            mode,
             of_key("LLEN", &keys::queue(name)),
             of_key("EXISTS", &keys::permit_ends(name)),
             of_key("GET", name.as_bytes()),
         ];
         let mut answers = self.link.read(reads).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-        let (form, fields, queued, permits, text) = (next()?, next(), next(), next(), next());
+        let (form, fields, mode) = (next()?, next(), next());
+        let (queued, permits, text) = (next(), next(), next());
         let is = |answer: Result<Value, Fault>| matches!(answer, Ok(Value::Int(n)) if n > 0);
         let Value::SimpleString(form) = form else { return Err(unexpected(&form)) };
         Ok(match &form[..] {
@@ -231,7 +246,10 @@ impl Inner {
                 _ => Kind::Mutex,
             },
             "hash" => match fields.ok().and_then(Hash::parse) {
-                Some(hash) => hash.kind(is(queued)),
+                Some(hash) => {
+                    let mode = mode.and_then(bulk).ok();
+                    Hash { mode, ..hash }.kind(is(queued))
+                }
                 // Asked about as a lock, it says what it is.
                 None => Kind::Lock,
             },
@@ -252,12 +270,28 @@ impl Inner {
     }
 }
 
+/// Where a page begins, as a number.
+pub(super) fn place(request: &List) -> u64 {
+    std::str::from_utf8(&request.cursor).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+pub(super) fn cursor(place: u64) -> Vec<u8> {
+    place.to_string().into_bytes()
+}
+
 /// By this machine's clock: only for show, where the server's scripts decide by its own.
 fn now_ms() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
 }
 
-fn of_key(command: &str, key: &[u8]) -> Cmd {
+/// Not all of a hash: one of other data may have millions of fields.
+fn some_fields(name: &LockName) -> Cmd {
+    let mut fields = of_key("HSCAN", name.as_bytes());
+    fields.arg(0).arg("COUNT").arg(HOLDERS_MAX);
+    fields
+}
+
+pub(super) fn of_key(command: &str, key: &[u8]) -> Cmd {
     let mut cmd = redis::cmd(command);
     cmd.arg(key);
     cmd
@@ -298,15 +332,18 @@ struct Hash {
     mode: Option<Vec<u8>>,
     /// Owner, count, shared.
     holders: Vec<(Vec<u8>, u64, bool)>,
+    /// All of its fields were read.
+    is_whole: bool,
 }
 
 impl Hash {
     /// Out of what HSCAN says; nothing, if no field is an owner's.
     fn parse(scanned: Value) -> Option<Self> {
         let Value::Array(parts) = scanned else { return None };
-        let [_, fields] = <[Value; 2]>::try_from(parts).ok()?;
+        let [cursor, fields] = <[Value; 2]>::try_from(parts).ok()?;
         let mut fields = strings(fields).ok()?.into_iter();
-        let mut hash = Hash { mode: None, holders: Vec::new() };
+        let is_whole = number(&cursor) == 0;
+        let mut hash = Hash { mode: None, holders: Vec::new(), is_whole };
         while let (Some(field), Some(value)) = (fields.next(), fields.next()) {
             if field == b"mode" {
                 hash.mode = Some(value);
@@ -334,7 +371,11 @@ impl Hash {
         }
     }
 
-    fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Listed {
+    /// Nothing for a hash without a mode that has more fields than a lock ever has.
+    fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Option<Listed> {
+        if self.mode.is_none() && self.holders.len() > FIELDS_MAX {
+            return None;
+        }
         let kind = self.kind(queued.is_some_and(|queued| queued > 0));
         let shares = self.mode.is_some();
         let holders = self.holders.into_iter().map(|(id, count, shared)| HolderEntry {
@@ -350,7 +391,7 @@ impl Hash {
             waiting: queued.filter(|_| kind == Kind::Fair),
             ..Snapshot::default()
         };
-        Listed { resource: Resource { kind, name }, snapshot }
+        Some(Listed { resource: Resource { kind, name }, snapshot })
     }
 }
 
@@ -362,62 +403,6 @@ fn is_owner(field: &[u8]) -> bool {
     let number = rest.strip_prefix(b":").map(|rest| rest.strip_prefix(b"-").unwrap_or(rest));
     Uuid::try_parse_ascii(client).is_ok()
         && number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
-}
-
-/// What a client's key says.
-pub(super) fn client(id: Uuid, fields: Value) -> Option<ClientEntry> {
-    let pairs: Vec<(Vec<u8>, Vec<u8>)> = match fields {
-        Value::Map(pairs) => {
-            pairs.into_iter().filter_map(|(k, v)| Some((bulk(k).ok()?, bulk(v).ok()?))).collect()
-        }
-        other => {
-            strings(other).ok()?.chunks_exact(2).map(|p| (p[0].clone(), p[1].clone())).collect()
-        }
-    };
-    let field = |name: &str| {
-        let found = pairs.iter().find(|(field, _)| field == name.as_bytes());
-        found.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
-    };
-    let started = UNIX_EPOCH + Duration::from_millis(field("start")?.parse().ok()?);
-    let info = ClientInfo {
-        host: field("host")?,
-        pid: field("pid")?.parse().ok()?,
-        program: field("program")?,
-        started,
-    };
-    let holds = field("holds").unwrap_or_default();
-    let holds = holds.lines().filter_map(|line| read_holding(id, line)).collect();
-    Some(ClientEntry { id, info, holds, more: field("more").as_deref() == Some("1") })
-}
-
-/// One line for each: number, kind, permits, since when, and the name in hexadecimal digits, because
-/// it may be anything.
-pub(super) fn write_holds(holds: &[Holding]) -> String {
-    use std::fmt::Write;
-    let mut text = String::new();
-    for Holding { owner, resource, count, since } in holds {
-        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let (number, kind) = (owner.number(), resource.kind.word());
-        let _ = write!(text, "{number} {kind} {count} {since} ");
-        for byte in resource.name.as_bytes() {
-            let _ = write!(text, "{byte:02x}");
-        }
-        text.push('\n');
-    }
-    text
-}
-
-fn read_holding(client: Uuid, line: &str) -> Option<Holding> {
-    let mut parts = line.split(' ');
-    let owner = OwnerId::numbered(client, parts.next()?.parse().ok()?);
-    let kind = Kind::from_word(parts.next()?)?;
-    let count = parts.next()?.parse().ok()?;
-    let since = UNIX_EPOCH + Duration::from_millis(parts.next()?.parse().ok()?);
-    let digits = parts.next()?.as_bytes().chunks_exact(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let name: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
-    let resource = Resource { kind, name: LockName::from(&name[..]) };
-    Some(Holding { owner, resource, count, since })
 }
 
 /// At, by, why, and then whom it was taken from.
@@ -432,21 +417,6 @@ fn forced(entry: Value) -> Option<Forced> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_client_says_it_holds_reads_back() {
-        let client = Uuid::new_v4();
-        let name = LockName::from(&b"a b\n\xff"[..]);
-        let hold = Holding {
-            owner: OwnerId::fresh(client),
-            resource: Resource { kind: Kind::Permits, name },
-            count: 3,
-            since: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
-        };
-        let text = write_holds(&[hold.clone(), hold.clone()]);
-        let read: Vec<_> = text.lines().filter_map(|line| read_holding(client, line)).collect();
-        assert_eq!(read, [hold.clone(), hold]);
-    }
 
     #[test]
     fn owners_are_told_from_other_fields() {

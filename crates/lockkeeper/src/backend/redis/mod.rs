@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ProtocolVersion, Value};
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use super::wake::Hub;
 use super::{
@@ -22,6 +21,7 @@ use link::Link;
 use script::{Command, Script};
 
 mod check;
+mod clients;
 mod counter;
 mod fair;
 mod fault;
@@ -283,23 +283,6 @@ impl Inner {
         Ok(Changed::Done)
     }
 
-    async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
-        let ClientEntry { id, info, holds, more } = client;
-        let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let call = script::CLIENT_ANNOUNCE.call(2).arg(keys::client(id)).arg(keys::clients());
-        let call = call.arg(ttl).arg(id.as_hyphenated().to_string());
-        let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
-        let call = call.arg(list::write_holds(&holds)).arg(u8::from(more));
-        self.link.call(call).await.map(|_| Changed::Done)
-    }
-
-    async fn withdraw(&self, client: Uuid) -> Result<Changed, Fault> {
-        let id = client.as_hyphenated().to_string();
-        let listed = self.link.call(Command::plain("ZREM").arg(keys::clients()).arg(id));
-        let note = self.link.call(Command::plain("DEL").arg(keys::client(client))).await;
-        listed.await.and(note).map(|_| Changed::Done)
-    }
-
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
         match resource.kind {
             Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
@@ -341,14 +324,6 @@ impl Inner {
         let hold = owner.and_then(|owner| holds.clone().find(|hold| hold.owner == owner));
         let since = hold.map(|hold| hold.since);
         HolderEntry { id, count, shared, client: client.map(|client| client.info), since }
-    }
-
-    /// Who the client of an owner id is, if it says so.
-    async fn client_of(&self, id: &[u8]) -> Option<ClientEntry> {
-        let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
-        let client = Uuid::try_parse(client).ok()?;
-        let get = Command::plain("HGETALL").arg(keys::client(client));
-        list::client(client, self.link.call(get).await.ok()?)
     }
 }
 

@@ -1,0 +1,88 @@
+//! Sweeping out what nobody asked about since it ended. A little after every few changes, in the order
+//! of names, so that no request ever waits for long.
+
+use super::db::{Db, Hitch};
+use super::rows::{read_record, signed};
+use super::time::Moment;
+use crate::backend::Fault;
+use crate::backend::model::REMEMBERED;
+
+/// After so many changes.
+pub(super) const EVERY: u32 = 64;
+
+/// How many rows are looked at then: more than were written meanwhile, so that it gets ahead.
+const LOOKED_AT: usize = 256;
+
+/// How long messages are kept, in milliseconds: a process that did not look for so long wakes everybody.
+const KEPT: u64 = 10_000;
+
+impl Db {
+    /// Whether it is time; counts the changes.
+    pub(super) fn chores_are_due(&mut self) -> bool {
+        self.chores_in -= 1;
+        if self.chores_in == 0 {
+            self.chores_in = EVERY;
+        }
+        self.chores_in == EVERY
+    }
+
+    pub(super) fn chores(&mut self) -> Result<(), Fault> {
+        self.write(|db, moment| {
+            db.sweep_names(moment)?;
+            db.sweep_the_rest(moment)
+        })
+    }
+
+    fn sweep_names(&self, Moment { now, .. }: Moment) -> Result<(), Hitch> {
+        let mut ended = Vec::new();
+        let (mut last, mut seen) = (None, 0);
+        {
+            let sql = "SELECT name, boot = ?1, record, permits, ends FROM names
+                WHERE name > (SELECT next FROM chores) ORDER BY name LIMIT ?2";
+            let mut select = self.connection.prepare_cached(sql)?;
+            let mut rows = select.query((self.boot, LOOKED_AT as i64))?;
+            while let Some(row) = rows.next()? {
+                let name: Vec<u8> = row.get(0)?;
+                let over = match (row.get(1)?, row.get::<_, Option<i64>>(4)?) {
+                    (true, ends) => ends.is_some_and(|ends| ends < signed(now)),
+                    // What cannot be read is left to whoever asks about it.
+                    (false, _) => read_record(row).is_ok_and(|record| record.is_empty()),
+                };
+                if over {
+                    ended.push(name.clone());
+                }
+                (last, seen) = (Some(name), seen + 1);
+            }
+        }
+        let mut delete = self.connection.prepare_cached("DELETE FROM names WHERE name = ?1")?;
+        for name in ended {
+            delete.execute([&name])?;
+            self.erase_waiters(&name)?;
+        }
+        // From the beginning again once the end is reached.
+        let next = last.filter(|_| seen == LOOKED_AT).unwrap_or_default();
+        let sql = "UPDATE chores SET next = ?1 WHERE next <> ?1";
+        self.connection.prepare_cached(sql)?.execute([next])?;
+        Ok(())
+    }
+
+    fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<(), Hitch> {
+        let (boot, limit) = (self.boot, LOOKED_AT as i64);
+        let remembered = signed(now.saturating_sub(REMEMBERED));
+        let sql = "DELETE FROM replies WHERE number IN (
+            SELECT number FROM replies ORDER BY number LIMIT ?1) AND (boot <> ?2 OR at < ?3)";
+        self.connection.prepare_cached(sql)?.execute((limit, boot, remembered))?;
+        let sql = "DELETE FROM clients WHERE boot <> ?1 OR ends < ?2";
+        self.connection.prepare_cached(sql)?.execute((boot, signed(now)))?;
+        let sql = "DELETE FROM sessions WHERE boot <> ?1 OR ends < ?2";
+        self.connection.prepare_cached(sql)?.execute((boot, signed(now)))?;
+        let sql = "DELETE FROM listeners WHERE session NOT IN (SELECT id FROM sessions)";
+        self.connection.prepare_cached(sql)?.execute([])?;
+        // The last one stays: the next is numbered after it. One of the future is of another start.
+        let sql = "DELETE FROM messages WHERE id IN (SELECT id FROM messages ORDER BY id LIMIT ?1)
+            AND id < (SELECT max(id) FROM messages) AND (at < ?2 OR at > ?3)";
+        let kept = signed(now.saturating_sub(KEPT));
+        self.connection.prepare_cached(sql)?.execute((limit, kept, signed(now)))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,303 @@
+//! The database: how it is made, opened, and changed.
+//!
+//! Commits are written to the log without waiting for the disk: what a process has committed survives
+//! its death, and the machine's death may undo the last commits, whose owners died with it. Only a
+//! checkpoint waits for the disk; the thread makes one when it has answered.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, MAIN_DB, OpenFlags};
+
+use super::place::{Inodes, Place};
+use super::time::{Moment, boot_id};
+use super::wakes::Session;
+use super::{fault, patience};
+use crate::backend::Fault;
+
+/// "lkkr": whose file it is.
+const APPLICATION: i32 = 0x6c6b_6b72;
+
+/// Which form it has.
+const VERSION: i32 = 1;
+
+/// The log is carried over into the database when it has so many pages: a process that opens the store
+/// alone reads all of it first.
+const LOG_MAX: i32 = 400;
+
+/// What each table is for:
+///
+/// - `names`: what stands under a name. `record` decides, with `permits`, which may be many and are
+///   packed; `kind` and `wall_end` are for people.
+/// - `waiters`: who waits in the queues of fair locks.
+/// - `replies`: what was answered to requests that must not run twice, the oldest first.
+/// - `clients`: who the holders are.
+/// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
+/// - `chores`: how far the sweeping has come.
+const SCHEMA: &str = "
+CREATE TABLE names (
+    name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
+    record TEXT NOT NULL, permits BLOB
+) WITHOUT ROWID;
+CREATE TABLE waiters (
+    name BLOB NOT NULL, place INTEGER NOT NULL, owner BLOB NOT NULL, heard INTEGER NOT NULL,
+    PRIMARY KEY (name, place)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX waiter ON waiters (name, owner);
+CREATE TABLE replies (
+    number INTEGER PRIMARY KEY, name BLOB NOT NULL, id TEXT NOT NULL, boot TEXT NOT NULL,
+    at INTEGER NOT NULL, reply TEXT NOT NULL, UNIQUE (id, name)
+);
+CREATE TABLE clients (
+    id TEXT PRIMARY KEY, boot TEXT NOT NULL, ends INTEGER NOT NULL, about TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY, boot TEXT NOT NULL, ends INTEGER NOT NULL, pid INTEGER NOT NULL
+);
+CREATE TABLE listeners (
+    topic BLOB NOT NULL, session INTEGER NOT NULL, PRIMARY KEY (topic, session)
+) WITHOUT ROWID;
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY, at INTEGER NOT NULL, topic BLOB NOT NULL, payload BLOB NOT NULL
+);
+CREATE TABLE chores (next BLOB NOT NULL);
+INSERT INTO chores VALUES (x'');
+CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
+    datetime(wall_end / 1000, 'unixepoch', 'localtime') AS until, record
+    FROM names ORDER BY names.name;
+";
+
+thread_local! {
+    /// How many pages the log had after the last commit of this thread.
+    static LOG: Cell<i32> = const { Cell::new(0) };
+}
+
+/// An open database.
+pub(super) struct Db {
+    pub(super) connection: Connection,
+    pub(super) place: Place,
+    pub(super) boot: &'static str,
+    /// What was opened.
+    inodes: Inodes,
+    pub(super) session: Session,
+    /// Messages were left for this very process.
+    pub(super) has_mail: bool,
+    /// How many changes until the next sweep.
+    pub(super) chores_in: u32,
+    /// A moment that lasts.
+    #[cfg(test)]
+    pub(super) stopped: Option<Moment>,
+}
+
+/// Why a transaction did not come to its end.
+pub(super) enum Hitch {
+    Sql(rusqlite::Error),
+    Fault(Fault),
+}
+
+impl From<rusqlite::Error> for Hitch {
+    fn from(error: rusqlite::Error) -> Self {
+        Hitch::Sql(error)
+    }
+}
+
+impl From<Fault> for Hitch {
+    fn from(fault: Fault) -> Self {
+        Hitch::Fault(fault)
+    }
+}
+
+impl Hitch {
+    fn fault(self, place: &Place) -> Fault {
+        match self {
+            Hitch::Sql(error) => fault::of(&error, place),
+            Hitch::Fault(fault) => fault,
+        }
+    }
+}
+
+impl Db {
+    /// Opens what is there, or makes it. Waits for others that do the same, for as long as the
+    /// patience of this thread lasts.
+    pub(super) fn open(place: &Place) -> Result<Self, Fault> {
+        let boot = boot_id()?;
+        let (connection, inodes) = loop {
+            match try_open(place) {
+                Ok(Some(opened)) => break opened,
+                Err(fault) if !fault.may_pass() || !patience::is_left() => return Err(fault),
+                // Somebody else makes it at this moment, or has just put another in its place.
+                Ok(None) | Err(_) => thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        connection.set_prepared_statement_cache_capacity(64);
+        // Not all short-lived processes shall do them, but some must.
+        let chores_in = fastrand::u32(1..super::chores::EVERY);
+        let place = place.clone();
+        let session = Session::new();
+        Ok(Self {
+            connection,
+            place,
+            boot,
+            inodes,
+            session,
+            has_mail: false,
+            chores_in,
+            #[cfg(test)]
+            stopped: None,
+        })
+    }
+
+    /// Whether the files at the path are no longer those that were opened: others open new ones.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.place.inodes() != self.inodes
+    }
+
+    /// One transaction that may change something, at a moment in which nobody else can.
+    pub(super) fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+    ) -> Result<T, Fault> {
+        self.transaction("BEGIN IMMEDIATE", work)
+    }
+
+    /// One look at what was committed last. Nobody is in its way.
+    pub(super) fn read<T>(
+        &mut self,
+        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+    ) -> Result<T, Fault> {
+        self.transaction("BEGIN", work)
+    }
+
+    fn transaction<T>(
+        &mut self,
+        begin: &str,
+        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+    ) -> Result<T, Fault> {
+        let done = self.run(begin).map_err(Hitch::from).and_then(|()| {
+            // Not before: it may have waited.
+            let done = work(self, self.moment())?;
+            self.run("COMMIT")?;
+            Ok(done)
+        });
+        done.map_err(|hitch| {
+            if !self.connection.is_autocommit() {
+                // If this fails, too, the connection is of no use, as the next request will find.
+                let _ = self.run("ROLLBACK");
+            }
+            hitch.fault(&self.place)
+        })
+    }
+
+    #[cfg(not(test))]
+    fn moment(&self) -> Moment {
+        Moment::read()
+    }
+
+    #[cfg(test)]
+    fn moment(&self) -> Moment {
+        self.stopped.unwrap_or_else(Moment::read)
+    }
+
+    fn run(&self, sql: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    /// Carries the log over into the database, if it has become long. Whoever reads or writes is not
+    /// kept from it; what cannot be carried over now is carried over next time.
+    pub(super) fn checkpoint(&self) {
+        if LOG.get() >= LOG_MAX {
+            LOG.set(0);
+            let done = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            if let Err(error) = done {
+                tracing::debug!(%error, "checkpoint");
+            }
+        }
+    }
+}
+
+/// Nothing if another file took its place meanwhile.
+fn try_open(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    place.create()?;
+    let before = place.inode();
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = match before {
+        Some(_) => flags,
+        None => flags | OpenFlags::SQLITE_OPEN_CREATE,
+    };
+    let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
+    connection.busy_handler(Some(patience::pause)).map_err(failed)?;
+    let mut version = version(&connection, place)?;
+    if connection.is_readonly(MAIN_DB).map_err(failed)? {
+        return Err(place.denied("cannot be written"));
+    }
+    connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+    let mode: String = connection
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        .map_err(failed)?;
+    if mode != "wal" {
+        let detail = format!("{}: journal mode is {mode}, not wal", place.path().display());
+        return Err(Fault::Server { detail });
+    }
+    if version == 0 {
+        version = make(&connection, place)?;
+    }
+    if version > VERSION {
+        let path = place.path().display();
+        let detail = format!("{path} was written by a newer lockkeeper: use that one");
+        return Err(Fault::Invalid { detail });
+    }
+    // From here on it is known to be ours. The last one to close it must not wait for the disk, either.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    connection.wal_hook(Some(|_, pages| {
+        LOG.set(pages);
+        Ok(())
+    }));
+    let inodes = place.inodes();
+    let same = before.is_none() || before == place.inode();
+    Ok(same.then_some((connection, inodes)))
+}
+
+/// Which form the file has; 0 if there is nothing in it yet.
+fn version(connection: &Connection, place: &Place) -> Result<i32, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0));
+    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(failed)?;
+    let application = number("PRAGMA application_id").map_err(failed)?;
+    let version = number("PRAGMA user_version").map_err(failed)?;
+    match application {
+        APPLICATION if tables > 0 => Ok(version.max(1)),
+        APPLICATION | 0 if tables == 0 => Ok(0),
+        _ => Err(Fault::Invalid {
+            detail: format!(
+                "{} is a database of another program: name another path",
+                place.path().display()
+            ),
+        }),
+    }
+}
+
+fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
+    let made = version(connection, place).and_then(|version| match version {
+        0 => {
+            let schema = format!(
+                "{SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+            );
+            connection.execute_batch(&schema).map_err(failed).map(|()| VERSION)
+        }
+        // Somebody else was first.
+        version => Ok(version),
+    });
+    let end = if made.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    connection.execute_batch(end).map_err(failed)?;
+    made
+}
+
+/// Until when a transaction of this store's own may wait for others: it can be done later.
+pub(super) fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(50)
+}

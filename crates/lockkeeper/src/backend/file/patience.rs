@@ -1,0 +1,49 @@
+//! How long the thread of a file store waits for other processes to finish their transactions.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::mailbox::Mailbox;
+
+thread_local! {
+    static LIMIT: Cell<Option<Instant>> = const { Cell::new(None) };
+    static MAILBOX: RefCell<Option<Arc<Mailbox>>> = const { RefCell::new(None) };
+}
+
+/// The thread works for this mailbox: it stops waiting when that is closed.
+pub(super) fn work_for(mailbox: &Arc<Mailbox>) {
+    MAILBOX.set(Some(Arc::clone(mailbox)));
+}
+
+/// The thread is about to end: only its limit counts.
+pub(super) fn work_alone() {
+    MAILBOX.set(None);
+}
+
+/// Until when this thread waits for others.
+pub(super) fn set_limit(limit: Instant) {
+    LIMIT.set(Some(limit));
+}
+
+/// Whether it is worth waiting any longer.
+pub(super) fn is_left() -> bool {
+    let closing = MAILBOX.with_borrow(|mailbox| mailbox.as_ref().is_some_and(|m| m.is_closing()));
+    !closing && LIMIT.get().is_some_and(|limit| Instant::now() < limit)
+}
+
+/// What SQLite calls when another process is in its way: a transaction of ours takes some tens of
+/// microseconds, so the first pauses are short. Its own handler sleeps for up to 100 ms.
+pub(super) fn pause(tries: i32) -> bool {
+    if !is_left() {
+        return false;
+    }
+    let longest = match tries {
+        0..=3 => 60,
+        4..=15 => 250,
+        _ => 1500,
+    };
+    thread::sleep(Duration::from_micros(fastrand::u64(longest / 3..longest)));
+    true
+}

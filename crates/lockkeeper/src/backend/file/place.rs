@@ -1,0 +1,287 @@
+//! Where the file is: whether it can be trusted to hold locks, and whether it is still the same one.
+
+use std::fs::{self, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::StatFs;
+
+use crate::backend::Fault;
+
+/// A path at which locks may be kept.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// Absolute, without symbolic links: the names of the files beside it are made from it, and all
+    /// processes must make the same.
+    path: PathBuf,
+    wal: PathBuf,
+    shm: PathBuf,
+}
+
+/// Which files those are: the database and the two beside it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Inodes([Option<(u64, u64)>; 3]);
+
+impl Place {
+    /// Reads what follows `file:`. The path is taken as it is written: nothing in it is decoded.
+    pub(super) fn parse(rest: &str) -> Result<PathBuf, Fault> {
+        let form = "write file:PATH or file:///PATH";
+        let path = match rest.strip_prefix("//") {
+            None => rest,
+            Some(absolute) if absolute.starts_with('/') => absolute,
+            Some(_) => return Err(invalid(format!("a file has no host: {form}"))),
+        };
+        if path.is_empty() || path.contains('\0') {
+            return Err(invalid(form.to_owned()));
+        }
+        Ok(PathBuf::from(path))
+    }
+
+    /// Looks at the path without touching it. It may be a file or nothing yet.
+    pub(super) fn find(path: &Path) -> Result<Self, Fault> {
+        let path = std::path::absolute(path).map_err(|error| cannot("be found", path, &error))?;
+        let path = match fs::metadata(&path) {
+            Ok(found) => {
+                check_file(&path, &found)?;
+                fs::canonicalize(&path).map_err(|error| cannot("be found", &path, &error))?
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => new_path(&path)?,
+            Err(error) => return Err(cannot("be opened", &path, &error)),
+        };
+        let folder = folder(&path);
+        let system = rustix::fs::statfs(folder)
+            .map_err(|error| cannot("be looked at", folder, &error.into()))?;
+        if let Some(named) = shared(&system) {
+            return Err(invalid(format!(
+                "{} is on {named}: locks in a file hold only where every process sees the same \
+                 memory, on a disk of this host; use another path, or a Redis server for several hosts",
+                path.display()
+            )));
+        }
+        if is_mount_point(&path) {
+            return Err(invalid(format!(
+                "{} is mounted by itself, so that other processes would miss the files beside it: \
+                 mount its directory instead",
+                path.display()
+            )));
+        }
+        let beside = |suffix: &str| {
+            let mut name = path.clone().into_os_string();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that every change is appended to, for as long as anybody has the database open.
+    pub(super) fn wal(&self) -> &Path {
+        &self.wal
+    }
+
+    /// Makes an empty file where there is none. Not by opening one: to close it again would end the
+    /// locks that this process has on it through others.
+    pub(super) fn create(&self) -> Result<(), Fault> {
+        #[cfg(not(target_vendor = "apple"))]
+        {
+            use rustix::fs::{CWD, FileType, Mode, mknodat};
+            let mode = Mode::from_raw_mode(0o644);
+            match mknodat(CWD, &self.path, FileType::RegularFile, mode, 0) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(cannot("be created", &self.path, &error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Which files are there now.
+    pub(super) fn inodes(&self) -> Inodes {
+        let inode = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
+        Inodes([&self.path, &self.wal, &self.shm].map(|path| inode(path)))
+    }
+
+    /// Which database is there now.
+    pub(super) fn inode(&self) -> Option<(u64, u64)> {
+        self.inodes().0[0]
+    }
+
+    /// A fault that is about this file, with what can be done about it.
+    pub(super) fn denied(&self, what: &str) -> Fault {
+        denied(&self.path, what)
+    }
+}
+
+fn invalid(detail: String) -> Fault {
+    Fault::Invalid { detail }
+}
+
+fn denied(path: &Path, what: &str) -> Fault {
+    let (path, folder) = (path.display(), folder(path).display());
+    Fault::Denied {
+        detail: format!(
+            "{path} {what}; the file, the files beside it and {folder} must be writable for this \
+             user: change that, or name another path with file:PATH"
+        ),
+    }
+}
+
+fn cannot(what: &str, path: &Path, error: &io::Error) -> Fault {
+    match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            denied(path, &format!("cannot {what}: {error}"))
+        }
+        _ => invalid(format!("{} cannot {what}: {error}", path.display())),
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+fn check_file(path: &Path, found: &Metadata) -> Result<(), Fault> {
+    let path = path.display();
+    if found.is_dir() {
+        return Err(invalid(format!("{path} is a directory: name a file in it")));
+    }
+    if !found.is_file() {
+        return Err(invalid(format!("{path} is no regular file")));
+    }
+    if found.nlink() > 1 {
+        let why = "under each of them other files would stand beside it";
+        return Err(invalid(format!("{path} has {} names: {why}; keep one", found.nlink())));
+    }
+    Ok(())
+}
+
+/// The path of a file that is not there yet, in a directory that is.
+fn new_path(path: &Path) -> Result<PathBuf, Fault> {
+    if let Ok(link) = fs::read_link(path) {
+        let (path, link) = (path.display(), link.display());
+        return Err(invalid(format!("{path} points to {link}, where there is nothing")));
+    }
+    let Some(name) = path.file_name() else {
+        return Err(invalid(format!("{} names no file", path.display())));
+    };
+    match fs::canonicalize(folder(path)) {
+        Ok(folder) => Ok(folder.join(name)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let folder = folder(path).display();
+            Err(invalid(format!("the directory {folder} does not exist: create it first")))
+        }
+        Err(error) => Err(cannot("be created", path, &error)),
+    }
+}
+
+/// File systems that other hosts may change behind this kernel's back, or that keep no locks: what
+/// SQLite needs does not hold there. By name, as `statfs` numbers them.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const SHARED: &[(u32, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x6573_5546, "FUSE"),
+    (0x0102_1997, "9p"),
+    (0x00c3_6400, "Ceph"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636f, "OCFS2"),
+    (0x4750_4653, "GPFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0x2003_0528, "OrangeFS"),
+    (0x564c, "NCP"),
+    (0xaad7_aaea, "PanFS"),
+    (0xbeef_dead, "SNFS"),
+    (0x786f_4256, "a folder shared by VirtualBox"),
+    (0xbacb_acbc, "a folder shared by VMware"),
+    (0x7c7c_6673, "a folder shared by Parallels"),
+];
+
+/// What a shared file system is called; nothing for one of this host's own.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn shared(system: &StatFs) -> Option<&'static str> {
+    named(system.f_type as u32)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn named(magic: u32) -> Option<&'static str> {
+    SHARED.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
+}
+
+/// `MNT_LOCAL`, on the systems that come from BSD.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn shared(system: &StatFs) -> Option<&'static str> {
+    const LOCAL: u64 = 0x1000;
+    (system.f_flags as u64 & LOCAL == 0).then_some("a file system of another host")
+}
+
+/// Whether the file itself was mounted here, as containers can be told to. Its directory is another
+/// one then, and so are the files beside it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_mount_point(path: &Path) -> bool {
+    let Ok(mounts) = fs::read("/proc/self/mountinfo") else { return false };
+    let mut mounts = mounts.split(|byte| *byte == b'\n');
+    mounts.any(|mount| mount.split(|byte| *byte == b' ').nth(4).is_some_and(|at| is_path(at, path)))
+}
+
+/// Whether `field` is `path`: spaces and the like are written there as `\040`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_path(field: &[u8], path: &Path) -> bool {
+    let mut written = Vec::new();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => written.extend(format!("\\{byte:03o}").into_bytes()),
+            byte => written.push(*byte),
+        }
+    }
+    written == field
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn is_mount_point(_: &Path) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_taken_as_they_are_written() {
+        let parsed = |rest| Place::parse(rest).map(|path| path.display().to_string());
+        assert_eq!(parsed("locks.db").unwrap(), "locks.db");
+        assert_eq!(parsed("/var/a%20b?c#d.db").unwrap(), "/var/a%20b?c#d.db");
+        assert_eq!(parsed("///var/locks.db").unwrap(), "/var/locks.db");
+        for wrong in ["", "//", "//host/path", "//relative.db", "a\0b"] {
+            assert!(matches!(parsed(wrong), Err(Fault::Invalid { .. })), "{wrong:?}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn file_systems_of_several_hosts_are_known_by_their_numbers() {
+        for (magic, name) in [(0x6969, "NFS"), (0xfe53_4d42, "SMB"), (0x0102_1997, "9p")] {
+            assert_eq!(named(magic), Some(name));
+        }
+        let own = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0x2fc1_2fc1];
+        assert!(
+            own.iter().all(|magic| named(*magic).is_none()),
+            "ext4 xfs btrfs tmpfs overlay zfs"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_mounted_file_is_found_in_the_list_of_mounts() {
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(Path::new("/proc/self/mountinfo")));
+        assert!(is_path(b"/a\\040b", Path::new("/a b")));
+    }
+}

@@ -1,0 +1,174 @@
+//! What is asked of a file store: the model, in one transaction for each request.
+
+use std::collections::HashMap;
+
+use super::db::{Db, Hitch};
+use super::waiters::Who;
+use super::wakes::Told;
+use crate::backend::model::{State, Wake};
+use crate::backend::{
+    Acquire, Attempt, Change, Changed, ClientEntry, Fault, Kind, Release, Released, Renew, Renewed,
+    Resource, Snapshot,
+};
+use crate::{LockName, OwnerId};
+
+/// What a request is about: the names, who may be in a queue, and the request itself if its answer is
+/// remembered.
+struct About<'a> {
+    names: Vec<&'a LockName>,
+    waiter: Option<OwnerId>,
+    reply: Option<(&'a LockName, OwnerId)>,
+}
+
+impl<'a> About<'a> {
+    fn one(name: &'a LockName) -> Self {
+        Self { names: vec![name], waiter: None, reply: None }
+    }
+
+    fn by(self, owner: OwnerId) -> Self {
+        Self { waiter: Some(owner), ..self }
+    }
+
+    fn remembered(self, of: Option<(&'a LockName, OwnerId)>) -> Self {
+        Self { reply: of, ..self }
+    }
+}
+
+impl Db {
+    pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
+        let Resource { kind, name } = &request.resource;
+        let mut about = About::one(name).by(request.owner);
+        about.names.extend(request.also.iter().map(|(name, _)| name));
+        let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
+        let about = about.remembered(remembered);
+        self.change(&about, |state, now| state.acquire(request, now))?.0
+    }
+
+    pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
+        let Resource { kind, name } = &request.resource;
+        let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
+        let about = About::one(name).by(request.owner).remembered(remembered);
+        let (mut answer, told) = self.change(&about, |state, now| state.release(request, now))?;
+        if let Ok(Released::Freed { listeners }) = &mut answer {
+            *listeners = Some(told.sessions);
+        }
+        answer
+    }
+
+    /// A fault of the whole is the fault of each; a record that cannot be read is the fault of those
+    /// who asked about it.
+    pub(super) fn renew(&mut self, batch: &[Renew]) -> Vec<Result<Renewed, Fault>> {
+        let done = self.write(|db, moment| {
+            let mut state = State::behind(moment.epoch);
+            let (mut before, mut faults) = (HashMap::new(), HashMap::new());
+            let mut waiters: HashMap<_, Vec<_>> = HashMap::new();
+            for renew in batch {
+                waiters.entry(&renew.resource.name).or_default().push(renew.owner);
+            }
+            for (name, waiters) in waiters {
+                match db.load(name, Who::These(&waiters), moment.now) {
+                    Ok(record) => {
+                        state.put(name, record.clone());
+                        before.insert(name, record);
+                    }
+                    Err(Hitch::Fault(fault)) => drop(faults.insert(name, fault)),
+                    Err(hitch) => return Err(hitch),
+                }
+            }
+            let readable = batch.iter().filter(|renew| before.contains_key(&renew.resource.name));
+            let readable: Vec<_> = readable.cloned().collect();
+            let (answers, wakes) = state.renew(&readable, moment.now);
+            for (name, record) in before {
+                db.store(name, &record, &state.take(name), moment)?;
+            }
+            let mut answers = answers.into_iter();
+            let answer = |renew: &Renew| match faults.get(&renew.resource.name) {
+                Some(fault) => Err(fault.clone()),
+                None => answers.next().unwrap_or(Err(Fault::Closed)),
+            };
+            Ok((batch.iter().map(answer).collect(), db.post(&wakes, moment.now)?))
+        });
+        match done {
+            Ok((answers, told)) => {
+                self.ring(told);
+                answers
+            }
+            Err(fault) => vec![Err(fault); batch.len()],
+        }
+    }
+
+    pub(super) fn adjust(&mut self, change: &Change) -> Result<Changed, Fault> {
+        let about = match change {
+            Change::ForceUnlock { resource, .. } => About::one(&resource.name),
+            Change::Count { resource, id, .. } | Change::Permits { resource, id, .. } => {
+                About::one(&resource.name).remembered(Some((&resource.name, *id)))
+            }
+            Change::Announce { client, info, holds, more, ttl } => {
+                let (id, info, holds, more) = (*client, info.clone(), holds.clone(), *more);
+                let client = ClientEntry { id, info, holds, more };
+                return self.write(|db, moment| {
+                    db.store_client(&client, moment.now.saturating_add(*ttl))?;
+                    Ok(Changed::Done)
+                });
+            }
+            Change::Withdraw { client } => {
+                return self.write(|db, _| db.erase_client(*client).map(|()| Changed::Done));
+            }
+        };
+        self.change(&about, |state, now| state.adjust(change, now))?.0
+    }
+
+    pub(super) fn inspect(&mut self, resource: &Resource) -> Result<Snapshot, Fault> {
+        self.read(|db, moment| {
+            let record = db.load(&resource.name, Who::All, moment.now)?;
+            let mut state = State::behind(moment.epoch);
+            for client in record.clients() {
+                if let Some(client) = db.load_client(client, moment.now)? {
+                    state.put_client(client);
+                }
+            }
+            state.put(&resource.name, record);
+            Ok(state.inspect(resource, moment.now)?)
+        })
+    }
+
+    /// Loads what the request is about, lets the model answer, and writes down what has changed.
+    fn change<T>(
+        &mut self,
+        about: &About<'_>,
+        answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
+    ) -> Result<(T, Told), Fault> {
+        let (answer, told) = self.write(|db, moment| {
+            let mut state = State::behind(moment.epoch);
+            let mut before = Vec::with_capacity(about.names.len());
+            for name in &about.names {
+                let record = db.load(name, Who::These(about.waiter.as_slice()), moment.now)?;
+                state.put(name, record.clone());
+                before.push((*name, record));
+            }
+            let mut known = None;
+            if let Some((name, id)) = about.reply {
+                known = db.load_reply(name, id, moment.now)?;
+                if let Some(reply) = &known
+                    && !state.put_reply(name, id, reply)
+                {
+                    let detail = format!("\"{name}\": an answer cannot be read: {reply}");
+                    return Err(Fault::Server { detail }.into());
+                }
+            }
+            let (answer, wakes) = answer(&mut state, moment.now);
+            for (name, record) in before {
+                db.store(name, &record, &state.take(name), moment)?;
+            }
+            if let Some((name, id)) = about.reply
+                && let Some(reply) = state.reply(name, id)
+                && known.as_ref() != Some(&reply)
+            {
+                db.store_reply(name, id, &reply, moment.now)?;
+            }
+            Ok((answer, db.post(&wakes, moment.now)?))
+        })?;
+        self.ring(told);
+        Ok((answer, told))
+    }
+}

@@ -1,0 +1,203 @@
+//! What stands in the tables: records by name, answers by request, clients by identity.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::OptionalExtension;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::db::{Db, Hitch};
+use super::time::Moment;
+use super::waiters::Who;
+use crate::backend::model::{REMEMBERED, Record};
+use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource};
+use crate::{LockName, OwnerId};
+
+/// Who a client is and what it holds, as it is stored.
+#[derive(Deserialize, Serialize)]
+struct About {
+    host: String,
+    pid: u32,
+    program: String,
+    /// Milliseconds by the wall clock.
+    started: u64,
+    holds: Vec<Hold>,
+    more: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Hold {
+    owner: OwnerId,
+    kind: String,
+    name: Vec<u8>,
+    count: u32,
+    /// Milliseconds by the wall clock.
+    since: u64,
+}
+
+/// SQLite counts with a sign.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {
+    Fault::Server { detail: format!("{what} cannot be read: {why}") }
+}
+
+impl Db {
+    /// What stands under `name`, with those in its queue who matter.
+    pub(super) fn load(&self, name: &LockName, who: Who<'_>, now: u64) -> Result<Record, Hitch> {
+        let sql = "SELECT name, boot = ?2, record, permits FROM names WHERE name = ?1";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let mut rows = select.query((name.as_bytes(), self.boot))?;
+        let Some(row) = rows.next()? else { return Ok(Record::default()) };
+        let mut record = read_record(row)?;
+        if record.waiters().is_some() {
+            record.put_waiters(&self.load_waiters(name, who, now)?);
+        }
+        Ok(record)
+    }
+
+    /// Writes down what has changed.
+    pub(super) fn store(
+        &self,
+        name: &LockName,
+        before: &Record,
+        record: &Record,
+        moment: Moment,
+    ) -> Result<(), Hitch> {
+        if record == before {
+            return Ok(());
+        }
+        self.store_waiters(name, before.waiters(), record.waiters())?;
+        if record.is_empty() {
+            let delete = self.connection.prepare_cached("DELETE FROM names WHERE name = ?1");
+            delete?.execute([name.as_bytes()])?;
+            return Ok(());
+        }
+        let text = serde_json::to_string(record)
+            .map_err(|error| unreadable("what should be stored", &error))?;
+        let ends = record.ends().map(signed);
+        let wall_end = record.stands_until().map(|end| signed(moment.wall(end)));
+        let sql = "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let mut insert = self.connection.prepare_cached(sql)?;
+        let (name, kind, permits) = (name.as_bytes(), record.kind(), record.packed_permits());
+        insert.execute((name, kind, self.boot, ends, wall_end, text, permits))?;
+        Ok(())
+    }
+
+    /// What was answered to a request.
+    pub(super) fn load_reply(
+        &self,
+        name: &LockName,
+        id: OwnerId,
+        now: u64,
+    ) -> Result<Option<String>, Hitch> {
+        let sql =
+            "SELECT reply FROM replies WHERE id = ?1 AND name = ?2 AND boot = ?3 AND at >= ?4";
+        let since = signed(now.saturating_sub(REMEMBERED));
+        let given = (id.to_string(), name.as_bytes(), self.boot, since);
+        let mut select = self.connection.prepare_cached(sql)?;
+        Ok(select.query_row(given, |row| row.get(0)).optional()?)
+    }
+
+    pub(super) fn store_reply(
+        &self,
+        name: &LockName,
+        id: OwnerId,
+        reply: &str,
+        now: u64,
+    ) -> Result<(), Hitch> {
+        let sql = "INSERT OR REPLACE INTO replies (name, id, boot, at, reply)
+            VALUES (?1, ?2, ?3, ?4, ?5)";
+        let given = (name.as_bytes(), id.to_string(), self.boot, signed(now), reply);
+        self.connection.prepare_cached(sql)?.execute(given)?;
+        Ok(())
+    }
+
+    pub(super) fn load_client(&self, client: Uuid, now: u64) -> Result<Option<ClientEntry>, Hitch> {
+        let sql = "SELECT about FROM clients WHERE id = ?1 AND boot = ?2 AND ends >= ?3";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let given = (client.to_string(), self.boot, signed(now));
+        let about: Option<String> = select.query_row(given, |row| row.get(0)).optional()?;
+        Ok(about.and_then(|about| About::read(client, &about)))
+    }
+
+    pub(super) fn load_clients(&self, now: u64) -> Result<Vec<ClientEntry>, Hitch> {
+        let sql = "SELECT id, about FROM clients WHERE boot = ?1 AND ends >= ?2";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let mut rows = select.query((self.boot, signed(now)))?;
+        let mut clients = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (id, about): (String, String) = (row.get(0)?, row.get(1)?);
+            clients.extend(Uuid::try_parse(&id).ok().and_then(|id| About::read(id, &about)));
+        }
+        Ok(clients)
+    }
+
+    pub(super) fn store_client(&self, client: &ClientEntry, until: u64) -> Result<(), Hitch> {
+        let about = serde_json::to_string(&About::of(client))
+            .map_err(|error| unreadable("who the client is", &error))?;
+        let sql = "INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3, ?4)";
+        let given = (client.id.to_string(), self.boot, signed(until), about);
+        self.connection.prepare_cached(sql)?.execute(given)?;
+        Ok(())
+    }
+
+    pub(super) fn erase_client(&self, client: Uuid) -> Result<(), Hitch> {
+        let sql = "DELETE FROM clients WHERE id = ?1";
+        self.connection.prepare_cached(sql)?.execute([client.to_string()])?;
+        Ok(())
+    }
+}
+
+/// What is left of a row (name, whether it is of this start, record, permits).
+pub(super) fn read_record(row: &rusqlite::Row<'_>) -> Result<Record, Hitch> {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
+        let name = LockName::from(name.unwrap_or_default());
+        unreadable(&format!("what stands under \"{name}\""), why)
+    };
+    let text = row.get_ref(2)?.as_str().map_err(|error| unreadable(&error))?;
+    let mut record: Record = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
+    let permits = row.get_ref(3)?.as_blob_or_null().map_err(|error| unreadable(&error))?;
+    if permits.is_some_and(|permits| !record.unpack_permits(permits)) {
+        return Err(unreadable(&"its permits are not whole").into());
+    }
+    Ok(if row.get(1)? { record } else { record.after_restart() })
+}
+
+fn millis(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+fn time(millis: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(millis)
+}
+
+impl About {
+    fn of(client: &ClientEntry) -> Self {
+        let ClientInfo { host, pid, program, started } = client.info.clone();
+        let hold = |hold: &Holding| Hold {
+            owner: hold.owner,
+            kind: hold.resource.kind.word().to_owned(),
+            name: hold.resource.name.as_bytes().to_vec(),
+            count: hold.count,
+            since: millis(hold.since),
+        };
+        let holds = client.holds.iter().map(hold).collect();
+        Self { host, pid, program, started: millis(started), holds, more: client.more }
+    }
+
+    /// It is for people: what cannot be read is not known.
+    fn read(id: Uuid, about: &str) -> Option<ClientEntry> {
+        let Self { host, pid, program, started, holds, more } = serde_json::from_str(about).ok()?;
+        let hold = |hold: Hold| {
+            let (kind, name) = (Kind::from_word(&hold.kind)?, LockName::from(&hold.name[..]));
+            let (resource, since) = (Resource { kind, name }, time(hold.since));
+            Some(Holding { owner: hold.owner, resource, count: hold.count, since })
+        };
+        let info = ClientInfo { host, pid, program, started: time(started) };
+        Some(ClientEntry { id, info, holds: holds.into_iter().filter_map(hold).collect(), more })
+    }
+}

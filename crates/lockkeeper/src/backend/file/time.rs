@@ -1,0 +1,120 @@
+//! The time that leases in a file go by.
+//!
+//! Every process of one host must agree on it, nobody must be able to set it, and it must go on while
+//! the machine sleeps: the time since the machine was started. That starts anew with the machine, so
+//! each row says which start it counts from; what counts from another one is over.
+
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::backend::Fault;
+
+/// A point in time, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Milliseconds since the machine was started. This one decides.
+    pub(super) now: u64,
+    /// What the wall clock is ahead of that: for tokens, and for people.
+    pub(super) epoch: u64,
+}
+
+impl Moment {
+    pub(super) fn read() -> Self {
+        let now = since_start();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { now, epoch: (wall.as_millis() as u64).saturating_sub(now) }
+    }
+
+    /// `tick` by the wall clock.
+    pub(super) fn wall(self, tick: u64) -> u64 {
+        tick.saturating_add(self.epoch)
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: ClockId = ClockId::Boottime;
+
+/// Apple's goes on while the machine sleeps.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: ClockId = ClockId::Monotonic;
+
+pub(super) fn since_start() -> u64 {
+    let time = clock_gettime(CLOCK);
+    let millis = time.tv_sec * 1000 + time.tv_nsec / 1_000_000;
+    u64::try_from(millis - skew()).unwrap_or(0)
+}
+
+/// A container may have a time since start of its own, which others on the host do not share.
+fn skew() -> i64 {
+    static SKEW: OnceLock<i64> = OnceLock::new();
+    *SKEW.get_or_init(|| {
+        let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        offset(&offsets).unwrap_or(0)
+    })
+}
+
+/// Reads a line `boottime SECONDS NANOSECONDS`.
+fn offset(offsets: &str) -> Option<i64> {
+    let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?;
+    let mut numbers = line.split_whitespace().map(str::parse::<i64>);
+    let (seconds, nanos) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(seconds * 1000 + nanos / 1_000_000)
+}
+
+/// Which start of the machine this is.
+pub(super) fn boot_id() -> Result<&'static str, Fault> {
+    static BOOT: OnceLock<Result<String, String>> = OnceLock::new();
+    let id = BOOT.get_or_init(|| {
+        let id = read_boot_id()?.trim().to_owned();
+        if id.is_empty() { Err("it is empty".to_owned()) } else { Ok(id) }
+    });
+    id.as_deref().map_err(|why| {
+        let needs = "a file store must know which start of the machine a lease counts from";
+        Fault::Invalid { detail: format!("{needs}: {why}") }
+    })
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn read_boot_id() -> Result<String, String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
+}
+
+/// Asked of a program, once a process: the system call is not to be had without unsafe code.
+#[cfg(target_os = "macos")]
+fn read_boot_id() -> Result<String, String> {
+    let asked = std::process::Command::new("/usr/sbin/sysctl")
+        .args(["-n", "kern.bootsessionuuid"])
+        .output()
+        .map_err(|error| format!("/usr/sbin/sysctl: {error}"))?;
+    Ok(String::from_utf8_lossy(&asked.stdout).into_owned())
+}
+
+/// When the machine was started by the wall clock will not do: that moves with the clock.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
+fn read_boot_id() -> Result<String, String> {
+    Err("this system does not tell".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_of_a_containers_clock_is_read() {
+        let usual = "monotonic           0         0\nboottime            0         0\n";
+        assert_eq!(offset(usual), Some(0));
+        assert_eq!(offset("monotonic 1 2\nboottime -3 500000000\n"), Some(-2500));
+        assert_eq!(offset(""), None);
+    }
+
+    #[test]
+    fn both_clocks_are_read_at_once() {
+        let (before, moment) = (SystemTime::now(), Moment::read());
+        let wall = UNIX_EPOCH + std::time::Duration::from_millis(moment.wall(moment.now) + 1);
+        assert!(wall >= before);
+        assert!(moment.now > 0 && !boot_id().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,298 @@
+//! The thread of a file store: it alone touches the database, does one order after the other, and hears
+//! of other processes while it has nothing to do.
+
+use std::io::PipeReader;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::bell::{Bell, Woken};
+use super::db::{Db, soon};
+use super::mailbox::{Mailbox, Order};
+use super::patience;
+use super::place::Place;
+use super::time::since_start;
+use super::wakes::Mail;
+use crate::backend::Fault;
+use crate::backend::wake::{Hub, Topic};
+
+/// How long until something is tried again that could not be done.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// How many orders are done before the thread looks what others have said.
+const ORDERS: usize = 64;
+
+pub(super) struct Worker {
+    mailbox: Arc<Mailbox>,
+    rings: PipeReader,
+    hub: Hub,
+    place: Place,
+    db: Option<Db>,
+    bell: Bell,
+    /// Topics that somebody waits to hear of, which could not be listened for yet.
+    unheard: Vec<Topic>,
+    /// Something could not be done, and is tried again then.
+    again: Option<Instant>,
+    closing: Option<oneshot::Sender<()>>,
+}
+
+/// Opens the file, says what it is called, and serves until it is told to end.
+pub(super) fn run(
+    (mailbox, rings): (Arc<Mailbox>, PipeReader),
+    hub: Hub,
+    path: PathBuf,
+    limit: Instant,
+    opened: oneshot::Sender<Result<PathBuf, Fault>>,
+) {
+    // Whatever ends this thread, nobody waits for it in vain.
+    let _end = End(Arc::clone(&mailbox), hub.clone());
+    patience::work_for(&mailbox);
+    patience::set_limit(limit);
+    let found = Place::find(&path)
+        .and_then(|place| Ok((Db::open(&place)?, place)))
+        .map_err(|fault| drop_sent(&mailbox, fault));
+    let (db, place) = match found {
+        Ok(found) => found,
+        Err(fault) => return drop(opened.send(Err(fault))),
+    };
+    let path = place.path().to_owned();
+    let mut worker = Worker {
+        mailbox,
+        rings,
+        hub,
+        place,
+        db: Some(db),
+        bell: Bell::Silent,
+        unheard: Vec::new(),
+        again: None,
+        closing: None,
+    };
+    if opened.send(Ok(path)).is_ok() {
+        worker.serve();
+    }
+}
+
+/// Nobody can have asked for anything yet.
+fn drop_sent(mailbox: &Mailbox, fault: Fault) -> Fault {
+    mailbox.shut();
+    fault
+}
+
+struct End(Arc<Mailbox>, Hub);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.shut();
+        for topic in self.1.broken() {
+            self.1.fail(&topic, Fault::Closed);
+        }
+    }
+}
+
+impl Worker {
+    fn serve(&mut self) {
+        loop {
+            let mut done = 0;
+            while let Some(order) = self.mailbox.next() {
+                if !self.follow(order) {
+                    return self.end();
+                }
+                done += 1;
+                if done == ORDERS {
+                    break;
+                }
+            }
+            self.look_after();
+            let idle = self.mailbox.doze();
+            let limit = if idle { self.sleeps_for() } else { Some(Duration::ZERO) };
+            let woken = self.bell.sleep(&self.rings, self.is_listening(), limit);
+            if idle {
+                self.mailbox.wake(&mut self.rings);
+            }
+            if woken == Woken::Rung {
+                self.listen_in();
+            }
+        }
+    }
+
+    fn is_listening(&self) -> bool {
+        self.db.as_ref().is_some_and(|db| db.session.is_listening())
+    }
+
+    fn sleeps_for(&self) -> Option<Duration> {
+        let again = self.again.map(|again| again.saturating_duration_since(Instant::now()));
+        let due = self.db.as_ref().and_then(|db| db.session.due_in(since_start()));
+        // A failed refresh is tried again later, not all the time.
+        again.or(due.map(Duration::from_millis))
+    }
+
+    /// False at the end.
+    fn follow(&mut self, order: Order) -> bool {
+        match order {
+            Order::Do(deadline, work) => {
+                if Instant::now() >= deadline {
+                    work(Err(too_late()));
+                    return true;
+                }
+                patience::set_limit(deadline);
+                match self.database() {
+                    Ok(db) => {
+                        work(Ok(&mut *db));
+                        self.after_work();
+                    }
+                    Err(fault) => work(Err(fault)),
+                }
+            }
+            Order::Listen(topic) => {
+                patience::set_limit(soon());
+                self.listen(topic);
+            }
+            Order::Ignore(topic) => {
+                patience::set_limit(soon());
+                self.unheard.retain(|unheard| *unheard != topic);
+                // If it fails, others take the trouble to tell it for a while, and that is all.
+                let _ = self.database().and_then(|db| db.ignore(&topic));
+            }
+            Order::Close(done) => {
+                self.closing = done;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The database, opened anew if the file is no longer the one that was opened.
+    fn database(&mut self) -> Result<&mut Db, Fault> {
+        if self.db.as_ref().is_some_and(Db::is_elsewhere) {
+            let path = self.place.path().display();
+            tracing::warn!(%path, "the file of locks was deleted or replaced: all of its locks are lost");
+            (self.db, self.bell) = (None, Bell::Silent);
+            // What was listened for is asked for anew.
+            self.unheard = self.hub.broken();
+            self.again = Some(Instant::now());
+        }
+        match &mut self.db {
+            Some(db) => Ok(db),
+            none => {
+                let opened = Db::open(&self.place)?;
+                self.hub.wake(&Topic::Reconnected, b"");
+                Ok(none.insert(opened))
+            }
+        }
+    }
+
+    /// What follows from an order once it is answered.
+    fn after_work(&mut self) {
+        let Some(db) = &mut self.db else { return };
+        if db.has_mail {
+            patience::set_limit(soon());
+            let mail = db.receive();
+            self.deliver(mail);
+        }
+        let Some(db) = &mut self.db else { return };
+        db.checkpoint();
+        if db.chores_are_due() {
+            patience::set_limit(soon());
+            if let Err(fault) = db.chores() {
+                tracing::debug!(?fault, "not swept");
+            }
+        }
+    }
+
+    fn listen(&mut self, topic: Topic) {
+        if topic == Topic::Reconnected {
+            return;
+        }
+        self.hub.asking(&topic);
+        let heard = self.database().and_then(|db| db.listen(&topic));
+        match heard {
+            Ok(mail) => {
+                self.deliver(Ok(mail));
+                self.hub.heard(&topic);
+                self.hub.confirm(&topic);
+                self.watch();
+            }
+            Err(fault) if fault.may_pass() => {
+                self.unheard.push(topic);
+                self.again = Some(Instant::now() + AGAIN);
+            }
+            Err(fault) => self.hub.fail(&topic, fault),
+        }
+    }
+
+    /// Has the kernel tell of other processes, from the first topic on.
+    fn watch(&mut self) {
+        if matches!(self.bell, Bell::Silent) {
+            self.bell = Bell::of(&self.place);
+            // Something may have been said before it was there.
+            self.listen_in();
+        }
+    }
+
+    /// What must be done without anybody asking for it.
+    fn look_after(&mut self) {
+        if self.again.is_some_and(|again| again <= Instant::now()) {
+            self.again = None;
+            patience::set_limit(soon());
+            for topic in std::mem::take(&mut self.unheard) {
+                self.listen(topic);
+            }
+            if self.is_listening() {
+                self.listen_in();
+            }
+        }
+        let Some(db) = &mut self.db else { return };
+        if self.again.is_none() && db.session.due_in(since_start()) == Some(0) {
+            patience::set_limit(soon());
+            let mail = db.refresh();
+            if mail.is_err() {
+                self.again = Some(Instant::now() + AGAIN);
+            }
+            self.deliver(mail);
+        }
+    }
+
+    /// Reads what others have said, and sees whether the file is still there.
+    fn listen_in(&mut self) {
+        patience::set_limit(soon());
+        let mail = self.database().and_then(Db::receive);
+        if mail.is_err() {
+            self.again = Some(Instant::now() + AGAIN);
+        }
+        self.deliver(mail);
+    }
+
+    fn deliver(&mut self, mail: Result<Mail, Fault>) {
+        let mail = match mail {
+            Ok(mail) => mail,
+            Err(fault) => return tracing::debug!(?fault, "wake-ups cannot be read"),
+        };
+        for (topic, payload) in &mail.messages {
+            self.hub.wake(topic, payload);
+        }
+        if mail.missed {
+            tracing::debug!("wake-ups were missed: everybody looks again");
+            for topic in self.hub.broken() {
+                self.hub.heard(&topic);
+                self.hub.confirm(&topic);
+            }
+            self.hub.wake(&Topic::Reconnected, b"");
+        }
+    }
+
+    fn end(&mut self) {
+        patience::work_alone();
+        patience::set_limit(soon());
+        if let Some(mut db) = self.db.take() {
+            let _ = db.leave();
+        }
+        drop(self.closing.take());
+    }
+}
+
+fn too_late() -> Fault {
+    let detail = "it was not its turn before its time was over".to_owned();
+    Fault::Unreachable { maybe_ran: false, detail }
+}

@@ -1,0 +1,297 @@
+//! Everything that stands under one name, taken out of the model and put back into it.
+//!
+//! A store that keeps names apart, each in a row of its own, loads those that a request is about,
+//! lets the model answer, and writes back what has changed. What is written here is read by later
+//! versions: whoever changes the form of a record must raise the version of the file.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::de::{Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::counter::{Replies, Reply};
+use super::*;
+use crate::PermitId;
+
+/// What stands under one name, but for the answers that are remembered: these are too many to be
+/// read and written each time. Those who wait in a queue may be many, too, and are kept apart, each
+/// for itself; permits are packed.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Record {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<Entry>,
+    /// Of this, only when it ends.
+    #[serde(skip_serializing_if = "Option::is_none", with = "ending")]
+    queue: Option<fair::Queue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grace: Option<fair::Grace>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    writers: Option<rw::Writers>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patience: Option<rw::Patience>,
+    #[serde(skip)]
+    permits: Option<permits::Taken>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<Token>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced: Option<list::ForcedLog>,
+}
+
+impl Record {
+    /// Whether there is nothing at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What it is, for people.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.entry.as_ref().map(|entry| &entry.value) {
+            Some(Value::Lock { .. }) => "lock",
+            Some(Value::Mutex { .. }) => "mutex",
+            Some(Value::Rw(_)) => "read/write lock",
+            Some(Value::Number(_)) if self.permits.is_some() => "permit semaphore",
+            Some(Value::Number(_)) => "counter",
+            None => "free",
+        }
+    }
+
+    /// When what stands under the name itself ends, for people; nothing if there is none, or no end.
+    pub(crate) fn stands_until(&self) -> Option<u64> {
+        self.entry.as_ref().map(|entry| entry.expires).filter(|expires| *expires < NEVER)
+    }
+
+    /// When nothing of it is left; nothing if something stays for good.
+    pub(crate) fn ends(&self) -> Option<u64> {
+        let ends = [
+            self.entry.as_ref().map(|entry| entry.expires),
+            self.queue.as_ref().map(|queue| queue.ends),
+            self.grace.as_ref().map(|grace| grace.expires),
+            self.writers.as_ref().map(|writers| writers.expires),
+            self.patience.as_ref().map(|patience| patience.expires),
+            self.permits.as_ref().map(|taken| taken.expires),
+            self.token.as_ref().map(|token| token.expires),
+            self.forced.as_ref().map(|log| log.expires),
+        ];
+        ends.into_iter().flatten().max().filter(|end| *end < NEVER)
+    }
+
+    /// Whose clients hold it.
+    pub(crate) fn clients(&self) -> Vec<Uuid> {
+        match self.entry.as_ref().map(|entry| &entry.value) {
+            Some(Value::Lock { owner, .. } | Value::Mutex { owner }) => vec![owner.client()],
+            Some(Value::Rw(holds)) => holds.owners().map(|owner| owner.client()).collect(),
+            Some(Value::Number(_)) | None => Vec::new(),
+        }
+    }
+
+    /// What is left of it when the machine was started anew: all that has an end is over, for those who
+    /// had it are gone. Permits that were taken for a while have ended, and are given back by the
+    /// next request that looks.
+    pub(crate) fn after_restart(self) -> Self {
+        let entry = self.entry.filter(|entry| entry.expires == NEVER);
+        let token = self.token.filter(|token| token.expires == NEVER);
+        let permits = self.permits.filter(|taken| entry.is_some() && taken.expires == NEVER);
+        let permits = permits.map(|mut taken| {
+            for end in taken.ends.values_mut().filter(|end| **end < permits::ENDLESS) {
+                *end = 0;
+            }
+            taken
+        });
+        Self { entry, token, permits, ..Self::default() }
+    }
+}
+
+/// How many bytes a permit and its end are.
+const PERMIT: usize = 16 + 8;
+
+impl Record {
+    /// Which permits are taken, packed: when all of them end, then permit and end by turns.
+    pub(crate) fn packed_permits(&self) -> Option<Vec<u8>> {
+        let taken = self.permits.as_ref()?;
+        let mut packed = taken.expires.to_be_bytes().to_vec();
+        for (id, end) in &taken.ends {
+            packed.extend(id.as_bytes());
+            packed.extend(end.to_be_bytes());
+        }
+        Some(packed)
+    }
+
+    /// Puts in what was packed; false if it was something else.
+    pub(crate) fn unpack_permits(&mut self, packed: &[u8]) -> bool {
+        let Some((expires, permits)) = packed.split_first_chunk() else { return false };
+        let (permits, []) = permits.as_chunks::<PERMIT>() else { return false };
+        let mut ends = HashMap::with_capacity(permits.len());
+        for permit in permits {
+            let (mut id, mut end) = ([0; 16], [0; 8]);
+            id.copy_from_slice(&permit[..16]);
+            end.copy_from_slice(&permit[16..]);
+            ends.insert(PermitId::from_bytes(id), u64::from_be_bytes(end));
+        }
+        self.permits = Some(permits::Taken { ends, expires: u64::from_be_bytes(*expires) });
+        true
+    }
+
+    /// Who waits in its queue, if it has one: each with the time it was last heard of, the next one
+    /// first.
+    pub(crate) fn waiters(&self) -> Option<Vec<(OwnerId, u64)>> {
+        self.queue.as_ref().map(|queue| queue.places().collect())
+    }
+
+    /// Puts in who waits. Not all are needed: see [`ends_front`].
+    pub(crate) fn put_waiters(&mut self, waiters: &[(OwnerId, u64)]) {
+        self.queue = self.queue.take().map(|queue| fair::Queue::of(waiters, queue.ends));
+    }
+}
+
+/// Whether a waiter that was last heard of then is the last that a request must know of the front of a
+/// queue. The model drops the dead there and stops at the first that lives; those whom the request is
+/// about may leave, so it must be another one. Beside these it asks whether anybody at all was heard of
+/// [`lately`].
+pub(crate) fn ends_front(heard: u64, now: u64) -> bool {
+    heard + fair::SILENT >= now
+}
+
+/// Since when somebody must have been heard of, or else nobody could be.
+pub(crate) fn lately(now: u64) -> u64 {
+    now.saturating_sub(fair::STALLED)
+}
+
+/// A queue is written as the time it ends.
+mod ending {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        queue: &Option<fair::Queue>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        queue.as_ref().map(|queue| queue.ends).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<fair::Queue>, D::Error> {
+        let ends = Option::deserialize(deserializer)?;
+        Ok(ends.map(|ends| fair::Queue::of(&[], ends)))
+    }
+}
+
+impl State {
+    /// A state whose time is `epoch` milliseconds behind the wall clock.
+    pub(crate) fn behind(epoch: u64) -> Self {
+        Self { epoch, ..Self::default() }
+    }
+
+    /// Puts in what stands under `name`.
+    pub(crate) fn put(&mut self, name: &LockName, record: Record) {
+        fn put<T>(table: &mut HashMap<LockName, T>, name: &LockName, part: Option<T>) {
+            if let Some(part) = part {
+                table.insert(name.clone(), part);
+            }
+        }
+        put(&mut self.names, name, record.entry);
+        put(&mut self.queues, name, record.queue);
+        put(&mut self.graces, name, record.grace);
+        put(&mut self.writers, name, record.writers);
+        put(&mut self.patience, name, record.patience);
+        put(&mut self.permits, name, record.permits);
+        put(&mut self.tokens, name, record.token);
+        put(&mut self.forced, name, record.forced);
+    }
+
+    /// Takes out what stands under `name`.
+    pub(crate) fn take(&mut self, name: &LockName) -> Record {
+        Record {
+            entry: self.names.remove(name),
+            queue: self.queues.remove(name),
+            grace: self.graces.remove(name),
+            writers: self.writers.remove(name),
+            patience: self.patience.remove(name),
+            permits: self.permits.remove(name),
+            token: self.tokens.remove(name),
+            forced: self.forced.remove(name),
+        }
+    }
+
+    /// Puts in what was answered to a request that must not run twice; false if that cannot be read.
+    pub(crate) fn put_reply(&mut self, name: &LockName, id: OwnerId, reply: &str) -> bool {
+        let Some(reply) = Reply::read(reply) else { return false };
+        let answers = HashMap::from([(id, (reply, 0))]);
+        self.replies.insert(name.clone(), Replies::lasting(answers));
+        true
+    }
+
+    /// What has been answered to it.
+    pub(crate) fn reply(&self, name: &LockName, id: OwnerId) -> Option<String> {
+        Some(self.replies.get(name)?.get(id)?.to_string())
+    }
+
+    /// Puts in who a client is.
+    pub(crate) fn put_client(&mut self, client: ClientEntry) {
+        self.clients.insert(client.id, (client, NEVER));
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reply::Granted => f.write_str("granted"),
+            Reply::GivenBack => f.write_str("given back"),
+            Reply::Cancelled => f.write_str("cancelled"),
+            Reply::Changed(Changed::Done) => f.write_str("done"),
+            Reply::Changed(Changed::Nothing) => f.write_str("nothing"),
+            Reply::Changed(Changed::Count(count)) => write!(f, "count {count}"),
+        }
+    }
+}
+
+impl Reply {
+    /// Reads what [`Display`](fmt::Display) wrote.
+    fn read(text: &str) -> Option<Self> {
+        Some(match text {
+            "granted" => Reply::Granted,
+            "given back" => Reply::GivenBack,
+            "cancelled" => Reply::Cancelled,
+            "done" => Reply::Changed(Changed::Done),
+            "nothing" => Reply::Changed(Changed::Nothing),
+            _ => Reply::Changed(Changed::Count(text.strip_prefix("count ")?.parse().ok()?)),
+        })
+    }
+}
+
+/// Identities are stored as they are shown.
+macro_rules! stored_as_text {
+    ($($Type:ident)+) => { $(
+        #[doc(hidden)]
+        impl Serialize for $Type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        #[doc(hidden)]
+        impl<'de> Deserialize<'de> for $Type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_str(Text(PhantomData))
+            }
+        }
+    )+ };
+}
+
+stored_as_text!(OwnerId);
+
+struct Text<T>(PhantomData<T>);
+
+impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an identity")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
