@@ -42,7 +42,7 @@ pub(crate) struct Global {
     /// The configuration file [default: ~/.config/lockkeeper/config.toml]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Say on standard error what happens
+    /// Say on standard error what happens; twice: everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// When to use colours

@@ -3,6 +3,9 @@
 //! Here is only the entry: parse, do, exit. Each command is a module of its own, and all of them use
 //! the public API of the library only.
 
+#[cfg(not(unix))]
+compile_error!("lockkeeper's command line needs process groups and signals: a Unix");
+
 mod args;
 mod bench;
 mod config;
@@ -12,7 +15,9 @@ mod doctor;
 mod duration;
 mod exit;
 mod inspect;
+mod interrupt;
 mod json;
+mod log;
 mod ls;
 mod moment;
 mod open;
@@ -36,6 +41,9 @@ use exit::{Code, Failure};
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == run::guardian::ARGUMENT) {
         return run::guardian::main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == demo::worker::ARGUMENT) {
+        return demo::worker::main();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

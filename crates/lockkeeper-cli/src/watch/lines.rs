@@ -26,7 +26,7 @@ pub(super) async fn run(
     every: Duration,
     as_json: bool,
 ) -> Result<Code, Failure> {
-    let (_, client) = open::open(global).await?;
+    let client = open::open(global).await?;
     let mut watch = client.inspector().watch(pattern).every(every);
     let mut output = Output::new(global);
     let mut unheard = Unheard::default();
