@@ -12,7 +12,7 @@ use crate::store::{Store, eventually};
 
 /// How long there is load: a minute where it costs nothing.
 fn span(store: &Store) -> Duration {
-    if store.is_paused() { Duration::from_secs(60) } else { Duration::from_millis(3500) }
+    if store.is_paused() { Duration::from_secs(60) } else { Duration::from_millis(2500) }
 }
 
 /// A client whose requests are counted, with the watchdog timeout that users have.
@@ -34,7 +34,7 @@ pub(crate) async fn under_load_there_is_at_most_one_word_a_second(store: &Store)
             for turn in 0.. {
                 let lock = client.lock(format!("{name} {turn}"));
                 let guard = lock.lock().await.unwrap();
-                sleep(Duration::from_millis(100 + 250 * task)).await;
+                sleep(Duration::from_millis(100 + 150 * task)).await;
                 guard.release().await.unwrap();
                 if begun.elapsed() > span {
                     return;
