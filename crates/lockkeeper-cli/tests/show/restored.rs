@@ -41,7 +41,8 @@ fn after_every_signal_that_ends_it() {
 #[cfg(debug_assertions)]
 #[test]
 fn after_a_panic_which_can_be_read() {
-    let terminal = watching(&Stand::file());
+    let stand = Stand::file();
+    let terminal = watching(&stand);
     terminal.press("C-p");
     let screen = terminal.restored(70);
     assert!(screen.contains("a panic, as ordered"), "{screen}");
@@ -49,7 +50,8 @@ fn after_a_panic_which_can_be_read() {
 
 #[test]
 fn while_it_is_stopped_and_again_after_it_went_on() {
-    let terminal = watching(&Stand::file());
+    let stand = Stand::file();
+    let terminal = watching(&stand);
     let pid = terminal.binary();
     let stopped = |what: &str| {
         terminal.shows("Stopped");
@@ -76,7 +78,8 @@ fn while_it_is_stopped_and_again_after_it_went_on() {
 /// Nothing can be done about SIGSTOP itself, but all about what comes after it.
 #[test]
 fn after_a_stop_that_could_not_be_seen_coming() {
-    let terminal = watching(&Stand::file());
+    let stand = Stand::file();
+    let terminal = watching(&stand);
     let pid = terminal.binary();
     kill_process(pid, Signal::STOP).expect("it is there");
     terminal.shows("Stopped");
@@ -93,7 +96,8 @@ fn after_a_stop_that_could_not_be_seen_coming() {
 
 #[test]
 fn a_store_that_makes_no_sense_is_told_on_the_usual_screen() {
-    let terminal = Terminal::open(&Stand::file(), SIZE);
+    let stand = Stand::file();
+    let terminal = Terminal::open(&stand, SIZE);
     terminal.run("lk watch --url nonsense:x");
     let screen = terminal.restored(64);
     assert!(screen.contains("unknown store"), "{screen}");

@@ -70,6 +70,15 @@ impl Stand {
         (ChildProcess::from_command(command), errors)
     }
 
+    /// Waits until the store knows who holds a lock: a client says so within about a second.
+    #[track_caller]
+    pub(crate) fn knows_holder(&self, name: &[u8]) {
+        let client = self.client();
+        eventually("the store knows its holder", || {
+            client.inspector().inspect(name).expect("the store answers").since()
+        });
+    }
+
     /// How many locks there are.
     pub(crate) fn locks(&self) -> usize {
         let client = self.client();
