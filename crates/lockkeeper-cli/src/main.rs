@@ -3,6 +3,9 @@
 //! Here is only the entry: parse, do, exit. Each command is a module of its own, and all of them use
 //! the public API of the library only.
 
+#[cfg(not(unix))]
+compile_error!("lockkeeper's command line needs process groups and signals: a Unix");
+
 mod args;
 mod bench;
 mod config;
@@ -14,6 +17,7 @@ mod exit;
 mod inspect;
 mod interrupt;
 mod json;
+mod log;
 mod ls;
 mod moment;
 mod open;

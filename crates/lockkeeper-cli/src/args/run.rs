@@ -118,4 +118,8 @@ Exit codes:
   126  the command cannot be executed
   127  the command was not found
 
-Environment of the command: LOCKKEEPER_NAME, LOCKKEEPER_OWNER, LOCKKEEPER_TOKEN (with --fenced).";
+Environment of the command: LOCKKEEPER_NAME, LOCKKEEPER_OWNER, LOCKKEEPER_TOKEN (with --fenced); of the \
+line for --on-lost also LOCKKEEPER_REASON. LOCKKEEPER_URL and LOCKKEEPER_PASSWORD_FILE are taken out.
+
+If the command stops (Ctrl-Z) for longer than the lease, or this process does, the lock is lost: the \
+command is killed before the lease can end.";

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use rustix::io::Errno;
@@ -94,6 +95,13 @@ pub(super) fn command(words: &[OsString], line: Option<&OsStr>) -> Option<Comman
     let mut command = Command::new(program);
     command.args(arguments);
     Some(command)
+}
+
+/// What those who ask are told that holds the lock: the command, without its arguments, which may be
+/// secret; nothing if there is none, or only a line for a shell.
+pub(super) fn shown(words: &[OsString]) -> Option<String> {
+    let name = Path::new(words.first()?).file_name()?;
+    Some(name.to_string_lossy().into_owned())
 }
 
 /// `sh -c`, for lines that the user wrote.

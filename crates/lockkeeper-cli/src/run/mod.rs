@@ -25,6 +25,7 @@ use rustix::process::Signal;
 
 use crate::args::{Global, RunArgs};
 use crate::exit::{Code, Failure, say};
+use crate::log;
 use crate::store::Store;
 
 use acquire::{Patience, Target};
@@ -34,7 +35,7 @@ use hook::Hook;
 use plan::{GUARDIAN_MARGIN, Plan};
 use signals::Signals;
 use supervise::{Ending, Foreground, Progress, Supervisor, Why};
-use sys::{Mask, Preparation};
+use sys::{Inherited, Preparation};
 use terminal::Terminal;
 
 /// How long the store is waited for when there is nothing left but to say goodbye.
@@ -51,20 +52,23 @@ enum Outcome<T> {
 
 /// The command.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<Code, Failure> {
+    log::listen(global.verbose);
     let store = Store::resolve(global)?;
     let plan = Plan::new(args, &store)?;
-    let (terminal, mask) = Terminal::open();
+    // Before anything starts a thread, which would inherit it.
+    let inherited = Inherited::take();
+    let terminal = Terminal::open();
     let signals = Signals::new().map_err(no_signals)?;
     let verbose = global.verbose > 0;
     let environment = Environment { name: args.name.given().to_owned(), ..Environment::default() };
-    Run { args, plan, terminal, mask, signals, verbose, environment }.run(&store).await
+    Run { args, plan, terminal, inherited, signals, verbose, environment }.run(&store).await
 }
 
 struct Run<'a> {
     args: &'a RunArgs,
     plan: Plan,
     terminal: Option<Terminal>,
-    mask: Mask,
+    inherited: Inherited,
     signals: Signals,
     verbose: bool,
     environment: Environment,
@@ -77,7 +81,11 @@ impl Run<'_> {
         self.signals.listen(&signals::ENDING).map_err(no_signals)?;
         self.tell(format_args!("store {} ({})", store.shown(), store.source));
         let started = Instant::now();
-        let options = self.plan.options(store.options.clone());
+        let options = self.plan.options(store.options.clone(), self.args.waiting.wait);
+        let options = match child::shown(&self.args.command) {
+            Some(program) => options.program(program),
+            None => options,
+        };
         let client = match self.interruptible(store.connect_with(options)).await {
             Outcome::Done(client) => client?,
             Outcome::Interrupted(signal) => return Ok(self.interrupted(signal)),
@@ -170,7 +178,7 @@ impl Run<'_> {
         let steps = Preparation {
             guardian: guardian.line().map_err(no_guardian)?,
             terminal: self.terminal.as_ref().and_then(Terminal::for_child),
-            mask: self.mask,
+            inherited: self.inherited,
             not_after: kill_at,
         };
         let program = command.get_program().to_owned();

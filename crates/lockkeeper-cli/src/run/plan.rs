@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{ClientOptions, RESPONSE_TIMEOUT, WATCHDOG_TIMEOUT};
+use lockkeeper::{CONNECT_TIMEOUT, ClientOptions, RESPONSE_TIMEOUT, WATCHDOG_TIMEOUT};
 use rustix::process::Signal;
 
 use crate::args::RunArgs;
@@ -22,6 +22,9 @@ const MIN_LEASE: Duration = Duration::from_secs(1);
 
 /// The shortest time that an answer is waited for.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The shortest time for which it is tried to connect.
+const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The numbers that a run goes by.
 #[derive(Debug)]
@@ -54,10 +57,12 @@ impl Plan {
     }
 
     /// The client's settings: a renewal that is not answered must be repeated more than once before
-    /// the lease is over.
-    pub(super) fn options(&self, options: ClientOptions) -> ClientOptions {
+    /// the lease is over, and who waits for a second does not want to connect for three.
+    pub(super) fn options(&self, options: ClientOptions, wait: Option<Duration>) -> ClientOptions {
         let response = (self.lease / 5).clamp(MIN_RESPONSE_TIMEOUT, RESPONSE_TIMEOUT);
-        options.watchdog_timeout(self.lease).response_timeout(response)
+        let connect =
+            wait.map_or(CONNECT_TIMEOUT, |wait| wait.clamp(MIN_CONNECT_TIMEOUT, CONNECT_TIMEOUT));
+        options.watchdog_timeout(self.lease).response_timeout(response).connect_timeout(connect)
     }
 
     /// With so little left of the lease the command must be told to stop, or its grace would be cut

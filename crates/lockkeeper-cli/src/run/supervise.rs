@@ -208,10 +208,10 @@ impl Supervisor<'_> {
         }
         let killed = killed || kill_at <= now;
         if let Why::Lost(reason) = &why {
-            self.tell(format_args!("lost: {reason}"));
+            self.tell(format_args!("stopping the command: {reason}"));
             self.state.hook = Some(Hook::start(self.on_lost, self.environment, reason));
         } else {
-            self.tell("held for as long as --max-hold allows");
+            self.tell("stopping the command: --max-hold is over");
         }
         self.state.stop = Some(Stop { why, kill_at, killed });
     }
@@ -308,7 +308,8 @@ impl Supervisor<'_> {
     /// Passes the foreground on if this process has got it. A shell that fetches a running job to the
     /// front does not say so.
     fn settle_terminal(&self) {
-        if let Some(terminal) = &self.terminal {
+        let running = self.state.status.is_none();
+        if let Some(terminal) = self.terminal.as_ref().filter(|_| running) {
             terminal.give_again(self.child.group());
         }
     }

@@ -14,9 +14,22 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
 
-/// The signals that were blocked when this process was started: its child's, too.
+/// What whoever started this process decided about signals: the command's, too.
 #[derive(Clone, Copy)]
-pub(super) struct Mask(libc::sigset_t);
+pub(super) struct Inherited {
+    mask: libc::sigset_t,
+    ignores_children: bool,
+}
+
+impl Inherited {
+    /// Takes note of it and makes it right for this process: it must hear of its children, and not
+    /// be stopped for using the terminal from the background, which it does when it takes the
+    /// foreground back.
+    pub(super) fn take() -> Self {
+        let mask = change_mask(libc::SIG_SETMASK, &set_of(&[Signal::TTOU]));
+        Self { mask, ignores_children: is_ignored(Signal::CHILD) }
+    }
+}
 
 /// What the child does to itself before it becomes the command.
 pub(super) struct Preparation {
@@ -24,8 +37,8 @@ pub(super) struct Preparation {
     pub(super) guardian: OwnedFd,
     /// The terminal whose foreground the child is to be.
     pub(super) terminal: Option<OwnedFd>,
-    /// The mask it is to have.
-    pub(super) mask: Mask,
+    /// What it is to find about signals.
+    pub(super) inherited: Inherited,
     /// When it is too late to begin. This process may have stood still since it got the lock.
     pub(super) not_after: Duration,
 }
@@ -55,7 +68,11 @@ fn child_side(steps: &Preparation, parent: Pid) -> io::Result<()> {
     if rustix::process::getppid() != Some(parent) {
         return Err(Errno::SRCH.into());
     }
-    set_mask(&steps.mask.0);
+    if steps.inherited.ignores_children {
+        // SAFETY: the signal may be ignored, and nothing is called when it comes.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    }
+    set_mask(&steps.inherited.mask);
     if super::clock::now() >= steps.not_after {
         return Err(Errno::TIMEDOUT.into());
     }
@@ -70,11 +87,6 @@ fn die_with_parent() {
 /// Elsewhere the guardian alone sees to it.
 #[cfg(not(target_os = "linux"))]
 fn die_with_parent() {}
-
-/// Blocks `signals` in this thread and those it will start; answers with the mask from before.
-pub(super) fn block(signals: &[Signal]) -> Mask {
-    Mask(change_mask(libc::SIG_BLOCK, &set_of(signals)))
-}
 
 /// Blocks every signal that can be.
 pub(super) fn block_all() {

@@ -8,10 +8,8 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::process::{Pid, Signal, getpgrp};
+use rustix::process::{Pid, getpgrp};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
-
-use super::sys::{self, Mask};
 
 /// The terminal that controls this process.
 pub(super) struct Terminal {
@@ -24,19 +22,11 @@ pub(super) struct Terminal {
 
 impl Terminal {
     /// None, if nothing controls this process: then there is no job control either.
-    ///
-    /// Also says which signals were blocked before: from here on SIGTTOU is, or taking the
-    /// foreground back, which is done from the background, would stop this process.
-    pub(super) fn open() -> (Option<Self>, Mask) {
-        let mask = sys::block(&[Signal::TTOU]);
-        let flags = rustix::fs::OFlags::NOCTTY.bits();
-        let tty = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags.cast_signed())
-            .open("/dev/tty");
-        let hand_over = tcgetpgrp(rustix::stdio::stdin()).is_ok();
-        (tty.ok().map(|tty| Self { tty, hand_over }), mask)
+    pub(super) fn open() -> Option<Self> {
+        let flags = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        let tty = options.read(true).write(true).custom_flags(flags).open("/dev/tty").ok()?;
+        Some(Self { tty, hand_over: tcgetpgrp(rustix::stdio::stdin()).is_ok() })
     }
 
     /// The handle for a child that is to take the foreground by itself, before it begins.

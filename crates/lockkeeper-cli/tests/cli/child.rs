@@ -68,7 +68,7 @@ fn it_has_a_group_of_its_own(scene: &Scene) {
     assert_ne!(run.guardian().group(), run.pid().group());
 }
 
-/// Runs a line by itself and by way of `run`: it must find the same.
+/// Runs a command by itself and by way of `run`, each after `before`: it must find the same.
 #[track_caller]
 fn assert_no_difference(scene: &Scene, before: &str, command: &str) -> String {
     let run = |line: &str| {
@@ -79,21 +79,25 @@ fn assert_no_difference(scene: &Scene, before: &str, command: &str) -> String {
         outcome.assert_code(0);
         outcome.output
     };
-    let directly = run(&format!("{before} exec {command}"));
-    assert_eq!(run(&format!("{before} exec \"$0\" run job -- {command}")), directly, "{before}");
+    let directly = run(&format!("{before} {command}"));
+    assert_eq!(run(&format!("{before} \"$0\" run job -- {command}")), directly, "{before}");
     directly
 }
 
 fn its_signals_are_as_they_were(scene: &Scene) {
     // The last eight digits: those before are for the C library's own use.
     let masks = "sed -nE 's/(Sig(Blk|Ign|Cgt)):.*(.{8})/\\1 \\3/p' /proc/self/status";
-    let plain = assert_no_difference(scene, "", masks);
+    let plain = assert_no_difference(scene, "exec", masks);
     assert_eq!(plain.lines().count(), 3, "{plain}");
     // What was ignored stays so: `nohup`, or the background of a script.
-    let ignored = assert_no_difference(scene, "trap '' HUP INT QUIT USR1;", masks);
+    let ignored = assert_no_difference(scene, "trap '' HUP INT QUIT USR1; exec", masks);
     assert!(ignored.contains("207\n"), "{ignored}");
+    // Even what `run` itself cannot do with.
+    for odd in ["--ignore-signal=CHLD", "--block-signal=CHLD", "--block-signal=TERM"] {
+        assert_no_difference(scene, &format!("exec env {odd}"), masks);
+    }
 }
 
 fn nothing_but_what_it_would_have_is_open(scene: &Scene) {
-    assert_no_difference(scene, "", "sh -c 'ls /proc/self/fd | sort -n'");
+    assert_no_difference(scene, "exec", "sh -c 'ls /proc/self/fd | sort -n'");
 }

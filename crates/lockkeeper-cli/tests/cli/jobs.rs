@@ -28,13 +28,17 @@ on_every_store! {
 
 fn the_keyboards_interrupt_reaches_the_command_alone(scene: &Scene) {
     let tmux = Tmux::start(scene);
-    tmux.enter(&format!("lk run job -c '{}'", sleeper()));
-    let command = scene.process("pid");
-    tmux.press("C-c");
-    command.dies();
-    tmux.enter("echo ma''rk:$?");
-    tmux.shows("mark:130");
-    scene.assert_free("job");
+    for (key, code) in [("C-c", 130), ("C-\\", 131)] {
+        tmux.enter(&format!("lk run job -c '{}'", sleeper()));
+        let command = scene.process("pid");
+        assert!(command.is_in_foreground());
+        tmux.press(key);
+        command.dies();
+        tmux.enter("echo ma''rk:$?");
+        tmux.shows(&format!("mark:{code}"));
+        scene.assert_free("job");
+        std::fs::remove_file(scene.path("pid")).unwrap();
+    }
 }
 
 fn the_command_reads_from_the_terminal(scene: &Scene) {

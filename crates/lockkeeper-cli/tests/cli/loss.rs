@@ -11,6 +11,7 @@ use crate::support::{PATIENCE, Scene, announce, eventually, on_every_store, slee
 on_every_store! {
     a_forced_unlock_is_told_to_the_command_at_once,
     what_ignores_the_signal_is_killed_with_all_below_it,
+    what_is_left_of_a_group_is_killed_too,
     the_signal_and_the_grace_are_as_asked_for,
     the_grace_is_a_third_of_the_lease_at_most,
     a_stopped_command_is_stopped_all_the_same,
@@ -63,6 +64,28 @@ fn what_ignores_the_signal_is_killed_with_all_below_it(scene: &Scene) {
     // They were sent the signal before `run` ended; that they are gone takes a moment.
     command.dies();
     below.dies();
+}
+
+fn what_is_left_of_a_group_is_killed_too(scene: &Scene) {
+    // The command itself obeys; what it started does not.
+    let below = format!("trap \"\" TERM; {}; while :; do sleep 0.05; done", announce("below"));
+    let line = format!("sh -c '{below}' & {}; wait", announce("pid"));
+    for ending in [&["--max-hold", "0.5"][..], &[]] {
+        let args = [ending, &["--lease", "3", "--grace", "0.6", "job", "-c", &line]].concat();
+        let run = scene.start(&args);
+        let (command, below) = (scene.process("pid"), scene.process("below"));
+        if ending.is_empty() {
+            run.settled(scene);
+            force(scene, "job");
+        }
+        command.dies();
+        assert!(below.is_alive(), "it has its grace");
+        run.outcome().assert_code(if ending.is_empty() { 76 } else { 124 });
+        below.dies();
+        scene.assert_free("job");
+        std::fs::remove_file(scene.path("pid")).unwrap();
+        std::fs::remove_file(scene.path("below")).unwrap();
+    }
 }
 
 fn the_signal_and_the_grace_are_as_asked_for(scene: &Scene) {

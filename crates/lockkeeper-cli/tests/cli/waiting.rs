@@ -81,4 +81,6 @@ fn verbose_says_who_holds_it(scene: &Scene) {
     for step in ["store", "acquired", "started true", "released"] {
         alone.assert_says(step);
     }
+    // Twice, and the library tells what it does, too.
+    scene.run(&["-vv", "other", "--", "true"]).assert_says("acquired lock=");
 }

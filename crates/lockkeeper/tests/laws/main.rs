@@ -434,8 +434,6 @@ laws! {
         those_of_two_clients_have_each_its_holder
         one_whose_holder_is_silent_is_listed_where_it_can_be
         who_waits_is_counted
-        since_when_stays_the_same_while_it_is_renewed
-        a_hold_that_lasts_becomes_known_soon
         any_bytes_make_a_name_that_is_listed
         a_prefix_hides_what_is_not_behind_it
     }
@@ -462,6 +460,8 @@ laws! {
         of_very_many_holds_the_hidden_ones_are_told
         a_client_that_is_shut_down_lists_nothing
         a_fair_lock_is_told_from_a_plain_one
+        since_when_stays_the_same_while_it_is_renewed
+        a_hold_that_lasts_becomes_known_soon
     }
     looked_at (alone) {
         the_queue_of_a_fair_lock_is_seen_in_order
@@ -644,6 +644,7 @@ laws! {
         a_clients_end_gives_the_permits_of_its_threads_back
         permits_with_ids_work_on_threads
         threads_wait_for_a_latch
+        threads_list_look_at_force_and_watch
     }
     keys (keys) {
         a_key_that_is_no_lock_is_refused_and_left_alone

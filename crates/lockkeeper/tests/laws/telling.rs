@@ -12,7 +12,7 @@ use crate::store::{Store, eventually};
 
 /// How long there is load: a minute where it costs nothing.
 fn span(store: &Store) -> Duration {
-    if store.is_paused() { Duration::from_secs(60) } else { Duration::from_millis(3500) }
+    if store.is_paused() { Duration::from_secs(60) } else { Duration::from_millis(2500) }
 }
 
 /// A client whose requests are counted, with the watchdog timeout that users have.
@@ -34,7 +34,7 @@ pub(crate) async fn under_load_there_is_at_most_one_word_a_second(store: &Store)
             for turn in 0.. {
                 let lock = client.lock(format!("{name} {turn}"));
                 let guard = lock.lock().await.unwrap();
-                sleep(Duration::from_millis(100 + 250 * task)).await;
+                sleep(Duration::from_millis(100 + 150 * task)).await;
                 guard.release().await.unwrap();
                 if begun.elapsed() > span {
                     return;
@@ -71,7 +71,7 @@ pub(crate) async fn long_holds_are_told_of_once_and_then_kept_in_mind(store: &St
     let _held = client.lock(store.name("lock")).lock().await.unwrap();
     sleep(span(store)).await;
     let (words, tens) = (counting.announces(), begun.elapsed().as_secs() / 10);
-    assert!(words >= 1 + tens.saturating_sub(1) && words <= 2 + tens, "{words}");
+    assert!(words > tens.saturating_sub(1) && words <= 2 + tens, "{words}");
 }
 
 /// The lock is granted though nobody hears who takes it.

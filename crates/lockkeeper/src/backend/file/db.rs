@@ -86,6 +86,12 @@ pub(super) struct Db {
     pub(super) has_mail: bool,
     /// How many changes until the next sweep.
     pub(super) chores_in: u32,
+    /// A moment that lasts.
+    #[cfg(test)]
+    pub(super) stopped: Option<Moment>,
+    /// Whom the model has woken, whether anybody listens or not.
+    #[cfg(test)]
+    pub(super) woken: std::cell::RefCell<Vec<crate::backend::model::Wake>>,
 }
 
 /// Why a transaction did not come to its end.
@@ -133,7 +139,19 @@ impl Db {
         let chores_in = fastrand::u32(1..super::chores::EVERY);
         let place = place.clone();
         let session = Session::new();
-        Ok(Self { connection, place, boot, inodes, session, has_mail: false, chores_in })
+        Ok(Self {
+            connection,
+            place,
+            boot,
+            inodes,
+            session,
+            has_mail: false,
+            chores_in,
+            #[cfg(test)]
+            stopped: None,
+            #[cfg(test)]
+            woken: Default::default(),
+        })
     }
 
     /// Whether the files at the path are no longer those that were opened: others open new ones.
@@ -164,7 +182,7 @@ impl Db {
     ) -> Result<T, Fault> {
         let done = self.run(begin).map_err(Hitch::from).and_then(|()| {
             // Not before: it may have waited.
-            let done = work(self, Moment::read())?;
+            let done = work(self, self.moment())?;
             self.run("COMMIT")?;
             Ok(done)
         });
@@ -175,6 +193,16 @@ impl Db {
             }
             hitch.fault(&self.place)
         })
+    }
+
+    #[cfg(not(test))]
+    fn moment(&self) -> Moment {
+        Moment::read()
+    }
+
+    #[cfg(test)]
+    fn moment(&self) -> Moment {
+        self.stopped.unwrap_or_else(Moment::read)
     }
 
     fn run(&self, sql: &str) -> rusqlite::Result<()> {

@@ -23,6 +23,8 @@ use db::Db;
 use mailbox::{Mailbox, Order};
 use place::Place;
 
+#[cfg(test)]
+mod agreement;
 mod bell;
 mod check;
 mod chores;
