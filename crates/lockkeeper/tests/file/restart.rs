@@ -21,23 +21,22 @@ async fn leases_of_another_start_of_the_machine_have_ended() {
     let mutex = dead.mutex("mutex").lock().lease(PATIENCE).await.unwrap();
     let fair = dead.fair_lock("fair").lock().lease(PATIENCE).await.unwrap();
     let write = dead.rw_lock("rw").write().lease(PATIENCE).await.unwrap();
-    let (in_queue, want) = (dead.fair_lock("fair"), dead.rw_lock("rw"));
+    let other = connect(&file).await;
+    let (in_queue, want) = (other.fair_lock("fair"), other.rw_lock("rw"));
     let waiters = [
         tokio::spawn(async move { in_queue.lock().await.map(drop) }),
         tokio::spawn(async move { want.write().await.map(drop) }),
     ];
-    eventually("one is in the queue", async || {
+    eventually("they are known to wait", async || {
         file.count("SELECT count(*) FROM waiters", []) == 1
             && file.count("SELECT count(*) FROM names WHERE record ->> '$.writers' NOT NULL", [])
                 == 1
     })
     .await;
-    waiters.iter().for_each(|waiter| waiter.abort());
-    // Whatever it would still say is said by one that is dead.
-    for guard in [lock, mutex, fair, write] {
-        std::mem::forget(guard);
-    }
     restart(&file);
+    // Whatever they would still say is said by the dead.
+    std::mem::forget((dead, other, lock, mutex, fair, write));
+    waiters.iter().for_each(|waiter| waiter.abort());
 
     let client = connect(&file).await;
     for name in ["lock", "fair"] {
