@@ -18,6 +18,7 @@ struct Manager {
     java: Alternatives,
     python: Alternatives,
     node: Alternatives,
+    tmux: Alternatives,
 }
 
 /// Sets of packages: the first that can be installed is the one.
@@ -35,6 +36,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["openjdk-17-jdk-headless", "maven"], &["default-jdk-headless", "maven"]],
         python: &[&["python3", "python3-venv"]],
         node: &[&["nodejs", "npm"]],
+        tmux: &[&["tmux"]],
     },
     Manager {
         program: "dnf",
@@ -45,6 +47,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["java-17-openjdk-devel", "maven"], &["java-21-openjdk-devel", "maven"]],
         python: &[&["python3"]],
         node: &[&["nodejs", "npm"]],
+        tmux: &[&["tmux"]],
     },
     Manager {
         program: "apk",
@@ -55,6 +58,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["openjdk17", "maven"], &["openjdk21", "maven"]],
         python: &[&["python3"]],
         node: &[&["nodejs", "npm"]],
+        tmux: &[&["tmux"]],
     },
     Manager {
         program: "brew",
@@ -65,6 +69,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["openjdk@17", "maven"]],
         python: &[&["python"]],
         node: &[&["node"]],
+        tmux: &[&["tmux"]],
     },
 ];
 
@@ -113,6 +118,20 @@ const NODE: Tool = Tool {
     by_hand: "install both (Debian: `apt-get install -y nodejs npm`) so that `node --version` and \
               `npm --version` work, then run this again",
 };
+
+const TMUX: Tool = Tool {
+    name: "tmux",
+    why: "the tests look at the command line in a real terminal",
+    is_there: || Step::new(&["tmux", "-V"]).succeeds(),
+    packages: |manager| manager.tmux,
+    by_hand: "install it (Debian: `apt-get install -y tmux`) so that `tmux -V` works, then run this \
+              again",
+};
+
+/// Makes sure that a terminal can be driven.
+pub(crate) fn tmux() -> Outcome {
+    TMUX.install()
+}
 
 /// Makes sure that `redis-server` can be run.
 pub(crate) fn redis_server() -> Outcome {

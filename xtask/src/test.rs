@@ -49,6 +49,7 @@ const STEPS: &[Step<'_>] = &[
 pub(crate) fn run() -> Outcome {
     let start = Instant::now();
     interop::install()?;
+    install::tmux()?;
     install::component("rustfmt", &["cargo", "fmt", "--version"])?;
     install::component("clippy", &["cargo", "clippy", "--version"])?;
     STEPS.iter().try_for_each(Step::run)?;

@@ -3,15 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::Owner;
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
+use crate::check::Report;
 use crate::config::Backoff;
 use crate::config::ClientOptions;
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::lock::{Handle, Lock, Mutex};
-use crate::{CountDownLatch, FairLock, FencedLock, PermitSemaphore, RwLock, Semaphore, SpinLock};
+use crate::{
+    CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock, Semaphore,
+    SpinLock,
+};
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
 ///
@@ -126,6 +129,21 @@ impl Client {
     /// The count-down latch of this name.
     pub fn count_down_latch(&self, name: impl AsRef<[u8]>) -> CountDownLatch {
         CountDownLatch::new(self.handle(Kind::Latch, name.as_ref()))
+    }
+
+    /// Looks at the locks of the store from outside.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(&self.core)
+    }
+
+    /// Looks for what endangers locks on this store: settings of the server, missing permissions,
+    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else; what it
+    /// leaves in the store ends within a minute.
+    ///
+    /// # Errors
+    /// If the store cannot be asked at all.
+    pub async fn check(&self) -> Result<Report> {
+        crate::check::check(self, &self.core).await
     }
 
     fn handle(&self, kind: Kind, name: &[u8]) -> Handle {

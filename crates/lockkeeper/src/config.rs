@@ -63,6 +63,7 @@ pub struct ClientOptions {
     pub(crate) token_ttl: Option<Duration>,
     pub(crate) name_prefix: Vec<u8>,
     pub(crate) client_name: Option<String>,
+    pub(crate) program: Option<String>,
     pub(crate) tls: Tls,
     pub(crate) clock: Option<Clock>,
 }
@@ -149,6 +150,7 @@ impl Default for ClientOptions {
             token_ttl: None,
             name_prefix: Vec::new(),
             client_name: None,
+            program: None,
             tls: Tls::default(),
             clock: None,
         }
@@ -220,6 +222,13 @@ impl ClientOptions {
     /// The name shown in `CLIENT LIST`. `lockkeeper` by default.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
+        self
+    }
+
+    /// What holders of this client are shown as, to people who ask who holds a lock. The name of the
+    /// executable by default.
+    pub fn program(mut self, name: impl Into<String>) -> Self {
+        self.program = Some(name.into());
         self
     }
 

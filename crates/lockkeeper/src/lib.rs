@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod check;
 mod client;
 mod config;
 mod engine;
@@ -8,6 +9,7 @@ mod error;
 mod fair;
 mod fenced;
 mod guard;
+mod inspector;
 mod latch;
 mod lock;
 mod multi;
@@ -17,13 +19,15 @@ mod run;
 mod rw;
 mod semaphore;
 mod spin;
+mod watch;
 
 pub mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 pub mod manual;
 
-pub use backend::{ClientInfo, Kind};
+pub use backend::{ClientInfo, Finding, Forced, Kind, Severity};
+pub use check::Report;
 pub use client::Client;
 pub use config::*;
 pub use engine::Clock;
@@ -31,6 +35,7 @@ pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, Stale};
 pub use guard::{Guard, Hold, Reenter};
+pub use inspector::{Inspector, Listing, LockInfo};
 pub use latch::CountDownLatch;
 pub use lock::{Holder, Lock, LockRequest, Mutex, Remaining, TryLockRequest};
 pub use multi::{Member, MultiGuard, MultiLock, MultiLockRequest, TryMultiLockRequest};
@@ -40,3 +45,4 @@ pub use run::{Ran, RunError};
 pub use rw::RwLock;
 pub use semaphore::{AcquirePermits, Permit, Semaphore, TryAcquirePermits};
 pub use spin::SpinLock;
+pub use watch::{Event, Watch};

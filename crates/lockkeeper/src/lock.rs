@@ -3,9 +3,11 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use crate::backend::{BoxFuture, Change, Changed, ClientInfo, Fenced, Kind, Resource, Ttl};
+use crate::backend::{
+    BoxFuture, Change, Changed, ClientInfo, Fenced, HolderEntry, Kind, Resource, Ttl,
+};
 use crate::config::Backoff;
 use crate::engine::Core;
 use crate::engine::acquire::acquire;
@@ -86,23 +88,11 @@ impl Handle {
     }
 
     pub(crate) async fn holders(&self) -> Result<Vec<Holder>> {
-        let holders = self.inspect().await?.holders.into_iter();
-        Ok(holders
-            .map(|entry| Holder {
-                id: LockName::from(&entry.id[..]).to_string(),
-                hold_count: entry.count,
-                shared: entry.shared,
-                client: entry.client,
-            })
-            .collect())
+        Ok(self.inspect().await?.holders.into_iter().map(Holder::from).collect())
     }
 
     pub(crate) async fn remaining(&self) -> Result<Remaining> {
-        Ok(match self.inspect().await?.ttl {
-            None => Remaining::Free,
-            Some(Ttl::Millis(left)) => Remaining::For(Duration::from_millis(left)),
-            Some(Ttl::Forever) => Remaining::Forever,
-        })
+        Ok(self.inspect().await?.ttl.into())
     }
 
     pub(crate) async fn hold_count(&self, owner: &Owner) -> Result<u64> {
@@ -145,6 +135,21 @@ pub struct Holder {
     pub shared: bool,
     /// Host, process and program, where the holder is a lockkeeper client.
     pub client: Option<ClientInfo>,
+    /// Since when, where the holder is a lockkeeper client that has held it for more than about a
+    /// second; by that client's clock.
+    pub since: Option<SystemTime>,
+}
+
+impl From<HolderEntry> for Holder {
+    fn from(entry: HolderEntry) -> Self {
+        Self {
+            id: LockName::from(&entry.id[..]).to_string(),
+            hold_count: entry.count,
+            shared: entry.shared,
+            client: entry.client,
+            since: entry.since,
+        }
+    }
 }
 
 /// How long a lock stands if nobody renews it.
@@ -156,6 +161,16 @@ pub enum Remaining {
     For(Duration),
     /// It has no end: someone took its time to live away.
     Forever,
+}
+
+impl From<Option<Ttl>> for Remaining {
+    fn from(ttl: Option<Ttl>) -> Self {
+        match ttl {
+            None => Remaining::Free,
+            Some(Ttl::Millis(left)) => Remaining::For(Duration::from_millis(left)),
+            Some(Ttl::Forever) => Remaining::Forever,
+        }
+    }
 }
 
 /// What is common to the requests.

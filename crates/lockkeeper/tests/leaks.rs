@@ -414,7 +414,7 @@ fn ends_by_itself((key, left): &(String, i64)) -> bool {
     let longest = |what: &str| match what {
         "lockkeeper_replies" | "lockkeeper_grace" => 60_000,
         "lockkeeper_patience" => 10_000,
-        "lockkeeper_client" => LONG.as_millis() as i64,
+        "lockkeeper_client" | "lockkeeper_clients" => LONG.as_millis() as i64,
         "lockkeeper_forced" => 7 * 24 * 3_600_000,
         _ => -1,
     };

@@ -413,11 +413,24 @@ async fn a_client_that_holds_something_says_who_it_is_until_it_shuts_down() {
     let start: u128 = fields.remove("start").unwrap().parse().unwrap();
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
     assert!((now - 60_000..=now).contains(&start), "{start} is not a time in ms");
+    let holds = fields.remove("holds").unwrap();
+    let parts: Vec<_> = holds.trim_end().split(' ').collect();
+    let owner = guard.owner_id().to_string();
+    assert_eq!(parts[..3], [owner.split_once(':').unwrap().1, "lock", "1"], "{holds}");
+    let since: u128 = parts[3].parse().unwrap();
+    assert!((start..=now).contains(&since), "{since} is not when it was taken");
+    assert_eq!(parts[4..], ["61"], "the name, in hexadecimal digits");
+    assert_eq!(fields.remove("more"), Some("0".to_owned()));
     assert!(fields.is_empty(), "{fields:?}");
+    let id = client.id().to_string();
+    assert!(
+        server.cli(&["ZSCORE", "lockkeeper_clients", &id]).text().parse::<u128>().unwrap() > now
+    );
+    assert_ttl(&server, "lockkeeper_clients", 30_000);
     let holder = client.lock("a").holder().await.unwrap().unwrap();
     assert_eq!(holder.client.unwrap().pid, std::process::id());
     client.shutdown().await;
-    assert_eq!(server.cli(&["EXISTS", &key]).int(), 0);
+    assert_eq!(server.cli(&["EXISTS", &key, "lockkeeper_clients"]).int(), 0);
     assert_eq!(server.cli(&["EXISTS", "a"]).int(), 0);
     drop(guard);
 }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Kind, Release,
-    Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, Kind,
+    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 use tokio::sync::watch;
 
@@ -260,6 +260,14 @@ impl Backend for Flaky {
         let gated = !matches!(topic, Topic::Notice(_) | Topic::Reconnected);
         let verb = if gated { Verb::Subscribe } else { Verb::Listen };
         self.call(verb, gated, |store| store.subscribe(topic), Err)
+    }
+
+    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+        self.inner.list(request)
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+        self.inner.check()
     }
 
     fn close(&self) -> BoxFuture<()> {

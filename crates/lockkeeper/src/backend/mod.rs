@@ -20,12 +20,16 @@ use crate::{LockName, OwnerId, PermitId};
 
 #[cfg(all(feature = "file", unix))]
 pub mod file;
+mod finding;
+mod listing;
 pub mod memory;
 pub mod model;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod wake;
 
+pub use finding::{Finding, Severity};
+pub use listing::{ClientEntry, Forced, Holding, List, Listed, Page, Pattern, Select};
 pub use wake::{Subscription, Topic};
 
 /// An owned, boxed future.
@@ -57,6 +61,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Listens for wake-ups; resolves when they can no longer be missed.
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>>;
+
+    /// One page of the locks that there are, or of the clients that say who they are. Never keeps the
+    /// store busy for long.
+    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>>;
+
+    /// What of this store endangers locks. Changes nothing.
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>>;
 
     /// Closes connections and ends tasks; requests after this fail.
     fn close(&self) -> BoxFuture<()>;
@@ -108,6 +119,39 @@ pub enum Kind {
     Permits,
     /// A counter that opens at zero.
     Latch,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 8] = [
+        Kind::Lock,
+        Kind::Mutex,
+        Kind::Fair,
+        Kind::Read,
+        Kind::Write,
+        Kind::Semaphore,
+        Kind::Permits,
+        Kind::Latch,
+    ];
+
+    /// One word for it, for machines; [`Display`](fmt::Display) is for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Lock => "lock",
+            Kind::Mutex => "mutex",
+            Kind::Fair => "fair",
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Semaphore => "semaphore",
+            Kind::Permits => "permits",
+            Kind::Latch => "latch",
+        }
+    }
+
+    /// The kind of this [`word`](Kind::word).
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -339,6 +383,10 @@ pub enum Change {
         client: Uuid,
         /// Who it is.
         info: ClientInfo,
+        /// What it holds; not all of it, if that is much.
+        holds: Vec<Holding>,
+        /// It holds more than it tells.
+        more: bool,
         /// For so many milliseconds.
         ttl: u64,
     },
@@ -415,6 +463,11 @@ impl ClientInfo {
             .unwrap_or_default();
         Self { host: hostname(), pid: std::process::id(), program, started: SystemTime::now() }
     }
+
+    /// Who it is in a few words.
+    pub(crate) fn in_a_line(&self) -> String {
+        format!("{} pid {} on {}", self.program, self.pid, self.host)
+    }
 }
 
 fn hostname() -> String {
@@ -437,6 +490,13 @@ pub struct Snapshot {
     pub count: Option<i64>,
     /// How many permits of a permit semaphore are taken.
     pub taken: u64,
+    /// How many wait, where that was asked for and is known: of a fair lock owners, of others
+    /// clients.
+    pub waiting: Option<u64>,
+    /// The last token, where that was asked for and there is one.
+    pub token: Option<u64>,
+    /// The last forced unlocks, where that was asked for; the newest first.
+    pub forced: Vec<Forced>,
 }
 
 /// One holder in a [`Snapshot`].
@@ -450,6 +510,8 @@ pub struct HolderEntry {
     pub shared: bool,
     /// Who that is, where its client says so.
     pub client: Option<ClientInfo>,
+    /// Since when, where its client says so.
+    pub since: Option<SystemTime>,
 }
 
 /// Why a store did not do what it was asked for.

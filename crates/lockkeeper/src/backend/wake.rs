@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::Fault;
+use super::{Fault, Kind, Resource};
 use crate::{LockName, OwnerId};
 
 /// What can be listened for.
@@ -32,6 +32,20 @@ pub enum Topic {
     Notice(Uuid),
     /// The store lost its connection and has it back. Local: no message of the store's.
     Reconnected,
+}
+
+impl Topic {
+    /// What all who wait for it listen for; nothing for a fair lock, where each waits for its turn.
+    pub(crate) fn told_of(resource: &Resource) -> Option<Topic> {
+        let name = resource.name.clone();
+        Some(match resource.kind {
+            Kind::Lock | Kind::Mutex => Topic::Freed(name),
+            Kind::Fair => return None,
+            Kind::Read | Kind::Write => Topic::Rw(name),
+            Kind::Semaphore | Kind::Permits => Topic::Permits(name),
+            Kind::Latch => Topic::Latch(name),
+        })
+    }
 }
 
 /// How many unread messages of a notice topic are kept. Each names one hold that was taken away; a
@@ -118,6 +132,12 @@ impl Hub {
     /// How many topics of the store are listened for.
     pub(crate) fn topic_count(&self) -> usize {
         self.topics().keys().filter(|topic| **topic != Topic::Reconnected).count()
+    }
+
+    /// How many listen for `topic`.
+    pub(crate) fn subscribers(&self, topic: &Topic) -> u64 {
+        let cell = self.topics().get(topic).cloned();
+        cell.map_or(0, |cell| cell.lock().subscribers as u64)
     }
 
     /// Adds a subscriber; the store must still [`confirm`](Hub::confirm) the topic.

@@ -38,10 +38,12 @@ use crate::run::{Ran, RunError, finished};
 use crate::{LockName, Owner, OwnerId, PermitId};
 
 mod counters;
+mod inspector;
 mod locks;
 mod multi;
 
 pub use counters::{CountDownLatch, Permit, PermitSemaphore, Semaphore};
+pub use inspector::{Inspector, Listing, Watch};
 pub use locks::{FairLock, FencedLock, Lock, Mutex, RwLock, SpinLock};
 pub use multi::{Member, MultiGuard, MultiLock, MultiRequest};
 
@@ -170,6 +172,19 @@ impl Client {
     /// The count-down latch of this name.
     pub fn count_down_latch(&self, name: impl AsRef<[u8]>) -> CountDownLatch {
         CountDownLatch { client: self.clone(), inner: self.inner.client.count_down_latch(name) }
+    }
+
+    /// Looks at the locks of the store from outside.
+    pub fn inspector(&self) -> Inspector {
+        Inspector { client: self.clone(), inner: self.inner.client.inspector() }
+    }
+
+    /// Looks for what endangers locks on this store.
+    ///
+    /// # Errors
+    /// See [`crate::Client::check`].
+    pub fn check(&self) -> Result<crate::Report> {
+        self.wait(self.inner.client.check())
     }
 
     /// See [`crate::Client::shutdown`].

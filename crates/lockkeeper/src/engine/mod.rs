@@ -25,6 +25,7 @@ mod gate;
 pub(crate) mod lease;
 pub(crate) mod multi;
 pub(crate) mod owners;
+mod presence;
 mod reaper;
 pub(crate) mod release;
 mod renewal;
@@ -71,7 +72,7 @@ impl Core {
             id: Uuid::new_v4(),
             backend,
             clock,
-            info: ClientInfo::of_this_process(),
+            info: who(&options),
             gates: Gates::default(),
             owners: Owners::default(),
             registry: Arc::clone(&registry),
@@ -218,6 +219,12 @@ pub(crate) const RETRY_COUNTERS: Duration = Duration::from_secs(20);
 
 /// How long it is tried to undo one that may have been done: a little less than the store remembers it.
 pub(crate) const UNDO_COUNTERS: Duration = Duration::from_secs(55);
+
+fn who(options: &ClientOptions) -> ClientInfo {
+    let info = ClientInfo::of_this_process();
+    let program = options.program.clone().unwrap_or(info.program);
+    ClientInfo { program, ..info }
+}
 
 /// Whole milliseconds of a lease, decided once: the wire and the deadline use the same number.
 pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> {

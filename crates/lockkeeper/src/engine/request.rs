@@ -78,14 +78,7 @@ impl Request {
 
     /// What tells a waiter that it is worth another try.
     pub(super) fn topic(&self, owner: OwnerId) -> Topic {
-        let Resource { kind, name } = &self.resource;
-        let name = name.clone();
-        match kind {
-            Kind::Lock | Kind::Mutex => Topic::Freed(name),
-            Kind::Fair => Topic::Turn(name, owner),
-            Kind::Read | Kind::Write => Topic::Rw(name),
-            Kind::Semaphore | Kind::Permits => Topic::Permits(name),
-            Kind::Latch => Topic::Latch(name),
-        }
+        let turn = || Topic::Turn(self.resource.name.clone(), owner);
+        Topic::told_of(&self.resource).unwrap_or_else(turn)
     }
 }

@@ -19,11 +19,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use super::lease::Lease;
+use super::presence::Presence;
 use super::renewal::Todo;
 use super::{Core, Tick, lock};
-use crate::backend::{
-    BoxFuture, Change, Fault, Renew, Renewed, Resource, Subscription, Topic, model,
-};
+use crate::backend::{Fault, Kind, Renew, Renewed, Resource, Subscription, Topic};
 use crate::error::LostReason;
 use crate::{LockName, OwnerId};
 
@@ -42,6 +41,12 @@ const BATCHES: usize = 8;
 
 /// How often the store hears of those who wait: it passes over who is silent for three seconds.
 const SPEAK: Duration = Duration::from_millis(800);
+
+/// How many holds are told of: people look at them, and it is all sent again each time.
+const TOLD: usize = 128;
+
+/// Of how many holds these are chosen: a walk over a million would be felt by all others.
+const LOOKED_AT: usize = 4096;
 
 /// How long notices are listened for after the last hold: short holds in a row must not subscribe
 /// each time.
@@ -156,8 +161,30 @@ impl Registry {
         drop(lease);
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        let slots = lock(&self.slots);
+        slots.due.len() - slots.free.len()
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
         lock(&self.slots).leases.iter().flatten().cloned().collect()
+    }
+
+    /// Holds that people may ask about: those that are at least `old`, and if `all` then the others
+    /// behind them. First those of which the store itself does not show what they are; otherwise in
+    /// the order of their places, which stays the same for as long as they do.
+    pub(super) fn worth_telling(&self, now: Tick, old: Duration, all: bool) -> Vec<Arc<Lease>> {
+        let slots = lock(&self.slots);
+        let leases = || slots.leases.iter().take(LOOKED_AT).flatten();
+        let is_old = |lease: &&Arc<Lease>| now.since(lease.granted) >= old;
+        let hidden =
+            |lease: &&Arc<Lease>| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
+        let told = leases().filter(|lease| is_old(lease) && hidden(lease));
+        let told = told.chain(leases().filter(|lease| is_old(lease) && !hidden(lease)));
+        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && hidden(lease)));
+        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && !hidden(lease)));
+        told.take(TOLD).cloned().collect()
     }
 
     /// The watchdog ends.
@@ -382,7 +409,7 @@ impl Watchdog {
         };
         if holding {
             presence.last_held = now;
-            presence.announce(core, now, &mut self.renewals);
+            presence.announce(core, &self.registry, now, &mut self.renewals);
         } else if now.since(presence.last_held) >= LINGER {
             self.presence = None;
         }
@@ -425,58 +452,10 @@ async fn speak(core: Arc<Core>, places: Vec<Place>) {
     }
 }
 
-/// The client as others see it while it holds something.
-struct Presence {
-    last_held: Tick,
-    announced: Option<Tick>,
-    /// Dropped, it ends the task that listens.
-    _listening: JoinSet<()>,
-}
-
-impl Presence {
-    fn new(core: &Arc<Core>, now: Tick) -> Self {
-        let mut listening = JoinSet::new();
-        listening.spawn(hear_notices(Arc::downgrade(core)));
-        Self { last_held: now, announced: None, _listening: listening }
-    }
-
-    /// Its failure never fails a lock: it is tried again at the next third.
-    fn announce(&mut self, core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) {
-        let timeout = core.options.watchdog_timeout;
-        if self.announced.is_some_and(|at| now.since(at) < timeout / 3) {
-            return;
-        }
-        self.announced = Some(now);
-        let ttl = timeout.as_millis() as u64;
-        let announce = Change::Announce { client: core.id, info: core.info.clone(), ttl };
-        let answer: BoxFuture<_> = core.backend.adjust(announce);
-        tasks.spawn(async move {
-            if let Err(fault) = answer.await {
-                tracing::debug!(?fault, "could not say who holds the locks");
-            }
-        });
-    }
-}
-
-/// Hears of forced unlocks.
-async fn hear_notices(core: Weak<Core>) {
-    let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
-        return;
-    };
-    loop {
-        let line = notices.message().await;
-        let Some(core) = core.upgrade() else { return };
-        let Some((owner, reason)) = model::read_notice(&line) else {
-            continue;
-        };
-        let victim = core.registry.all().into_iter().find(|lease| lease.owner == owner);
-        if let Some(lease) = victim {
-            lease.lose(LostReason::Revoked(reason));
-        }
-    }
-}
-
-async fn subscribe(core: &Weak<Core>, topic: impl Fn(&Core) -> Topic) -> Option<Subscription> {
+pub(super) async fn subscribe(
+    core: &Weak<Core>,
+    topic: impl Fn(&Core) -> Topic,
+) -> Option<Subscription> {
     let subscribing = {
         let core = core.upgrade()?;
         core.backend.subscribe(topic(&core))

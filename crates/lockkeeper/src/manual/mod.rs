@@ -17,3 +17,6 @@ pub mod redisson {}
 
 #[doc = include_str!("redis.md")]
 pub mod redis {}
+
+#[doc = include_str!("command_line.md")]
+pub mod command_line {}

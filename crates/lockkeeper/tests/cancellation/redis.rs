@@ -107,7 +107,7 @@ fn texts(server: &RedisServer, command: &[&str]) -> Vec<String> {
 fn stays(key: &str) -> bool {
     let counter = |sort: &str| key.strip_prefix(sort).is_some_and(|n| n.parse::<usize>().is_ok());
     let ours = [
-        "lockkeeper_client:",
+        "lockkeeper_client",
         "lockkeeper_replies:",
         "lockkeeper_grace:",
         "lockkeeper_patience:",
@@ -157,7 +157,11 @@ async fn assert_free(client: &Client, sort: Sort, name: &str) {
             vec![semaphore.try_acquire(PERMITS)]
         }
         Sort::Semaphore => {
-            assert_eq!(client.semaphore(name).available().await.unwrap(), PERMITS.into(), "{name}");
+            assert_eq!(
+                client.semaphore(name).available().await.unwrap(),
+                i64::from(PERMITS),
+                "{name}"
+            );
             Vec::new()
         }
         Sort::Latch => Vec::new(),

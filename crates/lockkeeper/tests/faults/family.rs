@@ -291,7 +291,7 @@ pub(crate) async fn set_up(client: &Client, sort: Sort, name: &str) {
 /// what is remembered for a while.
 pub(crate) fn ends_by_itself(key: &str) -> bool {
     let prefixes =
-        ["lockkeeper_client:", "lockkeeper_replies:", "lockkeeper_grace:", "lockkeeper_patience:"];
+        ["lockkeeper_client", "lockkeeper_replies:", "lockkeeper_grace:", "lockkeeper_patience:"];
     prefixes.iter().any(|prefix| key.starts_with(prefix))
 }
 

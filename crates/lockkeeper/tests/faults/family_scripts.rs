@@ -279,7 +279,7 @@ fn is_right(key: &str, command: &str) -> bool {
 fn dump(cli: &mut Cli) -> BTreeMap<String, (Reply, Reply)> {
     let keys = cli.cmd(&["KEYS", "*"]).ok();
     let names = keys.array().iter().map(|key| key.text().to_owned());
-    let names: Vec<_> = names.filter(|name| !name.starts_with("lockkeeper_client:")).collect();
+    let names: Vec<_> = names.filter(|name| !name.starts_with("lockkeeper_client")).collect();
     let all = names.into_iter().map(|name| {
         let dump = cli.cmd(&["DUMP", &name]);
         let end = cli.cmd(&["PEXPIRETIME", &name]);

@@ -16,6 +16,7 @@
 mod family;
 mod support;
 
+mod checks;
 mod clock;
 mod connection;
 mod family_full;
@@ -26,6 +27,7 @@ mod family_scripts;
 mod family_time;
 mod family_wakeups;
 mod leftovers;
+mod listing;
 mod meddling;
 mod orphans;
 mod outage;

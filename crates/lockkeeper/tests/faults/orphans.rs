@@ -224,7 +224,7 @@ async fn go_mad(server: &RedisServer, proxy: &FaultProxy, kind: Kind, span: Dura
 fn keys(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*"]);
     let names = keys.array().iter().map(|key| key.text().to_owned());
-    names.filter(|name| !name.starts_with("lockkeeper_client:")).collect()
+    names.filter(|name| !name.starts_with("lockkeeper_client")).collect()
 }
 
 /// Makes the server forget its scripts every few milliseconds.
@@ -297,11 +297,11 @@ impl Late {
             Kind::Mutex => "set",
             _ => "hset",
         };
-        // The note of who the client is, which is written in the background: a count between two
-        // equal numbers of notes belongs to that number.
+        // The notes of who the client is are written in the background, each with one of these; a
+        // count between two equal numbers of notes belongs to that number.
         let notes = || match self.rig.kind {
             Kind::Mutex => 0,
-            _ => self.rig.server.cli(&["KEYS", "lockkeeper_client:*"]).array().len() as u64,
+            _ => self.rig.server.commandstats("zadd"),
         };
         loop {
             let (before, all, after) = (notes(), self.rig.server.commandstats(set), notes());

@@ -16,14 +16,14 @@ fn with_user(rights: &[&str]) -> (RedisServer, String) {
     (server, url)
 }
 
-fn set_user(server: &RedisServer, rights: &[&str]) {
+pub(crate) fn set_user(server: &RedisServer, rights: &[&str]) {
     let mut command = vec!["ACL", "SETUSER", "u", "reset", "on", ">s3cret"];
     command.extend(rights);
     server.cli(&command).ok();
 }
 
 #[track_caller]
-fn assert_denied<T: std::fmt::Debug>(answer: &Result<T, Error>) -> String {
+pub(crate) fn assert_denied<T: std::fmt::Debug>(answer: &Result<T, Error>) -> String {
     match answer {
         Err(error @ Error::Denied { .. }) => {
             let said = format!("{error} {error:?}");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Release, Released,
-    Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
+    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
 };
 use lockkeeper::{Client, Guard, Kind, Result};
 use testkit::RedisServer;
@@ -233,6 +233,14 @@ impl Backend for ReadsZero {
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
         self.0.subscribe(topic)
+    }
+
+    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+        self.0.list(request)
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+        self.0.check()
     }
 
     fn close(&self) -> BoxFuture<()> {

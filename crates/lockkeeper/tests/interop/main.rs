@@ -14,6 +14,7 @@ mod support;
 mod fair;
 mod fenced;
 mod latch;
+mod listing;
 mod lock;
 mod multi;
 mod permits;

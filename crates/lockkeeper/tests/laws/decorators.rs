@@ -1,12 +1,12 @@
 //! Stores between the engine and a real one: one that counts, one whose wake-ups never come.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockkeeper::LockName;
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Release, Released,
-    Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
+    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 
 /// Counts what is asked of the store beside it.
@@ -14,13 +14,16 @@ use lockkeeper::backend::{
 pub(crate) struct Counting {
     pub(crate) acquires: AtomicU64,
     pub(crate) subscribes: AtomicU64,
+    announces: AtomicU64,
+    deaf_to_words: AtomicBool,
     inner: Arc<dyn Backend>,
 }
 
 impl Counting {
     pub(crate) fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
         let (acquires, subscribes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { acquires, subscribes, inner })
+        let (announces, deaf_to_words) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { acquires, subscribes, announces, deaf_to_words, inner })
     }
 
     pub(crate) fn acquires(&self) -> u64 {
@@ -29,6 +32,16 @@ impl Counting {
 
     pub(crate) fn subscribes(&self) -> u64 {
         self.subscribes.load(Ordering::Relaxed)
+    }
+
+    /// How often the client said who it is and what it holds.
+    pub(crate) fn announces(&self) -> u64 {
+        self.announces.load(Ordering::Relaxed)
+    }
+
+    /// From now on nobody hears that, nor is it answered.
+    pub(crate) fn deaf_to_words(&self, on: bool) {
+        self.deaf_to_words.store(on, Ordering::Relaxed);
     }
 }
 
@@ -47,11 +60,14 @@ macro_rules! forward {
         fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
             self.$inner.renew(batch)
         }
-        fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
-            self.$inner.adjust(change)
-        }
         fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
             self.$inner.inspect(resource)
+        }
+        fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+            self.$inner.list(request)
+        }
+        fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+            self.$inner.check()
         }
         fn close(&self) -> BoxFuture<()> {
             self.$inner.close()
@@ -67,6 +83,16 @@ impl Backend for Counting {
         self.inner.acquire(request)
     }
 
+    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+        if matches!(change, Change::Announce { .. }) {
+            self.announces.fetch_add(1, Ordering::Relaxed);
+            if self.deaf_to_words.load(Ordering::Relaxed) {
+                return Box::pin(std::future::pending());
+            }
+        }
+        self.inner.adjust(change)
+    }
+
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
         if !matches!(topic, Topic::Notice(_) | Topic::Reconnected) {
             self.subscribes.fetch_add(1, Ordering::Relaxed);
@@ -80,6 +106,10 @@ impl Backend for Deaf {
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
         self.0.acquire(request)
+    }
+
+    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+        self.0.adjust(change)
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {

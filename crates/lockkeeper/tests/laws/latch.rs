@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, CountChange, Fault,
-    Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Finding, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription,
+    Topic,
 };
 use lockkeeper::{Client, CountDownLatch, Error, Kind, LockName, OwnerId, Result};
 use tokio::task::{JoinHandle, JoinSet};
@@ -303,6 +304,14 @@ impl Backend for Hasty {
             Ok(subscription)
         })
     }
+    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+        self.0.list(request)
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+        self.0.check()
+    }
+
     fn close(&self) -> BoxFuture<()> {
         self.0.close()
     }

@@ -9,6 +9,7 @@
 mod acquire;
 mod blocking;
 mod bounds;
+mod checks;
 mod decorators;
 mod fair;
 mod fenced;
@@ -21,9 +22,14 @@ mod kinds;
 mod latch;
 mod lease;
 mod lifecycle;
+mod listed;
+mod listing;
+mod listing_keys;
 #[cfg(feature = "file")]
 #[path = "../file/lockfile.rs"]
 mod lockfile;
+mod looked_at;
+mod looks;
 mod loss;
 mod multi;
 mod mutex;
@@ -41,10 +47,12 @@ mod semaphore;
 mod spin;
 mod store;
 mod strangers;
+mod telling;
 mod threads;
 mod turns;
 mod urls;
 mod waiting;
+mod watch;
 
 /// `theme (for what) { laws }`: for `each` kind of lock; for those of which a client asks on one
 /// `seat`; those whose waiters are `told`; those that are `reentrant`, or only `once` on
@@ -419,6 +427,84 @@ laws! {
         a_client_that_is_shut_down_gives_all_back
         waiters_of_a_client_that_is_shut_down_are_told
     }
+    listing (each) {
+        a_held_lock_is_listed_with_all_there_is_to_know
+        what_was_given_back_is_not_listed
+        what_has_ended_is_not_listed
+        those_of_two_clients_have_each_its_holder
+        one_whose_holder_is_silent_is_listed_where_it_can_be
+        who_waits_is_counted
+        any_bytes_make_a_name_that_is_listed
+        a_prefix_hides_what_is_not_behind_it
+    }
+    looks (each) {
+        a_free_name_is_free
+        what_is_held_is_seen_as_what_it_is
+        asked_for_as_something_else_it_is_refused
+        forced_open_its_holder_is_told_at_once_and_why
+        forced_unlocks_are_remembered
+    }
+    listed (alone) {
+        readers_are_listed_with_their_counts
+        a_writer_that_reads_is_listed_as_both
+        a_reader_whose_lease_has_ended_is_not_listed
+        holds_are_counted
+        taken_permits_are_listed_with_their_holders
+        permits_that_have_ended_are_not_listed
+        a_semaphore_is_listed_while_a_client_has_permits
+        what_nobody_holds_is_not_listed
+        a_pattern_chooses_among_the_names
+        thousands_are_all_found
+        a_list_of_nothing_is_complete
+        a_client_with_very_many_holds_says_that_there_are_more
+        of_very_many_holds_the_hidden_ones_are_told
+        a_client_that_is_shut_down_lists_nothing
+        a_fair_lock_is_told_from_a_plain_one
+        since_when_stays_the_same_while_it_is_renewed
+        a_hold_that_lasts_becomes_known_soon
+    }
+    looked_at (alone) {
+        the_queue_of_a_fair_lock_is_seen_in_order
+        a_waiter_that_holds_something_is_known
+        the_last_token_is_seen
+        readers_are_seen
+        permits_are_seen
+        counters_are_seen
+        an_empty_name_is_refused
+    }
+    watch (alone) {
+        what_comes_changes_and_goes_is_told
+        another_holder_is_a_change
+        permits_that_come_and_go_are_changes
+        nothing_happens_while_only_time_passes
+        a_watch_that_is_dropped_half_way_loses_nothing
+        it_looks_once_in_a_while
+        a_watch_says_whether_it_sees_everything
+    }
+    telling (alone) {
+        under_load_there_is_at_most_one_word_a_second
+        short_holds_are_not_told_of
+        long_holds_are_told_of_once_and_then_kept_in_mind
+        a_word_that_is_not_heard_holds_nothing_up
+    }
+    checks (alone) {
+        what_works_is_found_to_work
+        a_healthy_store_is_safe
+        a_check_leaves_no_lock_behind
+        a_check_works_beside_held_locks
+    }
+    listing_keys (keys) {
+        locks_of_strangers_are_listed
+        other_data_is_never_listed
+        keys_of_our_own_are_never_listed
+        a_string_is_a_mutex_only_while_its_client_says_so
+        what_is_told_and_has_become_something_else_is_not_listed
+        a_lock_of_a_thousand_readers_is_one_of_readers
+        a_semaphore_of_any_name_is_listed_by_its_name
+        a_lock_may_be_called_as_keys_of_ours_begin
+        other_databases_are_not_looked_at
+        a_look_at_other_data_says_so_and_changes_nothing
+    }
     rw (alone) {
         readers_share_it
         a_writer_keeps_everybody_out
@@ -558,6 +644,7 @@ laws! {
         a_clients_end_gives_the_permits_of_its_threads_back
         permits_with_ids_work_on_threads
         threads_wait_for_a_latch
+        threads_list_look_at_force_and_watch
     }
     keys (keys) {
         a_key_that_is_no_lock_is_refused_and_left_alone

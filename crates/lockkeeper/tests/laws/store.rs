@@ -65,6 +65,26 @@ impl Store {
         Self { url: file.url(), kind: StoreKind::File(file), number }
     }
 
+    /// Another one with nobody else on it, for laws about all that there is. A server of its own
+    /// ends with the process.
+    pub(crate) fn apart(&self) -> Self {
+        match self.kind {
+            StoreKind::Memory(_) => Self::memory(),
+            #[cfg(feature = "file")]
+            StoreKind::File(_) => Self::file(),
+            StoreKind::Redis(_) => {
+                let server: &'static RedisServer = Box::leak(Box::new(RedisServer::start()));
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                Self { url: server.url(), kind: StoreKind::Redis(server), number }
+            }
+        }
+    }
+
+    /// Whether time costs nothing, because its clock is paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        matches!(self.kind, StoreKind::Memory(_))
+    }
+
     /// Runs a law on it; a law that hangs has failed.
     pub(crate) async fn uphold(self, law: impl AsyncFnOnce(&Self)) {
         let limit = match self.kind {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockkeeper::blocking::{Client, CountDownLatch, PermitSemaphore, RwLock, Semaphore};
-use lockkeeper::{Error, LostReason, Remaining};
+use lockkeeper::{Error, Event, Kind, LostReason, Remaining};
 
 use crate::store::{Store, assert_is};
 
@@ -305,4 +305,34 @@ pub(crate) fn threads_wait_for_a_latch(store: &Store) {
     assert!(ours.delete().unwrap());
     assert!(waits.join().unwrap());
     assert_is!(ours.try_set_count(0), Err(Error::Invalid { .. }));
+}
+
+pub(crate) fn threads_list_look_at_force_and_watch(store: &Store) {
+    let (client, name) = (client(store), store.name("lock"));
+    let inspector = client.inspector();
+    let mut watch = inspector.watch(store.name("*")).every(SHORT / 20);
+    let guard = client.lock(&name).lock().unwrap();
+    assert_is!(watch.next(), Some(Ok(Event::Appeared(lock))) if lock.name.as_bytes() == name.as_bytes());
+    let many: Vec<_> =
+        (0..30).map(|i| client.lock(format!("{name} {i}")).lock().unwrap()).collect();
+    let mut listing = inspector.list(store.name("*"));
+    let listed: Vec<_> = listing.by_ref().map(|lock| lock.unwrap().name.to_string()).collect();
+    assert_eq!(listed.len(), 31);
+    assert!(listed.contains(&name) && listing.next().is_none());
+    drop(many);
+    let looked = inspector.inspect(&name).unwrap();
+    assert_eq!((looked.kind, looked.holders.len()), (Kind::Lock, 1));
+    assert_eq!(looked.holders[0].id, guard.owner_id().to_string());
+    let as_mutex = inspector.inspect_as(&name, Kind::Mutex);
+    assert_is!(as_mutex, Err(Error::WrongKind { .. }));
+    eventually("it hears notices", || {
+        // Where nobody listens yet its own renewal would tell it, much later.
+        inspector.inspect(&name).unwrap().since().is_some()
+    });
+    assert!(inspector.force_unlock(&name, Kind::Lock, "why").unwrap());
+    let reason = guard.wait_lost(LONG);
+    assert_is!(reason, Some(LostReason::Revoked(_) | LostReason::Deleted));
+    let gone = |event: &lockkeeper::Result<Event>| matches!(event, Ok(Event::Gone(lock)) if lock.name.as_bytes() == name.as_bytes());
+    assert!(watch.take(200).any(|event| gone(&event)));
+    assert!(client.check().unwrap().findings.len() > 3);
 }

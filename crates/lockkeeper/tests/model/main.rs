@@ -11,6 +11,7 @@ mod counters;
 mod duplicates;
 mod edges;
 mod fair;
+mod patterns;
 mod rw;
 mod rw_duplicates;
 mod world;

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::wake::{Edge, Hub};
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Release, Released,
-    Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
+    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
@@ -26,9 +26,11 @@ use place::Place;
 #[cfg(test)]
 mod agreement;
 mod bell;
+mod check;
 mod chores;
 mod db;
 mod fault;
+mod list;
 mod mailbox;
 mod patience;
 mod place;
@@ -168,6 +170,14 @@ impl Backend for File {
 
     fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
         self.ask(move |db| db.inspect(&resource))
+    }
+
+    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+        self.ask(move |db| db.list(&request))
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+        self.ask(Db::check)
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {

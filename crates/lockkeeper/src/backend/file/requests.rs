@@ -7,8 +7,8 @@ use super::waiters::Who;
 use super::wakes::Told;
 use crate::backend::model::{State, Wake};
 use crate::backend::{
-    Acquire, Attempt, Change, Changed, Fault, Kind, Release, Released, Renew, Renewed, Resource,
-    Snapshot,
+    Acquire, Attempt, Change, Changed, ClientEntry, Fault, Kind, Release, Released, Renew, Renewed,
+    Resource, Snapshot,
 };
 use crate::{LockName, OwnerId};
 
@@ -103,9 +103,11 @@ impl Db {
             Change::Count { resource, id, .. } | Change::Permits { resource, id, .. } => {
                 About::one(&resource.name).remembered(Some((&resource.name, *id)))
             }
-            Change::Announce { client, info, ttl } => {
+            Change::Announce { client, info, holds, more, ttl } => {
+                let (id, info, holds, more) = (*client, info.clone(), holds.clone(), *more);
+                let client = ClientEntry { id, info, holds, more };
                 return self.write(|db, moment| {
-                    db.store_client(*client, info, moment.now.saturating_add(*ttl))?;
+                    db.store_client(&client, moment.now.saturating_add(*ttl))?;
                     Ok(Changed::Done)
                 });
             }
@@ -121,8 +123,8 @@ impl Db {
             let record = db.load(&resource.name, Who::All, moment.now)?;
             let mut state = State::behind(moment.epoch);
             for client in record.clients() {
-                if let Some(info) = db.load_client(client, moment.now)? {
-                    state.put_client(client, info);
+                if let Some(client) = db.load_client(client, moment.now)? {
+                    state.put_client(client);
                 }
             }
             state.put(&resource.name, record);

@@ -1,6 +1,6 @@
 //! What stands in the tables: records by name, answers by request, clients by identity.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,10 @@ use super::db::{Db, Hitch};
 use super::time::Moment;
 use super::waiters::Who;
 use crate::backend::model::{REMEMBERED, Record};
-use crate::backend::{ClientInfo, Fault};
+use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource};
 use crate::{LockName, OwnerId};
 
-/// Who a client is, as it is stored.
+/// Who a client is and what it holds, as it is stored.
 #[derive(Deserialize, Serialize)]
 struct About {
     host: String,
@@ -21,6 +21,18 @@ struct About {
     program: String,
     /// Milliseconds by the wall clock.
     started: u64,
+    holds: Vec<Hold>,
+    more: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Hold {
+    owner: OwnerId,
+    kind: String,
+    name: Vec<u8>,
+    count: u32,
+    /// Milliseconds by the wall clock.
+    since: u64,
 }
 
 /// SQLite counts with a sign.
@@ -103,25 +115,31 @@ impl Db {
         Ok(())
     }
 
-    pub(super) fn load_client(&self, client: Uuid, now: u64) -> Result<Option<ClientInfo>, Hitch> {
+    pub(super) fn load_client(&self, client: Uuid, now: u64) -> Result<Option<ClientEntry>, Hitch> {
         let sql = "SELECT about FROM clients WHERE id = ?1 AND boot = ?2 AND ends >= ?3";
         let mut select = self.connection.prepare_cached(sql)?;
         let given = (client.to_string(), self.boot, signed(now));
         let about: Option<String> = select.query_row(given, |row| row.get(0)).optional()?;
-        // It is for people: what cannot be read is not known.
-        Ok(about.and_then(|about| serde_json::from_str::<About>(&about).ok()).map(About::info))
+        Ok(about.and_then(|about| About::read(client, &about)))
     }
 
-    pub(super) fn store_client(
-        &self,
-        client: Uuid,
-        info: &ClientInfo,
-        until: u64,
-    ) -> Result<(), Hitch> {
-        let about = serde_json::to_string(&About::of(info))
+    pub(super) fn load_clients(&self, now: u64) -> Result<Vec<ClientEntry>, Hitch> {
+        let sql = "SELECT id, about FROM clients WHERE boot = ?1 AND ends >= ?2";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let mut rows = select.query((self.boot, signed(now)))?;
+        let mut clients = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (id, about): (String, String) = (row.get(0)?, row.get(1)?);
+            clients.extend(Uuid::try_parse(&id).ok().and_then(|id| About::read(id, &about)));
+        }
+        Ok(clients)
+    }
+
+    pub(super) fn store_client(&self, client: &ClientEntry, until: u64) -> Result<(), Hitch> {
+        let about = serde_json::to_string(&About::of(client))
             .map_err(|error| unreadable("who the client is", &error))?;
         let sql = "INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3, ?4)";
-        let given = (client.to_string(), self.boot, signed(until), about);
+        let given = (client.id.to_string(), self.boot, signed(until), about);
         self.connection.prepare_cached(sql)?.execute(given)?;
         Ok(())
     }
@@ -149,19 +167,37 @@ pub(super) fn read_record(row: &rusqlite::Row<'_>) -> Result<Record, Hitch> {
     Ok(if row.get(1)? { record } else { record.after_restart() })
 }
 
+fn millis(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+fn time(millis: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(millis)
+}
+
 impl About {
-    fn of(info: &ClientInfo) -> Self {
-        let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self {
-            host: info.host.clone(),
-            pid: info.pid,
-            program: info.program.clone(),
-            started: started.as_millis() as u64,
-        }
+    fn of(client: &ClientEntry) -> Self {
+        let ClientInfo { host, pid, program, started } = client.info.clone();
+        let hold = |hold: &Holding| Hold {
+            owner: hold.owner,
+            kind: hold.resource.kind.word().to_owned(),
+            name: hold.resource.name.as_bytes().to_vec(),
+            count: hold.count,
+            since: millis(hold.since),
+        };
+        let holds = client.holds.iter().map(hold).collect();
+        Self { host, pid, program, started: millis(started), holds, more: client.more }
     }
 
-    fn info(self) -> ClientInfo {
-        let started = UNIX_EPOCH + Duration::from_millis(self.started);
-        ClientInfo { host: self.host, pid: self.pid, program: self.program, started }
+    /// It is for people: what cannot be read is not known.
+    fn read(id: Uuid, about: &str) -> Option<ClientEntry> {
+        let Self { host, pid, program, started, holds, more } = serde_json::from_str(about).ok()?;
+        let hold = |hold: Hold| {
+            let (kind, name) = (Kind::from_word(&hold.kind)?, LockName::from(&hold.name[..]));
+            let (resource, since) = (Resource { kind, name }, time(hold.since));
+            Some(Holding { owner: hold.owner, resource, count: hold.count, since })
+        };
+        let info = ClientInfo { host, pid, program, started: time(started) };
+        Some(ClientEntry { id, info, holds: holds.into_iter().filter_map(hold).collect(), more })
     }
 }

@@ -72,7 +72,7 @@ impl Session {
 }
 
 /// How a topic is written; nothing for what is no matter of the file's.
-fn written(topic: &Topic) -> Option<Vec<u8>> {
+pub(super) fn written(topic: &Topic) -> Option<Vec<u8>> {
     let (kind, rest) = match topic {
         Topic::Freed(name) => ("freed ".to_owned(), name.as_bytes()),
         Topic::Turn(name, owner) => (format!("turn {owner} "), name.as_bytes()),
@@ -88,6 +88,15 @@ fn written(topic: &Topic) -> Option<Vec<u8>> {
 }
 
 impl Db {
+    /// How many listen for a topic.
+    pub(super) fn listeners(&self, topic: &[u8], now: u64) -> Result<u64, Hitch> {
+        let sql = "SELECT count(*) FROM listeners JOIN sessions ON sessions.id = session
+            WHERE topic = ?1 AND boot = ?2 AND ends >= ?3";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let count: i64 = select.query_row((topic, self.boot, signed(now)), |row| row.get(0))?;
+        Ok(count.unsigned_abs())
+    }
+
     /// Writes down what those who listen are told.
     pub(super) fn post(&self, wakes: &[Wake], now: u64) -> Result<Told, Hitch> {
         #[cfg(test)]

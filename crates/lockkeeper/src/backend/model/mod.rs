@@ -12,13 +12,14 @@ use std::collections::hash_map::{Entry as MapEntry, OccupiedEntry};
 use uuid::Uuid;
 
 use super::{
-    Acquire, Attempt, Change, Changed, ClientInfo, Fault, Fenced, HolderEntry, Kind, Release,
-    Released, Renew, Renewed, Resource, Snapshot, Topic, Ttl,
+    Acquire, Attempt, Change, Changed, ClientEntry, ClientInfo, Fault, Fenced, HolderEntry, Kind,
+    Release, Released, Renew, Renewed, Resource, Snapshot, Topic, Ttl,
 };
 use crate::{LockName, OwnerId};
 
 mod counter;
 mod fair;
+mod list;
 mod lock;
 mod permits;
 #[cfg(feature = "file")]
@@ -52,7 +53,10 @@ pub struct State {
     /// What was answered to requests that must not run twice.
     replies: HashMap<LockName, counter::Replies>,
     tokens: HashMap<LockName, Token>,
-    clients: HashMap<Uuid, (ClientInfo, u64)>,
+    /// What was forced open.
+    forced: HashMap<LockName, list::ForcedLog>,
+    /// Who the clients are, and until when that holds.
+    clients: HashMap<Uuid, (ClientEntry, u64)>,
     /// The size at which entries that nobody asked about since they expired are swept out.
     sweep_at: usize,
     /// What the wall clock is ahead of the store's time, in milliseconds: tokens go by it.
@@ -219,14 +223,16 @@ impl State {
     /// Changes what is not one owner's own.
     pub fn adjust(&mut self, change: &Change, now: u64) -> Answer<Changed> {
         match change {
-            Change::ForceUnlock { resource, reason, .. } => match resource.kind {
-                Kind::Lock | Kind::Mutex => self.force_plain(resource, reason, now),
-                Kind::Fair => self.force_fair(resource, reason, now),
-                Kind::Read | Kind::Write => self.force_rw(resource, reason, now),
-                Kind::Semaphore | Kind::Permits | Kind::Latch => {
-                    (Err(unfit(resource.kind)), Vec::new())
+            Change::ForceUnlock { resource, reason, by } => {
+                let victims = self.inspect(resource, now).map(|snapshot| snapshot.holders);
+                let (answer, wakes) = self.force(resource, reason, now);
+                if answer == Ok(Changed::Done) {
+                    let ids = victims.into_iter().flatten();
+                    let ids = ids.map(|holder| String::from_utf8_lossy(&holder.id).into_owned());
+                    self.log_forced(&resource.name, (by, reason, ids.collect()), now);
                 }
-            },
+                (answer, wakes)
+            }
             Change::Count { resource, id, change } => match resource.kind {
                 Kind::Permits => self.change_permits(resource, *id, *change, now),
                 _ => self.change_count(resource, *id, *change, now),
@@ -234,14 +240,26 @@ impl State {
             Change::Permits { resource, id, ids, change } => {
                 self.change_by_id(resource, *id, ids, *change, now)
             }
-            Change::Announce { client, info, ttl } => {
+            Change::Announce { client, info, holds, more, ttl } => {
                 self.clients.retain(|_, (_, until)| *until >= now);
-                self.clients.insert(*client, (info.clone(), now + ttl));
+                let (id, info, holds, more) = (*client, info.clone(), holds.clone(), *more);
+                self.clients.insert(id, (ClientEntry { id, info, holds, more }, now + ttl));
                 (Ok(Changed::Done), Vec::new())
             }
             Change::Withdraw { client } => {
                 self.clients.remove(client);
                 (Ok(Changed::Done), Vec::new())
+            }
+        }
+    }
+
+    fn force(&mut self, resource: &Resource, reason: &str, now: u64) -> Answer<Changed> {
+        match resource.kind {
+            Kind::Lock | Kind::Mutex => self.force_plain(resource, reason, now),
+            Kind::Fair => self.force_fair(resource, reason, now),
+            Kind::Read | Kind::Write => self.force_rw(resource, reason, now),
+            Kind::Semaphore | Kind::Permits | Kind::Latch => {
+                (Err(unfit(resource.kind)), Vec::new())
             }
         }
     }
@@ -278,11 +296,13 @@ impl State {
     /// Who holds something, for people.
     fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> HolderEntry {
         let client = self.clients.get(&owner.client()).filter(|(_, until)| *until >= now);
+        let hold = client.and_then(|(entry, _)| entry.holds.iter().find(|h| h.owner == owner));
         HolderEntry {
             id: owner.to_string().into_bytes(),
             count: u64::from(count),
             shared,
-            client: client.map(|(info, _)| info.clone()),
+            client: client.map(|(entry, _)| entry.info.clone()),
+            since: hold.map(|hold| hold.since),
         }
     }
 

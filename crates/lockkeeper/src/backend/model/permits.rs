@@ -25,6 +25,11 @@ impl Taken {
     pub(super) fn is_alive(&self, now: u64) -> bool {
         self.expires >= now && !self.ends.is_empty()
     }
+
+    /// Those that have not ended.
+    pub(super) fn living(&self, now: u64) -> impl Iterator<Item = PermitId> {
+        self.ends.iter().filter(move |(_, end)| **end > now).map(|(id, _)| *id)
+    }
 }
 
 /// What is stored of some permits.

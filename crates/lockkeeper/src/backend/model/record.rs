@@ -36,6 +36,8 @@ pub(crate) struct Record {
     permits: Option<permits::Taken>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<Token>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced: Option<list::ForcedLog>,
 }
 
 impl Record {
@@ -71,6 +73,7 @@ impl Record {
             self.patience.as_ref().map(|patience| patience.expires),
             self.permits.as_ref().map(|taken| taken.expires),
             self.token.as_ref().map(|token| token.expires),
+            self.forced.as_ref().map(|log| log.expires),
         ];
         ends.into_iter().flatten().max().filter(|end| *end < NEVER)
     }
@@ -196,6 +199,7 @@ impl State {
         put(&mut self.patience, name, record.patience);
         put(&mut self.permits, name, record.permits);
         put(&mut self.tokens, name, record.token);
+        put(&mut self.forced, name, record.forced);
     }
 
     /// Takes out what stands under `name`.
@@ -208,6 +212,7 @@ impl State {
             patience: self.patience.remove(name),
             permits: self.permits.remove(name),
             token: self.tokens.remove(name),
+            forced: self.forced.remove(name),
         }
     }
 
@@ -225,8 +230,8 @@ impl State {
     }
 
     /// Puts in who a client is.
-    pub(crate) fn put_client(&mut self, client: Uuid, info: ClientInfo) {
-        self.clients.insert(client, (info, NEVER));
+    pub(crate) fn put_client(&mut self, client: ClientEntry) {
+        self.clients.insert(client.id, (client, NEVER));
     }
 }
 

@@ -77,6 +77,10 @@ impl Holds {
         self.readers.iter_mut().find(|reader| reader.owner == owner)
     }
 
+    pub(super) fn is_written(&self) -> bool {
+        self.writer.is_some()
+    }
+
     fn is_written_by(&self, owner: OwnerId) -> bool {
         self.writer.is_some_and(|(writer, _)| writer == owner)
     }

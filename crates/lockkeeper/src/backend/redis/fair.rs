@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::lock::settle;
 use super::script::{self, Command, Script};
-use super::{Inner, PUBLISH, keys, list};
+use super::{Inner, PUBLISH, keys, strings};
 use crate::LockName;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Resource, Snapshot};
 
@@ -43,7 +43,7 @@ impl Inner {
         let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
         let queue = self.link.call(call.arg(keys::timeouts(name)).arg(keys::seen(name))).await;
         let holders = self.inspect_holders(&script::LOCK_INSPECT, resource).await?;
-        Ok(Snapshot { queue: list(queue?)?, ..holders })
+        Ok(Snapshot { queue: strings(queue?)?, ..holders })
     }
 }
 

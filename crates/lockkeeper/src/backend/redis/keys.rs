@@ -71,6 +71,19 @@ pub(super) fn permit_ends(name: &LockName) -> Vec<u8> {
     suffixed(name, "timeout")
 }
 
+/// The semaphores whose [`permit_ends`] a key may be: `a` and `{a}` share one.
+pub(super) fn semaphores_of(key: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let tagged = key.strip_suffix(b":timeout").filter(|tagged| tagged.contains(&b'{'));
+    let bare = tagged.and_then(|tagged| tagged.strip_prefix(b"{")?.strip_suffix(b"}"));
+    bare.filter(|bare| !bare.contains(&b'{')).into_iter().chain(tagged)
+}
+
+/// Whether a key is one of ours that stands beside locks and may look like one.
+pub(super) fn is_beside(key: &[u8]) -> bool {
+    let ours: [&[u8]; 2] = [b"lockkeeper_client:", b"lockkeeper_replies:"];
+    ours.iter().any(|prefix| key.starts_with(prefix))
+}
+
 /// Where freed read/write locks are made known.
 pub(super) fn rw_channel(name: &LockName) -> Vec<u8> {
     prefixed("redisson_rwlock", name)
@@ -107,6 +120,11 @@ pub(super) fn forced(name: &LockName) -> Vec<u8> {
 /// Who a client is.
 pub(super) fn client(client: Uuid) -> Vec<u8> {
     format!("lockkeeper_client:{}", client.as_hyphenated()).into_bytes()
+}
+
+/// Which clients say who they are: id → ms until when.
+pub(super) fn clients() -> &'static [u8] {
+    b"lockkeeper_clients"
 }
 
 /// Words to one client.
@@ -146,6 +164,12 @@ mod tests {
         assert_eq!(text(rw_channel(&"a".into())), "redisson_rwlock:{a}");
         let latch = latch_channel(&"{a}".into());
         assert_eq!(text(latch), "redisson_countdownlatch__channel__{{a}}");
+        for name in ["a", "{eu}:a", "{a}"] {
+            let key = permit_ends(&name.into());
+            assert!(semaphores_of(&key).any(|of| of == name.as_bytes()), "{name}");
+        }
+        assert_eq!(semaphores_of(b"{a}:timeout").count(), 2);
+        assert_eq!(semaphores_of(b"a:timeout").count(), 0);
         let owner: OwnerId = "6e0c0000-0000-4000-8000-000000000000:42".parse().unwrap();
         let turn = "redisson_lock__channel:{a}:6e0c0000-0000-4000-8000-000000000000:42";
         assert_eq!(text(turn_channel(&"a".into(), &owner)), turn);

@@ -136,6 +136,16 @@ impl Link {
         async move { shared.call(command).await }
     }
 
+    /// Sends many reads in one write, beside the waves: what only looks needs no order. One answer for
+    /// each.
+    pub(super) fn read(
+        &self,
+        reads: Vec<Cmd>,
+    ) -> impl Future<Output = Result<Vec<Answer>, Fault>> + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.read(reads).await }
+    }
+
     /// Whether a request without an answer can no longer run once a later one was answered.
     pub(super) fn fences(&self) -> bool {
         self.shared.fences.load(Ordering::Relaxed)
@@ -186,6 +196,35 @@ impl Shared {
             return Err(Fault::Closed);
         }
         answer.await.unwrap_or(Err(Fault::Closed))
+    }
+
+    async fn read(&self, reads: Vec<Cmd>) -> Result<Vec<Answer>, Fault> {
+        if reads.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut live = self.lock().live.clone();
+        if live.is_none() {
+            // What goes the usual way waits for a connection.
+            self.call(Command::plain("PING")).await?;
+            live = self.lock().live.clone();
+        }
+        let Some(mut live) = live else {
+            let detail = "the connection was lost again".to_owned();
+            return Err(Fault::Unreachable { maybe_ran: false, detail });
+        };
+        let due = Instant::now() + self.options.response_timeout;
+        let mut pipeline = redis::Pipeline::with_capacity(reads.len());
+        let count = reads.len();
+        for read in reads {
+            pipeline.add_command(read);
+        }
+        let sending = live.connection.send_packed_commands(&pipeline, 0, count);
+        let answers = self.judge(live.generation, timeout_at(due, sending).await)?;
+        if answers.len() < count {
+            let detail = "fewer answers than requests".to_owned();
+            return Err(Fault::Unreachable { maybe_ran: true, detail });
+        }
+        Ok(answers.into_iter().map(fault::check).collect())
     }
 
     async fn call_directly(

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ProtocolVersion, Value};
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use super::wake::Hub;
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
-    HolderEntry, Kind, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
-    Ttl, model,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientEntry, ClientInfo,
+    Fault, Finding, HolderEntry, Kind, List, Page, Release, Released, Renew, Renewed, Resource,
+    Snapshot, Subscription, Topic, Ttl, model,
 };
 use crate::OwnerId;
 use crate::config::ClientOptions;
@@ -21,11 +20,14 @@ use crate::error::{Error, Phase, Result as ClientResult};
 use link::Link;
 use script::{Command, Script};
 
+mod check;
+mod clients;
 mod counter;
 mod fair;
 mod fault;
 mod keys;
 mod link;
+mod list;
 mod lock;
 mod permits;
 mod pubsub;
@@ -265,14 +267,13 @@ impl Inner {
             Kind::Read | Kind::Write => rw::force_unlock(&resource, line),
             Kind::Semaphore | Kind::Permits | Kind::Latch => return Err(unfit(resource.kind)),
         };
-        let victims = list(self.link.call(call).await?)?;
+        let victims = strings(self.link.call(call).await?)?;
         if victims.is_empty() {
             return Ok(Changed::Nothing);
         }
         // The lock is open. What follows is for people, and its failure changes nothing of that.
         let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
-        let who = format!("{} pid {} on {}", by.program, by.pid, by.host);
-        let mut log = log.arg(who).arg(reason);
+        let mut log = log.arg(by.in_a_line()).arg(reason);
         for victim in victims {
             log = log.arg(victim);
         }
@@ -280,13 +281,6 @@ impl Inner {
             tracing::warn!(?fault, lock = %resource.name, "the forced unlock was not recorded");
         }
         Ok(Changed::Done)
-    }
-
-    async fn announce(&self, client: Uuid, info: ClientInfo, ttl: u64) -> Result<Changed, Fault> {
-        let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let call = script::CLIENT_ANNOUNCE.call(1).arg(keys::client(client)).arg(ttl);
-        let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
-        self.link.call(call).await.map(|_| Changed::Done)
     }
 
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
@@ -325,20 +319,11 @@ impl Inner {
 
     async fn holder(&self, id: Vec<u8>, count: u64, shared: bool) -> HolderEntry {
         let client = self.client_of(&id).await;
-        HolderEntry { id, count, shared, client }
-    }
-
-    /// Who the client of an owner id is, if it says so.
-    async fn client_of(&self, id: &[u8]) -> Option<ClientInfo> {
-        let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
-        let key = keys::client(Uuid::try_parse(client).ok()?);
-        let get = Command::plain("HMGET").arg(key);
-        let answer = self.link.call(get.arg(&["host", "pid", "program", "start"])).await;
-        let mut fields = list(answer.ok()?).ok()?.into_iter();
-        let mut text = || Some(String::from_utf8_lossy(&fields.next()?).into_owned());
-        let (host, pid, program, start) = (text()?, text()?, text()?, text()?);
-        let started: SystemTime = UNIX_EPOCH + Duration::from_millis(start.parse().ok()?);
-        Some(ClientInfo { host, pid: pid.parse().ok()?, program, started })
+        let owner: Option<OwnerId> = std::str::from_utf8(&id).ok().and_then(|id| id.parse().ok());
+        let holds = client.iter().flat_map(|client| &client.holds);
+        let hold = owner.and_then(|owner| holds.clone().find(|hold| hold.owner == owner));
+        let since = hold.map(|hold| hold.since);
+        HolderEntry { id, count, shared, client: client.map(|client| client.info), since }
     }
 }
 
@@ -393,7 +378,7 @@ fn bulk(value: Value) -> Result<Vec<u8>, Fault> {
     }
 }
 
-fn list(value: Value) -> Result<Vec<Vec<u8>>, Fault> {
+fn strings(value: Value) -> Result<Vec<Vec<u8>>, Fault> {
     match value {
         Value::Array(values) => values.into_iter().map(bulk).collect(),
         other => Err(unexpected(&other)),
@@ -457,11 +442,10 @@ impl Backend for Redis {
                 Change::Permits { resource, id, ids, change } => {
                     inner.change_by_id(&resource, id, &ids, change).await
                 }
-                Change::Announce { client, info, ttl } => inner.announce(client, info, ttl).await,
-                Change::Withdraw { client } => {
-                    let del = Command::plain("DEL").arg(keys::client(client));
-                    inner.link.call(del).await.map(|_| Changed::Done)
+                Change::Announce { client, info, holds, more, ttl } => {
+                    inner.announce(ClientEntry { id: client, info, holds, more }, ttl).await
                 }
+                Change::Withdraw { client } => inner.withdraw(client).await,
             }
         })
     }
@@ -469,6 +453,16 @@ impl Backend for Redis {
     fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.inspect(resource).await })
+    }
+
+    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.list(request).await })
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.check().await })
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {

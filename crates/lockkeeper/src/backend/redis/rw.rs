@@ -5,8 +5,8 @@ use redis::Value;
 use super::lock::settle;
 use super::script::{self, Command};
 use super::{Inner, PUBLISH, attempt, bulk, keys, name, number, ttl, unexpected, unfit};
-use crate::OwnerId;
-use crate::backend::{Acquire, Attempt, Fault, Release, Renew, Resource, Snapshot};
+use crate::backend::{Acquire, Attempt, Fault, HolderEntry, Release, Renew, Resource, Snapshot};
+use crate::{LockName, OwnerId};
 
 impl Inner {
     pub(super) async fn acquire_read(&self, request: Acquire) -> Result<Attempt, Fault> {
@@ -65,26 +65,38 @@ impl Inner {
     }
 
     pub(super) async fn inspect_rw(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let call = script::RW_INSPECT.call(1).arg(name(resource));
-        let answer = self.link.call(call.arg(keys::tagged(&resource.name))).await?;
-        let Value::Array(values) = answer else {
-            return Err(unexpected(&answer));
-        };
-        let mut values = values.into_iter();
-        let ttl = match values.next() {
-            Some(Value::Int(-2)) | None => return Ok(Snapshot::default()),
-            Some(Value::Int(left)) => ttl(left),
-            Some(other) => return Err(unexpected(&other)),
-        };
-        let mut holders = Vec::new();
-        while let (Some(id), Some(count), Some(shared)) =
-            (values.next(), values.next(), values.next())
-        {
-            let shared = shared == Value::Int(1);
-            holders.push(self.holder(bulk(id)?, number(&count), shared).await);
+        let mut snapshot = inspected(self.link.call(inspect(&resource.name)).await?)?;
+        for holder in &mut snapshot.holders {
+            let HolderEntry { id, count, shared, .. } = holder;
+            *holder = self.holder(std::mem::take(id), *count, *shared).await;
         }
-        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+        Ok(snapshot)
     }
+}
+
+/// Asks who holds it.
+pub(super) fn inspect(name: &LockName) -> Command {
+    script::RW_INSPECT.call(1).arg(name.as_bytes()).arg(keys::tagged(name))
+}
+
+/// Time to live, then by turns owner, count and whether it is shared.
+pub(super) fn inspected(answer: Value) -> Result<Snapshot, Fault> {
+    let Value::Array(values) = answer else {
+        return Err(unexpected(&answer));
+    };
+    let mut values = values.into_iter();
+    let ttl = match values.next() {
+        Some(Value::Int(-2)) | None => return Ok(Snapshot::default()),
+        Some(Value::Int(left)) => ttl(left),
+        Some(other) => return Err(unexpected(&other)),
+    };
+    let mut holders = Vec::new();
+    while let (Some(id), Some(count), Some(shared)) = (values.next(), values.next(), values.next())
+    {
+        let (id, count, shared) = (bulk(id)?, number(&count), shared == Value::Int(1));
+        holders.push(HolderEntry { id, count, shared, client: None, since: None });
+    }
+    Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
 }
 
 fn owner_or_empty(call: Command, owner: Option<OwnerId>) -> Command {

@@ -75,6 +75,7 @@ scripts! {
     PERMITS_RENEW = "counter.lua" "permits.lua" "permits_renew.lua";
     CLIENT_ANNOUNCE = "client_announce.lua";
     FORCED_LOG = "forced_log.lua";
+    FORCED_READ = "forced_read.lua";
 }
 
 impl Script {

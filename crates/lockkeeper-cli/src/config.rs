@@ -1,0 +1,109 @@
+//! The configuration file: `lockkeeper/config.toml` below the user's configuration directory, or
+//! `--config`.
+//!
+//! It says what a command line would otherwise repeat, and no more.
+
+use std::env;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::duration;
+use crate::exit::{Code, Failure};
+
+/// What the file may say. A key that is not known is an error: a misspelt one would otherwise be
+/// found out only when the wrong store is used.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// The store.
+    pub(crate) url: Option<String>,
+    /// The file whose first line is the password.
+    pub(crate) password_file: Option<PathBuf>,
+    /// The lease of `run`.
+    #[serde(default, deserialize_with = "span")]
+    pub(crate) lease: Option<Duration>,
+    /// Put before every name.
+    pub(crate) prefix: Option<String>,
+    /// The certificate authority to trust for `rediss://` (a PEM file).
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// The certificate to show (a PEM file).
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its key (a PEM file).
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads `given`, which must be there, or the user's file, which need not.
+    pub(crate) fn load(given: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = given.map(Path::to_owned).or_else(default_path) else {
+            return Ok(Self::default());
+        };
+        let refused = |code, error: String| {
+            Failure::new(code, format!("the configuration {}: {error}", path.display()))
+        };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                toml::from_str(&text).map_err(|error| refused(Code::USAGE, error.to_string()))
+            }
+            Err(error) if given.is_none() && is_missing(&error) => Ok(Self::default()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(refused(Code::DENIED, error.to_string()))
+            }
+            Err(error) => Err(refused(Code::USAGE, error.to_string())),
+        }
+    }
+}
+
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn default_path() -> Option<PathBuf> {
+    user_directory("XDG_CONFIG_HOME", ".config").map(|base| base.join("lockkeeper/config.toml"))
+}
+
+/// A directory of the XDG specification, which says that a relative path counts as none.
+pub(crate) fn user_directory(variable: &str, below_home: &str) -> Option<PathBuf> {
+    let absolute =
+        |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
+}
+
+/// A number of seconds, or a text as on the command line.
+fn span<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Span {
+        Whole(u64),
+        Fraction(f64),
+        Text(String),
+    }
+    let text = match Span::deserialize(input)? {
+        Span::Whole(seconds) => seconds.to_string(),
+        Span::Fraction(seconds) => seconds.to_string(),
+        Span::Text(text) => text,
+    };
+    duration::parse(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_numbers_or_texts() {
+        for (text, millis) in [("5", 5_000), ("2.5", 2_500), ("\"1m\"", 60_000)] {
+            let config: Config = toml::from_str(&format!("lease = {text}")).unwrap();
+            assert_eq!(config.lease, Some(Duration::from_millis(millis)));
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let error = toml::from_str::<Config>("ulr = \"redis://x\"").unwrap_err().to_string();
+        assert!(error.contains("ulr") && error.contains("`url`"), "{error}");
+    }
+}

@@ -1,0 +1,44 @@
+//! A process that was stopped for too long comes back and writes.
+
+use std::time::Duration;
+
+use lockkeeper::Fence;
+use rustix::process::Signal;
+
+use super::place::Place;
+use super::stage::Stage;
+use super::worker::Worker;
+use crate::exit::Failure;
+use crate::output::Stop;
+
+const NAME: &str = "demo:ledger";
+const LEASE: Duration = Duration::from_secs(1);
+
+pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
+    stage.act("Fencing", "a process is stopped for longer than its lease, and goes on").await?;
+    let ledger = Fence::new();
+    let mut ann = Worker::start(&place.url(), NAME, LEASE).await?;
+    let old = ann.token;
+    ann.signal(Signal::STOP)?;
+    stage.tell("ann", &format!("has token {old}, and is stopped on her way to the ledger")).await?;
+
+    let bob = place.client().await?;
+    let guard = bob.fenced_lock(NAME).try_lock().wait(Duration::from_secs(20)).await?;
+    let guard = guard.ok_or_else(|| Failure::internal("a stopped process kept its lock"))?;
+    let new = guard.token().unwrap_or_default();
+    let admitted = ledger.admit(new);
+    stage.tell("bob", &format!("got it when her lease had ended, and writes with {new}")).await?;
+    stage.check(admitted.is_ok() && new > old, "a later token is greater, and admitted").await?;
+
+    ann.write()?;
+    ann.signal(Signal::CONT)?;
+    let late: u64 = ann.hear("write ").await?.parse().unwrap_or_default();
+    let refused = ledger.admit(late);
+    stage
+        .tell("ann", &format!("goes on as if nothing had happened, and writes with {late}"))
+        .await?;
+    let stale = refused.is_err_and(|stale| (stale.token, stale.highest) == (old, new));
+    stage.check(stale, "the ledger refuses it: somebody newer has been there").await?;
+    guard.release().await?;
+    Ok(())
+}

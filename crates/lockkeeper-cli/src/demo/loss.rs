@@ -1,0 +1,80 @@
+//! A holder learns that it has lost the lock, and learns it in time.
+
+use std::time::Duration;
+
+use lockkeeper::backend::memory::Memory;
+use lockkeeper::{Client, ClientOptions, Kind, LostReason};
+use tokio::time::Instant;
+
+use super::chart::{Chart, Turn, one_at_a_time};
+use super::place::Place;
+use super::stage::Stage;
+use super::wire::Wire;
+use crate::output::Stop;
+use crate::person;
+
+const NAME: &str = "demo:deploy";
+const LEASE: Duration = Duration::from_millis(1500);
+
+pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
+    stage.act("Loss", "whoever loses a lock is told, before anybody else can have it").await?;
+    by_force(stage, place).await?;
+    by_silence(stage).await
+}
+
+/// Somebody takes it away.
+async fn by_force(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
+    let (ann, operator) = (place.client().await?, place.client().await?);
+    let guard = ann.lock(NAME).lock().await?;
+    let lost = guard.lost();
+    let lost = tokio::spawn(async move { (lost.await, Instant::now()) });
+    // As after a while: by then the store knows since when she has it, and she hears what happens to it.
+    while operator.inspector().inspect(NAME).await?.since().is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let why = "the deployment is stuck";
+    let forced = Instant::now();
+    operator.inspector().force_unlock(NAME, Kind::Lock, why).await?;
+    stage.tell("ops", &format!("takes it away from ann, and says why: {why}")).await?;
+    let (told, at) = lost.await.map_err(|_| lockkeeper::Error::Closed { lock: None })?;
+    let told_after = at - forced;
+    stage.tell("ann", &format!("is told: {told}")).await?;
+    let by = operator.inspector().inspect(NAME).await?.forced;
+    let by = by.first().map(|forced| person::text(&forced.by)).unwrap_or_default();
+    stage.tell("", &format!("and who asks later is told it was {by}")).await?;
+    let right = told == LostReason::Revoked(why.to_owned()) && guard.is_lost() && !by.is_empty();
+
+    let claim = format!("the holder knew within {} ms, and why", told_after.as_millis() + 1);
+    stage.check(right, &claim).await
+}
+
+/// The store cannot be reached any more.
+async fn by_silence(stage: &mut Stage) -> Result<(), Stop> {
+    let store = Memory::new();
+    let wire = Wire::new(store.clone());
+    let ann = Client::with_backend(wire.clone(), ClientOptions::new())?;
+    let bob = Client::with_backend(store, ClientOptions::new())?;
+    let asked = Instant::now();
+    let guard = ann.lock(NAME).lock().renewed(LEASE).await?;
+    let got = Instant::now();
+    let lost = guard.lost();
+    let told = tokio::spawn(async move { (lost.await, Instant::now()) });
+    let waiting = tokio::spawn(async move {
+        let asked = Instant::now();
+        let guard = bob.lock(NAME).lock().await?;
+        let got = Instant::now();
+        guard.release().await?;
+        Ok::<_, lockkeeper::Error>(Turn { who: "bob", asked, got, gone: Instant::now() })
+    });
+    wire.cut();
+    stage.tell("ann", "holds it again, and her line to the store is cut").await?;
+    let (reason, gone) = told.await.map_err(|_| lockkeeper::Error::Closed { lock: None })?;
+    let heir = waiting.await.map_err(|_| lockkeeper::Error::Closed { lock: None })??;
+    let margin = heir.got.saturating_duration_since(gone);
+    let turns = vec![Turn { who: "ann", asked, got, gone }, heir];
+    let apart = one_at_a_time(&turns) && gone < heir.got;
+    stage.chart(&Chart::new(&["ann", "bob"], turns)).await?;
+    stage.tell("ann", &format!("was told: {reason}")).await?;
+    let right = reason == LostReason::Unreachable && apart;
+    stage.check(right, &format!("{} ms before bob got it", margin.as_millis())).await
+}

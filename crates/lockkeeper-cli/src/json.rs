@@ -1,0 +1,279 @@
+//! Locks as JSON: what the files in `schema/` describe.
+//!
+//! Fields are added, never renamed. A field that a kind of lock cannot have is left out; one that
+//! it can have and that is not known is `null`.
+
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::{Finding, Forced, Holder, Kind, LockInfo, LockName, Remaining, Report};
+use serde::Serialize;
+
+use crate::{moment, person};
+
+/// A name: text, and the bytes as well where the text is not all of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Name {
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name_base64: Option<String>,
+}
+
+impl Name {
+    pub(crate) fn of(name: &LockName) -> Self {
+        match std::str::from_utf8(name.as_bytes()) {
+            Ok(text) => Self { name: text.to_owned(), name_base64: None },
+            Err(_) => Self {
+                name: String::from_utf8_lossy(name.as_bytes()).into_owned(),
+                name_base64: Some(base64(name.as_bytes())),
+            },
+        }
+    }
+}
+
+/// A lock in a list.
+#[derive(Debug, Serialize)]
+pub(crate) struct Lock {
+    #[serde(flatten)]
+    name: Name,
+    kind: &'static str,
+    /// Nobody holds it and it counts nothing.
+    free: bool,
+    holders: Vec<Hold>,
+    holds: u64,
+    /// Nothing if it has no end, or is free.
+    ttl_ms: Option<u64>,
+    waiters: Option<u64>,
+    since: Option<String>,
+    age_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<Permits>,
+    /// What a latch still counts down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<i64>,
+}
+
+impl Lock {
+    pub(crate) fn of(lock: &LockInfo, now: SystemTime) -> Self {
+        let ttl_ms = match lock.remaining {
+            Remaining::For(left) => Some(millis(left)),
+            Remaining::Free | Remaining::Forever => None,
+        };
+        let since = lock.since();
+        let age = since.map(|since| now.duration_since(since).unwrap_or_default());
+        Self {
+            name: Name::of(&lock.name),
+            kind: lock.kind.word(),
+            free: lock.is_free(),
+            holders: lock.holders.iter().map(Hold::of).collect(),
+            holds: person::holds(lock),
+            ttl_ms,
+            waiters: lock.waiting,
+            since: since.map(moment::exact),
+            age_ms: age.map(millis),
+            permits: Permits::of(lock),
+            count: lock.count.filter(|_| lock.kind == Kind::Latch),
+        }
+    }
+}
+
+/// Everything about a lock.
+#[derive(Debug, Serialize)]
+pub(crate) struct Everything {
+    #[serde(flatten)]
+    lock: Lock,
+    /// Who waits for a fair lock, the next one first.
+    queue: Vec<Hold>,
+    token: Option<u64>,
+    forced: Vec<ForcedUnlock>,
+}
+
+impl Everything {
+    pub(crate) fn of(lock: &LockInfo, now: SystemTime) -> Self {
+        Self {
+            lock: Lock::of(lock, now),
+            queue: lock.queue.iter().map(Hold::of).collect(),
+            token: lock.token,
+            forced: lock.forced.iter().map(ForcedUnlock::of).collect(),
+        }
+    }
+}
+
+/// A holder, or one who waits.
+#[derive(Debug, Serialize)]
+pub(crate) struct Hold {
+    id: String,
+    holds: u64,
+    shared: bool,
+    host: Option<String>,
+    pid: Option<u32>,
+    program: Option<String>,
+    since: Option<String>,
+}
+
+impl Hold {
+    pub(crate) fn of(holder: &Holder) -> Self {
+        let client = holder.client.as_ref();
+        Self {
+            id: holder.id.clone(),
+            holds: holder.hold_count,
+            shared: holder.shared,
+            host: client.map(|client| client.host.clone()),
+            pid: client.map(|client| client.pid),
+            program: client.map(|client| client.program.clone()),
+            since: holder.since.map(moment::exact),
+        }
+    }
+}
+
+/// The permits of a semaphore; only one with leases knows how many are taken.
+#[derive(Debug, Serialize)]
+struct Permits {
+    free: Option<i64>,
+    taken: Option<u64>,
+    total: Option<i64>,
+}
+
+impl Permits {
+    fn of(lock: &LockInfo) -> Option<Self> {
+        let free = lock.count;
+        match lock.kind {
+            Kind::Semaphore => Some(Self { free, taken: None, total: None }),
+            Kind::Permits => {
+                let taken = i64::try_from(lock.taken).unwrap_or(i64::MAX);
+                let total = free.map(|free| free.saturating_add(taken));
+                Some(Self { free, taken: Some(lock.taken), total })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A forced unlock that is remembered.
+#[derive(Debug, Serialize)]
+struct ForcedUnlock {
+    at: String,
+    by: String,
+    reason: String,
+    from: Vec<String>,
+}
+
+impl ForcedUnlock {
+    fn of(forced: &Forced) -> Self {
+        let Forced { at, by, reason, holders, .. } = forced.clone();
+        Self { at: moment::exact(at), by, reason, from: holders }
+    }
+}
+
+/// What `unlock` did.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unlock {
+    #[serde(flatten)]
+    name: Name,
+    kind: &'static str,
+    /// Whether there was anything to take away.
+    unlocked: bool,
+    /// Whom it was taken from.
+    from: Vec<Hold>,
+    /// What they were told; nothing, if nobody was.
+    reason: Option<String>,
+}
+
+impl Unlock {
+    pub(crate) fn of(lock: &LockInfo, unlocked: bool, reason: &str) -> Self {
+        let from = if unlocked { &lock.holders[..] } else { &[] };
+        Self {
+            name: Name::of(&lock.name),
+            kind: lock.kind.word(),
+            unlocked,
+            from: from.iter().map(Hold::of).collect(),
+            reason: unlocked.then(|| reason.to_owned()),
+        }
+    }
+}
+
+/// What `doctor` found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Doctor {
+    store: String,
+    /// Whether nothing endangers locks.
+    safe: bool,
+    round_trip_us: u64,
+    slowest_us: u64,
+    findings: Vec<Found>,
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    severity: String,
+    subject: String,
+    detail: String,
+    remedy: Option<String>,
+}
+
+impl Doctor {
+    pub(crate) fn of(report: &Report, store: String) -> Self {
+        let found = |finding: &Finding| {
+            let Finding { severity, subject, detail, remedy, .. } = finding.clone();
+            let remedy = Some(remedy).filter(|remedy| !remedy.is_empty());
+            Found { severity: severity.to_string(), subject, detail, remedy }
+        };
+        Self {
+            store,
+            safe: report.is_safe(),
+            round_trip_us: micros(report.round_trip),
+            slowest_us: micros(report.slowest),
+            findings: report.findings.iter().map(found).collect(),
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// With the standard alphabet, padded.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at)) as usize & 63];
+            text.push(if at <= chunk.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_as_in_its_rfc() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[0xfb, 0xff, 0xfe]), "+//+");
+    }
+
+    #[test]
+    fn only_a_name_that_is_no_text_comes_with_its_bytes() {
+        let json = |name: &[u8]| serde_json::to_string(&Name::of(&LockName::from(name))).unwrap();
+        assert_eq!(json("a\n日本".as_bytes()), r#"{"name":"a\n日本"}"#);
+        assert_eq!(json(b"a\xff"), "{\"name\":\"a\u{fffd}\",\"name_base64\":\"Yf8=\"}");
+    }
+}

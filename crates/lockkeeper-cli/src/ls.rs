@@ -1,0 +1,189 @@
+//! `ls`: the locks of a store.
+//!
+//! A list may be far longer than fits into memory, so it is printed page by page. Only what fits the
+//! first rows is sorted; what is longer comes in the order in which the store gives it.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::time::SystemTime;
+
+use lockkeeper::{Listing, LockInfo, LockName};
+
+use crate::args::{Global, LsArgs};
+use crate::exit::{self, Code, Failure};
+use crate::open::open;
+use crate::output::{Output, Stop};
+use crate::table::Table;
+use crate::{json, person, row};
+
+/// So many are read before the first is printed.
+const FIRST: usize = 1000;
+
+pub(crate) async fn run(global: &Global, args: &LsArgs) -> Result<Code, Failure> {
+    let client = open(global).await?;
+    let pattern = args.pattern.as_ref().map_or(&b"*"[..], |pattern| pattern.as_bytes());
+    let listing = client.inspector().list(pattern);
+    let listed = match args.json {
+        true => list(listing, Document::new(Output::new(global))).await,
+        false => list(listing, Rows::new(Output::new(global), pattern)).await,
+    };
+    match listed {
+        Ok(()) => Ok(Code::OK),
+        Err(stop) => stop.or(Code::OK),
+    }
+}
+
+/// What is done with the locks as they come.
+trait Print {
+    /// Before the first: these will come, and then `more` or not.
+    fn begin(&mut self, first: &[LockInfo], more: bool) -> Result<(), Stop>;
+    fn lock(&mut self, lock: &LockInfo) -> Result<(), Stop>;
+    /// So far everything was printed: let it be seen.
+    fn pause(&mut self) -> Result<(), Stop>;
+    fn end(&mut self, complete: bool) -> Result<(), Stop>;
+}
+
+async fn list(mut listing: Listing, mut print: impl Print) -> Result<(), Stop> {
+    let mut first = Vec::new();
+    let more = gather(&mut listing, &mut first).await;
+    if let (Err(error), true) = (&more, first.is_empty()) {
+        return Err(error.clone().into());
+    }
+    if let Ok(false) = more {
+        first.sort_by(|a, b| a.name.cmp(&b.name));
+        // A store that grows meanwhile may give one twice.
+        first.dedup_by(|a, b| a.name == b.name && a.kind == b.kind);
+    }
+    print.begin(&first, !matches!(more, Ok(false)))?;
+    first.iter().try_for_each(|lock| print.lock(lock))?;
+    drop(first);
+    let rest = match more {
+        Ok(true) => rest(&mut listing, &mut print).await,
+        Ok(false) => Ok(()),
+        Err(error) => Err(error.into()),
+    };
+    // Whatever happened, what was printed is right, and a document of it is well-formed.
+    let complete = rest.is_ok() && listing.is_complete();
+    print.end(complete)?;
+    rest?;
+    if !complete {
+        exit::say(
+            "this may not be all: a client holds more than it tells, or the store kept something back",
+        );
+    }
+    Ok(())
+}
+
+/// The first rows; answers whether there may be more.
+async fn gather(listing: &mut Listing, rows: &mut Vec<LockInfo>) -> lockkeeper::Result<bool> {
+    while rows.len() < FIRST {
+        match listing.next().await? {
+            Some(page) => rows.extend(page),
+            None => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// All others, as they come.
+async fn rest(listing: &mut Listing, print: &mut impl Print) -> Result<(), Stop> {
+    loop {
+        print.pause()?;
+        match listing.next().await? {
+            Some(page) => page.iter().try_for_each(|lock| print.lock(lock))?,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// A table, for people.
+struct Rows<'a> {
+    output: Output,
+    pattern: &'a [u8],
+    table: Option<Table>,
+    now: SystemTime,
+}
+
+impl<'a> Rows<'a> {
+    fn new(output: Output, pattern: &'a [u8]) -> Self {
+        Self { output, pattern, table: None, now: SystemTime::now() }
+    }
+}
+
+impl Print for Rows<'_> {
+    fn begin(&mut self, first: &[LockInfo], more: bool) -> Result<(), Stop> {
+        if first.is_empty() {
+            // Not even headings in a pipe: no line, no lock.
+            if self.output.terminal {
+                let pattern = person::name(&LockName::from(self.pattern));
+                exit::say(format_args!("no lock has a name that matches {pattern}"));
+            }
+            return Ok(());
+        }
+        self.now = SystemTime::now();
+        let rows: Vec<_> = first.iter().map(|lock| row::cells(lock, self.now)).collect();
+        let table = Table::fit(row::COLUMNS, rows.iter(), self.output.width, more);
+        let heading = table.heading(|style, text| self.output.styled(style, text));
+        self.output.line(&heading)?;
+        self.table = Some(table);
+        Ok(())
+    }
+
+    fn lock(&mut self, lock: &LockInfo) -> Result<(), Stop> {
+        if let Some(table) = &self.table {
+            let cells = row::cells(lock, self.now);
+            let line = table.line(&cells, |style, text| self.output.styled(style, text));
+            self.output.line(&line)?;
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self) -> Result<(), Stop> {
+        self.now = SystemTime::now();
+        if self.output.terminal {
+            self.output.flush()?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, _complete: bool) -> Result<(), Stop> {
+        Ok(self.output.flush()?)
+    }
+}
+
+/// One JSON document, a lock on each line.
+struct Document {
+    output: Output,
+    now: SystemTime,
+    any: bool,
+}
+
+impl Document {
+    fn new(output: Output) -> Self {
+        Self { output, now: SystemTime::now(), any: false }
+    }
+}
+
+impl Print for Document {
+    fn begin(&mut self, _first: &[LockInfo], _more: bool) -> Result<(), Stop> {
+        self.now = SystemTime::now();
+        Ok(self.output.write_all(b"{\"locks\":[")?)
+    }
+
+    fn lock(&mut self, lock: &LockInfo) -> Result<(), Stop> {
+        self.output.write_all(if self.any { b",\n" } else { b"\n" })?;
+        self.any = true;
+        Ok(serde_json::to_writer(&mut self.output, &json::Lock::of(lock, self.now))?)
+    }
+
+    fn pause(&mut self) -> Result<(), Stop> {
+        self.now = SystemTime::now();
+        Ok(())
+    }
+
+    fn end(&mut self, complete: bool) -> Result<(), Stop> {
+        let newline = if self.any { "\n" } else { "" };
+        writeln!(self.output, "{newline}],\"complete\":{complete}}}")?;
+        Ok(self.output.flush()?)
+    }
+}

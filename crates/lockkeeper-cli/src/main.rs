@@ -1,0 +1,82 @@
+//! `lockkeeper`: runs a command under a distributed lock, and shows who holds which.
+//!
+//! Here is only the entry: parse, do, exit. Each command is a module of its own, and all of them use
+//! the public API of the library only.
+
+#[cfg(not(unix))]
+compile_error!("lockkeeper's command line needs process groups and signals: a Unix");
+
+mod args;
+mod bench;
+mod config;
+mod demo;
+mod docs;
+mod doctor;
+mod duration;
+mod exit;
+mod inspect;
+mod interrupt;
+mod json;
+mod log;
+mod ls;
+mod moment;
+mod open;
+mod output;
+mod person;
+mod row;
+mod run;
+mod secret;
+mod store;
+mod table;
+mod unlock;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use exit::{Code, Failure};
+
+fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == run::guardian::ARGUMENT) {
+        return run::guardian::main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == demo::worker::ARGUMENT) {
+        return demo::worker::main();
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    match execute(&cli) {
+        Ok(code) => code.into(),
+        Err(failure) => failure.report(),
+    }
+}
+
+/// One thread: renewals go on while a command waits, and nothing has to be started first.
+fn execute(cli: &Cli) -> Result<Code, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::internal(format!("no runtime: {error}")))?;
+    let outcome = runtime.block_on(command(cli));
+    // Whatever still runs (a name that is being looked up) is not waited for.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn command(cli: &Cli) -> Result<Code, Failure> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Run(args) => run::run(global, args).await,
+        Command::Ls(args) => ls::run(global, args).await,
+        Command::Inspect(args) => inspect::run(global, args).await,
+        Command::Watch(args) => watch::run(global, args).await,
+        Command::Unlock(args) => unlock::run(global, args).await,
+        Command::Doctor(args) => doctor::run(global, args).await,
+        Command::Bench(args) => bench::run(global, args).await,
+        Command::Demo(args) => demo::run(global, args).await,
+        Command::Completions(args) => docs::completions(args),
+        Command::Man(args) => docs::man(args),
+    }
+}

@@ -1,0 +1,130 @@
+//! Locks in words for people.
+//!
+//! Everything that comes out of a store was written there by somebody else: before it goes to a
+//! terminal, whatever could move the cursor or turn the line around is escaped.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::{Holder, LockInfo, LockName, Remaining};
+
+/// What is not known, or does not apply.
+pub(crate) const UNKNOWN: &str = "-";
+
+/// A name on one line.
+pub(crate) fn name(name: &LockName) -> String {
+    escaped(name.to_string())
+}
+
+/// A text out of a store on one line.
+pub(crate) fn text(text: &str) -> String {
+    escaped(LockName::from(text).to_string())
+}
+
+/// What no control character is, but hides text, breaks lines or turns them around all the same.
+fn escaped(text: String) -> String {
+    let odd = |c: char| {
+        matches!(c, '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if !text.contains(odd) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match odd(c) {
+            true => write!(shown, "{}", c.escape_unicode()).unwrap_or_default(),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Who it is: `host/pid/program` where its client says so, otherwise its identity in the store.
+pub(crate) fn holder(holder: &Holder) -> String {
+    match &holder.client {
+        Some(client) => text(&format!("{}/{}/{}", client.host, client.pid, client.program)),
+        None => text(&holder.id),
+    }
+}
+
+/// All holders in one cell: the first, and how many others. A process with several permits, or
+/// several readers, is one.
+pub(crate) fn holders(lock: &LockInfo) -> String {
+    let Some(first) = lock.holders.first().map(holder) else { return UNKNOWN.to_owned() };
+    let others: BTreeSet<_> = lock.holders[1..].iter().map(holder).collect();
+    let others = others.iter().filter(|other| **other != first).count() as u64;
+    // Of many permits not all are looked at.
+    let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
+    match others + unseen {
+        0 => first,
+        more => format!("{first} +{more}"),
+    }
+}
+
+/// How often it is held, by all together; of a permit semaphore, how many permits are taken.
+pub(crate) fn holds(lock: &LockInfo) -> u64 {
+    let sum: u64 = lock.holders.iter().map(|holder| holder.hold_count).sum();
+    sum.max(lock.taken)
+}
+
+/// How long it stands.
+pub(crate) fn ttl(remaining: Remaining) -> String {
+    match remaining {
+        Remaining::Free => UNKNOWN.to_owned(),
+        Remaining::For(left) => span(left),
+        Remaining::Forever => "∞".to_owned(),
+    }
+}
+
+/// For how long it is held.
+pub(crate) fn age(since: Option<SystemTime>, now: SystemTime) -> String {
+    // The holder's clock may be ahead of ours.
+    let age = since.map(|since| now.duration_since(since).unwrap_or_default());
+    age.map_or_else(|| UNKNOWN.to_owned(), span)
+}
+
+/// A duration in the unit that fits: two digits say enough.
+pub(crate) fn span(span: Duration) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    match span.as_secs() {
+        0 => format!("{}ms", span.as_millis()),
+        seconds if seconds < 100 => format!("{seconds}s"),
+        seconds if seconds < 100 * MINUTE => format!("{}m", seconds / MINUTE),
+        seconds if seconds < 2 * DAY => format!("{}h", seconds / HOUR),
+        seconds => format!("{}d", seconds / DAY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_one_unit() {
+        for (millis, text) in [
+            (0, "0ms"),
+            (850, "850ms"),
+            (1_999, "1s"),
+            (99_999, "99s"),
+            (100_000, "1m"),
+            (185_000, "3m"),
+            (5_999_000, "99m"),
+            (6_000_000, "1h"),
+            (172_799_000, "47h"),
+            (172_800_000, "2d"),
+        ] {
+            assert_eq!(span(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn nothing_in_a_name_turns_the_line_around_or_hides() {
+        assert_eq!(text("a\u{202e}b\u{feff}"), "a\\u{202e}b\\u{feff}");
+        assert_eq!(text("a\nb\u{1b}[2J"), "a\\nb\\u{1b}[2J");
+        assert_eq!(text("naïve 日本 👩‍👧"), "naïve 日本 👩‍👧", "joined and wide ones are text");
+    }
+}

@@ -1,0 +1,63 @@
+//! A lock as a row of a table.
+
+use std::time::SystemTime;
+
+use anstyle::{AnsiColor, Style};
+use lockkeeper::{Kind, LockInfo, Remaining};
+
+use crate::person;
+use crate::table::{Cell, Column};
+
+const fn text(heading: &'static str, least: usize, rank: u8) -> Column {
+    Column { heading, right: false, least: Some(least), rank }
+}
+
+const fn number(heading: &'static str, rank: u8) -> Column {
+    Column { heading, right: true, least: None, rank }
+}
+
+/// The columns. The kind is a word and never cut.
+pub(crate) const COLUMNS: [Column; 7] = [
+    text("NAME", 12, 0),
+    Column { heading: "KIND", right: false, least: None, rank: 4 },
+    text("HOLDER", 12, 1),
+    number("HOLDS", 6),
+    number("TTL", 2),
+    number("WAITERS", 5),
+    number("AGE", 3),
+];
+
+const DIM: Style = Style::new().dimmed();
+const WARN: Style = AnsiColor::Yellow.on_default();
+
+/// What stands in them.
+pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
+    let unknown = lock.holders.first().is_none_or(|holder| holder.client.is_none());
+    let holds = match person::holds(lock) {
+        0 => Cell::styled(person::UNKNOWN, DIM),
+        holds => Cell::new(holds.to_string()),
+    };
+    let waiters = match lock.waiting {
+        None => Cell::styled(person::UNKNOWN, DIM),
+        Some(0) => Cell::styled("0", DIM),
+        Some(waiters) => Cell::styled(waiters.to_string(), WARN),
+    };
+    let ttl = match (lock.remaining, lock.kind) {
+        // They stand until somebody deletes them, as they should; permits have leases of their own.
+        (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
+            Cell::styled(person::UNKNOWN, DIM)
+        }
+        // A lock without an end is one that nobody else will ever get.
+        (Remaining::Forever, _) => Cell::styled(person::ttl(lock.remaining), WARN),
+        _ => Cell::new(person::ttl(lock.remaining)),
+    };
+    [
+        Cell::styled(person::name(&lock.name), Style::new().bold()),
+        Cell::new(lock.kind.word()),
+        Cell::styled(person::holders(lock), if unknown { DIM } else { Style::new() }),
+        holds,
+        ttl,
+        waiters,
+        Cell::new(person::age(lock.since(), now)),
+    ]
+}

@@ -1,0 +1,239 @@
+//! The guardian: a process beside `run` that kills the command's process group when `run` cannot.
+//!
+//! `run` may be killed, or stopped past its lease; a parent-death signal helps against the first,
+//! for the command itself but not for its children, and nothing in this process helps against the
+//! second. So this binary is started once more. The two share a socket. `run` writes down the
+//! child's process id and, with each renewal, until when its group may live. The guardian kills the
+//! group when that time is over, and when the socket ends: then `run` is dead. When all is over `run`
+//! kills the guardian, which is quicker than asking it to go and works even if somebody has stopped it.
+//!
+//! **No stranger is killed.** A process group's number is not given out again while the group has a
+//! member, dead or alive, that is not reaped. The leader is a child of `run`, which reaps it only
+//! after it has sent the guardian away. If `run` is dead, the guardian acts within moments, not
+//! after as many processes as there are numbers.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::{clock, sys};
+
+/// The argument that makes this binary a guardian. Not a command: nobody is to find it in the help.
+pub(crate) const ARGUMENT: &str = "__guardian";
+
+/// The guardian's exit code when it has killed because the time was over.
+const TIME_WAS_OVER: u8 = 3;
+
+/// Its longest sleep while there is a time to keep: timers stand still while the machine sleeps.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Times that differ by less are the same: they are reckoned anew from each look at the clock.
+const SAME: Duration = Duration::from_millis(5);
+
+/// How often one that has died is replaced.
+const REPLACEMENTS: u32 = 3;
+
+/// A message: what it is about, and a number.
+const FRAME: usize = 9;
+const CHILD: u8 = b'c';
+const KILL_AT: u8 = b'k';
+
+/// The guardian, as `run` sees it.
+pub(super) struct Guardian {
+    process: Child,
+    line: UnixStream,
+    kill_at: Duration,
+    replaced: u32,
+}
+
+/// How a guardian is doing.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Health {
+    /// It watches.
+    Well,
+    /// It was dead; another one watches.
+    Replaced,
+    /// It is dead and stays so.
+    Gone,
+    /// It has killed the group because its time was over.
+    Acted,
+}
+
+impl Guardian {
+    /// Starts one that lets the child, whoever that will be, live until `kill_at`.
+    pub(super) fn start(kill_at: Duration) -> io::Result<Self> {
+        let (process, line) = spawn()?;
+        let guardian = Self { process, line, kill_at, replaced: 0 };
+        guardian.send(KILL_AT, millis(kill_at));
+        Ok(guardian)
+    }
+
+    /// The end of the line from which a child [introduces](introduce) itself.
+    pub(super) fn line(&self) -> io::Result<OwnedFd> {
+        self.line.try_clone().map(OwnedFd::from)
+    }
+
+    /// Lets the child live until `kill_at`.
+    pub(super) fn prolong(&mut self, kill_at: Duration) {
+        if kill_at.abs_diff(self.kill_at) >= SAME {
+            self.kill_at = kill_at;
+            self.send(KILL_AT, millis(kill_at));
+        }
+    }
+
+    /// Looks after it, and replaces it if somebody has killed it.
+    pub(super) fn check(&mut self, child: Pid) -> Health {
+        match self.process.try_wait() {
+            Ok(None) => return Health::Well,
+            Ok(Some(status)) if status.code() == Some(TIME_WAS_OVER.into()) => {
+                return Health::Acted;
+            }
+            _ => {}
+        }
+        if self.replaced == REPLACEMENTS {
+            return Health::Gone;
+        }
+        self.replaced += 1;
+        match spawn() {
+            Ok((process, line)) => {
+                (self.process, self.line) = (process, line);
+                self.send(KILL_AT, millis(self.kill_at));
+                self.send(CHILD, child.as_raw_nonzero().get().unsigned_abs().into());
+                Health::Replaced
+            }
+            Err(_) => Health::Gone,
+        }
+    }
+
+    /// Sends it away. True if it has killed the group before, or must have, for its time was over.
+    pub(super) fn dismiss(mut self) -> bool {
+        let over = clock::now() >= self.kill_at;
+        let _ = self.process.kill();
+        let status = self.process.wait();
+        over || status.is_ok_and(|status| status.code() == Some(TIME_WAS_OVER.into()))
+    }
+
+    fn send(&self, kind: u8, number: u64) {
+        let _ = write(self.line.as_fd(), kind, number);
+    }
+}
+
+/// Tells the guardian which child it guards. For the child itself, between fork and exec: it makes one
+/// system call.
+pub(super) fn introduce(line: BorrowedFd<'_>, own: Pid) -> io::Result<()> {
+    write(line, CHILD, own.as_raw_nonzero().get().unsigned_abs().into())
+}
+
+/// Never blocks and never raises SIGPIPE: a guardian that does not read is found dead soon enough.
+fn write(line: BorrowedFd<'_>, kind: u8, number: u64) -> io::Result<()> {
+    let mut frame = [kind; FRAME];
+    frame[1..].copy_from_slice(&number.to_le_bytes());
+    send(line, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Both ends close on exec, so that only `run` has the one and only the guardian the other.
+fn spawn() -> io::Result<(Child, UnixStream)> {
+    let (ours, its) = UnixStream::pair()?;
+    let process = Command::new(own_path()?)
+        .arg0("lockkeeper-guardian")
+        .arg(ARGUMENT)
+        .env_clear()
+        .current_dir("/")
+        .process_group(0)
+        .stdin(OwnedFd::from(its))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    Ok((process, ours))
+}
+
+/// Also right when the binary has been replaced since it was started.
+#[cfg(target_os = "linux")]
+fn own_path() -> io::Result<&'static str> {
+    Ok("/proc/self/exe")
+}
+
+#[cfg(not(target_os = "linux"))]
+fn own_path() -> io::Result<std::path::PathBuf> {
+    std::env::current_exe()
+}
+
+/// The guardian, as a process of its own.
+pub(crate) fn main() -> ExitCode {
+    // What is meant for everything called lockkeeper is not meant for the one who watches over it.
+    sys::block_all();
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(c"lk-guardian");
+    let mut group = None;
+    let mut kill_at = None;
+    loop {
+        // Without a child there is nothing to do by any time.
+        match next(kill_at.filter(|_| group.is_some())) {
+            Ok(Message::Child(number)) => group = Pid::from_raw(number),
+            Ok(Message::KillAt(time)) => kill_at = Some(time),
+            Ok(Message::None) if kill_at.is_some_and(|time| clock::now() >= time) => {
+                kill(group);
+                return TIME_WAS_OVER.into();
+            }
+            Ok(Message::None) => {}
+            Err(_) => {
+                kill(group);
+                return ExitCode::SUCCESS;
+            }
+        }
+    }
+}
+
+enum Message {
+    None,
+    Child(i32),
+    KillAt(Duration),
+}
+
+/// The next message; none when none came before `until`, or for a while. What was written is read
+/// before the clock is looked at: it may be that there is more time. An error is the end of the line.
+fn next(until: Option<Duration>) -> io::Result<Message> {
+    if !wait(until)? {
+        return Ok(Message::None);
+    }
+    // Not through `io::stdin`: it would read ahead, and what it has read does not wake `wait`.
+    // A message is written in one piece, so it is read in one piece.
+    let mut frame = [0; FRAME];
+    if rustix::io::read(rustix::stdio::stdin(), &mut frame)? < FRAME {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let [kind, number @ ..] = frame;
+    let number = u64::from_le_bytes(number);
+    Ok(match kind {
+        CHILD => Message::Child(i32::try_from(number).unwrap_or_default()),
+        KILL_AT => Message::KillAt(Duration::from_millis(number)),
+        _ => Message::None,
+    })
+}
+
+/// Waits for a message; false when none came before `until`, or for a while.
+fn wait(until: Option<Duration>) -> io::Result<bool> {
+    let stdin = rustix::stdio::stdin();
+    let mut polled = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
+    let nap = until.map(|until| until.saturating_sub(clock::now()).min(TICK));
+    let nap = nap.and_then(|nap| Timespec::try_from(nap).ok());
+    Ok(poll(&mut polled, nap.as_ref())? > 0)
+}
+
+fn kill(group: Option<Pid>) {
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}

@@ -1,0 +1,32 @@
+//! Holding the lock with no command: until somebody says that it is enough.
+
+use lockkeeper::Guard;
+
+use super::clock;
+use super::plan::Plan;
+use super::signals::Signals;
+use super::supervise::{Ending, Why};
+
+/// Until a signal, the loss of the lock, or `--max-hold`.
+pub(super) async fn hold(plan: &Plan, guard: &Guard, signals: &mut Signals) -> Ending {
+    let over = plan.max_hold.map(|span| clock::now() + span);
+    let max_hold = async {
+        let Some(over) = over else {
+            return std::future::pending().await;
+        };
+        // In short steps: a timer stands still while the machine sleeps.
+        loop {
+            match over.saturating_sub(clock::now()) {
+                left if left.is_zero() => return,
+                left => tokio::time::sleep(left.min(plan.tick())).await,
+            }
+        }
+    };
+    let why = tokio::select! {
+        biased;
+        reason = guard.lost() => Some(Why::Lost(reason.to_string())),
+        () = max_hold => Some(Why::MaxHold),
+        _ = signals.next() => None,
+    };
+    Ending { status: None, why, foreground: None, hook: None }
+}

@@ -1,0 +1,165 @@
+//! `unlock`: takes a lock away from its holder.
+//!
+//! Who is asked decides what must be said. A person on a terminal sees who holds the lock and whether
+//! that process is alive, and answers; that answer is all it takes. A script (`--yes`) sees nothing,
+//! and was written when the holder was thought dead: it gets the lock only from holders that no live
+//! lockkeeper client claims, unless it says `--force`. A client of another library cannot be seen
+//! alive, so it counts as one of those.
+//!
+//! The answer is for the holders that were shown. If others have it by then, the question is put
+//! again; if nobody has it any more, there is nothing left to do, which is what was wanted.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::time::SystemTime;
+
+use lockkeeper::{Holder, Inspector, Kind, LockInfo};
+
+use crate::args::{Global, UnlockArgs};
+use crate::exit::{self, Code, Failure};
+use crate::inspect::{document, look};
+use crate::open::open;
+use crate::output::{Output, Stop};
+use crate::{json, person};
+
+pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Failure> {
+    // Before anything else: a script that forgot it shall fail on a free lock too.
+    if !args.yes && !io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "nobody can be asked here: add --yes to take the lock away without a question \
+             (and --force, to take it from a holder that is alive)",
+        ));
+    }
+    let client = open(global).await?;
+    let inspector = client.inspector();
+    let Some(lock) = agree(&inspector, args).await? else { return Ok(Code::BUSY) };
+    let mut taken = false;
+    if !lock.holders.is_empty() {
+        taken = inspector.force_unlock(args.name.bytes(), lock.kind, reason(args)).await?;
+    }
+    let mut output = Output::new(global);
+    let told = match args.json {
+        true => document(&mut output, &json::Unlock::of(&lock, taken, &reason(args))),
+        false => tell(&mut output, &lock, taken),
+    };
+    // It is done, whether or not anybody reads so.
+    match told {
+        Ok(()) => Ok(Code::OK),
+        Err(stop) => stop.or(Code::OK),
+    }
+}
+
+/// The lock as it is agreed to be taken away, or free; nothing, if it is not agreed.
+async fn agree(inspector: &Inspector, args: &UnlockArgs) -> Result<Option<LockInfo>, Failure> {
+    let mut agreed: Vec<String> = Vec::new();
+    loop {
+        let lock = look(inspector, args.name.bytes(), args.kind).await?;
+        if matches!(lock.kind, Kind::Semaphore | Kind::Permits | Kind::Latch) && !lock.is_free() {
+            return Err(uncounted(&lock));
+        }
+        if lock.holders.iter().all(|holder| agreed.contains(&holder.id)) {
+            return Ok(Some(lock));
+        }
+        if args.yes {
+            return match lock.holders.iter().find(|holder| is_alive(holder)) {
+                Some(holder) if !args.force => Err(alive(&lock, holder)),
+                _ => Ok(Some(lock)),
+            };
+        }
+        let again = !agreed.is_empty();
+        agreed = lock.holders.iter().map(|holder| holder.id.clone()).collect();
+        // Off the runtime, which has connections to keep meanwhile.
+        let answer = tokio::task::spawn_blocking(move || ask(&question(&lock, again))).await;
+        let answer = answer.map_err(|error| Failure::internal(format!("asking: {error}")))?;
+        if !answer.map_err(|error| Failure::internal(format!("the terminal: {error}")))? {
+            exit::say("nothing was changed");
+            return Ok(None);
+        }
+    }
+}
+
+/// Its client has said who it is within the last lease: it runs, and renews what it holds.
+fn is_alive(holder: &Holder) -> bool {
+    holder.client.is_some()
+}
+
+fn alive(lock: &LockInfo, holder: &Holder) -> Failure {
+    let (name, holder) = (person::name(&lock.name), person::holder(holder));
+    Failure::new(
+        Code::BUSY,
+        format!(
+            "\"{name}\" is held by {holder}, which is alive: add --force to take it all the same"
+        ),
+    )
+}
+
+fn uncounted(lock: &LockInfo) -> Failure {
+    let name = person::name(&lock.name);
+    let instead = match lock.kind {
+        Kind::Permits => "permits end with their leases, or are given back by id",
+        Kind::Semaphore => "its permits have no holders; add some with the library",
+        _ => "count it down, or delete it, with the library",
+    };
+    Failure::usage(format!("\"{name}\" is a {}, which cannot be taken away: {instead}", lock.kind))
+}
+
+/// What the holder is told and what is remembered. Without a reason at least who it was, as far as
+/// the environment says; under `sudo` that is not root.
+fn reason(args: &UnlockArgs) -> String {
+    let name = |variable: &&str| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    args.reason.clone().unwrap_or_else(|| {
+        match ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(name) {
+            Some(who) => format!("unlocked by {who}, who gave no reason"),
+            None => "unlocked without a reason".to_owned(),
+        }
+    })
+}
+
+fn question(lock: &LockInfo, again: bool) -> String {
+    let (name, now) = (person::name(&lock.name), SystemTime::now());
+    let mut text = String::new();
+    if again {
+        text.push_str("It has changed hands meanwhile.\n");
+    }
+    text.push_str(&format!("\"{name}\" is a {} and held by\n", lock.kind));
+    for holder in &lock.holders {
+        let known = match (is_alive(holder), holder.since) {
+            (true, Some(_)) => format!("alive, for {}", person::age(holder.since, now)),
+            (true, None) => "alive".to_owned(),
+            (false, _) => "not known to be alive".to_owned(),
+        };
+        text.push_str(&format!("  {} ({known})\n", person::holder(holder)));
+    }
+    if lock.holders.iter().any(is_alive) {
+        text.push_str("Who is alive is told at once; what it has begun may go on for a moment.\n");
+    }
+    text.push_str(&format!("Take \"{name}\" away from {}? [y/N] ", person::holders(lock)));
+    text
+}
+
+/// On the terminal itself: neither `2>log` nor `| tee` must hide the question.
+fn ask(question: &str) -> io::Result<bool> {
+    let mut answer = String::new();
+    match File::options().read(true).write(true).open("/dev/tty") {
+        Ok(mut terminal) => {
+            terminal.write_all(question.as_bytes())?;
+            BufReader::new(terminal).read_line(&mut answer)?;
+        }
+        // A terminal, but not this session's.
+        Err(_) => {
+            io::stderr().write_all(question.as_bytes())?;
+            io::stdin().lock().read_line(&mut answer)?;
+        }
+    }
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+fn tell(output: &mut Output, lock: &LockInfo, taken: bool) -> Result<(), Stop> {
+    let name = person::name(&lock.name);
+    let line = match taken {
+        true => format!("\"{name}\" was taken away from {}", person::holders(lock)),
+        false => format!("\"{name}\" is free: there was nothing to take away"),
+    };
+    output.line(&line)?;
+    Ok(output.flush()?)
+}

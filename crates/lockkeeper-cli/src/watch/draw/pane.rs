@@ -1,0 +1,206 @@
+//! Everything about one lock.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Block, Borders, Padding};
+use unicode_width::UnicodeWidthStr;
+
+use lockkeeper::{Forced, Holder, Kind, LockInfo, Remaining};
+
+use super::Theme;
+use super::table::{bar, gauge_style};
+use crate::watch::row::{Age, Now, Row};
+use crate::watch::view::View;
+use crate::{moment, person};
+
+/// A queue of thousands is for `inspect`.
+const LISTED_MAX: usize = 50;
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: &Theme, now: Now) {
+    let beside = area.x > 0;
+    let block = Block::new()
+        .borders(if beside { Borders::LEFT } else { Borders::TOP })
+        .border_style(theme.dim)
+        .padding(Padding::horizontal(1));
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let lines = match view.detail() {
+        Some((row, lock)) => lines(row, lock, theme, view.shown_at(now)),
+        None => vec![Line::styled("no lock is selected", theme.dim)],
+    };
+    let lines: Vec<_> = lines.into_iter().flat_map(|line| wrapped(line, inner.width)).collect();
+    let (all, height) = (lines.len(), usize::from(inner.height));
+    let top = view.scroll_pane(all.saturating_sub(height));
+    frame.render_widget(Text::from_iter(lines.into_iter().skip(top)), inner);
+    if top + height < all && height > 0 {
+        let hint = Line::styled(" J K for more ", theme.accent).right_aligned();
+        frame.render_widget(hint, Rect { y: inner.bottom() - 1, height: 1, ..inner });
+    }
+}
+
+/// A line, and what of it does not fit on lines of its own: here nothing is cut.
+fn wrapped(line: Line<'_>, width: u16) -> Vec<Line<'_>> {
+    let width = usize::from(width.max(4));
+    if line.width() <= width {
+        return vec![line];
+    }
+    let (mut lines, mut used) = (vec![Line::default()], 0);
+    for span in line.spans {
+        let mut rest = &*span.content;
+        while let Some(c) = rest.chars().next() {
+            let end = rest.char_indices().map(|(at, c)| at + c.len_utf8());
+            let fits = end.take_while(|end| used + rest[..*end].width() <= width).last();
+            let end = match fits {
+                // Between two words, if there is more than one.
+                Some(end) if end < rest.len() => rest[..end].rfind(' ').map_or(end, |at| at + 1),
+                Some(end) => end,
+                // Two columns for a character that is wider than what is left.
+                None if used == INDENT => c.len_utf8(),
+                None => 0,
+            };
+            if let (Some(line), true) = (lines.last_mut(), end > 0) {
+                line.push_span(Span::styled(rest[..end].to_owned(), line.style.patch(span.style)));
+                used += rest[..end].width();
+            }
+            rest = &rest[end..];
+            if !rest.is_empty() {
+                lines.push(Line::raw(" ".repeat(INDENT)));
+                used = INDENT;
+            }
+        }
+    }
+    lines.into_iter().map(|wrapped| wrapped.patch_style(line.style)).collect()
+}
+
+/// What goes on is further right than what begins.
+const INDENT: usize = 4;
+
+fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a>> {
+    let mut lines = vec![
+        Line::styled(person::name(&lock.name), theme.strong),
+        Line::styled(summary(row, now), theme.dim),
+    ];
+    lines.extend(stands(row, theme, now));
+    if let Some(count) = lock.count {
+        let what = if lock.kind == Kind::Latch { "to be counted down" } else { "permits free" };
+        lines.push(Line::raw(format!("{count} {what}")));
+    }
+    if let Some(token) = lock.token {
+        lines.push(fact("last token", token.to_string(), theme));
+    }
+    section(&mut lines, holders_title(lock), &lock.holders, theme, |_, holder| {
+        holder_lines(holder, theme, now)
+    });
+    section(&mut lines, "waiting, the next one first", &lock.queue, theme, |at, waiter| {
+        let place = format!("{:>2}  ", at + 1);
+        vec![Line::from(vec![Span::styled(place, theme.accent), Span::raw(person::holder(waiter))])]
+    });
+    section(&mut lines, "taken away by force", &lock.forced, theme, |_, forced| {
+        forced_lines(forced, theme)
+    });
+    lines
+}
+
+fn summary(row: &Row, now: Now) -> String {
+    let kind = row.lock.kind;
+    let waiting = match row.lock.waiting {
+        Some(1) => ", one waits".to_owned(),
+        Some(some) if some > 1 => format!(", {some} wait"),
+        _ => String::new(),
+    };
+    if row.is_gone() {
+        return format!("{kind}, gone");
+    }
+    match row.age(now) {
+        Some(Age::Known(age)) => format!("{kind}, held for {}{waiting}", person::span(age)),
+        Some(Age::AtLeast(age)) => {
+            format!("{kind}, held for {} at least{waiting}", person::span(age))
+        }
+        None => format!("{kind}{waiting}"),
+    }
+}
+
+/// How long it stands.
+fn stands<'a>(row: &Row, theme: &Theme, now: Now) -> Option<Line<'a>> {
+    if row.is_gone() || row.lock.holders.is_empty() {
+        return None;
+    }
+    Some(match row.remaining(now.tick) {
+        Remaining::Free => return None,
+        Remaining::For(left) => {
+            let part = row.part_left(now.tick).unwrap_or(0.0);
+            Line::from(vec![
+                Span::styled(bar(part, 12), gauge_style(part, theme)),
+                Span::raw(format!(" ends in {}", person::span(left))),
+                Span::styled(" unless it is renewed", theme.dim),
+            ])
+        }
+        Remaining::Forever => {
+            Line::styled("has no end: it stands until it is released", theme.warning)
+        }
+    })
+}
+
+fn holders_title(lock: &LockInfo) -> &'static str {
+    match lock.kind {
+        Kind::Read => "readers",
+        Kind::Write => "writer",
+        Kind::Permits | Kind::Semaphore => "permits",
+        _ => "holder",
+    }
+}
+
+fn holder_lines<'a>(holder: &Holder, theme: &Theme, now: Now) -> Vec<Line<'a>> {
+    let mut facts = Vec::new();
+    if holder.hold_count > 1 {
+        facts.push(format!("{} times", holder.hold_count));
+    }
+    if let Some(since) = holder.since {
+        facts.push(format!("for {}", person::age(Some(since), now.wall)));
+    }
+    let mut lines = vec![Line::from(vec![
+        Span::raw(person::holder(holder)),
+        Span::styled(format!("  {}", facts.join(", ")), theme.dim),
+    ])];
+    if holder.client.is_some() {
+        lines.push(Line::styled(format!("  {}", person::text(&holder.id)), theme.dim));
+    }
+    lines
+}
+
+fn forced_lines<'a>(forced: &Forced, theme: &Theme) -> Vec<Line<'a>> {
+    let from: Vec<_> = forced.holders.iter().map(|holder| person::text(holder)).collect();
+    vec![
+        Line::styled(person::text(&forced.reason), theme.warning),
+        Line::raw(format!("  {}", moment::plain(forced.at))),
+        Line::styled(format!("  by {}", person::text(&forced.by)), theme.dim),
+        Line::styled(format!("  from {}", from.join(", ")), theme.dim),
+    ]
+}
+
+fn fact<'a>(what: &str, value: String, theme: &Theme) -> Line<'a> {
+    Line::from(vec![Span::styled(format!("{what} "), theme.dim), Span::raw(value)])
+}
+
+/// A list with a title; nothing where there is nothing.
+fn section<'a, T>(
+    lines: &mut Vec<Line<'a>>,
+    title: &'static str,
+    entries: &[T],
+    theme: &Theme,
+    line: impl Fn(usize, &T) -> Vec<Line<'a>>,
+) {
+    if entries.is_empty() {
+        return;
+    }
+    lines.push(Line::default());
+    lines.push(Line::styled(title, theme.accent));
+    for (at, entry) in entries.iter().take(LISTED_MAX).enumerate() {
+        lines.extend(line(at, entry));
+    }
+    if entries.len() > LISTED_MAX {
+        let more = entries.len() - LISTED_MAX;
+        lines.push(Line::styled(format!("and {more} more: see lockkeeper inspect"), theme.dim));
+    }
+}

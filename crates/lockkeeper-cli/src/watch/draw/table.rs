@@ -1,0 +1,245 @@
+//! The table. Only what is on the screen is drawn: there may be a hundred thousand rows.
+
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use unicode_width::UnicodeWidthStr;
+
+use lockkeeper::Remaining;
+
+use super::{Theme, heading};
+use crate::person;
+use crate::table::cut;
+use crate::watch::row::{Age, Change, Now, Row};
+use crate::watch::view::{Column, Health, View};
+
+const GAP: u16 = 2;
+
+/// The mark of what just happened, before the name.
+const MARK: u16 = 2;
+
+/// The least that a name and a holder are worth showing with.
+const LEAST: u16 = 14;
+
+const GAUGE: u16 = 6;
+const TTL: u16 = 5;
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, now: Now) {
+    let [head, rows @ ..] = &lines(area)[..] else { return };
+    let columns = columns(area.width, view);
+    draw_heading(frame, *head, &columns, view, theme);
+    if view.extent().0 == 0 {
+        return draw_nothing(frame, area, view, theme);
+    }
+    for ((row, selected), line) in view.visible().zip(rows) {
+        draw_row(frame, *line, &columns, row, theme, now);
+        if selected {
+            frame.buffer_mut().set_style(*line, theme.selected);
+        }
+    }
+}
+
+/// A column on the screen.
+struct Placed {
+    column: Column,
+    x: u16,
+    width: u16,
+}
+
+/// Leaves a column out, or makes it narrower.
+type Narrower = fn(&mut Vec<(Column, u16)>);
+
+/// Numbers stand at the right, always at the same place; the name and the holder share the rest. What
+/// is least missed goes first where there is no room.
+fn columns(width: u16, view: &View) -> Vec<Placed> {
+    let mut fixed = vec![
+        (Column::Kind, 9),
+        (Column::Holds, 5),
+        (Column::Ttl, GAUGE + 1 + TTL),
+        (Column::Waiters, 7),
+        (Column::Age, 6),
+    ];
+    let room = |fixed: &[(Column, u16)]| {
+        let taken: u16 = fixed.iter().map(|(_, width)| width + GAP).sum();
+        width.saturating_sub(MARK + taken)
+    };
+    let least = 2 * LEAST + GAP;
+    let narrower: [Narrower; 5] = [
+        |fixed| fixed.retain(|(column, _)| *column != Column::Holds),
+        |fixed| fixed.iter_mut().filter(|(c, _)| *c == Column::Ttl).for_each(|(_, w)| *w = TTL),
+        |fixed| fixed.retain(|(column, _)| *column != Column::Kind),
+        |fixed| fixed.retain(|(column, _)| *column != Column::Waiters),
+        |fixed| fixed.retain(|(column, _)| *column != Column::Age),
+    ];
+    for narrow in narrower {
+        if room(&fixed) < least {
+            narrow(&mut fixed);
+        }
+    }
+    let (name, holder) = share(room(&fixed), view);
+    let mut widths = vec![(Column::Name, name), (Column::Holder, holder)];
+    widths.extend(fixed);
+    widths.sort_by_key(|(column, _)| Column::ALL.iter().position(|known| known == column));
+    let mut x = MARK;
+    widths
+        .into_iter()
+        .filter(|(_, width)| *width > 0)
+        .map(|(column, width)| {
+            let placed = Placed { column, x, width };
+            x += width + GAP;
+            placed
+        })
+        .collect()
+}
+
+/// How the name and the holder share: each what it needs if there is enough, and what is left over
+/// goes to the name; otherwise neither gets less than half of the room because of the other.
+fn share(room: u16, view: &View) -> (u16, u16) {
+    let Some(room) = room.checked_sub(GAP).filter(|room| *room >= LEAST) else { return (room, 0) };
+    let widest = |text: fn(&Row) -> String| {
+        let widths = view.visible().map(|(row, _)| text(row).width());
+        u16::try_from(widths.max().unwrap_or(0)).unwrap_or(u16::MAX)
+    };
+    let name = widest(|row| person::name(&row.lock.name)).max(LEAST);
+    let holder = widest(|row| person::holders(&row.lock)).max(LEAST);
+    let holder = holder.min(room.saturating_sub(name).max(room / 2));
+    (room - holder, holder)
+}
+
+fn draw_heading(frame: &mut Frame<'_>, line: Rect, columns: &[Placed], view: &View, theme: &Theme) {
+    frame.buffer_mut().set_style(line, theme.heading);
+    for placed in columns {
+        let sorted = placed.column == view.sort;
+        let arrow = if view.descending { '▾' } else { '▴' };
+        let name = heading(placed.column);
+        let text = if sorted { format!("{name}{arrow}") } else { name.to_owned() };
+        let style = if sorted { theme.sorted } else { theme.heading };
+        // The arrow may stick out to the left, where there is always a gap.
+        let area = match is_right(placed.column) && sorted {
+            true => Rect { x: line.x + placed.x - 1, width: placed.width + 1, ..line },
+            false => Rect { x: line.x + placed.x, width: placed.width, ..line },
+        };
+        put(frame, area.intersection(line), placed.column, Line::styled(text, style));
+    }
+}
+
+fn draw_row(
+    frame: &mut Frame<'_>,
+    line: Rect,
+    columns: &[Placed],
+    row: &Row,
+    theme: &Theme,
+    now: Now,
+) {
+    let (mark, style) = match row.mark(now.tick) {
+        Some(Change::Appeared) => ("+", theme.good),
+        Some(Change::Changed) => ("~", theme.warning),
+        Some(Change::Gone) => ("-", theme.gone),
+        None => ("", Style::new()),
+    };
+    frame.render_widget(Span::styled(mark, style.remove_modifier(theme.gone.add_modifier)), line);
+    for placed in columns {
+        let area = Rect { x: line.x + placed.x, width: placed.width, ..line }.intersection(line);
+        let cell = cell(row, placed, theme, now);
+        // What just happened to a row is told by all of it; what is gone needs no gauge.
+        let cell = match row.mark(now.tick) {
+            Some(Change::Gone) if placed.column == Column::Ttl => continue,
+            Some(_) if placed.column == Column::Ttl => cell,
+            Some(_) => {
+                cell.patch_style(style).spans.into_iter().map(|s| s.patch_style(style)).collect()
+            }
+            None => cell,
+        };
+        put(frame, area, placed.column, cell);
+    }
+}
+
+fn put(frame: &mut Frame<'_>, area: Rect, column: Column, line: Line<'_>) {
+    let alignment = if is_right(column) { Alignment::Right } else { Alignment::Left };
+    frame.render_widget(line.alignment(alignment), area);
+}
+
+fn is_right(column: Column) -> bool {
+    !matches!(column, Column::Name | Column::Kind | Column::Holder)
+}
+
+fn cell<'a>(row: &Row, placed: &Placed, theme: &Theme, now: Now) -> Line<'a> {
+    let lock = &row.lock;
+    let width = usize::from(placed.width);
+    let fitting = |text: String| cut(&text, width).into_owned();
+    match placed.column {
+        Column::Name => Line::styled(fitting(person::name(&lock.name)), theme.strong),
+        Column::Kind => Line::styled(lock.kind.word(), theme.dim),
+        Column::Holder => {
+            let known = lock.holders.first().is_some_and(|holder| holder.client.is_some());
+            let style = if known { Style::new() } else { theme.dim };
+            Line::styled(fitting(person::holders(lock)), style)
+        }
+        Column::Holds => match person::holds(lock) {
+            0 => Line::styled(person::UNKNOWN, theme.dim),
+            holds => Line::raw(holds.to_string()),
+        },
+        Column::Ttl => ttl(row, placed.width > TTL, theme, now),
+        Column::Waiters => match lock.waiting {
+            None => Line::styled(person::UNKNOWN, theme.dim),
+            Some(0) => Line::styled("0", theme.dim),
+            Some(waiting) => Line::styled(waiting.to_string(), theme.warning),
+        },
+        Column::Age => match row.age(now) {
+            None => Line::styled(person::UNKNOWN, theme.dim),
+            Some(Age::Known(age)) => Line::raw(person::span(age)),
+            Some(Age::AtLeast(age)) => Line::styled(format!("≥{}", person::span(age)), theme.dim),
+        },
+    }
+}
+
+fn ttl<'a>(row: &Row, gauge: bool, theme: &Theme, now: Now) -> Line<'a> {
+    let remaining = row.remaining(now.tick);
+    let endless = remaining == Remaining::Forever && !row.lock.holders.is_empty();
+    let style = if endless { theme.warning } else { Style::new() };
+    let text = format!("{:>1$}", person::ttl(remaining), usize::from(TTL));
+    let mut spans = vec![Span::styled(text, style)];
+    if let Some(part) = row.part_left(now.tick).filter(|_| gauge) {
+        let bar = Span::styled(bar(part, GAUGE), gauge_style(part, theme));
+        spans.splice(0..0, [bar, Span::raw(" ")]);
+    }
+    Line::from(spans)
+}
+
+/// Green while there is time, red when it is nearly over: a watchdog would have renewed it by then.
+pub(super) fn gauge_style(part: f64, theme: &Theme) -> Style {
+    let style = match part {
+        part if part > 0.5 => theme.good,
+        part if part > 0.2 => theme.warning,
+        _ => theme.bad,
+    };
+    style.patch(theme.track)
+}
+
+/// A bar in eighths of a cell.
+pub(super) fn bar(part: f64, width: u16) -> String {
+    const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+    let eighths = (part.clamp(0.0, 1.0) * f64::from(width) * 8.0).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    if !eighths.is_multiple_of(8) {
+        bar.push(EIGHTHS[eighths % 8]);
+    }
+    let length = bar.chars().count();
+    bar + &" ".repeat(usize::from(width).saturating_sub(length))
+}
+
+fn draw_nothing(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme) {
+    let text = match (&view.health, view.looked) {
+        (_, Some(_)) if !view.filter.is_empty() => "no lock that the filter lets through",
+        (_, Some(_)) => "no locks",
+        (Health::Failing { .. }, None) => "the store has not answered yet; trying on",
+        (_, None) => "looking…",
+    };
+    let line = Rect { y: area.y + area.height / 2, height: 1.min(area.height), ..area };
+    frame.render_widget(Line::styled(text, theme.dim).centered(), line);
+}
+
+fn lines(area: Rect) -> Vec<Rect> {
+    area.rows().collect()
+}

@@ -1,0 +1,404 @@
+//! What the screen looks like, cell by cell.
+
+use std::time::Duration;
+
+use lockkeeper::{Kind, Remaining};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::{Color, Modifier};
+
+use super::{Theme, draw};
+use crate::watch::fixture::*;
+use crate::watch::row::Now;
+use crate::watch::view::{Look, Tone, View};
+
+fn drawn(view: &mut View, theme: Theme, (width, height): (u16, u16), now: Now) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, view, &theme, now)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+/// The text on the screen, without what is blank at the end of lines.
+fn text(view: &mut View, size: (u16, u16), now: Now) -> Vec<String> {
+    let buffer = drawn(view, Theme::new(false), size, now);
+    let rows = buffer.content.chunks(usize::from(size.0));
+    rows.map(|row| {
+        let mut skip = 0;
+        let mut line = String::new();
+        for cell in row {
+            // The second half of a wide character.
+            if skip == 0 {
+                line.push_str(cell.symbol());
+                skip = unicode_width::UnicodeWidthStr::width(cell.symbol()).saturating_sub(1);
+            } else {
+                skip -= 1;
+            }
+        }
+        line.trim_end().to_owned()
+    })
+    .collect()
+}
+
+/// Several kinds, in several states.
+fn some() -> View {
+    let mut waited = lock("orders:42");
+    waited.waiting = Some(3);
+    let mut strange = lock("legacy:import");
+    strange.holders[0].client = None;
+    strange.holders[0].since = None;
+    strange.holders[0].hold_count = 2;
+    let mut shared = lock("report");
+    shared.kind = Kind::Read;
+    shared.holders.push(holder(8));
+    let mut endless = lock("stuck");
+    endless.remaining = Remaining::Forever;
+    let mut permits = lock("gpu");
+    (permits.kind, permits.count, permits.taken) = (Kind::Permits, Some(1), 3);
+    view(vec![waited, strange, shared, endless, permits])
+}
+
+#[test]
+fn a_table_with_a_header_and_the_keys() {
+    assert_eq!(
+        text(&mut some(), (100, 10), later(1.5)),
+        [
+            " lockkeeper  redis://store  *                                                        ● 12:00:00 UTC",
+            " 5 locks   5 held   3 waiting",
+            "  NAME▴           KIND       HOLDER                             HOLDS           TTL  WAITERS     AGE",
+            "  gpu             permits    web-1/7/checkout +2                    3  █████▋   22s        0     61s",
+            "  legacy:import   lock       5ca1ab1e-0000-4000-8000-00000000…      2  █████▋   22s        0     ≥1s",
+            "  orders:42       lock       web-1/7/checkout                       1  █████▋   22s        3     61s",
+            "  report          read       web-1/7/checkout +1                    2  █████▋   22s        0     61s",
+            "  stuck           lock       web-1/7/checkout                       1             ∞        0     61s",
+            "",
+            " ? help   q quit   / filter   enter details   u unlock   s sort   space pause   ↑↓ move"
+        ]
+    );
+}
+
+#[test]
+fn what_is_least_missed_goes_first_where_there_is_no_room() {
+    assert_eq!(
+        text(&mut some(), (72, 10), later(1.5)),
+        [
+            " lockkeeper  redis://store  *                            ● 12:00:00 UTC",
+            " 5 locks   5 held   3 waiting",
+            "  NAME▴           KIND       HOLDER                 TTL  WAITERS     AGE",
+            "  gpu             permits    web-1/7/checkout +2    22s        0     61s",
+            "  legacy:import   lock       5ca1ab1e-0000-4000…    22s        0     ≥1s",
+            "  orders:42       lock       web-1/7/checkout       22s        3     61s",
+            "  report          read       web-1/7/checkout +1    22s        0     61s",
+            "  stuck           lock       web-1/7/checkout         ∞        0     61s",
+            "",
+            " ? help   q quit   / filter   enter details   u unlock   s sort"
+        ]
+    );
+    assert_eq!(
+        text(&mut some(), (34, 10), later(1.5)),
+        [
+            " lockkeeper  redis:● 12:00:00 UTC",
+            " 5 locks   5 held   3 waiting",
+            "  NAME▴         HOLDER         TTL",
+            "  gpu           web-1/7/ch…    22s",
+            "  legacy:impo…  5ca1ab1e-0…    22s",
+            "  orders:42     web-1/7/ch…    22s",
+            "  report        web-1/7/ch…    22s",
+            "  stuck         web-1/7/ch…      ∞",
+            "",
+            " ? help   q quit   / filter"
+        ]
+    );
+}
+
+#[test]
+fn no_size_is_too_small() {
+    for width in 0..40 {
+        for height in 0..12 {
+            for keys in ["", "?", "uwhy⏎", "⏎", "/x"] {
+                let mut view = some();
+                press(&mut view, keys);
+                drawn(&mut view, Theme::new(true), (width, height), later(1.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_just_happened_is_marked() {
+    let mut view = view(vec![lock("changes"), lock("goes"), lock("stays")]);
+    let mut changed = lock("changes");
+    changed.waiting = Some(1);
+    view.looked(look(vec![changed, lock("comes"), lock("stays")]), later(1.0));
+    assert_eq!(
+        text(&mut view, (84, 8), later(1.5)),
+        [
+            " lockkeeper  redis://store  *                                        ● 12:00:01 UTC",
+            " 3 locks   3 held   1 waiting",
+            "  NAME▴            KIND       HOLDER            HOLDS           TTL  WAITERS     AGE",
+            "~ changes          lock       web-1/7/checkout      1  █████▉   23s        1     61s",
+            "+ comes            lock       web-1/7/checkout      1  █████▉   23s        0     61s",
+            "- goes             lock       web-1/7/checkout      1                      0     61s",
+            "  stays            lock       web-1/7/checkout      1  █████▉   23s        0     61s",
+            " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
+        ]
+    );
+    let buffer = drawn(&mut view, Theme::new(true), (84, 8), later(1.5));
+    let name = |row: u16| &buffer[(2, 3 + row)];
+    assert_eq!(name(0).fg, Color::Yellow);
+    assert_eq!(name(1).fg, Color::Green);
+    assert!(name(2).modifier.contains(Modifier::CROSSED_OUT));
+    assert_eq!(name(3).fg, Color::Reset);
+}
+
+#[test]
+fn everything_about_a_lock_stands_beside_the_table_or_below() {
+    let mut fair = lock("orders:42");
+    (fair.kind, fair.waiting, fair.token) = (Kind::Fair, Some(2), Some(7));
+    fair.holders[0].hold_count = 2;
+    fair.queue = vec![holder(8), holder(9)];
+    fair.queue[1].client = None;
+    fair.forced[0].at = start().wall;
+    fair.forced[0].by = "lockkeeper pid 1 on a-host-with-a-rather-long-name.example".to_owned();
+    fair.forced[0].holders = vec!["somebody:1".to_owned()];
+    let mut view = view(vec![fair.clone()]);
+    press(&mut view, "⏎");
+    view.inspected(fair, start());
+    assert_eq!(
+        text(&mut view, (132, 22), later(1.5)),
+        [
+            " lockkeeper  redis://store  *                                                                                        ● 12:00:00 UTC",
+            " 1 lock   1 held   2 waiting",
+            "  NAME▴              KIND       HOLDER                     TTL  WAITERS     AGE │ orders:42",
+            "  orders:42          fair       web-1/7/checkout  █████▋   22s        2     61s │ fair lock, held for 61s, 2 wait",
+            "                                                                                │ ███████████▎ ends in 22s unless it is renewed",
+            "                                                                                │ last token 7",
+            "                                                                                │",
+            "                                                                                │ holder",
+            "                                                                                │ web-1/7/checkout  2 times, for 61s",
+            "                                                                                │   5ca1ab1e-0000-4000-8000-000000000000:7",
+            "                                                                                │",
+            "                                                                                │ waiting, the next one first",
+            "                                                                                │  1  web-1/8/checkout",
+            "                                                                                │  2  5ca1ab1e-0000-4000-8000-000000000000:9",
+            "                                                                                │",
+            "                                                                                │ taken away by force",
+            "                                                                                │ it hung",
+            "                                                                                │   2026-11-15 12:00:00 UTC",
+            "                                                                                │   by lockkeeper pid 1 on",
+            "                                                                                │     a-host-with-a-rather-long-name.example",
+            "                                                                                │   from somebody:1",
+            " ? help   q quit   / filter   enter details   u unlock   s sort   space pause   ↑↓ move"
+        ]
+    );
+    assert_eq!(
+        text(&mut view, (70, 16), later(1.5)),
+        [
+            " lockkeeper  redis://store  *                          ● 12:00:00 UTC",
+            " 1 lock   1 held   2 waiting",
+            "  NAME▴            KIND       HOLDER              TTL  WAITERS     AGE",
+            "  orders:42        fair       web-1/7/checkout    22s        2     61s",
+            "──────────────────────────────────────────────────────────────────────",
+            " orders:42",
+            " fair lock, held for 61s, 2 wait",
+            " ███████████▎ ends in 22s unless it is renewed",
+            " last token 7",
+            "",
+            " holder",
+            " web-1/7/checkout  2 times, for 61s",
+            "   5ca1ab1e-0000-4000-8000-000000000000:7",
+            "",
+            " waiting, the next one first                            J K for more",
+            " ? help   q quit   / filter   enter details   u unlock   s sort"
+        ]
+    );
+}
+
+#[test]
+fn what_does_not_fit_into_the_pane_is_reached_by_scrolling() {
+    let mut fair = lock("orders:42");
+    fair.queue = (0..20).map(holder).collect();
+    fair.forced.clear();
+    let mut view = view(vec![fair.clone(), lock("orders:43")]);
+    press(&mut view, "⏎");
+    view.inspected(fair, start());
+    let pane = |view: &mut View| text(view, (70, 16), start())[6..15].join("\n");
+    assert!(pane(&mut view).contains("orders:42") && !pane(&mut view).contains(" 20  web-1"));
+    press(&mut view, &"J".repeat(99));
+    assert!(!pane(&mut view).contains("orders:42") && pane(&mut view).contains(" 20  web-1"));
+    press(&mut view, "K");
+    assert!(!pane(&mut view).contains(" 20  web-1"), "it does not scroll beyond its end");
+    press(&mut view, "jk");
+    assert!(pane(&mut view).contains("orders:42"), "another lock is shown from its beginning");
+}
+
+#[test]
+fn the_question_before_a_lock_is_taken_away() {
+    let mut view = some();
+    press(&mut view, "jjuit hangs");
+    assert_eq!(
+        text(&mut view, (80, 14), later(1.5)),
+        [
+            " lockkeeper  redis://store  *                                    ● 12:00:00 UTC",
+            " 5 locks   5 held   3 waiting",
+            "  NAME▴           KIND       HOLDER                         TTL  WAITERS     AGE",
+            "  gp╭ take it away ────────────────────────────────────────────────────────╮ 61s",
+            "  le│ lock orders:42                                                       │ ≥1s",
+            "  or│ held by web-1/7/checkout                                             │ 61s",
+            "  re│ It is told at once and has to stop. Who waits is next.               │ 61s",
+            "  st│                                                                      │ 61s",
+            "    │ reason  it hangs▏                                                    │",
+            "    │                                                                      │",
+            "    │ enter goes on   esc leaves it alone                                  │",
+            "    ╰──────────────────────────────────────────────────────────────────────╯",
+            "",
+            " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
+        ]
+    );
+    press(&mut view, "⏎");
+    assert_eq!(
+        text(&mut view, (80, 14), later(1.5))[9..],
+        [
+            "    │                                                                      │",
+            "    │ Take it away? y yes   n no                                           │",
+            "    ╰──────────────────────────────────────────────────────────────────────╯",
+            "",
+            " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
+        ]
+    );
+}
+
+#[test]
+fn help() {
+    let mut view = some();
+    press(&mut view, "?");
+    assert_eq!(
+        text(&mut view, (80, 23), later(1.5)),
+        [
+            " lockkeeper  redis://store  *                                    ● 12:00:00 UTC",
+            " 5 locks   5 held   3 waiting",
+            "  NAME▴  ╭ keys ──────────────────────────────────────────────────────╮S     AGE",
+            "  gpu    │ ↑ ↓  j k   one row up, down                                │0     61s",
+            "  legacy:│ PgUp PgDn  one page up, down                               │0     ≥1s",
+            "  orders:│ g  G       to the first row, to the last                   │3     61s",
+            "  report │ enter      everything about the lock, and back             │0     61s",
+            "  stuck  │ J K        down and up in it                               │0     61s",
+            "         │ /          only rows with a text in their name or holder   │",
+            "         │ s  S       sort by the next column, the other way round    │",
+            "         │ space      stop looking, look again                        │",
+            "         │ u          take the lock away from its holder              │",
+            "         │ ctrl-l     draw everything anew                            │",
+            "         │ ctrl-z     to the background                               │",
+            "         │ esc        back: the pane, the filter, then out            │",
+            "         │ q  ctrl-c  out                                             │",
+            "         │                                                            │",
+            "         │ +          has appeared                                    │",
+            "         │ ~          has other holders or waiters                    │",
+            "         │ -          is gone                                         │",
+            "         │ ≥          its holder does not say since when              │",
+            "         ╰────────────────────────────────────────────────────────────╯",
+            " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
+        ]
+    );
+}
+
+#[test]
+fn the_header_says_whether_what_is_seen_can_be_trusted() {
+    let mut view = view(vec![lock("a")]);
+    let header = |view: &mut View, seconds| text(view, (80, 6), later(seconds));
+    view.looked(Look { locks: vec![lock("a")], complete: false }, later(1.0));
+    assert_eq!(
+        header(&mut view, 1.5)[..2],
+        [
+            " lockkeeper  redis://store  *                                    ● 12:00:01 UTC",
+            " 1 lock   1 held   0 waiting   incomplete: there are more"
+        ]
+    );
+    view.failed("store unreachable when inspecting: no route to\u{1b}[2J host".to_owned());
+    let lines = header(&mut view, 9.0);
+    assert_eq!(
+        (&*lines[0], &*lines[5]),
+        (
+            " lockkeeper  redis://store  *                ✗ unreachable for 8s  12:00:01 UTC",
+            " store unreachable when inspecting: no route to\\u{1b}[2J host"
+        )
+    );
+    view.tell(Tone::Good, "a was taken away".to_owned(), later(9.0));
+    assert_eq!(header(&mut view, 9.5)[5], " a was taken away", "what was asked for comes first");
+    view.looked(look(vec![lock("a")]), later(10.0));
+    press(&mut view, " ");
+    assert_eq!(
+        header(&mut view, 60.0)[0],
+        " lockkeeper  redis://store  *                            ‖ paused  12:00:10 UTC"
+    );
+}
+
+#[test]
+fn a_view_with_nothing_in_it_says_why() {
+    let every = Duration::from_secs(1);
+    let mut view = View::new("redis://store".to_owned(), "*".to_owned(), every, start());
+    let middle = |view: &mut View| text(view, (60, 6), start())[3].trim().to_owned();
+    assert_eq!(middle(&mut view), "looking…");
+    view.failed("no route".to_owned());
+    assert_eq!(middle(&mut view), "the store has not answered yet; trying on");
+    view.looked(look(vec![]), start());
+    assert_eq!(middle(&mut view), "no locks");
+    press(&mut view, "/x");
+    assert_eq!(middle(&mut view), "no lock that the filter lets through");
+}
+
+#[test]
+fn a_filter_is_seen_while_it_is_typed_and_after() {
+    let mut view = some();
+    press(&mut view, "/ord");
+    assert_eq!(
+        text(&mut view, (80, 6), later(1.0))[3..],
+        [
+            "  orders:42           lock       web-1/7/checkout  █████▊   23s        3     61s",
+            "",
+            " /ord▏  enter keeps it, esc does not"
+        ]
+    );
+    press(&mut view, "⏎");
+    assert_eq!(text(&mut view, (80, 6), later(1.0))[1], " 5 locks   5 held   3 waiting   /ord");
+}
+
+#[test]
+fn only_a_part_of_many_rows_is_seen_and_told() {
+    let mut view = view((0..30).map(|n| lock(&format!("{n:02}"))).collect());
+    press(&mut view, "⇟");
+    let lines = text(&mut view, (80, 9), later(1.0));
+    assert_eq!(
+        (&*lines[1], lines.len()),
+        (" 30 locks   30 held   0 waiting                                      7–11 of 30", 9)
+    );
+}
+
+#[test]
+fn without_colours_there_are_none() {
+    for keys in ["", "?", "uwhy⏎", "⏎", "/x"] {
+        let mut view = some();
+        view.looked(look(vec![lock("comes")]), later(1.0));
+        press(&mut view, keys);
+        let buffer = drawn(&mut view, Theme::new(false), (100, 24), later(1.5));
+        let colours = buffer.content.iter().map(|cell| (cell.fg, cell.bg));
+        assert!(colours.into_iter().all(|pair| pair == (Color::Reset, Color::Reset)), "{keys}");
+    }
+}
+
+#[test]
+fn no_name_gets_out_of_its_cell() {
+    let mut view = view(vec![
+        lock("a\u{1b}[31m\nb\u{202e}c"),
+        lock(&"長い".repeat(5_000)),
+        lock(&"x".repeat(10_000)),
+    ]);
+    assert_eq!(
+        text(&mut view, (80, 7), later(1.0))[3..6],
+        [
+            "  a\\u{1b}[31m\\nb\\u{…  lock       web-1/7/checkout  █████▊   23s        0     61s",
+            "  xxxxxxxxxxxxxxxxx…  lock       web-1/7/checkout  █████▊   23s        0     61s",
+            "  長い長い長い長い…   lock       web-1/7/checkout  █████▊   23s        0     61s"
+        ]
+    );
+}

@@ -1,0 +1,218 @@
+//! The loop behind the screen: keys, looks, time and signals go into the view, and it is drawn.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use crossterm::event::{Event, KeyEventKind};
+use lockkeeper::Inspector;
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::draw::{self, Theme};
+use super::keys::Action;
+use super::lookout::{self, Report};
+use super::row::Now;
+use super::screen::Screen;
+use super::view::{Tone, View};
+use crate::exit::{Code, Failure};
+use crate::person;
+use crate::store::Store;
+
+/// How often countdowns move.
+const FRAME: Duration = Duration::from_millis(200);
+
+/// Runs until somebody has had enough.
+pub(super) async fn run(
+    store: Store,
+    pattern: Vec<u8>,
+    every: Duration,
+    theme: Theme,
+) -> Result<Code, Failure> {
+    let shown = String::from_utf8_lossy(&pattern);
+    let view = View::new(store.shown(), person::text(&shown), every, Now::get());
+    let (reports, mut reported) = mpsc::unbounded_channel();
+    let (pausing, paused) = watch::channel(false);
+    let mut signals = Signals::new().map_err(|error| broken(&error))?;
+    let screen = Screen::new().map_err(|error| broken(&error))?;
+    let mut keys = keys();
+    tokio::spawn(lookout::look_out(store, pattern, every, paused, reports.clone()));
+
+    let mut live = Live { view, screen, theme, inspector: None, pausing, reports };
+    let mut frames = interval(FRAME);
+    frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        live.draw().map_err(|error| broken(&error))?;
+        let end = tokio::select! {
+            key = keys.recv() => match key {
+                Some(event) => live.event(event).map_err(|error| broken(&error))?,
+                // The terminal is gone.
+                None => Some(Ok(Code::OK)),
+            },
+            Some(report) = reported.recv() => live.report(report),
+            _ = frames.tick() => {
+                live.view.tick(Now::get());
+                None
+            }
+            signal = signals.next() => live.signal(signal).map_err(|error| broken(&error))?,
+        };
+        if let Some(end) = end {
+            return end;
+        }
+    }
+}
+
+/// Why the loop ends, if it does.
+type End = Option<Result<Code, Failure>>;
+
+struct Live {
+    view: View,
+    screen: Screen,
+    theme: Theme,
+    /// Once the store has been reached.
+    inspector: Option<Inspector>,
+    pausing: watch::Sender<bool>,
+    reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Live {
+    fn draw(&mut self) -> io::Result<()> {
+        let (view, theme, now) = (&mut self.view, &self.theme, Now::get());
+        self.screen.draw(|frame| draw::draw(frame, view, theme, now))
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<End> {
+        let now = Now::get();
+        let action = match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.view.key(key, now),
+            Event::Paste(text) => {
+                self.view.paste(&text, now);
+                None
+            }
+            // A new size is found when the next frame is drawn.
+            _ => None,
+        };
+        match action {
+            Some(Action::Quit) => return Ok(Some(Ok(Code::OK))),
+            Some(Action::Suspend) => {
+                self.screen.leave();
+                // The whole job, as the terminal would have done; our own part is done in `signal`.
+                kill_current_process_group(Signal::TSTP)?;
+            }
+            Some(Action::Redraw) => self.screen.clear()?,
+            Some(Action::Pause(paused)) => drop(self.pausing.send(paused)),
+            Some(Action::Inspect(name, kind)) => {
+                if let Some(inspector) = self.inspector.clone() {
+                    let reports = self.reports.clone();
+                    tokio::spawn(lookout::inspect(inspector, name, kind, reports));
+                }
+            }
+            Some(Action::Force { name, kind, reason }) => {
+                if let Some(inspector) = self.inspector.clone() {
+                    let reports = self.reports.clone();
+                    tokio::spawn(lookout::force(inspector, name, kind, reason, reports));
+                }
+            }
+            None => {}
+        }
+        Ok(None)
+    }
+
+    fn report(&mut self, report: Report) -> End {
+        let now = Now::get();
+        match report {
+            Report::Connected(inspector) => self.inspector = Some(inspector),
+            Report::Looked(look) => {
+                self.view.looked(look, now);
+                if let (Some(Action::Inspect(name, kind)), Some(inspector)) =
+                    (self.view.wanted(), self.inspector.clone())
+                {
+                    let reports = self.reports.clone();
+                    tokio::spawn(lookout::inspect(inspector, name, kind, reports));
+                }
+            }
+            Report::Failed(why) => self.view.failed(why),
+            Report::Inspected(lock) => self.view.inspected(*lock, now),
+            Report::Forced(name, Ok(true)) => {
+                let text = format!("{} was taken away; its holder is told", person::name(&name));
+                self.view.tell(Tone::Good, text, now);
+            }
+            Report::Forced(name, Ok(false)) => {
+                let text = format!("{} was free: nothing was taken away", person::name(&name));
+                self.view.tell(Tone::Bad, text, now);
+            }
+            Report::Forced(_, Err(why)) => self.view.tell(Tone::Bad, why, now),
+            Report::Hopeless(failure) => return Some(Err(failure)),
+        }
+        None
+    }
+
+    fn signal(&mut self, signal: Signal) -> io::Result<End> {
+        match signal {
+            Signal::TSTP => {
+                self.screen.leave();
+                // Not TSTP once more: that is what brought us here.
+                kill_process(getpid(), Signal::STOP)?;
+            }
+            // In the background this stops us again, as it should.
+            Signal::CONT => self.screen.enter()?,
+            fatal => {
+                let number = u8::try_from(fatal.as_raw()).unwrap_or(0);
+                return Ok(Some(Ok(Code(128_u8.saturating_add(number)))));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A thread, because a terminal is read by waiting for it. It ends with the process.
+fn keys() -> mpsc::UnboundedReceiver<Event> {
+    let (sender, keys) = mpsc::unbounded_channel();
+    thread::spawn(move || {
+        while let Ok(event) = crossterm::event::read() {
+            if sender.send(event).is_err() {
+                break;
+            }
+        }
+    });
+    keys
+}
+
+/// The signals that would leave the terminal as it is now.
+struct Signals {
+    ends: [(Signal, unix::Signal); 4],
+    stop: unix::Signal,
+    go_on: unix::Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let on = |signal: Signal| unix::signal(SignalKind::from_raw(signal.as_raw()));
+        let end = |signal: Signal| Ok::<_, io::Error>((signal, on(signal)?));
+        Ok(Self {
+            ends: [end(Signal::TERM)?, end(Signal::INT)?, end(Signal::HUP)?, end(Signal::QUIT)?],
+            stop: on(Signal::TSTP)?,
+            go_on: on(Signal::CONT)?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        let [term, int, hup, quit] = &mut self.ends;
+        tokio::select! {
+            // Who was stopped and continued before either was heard must not stop last.
+            biased;
+            _ = term.1.recv() => term.0,
+            _ = int.1.recv() => int.0,
+            _ = hup.1.recv() => hup.0,
+            _ = quit.1.recv() => quit.0,
+            _ = self.stop.recv() => Signal::TSTP,
+            _ = self.go_on.recv() => Signal::CONT,
+        }
+    }
+}
+
+fn broken(error: &io::Error) -> Failure {
+    Failure::internal(format!("the terminal: {error}"))
+}

@@ -1,0 +1,150 @@
+//! Which store, and with which password.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use testkit::RedisServer;
+
+use crate::support::Scene;
+
+const CONFIG: &str = ".config/lockkeeper/config.toml";
+
+fn configure(scene: &Scene, text: &str) {
+    fs::create_dir_all(scene.path(".config/lockkeeper")).unwrap();
+    fs::write(scene.path(CONFIG), text).unwrap();
+}
+
+/// What `-v` says about the store.
+fn chosen(scene: &Scene, url: Option<&str>, args: &[&str]) -> String {
+    let mut command = scene.lockkeeper();
+    match url {
+        Some(url) => command.env("LOCKKEEPER_URL", url),
+        None => command.env_remove("LOCKKEEPER_URL"),
+    };
+    command.args(["-v", "run"]).args(args).args(["job", "--", "true"]);
+    scene.finish(command).errors
+}
+
+#[test]
+fn the_option_goes_before_the_variable_before_the_file() {
+    let scene = Scene::redis();
+    let url = scene.url();
+    configure(&scene, &format!("url = \"{url}/3\""));
+    assert!(chosen(&scene, None, &[]).contains(&format!("store {url}/3 (the configuration)")));
+    let by_variable = chosen(&scene, Some(&format!("{url}/2")), &[]);
+    assert!(by_variable.contains(&format!("store {url}/2 (LOCKKEEPER_URL)")), "{by_variable}");
+    let by_option = chosen(&scene, Some(&format!("{url}/2")), &["--url", &format!("{url}/1")]);
+    assert!(by_option.contains(&format!("store {url}/1 (--url)")), "{by_option}");
+    fs::write(scene.path("other.toml"), format!("url = \"{url}/4\"")).unwrap();
+    let by_file = chosen(&scene, None, &["--config", "other.toml"]);
+    assert!(by_file.contains(&format!("store {url}/4")), "{by_file}");
+}
+
+#[test]
+fn a_password_comes_from_its_file_and_is_never_shown() {
+    let server = RedisServer::builder().password("s3cr et:@/%").start();
+    let place = format!("redis://127.0.0.1:{}", server.port());
+    let scene = Scene::with(server);
+    fs::write(scene.path("password"), "s3cr et:@/%\nsecond line\n").unwrap();
+    let mut command = scene.lockkeeper();
+    command.args(["-v", "run", "--url", &place, "job", "--", "echo", "ran"]);
+    command.env("LOCKKEEPER_PASSWORD_FILE", scene.path("password"));
+    let outcome = scene.finish(command);
+    outcome.assert_code(0);
+    assert_eq!(outcome.output, "ran\n");
+    assert!(!outcome.errors.contains("s3cr"), "{outcome:?}");
+    // The same by the configuration.
+    configure(&scene, "password_file = \"password\"");
+    scene.run(&["--url", &place, "job", "--", "true"]).assert_quiet("");
+    fs::remove_file(scene.path(CONFIG)).unwrap();
+    scene.run(&["--url", &place, "job", "--", "true"]).assert_code(77);
+}
+
+#[test]
+fn a_password_file_that_cannot_be_read_is_named() {
+    let scene = Scene::redis();
+    let with = |path: &str| {
+        let mut command = scene.lockkeeper();
+        command.args(["run", "job", "--", "touch", "ran"]);
+        command.env("LOCKKEEPER_PASSWORD_FILE", path);
+        scene.finish(command)
+    };
+    let missing = with("/nowhere/password");
+    missing.assert_code(64);
+    missing.assert_says("/nowhere/password");
+    fs::write(scene.path("empty"), "").unwrap();
+    let empty = with("empty");
+    empty.assert_code(64);
+    empty.assert_says("empty line");
+    assert!(!scene.exists("ran"));
+}
+
+#[test]
+fn what_the_configuration_says_wrong_is_said() {
+    let scene = Scene::redis();
+    for (text, because) in [
+        ("ulr = \"x\"", "ulr"),
+        ("lease = \"soon\"", "soon"),
+        ("url = ", "config.toml"),
+        ("tls_cert = \"x\"", "tls_key"),
+        ("lease = 0.5", "500ms"),
+    ] {
+        configure(&scene, text);
+        let outcome = scene.run(&["job", "--", "true"]);
+        outcome.assert_code(64);
+        outcome.assert_says(because);
+    }
+    let mut command = scene.lockkeeper();
+    command.args(["--config", "nowhere.toml", "run", "job", "--", "true"]);
+    let outcome = scene.finish(command);
+    outcome.assert_code(64);
+    outcome.assert_says("nowhere.toml");
+}
+
+#[test]
+fn the_configured_lease_counts_unless_one_is_given() {
+    let scene = Scene::redis();
+    configure(&scene, "lease = \"2m\"");
+    let left = |scene: &Scene, args: &[&str]| {
+        let line = format!("{}; exec sleep 60", crate::support::announce("pid"));
+        let _run = scene.start(&[args, &["job", "-c", &line]].concat());
+        scene.process("pid");
+        let lockkeeper::Remaining::For(left) = scene.remaining("job") else { panic!("held") };
+        fs::remove_file(scene.path("pid")).unwrap();
+        scene.ask(async |client| client.lock("job").force_unlock().await.unwrap());
+        left.as_secs()
+    };
+    assert!((100..=120).contains(&left(&scene, &[])));
+    assert!((30..=40).contains(&left(&scene, &["--lease", "40"])));
+}
+
+#[test]
+fn without_anything_it_is_a_file_of_the_users_own() {
+    let scene = Scene::redis();
+    let said = chosen(&scene, None, &[]);
+    let path = scene.path(".local/state/lockkeeper/locks.db");
+    assert!(said.contains(&format!("store file:{} (the default", path.display())), "{said}");
+    let mode = fs::metadata(scene.path(".local/state/lockkeeper")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let mut command = scene.lockkeeper();
+    command.env_remove("LOCKKEEPER_URL").env("XDG_STATE_HOME", scene.path("elsewhere"));
+    command.args(["-v", "run", "job", "--", "true"]);
+    let said = scene.finish(command).errors;
+    assert!(said.contains("elsewhere/lockkeeper/locks.db"), "{said}");
+}
+
+#[test]
+fn without_a_place_for_that_file_it_is_64_and_says_what_to_do() {
+    let scene = Scene::redis();
+    let mut command = scene.lockkeeper();
+    command.env_remove("LOCKKEEPER_URL").env_remove("HOME").args(["run", "job", "--", "true"]);
+    let outcome = scene.finish(command);
+    outcome.assert_code(64);
+    outcome.assert_says("--url file:PATH");
+    let mut command = scene.lockkeeper();
+    command.env_remove("LOCKKEEPER_URL").env("HOME", "/proc/nowhere");
+    command.args(["run", "job", "--", "true"]);
+    let outcome = scene.finish(command);
+    outcome.assert_code(64);
+    outcome.assert_says("--url file:PATH");
+}

@@ -1,0 +1,108 @@
+//! Holding the lock: for as long as the command runs, for longer, for no longer.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper::Remaining;
+use rustix::process::Signal;
+
+use crate::support::{Scene, announce, eventually, on_every_store, sleeper};
+
+on_every_store! {
+    it_is_held_for_longer_than_the_lease,
+    the_lease_is_what_was_asked_for,
+    it_is_free_when_the_command_has_ended,
+    at_least_keeps_it_for_the_other_host,
+    at_least_does_not_lengthen_a_long_command,
+    max_hold_kills_what_will_not_end,
+    without_a_command_it_is_held_until_interrupted,
+    without_a_command_max_hold_ends_it,
+}
+
+fn it_is_held_for_longer_than_the_lease(scene: &Scene) {
+    let holder = scene.start(&["--lease", "2", "job", "-c", &sleeper()]);
+    let command = scene.process("pid");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(4_500) {
+        scene.run(&["-n", "job", "--", "true"]).assert_code(75);
+    }
+    assert!(command.is_alive());
+    holder.process.terminate();
+    holder.outcome().assert_code(143);
+    scene.run(&["-n", "job", "--", "true"]).assert_quiet("");
+}
+
+fn the_lease_is_what_was_asked_for(scene: &Scene) {
+    for (lease, least, most) in [("1m30s", 80, 90), ("10", 5, 10)] {
+        let _holder = scene.start(&["--lease", lease, lease, "-c", &sleeper()]);
+        scene.process("pid");
+        let Remaining::For(left) = scene.remaining(lease) else { panic!("it is held") };
+        assert!((least..=most).contains(&left.as_secs()), "{lease}: {left:?}");
+        std::fs::remove_file(scene.path("pid")).unwrap();
+    }
+}
+
+fn it_is_free_when_the_command_has_ended(scene: &Scene) {
+    // What it leaves behind holds its output, and does not hold the lock.
+    let line = format!(
+        "sh -c '{}; exec sleep 60' & while [ ! -e $D/pid ]; do sleep 0.01; done",
+        announce("pid")
+    );
+    let start = Instant::now();
+    scene.run(&["job", "-c", &line]).assert_code(0);
+    assert!(start.elapsed() < Duration::from_secs(15));
+    scene.assert_free("job");
+    let left_behind = scene.process("pid");
+    assert!(left_behind.is_alive(), "what a command leaves behind is left alone");
+    left_behind.signal(Signal::KILL);
+}
+
+fn at_least_keeps_it_for_the_other_host(scene: &Scene) {
+    let args = ["-n", "--at-least", "3", "minute", "-c", "echo ran >> $D/log"];
+    let start = Instant::now();
+    scene.run(&args).assert_quiet("");
+    assert!(start.elapsed() < Duration::from_secs(3), "it does not wait itself");
+    // The other host's clock is a little behind: its minute begins now.
+    scene.run(&args).assert_code(75);
+    let Remaining::For(left) = scene.remaining("minute") else { panic!("it is kept") };
+    assert!(left <= Duration::from_secs(3), "{left:?}");
+    eventually("the end of it", || scene.remaining("minute") == Remaining::Free);
+    assert!(start.elapsed() >= Duration::from_millis(2_900), "{:?}", start.elapsed());
+    assert_eq!(scene.evidence("log"), "ran\n");
+    // The next minute.
+    scene.run(&args).assert_quiet("");
+    assert_eq!(scene.evidence("log"), "ran\nran\n");
+}
+
+fn at_least_does_not_lengthen_a_long_command(scene: &Scene) {
+    scene.run(&["--at-least", "0.1", "job", "--", "sleep", "0.3"]).assert_quiet("");
+    scene.assert_free("job");
+    // Nor does it hide the command's code.
+    scene.run(&["--at-least", "60", "job", "-c", "exit 4"]).assert_code(4);
+    assert!(matches!(scene.remaining("job"), Remaining::For(_)));
+}
+
+fn max_hold_kills_what_will_not_end(scene: &Scene) {
+    let line = format!("trap '' TERM; {}; while :; do sleep 0.1; done", announce("pid"));
+    let start = Instant::now();
+    let args = ["--max-hold", "0.3", "--grace", "0.4", "job", "-c", &line];
+    scene.run(&args).assert_code(124);
+    assert!(start.elapsed() >= Duration::from_millis(700), "it had its grace");
+    scene.process("pid").dies();
+    scene.assert_free("job");
+}
+
+fn without_a_command_it_is_held_until_interrupted(scene: &Scene) {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let holder = scene.start(&["-v", "job"]);
+        holder.says("acquired");
+        scene.run(&["-n", "job", "--", "true"]).assert_code(75);
+        holder.pid().signal(signal);
+        holder.outcome().assert_code(0);
+        scene.assert_free("job");
+    }
+}
+
+fn without_a_command_max_hold_ends_it(scene: &Scene) {
+    scene.run(&["--max-hold", "0.2", "job"]).assert_code(124);
+    scene.assert_free("job");
+}

@@ -1,0 +1,138 @@
+//! `run` itself is killed or stopped, and so is its guardian.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper::Remaining;
+use rustix::process::Signal;
+
+use crate::support::{PATIENCE, Scene, announce, eventually, on_every_store, sleeper};
+
+on_every_store! {
+    killed_it_takes_the_command_with_it,
+    stopped_past_the_lease_the_guardian_kills,
+    with_the_guardian_stopped_too_it_kills_when_it_goes_on,
+    stopped_for_a_moment_it_goes_on,
+    a_guardian_that_is_killed_is_replaced,
+    without_any_guardian_the_command_itself_still_dies,
+    the_guardian_does_not_listen_to_others,
+    no_guardian_is_left_behind,
+}
+
+/// A command with a process below it, neither of which ends when asked to.
+fn family() -> String {
+    let below = format!("trap \"\" TERM; {}; while :; do sleep 0.05; done", announce("below"));
+    format!("sh -c '{below}' & trap '' TERM; {}; while :; do sleep 0.05; done", announce("pid"))
+}
+
+fn killed_it_takes_the_command_with_it(scene: &Scene) {
+    let run = scene.start(&["job", "-c", &family()]);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    let guardian = run.guardian();
+    run.pid().signal(Signal::KILL);
+    command.dies();
+    below.dies();
+    guardian.dies();
+}
+
+fn stopped_past_the_lease_the_guardian_kills(scene: &Scene) {
+    let run = scene.start(&["--lease", "2", "job", "-c", &family()]);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    run.pid().signal(Signal::STOP);
+    let start = Instant::now();
+    while command.is_alive() || below.is_alive() {
+        assert!(start.elapsed() < PATIENCE, "nobody has killed them");
+    }
+    let Remaining::For(left) = scene.remaining("job") else { panic!("the lease has ended") };
+    assert!(left >= Duration::from_millis(150), "{left:?} were left when it was asked for");
+    run.pid().signal(Signal::CONT);
+    run.outcome().assert_code(76);
+}
+
+fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {
+    let run = scene.start(&["--lease", "1", "job", "-c", &family()]);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    run.guardian().signal(Signal::STOP);
+    run.pid().signal(Signal::STOP);
+    eventually("the end of the lease", || scene.remaining("job") == Remaining::Free);
+    assert!(command.is_alive() && below.is_alive(), "who has killed it?");
+    // Somebody else has it now.
+    let other = scene.start(&["-n", "job", "-c", &format!("{}; exec sleep 60", announce("other"))]);
+    let other_command = scene.process("other");
+    run.pid().signal(Signal::CONT);
+    command.dies();
+    below.dies();
+    run.outcome().assert_code(76);
+    assert!(other_command.is_alive());
+    scene.run(&["-n", "job", "--", "true"]).assert_code(75);
+    drop(other);
+}
+
+fn stopped_for_a_moment_it_goes_on(scene: &Scene) {
+    let line = format!("{}; while [ ! -e $D/go ]; do sleep 0.02; done; exit 6", announce("pid"));
+    let run = scene.start(&["--lease", "4", "job", "-c", &line]);
+    let command = scene.process("pid");
+    run.pid().signal(Signal::STOP);
+    eventually("its stop", || run.pid().is_stopped());
+    std::thread::sleep(Duration::from_millis(800)); // what it is stopped for
+    run.pid().signal(Signal::CONT);
+    assert!(command.is_alive());
+    std::fs::write(scene.path("go"), "").unwrap();
+    run.outcome().assert_code(6);
+    scene.assert_free("job");
+}
+
+fn a_guardian_that_is_killed_is_replaced(scene: &Scene) {
+    let run = scene.start(&["-v", "job", "-c", &family()]);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    let first = run.guardian();
+    first.signal(Signal::KILL);
+    run.says("replaced");
+    let second = run.guardian();
+    assert_ne!(first, second);
+    assert!(command.is_alive() && below.is_alive());
+    run.pid().signal(Signal::KILL);
+    command.dies();
+    below.dies();
+    second.dies();
+}
+
+fn without_any_guardian_the_command_itself_still_dies(scene: &Scene) {
+    let run = scene.start(&["-v", "job", "-c", &sleeper()]);
+    let command = scene.process("pid");
+    for _ in 0..3 {
+        let guardian = run.guardian();
+        guardian.signal(Signal::KILL);
+        guardian.dies();
+        eventually("another one", || run.guardian() != guardian);
+    }
+    let last = run.guardian();
+    last.signal(Signal::KILL);
+    run.says("guardian is gone");
+    assert!(command.is_alive());
+    run.pid().signal(Signal::KILL);
+    command.dies();
+}
+
+fn the_guardian_does_not_listen_to_others(scene: &Scene) {
+    let run = scene.start(&["job", "-c", &sleeper()]);
+    let command = scene.process("pid");
+    let guardian = run.guardian();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1] {
+        guardian.signal(signal);
+    }
+    // As `pkill lockkeeper` would: `run` passes it on and ends in good order.
+    run.pid().signal(Signal::TERM);
+    run.outcome().assert_code(143);
+    assert!(!command.is_alive());
+    scene.assert_free("job");
+}
+
+fn no_guardian_is_left_behind(scene: &Scene) {
+    let line = "echo > $D/held; while [ ! -e $D/go ]; do sleep 0.02; done";
+    let run = scene.start(&["job", "-c", line]);
+    scene.evidence("held");
+    let guardian = run.guardian();
+    std::fs::write(scene.path("go"), "").unwrap();
+    run.outcome().assert_quiet("");
+    assert!(!guardian.is_alive());
+}

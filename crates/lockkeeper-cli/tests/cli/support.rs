@@ -1,0 +1,365 @@
+//! What the themes share: a scene with a store and a directory of its own, and runs in it.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lockkeeper::{Client, Remaining};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use testkit::{ChildProcess, RedisServer};
+
+/// What a test waits for comes within this, or the test has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where locks are kept.
+pub(crate) enum Store {
+    Redis(Box<RedisServer>),
+    /// A file in the scene's directory.
+    File,
+}
+
+/// A store, and a directory that is home, state and evidence: `$D` for the commands that run in it.
+pub(crate) struct Scene {
+    pub(crate) store: Store,
+    directory: TempDir,
+    errors: Cell<u32>,
+}
+
+impl Scene {
+    pub(crate) fn redis() -> Self {
+        Self::with(RedisServer::start())
+    }
+
+    pub(crate) fn with(server: RedisServer) -> Self {
+        Self::new(Store::Redis(Box::new(server)))
+    }
+
+    pub(crate) fn file() -> Self {
+        Self::new(Store::File)
+    }
+
+    fn new(store: Store) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        Self { store, directory, errors: Cell::new(0) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match &self.store {
+            Store::Redis(server) => server.url(),
+            Store::File => format!("file:{}", self.path("locks.db").display()),
+        }
+    }
+
+    /// The server, for tests of what only a server can do.
+    pub(crate) fn server(&self) -> &RedisServer {
+        match &self.store {
+            Store::Redis(server) => server,
+            Store::File => panic!("a file has no server"),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `lockkeeper` with nothing but this scene around it.
+    pub(crate) fn lockkeeper(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+        self.surround(&mut command);
+        command
+    }
+
+    /// Puts a command into this scene.
+    pub(crate) fn surround(&self, command: &mut Command) {
+        let home = self.directory.path();
+        command
+            .env_remove("XDG_STATE_HOME")
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("LOCKKEEPER_PASSWORD_FILE")
+            .env("LOCKKEEPER_URL", self.url())
+            .env("HOME", home)
+            .env("D", home)
+            .current_dir(home);
+    }
+
+    /// Starts `lockkeeper run ARGS`.
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        let mut command = self.lockkeeper();
+        command.arg("run").args(args);
+        self.launch(command)
+    }
+
+    /// Starts a command whose output, but not its errors, is read line by line.
+    pub(crate) fn launch(&self, mut command: Command) -> Running {
+        let number = self.errors.replace(self.errors.get() + 1);
+        let errors = self.path(&format!("stderr.{number}"));
+        command.stderr(fs::File::create(&errors).expect("a file can be made"));
+        Running { process: ChildProcess::from_command(command), errors }
+    }
+
+    /// Runs `lockkeeper run ARGS` to its end, with no input.
+    #[track_caller]
+    pub(crate) fn run(&self, args: &[&str]) -> Outcome {
+        self.start(args).outcome()
+    }
+
+    /// Runs a command to its end, with no input.
+    #[track_caller]
+    pub(crate) fn finish(&self, command: Command) -> Outcome {
+        self.launch(command).outcome()
+    }
+
+    /// The text of a file of evidence, as soon as it ends with a whole line.
+    #[track_caller]
+    pub(crate) fn evidence(&self, name: &str) -> String {
+        let path = self.path(name);
+        let mut found = String::new();
+        eventually(&format!("a line in {name}"), || {
+            found = fs::read_to_string(&path).unwrap_or_default();
+            found.ends_with('\n')
+        });
+        found
+    }
+
+    /// The process whose id is in that file.
+    #[track_caller]
+    pub(crate) fn process(&self, name: &str) -> Process {
+        let text = self.evidence(name);
+        let number = text.trim().parse().expect("a process id");
+        Process(Pid::from_raw(number).expect("a process id"))
+    }
+
+    /// The text of a file of evidence as it is now.
+    pub(crate) fn evidence_now(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn exists(&self, name: &str) -> bool {
+        self.path(name).exists()
+    }
+
+    /// Asks the store by way of the library.
+    pub(crate) fn ask<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let client = Client::connect(&self.url()).await.expect("the store is there");
+            let answer = work(client.clone()).await;
+            client.shutdown().await;
+            answer
+        })
+    }
+
+    /// How long the lock of this name still stands, as the store says.
+    pub(crate) fn remaining(&self, name: &str) -> Remaining {
+        self.ask(async |client| client.lock(name).remaining().await.expect("the store answers"))
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_free(&self, name: &str) {
+        assert_eq!(self.remaining(name), Remaining::Free, "{name} is still held");
+    }
+}
+
+/// A run under way; killed, and with it what it runs, when it is dropped.
+pub(crate) struct Running {
+    pub(crate) process: ChildProcess,
+    errors: PathBuf,
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> Process {
+        let pid = i32::try_from(self.process.pid()).expect("a process id");
+        Process(Pid::from_raw(pid).expect("a process id"))
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn outcome(mut self) -> Outcome {
+        self.process.close_input();
+        let status = self.process.wait(PATIENCE);
+        let errors = fs::read_to_string(&self.errors).unwrap_or_default();
+        let status = status.unwrap_or_else(|| panic!("it does not end; it said: {errors}"));
+        let mut output = String::new();
+        // What it left behind may keep its output open.
+        while let Some(line) = self.process.next_line(Duration::from_millis(200)) {
+            output.push_str(&line);
+            output.push('\n');
+        }
+        Outcome { code: status.code(), output, errors }
+    }
+
+    /// What it has said so far.
+    pub(crate) fn errors(&self) -> String {
+        fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub(crate) fn says(&self, what: &str) {
+        eventually(&format!("it says {what:?}"), || self.errors().contains(what));
+    }
+
+    /// Waits until it would hear of a forced unlock: it listens for notices a moment after it has
+    /// the lock, and other stores have nothing to listen to.
+    #[track_caller]
+    pub(crate) fn settled(&self, scene: &Scene) {
+        if let Store::Redis(server) = &scene.store {
+            eventually("its ear for notices", || {
+                !server.cli(&["PUBSUB", "CHANNELS", "lockkeeper_notice:*"]).array().is_empty()
+            });
+        }
+    }
+
+    /// Its guardian.
+    #[track_caller]
+    pub(crate) fn guardian(&self) -> Process {
+        let mut found = None;
+        eventually("its guardian", || {
+            found = self.pid().children().into_iter().find(|child| child.name() == "lk-guardian");
+            found.is_some()
+        });
+        found.expect("it was found")
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: Option<i32>,
+    pub(crate) output: String,
+    pub(crate) errors: String,
+}
+
+impl Outcome {
+    #[track_caller]
+    pub(crate) fn assert_code(&self, code: i32) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+    }
+
+    /// It succeeded, and printed what its command did and nothing else.
+    #[track_caller]
+    pub(crate) fn assert_quiet(&self, output: &str) {
+        self.assert_code(0);
+        assert_eq!((self.output.as_str(), self.errors.as_str()), (output, ""));
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_says(&self, what: &str) {
+        assert!(self.errors.contains(what), "not {what:?}: {self:?}");
+    }
+}
+
+/// A process, by its number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Process(Pid);
+
+impl Process {
+    /// A zombie counts as dead.
+    pub(crate) fn is_alive(self) -> bool {
+        !matches!(self.stat(0).as_deref(), None | Some("Z" | "X"))
+    }
+
+    pub(crate) fn is_stopped(self) -> bool {
+        self.stat(0).as_deref() == Some("T")
+    }
+
+    pub(crate) fn group(self) -> Option<i32> {
+        self.stat(2)?.parse().ok()
+    }
+
+    /// Whether its group is the foreground of its terminal.
+    pub(crate) fn is_in_foreground(self) -> bool {
+        self.group().is_some() && self.group() == self.stat(5).and_then(|group| group.parse().ok())
+    }
+
+    pub(crate) fn parent(self) -> Process {
+        let parent = self.stat(1).and_then(|parent| Pid::from_raw(parent.parse().ok()?));
+        Process(parent.expect("a living process has a parent"))
+    }
+
+    pub(crate) fn number(self) -> i32 {
+        self.0.as_raw_nonzero().get()
+    }
+
+    #[track_caller]
+    pub(crate) fn signal(self, signal: Signal) {
+        kill_process(self.0, signal).expect("it is there");
+    }
+
+    /// Waits until it is dead.
+    #[track_caller]
+    pub(crate) fn dies(self) {
+        eventually(&format!("the death of {self:?}"), || !self.is_alive());
+    }
+
+    fn name(self) -> String {
+        fs::read_to_string(format!("/proc/{}/comm", self.number()))
+            .unwrap_or_default()
+            .trim()
+            .into()
+    }
+
+    fn children(self) -> Vec<Process> {
+        let number = self.number();
+        let path = format!("/proc/{number}/task/{number}/children");
+        let list = fs::read_to_string(path).unwrap_or_default();
+        let ids = list.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?));
+        ids.map(Process).collect()
+    }
+
+    /// A field of its state, from the third of /proc/PID/stat on, which follows the name.
+    fn stat(self, field: usize) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.number())).ok()?;
+        let rest = text.rsplit_once(") ")?.1;
+        rest.split(' ').nth(field).map(str::to_owned)
+    }
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// A shell line that says its own process id in a file, in one step.
+pub(crate) fn announce(file: &str) -> String {
+    format!("echo $$ > $D/{file}.new && mv $D/{file}.new $D/{file}")
+}
+
+/// A shell line that announces itself as `pid` and then sleeps, as one process.
+pub(crate) fn sleeper() -> String {
+    format!("{}; exec sleep 60", announce("pid"))
+}
+
+/// A directory for commands that are looked for by name.
+pub(crate) fn write(path: &Path, text: impl AsRef<OsStr>) {
+    fs::write(path, text.as_ref().as_encoded_bytes()).expect("a file can be written");
+}
+
+/// Each law on each store.
+macro_rules! on_every_store {
+    ($($law:ident),* $(,)?) => {
+        mod redis {
+            $(#[test]
+            fn $law() {
+                super::$law(&crate::support::Scene::redis());
+            })*
+        }
+        mod file {
+            $(#[test]
+            fn $law() {
+                super::$law(&crate::support::Scene::file());
+            })*
+        }
+    };
+}
+
+pub(crate) use on_every_store;

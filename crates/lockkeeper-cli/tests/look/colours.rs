@@ -1,0 +1,96 @@
+//! How wide and how colourful: on a terminal and in a pipe.
+
+use unicode_width::UnicodeWidthStr;
+
+use crate::support::{Ran, Stand};
+use crate::terminal::Terminal;
+
+const ESCAPE: char = '\u{1b}';
+
+fn some() -> Stand {
+    let stand = Stand::redis();
+    stand.stranger_holds("short", 1);
+    stand.stranger_holds("a-rather-long-name-that-does-not-fit-into-any-narrow-terminal:日本語", 2);
+    stand
+}
+
+#[test]
+fn a_table_fits_the_terminal_and_says_where_it_was_cut() {
+    let stand = some();
+    for columns in [80, 60, 40, 20] {
+        let terminal = Terminal::run(&stand, columns, &["ls"]);
+        let (screen, code) = terminal.ended();
+        assert_eq!(code, 0);
+        let lines: Vec<_> = screen.lines().collect();
+        assert_eq!(lines.len(), 3, "no line wraps at {columns} columns:\n{screen}");
+        assert!(lines.iter().all(|line| line.width() <= usize::from(columns)), "{screen}");
+        assert!(lines[0].starts_with("NAME"), "{screen}");
+        assert!(lines[1].starts_with("a-rather-l") && lines[1].contains('…'), "{screen}");
+        assert!(lines[2].starts_with("short"), "{screen}");
+    }
+    let terminal = Terminal::run(&stand, 200, &["ls"]);
+    let (screen, _) = terminal.ended();
+    assert!(!screen.contains('…'), "where there is room nothing is cut:\n{screen}");
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let stand = some();
+    let coloured = |args: &[&str], env: &[&str]| {
+        Terminal::run_with(&stand, 80, args, env).ended_in_colour().contains(ESCAPE)
+    };
+    assert!(coloured(&["ls"], &[]));
+    assert!(coloured(&["inspect", "short"], &[]));
+    assert!(coloured(&["doctor"], &[]));
+    assert!(!coloured(&["ls"], &["NO_COLOR=1"]));
+    assert!(!coloured(&["ls"], &["TERM=dumb"]));
+    assert!(!coloured(&["ls", "--color", "never"], &[]));
+    assert!(coloured(&["ls", "--color", "always"], &["NO_COLOR=1"]), "the option is nearer");
+}
+
+#[test]
+fn a_pipe_gets_them_only_on_demand_and_is_never_cut() {
+    let stand = some();
+    let plain = stand.run(["ls"]).ok();
+    assert!(!plain.contains(ESCAPE) && !plain.contains('…'), "{plain}");
+    assert!(plain.contains("any-narrow-terminal:日本語 "), "{plain}");
+    let with = |name: &str| Ran::of(stand.command(["ls"]).env(name, "1").env("COLUMNS", "20")).ok();
+    assert!(with("CLICOLOR_FORCE").contains(ESCAPE));
+    assert!(!with("NO_COLOR").contains(ESCAPE));
+    assert!(stand.run(["ls", "--color=always"]).ok().contains(ESCAPE));
+    let both = Ran::of(stand.command(["ls"]).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1")).ok();
+    assert!(!both.contains(ESCAPE), "who wants none gets none");
+}
+
+#[test]
+fn a_document_is_never_coloured() {
+    let stand = some();
+    for args in [&["ls", "--json"][..], &["inspect", "--json", "short"], &["doctor", "--json"]] {
+        let ran = stand.run(args.iter().chain(&["--color=always"]));
+        assert!(!ran.out.contains(ESCAPE), "{ran:?}");
+    }
+}
+
+#[test]
+fn an_empty_list_is_explained_on_a_terminal() {
+    let stand = Stand::redis();
+    let terminal = Terminal::run(&stand, 80, &["ls", "x*"]);
+    let (screen, code) = terminal.ended();
+    assert_eq!((screen.trim(), code), ("lockkeeper: no lock has a name that matches x*", 0));
+}
+
+#[test]
+fn the_doctor_uses_symbols_on_a_terminal() {
+    let stand = Stand::redis();
+    let terminal = Terminal::run(&stand, 60, &["doctor"]);
+    let (screen, code) = terminal.ended();
+    assert_eq!(code, 1, "{screen}");
+    assert!(screen.starts_with("✗ persistence"), "the worst first:\n{screen}");
+    assert!(screen.contains("✓ eviction"), "{screen}");
+    assert!(screen.contains("→ set appendonly"), "{screen}");
+    assert!(screen.lines().all(|line| line.width() <= 60), "{screen}");
+    let (findings, summary) = screen.split_once("one thing endangers locks").unwrap();
+    let starts = |c: char| " ✗!✓".contains(c);
+    assert!(findings.lines().all(|line| line.starts_with(starts)), "no word is torn:\n{screen}");
+    assert!(summary.split_whitespace().any(|word| word == "slowest"), "{screen}");
+}

@@ -1,0 +1,219 @@
+//! What `ls` finds and how it is shown.
+
+use std::thread;
+
+use lockkeeper::blocking::Client;
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, Ran, STRANGER, Stand, eventually, myself, on_every_store};
+
+fn find<'a>(locks: &'a [Value], name: &str) -> Option<&'a Value> {
+    locks.iter().find(|lock| lock["name"] == name)
+}
+
+#[test]
+fn every_kind_is_listed_with_its_holder() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let rw = client.rw_lock("written");
+        let permits = client.permit_semaphore("permits");
+        permits.set_permits(5).unwrap();
+        let _guards = [
+            client.lock("lock").lock().unwrap(),
+            client.fair_lock("fair").lock().unwrap(),
+            client.fenced_lock("fenced").lock().unwrap(),
+            client.rw_lock("read").read().unwrap(),
+            rw.write().unwrap(),
+            permits.acquire(3).unwrap(),
+            client.mutex("mutex").lock().unwrap(),
+        ];
+        let kinds = [
+            ("lock", "lock", 1),
+            ("fair", "fair", 1),
+            ("fenced", "lock", 1),
+            ("read", "read", 1),
+            ("written", "write", 1),
+            ("permits", "permits", 3),
+            ("mutex", "mutex", 1),
+        ];
+        // Who holds what is told after a second.
+        let locks = eventually("all are known", || {
+            let locks = stand.listed();
+            let known = |(name, kind, _): &(&str, &str, u64)| {
+                let lock = find(&locks, name);
+                lock.is_some_and(|lock| lock["kind"] == *kind && lock["since"].is_string())
+            };
+            kinds.iter().all(known).then_some(locks)
+        });
+        assert_eq!(locks.len(), kinds.len(), "{locks:#?}");
+        for (name, _, holds) in kinds {
+            let lock = find(&locks, name).unwrap();
+            let holder = &lock["holders"][0];
+            let (host, pid) = (holder["host"].as_str().unwrap(), &holder["pid"]);
+            let shown = format!("{host}/{pid}/{}", holder["program"].as_str().unwrap());
+            assert_eq!(shown, myself(), "{lock:#}");
+            assert_eq!(lock["holds"], holds, "{lock:#}");
+            // Permits have leases of their own; the semaphore has none.
+            let ttl = lock["ttl_ms"].as_u64();
+            assert_eq!(ttl.is_some_and(|ttl| ttl <= 30_000), name != "permits", "{lock:#}");
+            assert!(lock["age_ms"].as_u64().unwrap() >= 500, "{lock:#}");
+        }
+        assert_eq!(
+            find(&locks, "permits").unwrap()["permits"],
+            json!({"free": 2, "taken": 3, "total": 5})
+        );
+
+        let table = stand.run(["ls"]).ok();
+        let lines: Vec<_> = table.lines().collect();
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(lines[0]), ["NAME", "KIND", "HOLDER", "HOLDS", "TTL", "WAITERS", "AGE"]);
+        let names: Vec<_> = lines[1..].iter().map(|line| words(line)[0].clone()).collect();
+        assert_eq!(
+            names,
+            ["fair", "fenced", "lock", "mutex", "permits", "read", "written"],
+            "sorted"
+        );
+        assert_eq!(words(lines[5])[3..6], ["3", "-", "0"], "permits are not endless");
+        let row = words(lines[3]);
+        assert_eq!(row[..4], ["lock".to_owned(), "lock".to_owned(), myself(), "1".to_owned()]);
+        assert!(row[4].ends_with('s') && row[6].ends_with('s'), "ttl and age: {row:?}");
+    });
+}
+
+#[test]
+fn locks_of_java_clients_are_found_by_their_form_and_nothing_else_is() {
+    let stand = Stand::redis();
+    let owner = stand.stranger_holds("java", 7);
+    let mut redis = stand.server().connection();
+    redis.cmd(&["HSET", "endless", &format!("{STRANGER}:8"), "2"]).ok();
+    redis.cmd(&["HSET", "user:1", "name", "ann", "age", "7"]).ok();
+    redis.cmd(&["SET", "session", "x"]).ok();
+    redis.cmd(&["SET", "counter", "5"]).ok();
+    redis.cmd(&["ZADD", "scores", "1", "ann"]).ok();
+
+    let locks = stand.listed();
+    let names: Vec<_> = locks.iter().map(|lock| lock["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["endless", "java"]);
+    assert_eq!(locks[0]["ttl_ms"], Value::Null);
+    assert_eq!(locks[0]["holds"], 2);
+    assert_eq!(locks[1]["holders"][0]["id"], owner);
+    assert_eq!(locks[1]["holders"][0]["host"], Value::Null);
+
+    let table = stand.run(["ls"]).ok();
+    let row = |n: usize| table.lines().nth(n).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(row(1)[..5], ["endless", "lock", &format!("{STRANGER}:8"), "2", "∞"]);
+    assert_eq!(row(2)[..4], ["java", "lock", &owner, "1"]);
+    assert_eq!(row(2)[6], "-", "since when is not known");
+}
+
+#[test]
+fn waiters_are_counted() {
+    on_every_store(|stand| {
+        let holder = stand.client();
+        let _fair = holder.fair_lock("fair").lock().unwrap();
+        let _plain = holder.lock("plain").lock().unwrap();
+        let waiters: Vec<Client> = (0..2).map(|_| stand.client()).collect();
+        thread::scope(|scope| {
+            for client in &waiters {
+                scope.spawn(|| client.fair_lock("fair").wait(PATIENCE).try_lock());
+                scope.spawn(|| client.lock("plain").wait(PATIENCE).try_lock());
+            }
+            eventually("both are counted", || {
+                let locks = stand.listed();
+                let waiting = |name| find(&locks, name).map(|lock| lock["waiters"].clone());
+                let known = waiting("fair") == Some(json!(2)) && waiting("plain") == Some(json!(2));
+                known.then_some(())
+            });
+            waiters.iter().for_each(Client::shutdown);
+        });
+    });
+}
+
+#[test]
+fn a_pattern_chooses() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let names = ["orders:1", "orders:22", "order", "bills:1"];
+        let _guards = names.map(|name| client.lock(name).lock().unwrap());
+        let names = |pattern: &str| {
+            let document = stand.run(["ls", "--json", pattern]).document("ls");
+            let locks = document["locks"].as_array().unwrap().clone();
+            locks.iter().map(|l| l["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("orders:*"), ["orders:1", "orders:22"]);
+        assert_eq!(names("*s:?"), ["bills:1", "orders:1"]);
+        assert_eq!(names("[bo]*[12]"), ["bills:1", "orders:1", "orders:22"]);
+        assert_eq!(names("order"), ["order"]);
+    });
+}
+
+#[test]
+fn a_prefix_hides_all_others_and_itself() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let _guards = ["shop:a", "shop:b", "other"].map(|name| client.lock(name).lock().unwrap());
+        let config = stand.write("config.toml", "prefix = \"shop:\"");
+        let table = stand.run(["--config", &config, "ls"]).ok();
+        let names: Vec<_> = table.lines().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(names, ["NAME", "a", "b"]);
+        let table = stand.run(["inspect", "a", "--config", &config]).ok();
+        assert!(table.contains("held"), "{table}");
+    });
+}
+
+#[test]
+fn no_locks_are_no_lines_and_a_whole_document() {
+    on_every_store(|stand| {
+        assert_eq!(stand.run(["ls"]).ok(), "");
+        assert_eq!(stand.run(["ls", "--json"]).ok(), "{\"locks\":[],\"complete\":true}\n");
+    });
+}
+
+#[test]
+fn what_may_not_be_seen_makes_it_incomplete() {
+    let stand = Stand::redis();
+    stand.stranger_holds("a:1", 1);
+    stand.stranger_holds("b:1", 1);
+    let acl = ["ACL", "SETUSER", "half", "on", ">secret", "~a:*", "~lockkeeper*", "&*", "+@all"];
+    stand.server().cli(&acl).ok();
+    let url = stand.server().url_with("half", "secret");
+
+    let ran = stand.run(["ls", "--url", &url]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.out.contains("a:1") && !ran.out.contains("b:1"), "{ran:?}");
+    assert!(ran.err.contains("may not be all"), "{ran:?}");
+
+    let ran = stand.run(["ls", "--json", "--url", &url]);
+    let document = crate::schema::checked("ls", &ran.out);
+    assert_eq!(document["complete"], false);
+    assert_eq!(document["locks"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn failures_have_their_codes() {
+    let stand = Stand::redis();
+    stand.run(["ls", "--jsno"]).fails(64, &["--jsno"]);
+    stand.run(["ls", "a", "b"]).fails(64, &["b"]);
+    stand.run(["ls", "--url", "nonsense:"]).fails(64, &["nonsense"]);
+    stand.run(["ls", "--config", "/nowhere"]).fails(64, &["/nowhere"]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    stand.stranger_holds("a", 1);
+    let ran = Ran::of(stand.command(["ls"]).stdout(full));
+    assert_eq!(ran.code, Some(70), "{ran:?}");
+    assert!(ran.err.contains("standard output"), "{ran:?}");
+
+    stand.server().cli(&["ACL", "SETUSER", "default", "off"]).ok();
+    stand.run(["ls"]).fails(77, &["permission"]);
+    stand.server().kill();
+    stand.run(["ls"]).fails(69, &["redis://127.0.0.1"]);
+}
+
+#[test]
+fn verbose_says_which_store_and_hides_the_password() {
+    let stand = Stand::on(testkit::RedisServer::builder().password("sesame").start());
+    let ran = stand.run(["ls", "-v"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.contains("redis://127.0.0.1") && ran.err.contains("LOCKKEEPER_URL"), "{ran:?}");
+    assert!(!ran.err.contains("sesame"), "{ran:?}");
+    stand.run(["ls", "--url", "redis://:wrong@127.0.0.1:1"]).fails(69, &["redis://127.0.0.1:1"]);
+}

@@ -1,0 +1,112 @@
+//! Names that are anything but names: every command takes them and shows them on one line.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::schema;
+use crate::support::{Ran, Stand, on_every_store};
+
+/// A name, and how it is shown.
+fn odd() -> Vec<(Vec<u8>, String)> {
+    let long = "long/".repeat(2_000);
+    let plain = |name: &str| (name.as_bytes().to_vec(), name.to_owned());
+    vec![
+        plain("two words"),
+        plain(" leading and trailing "),
+        plain("naïve 日本語 👩‍👧"),
+        plain("--kind"),
+        plain("-x"),
+        plain("{tag}:a"),
+        plain("a*b?[c]"),
+        plain("it's \"quoted\" \\ $HOME"),
+        plain(&long),
+        (b"line\nbreak\ttab\x1b[31m\r".to_vec(), "line\\nbreak\\ttab\\u{1b}[31m\\r".to_owned()),
+        ("turn\u{202e}around".into(), "turn\\u{202e}around".to_owned()),
+        (b"bytes \xff\xfe".to_vec(), "bytes \\xff\\xfe".to_owned()),
+    ]
+}
+
+fn run(stand: &Stand, before: &[&str], name: &[u8]) -> Ran {
+    let mut command = stand.command(before);
+    let mut option = b"--name=".to_vec();
+    option.extend_from_slice(name);
+    Ran::of(command.arg(OsStr::from_bytes(&option)))
+}
+
+#[test]
+fn in_a_table_each_takes_one_line_and_is_not_cut() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let odd = odd();
+        let _guards: Vec<_> =
+            odd.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
+        let table = stand.run(["ls"]).ok();
+        assert_eq!(table.lines().count(), odd.len() + 1, "{table}");
+        for (_, shown) in &odd {
+            let line = table.lines().find(|line| line.starts_with(&format!("{shown} ")));
+            assert!(line.is_some_and(|line| line.contains("  lock  ")), "{shown}: {line:?}");
+        }
+        let rest = table.replace('\n', "");
+        assert!(!rest.contains(char::is_control), "nothing moves the cursor");
+    });
+}
+
+#[test]
+fn in_a_document_each_is_itself() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let odd = odd();
+        let _guards: Vec<_> =
+            odd.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
+        let locks = stand.listed();
+        assert_eq!(locks.len(), odd.len());
+        for (name, _) in &odd {
+            let lossy = String::from_utf8_lossy(name);
+            let lock = locks.iter().find(|lock| lock["name"] == *lossy).expect("it is listed");
+            let base64 = lock.get("name_base64");
+            assert_eq!(base64.is_some(), std::str::from_utf8(name).is_err(), "{lossy:?}");
+        }
+        let raw = locks.iter().find_map(|lock| lock.get("name_base64")).unwrap();
+        assert_eq!(raw, "Ynl0ZXMg//4=");
+    });
+}
+
+#[test]
+fn each_can_be_inspected_and_unlocked() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        for (name, shown) in odd() {
+            let guard = client.lock(&name).lock().unwrap();
+            let text = run(stand, &["inspect"], &name).ok();
+            assert!(text.starts_with(&format!("{shown}\n  kind      lock\n")), "{text}");
+            let document =
+                schema::checked("inspect", &run(stand, &["inspect", "--json"], &name).ok());
+            assert_eq!(document["name"], *String::from_utf8_lossy(&name));
+            let text = run(stand, &["unlock", "--yes", "--force"], &name).ok();
+            assert!(text.starts_with(&format!("\"{shown}\" was taken away from ")), "{text}");
+            let text = run(stand, &["unlock", "--yes"], &name).ok();
+            assert_eq!(text, format!("\"{shown}\" is free: there was nothing to take away\n"));
+            drop(guard);
+        }
+    });
+}
+
+#[test]
+fn a_dash_in_front_needs_an_option_or_two_dashes() {
+    let stand = Stand::redis();
+    stand.stranger_holds("-x", 1);
+    stand.run(["inspect", "-x"]).fails(64, &["-x"]);
+    assert!(stand.run(["inspect", "--name", "-x"]).ok().contains("held"));
+    assert!(stand.run(["inspect", "--", "-x"]).ok().contains("held"));
+}
+
+#[test]
+fn no_name_is_refused() {
+    let stand = Stand::redis();
+    for command in ["inspect", "unlock"] {
+        stand.run([command]).fails(64, &["NAME"]);
+        stand.run([command, "a", "--name", "b"]).fails(64, &["--name"]);
+    }
+    stand.run(["inspect", ""]).fails(64, &["empty"]);
+    stand.run(["unlock", "--yes", ""]).fails(64, &["empty"]);
+}

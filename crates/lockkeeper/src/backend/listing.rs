@@ -1,0 +1,254 @@
+//! What a store can tell of all that is in it: pages of locks and of clients.
+
+use std::time::SystemTime;
+
+use uuid::Uuid;
+
+use super::{ClientInfo, Kind, Resource, Snapshot};
+use crate::{LockName, OwnerId};
+
+/// Asks for one page.
+#[derive(Clone, Debug)]
+pub struct List {
+    /// Of what.
+    pub select: Select,
+    /// Where it begins: empty, or what the page before gave.
+    pub cursor: Vec<u8>,
+    /// About how many are looked at; a page may have more or fewer, even none.
+    pub limit: u32,
+}
+
+/// What is listed.
+#[derive(Clone, Debug)]
+pub enum Select {
+    /// The clients that say who they are.
+    Clients,
+    /// The locks whose names match.
+    Matching(Pattern),
+    /// The lock of this name, with all that is known of it, on one page; as a kind, or as what it
+    /// seems to be.
+    Named(LockName, Option<Kind>),
+}
+
+/// One page.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The clients.
+    pub clients: Vec<ClientEntry>,
+    /// The locks. One that is there all the time is on some page at least; it may be on two.
+    pub locks: Vec<Listed>,
+    /// Where the next page begins; nothing after the last.
+    pub next: Option<Vec<u8>>,
+    /// Something may be missing that should be on this page.
+    pub incomplete: bool,
+}
+
+/// A lock that was found.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name, and what it is.
+    pub resource: Resource,
+    /// What is known of it.
+    pub snapshot: Snapshot,
+}
+
+/// A client that says who it is.
+#[derive(Clone, Debug)]
+pub struct ClientEntry {
+    /// Its identity.
+    pub id: Uuid,
+    /// Who it is.
+    pub info: ClientInfo,
+    /// What it says it holds; not all of it, if that is much.
+    pub holds: Vec<Holding>,
+    /// It holds more than it tells.
+    pub more: bool,
+}
+
+/// What a client says of one of its holds.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Holding {
+    /// The identity of the hold.
+    pub owner: OwnerId,
+    /// What is held.
+    pub resource: Resource,
+    /// How many permits.
+    pub count: u32,
+    /// Since when, by the client's clock.
+    pub since: SystemTime,
+}
+
+/// A forced unlock that is remembered.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Forced {
+    /// When it was.
+    pub at: SystemTime,
+    /// Who did it.
+    pub by: String,
+    /// Why, in the operator's words.
+    pub reason: String,
+    /// Whom it was taken from.
+    pub holders: Vec<String>,
+}
+
+impl Forced {
+    pub(crate) fn new(at: SystemTime, by: String, reason: String, holders: Vec<String>) -> Self {
+        Self { at, by, reason, holders }
+    }
+}
+
+/// A pattern that names match as in Redis: `*` any bytes, `?` one byte, `[a-z]` and `[^a-z]` one of
+/// some, `\` takes the next byte as it is.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Pattern(Vec<u8>);
+
+impl Pattern {
+    /// A pattern.
+    pub fn new(pattern: impl Into<Vec<u8>>) -> Self {
+        Self(pattern.into())
+    }
+
+    /// The same behind a prefix that is taken as it is.
+    pub(crate) fn behind(&self, prefix: &[u8]) -> Self {
+        let mut pattern = Vec::with_capacity(prefix.len() + self.0.len());
+        for byte in prefix {
+            if b"*?[]^\\-".contains(byte) {
+                pattern.push(b'\\');
+            }
+            pattern.push(*byte);
+        }
+        pattern.extend_from_slice(&self.0);
+        Self(pattern)
+    }
+
+    /// As Redis writes it.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether a name matches. Takes time in proportion to both lengths multiplied, never more: a
+    /// star that does not fit is moved on by one, and only the last star ever moves.
+    pub fn matches(&self, name: &[u8]) -> bool {
+        let (pattern, mut p, mut n) = (&self.0[..], 0, 0);
+        let mut star: Option<(usize, usize)> = None;
+        loop {
+            match pattern.get(p) {
+                Some(b'*') => {
+                    star = Some((p + 1, n));
+                    p += 1;
+                    continue;
+                }
+                Some(_) if n < name.len() => {
+                    if let Some(next) = one(pattern, p, name[n]) {
+                        (p, n) = (next, n + 1);
+                        continue;
+                    }
+                }
+                None if n == name.len() => return true,
+                _ => {}
+            }
+            match &mut star {
+                Some((after, from)) if *from < name.len() => {
+                    *from += 1;
+                    (p, n) = (*after, *from);
+                }
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", LockName::from(&self.0[..]))
+    }
+}
+
+/// Matches one byte against what stands at `p`; answers where the pattern goes on.
+fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
+    match pattern[p] {
+        b'?' => Some(p + 1),
+        b'[' => one_of(pattern, p + 1, byte),
+        b'\\' if p + 1 < pattern.len() => (pattern[p + 1] == byte).then_some(p + 2),
+        literal => (literal == byte).then_some(p + 1),
+    }
+}
+
+/// The same inside of brackets; ones that are never closed end with the pattern, as in Redis.
+fn one_of(pattern: &[u8], mut p: usize, byte: u8) -> Option<usize> {
+    let not = pattern.get(p) == Some(&b'^');
+    p += usize::from(not);
+    let mut found = false;
+    while let Some(&first) = pattern.get(p) {
+        match first {
+            b']' => break,
+            b'\\' if p + 1 < pattern.len() => {
+                found |= pattern[p + 1] == byte;
+                p += 2;
+            }
+            _ if pattern.get(p + 1) == Some(&b'-') && p + 2 < pattern.len() => {
+                let (low, high) = (first.min(pattern[p + 2]), first.max(pattern[p + 2]));
+                found |= (low..=high).contains(&byte);
+                p += 3;
+            }
+            _ => {
+                found |= first == byte;
+                p += 1;
+            }
+        }
+    }
+    (found != not).then_some((p + 1).min(pattern.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_in_redis() {
+        let cases: &[(&str, &str, bool)] = &[
+            ("*", "", true),
+            ("*", "anything", true),
+            ("orders:*", "orders:42", true),
+            ("orders:*", "order:42", false),
+            ("*:42", "orders:42", true),
+            ("*a*b", "xaxbxab", true),
+            ("*a*b", "xaxbxa", false),
+            ("?", "", false),
+            ("h?llo", "hallo", true),
+            ("h[ae]llo", "hello", true),
+            ("h[ae]llo", "hillo", false),
+            ("h[^e]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[a-c]llo", "hbllo", true),
+            ("h[c-a]llo", "hbllo", true),
+            ("h[a-c]llo", "hdllo", false),
+            ("h\\*llo", "h*llo", true),
+            ("h\\*llo", "hallo", false),
+            ("[\\]]", "]", true),
+            ("a[bc", "ab", true),
+            ("a\\", "a\\", true),
+            ("", "", true),
+            ("", "a", false),
+        ];
+        for (pattern, name, fits) in cases {
+            let matches = Pattern::new(*pattern).matches(name.as_bytes());
+            assert_eq!(matches, *fits, "{pattern:?} on {name:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_taken_as_it_is() {
+        let pattern = Pattern::new("*").behind(b"[a-z]*\\");
+        assert!(pattern.matches(b"[a-z]*\\x"));
+        assert!(!pattern.matches(b"bxx"));
+    }
+
+    #[test]
+    fn a_nasty_pattern_takes_no_longer_than_both_lengths_multiplied() {
+        let pattern = Pattern::new("*a".repeat(200));
+        assert!(!pattern.matches(&b"a".repeat(199)));
+        assert!(!pattern.matches(&[&b"a".repeat(10_000)[..], b"b"].concat()));
+    }
+}

@@ -1,0 +1,164 @@
+//! What there is, for people: locks, clients, and who forced what open.
+
+use std::collections::VecDeque;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::*;
+use crate::PermitId;
+use crate::backend::{ClientEntry, Forced, List, Listed, Page, Select};
+
+/// How many forced unlocks of a name are remembered, and for how long after the last.
+const FORCED_MAX: usize = 20;
+const FORCED_FOR: u64 = 7 * 24 * 3_600_000;
+
+/// How many holders are told of a semaphore.
+const HOLDERS_MAX: usize = 128;
+
+/// The forced unlocks of one name, the newest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
+pub(super) struct ForcedLog {
+    entries: VecDeque<Entry>,
+    pub(super) expires: u64,
+}
+
+/// One of them, as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
+struct Entry {
+    /// Milliseconds by the wall clock.
+    at: u64,
+    by: String,
+    reason: String,
+    holders: Vec<String>,
+}
+
+impl Entry {
+    fn forced(&self) -> Forced {
+        let at = UNIX_EPOCH + Duration::from_millis(self.at);
+        Forced::new(at, self.by.clone(), self.reason.clone(), self.holders.clone())
+    }
+}
+
+impl ForcedLog {
+    pub(super) fn is_alive(&self, now: u64) -> bool {
+        self.expires >= now
+    }
+}
+
+impl State {
+    /// Everything on one page: it is all in one process.
+    pub fn list(&mut self, request: &List, now: u64) -> Result<Page, Fault> {
+        let mut page = Page::default();
+        match &request.select {
+            Select::Clients => page.clients = self.clients(now),
+            Select::Named(name, kind) => page.locks.push(self.describe(name, *kind, now)?),
+            Select::Matching(pattern) => {
+                let names = self.names.keys().filter(|name| pattern.matches(name.as_bytes()));
+                let names: Vec<_> = names.cloned().collect();
+                page.locks.extend(names.iter().filter_map(|name| self.listed(name, now)));
+            }
+        }
+        Ok(page)
+    }
+
+    /// The clients that say who they are.
+    fn clients(&self, now: u64) -> Vec<ClientEntry> {
+        let living = self.clients.values().filter(|(_, until)| *until >= now);
+        living.map(|(entry, _)| entry.clone()).collect()
+    }
+
+    /// What stands under a name, if a list should have it: a number by itself may be anything.
+    pub(crate) fn listed(&mut self, name: &LockName, now: u64) -> Option<Listed> {
+        self.living(name, now)?;
+        let kind = self.kind_of(name, now)?;
+        self.describe(name, Some(kind), now).ok()
+    }
+
+    /// What there is to know of a name. A free one is shown as a lock.
+    pub(crate) fn describe(
+        &mut self,
+        name: &LockName,
+        kind: Option<Kind>,
+        now: u64,
+    ) -> Result<Listed, Fault> {
+        let seems = self.kind_of(name, now);
+        let is_number = |entry: &mut super::Entry| matches!(entry.value, Value::Number(_));
+        let counter = self.living(name, now).is_some_and(is_number).then_some(Kind::Semaphore);
+        let kind = kind.or(seems).or(counter).unwrap_or(Kind::Lock);
+        let resource = Resource { kind, name: name.clone() };
+        let mut snapshot = self.inspect(&resource, now)?;
+        if kind == Kind::Permits {
+            snapshot.holders = self.permit_holders(name, now);
+        }
+        if kind == Kind::Fair {
+            snapshot.waiting = Some(snapshot.queue.len() as u64);
+        }
+        snapshot.token = self.last_token(name, now);
+        let log = self.forced.get(name).filter(|log| log.is_alive(now));
+        snapshot.forced = log.into_iter().flat_map(|log| &log.entries).map(Entry::forced).collect();
+        Ok(Listed { resource, snapshot })
+    }
+
+    fn kind_of(&mut self, name: &LockName, now: u64) -> Option<Kind> {
+        let told = self.told_kind(name, now);
+        let taken = self.permits.get(name).is_some_and(|taken| taken.living(now).next().is_some());
+        let queued = self.queues.get(name).is_some_and(|queue| queue.lasts(now));
+        match &self.living(name, now)?.value {
+            Value::Lock { .. } if queued || told == Some(Kind::Fair) => Some(Kind::Fair),
+            Value::Lock { .. } => Some(Kind::Lock),
+            Value::Mutex { .. } => Some(Kind::Mutex),
+            Value::Rw(holds) if holds.is_written() => Some(Kind::Write),
+            Value::Rw(_) => Some(Kind::Read),
+            Value::Number(_) if taken => Some(Kind::Permits),
+            Value::Number(_) => told.filter(|told| *told == Kind::Semaphore),
+        }
+    }
+
+    /// What a client says that it uses the name as.
+    fn told_kind(&self, name: &LockName, now: u64) -> Option<Kind> {
+        let living = self.clients.values().filter(|(_, until)| *until >= now);
+        let mut holds = living.flat_map(|(entry, _)| &entry.holds);
+        holds.find(|hold| hold.resource.name == *name).map(|hold| hold.resource.kind)
+    }
+
+    fn permit_holders(&mut self, name: &LockName, now: u64) -> Vec<HolderEntry> {
+        let Some(taken) = self.permits.get(name).filter(|taken| taken.is_alive(now)) else {
+            return Vec::new();
+        };
+        let ids = taken.living(now).take(HOLDERS_MAX);
+        ids.map(|id| self.permit_holder(id, now)).collect()
+    }
+
+    fn permit_holder(&self, id: PermitId, now: u64) -> HolderEntry {
+        let living = self.clients.values().filter(|(_, until)| *until >= now);
+        let mut clients = living.map(|(entry, _)| entry);
+        let client = clients.find(|entry| id.is_of(entry.id));
+        let since = client.and_then(|entry| {
+            let mut holds = entry.holds.iter();
+            holds.find(|hold| PermitId::of(hold.owner, hold.count).any(|own| own == id))
+        });
+        HolderEntry {
+            id: id.to_string().into_bytes(),
+            count: 1,
+            shared: true,
+            client: client.map(|entry| entry.info.clone()),
+            since: since.map(|hold| hold.since),
+        }
+    }
+
+    /// Remembers a forced unlock.
+    pub(super) fn log_forced(
+        &mut self,
+        name: &LockName,
+        (by, reason, holders): (&ClientInfo, &str, Vec<String>),
+        now: u64,
+    ) {
+        self.forced.retain(|_, log| log.is_alive(now));
+        let log = self.forced.entry(name.clone()).or_default();
+        let (at, by) = (now + self.epoch, by.in_a_line());
+        log.entries.push_front(Entry { at, by, reason: reason.to_owned(), holders });
+        log.entries.truncate(FORCED_MAX);
+        log.expires = now + FORCED_FOR;
+    }
+}

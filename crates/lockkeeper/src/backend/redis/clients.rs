@@ -1,0 +1,144 @@
+//! What clients say of themselves: who they are, and what they hold.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use redis::Value;
+use uuid::Uuid;
+
+use super::list::{cursor, of_key, place};
+use super::script::{self, Command};
+use super::{Inner, bulk, keys, strings};
+use crate::backend::{
+    Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource,
+};
+use crate::{LockName, OwnerId};
+
+impl Inner {
+    pub(super) async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
+        let ClientEntry { id, info, holds, more } = client;
+        let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let call = script::CLIENT_ANNOUNCE.call(2).arg(keys::client(id)).arg(keys::clients());
+        let call = call.arg(ttl).arg(id.as_hyphenated().to_string());
+        let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
+        let call = call.arg(write_holds(&holds)).arg(u8::from(more));
+        self.link.call(call).await.map(|_| Changed::Done)
+    }
+
+    pub(super) async fn withdraw(&self, client: Uuid) -> Result<Changed, Fault> {
+        let id = client.as_hyphenated().to_string();
+        let listed = self.link.call(Command::plain("ZREM").arg(keys::clients()).arg(id));
+        let note = self.link.call(Command::plain("DEL").arg(keys::client(client)));
+        let (listed, note) = tokio::join!(listed, note);
+        listed.and(note).map(|_| Changed::Done)
+    }
+
+    /// Who the client of an owner id is, if it says so.
+    pub(super) async fn client_of(&self, id: &[u8]) -> Option<ClientEntry> {
+        let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
+        let client = Uuid::try_parse(client).ok()?;
+        let get = Command::plain("HGETALL").arg(keys::client(client));
+        said(client, self.link.call(get).await.ok()?)
+    }
+
+    /// The cursor is a place among them; who comes or goes meanwhile moves others by one.
+    pub(super) async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
+        let first = place(request);
+        let last = first + u64::from(request.limit.max(1)) - 1;
+        let mut range = of_key("ZRANGE", keys::clients());
+        range.arg(first).arg(last);
+        let ids = self.link.read(vec![range]).await?.pop();
+        let ids = match ids.unwrap_or(Ok(Value::Nil)) {
+            // Who may not see the clients can still be shown the locks.
+            Err(Fault::Denied { .. }) => return Ok(Page { incomplete: true, ..Page::default() }),
+            ids => strings(ids?)?,
+        };
+        let more = ids.len() as u64 > last - first;
+        let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
+        let read = |id: &Uuid| of_key("HGETALL", &keys::client(*id));
+        let answers = self.link.read(ids.iter().map(read).collect()).await?;
+        let mut page = Page { next: more.then(|| cursor(last + 1)), ..Page::default() };
+        for (id, answer) in ids.into_iter().zip(answers) {
+            match answer {
+                Ok(fields) => page.clients.extend(said(id, fields)),
+                Err(_) => page.incomplete = true,
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// What a client's key says.
+fn said(id: Uuid, fields: Value) -> Option<ClientEntry> {
+    let pairs: Vec<(Vec<u8>, Vec<u8>)> = match fields {
+        Value::Map(pairs) => {
+            pairs.into_iter().filter_map(|(k, v)| Some((bulk(k).ok()?, bulk(v).ok()?))).collect()
+        }
+        other => {
+            strings(other).ok()?.chunks_exact(2).map(|p| (p[0].clone(), p[1].clone())).collect()
+        }
+    };
+    let field = |name: &str| {
+        let found = pairs.iter().find(|(field, _)| field == name.as_bytes());
+        found.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+    };
+    let started = UNIX_EPOCH + Duration::from_millis(field("start")?.parse().ok()?);
+    let info = ClientInfo {
+        host: field("host")?,
+        pid: field("pid")?.parse().ok()?,
+        program: field("program")?,
+        started,
+    };
+    let holds = field("holds").unwrap_or_default();
+    let holds = holds.lines().filter_map(|line| read_holding(id, line)).collect();
+    Some(ClientEntry { id, info, holds, more: field("more").as_deref() == Some("1") })
+}
+
+/// One line for each: number, kind, permits, since when, and the name in hexadecimal digits, because
+/// it may be anything.
+fn write_holds(holds: &[Holding]) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for Holding { owner, resource, count, since } in holds {
+        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let (number, kind) = (owner.number(), resource.kind.word());
+        let _ = write!(text, "{number} {kind} {count} {since} ");
+        for byte in resource.name.as_bytes() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn read_holding(client: Uuid, line: &str) -> Option<Holding> {
+    let mut parts = line.split(' ');
+    let owner = OwnerId::numbered(client, parts.next()?.parse().ok()?);
+    let kind = Kind::from_word(parts.next()?)?;
+    let count = parts.next()?.parse().ok()?;
+    let since = UNIX_EPOCH + Duration::from_millis(parts.next()?.parse().ok()?);
+    let digits = parts.next()?.as_bytes().chunks_exact(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let name: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
+    let resource = Resource { kind, name: LockName::from(&name[..]) };
+    Some(Holding { owner, resource, count, since })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_says_it_holds_reads_back() {
+        let client = Uuid::new_v4();
+        let name = LockName::from(&b"a b\n\xff"[..]);
+        let hold = Holding {
+            owner: OwnerId::fresh(client),
+            resource: Resource { kind: Kind::Permits, name },
+            count: 3,
+            since: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+        };
+        let text = write_holds(&[hold.clone(), hold.clone()]);
+        let read: Vec<_> = text.lines().filter_map(|line| read_holding(client, line)).collect();
+        assert_eq!(read, [hold.clone(), hold]);
+    }
+}

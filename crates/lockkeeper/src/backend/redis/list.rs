@@ -1,0 +1,429 @@
+//! What there is on the server, found by `SCAN`: pages of reads that never keep it busy.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::{Cmd, Value};
+use uuid::Uuid;
+
+use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
+use crate::backend::{
+    Fault, Forced, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot,
+    Topic,
+};
+use crate::{LockName, PermitId};
+
+/// How many fields of a hash, or permits of a semaphore, are read: enough to know what it is, and to
+/// show who holds it.
+const HOLDERS_MAX: usize = 128;
+
+/// A plain lock has one; a hash with more than this is other data, as the scripts say.
+const FIELDS_MAX: usize = 16;
+
+impl Inner {
+    pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
+        match &request.select {
+            Select::Clients => self.list_clients(&request).await,
+            Select::Matching(pattern) => self.list_locks(&request, pattern).await,
+            Select::Named(name, kind) => {
+                let listed = self.describe(name, *kind).await?;
+                Ok(Page { locks: vec![listed], ..Page::default() })
+            }
+        }
+    }
+
+    /// One step of a scan; SCAN may give a key twice even within one.
+    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Fault> {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(place(request)).arg("COUNT").arg(request.limit);
+        let answer = self.link.read(vec![scan]).await?.pop();
+        let (next, keys) = match answer {
+            Some(Ok(Value::Array(parts))) => match <[Value; 2]>::try_from(parts) {
+                Ok([next, keys]) => (number(&next), strings(keys)?),
+                Err(parts) => return Err(unexpected(&Value::Array(parts))),
+            },
+            Some(Ok(other)) => return Err(unexpected(&other)),
+            Some(Err(fault)) => return Err(fault),
+            None => return Err(unexpected(&Value::Nil)),
+        };
+        let mut seen = HashSet::with_capacity(keys.len());
+        let keys = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
+        Ok((keys, (next != 0).then(|| cursor(next))))
+    }
+
+    async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
+        // The key of a semaphore's permits matches no pattern of its name; a pattern for everything
+        // need not be matched at all.
+        let (keys, next) = self.scan(request).await?;
+        let mut page = Page { next, ..Page::default() };
+        let keys: Vec<_> = keys
+            .into_iter()
+            .filter(|key| !keys::is_beside(key))
+            .filter_map(|key| Candidate::of(key, pattern))
+            .collect();
+        let types = self.link.read(keys.iter().map(|c| of_key("TYPE", &c.key)).collect()).await?;
+        let mut hashes = Vec::new();
+        let mut semaphores = Vec::new();
+        for (candidate, kind) in keys.into_iter().zip(types) {
+            match kind {
+                Ok(Value::SimpleString(kind)) if kind == "hash" => hashes.extend(candidate.hash),
+                Ok(Value::SimpleString(kind)) if kind == "zset" => {
+                    semaphores.extend(candidate.permits);
+                }
+                Ok(_) => {}
+                Err(_) => page.incomplete = true,
+            }
+        }
+        page.locks = self.read_hashes(hashes, &mut page.incomplete).await?;
+        for name in semaphores {
+            match self.describe_permits(&name).await {
+                Ok(listed) if listed.snapshot.taken > 0 && listed.snapshot.count.is_some() => {
+                    page.locks.push(listed);
+                }
+                Ok(_) | Err(Fault::WrongKind { .. }) => {}
+                Err(fault) if fault.may_pass() => return Err(fault),
+                Err(_) => page.incomplete = true,
+            }
+        }
+        self.count_waiters(&mut page.locks).await?;
+        Ok(page)
+    }
+
+    /// Locks, fair locks and read/write locks; other hashes are left out.
+    async fn read_hashes(
+        &self,
+        names: Vec<LockName>,
+        incomplete: &mut bool,
+    ) -> Result<Vec<Listed>, Fault> {
+        let mut reads = Vec::with_capacity(3 * names.len());
+        for name in &names {
+            reads.push(some_fields(name));
+            reads.push(of_key("PTTL", name.as_bytes()));
+            reads.push(of_key("LLEN", &keys::queue(name)));
+        }
+        let mut answers = self.link.read(reads).await?.into_iter();
+        let (mut found, mut shared) = (Vec::new(), Vec::new());
+        for name in names {
+            let (fields, left, queued) = (answers.next(), answers.next(), answers.next());
+            let (Some(Ok(fields)), Some(Ok(Value::Int(left)))) = (fields, left) else {
+                // It may have become something else meanwhile; or the user may not read it.
+                *incomplete = true;
+                continue;
+            };
+            // -2: it ended between the two.
+            let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
+            let queued = match queued {
+                Some(Ok(Value::Int(queued))) => Some(queued.unsigned_abs()),
+                _ => None,
+            };
+            if hash.mode.is_some() || !hash.is_whole {
+                shared.push((name, hash, left));
+            } else {
+                found.extend(hash.listed(name, left, queued));
+            }
+        }
+        found.extend(self.read_shared(shared).await?);
+        Ok(found)
+    }
+
+    /// Read/write locks, of which some readers may be dead, and hashes too large to know what they are.
+    async fn read_shared(&self, hashes: Vec<(LockName, Hash, i64)>) -> Result<Vec<Listed>, Fault> {
+        let read = |(name, hash, _): &(LockName, Hash, i64)| match hash.is_whole {
+            true => super::rw::inspect(name).cmd,
+            // A script that reads all of it would keep the server busy.
+            false => {
+                let mut mode = of_key("HGET", name.as_bytes());
+                mode.arg("mode");
+                mode
+            }
+        };
+        let answers = self.link.read(hashes.iter().map(read).collect()).await?;
+        let mut found = Vec::new();
+        for ((name, mut hash, left), answer) in hashes.into_iter().zip(answers) {
+            if !hash.is_whole {
+                hash.mode = answer.and_then(bulk).ok();
+                found.extend(hash.mode.is_some().then(|| hash.listed(name, left, None)).flatten());
+                continue;
+            }
+            let kind = hash.kind(false);
+            let snapshot = match answer.and_then(super::rw::inspected) {
+                Ok(snapshot) => snapshot,
+                // The script is not known yet, or it is something else by now.
+                Err(_) => match self.link.call(super::rw::inspect(&name)).await {
+                    Ok(answer) => super::rw::inspected(answer)?,
+                    Err(fault) if fault.may_pass() => return Err(fault),
+                    Err(_) => continue,
+                },
+            };
+            if !snapshot.holders.is_empty() {
+                found.push(Listed { resource: Resource { kind, name }, snapshot });
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many clients listen for each: one request for all.
+    async fn count_waiters(&self, locks: &mut [Listed]) -> Result<(), Fault> {
+        if locks.is_empty() {
+            return Ok(());
+        }
+        let mut ask = redis::cmd("PUBSUB");
+        ask.arg("NUMSUB");
+        for listed in locks.iter() {
+            let channel = Topic::told_of(&listed.resource).and_then(|t| keys::topic_channel(&t));
+            ask.arg(channel.unwrap_or_default());
+        }
+        let answer = self.link.read(vec![ask]).await?.pop();
+        // Who may not ask is told nothing, which is no failure.
+        let Some(Ok(Value::Array(values))) = answer else { return Ok(()) };
+        for (listed, pair) in locks.iter_mut().zip(values.chunks(2)) {
+            if let [_, count] = pair
+                && listed.resource.kind != Kind::Fair
+            {
+                listed.snapshot.waiting = Some(number(count));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that is known of one name.
+    async fn describe(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
+        let kind = match kind {
+            Some(kind) => kind,
+            None => self.seems(name).await?,
+        };
+        let resource = Resource { kind, name: name.clone() };
+        let mut listed = match kind {
+            Kind::Permits => self.describe_permits(name).await?,
+            _ => {
+                let snapshot = self.inspect(resource.clone()).await?;
+                Listed { resource, snapshot }
+            }
+        };
+        if kind == Kind::Fair {
+            listed.snapshot.waiting = Some(listed.snapshot.queue.len() as u64);
+        }
+        self.count_waiters(std::slice::from_mut(&mut listed)).await?;
+        let token = self.link.read(vec![of_key("GET", &keys::token(name))]).await?.pop();
+        if let Some(Ok(Value::BulkString(token))) = token {
+            listed.snapshot.token = String::from_utf8_lossy(&token).parse().ok();
+        }
+        let log = self.link.call(script::FORCED_READ.call(1).arg(keys::forced(name))).await;
+        match log {
+            Ok(Value::Array(entries)) => {
+                listed.snapshot.forced = entries.into_iter().filter_map(forced).collect();
+            }
+            Ok(other) => return Err(unexpected(&other)),
+            // Who may not read it is not told.
+            Err(fault) if fault.may_pass() => return Err(fault),
+            Err(_) => {}
+        }
+        Ok(listed)
+    }
+
+    /// What stands under a name. Nothing at all is a lock that is free.
+    async fn seems(&self, name: &LockName) -> Result<Kind, Fault> {
+        let mut mode = of_key("HGET", name.as_bytes());
+        mode.arg("mode");
+        let reads = vec![
+            of_key("TYPE", name.as_bytes()),
+            some_fields(name),
+            mode,
+            of_key("LLEN", &keys::queue(name)),
+            of_key("EXISTS", &keys::permit_ends(name)),
+            of_key("GET", name.as_bytes()),
+        ];
+        let mut answers = self.link.read(reads).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+        let (form, fields, mode) = (next()?, next(), next());
+        let (queued, permits, text) = (next(), next(), next());
+        let is = |answer: Result<Value, Fault>| matches!(answer, Ok(Value::Int(n)) if n > 0);
+        let Value::SimpleString(form) = form else { return Err(unexpected(&form)) };
+        Ok(match &form[..] {
+            "string" if is(permits) => Kind::Permits,
+            "string" => match text {
+                Ok(Value::BulkString(text)) if is_number(&text) => Kind::Semaphore,
+                _ => Kind::Mutex,
+            },
+            "hash" => match fields.ok().and_then(Hash::parse) {
+                Some(hash) => {
+                    let mode = mode.and_then(bulk).ok();
+                    Hash { mode, ..hash }.kind(is(queued))
+                }
+                // Asked about as a lock, it says what it is.
+                None => Kind::Lock,
+            },
+            _ if is(queued) => Kind::Fair,
+            _ => Kind::Lock,
+        })
+    }
+
+    async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
+        let resource = Resource { kind: Kind::Permits, name: name.clone() };
+        let mut snapshot = self.inspect(resource.clone()).await?;
+        let mut ids = of_key("ZRANGEBYSCORE", &keys::permit_ends(name));
+        ids.arg(format!("({}", now_ms())).arg("+inf").arg("LIMIT").arg(0).arg(HOLDERS_MAX);
+        if let Some(Ok(ids)) = self.link.read(vec![ids]).await?.pop() {
+            snapshot.holders = strings(ids)?.iter().map(|id| permit_holder(id)).collect();
+        }
+        Ok(Listed { resource, snapshot })
+    }
+}
+
+/// Where a page begins, as a number.
+pub(super) fn place(request: &List) -> u64 {
+    std::str::from_utf8(&request.cursor).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+pub(super) fn cursor(place: u64) -> Vec<u8> {
+    place.to_string().into_bytes()
+}
+
+/// By this machine's clock: only for show, where the server's scripts decide by its own.
+fn now_ms() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
+}
+
+/// Not all of a hash: one of other data may have millions of fields.
+fn some_fields(name: &LockName) -> Cmd {
+    let mut fields = of_key("HSCAN", name.as_bytes());
+    fields.arg(0).arg("COUNT").arg(HOLDERS_MAX);
+    fields
+}
+
+pub(super) fn of_key(command: &str, key: &[u8]) -> Cmd {
+    let mut cmd = redis::cmd(command);
+    cmd.arg(key);
+    cmd
+}
+
+fn is_number(text: &[u8]) -> bool {
+    std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
+}
+
+fn permit_holder(id: &[u8]) -> HolderEntry {
+    let bytes: Result<[u8; 16], _> = id.try_into();
+    let shown = bytes.map(|bytes| PermitId::from_bytes(bytes).to_string().into_bytes());
+    let id = shown.unwrap_or_else(|_| id.to_vec());
+    HolderEntry { id, count: 1, shared: true, client: None, since: None }
+}
+
+/// What a key may be.
+struct Candidate {
+    key: Vec<u8>,
+    /// The lock, if it is a hash.
+    hash: Option<LockName>,
+    /// The semaphores that it may belong to, if it is a set of permits.
+    permits: Vec<LockName>,
+}
+
+impl Candidate {
+    fn of(key: Vec<u8>, pattern: &Pattern) -> Option<Self> {
+        let named = |name: &[u8]| pattern.matches(name).then(|| LockName::from(name));
+        let hash = named(&key);
+        let permits: Vec<_> = keys::semaphores_of(&key).filter_map(named).collect();
+        (hash.is_some() || !permits.is_empty()).then_some(Self { key, hash, permits })
+    }
+}
+
+/// A hash that has the form of a lock.
+struct Hash {
+    /// Of a read/write lock.
+    mode: Option<Vec<u8>>,
+    /// Owner, count, shared.
+    holders: Vec<(Vec<u8>, u64, bool)>,
+    /// All of its fields were read.
+    is_whole: bool,
+}
+
+impl Hash {
+    /// Out of what HSCAN says; nothing, if no field is an owner's.
+    fn parse(scanned: Value) -> Option<Self> {
+        let Value::Array(parts) = scanned else { return None };
+        let [cursor, fields] = <[Value; 2]>::try_from(parts).ok()?;
+        let mut fields = strings(fields).ok()?.into_iter();
+        let is_whole = number(&cursor) == 0;
+        let mut hash = Hash { mode: None, holders: Vec::new(), is_whole };
+        while let (Some(field), Some(value)) = (fields.next(), fields.next()) {
+            if field == b"mode" {
+                hash.mode = Some(value);
+                continue;
+            }
+            let writer = field.strip_suffix(b":write").map(<[u8]>::to_vec);
+            let (owner, shared) = match writer {
+                Some(owner) => (owner, false),
+                None => (field, true),
+            };
+            if is_owner(&owner) {
+                let count = String::from_utf8_lossy(&value).parse().unwrap_or(0);
+                hash.holders.push((owner, count, shared));
+            }
+        }
+        (!hash.holders.is_empty()).then_some(hash)
+    }
+
+    fn kind(&self, queued: bool) -> Kind {
+        match self.mode.as_deref() {
+            Some(b"write") => Kind::Write,
+            Some(_) => Kind::Read,
+            None if queued => Kind::Fair,
+            None => Kind::Lock,
+        }
+    }
+
+    /// Nothing for a hash without a mode that has more fields than a lock ever has.
+    fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Option<Listed> {
+        if self.mode.is_none() && self.holders.len() > FIELDS_MAX {
+            return None;
+        }
+        let kind = self.kind(queued.is_some_and(|queued| queued > 0));
+        let shares = self.mode.is_some();
+        let holders = self.holders.into_iter().map(|(id, count, shared)| HolderEntry {
+            id,
+            count,
+            shared: shared && shares,
+            client: None,
+            since: None,
+        });
+        let snapshot = Snapshot {
+            holders: holders.collect(),
+            ttl: Some(ttl(left)),
+            waiting: queued.filter(|_| kind == Kind::Fair),
+            ..Snapshot::default()
+        };
+        Some(Listed { resource: Resource { kind, name }, snapshot })
+    }
+}
+
+/// Whether a field is of the form `<uuid>:<number>`, with whatever Redisson may put behind it.
+fn is_owner(field: &[u8]) -> bool {
+    let Some((client, rest)) = field.split_at_checked(uuid::fmt::Hyphenated::LENGTH) else {
+        return false;
+    };
+    let number = rest.strip_prefix(b":").map(|rest| rest.strip_prefix(b"-").unwrap_or(rest));
+    Uuid::try_parse_ascii(client).is_ok()
+        && number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
+}
+
+/// At, by, why, and then whom it was taken from.
+fn forced(entry: Value) -> Option<Forced> {
+    let parts = strings(entry).ok()?;
+    let mut parts = parts.into_iter().map(|part| String::from_utf8_lossy(&part).into_owned());
+    let at = UNIX_EPOCH + Duration::from_millis(parts.next()?.parse().ok()?);
+    let (by, reason) = (parts.next()?, parts.next()?);
+    Some(Forced::new(at, by, reason, parts.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_told_from_other_fields() {
+        assert!(is_owner(b"6e0c0000-0000-4000-8000-000000000000:42"));
+        assert!(is_owner(b"6e0c0000-0000-4000-8000-000000000000:-1"));
+        assert!(!is_owner(b"6e0c0000-0000-4000-8000-000000000000"));
+        assert!(!is_owner(b"name"));
+        assert!(!is_owner(b"not-a-uuid-but-as-long-as-one-would-:42"));
+    }
+}

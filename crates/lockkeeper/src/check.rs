@@ -1,0 +1,205 @@
+//! What endangers locks on a store: the doctor's visit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::backend::{Finding, Kind, Released, Resource, Severity, Topic};
+use crate::backend::{Release, Renew};
+use crate::engine::Core;
+use crate::error::{Error, Phase, Result};
+use crate::{Client, LockName, OwnerId};
+
+/// What [`Client::check`] found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// Everything that was looked at, the worst first.
+    pub findings: Vec<Finding>,
+    /// How long a request takes, in the middle of several.
+    pub round_trip: Duration,
+    /// How long the slowest of them took.
+    pub slowest: Duration,
+}
+
+impl Report {
+    /// Whether nothing endangers locks.
+    pub fn is_safe(&self) -> bool {
+        self.findings.iter().all(|finding| finding.severity < Severity::Danger)
+    }
+}
+
+/// How many requests are timed.
+const TIMED: usize = 21;
+
+/// How long what the check makes stays, should it not be able to remove it.
+const STAYS: Duration = Duration::from_secs(10);
+
+pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
+    let prefix = &core.options.name_prefix;
+    let name = format!("lockkeeper:check:{}", Uuid::new_v4().as_hyphenated());
+    let full = LockName::new(prefix, name.as_bytes());
+    let probe = Resource { kind: Kind::Lock, name: full };
+    core.ensure_open(&probe)?;
+
+    let mut times = Vec::with_capacity(TIMED);
+    for _ in 0..TIMED {
+        let begun = Instant::now();
+        let answer = core.backend.inspect(probe.clone()).await;
+        answer.map_err(|fault| core.error(fault, &probe, Phase::Inspect))?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    let (round_trip, slowest) = (times[TIMED / 2], times[TIMED - 1]);
+
+    let findings = core.backend.check().await;
+    let mut findings = findings.map_err(|fault| core.error(fault, &probe, Phase::Inspect))?;
+    findings.push(latency(slowest, core.options.watchdog_timeout));
+    findings.extend(locks(client, &name).await);
+    findings.push(wake_ups(core, &probe).await?);
+    findings.push(notices(core).await);
+    findings.push(fencing(core));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok(Report { findings, round_trip, slowest })
+}
+
+fn latency(slowest: Duration, lease: Duration) -> Finding {
+    let detail =
+        format!("the slowest of {TIMED} requests took {slowest:.1?}; a lease is {lease:?}");
+    let remedy = "find out what keeps the store or the network busy, or ask for a longer lease";
+    match slowest {
+        span if span > lease / 3 => Finding::danger("latency", detail, remedy),
+        span if span > lease / 30 => Finding::note("latency", detail, remedy),
+        _ => Finding::fine("latency", detail),
+    }
+}
+
+/// Takes one of each kind and gives it back.
+async fn locks(client: &Client, name: &str) -> Vec<Finding> {
+    let of = |kind: Kind| format!("{name}:{}", kind.word());
+    let tries: [(Kind, Result<bool>); 7] = [
+        (Kind::Lock, once(client.lock(of(Kind::Lock)).try_lock()).await),
+        (Kind::Mutex, once(client.mutex(of(Kind::Mutex)).try_lock()).await),
+        (Kind::Fair, once(client.fair_lock(of(Kind::Fair)).try_lock()).await),
+        (Kind::Read, once(client.rw_lock(of(Kind::Read)).try_read()).await),
+        (Kind::Write, once(client.rw_lock(of(Kind::Write)).try_write()).await),
+        (Kind::Permits, permits(client, &of(Kind::Permits)).await),
+        (Kind::Semaphore, semaphore(client, &of(Kind::Semaphore)).await),
+    ];
+    let mut findings = Vec::new();
+    let mut works = Vec::new();
+    for (kind, outcome) in tries {
+        let said = match outcome {
+            Ok(true) => {
+                works.push(kind.to_string());
+                continue;
+            }
+            Ok(false) => "one that nobody can know of was busy".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let detail = format!("a {kind} could not be taken and given back: {said}");
+        let remedy = "allow the user the commands and keys that the manual lists (manual::redis)";
+        findings.push(Finding::danger("permissions", detail, remedy));
+    }
+    if !works.is_empty() {
+        let detail = format!("taken and given back: {}", works.join(", "));
+        findings.push(Finding::fine("locks", detail));
+    }
+    findings
+}
+
+async fn once(request: crate::TryLockRequest) -> Result<bool> {
+    match request.lease(STAYS).await? {
+        Some(guard) => guard.release().await.map(|()| true),
+        None => Ok(false),
+    }
+}
+
+async fn permits(client: &Client, name: &str) -> Result<bool> {
+    let semaphore = client.permit_semaphore(name);
+    Ok(semaphore.try_set_permits_for(1, STAYS).await? && once(semaphore.try_acquire(1)).await?)
+}
+
+async fn semaphore(client: &Client, name: &str) -> Result<bool> {
+    let semaphore = client.semaphore(name);
+    if !semaphore.try_set_permits_for(1, STAYS).await? {
+        return Ok(false);
+    }
+    match semaphore.try_acquire(1).await? {
+        Some(permit) => permit.release().await.map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Whether whoever frees a lock can tell those who wait.
+async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Finding> {
+    let remedy = "allow the user the channels that the manual lists (manual::redis)";
+    let polling = |why: String| {
+        let detail = format!("{why}: who waits finds out by asking again and again");
+        Finding::note("wake-ups", detail, remedy)
+    };
+    let topic = Topic::Freed(probe.name.clone());
+    let listening = match core.unbroken(core.backend.subscribe(topic)).await {
+        Ok(listening) => listening,
+        Err(fault) => {
+            let error = core.error(fault, probe, Phase::Wait);
+            return Ok(polling(format!("cannot listen for freed locks ({error})")));
+        }
+    };
+    let owner = OwnerId::fresh(core.id);
+    let take = crate::backend::Acquire::new(probe.clone(), owner, STAYS.as_millis() as u64);
+    let failed = |fault| core.error(fault, probe, Phase::Acquire);
+    core.unbroken(core.backend.acquire(take)).await.map_err(failed)?;
+    let renew = vec![Renew::new(probe.clone(), owner, Some(STAYS.as_millis() as u64))];
+    let renewed = core.unbroken(core.backend.renew(renew)).await;
+    let (seen, begun) = (listening.seen(), Instant::now());
+    let freed = core.unbroken(core.backend.release(Release::new(probe.clone(), owner))).await;
+    if let Some(Err(fault)) = renewed.into_iter().next() {
+        let detail = format!("a lock cannot be renewed: {}", failed(fault));
+        return Ok(Finding::danger("renewal", detail, "allow the user PEXPIRE on the locks' keys"));
+    }
+    match freed.map_err(failed)? {
+        Released::Freed { listeners: None } => {
+            return Ok(polling("cannot publish that a lock was freed".to_owned()));
+        }
+        Released::Freed { .. } => {}
+        other => {
+            let detail = format!("a lock that was just taken could not be given back: {other:?}");
+            return Ok(Finding::danger("locks", detail, "find out what removes keys"));
+        }
+    }
+    let patience = core.options.response_timeout;
+    Ok(match tokio::time::timeout(patience, listening.beyond(seen)).await {
+        Ok(_) => Finding::fine(
+            "wake-ups",
+            format!("a freed lock was made known in {:.1?}", begun.elapsed()),
+        ),
+        Err(_) => polling("the word that a lock was freed did not arrive".to_owned()),
+    })
+}
+
+async fn notices(core: &Arc<Core>) -> Finding {
+    let listening = core.unbroken(core.backend.subscribe(Topic::Notice(core.id))).await;
+    match listening {
+        Ok(_) => Finding::fine("notices", "holders are told of a forced unlock at once"),
+        Err(fault) => {
+            let error = Error::from_fault(fault, None, Phase::Wait, None);
+            let detail =
+                format!("a holder learns of a forced unlock at its next renewal ({error})");
+            Finding::note("notices", detail, "allow the user the channel lockkeeper_notice:*")
+        }
+    }
+}
+
+fn fencing(core: &Arc<Core>) -> Finding {
+    if core.backend.capabilities().fences_lost_requests {
+        let detail = "requests that got no answer cannot come through later";
+        return Finding::fine("lost requests", detail);
+    }
+    let detail = "requests that got no answer may still come through: what they took is given back \
+                  again and again until its lease would have ended";
+    let remedy = "allow the user CLIENT INFO and CLIENT KILL (Redis 6.2 or later)";
+    Finding::note("lost requests", detail, remedy)
+}

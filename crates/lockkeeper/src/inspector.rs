@@ -1,0 +1,424 @@
+//! Looking at locks from outside: what there is, who holds it, what changes, and forcing it open.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use uuid::Uuid;
+
+use crate::backend::{
+    Change, Changed, ClientEntry, Fault, Forced, HolderEntry, Holding, Kind, List, Listed, Page,
+    Pattern, Resource, Select,
+};
+use crate::engine::Core;
+use crate::error::{Error, Phase, Result};
+use crate::lock::{Holder, Remaining};
+use crate::watch::Watch;
+use crate::{LockName, OwnerId, PermitId};
+
+/// About how many keys of the store one page looks at.
+const PAGE: u32 = 1000;
+
+/// Looks at the locks of a store, Redisson's included: for tools, consoles and whoever is on call.
+///
+/// Made by [`Client::inspector`](crate::Client::inspector). It sees names behind the client's
+/// [`name_prefix`](crate::ClientOptions::name_prefix) only, and gives them without it: what it finds
+/// can be handed to [`Client::lock`](crate::Client::lock).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let client = lockkeeper::Client::memory();
+/// let _guard = client.lock("orders:42").lock().await?;
+///
+/// let inspector = client.inspector();
+/// let mut pages = inspector.list("orders:*");
+/// while let Some(page) = pages.next().await? {
+///     for lock in page {
+///         println!("{} is held by {:?}", lock.name, lock.holders);
+///     }
+/// }
+/// assert!(pages.is_complete());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Inspector {
+    core: Arc<Core>,
+}
+
+/// What is known of one lock, semaphore or latch.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Its name.
+    pub name: LockName,
+    /// What it is. A plain and a fair lock look alike in Redis unless somebody waits or its client
+    /// says so; a free name is shown as a lock; a read/write lock by how it is held.
+    pub kind: Kind,
+    /// Who holds it; of a semaphore with ids the first hundred or so.
+    pub holders: Vec<Holder>,
+    /// For how long it stands unless it is renewed.
+    pub remaining: Remaining,
+    /// How many wait, if that is known: of a fair lock single waiters, of others clients that listen.
+    pub waiting: Option<u64>,
+    /// Who waits for a fair lock, the next one first. Only [`inspect`](Inspector::inspect) tells.
+    pub queue: Vec<Holder>,
+    /// The free permits of a semaphore, or what a latch still counts down.
+    pub count: Option<i64>,
+    /// How many permits of a permit semaphore are taken.
+    pub taken: u64,
+    /// The last token that was issued. Only [`inspect`](Inspector::inspect) tells.
+    pub token: Option<u64>,
+    /// The last forced unlocks, the newest first. Only [`inspect`](Inspector::inspect) tells.
+    pub forced: Vec<Forced>,
+}
+
+impl LockInfo {
+    /// Since when it is held, if a holder says so: the longest.
+    pub fn since(&self) -> Option<SystemTime> {
+        self.holders.iter().filter_map(|holder| holder.since).min()
+    }
+
+    /// Whether nobody holds it and it counts nothing.
+    pub fn is_free(&self) -> bool {
+        self.holders.is_empty() && self.count.is_none()
+    }
+}
+
+impl Inspector {
+    pub(crate) fn new(core: &Arc<Core>) -> Self {
+        Self { core: Arc::clone(core) }
+    }
+
+    /// The locks whose names match a pattern (`*` any bytes, `?` one, `[a-z]` one of some, `\` takes
+    /// the next as it is), page by page.
+    ///
+    /// Locks and permit semaphores are found by their form, whoever made them; mutexes and
+    /// semaphores, which are plain strings in Redis, only while a lockkeeper client says that it
+    /// holds them. The store is never kept busy: a lock that is there all the time is found, one that
+    /// comes or goes meanwhile may be missed, and on a store that grows one may come twice.
+    pub fn list(&self, pattern: impl Into<Vec<u8>>) -> Listing {
+        Listing {
+            inspector: self.clone(),
+            pattern: Pattern::new(pattern.into()).behind(&self.core.options.name_prefix),
+            stage: Stage::Clients(Vec::new()),
+            clients: Clients::default(),
+            told: HashSet::new(),
+            complete: true,
+        }
+    }
+
+    /// Everything that is known of a name, as what it seems to be.
+    ///
+    /// # Errors
+    /// [`WrongKind`](Error::WrongKind) if something else stands there; as any request.
+    pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<LockInfo> {
+        self.named(name.as_ref(), None).await
+    }
+
+    /// Everything that is known of a name as a kind.
+    ///
+    /// # Errors
+    /// As [`inspect`](Inspector::inspect).
+    pub async fn inspect_as(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<LockInfo> {
+        self.named(name.as_ref(), Some(kind)).await
+    }
+
+    /// Takes a lock away from whoever holds it, tells them at once, and remembers who did it and
+    /// why. Answers whether there was anything to take away.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) for a counter: its permits have no holder to be told. As any
+    /// request.
+    pub async fn force_unlock(
+        &self,
+        name: impl AsRef<[u8]>,
+        kind: Kind,
+        reason: impl Into<String>,
+    ) -> Result<bool> {
+        let resource = self.resource(name.as_ref(), kind)?;
+        let (reason, by) = (reason.into(), self.core.info.clone());
+        let change = Change::ForceUnlock { resource: resource.clone(), reason, by };
+        let changed = self.core.unbroken(self.core.backend.adjust(change)).await;
+        let changed = changed.map_err(|f| self.core.error(f, &resource, Phase::ForceUnlock))?;
+        Ok(changed == Changed::Done)
+    }
+
+    /// What comes, changes and goes among the locks whose names match a pattern.
+    pub fn watch(&self, pattern: impl Into<Vec<u8>>) -> Watch {
+        Watch::new(self.clone(), pattern.into())
+    }
+
+    fn resource(&self, name: &[u8], kind: Kind) -> Result<Resource> {
+        let name = LockName::new(&self.core.options.name_prefix, name);
+        let resource = Resource { kind, name };
+        self.core.ensure_open(&resource)?;
+        if resource.name.as_bytes().is_empty() {
+            return Err(Error::invalid(None, "the name of a lock must not be empty"));
+        }
+        Ok(resource)
+    }
+
+    async fn named(&self, name: &[u8], kind: Option<Kind>) -> Result<LockInfo> {
+        let resource = self.resource(name, kind.unwrap_or(Kind::Lock))?;
+        let failed = |fault| self.core.error(fault, &resource, Phase::Inspect);
+        let clients = Clients::ask(&self.core).await.map_err(failed)?;
+        // A plain string in Redis does not show what it is; its client says.
+        let told = clients.kind_of(&resource.name).filter(|told| is_hidden(*told));
+        let mut found = self.find(&resource.name, kind.or(told)).await;
+        if kind.is_none() && matches!(found, Err(Fault::WrongKind { .. })) {
+            found = self.find(&resource.name, None).await;
+        }
+        Ok(self.info(found.map_err(failed)?, &clients))
+    }
+
+    async fn find(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
+        let select = Select::Named(name.clone(), kind);
+        let page = self.page(select, Vec::new()).await?;
+        let found = page.locks.into_iter().next();
+        found.ok_or_else(|| Fault::Server { detail: "the store says nothing of it".to_owned() })
+    }
+
+    async fn page(&self, select: Select, cursor: Vec<u8>) -> Result<Page, Fault> {
+        if self.core.is_closed() {
+            return Err(Fault::Closed);
+        }
+        let request = List { select, cursor, limit: PAGE };
+        self.core.unbroken(self.core.backend.list(request)).await
+    }
+
+    /// For people: with who the holders are.
+    fn info(&self, listed: Listed, clients: &Clients) -> LockInfo {
+        let Listed { resource, snapshot } = listed;
+        let prefix = &self.core.options.name_prefix;
+        let bare = resource.name.as_bytes().strip_prefix(&prefix[..]).unwrap_or_default();
+        let known = |entry| Holder::from(clients.complete(entry));
+        let waiter =
+            |id| known(HolderEntry { id, count: 0, shared: false, client: None, since: None });
+        let told = clients.kind_of(&resource.name);
+        LockInfo {
+            name: LockName::from(bare),
+            // Nothing in Redis tells a fair lock that nobody waits for from a plain one.
+            kind: if told == Some(Kind::Fair) && resource.kind == Kind::Lock {
+                Kind::Fair
+            } else {
+                resource.kind
+            },
+            holders: snapshot.holders.into_iter().map(known).collect(),
+            remaining: snapshot.ttl.into(),
+            waiting: snapshot.waiting,
+            queue: snapshot.queue.into_iter().map(waiter).collect(),
+            count: snapshot.count,
+            taken: snapshot.taken,
+            token: snapshot.token,
+            forced: snapshot.forced,
+        }
+    }
+
+    fn error(&self, fault: Fault) -> Error {
+        Error::from_fault(fault, None, Phase::Inspect, None)
+    }
+}
+
+impl fmt::Debug for Inspector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inspector").field("store", &self.core.backend).finish()
+    }
+}
+
+/// The clients that said who they are, and what they hold.
+#[derive(Debug, Default)]
+struct Clients {
+    entries: HashMap<Uuid, ClientEntry>,
+    /// The first half of their ids, which is in those of their permits.
+    halves: HashMap<[u8; 8], Uuid>,
+    holds: HashMap<OwnerId, SystemTime>,
+    kinds: HashMap<LockName, Kind>,
+}
+
+impl Clients {
+    fn add(&mut self, entry: ClientEntry) {
+        let mut half = [0; 8];
+        half.copy_from_slice(&entry.id.as_bytes()[..8]);
+        self.halves.insert(half, entry.id);
+        for hold in &entry.holds {
+            self.holds.insert(hold.owner, hold.since);
+            self.kinds.insert(hold.resource.name.clone(), hold.resource.kind);
+        }
+        self.entries.insert(entry.id, entry);
+    }
+
+    /// Learns of everybody.
+    async fn ask(core: &Arc<Core>) -> Result<Self, Fault> {
+        let (mut clients, mut cursor) = (Self::default(), Vec::new());
+        loop {
+            let request = List { select: Select::Clients, cursor, limit: PAGE };
+            let page = core.unbroken(core.backend.list(request)).await?;
+            page.clients.into_iter().for_each(|client| clients.add(client));
+            match page.next {
+                Some(next) => cursor = next,
+                None => return Ok(clients),
+            }
+        }
+    }
+
+    fn kind_of(&self, name: &LockName) -> Option<Kind> {
+        self.kinds.get(name).copied()
+    }
+
+    /// Adds who it is and since when.
+    fn complete(&self, mut entry: HolderEntry) -> HolderEntry {
+        let text = std::str::from_utf8(&entry.id).unwrap_or_default();
+        if let Ok(owner) = text.parse::<OwnerId>() {
+            let client = self.entries.get(&owner.client());
+            entry.client = entry.client.or_else(|| client.map(|client| client.info.clone()));
+            entry.since = entry.since.or_else(|| self.holds.get(&owner).copied());
+        } else if let Ok(permit) = text.parse::<PermitId>() {
+            let half: Option<[u8; 8]> = permit.as_bytes()[..8].try_into().ok();
+            let id = half.and_then(|half| self.halves.get(&half));
+            let client = id.and_then(|id| self.entries.get(id));
+            entry.client = entry.client.or_else(|| client.map(|client| client.info.clone()));
+            let mut holds = client.into_iter().flat_map(|client| &client.holds);
+            let hold = holds.find(|hold| holds_permit(hold, permit));
+            entry.since = entry.since.or_else(|| hold.map(|hold| hold.since));
+        }
+        entry
+    }
+}
+
+/// Whether it cannot be told from other data by its form.
+fn is_hidden(kind: Kind) -> bool {
+    matches!(kind, Kind::Mutex | Kind::Semaphore | Kind::Latch)
+}
+
+fn holds_permit(hold: &Holding, permit: PermitId) -> bool {
+    PermitId::of(hold.owner, hold.count).any(|own| own == permit)
+}
+
+/// A list under way: see [`Inspector::list`].
+#[derive(Debug)]
+pub struct Listing {
+    inspector: Inspector,
+    pattern: Pattern,
+    stage: Stage,
+    clients: Clients,
+    /// What was given because a client says so: a store that knows better gives it again.
+    told: HashSet<Resource>,
+    complete: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Who the clients are, to be read first.
+    Clients(Vec<u8>),
+    /// What they say they hold and nobody could tell otherwise.
+    Told(Vec<Holding>),
+    Locks(Vec<u8>),
+    Done,
+}
+
+/// How many of what clients say is asked about at once.
+const TOLD_AT_ONCE: usize = 64;
+
+impl Listing {
+    /// The next locks, never none of them; nothing at the end.
+    ///
+    /// # Errors
+    /// As any request. The list can be taken up again by asking once more.
+    pub async fn next(&mut self) -> Result<Option<Vec<LockInfo>>> {
+        loop {
+            let found = match &mut self.stage {
+                Stage::Clients(cursor) => {
+                    let cursor = cursor.clone();
+                    self.read_clients(cursor).await?;
+                    continue;
+                }
+                Stage::Told(holds) => {
+                    let at = holds.len().saturating_sub(TOLD_AT_ONCE);
+                    let some = holds[at..].to_vec();
+                    let found = self.look_up(some).await?;
+                    self.told.extend(found.iter().map(|listed| listed.resource.clone()));
+                    if let Stage::Told(holds) = &mut self.stage {
+                        holds.truncate(at);
+                        if at == 0 {
+                            self.stage = Stage::Locks(Vec::new());
+                        }
+                    }
+                    found
+                }
+                Stage::Locks(cursor) => {
+                    let select = Select::Matching(self.pattern.clone());
+                    let page = self.inspector.page(select, cursor.clone()).await;
+                    let page = page.map_err(|fault| self.inspector.error(fault))?;
+                    self.complete &= !page.incomplete;
+                    self.stage = page.next.map_or(Stage::Done, Stage::Locks);
+                    let mut locks = page.locks;
+                    locks.retain(|listed| !self.told.contains(&listed.resource));
+                    locks
+                }
+                Stage::Done => return Ok(None),
+            };
+            if !found.is_empty() {
+                let info = |listed| self.inspector.info(listed, &self.clients);
+                return Ok(Some(found.into_iter().map(info).collect()));
+            }
+        }
+    }
+
+    /// Whether all was seen that there is to see, as far as the list has come. It is not if a client
+    /// holds more than it tells, of which some may be plain strings, or if the store kept something
+    /// back.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    async fn read_clients(&mut self, cursor: Vec<u8>) -> Result<()> {
+        let page = self.inspector.page(Select::Clients, cursor).await;
+        let page = page.map_err(|fault| self.inspector.error(fault))?;
+        self.complete &= !page.incomplete;
+        for client in page.clients {
+            self.complete &= !client.more;
+            self.clients.add(client);
+        }
+        self.stage = page.next.map_or_else(|| Stage::Told(self.told()), Stage::Clients);
+        Ok(())
+    }
+
+    /// What would not be found by its form.
+    fn told(&self) -> Vec<Holding> {
+        let all = self.clients.entries.values().flat_map(|client| &client.holds);
+        let hidden = all.filter(|hold| {
+            is_hidden(hold.resource.kind) && self.pattern.matches(hold.resource.name.as_bytes())
+        });
+        let mut hidden: Vec<_> = hidden.cloned().collect();
+        hidden.sort_by(|a, b| a.resource.name.cmp(&b.resource.name));
+        hidden.dedup_by(|a, b| a.resource == b.resource);
+        hidden
+    }
+
+    async fn look_up(&self, holds: Vec<Holding>) -> Result<Vec<Listed>> {
+        let core = &self.inspector.core;
+        // All are sent before the first is waited for.
+        let asked: Vec<_> = holds
+            .into_iter()
+            .map(|Holding { resource, .. }| {
+                let select = Select::Named(resource.name, Some(resource.kind));
+                core.unbroken(core.backend.list(List { select, cursor: Vec::new(), limit: PAGE }))
+            })
+            .collect();
+        let mut found = Vec::new();
+        for answer in asked {
+            match answer.await {
+                Ok(page) => {
+                    found.extend(page.locks.into_iter().filter(|l| l.snapshot.ttl.is_some()))
+                }
+                // It is something else by now.
+                Err(Fault::WrongKind { .. }) => {}
+                Err(fault) => return Err(self.inspector.error(fault)),
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,143 @@
+//! What comes, changes and goes among the locks of a store.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::LockName;
+use crate::error::Result;
+use crate::inspector::{Inspector, LockInfo};
+
+/// How often a watch looks, unless told otherwise.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How many locks a watch keeps in mind. Beyond that it says that it is incomplete.
+const WATCHED_MAX: usize = 100_000;
+
+/// Something that happened to a lock.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// It is there, and was not at the last look.
+    Appeared(LockInfo),
+    /// Other holders, other waiters, another count.
+    Changed(LockInfo),
+    /// It is there no longer; this is what it was.
+    Gone(LockInfo),
+}
+
+/// A watch: see [`Inspector::watch`].
+///
+/// It looks again and again: what comes and goes between two looks is not seen.
+#[derive(Debug)]
+pub struct Watch {
+    inspector: Inspector,
+    pattern: Vec<u8>,
+    every: Duration,
+    looked: Option<tokio::time::Instant>,
+    known: HashMap<LockName, LockInfo>,
+    events: VecDeque<Event>,
+    complete: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(inspector: Inspector, pattern: Vec<u8>) -> Self {
+        Self {
+            inspector,
+            pattern,
+            every: EVERY,
+            looked: None,
+            known: HashMap::new(),
+            events: VecDeque::new(),
+            complete: true,
+        }
+    }
+
+    /// How often to look; once a second unless told otherwise.
+    pub fn every(mut self, span: Duration) -> Self {
+        self.every = span;
+        self
+    }
+
+    /// What happens next. It may be dropped and called again: nothing is lost.
+    ///
+    /// # Errors
+    /// As any request; ask again to go on.
+    pub async fn next(&mut self) -> Result<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
+            self.look().await?;
+        }
+    }
+
+    /// Waits until it is time and looks once; what happened is in [`locks`](Watch::locks), and comes
+    /// out of [`next`](Watch::next).
+    ///
+    /// # Errors
+    /// As any request; ask again to go on.
+    pub async fn look(&mut self) -> Result<()> {
+        if let Some(looked) = self.looked {
+            tokio::time::sleep_until(looked + self.every).await;
+        }
+        self.looked = Some(tokio::time::Instant::now());
+        let mut listing = self.inspector.list(&self.pattern[..]);
+        let mut seen = HashMap::new();
+        let mut whole = true;
+        while let Some(page) = listing.next().await? {
+            seen.extend(page.into_iter().map(|lock| (lock.name.clone(), lock)));
+            if seen.len() >= WATCHED_MAX {
+                whole = false;
+                break;
+            }
+        }
+        self.complete = whole && listing.is_complete();
+        for (name, lock) in &seen {
+            match self.known.get(name) {
+                None => self.events.push_back(Event::Appeared(lock.clone())),
+                Some(old) if differs(old, lock) => {
+                    self.events.push_back(Event::Changed(lock.clone()));
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, lock) in &self.known {
+            if whole && !seen.contains_key(name) {
+                self.events.push_back(Event::Gone(lock.clone()));
+            }
+        }
+        // What a look did not come to need not be gone.
+        if whole || self.known.len() >= WATCHED_MAX * 2 {
+            self.known.clear();
+        }
+        self.known.extend(seen);
+        Ok(())
+    }
+
+    /// What happened by the last look and was not told yet; never waits.
+    pub fn happened(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What there was at the last look.
+    pub fn locks(&self) -> impl Iterator<Item = &LockInfo> {
+        self.known.values()
+    }
+
+    /// Whether the last look saw everything: see [`Listing::is_complete`](crate::Listing::is_complete).
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+}
+
+/// Whether something happened, beside that time passed.
+fn differs(old: &LockInfo, new: &LockInfo) -> bool {
+    let who = |lock: &LockInfo| {
+        let ids = lock.holders.iter().map(|holder| (holder.id.clone(), holder.hold_count));
+        let mut ids: Vec<_> = ids.collect();
+        ids.sort();
+        ids
+    };
+    (old.kind, old.waiting, old.count, old.taken) != (new.kind, new.waiting, new.count, new.taken)
+        || who(old) != who(new)
+}

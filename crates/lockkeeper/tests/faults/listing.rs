@@ -1,0 +1,259 @@
+//! Lists of locks for users who may not see everything, over connections that break, and among data
+//! that is large.
+
+use std::collections::BTreeSet;
+
+use lockkeeper::{Client, Error, Kind, Listing, LockInfo};
+use testkit::RedisServer;
+
+use crate::family::started;
+use crate::permissions::{assert_denied, set_user};
+use crate::support::*;
+
+/// A lock of somebody who is not there.
+const OWNER: &str = "6e0c9d2c-52f4-4c5d-9d63-cc1f2c4a6d0e:42";
+
+/// What a list gives, and whether it says that this is all.
+async fn all(listing: &mut Listing) -> Result<(BTreeSet<String>, bool), Error> {
+    let mut names = BTreeSet::new();
+    while let Some(page) = within(PATIENCE, "a page", listing.next()).await? {
+        names.extend(page.into_iter().map(|lock| lock.name.to_string()));
+    }
+    Ok((names, listing.is_complete()))
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+async fn listed(client: &Client) -> (BTreeSet<String>, bool) {
+    all(&mut client.inspector().list("*")).await.expect("it is no error")
+}
+
+/// One of everything that can be listed, held by a client that may do everything.
+async fn one_of_each(server: &RedisServer, prefix: &str) -> (Client, Vec<lockkeeper::Guard>) {
+    let client = connect(&server.url(), options().name_prefix(prefix)).await;
+    let permits = client.permit_semaphore("permits");
+    assert!(permits.try_set_permits(3).await.unwrap());
+    let held = vec![
+        client.mutex("mutex").lock().await.unwrap(),
+        client.lock("lock").lock().await.unwrap(),
+        client.fair_lock("fair").lock().await.unwrap(),
+        client.rw_lock("read").read().await.unwrap(),
+        client.rw_lock("write").write().await.unwrap(),
+        permits.acquire(2).await.unwrap(),
+    ];
+    // A mutex is listed from the time on that it is told of.
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while listed(&client).await.0.len() < held.len() {
+        assert!(tokio::time::Instant::now() < end, "not all are told of");
+        tokio::time::sleep(ms(5)).await;
+    }
+    (client, held)
+}
+
+const EACH: [&str; 6] = ["fair", "lock", "mutex", "permits", "read", "write"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_scan_a_list_is_denied_and_says_so() {
+    let server = started().await;
+    let (_admin, _held) = one_of_each(&server, "").await;
+    set_user(&server, &["~*", "&*", "+@all", "-scan"]);
+    let client = connect(&server.url_with("u", "s3cret"), options()).await;
+    let mut listing = client.inspector().list("lock");
+    for _ in 0..2 {
+        let answer = within(SOON, "an answer", async {
+            while listing.next().await?.is_some() {}
+            Ok(())
+        });
+        let said = assert_denied(&answer.await);
+        assert!(said.contains("scan"), "{said}");
+    }
+    // A look at one name needs no scan.
+    let looked = client.inspector().inspect("lock").await.expect("allowed");
+    assert_eq!((looked.kind, looked.holders.len()), (Kind::Lock, 1));
+}
+
+/// What a user may not read is left out, and the list says that something is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_user_may_not_read_is_left_out_and_the_list_says_so() {
+    let server = started().await;
+    let (mine, _held) = one_of_each(&server, "mine:").await;
+    let prefixed = |names: &[&str]| -> BTreeSet<_> {
+        names.iter().map(|name| format!("mine:{name}")).collect()
+    };
+    let ours = ["~lockkeeper_*", "~mine:*", "~{mine:*", "~redisson_*{mine:*"];
+    let rights = [&ours[..], &["&*", "+@all"]].concat();
+    set_user(&server, &rights);
+    let client = connect(&server.url_with("u", "s3cret"), options()).await;
+    assert_eq!(listed(&client).await, (prefixed(&EACH), true), "it may read all that there is");
+    let (yours, _held) = one_of_each(&server, "yours:").await;
+    assert_eq!(listed(&client).await, (prefixed(&EACH), false), "not all that there is");
+    // Behind a prefix it is asked only for what it may read.
+    let behind = options().name_prefix("mine:");
+    let client = connect(&server.url_with("u", "s3cret"), behind).await;
+    let found = listed(&client).await.0;
+    assert_eq!(found, set(&EACH));
+    let looked = client.inspector().inspect("lock").await.expect("allowed");
+    assert_eq!(looked.holders.len(), 1);
+    drop((mine, yours));
+}
+
+/// Command by command: something is missing, and the list says so; or nothing is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_command_a_list_has_less_and_says_so() {
+    let server = started().await;
+    let (_admin, _held) = one_of_each(&server, "").await;
+    let mut wrong = Vec::new();
+    let (hashes, strings) = (["fair", "lock", "read", "write"], ["mutex", "permits"]);
+    for (denied, missing) in [
+        (&["-type"][..], &["fair", "lock", "permits", "read", "write"][..]),
+        (&["-hscan"], &hashes),
+        (&["-pttl"], &EACH),
+        (&["-evalsha", "-eval"], &strings),
+        // Who the clients are, and what they say that nobody else knows.
+        (&["-hgetall"], &["mutex", "read", "write"]),
+        (&["-zrange"], &["mutex"]),
+    ] {
+        set_user(&server, &[&["~*", "&*", "+@all"], denied].concat());
+        let client = connect(&server.url_with("u", "s3cret"), options()).await;
+        let (found, complete) = match all(&mut client.inspector().list("*")).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                wrong.push(format!("{denied:?}: {error}"));
+                continue;
+            }
+        };
+        let lacks: BTreeSet<_> = set(&EACH).difference(&found).cloned().collect();
+        if complete || !lacks.is_subset(&set(missing)) {
+            wrong.push(format!("{denied:?}: {lacks:?} are missing, complete {complete}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    // How many wait is not told to who may not ask; that is all.
+    set_user(&server, &["~*", "&*", "+@all", "-pubsub"]);
+    let client = connect(&server.url_with("u", "s3cret"), options()).await;
+    assert_eq!(listed(&client).await, (set(&EACH), true));
+    let waiting = client.inspector().inspect("lock").await.expect("allowed").waiting;
+    assert_eq!(waiting, None);
+}
+
+/// The answer to one request of a list is lost, whichever it is: the list fails once, and goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_goes_on_after_an_answer_was_lost() {
+    let server = started().await;
+    let (_admin, _held) = one_of_each(&server, "").await;
+    make_locks(&server, 4000);
+    let rig = Rig::on(server, Kind::Lock, options()).await;
+    let inspector = rig.client.inspector();
+    let mutex = rig.hash(lua("MUTEX_INSPECT"));
+    let permits = rig.hash(lua("COUNTER_INSPECT"));
+    for lost in
+        [&b"ZRANGE"[..], b"HGETALL", b"SCAN", b"TYPE", b"HSCAN", b"NUMSUB", &mutex, &permits]
+    {
+        let mut listing = inspector.list("*");
+        let (mut found, mut errors) = (BTreeSet::new(), 0);
+        rig.proxy.drop_replies_once_after_request_matching(lost);
+        loop {
+            let page = within(PATIENCE, "a page", listing.next()).await;
+            match page {
+                Ok(Some(page)) => found.extend(page.into_iter().map(|l| l.name.to_string())),
+                Ok(None) => break,
+                Err(Error::Unreachable { .. }) => errors += 1,
+                Err(error) => panic!("{}: {error}", lost.escape_ascii()),
+            }
+        }
+        assert_eq!(errors, 1, "{}", lost.escape_ascii());
+        assert_eq!(found.len(), 4000 + EACH.len(), "{}", lost.escape_ascii());
+        assert!(listing.is_complete(), "{}", lost.escape_ascii());
+    }
+}
+
+/// The server is gone for a while in the middle of a list.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_goes_on_after_an_outage() {
+    let rig = Rig::on(started().await, Kind::Lock, options()).await;
+    make_locks(&rig.server, 5000);
+    let mut listing = rig.client.inspector().list("*");
+    let first = listing.next().await.expect("reachable").expect("there are some");
+    let mut found: BTreeSet<_> = first.into_iter().map(|lock| lock.name.to_string()).collect();
+    rig.proxy.refuse(true);
+    rig.proxy.cut();
+    assert_unreachable(&within(PATIENCE, "an error", listing.next()).await);
+    rig.proxy.refuse(false);
+    let end = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match listing.next().await {
+            Ok(Some(page)) => found.extend(page.into_iter().map(|lock| lock.name.to_string())),
+            Ok(None) => break,
+            Err(error) => assert!(tokio::time::Instant::now() < end, "{error}"),
+        }
+    }
+    assert_eq!(found.len(), 5000);
+}
+
+/// Locks of somebody who is not there.
+fn make_locks(server: &RedisServer, count: usize) {
+    let make = "for i = 1, tonumber(ARGV[2]) do
+        redis.call('HSET', 'some lock ' .. i, ARGV[1], 1)
+        redis.call('PEXPIRE', 'some lock ' .. i, 600000)
+    end";
+    server.cli(&["EVAL", make, "0", OWNER, &count.to_string()]).ok();
+}
+
+/// Keys with a million parts: a hash that is no lock, and sets that end as those of permits do.
+fn make_large(server: &RedisServer) {
+    let make = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+        redis.call('HSET', 'hash', i, i)
+        redis.call('ZADD', 'x:timeout', 99999999999999, i)
+        redis.call('ZADD', '{sem}:timeout', 99999999999999, string.format('%016d', i))
+    end";
+    for part in 0..20 {
+        let (from, to) = (part * 50_000 + 1, (part + 1) * 50_000);
+        server.cli(&["EVAL", make, "0", &from.to_string(), &to.to_string()]).ok();
+    }
+    server.cli(&["SET", "sem", "7"]).ok();
+}
+
+/// What the server has sent in all.
+fn sent(server: &RedisServer) -> u64 {
+    server.info_field("stats", "total_net_output_bytes").parse().expect("a number")
+}
+
+/// What takes long on the server keeps everybody waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_keys_do_not_keep_the_server_busy() {
+    let server = started().await;
+    let server = joined(tokio::task::spawn_blocking(move || {
+        make_large(&server);
+        server
+    }))
+    .await;
+    let client = connect(&server.url(), options()).await;
+    let guard = client.lock("lock").lock().await.expect("it is free");
+    // To read a million of anything takes more than this, on whatever machine.
+    server.cli(&["CONFIG", "SET", "slowlog-log-slower-than", "50000"]).ok();
+    server.cli(&["SLOWLOG", "RESET"]).ok();
+    let before = sent(&server);
+    let mut locks = Vec::new();
+    let mut listing = client.inspector().list("*");
+    while let Some(page) = listing.next().await.expect("reachable") {
+        locks.extend(page);
+    }
+    locks.extend(client.inspector().inspect("sem").await);
+    let looked = client.inspector().inspect("hash").await;
+    assert!(matches!(looked, Err(Error::WrongKind { .. })), "{looked:?}");
+    let sent = sent(&server) - before;
+    assert!(sent < 200_000, "{sent} bytes");
+    let slow = server.cli(&["SLOWLOG", "GET"]);
+    assert_eq!(slow.array(), [], "{slow:?}");
+    let names: Vec<_> = locks.iter().map(|lock| lock.name.to_string()).collect();
+    assert_eq!(BTreeSet::from_iter(names), set(&["lock", "sem"]));
+    let semaphores: Vec<&LockInfo> = locks.iter().filter(|l| l.kind == Kind::Permits).collect();
+    assert_eq!(semaphores.len(), 2);
+    for semaphore in semaphores {
+        assert_eq!((semaphore.taken, semaphore.count), (1_000_000, Some(7)));
+        assert!((100..=200).contains(&semaphore.holders.len()), "the first hundred or so");
+    }
+    guard.release().await.expect("held");
+}

@@ -1,0 +1,100 @@
+//! The doctor's visit: whatever the store, it works, finds nothing wrong where nothing is, and
+//! leaves nothing behind.
+
+use lockkeeper::{Report, Severity};
+
+use crate::store::{Store, eventually};
+
+fn finding<'a>(report: &'a Report, subject: &str) -> Option<&'a lockkeeper::Finding> {
+    report.findings.iter().find(|finding| finding.subject == subject)
+}
+
+pub(crate) async fn what_works_is_found_to_work(store: &Store) {
+    let report = store.client().await.check().await.unwrap();
+    let subjects = ["locks", "wake-ups", "notices", "lost requests", "latency"];
+    for subject in subjects {
+        let found = finding(&report, subject).unwrap_or_else(|| panic!("nothing of {subject}"));
+        assert_eq!(found.severity, Severity::Fine, "{found:?}");
+        assert!(found.remedy.is_empty() && !found.detail.is_empty(), "{found:?}");
+    }
+    let locks = &finding(&report, "locks").unwrap().detail;
+    let kinds = ["lock", "mutex", "fair lock", "read lock", "write lock", "semaphore"];
+    for kind in kinds.into_iter().chain(["permit semaphore"]) {
+        assert!(locks.contains(kind), "{kind}: {locks}");
+    }
+    assert!(finding(&report, "permissions").is_none());
+    assert!(report.round_trip <= report.slowest && report.slowest < store.slack());
+    let severities: Vec<_> = report.findings.iter().map(|finding| finding.severity).collect();
+    assert!(severities.is_sorted_by(|a, b| a >= b), "the worst first: {severities:?}");
+}
+
+/// An embedded store is as safe as can be; of a server that is for its settings to say.
+pub(crate) async fn a_healthy_store_is_safe(store: &Store) {
+    let report = store.client().await.check().await.unwrap();
+    if store.behind().is_none() {
+        assert!(report.is_safe(), "{report:?}");
+        assert!(report.findings.iter().all(|finding| finding.severity == Severity::Fine));
+        return;
+    }
+    let danger = report.findings.iter().filter(|finding| finding.severity == Severity::Danger);
+    let subjects: Vec<_> = danger.map(|finding| &finding.subject[..]).collect();
+    assert_eq!(subjects, ["persistence"], "the tests' server keeps nothing");
+    assert!(!report.is_safe());
+}
+
+pub(crate) async fn a_check_leaves_no_lock_behind(store: &Store) {
+    let store = store.apart();
+    let client = store.client().await;
+    client.check().await.unwrap();
+    let mut listing = client.inspector().list("*");
+    let left = listing.next().await.unwrap();
+    assert!(left.is_none(), "left behind: {left:?}");
+    let Some(server) = store.behind() else { return };
+    // What is left is not to be taken for a lock, and goes by itself: what was answered to requests
+    // that must not run twice, and two empty semaphores.
+    let note = format!("lockkeeper_client:{}", client.id());
+    for key in server.cli(&["KEYS", "*"]).array() {
+        let left = server.cli(&["PTTL", key.text()]).int();
+        let longest = match key.text() {
+            key if key.starts_with("lockkeeper_replies:") => 60_000,
+            key if key == note || key == "lockkeeper_clients" => continue,
+            _ => 10_000,
+        };
+        assert!((-2..=longest).contains(&left) && left != -1, "{key:?} stays for {left} ms");
+    }
+    client.shutdown().await;
+    assert_eq!(server.cli(&["EXISTS", &note, "lockkeeper_clients"]).int(), 0);
+}
+
+/// And works behind a prefix, where a user may have no other keys.
+pub(crate) async fn a_check_works_beside_held_locks(store: &Store) {
+    let options = store.options().name_prefix(store.name("p:"));
+    let client = store.client_with(options).await;
+    let semaphore = client.permit_semaphore("permits");
+    assert!(semaphore.try_set_permits(2).await.unwrap());
+    let held = [
+        client.lock("lock").lock().await.unwrap(),
+        client.mutex("mutex").lock().await.unwrap(),
+        client.fair_lock("fair").lock().await.unwrap(),
+        client.rw_lock("rw").write().await.unwrap(),
+        semaphore.acquire(2).await.unwrap(),
+    ];
+    for _ in 0..3 {
+        let report = client.check().await.unwrap();
+        assert!(finding(&report, "permissions").is_none(), "{report:?}");
+        assert_eq!(finding(&report, "wake-ups").unwrap().severity, Severity::Fine);
+    }
+    for guard in held {
+        assert!(!guard.is_lost());
+        guard.release().await.unwrap();
+    }
+    let checks = async || {
+        let mut listing = client.inspector().list("*");
+        let mut found = 0;
+        while let Some(page) = listing.next().await.unwrap() {
+            found += page.len();
+        }
+        found
+    };
+    eventually("nothing is held", async || checks().await == 0).await;
+}

@@ -1,0 +1,178 @@
+//! A look at what has more to it: queues, tokens, readers, permits, counts.
+
+use std::collections::BTreeSet;
+use std::future::IntoFuture;
+
+use lockkeeper::{Error, Kind, LockInfo, Remaining};
+
+use crate::listing::is_ours;
+use crate::store::{Store, assert_is, eventually};
+
+async fn inspect(store: &Store, name: &str) -> LockInfo {
+    store.client().await.inspector().inspect(name).await.unwrap()
+}
+
+pub(crate) async fn the_queue_of_a_fair_lock_is_seen_in_order(store: &Store) {
+    let name = store.name("lock");
+    let holder = store.client().await;
+    let guard = holder.fair_lock(&name).lock().lease(store.long()).await.unwrap();
+    let mut waiters = Vec::new();
+    for place in 1..=4 {
+        let client = store.client().await;
+        let waiter = tokio::spawn(client.fair_lock(&name).lock().into_future());
+        waiters.push((client, waiter));
+        let queue = async || inspect(store, &name).await.queue.len();
+        eventually("it waits", async || queue().await == place).await;
+    }
+    let found = inspect(store, &name).await;
+    assert_eq!((found.kind, found.waiting), (Kind::Fair, Some(4)));
+    assert_eq!(found.holders[0].id, guard.owner_id().to_string());
+    for (waiter, (client, _)) in found.queue.iter().zip(&waiters) {
+        assert!(waiter.id.starts_with(&client.id().to_string()), "{found:?}");
+        assert_eq!((waiter.hold_count, waiter.shared), (0, false));
+    }
+    // The first gets in, and the rest moves up.
+    guard.release().await.unwrap();
+    let (_, first) = waiters.remove(0);
+    let second = first.await.unwrap().unwrap();
+    let next = inspect(store, &name).await;
+    assert_eq!(next.holders[0].id, found.queue[0].id);
+    let ids = |lock: &LockInfo| lock.queue.iter().map(|w| w.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&next), ids(&found)[1..]);
+    for (_, waiter) in waiters {
+        waiter.abort();
+    }
+    eventually("nobody waits", async || inspect(store, &name).await.queue.is_empty()).await;
+    second.release().await.unwrap();
+}
+
+/// Who waits says who it is where it also holds something.
+pub(crate) async fn a_waiter_that_holds_something_is_known(store: &Store) {
+    let name = store.name("lock");
+    let (holder, waiter) = (store.client().await, store.client().await);
+    let guard = holder.fair_lock(&name).lock().await.unwrap();
+    let beside = waiter.lock(store.name("beside")).lock().await.unwrap();
+    let waiting = tokio::spawn(waiter.fair_lock(&name).lock().into_future());
+    let mut found = inspect(store, &name).await;
+    eventually("it says who it is", async || {
+        found = inspect(store, &name).await;
+        found.queue.first().is_some_and(|waiter| waiter.client.is_some())
+    })
+    .await;
+    is_ours(&found.queue[0]);
+    waiting.abort();
+    beside.release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn the_last_token_is_seen(store: &Store) {
+    let (client, name) = (store.client().await, store.name("lock"));
+    assert_eq!(inspect(store, &name).await.token, None);
+    let plain = client.lock(&name).lock().await.unwrap();
+    assert_eq!(inspect(store, &name).await.token, None);
+    plain.release().await.unwrap();
+    let mut last = 0;
+    for request in [
+        client.fenced_lock(&name).lock(),
+        client.fair_lock(&name).fenced().lock(),
+        client.rw_lock(&name).fenced().write(),
+    ] {
+        let guard = request.await.unwrap();
+        let token = guard.token().expect("it is fenced");
+        assert!(token > last);
+        last = token;
+        assert_eq!(inspect(store, &name).await.token, Some(token));
+        guard.release().await.unwrap();
+        assert_eq!(inspect(store, &name).await.token, Some(token), "it outlives the lock");
+    }
+}
+
+pub(crate) async fn readers_are_seen(store: &Store) {
+    let name = store.name("lock");
+    let (one, two) = (store.client().await, store.client().await);
+    let first = one.rw_lock(&name).read().lease(store.long()).await.unwrap();
+    let second = two.rw_lock(&name).read().lease(store.long()).await.unwrap();
+    let found = inspect(store, &name).await;
+    assert_eq!(found.kind, Kind::Read);
+    let ids: BTreeSet<_> = found.holders.iter().map(|holder| holder.id.clone()).collect();
+    assert_eq!(ids, [&first, &second].map(|guard| guard.owner_id().to_string()).into());
+    assert!(found.holders.iter().all(|holder| holder.shared && holder.hold_count == 1));
+    first.release().await.unwrap();
+    second.release().await.unwrap();
+    let writer = one.rw_lock(&name).write().lease(store.long()).await.unwrap();
+    let found = inspect(store, &name).await;
+    assert_eq!((found.kind, found.holders.len()), (Kind::Write, 1));
+    assert!(!found.holders[0].shared);
+    // All readers are told on whom it was forced.
+    writer.release().await.unwrap();
+    let first = one.rw_lock(&name).read().await.unwrap();
+    let second = two.rw_lock(&name).read().await.unwrap();
+    store.hears_notices_of(&first).await;
+    store.hears_notices_of(&second).await;
+    let inspector = store.client().await.inspector();
+    assert!(inspector.force_unlock(&name, Kind::Read, "why").await.unwrap());
+    for guard in [&first, &second] {
+        store.promptly("the victim is told", guard.lost()).await;
+    }
+    let forced = inspector.inspect(&name).await.unwrap().forced.remove(0);
+    let holders: BTreeSet<_> = forced.holders.into_iter().collect();
+    assert_eq!(holders, [&first, &second].map(|guard| guard.owner_id().to_string()).into());
+}
+
+pub(crate) async fn permits_are_seen(store: &Store) {
+    let (client, name) = (store.client().await, store.name("permits"));
+    let semaphore = client.permit_semaphore(&name);
+    assert!(semaphore.try_set_permits_for(5, store.long()).await.unwrap());
+    let guard = semaphore.acquire(3).lease(store.long()).await.unwrap();
+    let inspector = store.client().await.inspector();
+    for found in [
+        inspector.inspect(&name).await.unwrap(),
+        inspector.inspect_as(&name, Kind::Permits).await.unwrap(),
+    ] {
+        assert_eq!((found.kind, found.count, found.taken), (Kind::Permits, Some(2), 3));
+        let ids: BTreeSet<_> = found.holders.iter().map(|holder| holder.id.clone()).collect();
+        assert_eq!(ids, guard.permit_ids().iter().map(ToString::to_string).collect());
+        assert_is!(found.remaining, Remaining::For(left) if left <= store.long());
+    }
+    let forced = inspector.force_unlock(&name, Kind::Permits, "why").await;
+    assert_is!(forced, Err(Error::Invalid { .. }));
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+    let found = inspector.inspect_as(&name, Kind::Permits).await.unwrap();
+    assert_eq!((found.count, found.taken, found.holders), (Some(5), 0, vec![]));
+    assert_is!(inspector.inspect_as(&name, Kind::Lock).await, Err(Error::WrongKind { .. }));
+}
+
+pub(crate) async fn counters_are_seen(store: &Store) {
+    let (client, inspector) = (store.client().await, store.client().await.inspector());
+    let (semaphore, latch) = (store.name("semaphore"), store.name("latch"));
+    assert!(client.semaphore(&semaphore).try_set_permits(5).await.unwrap());
+    let permit = client.semaphore(&semaphore).acquire(2).await.unwrap();
+    assert!(client.count_down_latch(&latch).try_set_count(3).await.unwrap());
+    let found = inspector.inspect(&semaphore).await.unwrap();
+    assert_eq!((found.kind, found.count), (Kind::Semaphore, Some(3)));
+    assert_eq!((found.remaining, found.is_free()), (Remaining::Forever, false));
+    let found = inspector.inspect_as(&latch, Kind::Latch).await.unwrap();
+    assert_eq!((found.kind, found.count), (Kind::Latch, Some(3)));
+    for (name, kind) in [(&semaphore, Kind::Lock), (&semaphore, Kind::Write), (&latch, Kind::Fair)]
+    {
+        assert_is!(inspector.inspect_as(name, kind).await, Err(Error::WrongKind { .. }));
+    }
+    for kind in [Kind::Semaphore, Kind::Latch] {
+        let forced = inspector.force_unlock(&semaphore, kind, "").await;
+        assert_is!(forced, Err(Error::Invalid { .. }));
+    }
+    assert_eq!(client.semaphore(&semaphore).available().await.unwrap(), 3);
+    permit.release().await.unwrap();
+}
+
+pub(crate) async fn an_empty_name_is_refused(store: &Store) {
+    let plain = store.client().await.inspector();
+    let prefixed = store.client_with(store.options().name_prefix(store.name("p:"))).await;
+    for inspector in [plain, prefixed.inspector()] {
+        assert_is!(inspector.inspect("").await, Err(Error::Invalid { .. }));
+        assert_is!(inspector.inspect_as("", Kind::Mutex).await, Err(Error::Invalid { .. }));
+        let forced = inspector.force_unlock("", Kind::Lock, "").await;
+        assert_is!(forced, Err(Error::Invalid { .. }));
+    }
+}

@@ -1,0 +1,217 @@
+//! A watch: what comes, changes and goes.
+
+use std::collections::BTreeMap;
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use lockkeeper::{Event, LockInfo, Watch};
+use tokio::time::{Instant, timeout};
+
+use crate::listing::told;
+use crate::store::{Store, eventually, poll_once};
+
+/// How often the laws look.
+const EVERY: Duration = Duration::from_millis(20);
+
+async fn watch(store: &Store) -> Watch {
+    store.client().await.inspector().watch(store.name("*")).every(EVERY)
+}
+
+/// What happens next, which is soon.
+async fn next(store: &Store, watch: &mut Watch) -> (&'static str, LockInfo) {
+    let event = timeout(store.long(), watch.next()).await.expect("something happens");
+    match event.unwrap() {
+        Event::Appeared(lock) => ("appeared", lock),
+        Event::Changed(lock) => ("changed", lock),
+        Event::Gone(lock) => ("gone", lock),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn of(event: &(&'static str, LockInfo)) -> (&'static str, String) {
+    (event.0, event.1.name.to_string())
+}
+
+pub(crate) async fn what_comes_changes_and_goes_is_told(store: &Store) {
+    let (client, name) = (store.client().await, store.name("lock"));
+    let mut watch = watch(store).await;
+    let guard = client.lock(&name).lock().lease(store.long()).await.unwrap();
+    let event = next(store, &mut watch).await;
+    assert_eq!(of(&event), ("appeared", name.clone()));
+    assert_eq!(event.1.holders[0].id, guard.owner_id().to_string());
+    assert_eq!(watch.locks().map(|lock| lock.name.to_string()).collect::<Vec<_>>(), [&name[..]]);
+
+    let again = guard.reenter().await.unwrap();
+    let event = next(store, &mut watch).await;
+    assert_eq!((of(&event), event.1.holders[0].hold_count), (("changed", name.clone()), 2));
+    again.release().await.unwrap();
+    let event = next(store, &mut watch).await;
+    assert_eq!((of(&event), event.1.holders[0].hold_count), (("changed", name.clone()), 1));
+
+    let waiting = tokio::spawn(store.client().await.lock(&name).lock().into_future());
+    let event = next(store, &mut watch).await;
+    assert_eq!((of(&event), event.1.waiting), (("changed", name.clone()), Some(1)));
+    waiting.abort();
+    let event = next(store, &mut watch).await;
+    assert_eq!((of(&event), event.1.waiting), (("changed", name.clone()), Some(0)));
+
+    guard.release().await.unwrap();
+    let event = next(store, &mut watch).await;
+    assert_eq!(of(&event), ("gone", name.clone()));
+    assert_eq!(event.1.holders.len(), 1, "what it was");
+    assert_eq!(watch.locks().count(), 0);
+}
+
+pub(crate) async fn another_holder_is_a_change(store: &Store) {
+    let (ours, theirs, name) = (store.client().await, store.client().await, store.name("lock"));
+    let mut watch = watch(store).await;
+    let guard = ours.fair_lock(&name).lock().lease(store.long()).await.unwrap();
+    assert_eq!(of(&next(store, &mut watch).await), ("appeared", name.clone()));
+    let waiting = tokio::spawn(theirs.fair_lock(&name).lock().into_future());
+    while next(store, &mut watch).await.1.waiting != Some(1) {}
+    guard.release().await.unwrap();
+    let second = waiting.await.unwrap().unwrap();
+    loop {
+        let (what, lock) = next(store, &mut watch).await;
+        assert_eq!(what, "changed", "it was never free");
+        if lock.holders[0].id == second.owner_id().to_string() {
+            break;
+        }
+    }
+    second.release().await.unwrap();
+}
+
+pub(crate) async fn permits_that_come_and_go_are_changes(store: &Store) {
+    let (client, name) = (store.client().await, store.name("permits"));
+    let semaphore = client.permit_semaphore(&name);
+    assert!(semaphore.try_set_permits(5).await.unwrap());
+    let mut watch = watch(store).await;
+    let one = semaphore.acquire(1).lease(store.long()).await.unwrap();
+    let (what, lock) = next(store, &mut watch).await;
+    assert_eq!((what, lock.taken, lock.count), ("appeared", 1, Some(4)));
+    let two = semaphore.acquire(2).lease(store.long()).await.unwrap();
+    let (what, lock) = next(store, &mut watch).await;
+    assert_eq!((what, lock.taken, lock.count), ("changed", 3, Some(2)));
+    one.release().await.unwrap();
+    let (what, lock) = next(store, &mut watch).await;
+    assert_eq!((what, lock.taken, lock.count), ("changed", 2, Some(3)));
+    two.release().await.unwrap();
+    assert_eq!(of(&next(store, &mut watch).await), ("gone", name));
+}
+
+/// Time to live that goes down and up again is nothing that happens.
+pub(crate) async fn nothing_happens_while_only_time_passes(store: &Store) {
+    let watchdog = Duration::from_millis(600);
+    let client = store.client_with(store.options().watchdog_timeout(watchdog)).await;
+    let semaphore = client.permit_semaphore(store.name("permits"));
+    assert!(semaphore.try_set_permits(3).await.unwrap());
+    let held = (
+        client.lock(store.name("lock")).lock().await.unwrap(),
+        client.mutex(store.name("mutex")).lock().await.unwrap(),
+        client.fair_lock(store.name("fair")).lock().await.unwrap(),
+        client.rw_lock(store.name("rw")).read().await.unwrap(),
+        semaphore.acquire(2).await.unwrap(),
+    );
+    for what in ["lock", "mutex", "fair", "rw", "permits"] {
+        told(store, &store.name(what)).await;
+    }
+    let mut watch = watch(store).await;
+    let mut seen = BTreeMap::new();
+    while seen.len() < 5 {
+        let (what, lock) = next(store, &mut watch).await;
+        seen.insert(lock.name.to_string(), what);
+    }
+    assert!(seen.values().all(|what| *what == "appeared"), "{seen:?}");
+    // Several renewals, and several words of who holds them.
+    let quiet = timeout(watchdog * 2, watch.next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    assert!(!held.0.is_lost());
+}
+
+/// Dropped at any step, and called again.
+pub(crate) async fn a_watch_that_is_dropped_half_way_loses_nothing(store: &Store) {
+    let (client, name) = (store.client().await, store.name("lock"));
+    let mut watch = watch(store).await.every(Duration::from_millis(1));
+    let mut heard = Vec::new();
+    let mut drops = 0;
+    for turn in 0..10 {
+        let guard = client.lock(format!("{name} {turn}")).lock().lease(store.long()).await.unwrap();
+        for expected in ["appeared", "gone"] {
+            let limit = Instant::now() + store.long();
+            let event = loop {
+                assert!(Instant::now() < limit, "{expected}: never; {heard:?}");
+                let polls = fastrand::u32(1..6);
+                if let Some(event) = within_polls(polls, &mut watch).await {
+                    break event;
+                }
+                drops += 1;
+            };
+            heard.push(match event {
+                Event::Appeared(lock) => ("appeared", lock.name.to_string()),
+                Event::Gone(lock) => ("gone", lock.name.to_string()),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(heard[heard.len() - 1], (expected, format!("{name} {turn}")));
+            if expected == "appeared" {
+                assert!(client.lock(format!("{name} {turn}")).force_unlock().await.unwrap());
+            }
+        }
+        drop(guard);
+    }
+    assert!(drops > 0, "it was never dropped");
+}
+
+/// The next event, if it comes within so many polls a moment apart; dropped otherwise.
+async fn within_polls(polls: u32, watch: &mut Watch) -> Option<Event> {
+    let mut next = Box::pin(watch.next());
+    for _ in 0..polls {
+        if let std::task::Poll::Ready(event) = poll_once(&mut next) {
+            return Some(event.unwrap());
+        }
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    None
+}
+
+/// It does not look more often than it is told to, however often it is asked.
+pub(crate) async fn it_looks_once_in_a_while(store: &Store) {
+    let client = store.client().await;
+    let mut watch = store.client().await.inspector().watch(store.name("*"));
+    watch.look().await.unwrap();
+    let begun = Instant::now();
+    watch.look().await.unwrap();
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(900), "{took:?}: once a second unless told otherwise");
+    let _guard = client.lock(store.name("lock")).lock().await.unwrap();
+    watch = watch.every(Duration::ZERO);
+    eventually("it is seen", async || {
+        watch.look().await.unwrap();
+        watch.locks().count() == 1
+    })
+    .await;
+    // What a look saw comes out of the next, too.
+    assert_eq!(of(&next(store, &mut watch).await).0, "appeared");
+}
+
+pub(crate) async fn a_watch_says_whether_it_sees_everything(store: &Store) {
+    let store = store.apart();
+    let client = store.client().await;
+    let mut watch = store.client().await.inspector().watch("*").every(EVERY);
+    watch.look().await.unwrap();
+    assert!(watch.is_complete());
+    let mut held = Vec::new();
+    for i in 0..130 {
+        held.push(client.lock(format!("lock {i}")).lock().await.unwrap());
+    }
+    eventually("not all is told", async || {
+        watch.look().await.unwrap();
+        !watch.is_complete()
+    })
+    .await;
+    held.truncate(10);
+    eventually("all is told again", async || {
+        watch.look().await.unwrap();
+        watch.is_complete()
+    })
+    .await;
+}
