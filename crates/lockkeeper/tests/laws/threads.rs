@@ -332,9 +332,7 @@ pub(crate) fn threads_list_look_at_force_and_watch(store: &Store) {
     assert!(inspector.force_unlock(&name, Kind::Lock, "why").unwrap());
     let reason = guard.wait_lost(LONG);
     assert_is!(reason, Some(LostReason::Revoked(_) | LostReason::Deleted));
-    let gone = |event: &lockkeeper::Result<Event>| {
-        matches!(event, Ok(Event::Gone(lock)) if lock.name.as_bytes() == name.as_bytes())
-    };
+    let gone = |event: &lockkeeper::Result<Event>| matches!(event, Ok(Event::Gone(lock)) if lock.name.as_bytes() == name.as_bytes());
     assert!(watch.take(200).any(|event| gone(&event)));
     assert!(client.check().unwrap().findings.len() > 3);
 }
