@@ -56,14 +56,28 @@ pub(crate) enum Command {
     /// Run a command under a lock
     Run(Box<RunArgs>),
     /// List locks and who holds them
+    ///
+    /// Locks, fair locks, read/write locks and permit semaphores are found by their form, whoever
+    /// made them; mutexes and semaphores are plain values, and found while a lockkeeper client says
+    /// that it holds them. A list that fits a thousand rows is sorted; a longer one is printed as it
+    /// is read. Waiters are clients that listen; of a fair lock, places in its queue.
     Ls(LsArgs),
     /// Show everything about one lock
     Inspect(InspectArgs),
     /// Watch locks as they change
     Watch(WatchArgs),
     /// Take a lock away from its holder
+    ///
+    /// Shows who holds it, and asks. The holder is told at once, and why, if it is a lockkeeper
+    /// client; a client of another library finds out when it renews. Where nobody can be asked, --yes
+    /// takes the lock from a holder that is not seen to be alive, and --yes --force from any. Only
+    /// lockkeeper clients can be seen to be alive. Exits with 0 also if the lock is free, and with 75
+    /// if it stays where it is.
     Unlock(UnlockArgs),
     /// Look for what endangers locks on this store
+    ///
+    /// Takes locks of its own and gives them back. Exits with 1 if something endangers locks: two may
+    /// hold one, or nobody can.
     Doctor(DoctorArgs),
     /// Measure this store
     Bench(BenchArgs),
@@ -121,7 +135,7 @@ pub(crate) struct UnlockArgs {
     /// What the name is used as, where the store cannot tell
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) kind: Option<KindArg>,
-    /// Take it away from a holder that is alive
+    /// With --yes: take it from a holder that is alive, too
     #[arg(long)]
     pub(crate) force: bool,
     /// Do not ask

@@ -1,6 +1,7 @@
 //! `doctor`: what endangers locks on this store.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use lockkeeper::{Finding, Report, Severity};
@@ -12,11 +13,17 @@ use crate::inspect::document;
 use crate::output::{Output, Stop};
 use crate::{json, open};
 
+/// The library takes no less.
+const LEAST_LEASE: Duration = Duration::from_millis(30);
+
 pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Failure> {
     let store = open::choose(global)?;
     let mut options = store.options.clone();
     // What is slow for a short lease is not for a long one.
     if let Some(lease) = args.lease.or(store.lease) {
+        if lease < LEAST_LEASE {
+            return Err(Failure::usage("a lease is at least 30 ms"));
+        }
         options = options.watchdog_timeout(lease);
     }
     let client = store.connect_with(options).await?;
@@ -49,7 +56,12 @@ fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
         1 => "one thing endangers locks".to_owned(),
         many => format!("{many} things endanger locks"),
     };
-    output.line(&format!("{verdict}; {latency}"))?;
+    let summary = format!("{verdict}; {latency}");
+    let lines =
+        output.width.map_or_else(|| vec![summary.clone()], |width| wrapped(&summary, width));
+    for line in lines {
+        output.line(&line)?;
+    }
     Ok(output.flush()?)
 }
 

@@ -84,7 +84,8 @@ fn facts(lock: &LockInfo, asked: Option<KindArg>, now: SystemTime) -> Vec<(&'sta
     match lock.remaining {
         Remaining::For(_) if lock.is_free() => {}
         Remaining::For(left) => facts.push(("ttl", person::span(left))),
-        Remaining::Forever if !lock.holders.is_empty() => {
+        // What counts stands until somebody deletes it, as it should.
+        Remaining::Forever if lock.count.is_none() => {
             facts.push(("ttl", "∞: it has no end, and stays if its holder dies".to_owned()));
         }
         Remaining::Free | Remaining::Forever => {}

@@ -7,14 +7,14 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
-use lockkeeper::{Listing, LockInfo};
+use lockkeeper::{Listing, LockInfo, LockName};
 
 use crate::args::{Global, LsArgs};
 use crate::exit::{self, Code, Failure};
 use crate::open::open;
 use crate::output::{Output, Stop};
 use crate::table::Table;
-use crate::{json, row};
+use crate::{json, person, row};
 
 /// So many are read before the first is printed.
 const FIRST: usize = 1000;
@@ -25,7 +25,7 @@ pub(crate) async fn run(global: &Global, args: &LsArgs) -> Result<Code, Failure>
     let listing = client.inspector().list(pattern);
     let listed = match args.json {
         true => list(listing, Document::new(Output::new(global))).await,
-        false => list(listing, Rows::new(Output::new(global))).await,
+        false => list(listing, Rows::new(Output::new(global), pattern)).await,
     };
     match listed {
         Ok(()) => Ok(Code::OK),
@@ -97,24 +97,26 @@ async fn rest(listing: &mut Listing, print: &mut impl Print) -> Result<(), Stop>
 }
 
 /// A table, for people.
-struct Rows {
+struct Rows<'a> {
     output: Output,
+    pattern: &'a [u8],
     table: Option<Table>,
     now: SystemTime,
 }
 
-impl Rows {
-    fn new(output: Output) -> Self {
-        Self { output, table: None, now: SystemTime::now() }
+impl<'a> Rows<'a> {
+    fn new(output: Output, pattern: &'a [u8]) -> Self {
+        Self { output, pattern, table: None, now: SystemTime::now() }
     }
 }
 
-impl Print for Rows {
+impl Print for Rows<'_> {
     fn begin(&mut self, first: &[LockInfo], more: bool) -> Result<(), Stop> {
         if first.is_empty() {
             // Not even headings in a pipe: no line, no lock.
             if self.output.terminal {
-                exit::say("no such locks");
+                let pattern = person::name(&LockName::from(self.pattern));
+                exit::say(format_args!("no lock has a name that matches {pattern}"));
             }
             return Ok(());
         }

@@ -3,6 +3,7 @@
 //! Everything that comes out of a store was written there by somebody else: before it goes to a
 //! terminal, whatever could move the cursor or turn the line around is escaped.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
@@ -48,13 +49,17 @@ pub(crate) fn holder(holder: &Holder) -> String {
     }
 }
 
-/// All holders in one cell: the first, and how many more.
+/// All holders in one cell: the first, and how many others. A process with several permits, or
+/// several readers, is one.
 pub(crate) fn holders(lock: &LockInfo) -> String {
-    let Some(first) = lock.holders.first() else { return UNKNOWN.to_owned() };
-    let known = lock.holders.len() as u64;
-    match known.max(lock.taken) - 1 {
-        0 => holder(first),
-        more => format!("{} +{more}", holder(first)),
+    let Some(first) = lock.holders.first().map(holder) else { return UNKNOWN.to_owned() };
+    let others: BTreeSet<_> = lock.holders[1..].iter().map(holder).collect();
+    let others = others.iter().filter(|other| **other != first).count() as u64;
+    // Of many permits not all are looked at.
+    let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
+    match others + unseen {
+        0 => first,
+        more => format!("{first} +{more}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use anstyle::{AnsiColor, Style};
-use lockkeeper::{LockInfo, Remaining};
+use lockkeeper::{Kind, LockInfo, Remaining};
 
 use crate::person;
 use crate::table::{Cell, Column};
@@ -42,14 +42,21 @@ pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
         Some(0) => Cell::styled("0", DIM),
         Some(waiters) => Cell::styled(waiters.to_string(), WARN),
     };
-    // A lock without an end is one that nobody will ever get.
-    let endless = lock.remaining == Remaining::Forever && !lock.holders.is_empty();
+    let ttl = match (lock.remaining, lock.kind) {
+        // They stand until somebody deletes them, as they should; permits have leases of their own.
+        (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
+            Cell::styled(person::UNKNOWN, DIM)
+        }
+        // A lock without an end is one that nobody else will ever get.
+        (Remaining::Forever, _) => Cell::styled(person::ttl(lock.remaining), WARN),
+        _ => Cell::new(person::ttl(lock.remaining)),
+    };
     [
         Cell::styled(person::name(&lock.name), Style::new().bold()),
         Cell::new(lock.kind.word()),
         Cell::styled(person::holders(lock), if unknown { DIM } else { Style::new() }),
         holds,
-        Cell::styled(person::ttl(lock.remaining), if endless { WARN } else { Style::new() }),
+        ttl,
         waiters,
         Cell::new(person::age(lock.since(), now)),
     ]

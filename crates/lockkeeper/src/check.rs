@@ -154,7 +154,7 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Finding> {
     core.unbroken(core.backend.acquire(take)).await.map_err(failed)?;
     let renew = vec![Renew::new(probe.clone(), owner, Some(STAYS.as_millis() as u64))];
     let renewed = core.unbroken(core.backend.renew(renew)).await;
-    let seen = listening.seen();
+    let (seen, begun) = (listening.seen(), Instant::now());
     let freed = core.unbroken(core.backend.release(Release::new(probe.clone(), owner))).await;
     if let Some(Err(fault)) = renewed.into_iter().next() {
         let detail = format!("a lock cannot be renewed: {}", failed(fault));
@@ -171,7 +171,6 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Finding> {
         }
     }
     let patience = core.options.response_timeout;
-    let begun = Instant::now();
     Ok(match tokio::time::timeout(patience, listening.beyond(seen)).await {
         Ok(_) => Finding::fine(
             "wake-ups",

@@ -51,7 +51,7 @@ impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
-                if c.is_control() {
+                if c.is_control() || is_unseen(c) {
                     write!(f, "{}", c.escape_default())?;
                 } else {
                     fmt::Write::write_char(f, c)?;
@@ -63,6 +63,12 @@ impl fmt::Display for LockName {
         }
         Ok(())
     }
+}
+
+/// Whether a character shows nothing, breaks lines, or turns the direction of those that follow.
+fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 impl fmt::Debug for LockName {
@@ -281,5 +287,6 @@ mod tests {
     fn a_name_shows_control_characters_and_raw_bytes_escaped() {
         let name = LockName::from(&b"a\nb\xffc"[..]);
         assert_eq!(name.to_string(), "a\\nb\\xffc");
+        assert_eq!(LockName::from("a\u{202e}b\u{feff}ö").to_string(), "a\\u{202e}b\\u{feff}ö");
     }
 }

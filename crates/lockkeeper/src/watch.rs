@@ -106,8 +106,17 @@ impl Watch {
                 self.events.push_back(Event::Gone(lock.clone()));
             }
         }
-        self.known = seen;
+        // What a look did not come to need not be gone.
+        if whole || self.known.len() >= WATCHED_MAX * 2 {
+            self.known.clear();
+        }
+        self.known.extend(seen);
         Ok(())
+    }
+
+    /// What happened by the last look and was not told yet; never waits.
+    pub fn happened(&mut self) -> Option<Event> {
+        self.events.pop_front()
     }
 
     /// What there was at the last look.

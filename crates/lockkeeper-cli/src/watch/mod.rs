@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use crate::args::{Global, WatchArgs};
 use crate::exit::{Code, Failure};
+use crate::open;
 use crate::output::Output;
-use crate::store::Store;
 
 /// More often than this is no help to anybody.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
@@ -37,5 +37,5 @@ pub(crate) async fn run(global: &Global, args: &WatchArgs) -> Result<Code, Failu
         return lines::run(global, pattern, every, args.json).await;
     }
     let theme = draw::Theme::new(Output::new(global).colours());
-    live::run(Store::resolve(global)?, pattern, every, theme).await
+    live::run(open::choose(global)?, pattern, every, theme).await
 }

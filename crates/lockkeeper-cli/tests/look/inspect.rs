@@ -61,7 +61,7 @@ fn the_queue_of_a_fair_lock_is_in_order() {
         let waiters: Vec<Client> = (0..3).map(|_| stand.client()).collect();
         thread::scope(|scope| {
             for (n, client) in waiters.iter().enumerate() {
-                scope.spawn(|| client.fair_lock("fair").wait(PATIENCE).lock());
+                scope.spawn(|| client.fair_lock("fair").wait(PATIENCE).try_lock());
                 // Each is in the queue before the next one asks.
                 eventually("it queues", || {
                     (stand.inspected("fair")["queue"].as_array()?.len() == n + 1).then_some(())
@@ -76,7 +76,8 @@ fn the_queue_of_a_fair_lock_is_in_order() {
             let seen: Vec<_> = seen.iter().map(|waiter| waiter["id"].as_str().unwrap()).collect();
             assert_eq!(seen, ids);
             let text = stand.run(["inspect", "fair"]).ok();
-            let lines: Vec<_> = text.lines().skip_while(|line| !line.contains("queue")).collect();
+            let lines: Vec<_> =
+                text.lines().skip_while(|line| !line.starts_with("  queue")).collect();
             for (n, id) in ids.iter().enumerate() {
                 let label = if n == 0 { "queue" } else { "" };
                 assert!(lines[n].starts_with(&format!("  {label:<9} {}. ", n + 1)), "{text}");
@@ -101,7 +102,7 @@ fn readers_and_writers_are_told_apart() {
         assert!(holders.iter().all(|holder| holder["shared"] == true));
         let text = stand.run(["inspect", "rw", "--kind", "rw"]).ok();
         assert!(text.contains("kind      read lock") && text.contains("shared"), "{text}");
-        drop(readers);
+        readers.into_iter().for_each(|guard| guard.release().unwrap());
 
         let _writer = clients[0].rw_lock("rw").write().unwrap();
         let document = stand.run(["inspect", "rw", "--kind", "rw", "--json"]).document("inspect");
@@ -149,7 +150,7 @@ fn tokens_and_forced_unlocks_are_remembered() {
         let guard = client.fenced_lock("a").lock().unwrap();
         let owner = guard.owner_id().to_string();
         client.inspector().force_unlock("a", Kind::Lock, "first\nreason").unwrap();
-        let again = client.fenced_lock("a").lock().unwrap();
+        let again = stand.client().fenced_lock("a").lock().unwrap();
         client.inspector().force_unlock("a", Kind::Lock, "second").unwrap();
 
         let document = stand.inspected("a");

@@ -3,9 +3,12 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use testkit::FaultProxy;
 
 use crate::schema;
-use crate::support::{Ran, Stand};
+use crate::support::{Ran, Stand, eventually};
 
 /// Makes locks by the thousand, on the server itself.
 fn make(stand: &Stand, count: u32) {
@@ -90,4 +93,29 @@ fn a_list_that_breaks_off_says_so_and_is_well_formed() {
     assert_eq!(document["complete"], false);
     let seen = document["locks"].as_array().unwrap().len();
     assert!((1..20_000).contains(&seen), "{seen}");
+}
+
+#[test]
+fn a_list_that_breaks_off_before_its_first_rows_are_full_prints_what_there_is() {
+    let stand = Stand::redis();
+    make(&stand, 100);
+    let script = "for i = 1, 3000 do redis.call('SET', 'data:' .. i, 'x') end";
+    stand.server().cli(&["EVAL", script, "0"]).ok();
+    let proxy = FaultProxy::start_blocking(stand.server().port());
+    // Time enough to act between a request's arrival and its answer.
+    proxy.delay(Duration::from_millis(200));
+    let first_page = proxy.expect_request(b"NUMSUB");
+    let mut command = stand.command(["ls", "--json", "--url", &proxy.url()]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the end of the first page", || (first_page.count() > 0).then_some(()));
+    let second_page = proxy.expect_request(b"SCAN");
+    eventually("the second page", || (second_page.count() > 0).then_some(()));
+    proxy.refuse(true);
+    proxy.cut();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(69), "{ran:?}");
+    let document = schema::checked("ls", &ran.out);
+    assert_eq!(document["complete"], false);
+    let seen = document["locks"].as_array().unwrap().len();
+    assert!((1..100).contains(&seen), "{seen}");
 }

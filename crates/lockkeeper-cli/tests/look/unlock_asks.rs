@@ -76,7 +76,8 @@ fn a_lock_that_was_given_back_meanwhile_is_left_alone() {
 
 #[test]
 fn a_free_lock_raises_no_question() {
-    let terminal = Terminal::run(&Stand::redis(), 100, &["unlock", "a"]);
+    let stand = Stand::redis();
+    let terminal = Terminal::run(&stand, 100, &["unlock", "a"]);
     let (screen, code) = terminal.ended();
     assert_eq!((screen.trim(), code), ("\"a\" is free: there was nothing to take away", 0));
 }

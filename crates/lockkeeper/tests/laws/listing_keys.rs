@@ -238,7 +238,7 @@ pub(crate) async fn a_semaphore_of_any_name_is_listed_by_its_name(store: &Store)
         assert!(semaphore.try_set_permits(3).await.unwrap());
         let guard = semaphore.acquire(2).await.unwrap();
         let locks = all(&mut inspector.list(format!("*{plain}*"))).await;
-        assert_eq!(names(&locks), [name.clone()]);
+        assert_eq!(names(&locks), std::slice::from_ref(&name));
         let found = (locks[0].kind, locks[0].count, locks[0].taken);
         assert_eq!(found, (Kind::Permits, Some(1), 2), "{name}");
         guard.release().await.unwrap();

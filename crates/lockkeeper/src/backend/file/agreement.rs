@@ -193,14 +193,14 @@ fn of_file(db: &mut Db, request: &Request) -> String {
     }
 }
 
-#[test]
-fn the_file_answers_as_the_model_does() {
+/// Drives both with random sequences.
+fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
     let folder = TempDir::new().unwrap();
     patience::set_limit(Instant::now() + Duration::from_secs(600));
     let place = Place::find(&folder.path().join("locks.db")).unwrap();
     let db = std::cell::RefCell::new(Db::open(&place).unwrap());
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
-    let checked = TestRunner::new(config).run(&sequence(), |steps| {
+    let checked = TestRunner::new(config).run(&sequence, |steps| {
         let db = &mut *db.borrow_mut();
         for table in ["names", "waiters", "replies"] {
             db.connection.execute(&format!("DELETE FROM {table}"), []).unwrap();
@@ -211,9 +211,14 @@ fn the_file_answers_as_the_model_does() {
         for (request, span) in &steps {
             moment.now = limit.min(moment.now + span);
             db.stopped = Some(moment);
-            let (expected, _) = of_model(&mut state, request, moment.now);
+            let (expected, woken) = of_model(&mut state, request, moment.now);
             prop_assert_eq!(of_file(db, request), expected, "{:?}", request);
+            prop_assert_eq!(db.woken.take(), woken, "{:?}", request);
         }
+        let sql = "SELECT count(*) FROM waiters WHERE name NOT IN
+            (SELECT name FROM names WHERE record ->> '$.queue' IS NOT NULL)";
+        let left = db.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        prop_assert_eq!(left, 0, "waiters of no queue");
         for name in NAMES {
             for kind in [Kind::Fair, Kind::Mutex, Kind::Write, Kind::Permits] {
                 let resource = Resource { kind, name: LockName::from(name) };
@@ -227,4 +232,30 @@ fn the_file_answers_as_the_model_does() {
     if let Err(error) = checked {
         panic!("{error}");
     }
+}
+
+#[test]
+fn the_file_answers_as_the_model_does() {
+    agree(sequence());
+}
+
+/// One fair lock, and more who want it than a request reads of its queue.
+#[test]
+fn a_queue_of_which_little_is_read_is_the_whole_queue() {
+    let resource = || Resource { kind: Kind::Fair, name: LockName::from(NAMES[0]) };
+    let owner = || {
+        let owner = |number: u64| format!("{}:{number}", Uuid::nil()).parse();
+        (0..9_u64).prop_map(move |number| owner(number).expect("it is of the right form"))
+    };
+    let acquire = (owner(), prop::bool::weighted(0.9)).prop_map(move |(owner, waits)| {
+        Request::Acquire(Acquire { waits, ..Acquire::new(resource(), owner, 5_000) })
+    });
+    let release = owner().prop_map(move |owner| Request::Release(Release::new(resource(), owner)));
+    let renew = vec(owner(), 1..5).prop_map(move |owners| {
+        let renew = |owner| Renew { waiting: true, ..Renew::new(resource(), owner, None) };
+        Request::Renew(owners.into_iter().map(renew).collect())
+    });
+    let request = prop_oneof![6 => acquire, 3 => release, 3 => renew];
+    let span = prop_oneof![6 => 0..300_u64, 2 => 700..1_700_u64, 1 => 3_000..3_100_u64];
+    agree(vec((request, span), 1..LENGTH));
 }

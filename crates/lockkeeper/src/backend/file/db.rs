@@ -89,6 +89,9 @@ pub(super) struct Db {
     /// A moment that lasts.
     #[cfg(test)]
     pub(super) stopped: Option<Moment>,
+    /// Whom the model has woken, whether anybody listens or not.
+    #[cfg(test)]
+    pub(super) woken: std::cell::RefCell<Vec<crate::backend::model::Wake>>,
 }
 
 /// Why a transaction did not come to its end.
@@ -146,6 +149,8 @@ impl Db {
             chores_in,
             #[cfg(test)]
             stopped: None,
+            #[cfg(test)]
+            woken: Default::default(),
         })
     }
 

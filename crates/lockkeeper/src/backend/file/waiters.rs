@@ -40,8 +40,11 @@ impl Db {
                 let given = (name.as_bytes(), owner.to_bytes());
                 places.extend(select.query_row(given, read).optional()?);
             }
-            if !places.iter().any(|(_, _, heard)| *heard >= lately(now)) {
-                places.extend(self.heard_last(name, now)?);
+            // Of others: those whom the request is about may leave.
+            let lately = lately(now);
+            let counts = |(_, owner, heard): &Place| *heard >= lately && !owners.contains(owner);
+            if !places.iter().any(counts) {
+                places.extend(self.heard_last(name, owners, lately)?);
             }
             places.sort_unstable_by_key(|(place, ..)| *place);
             places.dedup_by_key(|(place, ..)| *place);
@@ -68,18 +71,31 @@ impl Db {
         Ok(front)
     }
 
-    /// Somebody who was heard of lately; if nobody was, the last one.
-    fn heard_last(&self, name: &LockName, now: u64) -> Result<Option<Place>, Hitch> {
-        let sql = "SELECT place, owner, heard FROM waiters WHERE name = ?1 AND heard >= ?2 LIMIT 1";
-        let given = (name.as_bytes(), signed(lately(now)));
-        let lately = self.connection.prepare_cached(sql)?.query_row(given, read).optional()?;
-        if lately.is_some() {
-            return Ok(lately);
+    /// Somebody else who was heard of lately; if nobody was, the last one.
+    fn heard_last(
+        &self,
+        name: &LockName,
+        owners: &[OwnerId],
+        lately: u64,
+    ) -> Result<Option<Place>, Hitch> {
+        for (since, sql) in [
+            (lately, "SELECT place, owner, heard FROM waiters WHERE name = ?1 AND heard >= ?2"),
+            (
+                0,
+                "SELECT place, owner, heard FROM waiters WHERE name = ?1 AND heard >= ?2
+                ORDER BY heard DESC",
+            ),
+        ] {
+            let mut select = self.connection.prepare_cached(sql)?;
+            let mut rows = select.query((name.as_bytes(), signed(since)))?;
+            while let Some(row) = rows.next()? {
+                let place = read(row)?;
+                if !owners.contains(&place.1) {
+                    return Ok(Some(place));
+                }
+            }
         }
-        let sql = "SELECT place, owner, heard FROM waiters WHERE name = ?1
-            ORDER BY heard DESC LIMIT 1";
-        let mut select = self.connection.prepare_cached(sql)?;
-        Ok(select.query_row([name.as_bytes()], read).optional()?)
+        Ok(None)
     }
 
     /// Writes down what has become of those who were known before, and who has come.

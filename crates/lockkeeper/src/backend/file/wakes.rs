@@ -99,6 +99,8 @@ impl Db {
 
     /// Writes down what those who listen are told.
     pub(super) fn post(&self, wakes: &[Wake], now: u64) -> Result<Told, Hitch> {
+        #[cfg(test)]
+        self.woken.borrow_mut().extend_from_slice(wakes);
         let mut told = Told::default();
         for wake in wakes {
             let Some(topic) = written(&wake.topic) else { continue };

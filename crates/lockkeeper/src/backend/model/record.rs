@@ -147,9 +147,9 @@ impl Record {
 }
 
 /// Whether a waiter that was last heard of then is the last that a request must know of the front of a
-/// queue. The model drops the dead there and stops at the first that lives; those whom the request is
-/// about may leave, so it must be another one. Beside these it asks whether anybody at all was heard of
-/// [`lately`].
+/// queue. The model drops the dead there and stops at the first that lives. Beside these it asks whether
+/// anybody at all was heard of [`lately`]. Those whom the request is about may leave, so that both must
+/// be known of others.
 pub(crate) fn ends_front(heard: u64, now: u64) -> bool {
     heard + fair::SILENT >= now
 }

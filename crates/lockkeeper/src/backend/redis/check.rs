@@ -105,7 +105,11 @@ fn clock(parts: &[Value], before: Duration, after: Duration) -> Finding {
     };
     let theirs = Duration::from_secs(number(seconds)) + Duration::from_micros(number(micros));
     let apart = before.saturating_sub(theirs).max(theirs.saturating_sub(after));
-    let detail = format!("the server's clock and this machine's are {apart:.1?} apart");
+    let apart_by = match apart.as_millis() {
+        0 => "less than a millisecond".to_owned(),
+        _ => format!("{apart:.1?}"),
+    };
+    let detail = format!("the server's clock and this machine's are {apart_by} apart");
     let means = "; leases are counted in spans and do not mind, but a server that takes over with \
                  a clock behind would issue smaller tokens, and one that is set right while it runs \
                  ends or lengthens leases";
