@@ -255,6 +255,8 @@ fn all_is_dead_200_ms_before_the_lease_ends() {
         let args = ["--url", &url, "--lease", lease, lease, "-c", &stubborn()];
         let run = scene.start(&args);
         let (command, below) = (scene.process("pid"), scene.process("below"));
+        // It does so by itself; the guardian is for when it cannot.
+        run.guardian().signal(Signal::STOP);
         // The server goes on, and so does the time to live of the lock.
         proxy.black_hole(true);
         let start = Instant::now();

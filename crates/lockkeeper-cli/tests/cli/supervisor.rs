@@ -118,6 +118,7 @@ fn the_guardian_does_not_listen_to_others(scene: &Scene) {
     let command = scene.process("pid");
     let guardian = run.guardian();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1] {
+        assert!(guardian.blocks(signal), "{signal:?}");
         guardian.signal(signal);
     }
     // As `pkill lockkeeper` would: `run` passes it on and ends in good order.

@@ -143,6 +143,18 @@ impl Scene {
         self.path(name).exists()
     }
 
+    /// Makes a pipe with a name. A shell that reads from it waits without starting anything: one that is
+    /// about to start a process cannot be stopped until that has begun.
+    pub(crate) fn gate(&self, name: &str) {
+        let made = Command::new("mkfifo").arg(self.path(name)).status();
+        assert!(made.is_ok_and(|status| status.success()), "mkfifo is there and works");
+    }
+
+    /// Lets the one who reads from that pipe go on; waits for it to read.
+    pub(crate) fn open_gate(&self, name: &str) {
+        write(&self.path(name), "\n");
+    }
+
     /// Asks the store by way of the library.
     pub(crate) fn ask<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -283,6 +295,15 @@ impl Process {
 
     pub(crate) fn number(self) -> i32 {
         self.0.as_raw_nonzero().get()
+    }
+
+    /// Whether the signal waits at its door.
+    pub(crate) fn blocks(self, signal: Signal) -> bool {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.number())).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
     }
 
     #[track_caller]

@@ -88,18 +88,19 @@ impl Record {
     }
 
     /// What is left of it when the machine was started anew: all that has an end is over, for those who
-    /// had it are gone. Permits that were taken for a while have ended, and are given back by the
-    /// next request that looks.
+    /// had it are gone. Permits that were taken for a while are free again.
     pub(crate) fn after_restart(self) -> Self {
-        let entry = self.entry.filter(|entry| entry.expires == NEVER);
+        let mut entry = self.entry.filter(|entry| entry.expires == NEVER);
+        let mut permits = self.permits.filter(|taken| entry.is_some() && taken.expires == NEVER);
+        if let (Some(Entry { value: Value::Number(free), .. }), Some(taken)) =
+            (&mut entry, &mut permits)
+        {
+            let before = taken.ends.len();
+            taken.ends.retain(|_, end| *end >= permits::ENDLESS);
+            *free += (before - taken.ends.len()) as i64;
+        }
+        let permits = permits.filter(|taken| !taken.ends.is_empty());
         let token = self.token.filter(|token| token.expires == NEVER);
-        let permits = self.permits.filter(|taken| entry.is_some() && taken.expires == NEVER);
-        let permits = permits.map(|mut taken| {
-            for end in taken.ends.values_mut().filter(|end| **end < permits::ENDLESS) {
-                *end = 0;
-            }
-            taken
-        });
         Self { entry, token, permits, ..Self::default() }
     }
 }
