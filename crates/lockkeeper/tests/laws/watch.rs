@@ -183,7 +183,12 @@ pub(crate) async fn it_looks_once_in_a_while(store: &Store) {
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(900), "{took:?}: once a second unless told otherwise");
     let _guard = client.lock(store.name("lock")).lock().await.unwrap();
-    watch = watch.every(Duration::ZERO);
+    watch = watch.every(EVERY);
+    watch.look().await.unwrap();
+    let begun = Instant::now();
+    watch.look().await.unwrap();
+    let took = begun.elapsed();
+    assert!(took >= EVERY / 2 && took < Duration::from_millis(900), "{took:?}: as it was told");
     eventually("it is seen", async || {
         watch.look().await.unwrap();
         watch.locks().count() == 1
