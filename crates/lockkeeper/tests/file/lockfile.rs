@@ -53,6 +53,7 @@ impl LockFile {
 
     /// How many things are stored under `name`, or under names that contain it, but for what is meant
     /// to outlive a lock.
+    #[allow(dead_code, reason = "only the laws ask")]
     pub(crate) fn stored(&self, name: &str, exactly: bool) -> usize {
         let parts = ["entry", "queue", "writers"].map(|part| format!("record ->> '$.{part}'"));
         let parts = parts.map(|part| format!("({part} IS NOT NULL)")).join(" + ");
@@ -68,5 +69,13 @@ impl LockFile {
         let sql = "SELECT count(*) FROM listeners JOIN sessions ON session = sessions.id
             WHERE instr(topic, ?1) > 0";
         self.count(sql, [name.as_bytes()])
+    }
+
+    /// Whether a client of this process has it open.
+    #[allow(dead_code, reason = "the laws do not ask")]
+    pub(crate) fn is_open_here(&self) -> bool {
+        let open = std::fs::read_dir("/proc/self/fd").expect("the kernel tells");
+        let mut open = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        open.any(|path| path == self.path())
     }
 }

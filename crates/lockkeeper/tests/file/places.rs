@@ -1,0 +1,170 @@
+//! Paths that are no place for locks: each is refused with words that help, and left as it was.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use lockkeeper::{Error, Phase};
+use rusqlite::Connection;
+
+use super::*;
+
+async fn refused(url: &str) -> Error {
+    match Client::connect(url).await {
+        Ok(_) => panic!("{url} was opened"),
+        Err(error) => error,
+    }
+}
+
+/// Invalid, and the words are in it.
+async fn invalid(path: &Path, words: &[&str]) {
+    let error = refused(&format!("file:{}", path.display())).await;
+    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+    let said = error.to_string();
+    for word in words {
+        assert!(said.contains(word), "not {word:?} in {said:?}");
+    }
+    assert!(said.contains(&path.display().to_string()), "{said:?} names the path");
+}
+
+#[tokio::test]
+async fn what_is_no_database_is_refused_and_left_alone() {
+    let file = LockFile::new();
+    for text in ["hello", &"SQLite format 2\0and so on".repeat(100)] {
+        fs::write(file.path(), text).unwrap();
+        invalid(&file.path(), &["no file of locks"]).await;
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), text);
+        assert_eq!(fs::read_dir(file.folder()).unwrap().count(), 1, "nothing lies beside it");
+    }
+}
+
+#[tokio::test]
+async fn a_database_of_another_program_is_refused_and_left_alone() {
+    for mode in ["DELETE", "WAL"] {
+        for mark in ["", "PRAGMA application_id = 7"] {
+            let file = LockFile::new();
+            let other = Connection::open(file.path()).unwrap();
+            let set = format!("PRAGMA journal_mode = {mode}; CREATE TABLE theirs (a); {mark}");
+            other.execute_batch(&set).unwrap();
+            drop(other);
+            let before = fs::read(file.path()).unwrap();
+            invalid(&file.path(), &["another program"]).await;
+            assert_eq!(fs::read(file.path()).unwrap(), before);
+            assert_eq!(fs::read_dir(file.folder()).unwrap().count(), 1, "nothing lies beside it");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_a_newer_version_is_refused() {
+    let file = LockFile::new();
+    connect(&file).await.shutdown().await;
+    let version = |number: i32| file.look().pragma_update(None, "user_version", number).unwrap();
+    version(2);
+    invalid(&file.path(), &["newer lockkeeper"]).await;
+    version(1);
+    connect(&file).await;
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_place_for_a_file_is_refused() {
+    let file = LockFile::new();
+    invalid(file.folder(), &["is a directory"]).await;
+    let error = refused(&format!("file:{}/no/such/locks.db", file.folder().display())).await;
+    let said = error.to_string();
+    assert!(said.contains("no/such") && said.contains("does not exist"), "{said}");
+    symlink("nowhere", file.path()).unwrap();
+    invalid(&file.path(), &["points to nowhere"]).await;
+    invalid(Path::new("/dev/null"), &["no regular file"]).await;
+    for url in ["file", "file:", "file://", "file://host/locks.db"] {
+        let error = refused(url).await;
+        assert!(matches!(error, Error::Invalid { .. }), "{url}: {error:?}");
+        assert!(error.to_string().contains("file:"), "{url}: {error}");
+    }
+}
+
+/// Under each name it would have other files beside it, and two processes would not see each other.
+#[tokio::test]
+async fn a_file_with_two_names_is_refused() {
+    let file = LockFile::new();
+    connect(&file).await.shutdown().await;
+    let second = file.folder().join("second");
+    fs::hard_link(file.path(), &second).unwrap();
+    invalid(&second, &["has 2 names"]).await;
+    fs::remove_file(second).unwrap();
+    connect(&file).await;
+}
+
+#[tokio::test]
+async fn one_file_is_one_store_however_its_path_is_written() {
+    let file = LockFile::new();
+    let link = file.folder().join("link");
+    symlink(file.path(), &link).unwrap();
+    let holder = connect(&file).await;
+    let _guard = holder.lock("it").lock().await.unwrap();
+    let folder = file.folder().display().to_string();
+    let name = file.folder().file_name().unwrap().to_str().unwrap();
+    for url in [
+        format!("file://{folder}/locks.db"),
+        format!("file:{folder}/./locks.db"),
+        format!("file:{folder}/../{name}/locks.db"),
+        format!("file:{}", link.display()),
+    ] {
+        let client = Client::connect(&url).await.unwrap();
+        assert!(client.lock("it").try_lock().await.unwrap().is_none(), "{url}");
+    }
+    assert_eq!(
+        fs::read_dir(file.folder()).unwrap().count(),
+        4,
+        "the file, two beside it, the link"
+    );
+}
+
+#[test]
+#[ignore = "a process of the test below, which may do less than we may"]
+fn one_with_fewer_rights() {
+    let Some((url, _)) = given() else { return };
+    match block_on(Client::connect(&url)) {
+        Ok(_) => println!("opened"),
+        Err(Error::Denied { lock: None, phase: Phase::Connect, detail }) => {
+            println!("denied: {detail}")
+        }
+        Err(error) => println!("another error: {error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_may_not_be_written_is_denied_with_its_path() {
+    let file = LockFile::new();
+    let nobody = |url: &str| {
+        let mut command = command("places::one_with_fewer_rights", url, "");
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        ChildProcess::from_command(command).expect_line("d: ")
+    };
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let names_the_path = |said: String| {
+        let path = file.path().display().to_string();
+        assert!(said.contains(&path) && said.contains("writable"), "{said}");
+    };
+    // A directory in which nothing can be made.
+    mode(file.folder(), 0o555);
+    names_the_path(nobody(&file.url()));
+    // A file that can only be read, in a directory in which nothing can be made.
+    mode(file.folder(), 0o755);
+    connect(&file).await.shutdown().await;
+    mode(file.folder(), 0o555);
+    mode(&file.path(), 0o444);
+    names_the_path(nobody(&file.url()));
+    // The same where files can be made beside it.
+    mode(file.folder(), 0o777);
+    names_the_path(nobody(&file.url()));
+    // A directory that cannot even be looked into.
+    mode(file.folder(), 0o700);
+    if rustix::process::geteuid().is_root() {
+        names_the_path(nobody(&file.url()));
+    }
+}

@@ -1,0 +1,127 @@
+//! What is left when the machine was started anew, and what the wall clock has to do with a lease:
+//! nothing.
+
+use lockkeeper::{LostReason, Remaining};
+
+use super::*;
+
+/// As if the machine had been started since.
+fn restart(file: &LockFile) {
+    let look = file.look();
+    for table in ["names", "replies", "clients", "sessions"] {
+        look.execute(&format!("UPDATE {table} SET boot = 'another'"), []).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_of_another_start_of_the_machine_have_ended() {
+    let file = LockFile::new();
+    let dead = connect(&file).await;
+    let lock = dead.lock("lock").lock().lease(PATIENCE).await.unwrap();
+    let mutex = dead.mutex("mutex").lock().lease(PATIENCE).await.unwrap();
+    let fair = dead.fair_lock("fair").lock().lease(PATIENCE).await.unwrap();
+    let write = dead.rw_lock("rw").write().lease(PATIENCE).await.unwrap();
+    let other = connect(&file).await;
+    let (in_queue, want) = (other.fair_lock("fair"), other.rw_lock("rw"));
+    let waiters = [
+        tokio::spawn(async move { in_queue.lock().await.map(drop) }),
+        tokio::spawn(async move { want.write().await.map(drop) }),
+    ];
+    eventually("they are known to wait", async || {
+        file.count("SELECT count(*) FROM waiters", []) == 1
+            && file.count("SELECT count(*) FROM names WHERE record ->> '$.writers' NOT NULL", [])
+                == 1
+    })
+    .await;
+    restart(&file);
+    // Whatever they would still say is said by the dead.
+    std::mem::forget((dead, other, lock, mutex, fair, write));
+    waiters.iter().for_each(|waiter| waiter.abort());
+
+    let client = connect(&file).await;
+    for name in ["lock", "fair"] {
+        assert_eq!(client.lock(name).remaining().await.unwrap(), Remaining::Free, "{name}");
+    }
+    assert!(client.lock("lock").try_lock().await.unwrap().is_some());
+    assert!(client.mutex("mutex").try_lock().await.unwrap().is_some());
+    assert!(client.fair_lock("fair").try_lock().await.unwrap().is_some(), "nobody is before us");
+    assert!(client.rw_lock("rw").try_read().await.unwrap().is_some(), "no writer waits");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_no_end_outlives_the_machine() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let (semaphore, latch) = (client.semaphore("semaphore"), client.count_down_latch("latch"));
+    let permits = client.permit_semaphore("permits");
+    semaphore.try_set_permits(5).await.unwrap();
+    semaphore.acquire(2).await.unwrap().forget();
+    latch.try_set_count(3).await.unwrap();
+    permits.try_set_permits(4).await.unwrap();
+    let taken = permits.acquire(3).lease(PATIENCE).await.unwrap();
+    let short = client.semaphore("short");
+    short.try_set_permits_for(1, PATIENCE).await.unwrap();
+    restart(&file);
+
+    assert_eq!(semaphore.available().await.unwrap(), 3);
+    assert_eq!(latch.count().await.unwrap(), 3);
+    assert_eq!(permits.available().await.unwrap(), 4, "what was taken for a while is back");
+    assert!(taken.release().await.is_err(), "by nobody who has it");
+    assert_eq!(permits.available().await.unwrap(), 4);
+    assert!(permits.try_acquire(4).await.unwrap().is_some());
+    assert!(short.try_acquire(1).await.is_err(), "one with an end is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_grow_across_starts_of_the_machine() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let lock = client.fenced_lock("lock");
+    let token = async || {
+        let guard = lock.lock().await.unwrap();
+        let token = guard.token().unwrap();
+        guard.release().await.unwrap();
+        token
+    };
+    let micros = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        now.as_micros() as u64
+    };
+    let before = micros();
+    let first = token().await;
+    assert!((before - 1000..=micros()).contains(&first), "{first}: microseconds by the wall clock");
+    restart(&file);
+    let second = token().await;
+    assert!(second > first);
+    // The machine came up with a clock that is a day behind: the file knows better.
+    let ahead = second + 24 * 3600 * 1_000_000;
+    let moved = "UPDATE names SET record = json_set(record, '$.token.last', ?1)";
+    file.look().execute(moved, [ahead as i64]).unwrap();
+    restart(&file);
+    assert_eq!(token().await, ahead + 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_of_another_start_learns_that_it_has_lost_the_lock() {
+    let file = LockFile::new();
+    let guard = connect(&file).await.lock("lock").lock().await.unwrap();
+    restart(&file);
+    let reason = within(PATIENCE, "the loss", guard.lost()).await;
+    assert_eq!(reason, LostReason::Deleted);
+}
+
+/// What is stored of the wall clock is for people.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wall_clock_neither_ends_nor_lengthens_a_lease() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let lock = client.lock("lock");
+    let guard = lock.lock().lease(PATIENCE).await.unwrap();
+    for wall_end in [0_i64, i64::MAX] {
+        file.look().execute("UPDATE names SET wall_end = ?1", [wall_end]).unwrap();
+        let Remaining::For(left) = lock.remaining().await.unwrap() else { panic!("it is held") };
+        assert!(left > PATIENCE / 2 && left <= PATIENCE, "{left:?}");
+        assert!(connect(&file).await.lock("lock").try_lock().await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,122 @@
+//! Wake-ups that go missing, and listeners that go away.
+
+use lockkeeper::backend::{Acquire, Backend, Release, Released, Topic};
+use lockkeeper::{LockName, OwnerId};
+use rusqlite::params;
+use uuid::Uuid;
+
+use super::*;
+
+fn freed(name: &str) -> Topic {
+    Topic::Freed(LockName::from(name))
+}
+
+/// Takes and releases a lock; answers how many were told.
+async fn release(backend: &dyn Backend, name: &str) -> u64 {
+    let (lock, owner) = (resource(Kind::Lock, name), OwnerId::fresh(Uuid::new_v4()));
+    backend.acquire(Acquire::new(lock.clone(), owner, 10_000)).await.unwrap();
+    match backend.release(Release::new(lock, owner)).await.unwrap() {
+        Released::Freed { listeners } => listeners.expect("they are counted"),
+        other => panic!("expected it to be freed, got {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_missed_messages_is_woken_whatever_they_were_about() {
+    let file = LockFile::new();
+    let options = ClientOptions::new();
+    let (ours, theirs) = (file.backend(&options).await, file.backend(&options).await);
+    let told = ours.subscribe(freed("told")).await.unwrap();
+    let other = ours.subscribe(freed("other")).await.unwrap();
+    let checks = ours.subscribe(Topic::Reconnected).await.unwrap();
+    let (seen, checked) = (other.seen(), checks.seen());
+    assert_eq!(release(&*theirs, "told").await, 1);
+    within(SOON, "it is told", told.beyond(told.seen() - 1)).await;
+    assert_eq!((other.seen(), checks.seen()), (seen, checked), "nobody else is");
+    // The next is numbered as if many had been swept away before it was read.
+    let gap = "INSERT INTO messages SELECT max(id) + 100, at, topic, payload FROM messages";
+    file.look().execute(gap, []).unwrap();
+    assert_eq!(release(&*theirs, "told").await, 1);
+    within(SOON, "the others look again", other.beyond(seen)).await;
+    within(SOON, "holds are looked after", checks.beyond(checked)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_that_was_given_up_comes_back_and_looks() {
+    let file = LockFile::new();
+    let backend = file.backend(&ClientOptions::new()).await;
+    let told = backend.subscribe(freed("it")).await.unwrap();
+    let seen = told.seen();
+    file.look().execute_batch("DELETE FROM sessions; DELETE FROM listeners").unwrap();
+    assert_eq!(release(&*backend, "it").await, 0, "nobody knows of it");
+    within(PATIENCE, "it looks again", told.beyond(seen)).await;
+    eventually("it is known again", async || file.listeners("freed it") == 1).await;
+    assert_eq!(release(&*backend, "it").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_of_a_dead_process_are_not_counted_for_long_and_then_swept_out() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let backend = file.backend(&ClientOptions::new()).await;
+    let guard = client.lock("it").lock().lease(PATIENCE).await.unwrap();
+    let waiter = child("wakes::one_that_waits", &file.url(), "it");
+    eventually("it waits", async || file.listeners("freed it") == 1).await;
+    waiter.kill();
+    let ends = "SELECT ends FROM sessions JOIN listeners ON session = sessions.id
+        WHERE instr(topic, ?1) > 0";
+    let (look, topic) = (file.look(), b"freed it");
+    let ends = |given: &[u8]| look.query_row(ends, [given], |row| row.get::<_, i64>(0)).unwrap();
+    let left = ends(topic) - since_start();
+    assert!((0..=10_000).contains(&left), "{left}: it ends by itself, before long");
+    guard.release().await.unwrap();
+    // As if that time had passed.
+    let passed = "UPDATE sessions SET ends = ?1 WHERE id IN
+        (SELECT session FROM listeners WHERE instr(topic, ?2) > 0)";
+    look.execute(passed, params![since_start() - 1, topic]).unwrap();
+    assert_eq!(release(&*backend, "it").await, 0);
+    for _ in 0..70 {
+        release(&*backend, "another").await;
+    }
+    assert_eq!(file.listeners("freed it"), 0);
+}
+
+#[test]
+#[ignore = "a process of the test above"]
+fn one_that_waits() {
+    let Some((url, name)) = given() else { return };
+    block_on(async {
+        let client = Client::connect(&url).await.unwrap();
+        let _guard = client.lock(name).lock().await.unwrap();
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_for_nobody_and_messages_are_swept_out() {
+    let file = LockFile::new();
+    let backend = file.backend(&ClientOptions::new()).await;
+    let messages = || file.count("SELECT count(*) FROM messages", []);
+    assert_eq!(release(&*backend, "it").await, 0);
+    assert_eq!(messages(), 0);
+    let told = backend.subscribe(freed("it")).await.unwrap();
+    for _ in 0..10 {
+        assert_eq!(release(&*backend, "it").await, 1);
+    }
+    assert_eq!(messages(), 10);
+    drop(told);
+    file.look().execute("UPDATE messages SET at = at - 60000", []).unwrap();
+    for _ in 0..70 {
+        release(&*backend, "it").await;
+    }
+    assert_eq!(messages(), 1, "the last one stays, for its number");
+    let told = backend.subscribe(freed("it")).await.unwrap();
+    let seen = told.seen();
+    release(&*backend, "it").await;
+    within(SOON, "numbers go on", told.beyond(seen)).await;
+}
+
+/// Milliseconds since the machine was started.
+fn since_start() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+}
