@@ -1,5 +1,6 @@
 //! What is measured, one file per workload.
 
+mod command;
 mod embedded;
 mod family;
 mod growth;
@@ -106,6 +107,8 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "fair hand-over", run: family::fair },
     Workload { name: "wake-up", run: wake::run },
     Workload { name: "memory store", run: embedded::run },
+    Workload { name: "command line: run", run: command::run },
+    Workload { name: "command line: ls", run: command::list },
     Workload { name: "memory", run: memory::run },
     Workload { name: "watchdog", run: watchdog::run },
     Workload { name: "growth: waiters", run: growth::waiters },

@@ -36,6 +36,9 @@ pub(crate) async fn run(global: &Global, args: &WatchArgs) -> Result<Code, Failu
     if args.json || dumb || !stdout().is_terminal() {
         return lines::run(global, pattern, every, args.json).await;
     }
-    let theme = draw::Theme::new(Output::new(global).colours());
+    let colours = Output::new(global).colours();
+    // The library that draws has an opinion on NO_COLOR, too; but `--color always` comes first.
+    crossterm::style::force_color_output(colours);
+    let theme = draw::Theme::new(colours);
     live::run(open::choose(global)?, pattern, every, theme).await
 }

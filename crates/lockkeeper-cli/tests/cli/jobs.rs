@@ -24,6 +24,7 @@ on_every_store! {
     an_interrupt_ends_a_wait_and_the_script_around_it,
     a_command_that_handles_the_interrupt_is_not_overruled,
     what_nobody_could_let_go_on_is_not_stopped,
+    a_terminal_that_goes_away_ends_the_command_and_frees_the_lock,
 }
 
 fn the_keyboards_interrupt_reaches_the_command_alone(scene: &Scene) {
@@ -55,7 +56,8 @@ fn the_command_reads_from_the_terminal(scene: &Scene) {
 
 fn a_job_stops_and_goes_on_as_a_whole(scene: &Scene) {
     let tmux = Tmux::start(scene);
-    let line = format!("{}; while [ ! -e $D/go ]; do sleep 0.05; done; exit 7", announce("pid"));
+    scene.gate("go");
+    let line = format!("{}; read x < $D/go; exit 7", announce("pid"));
     tmux.enter(&format!("lk run job -c '{line}'"));
     let command = scene.process("pid");
     for resume in [&["fg"][..], &["bg", "fg"], &["fg"]] {
@@ -73,7 +75,7 @@ fn a_job_stops_and_goes_on_as_a_whole(scene: &Scene) {
         // A shell does not say so when it fetches a running job, but it is found out.
         eventually("its foreground", || command.is_in_foreground());
     }
-    std::fs::write(scene.path("go"), "").unwrap();
+    scene.open_gate("go");
     command.dies();
     tmux.enter("echo ma''rk:$?");
     tmux.shows("mark:7");
@@ -220,8 +222,8 @@ fn a_command_that_handles_the_interrupt_is_not_overruled(scene: &Scene) {
 /// ignores the keyboard's stop, and so must the command.
 fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     let tmux = Tmux::start(scene);
-    let line =
-        format!("{}; while [ ! -e $D/go ]; do sleep 0.05; done; echo > $D/end", announce("pid"));
+    scene.gate("go");
+    let line = format!("{}; read x < $D/go; echo > $D/end", announce("pid"));
     let script = format!("{}; exec \"$LK\" run --lease 2 job -c '{line}'", announce("run"));
     std::fs::write(scene.path("script"), script).unwrap();
     tmux.enter("tmux new-window 'sh script 2> errors'");
@@ -237,8 +239,19 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     command.signal(Signal::CONT);
     eventually("it to go on", || !command.is_stopped());
     tmux.press("C-z");
-    // It goes on after the stop, or was never stopped: either way it sees the file.
-    std::fs::write(scene.path("go"), "").unwrap();
+    // It goes on after the stop, or was never stopped: either way it reads on.
+    scene.open_gate("go");
     appears(scene, "end");
     command.dies();
+}
+
+fn a_terminal_that_goes_away_ends_the_command_and_frees_the_lock(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    tmux.enter(&format!("lk run job -c '{}'", sleeper()));
+    let command = scene.process("pid");
+    let run = command.parent();
+    drop(tmux);
+    command.dies();
+    run.dies();
+    scene.assert_free("job");
 }

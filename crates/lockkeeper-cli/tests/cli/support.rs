@@ -143,6 +143,18 @@ impl Scene {
         self.path(name).exists()
     }
 
+    /// Makes a pipe with a name. A shell that reads from it waits without starting anything: one that is
+    /// about to start a process cannot be stopped until that has begun.
+    pub(crate) fn gate(&self, name: &str) {
+        let made = Command::new("mkfifo").arg(self.path(name)).status();
+        assert!(made.is_ok_and(|status| status.success()), "mkfifo is there and works");
+    }
+
+    /// Lets the one who reads from that pipe go on; waits for it to read.
+    pub(crate) fn open_gate(&self, name: &str) {
+        write(&self.path(name), "\n");
+    }
+
     /// Asks the store by way of the library.
     pub(crate) fn ask<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -157,6 +169,20 @@ impl Scene {
     /// How long the lock of this name still stands, as the store says.
     pub(crate) fn remaining(&self, name: &str) -> Remaining {
         self.ask(async |client| client.lock(name).remaining().await.expect("the store answers"))
+    }
+
+    /// When the lease of this name ends, if nobody renews it any more: milliseconds of the wall clock.
+    pub(crate) fn lease_end(&self, name: &str) -> u128 {
+        let Remaining::For(left) = self.remaining(name) else { panic!("{name} is not held") };
+        let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
+        (now + left).as_millis()
+    }
+
+    /// The last time that a command which [beats](beating) was seen alive.
+    #[track_caller]
+    pub(crate) fn last_beat(&self) -> u128 {
+        let beats = self.evidence_now("beats");
+        beats.lines().last().expect("it has beaten").parse().expect("a time")
     }
 
     #[track_caller]
@@ -285,6 +311,15 @@ impl Process {
         self.0.as_raw_nonzero().get()
     }
 
+    /// Whether the signal waits at its door.
+    pub(crate) fn blocks(self, signal: Signal) -> bool {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.number())).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
+    }
+
     #[track_caller]
     pub(crate) fn signal(self, signal: Signal) {
         kill_process(self.0, signal).expect("it is there");
@@ -337,6 +372,14 @@ pub(crate) fn announce(file: &str) -> String {
 /// A shell line that announces itself as `pid` and then sleeps, as one process.
 pub(crate) fn sleeper() -> String {
     format!("{}; exec sleep 60", announce("pid"))
+}
+
+/// A command with a process below it. Neither ends when told to, though the command says that it was,
+/// and both write down the time for as long as they live: so it does not matter how late a test looks.
+pub(crate) fn beating() -> String {
+    let beat = "while :; do date +%s%3N >> $D/beats; sleep 0.02; done";
+    let below = format!("trap \"\" TERM; {}; {beat}", announce("below"));
+    format!("sh -c '{below}' & trap 'echo told > $D/told' TERM; {}; {beat}", announce("pid"))
 }
 
 /// A directory for commands that are looked for by name.

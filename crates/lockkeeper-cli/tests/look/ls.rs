@@ -209,6 +209,16 @@ fn failures_have_their_codes() {
 }
 
 #[test]
+fn without_a_url_it_is_the_users_own_file() {
+    let stand = Stand::file();
+    let ran = Ran::of(stand.command(["ls", "-v"]).env_remove("LOCKKEEPER_URL"));
+    assert_eq!((ran.code, &ran.out[..]), (Some(0), ""), "{ran:?}");
+    assert!(ran.err.contains("lockkeeper/locks.db") && ran.err.contains("this host"), "{ran:?}");
+    let homeless = Ran::of(stand.command(["ls"]).env_remove("LOCKKEEPER_URL").env_remove("HOME"));
+    homeless.fails(64, &["--url file:PATH"]);
+}
+
+#[test]
 fn verbose_says_which_store_and_hides_the_password() {
     let stand = Stand::on(testkit::RedisServer::builder().password("sesame").start());
     let ran = stand.run(["ls", "-v"]);

@@ -76,6 +76,7 @@ async fn settings_that_endanger_locks_are_found() {
         (&[("maxmemory-policy", "volatile-ttl")], "eviction", Danger, "volatile-ttl"),
         (&[("maxmemory-policy", "noeviction")], "eviction", Fine, "noeviction"),
         (&[("appendfsync", "everysec")], "persistence", Note, "once a second"),
+        (&[("appendfsync", "no")], "persistence", Note, "whenever"),
         (&[("appendonly", "no"), ("save", "3600 1")], "persistence", Danger, "snapshots"),
         (&[("save", "")], "persistence", Danger, "none"),
     ] {
@@ -186,7 +187,7 @@ async fn a_link_that_is_slow_for_the_lease_is_found() {
     // There and back.
     proxy.delay(ms(20));
     for (lease, severity) in
-        [(ms(100), Severity::Danger), (ms(600), Severity::Note), (LONG, Severity::Fine)]
+        [(ms(100), Severity::Danger), (ms(1100), Severity::Note), (LONG, Severity::Fine)]
     {
         let client = connect(&proxy.url(), options().watchdog_timeout(lease)).await;
         let report = within(PATIENCE, "the report", client.check()).await.expect("reachable");

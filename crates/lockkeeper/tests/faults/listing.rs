@@ -105,12 +105,12 @@ async fn without_a_command_a_list_has_less_and_says_so() {
     let server = started().await;
     let (_admin, _held) = one_of_each(&server, "").await;
     let mut wrong = Vec::new();
-    let (hashes, strings) = (["fair", "lock", "read", "write"], ["mutex", "permits"]);
+    let hashes = ["fair", "lock", "read", "write"];
     for (denied, missing) in [
         (&["-type"][..], &["fair", "lock", "permits", "read", "write"][..]),
         (&["-hscan"], &hashes),
         (&["-pttl"], &EACH),
-        (&["-evalsha", "-eval"], &strings),
+        (&["-evalsha", "-eval"], &["mutex", "permits", "read", "write"]),
         // Who the clients are, and what they say that nobody else knows.
         (&["-hgetall"], &["mutex", "read", "write"]),
         (&["-zrange"], &["mutex"]),
@@ -130,6 +130,13 @@ async fn without_a_command_a_list_has_less_and_says_so() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    // Also where that is all that there is.
+    set_user(&server, &["~*", "&*", "+@all", "-evalsha", "-eval"]);
+    let client = connect(&server.url_with("u", "s3cret"), options()).await;
+    for name in EACH.into_iter().filter(|name| !hashes[..2].contains(name)) {
+        let listed = all(&mut client.inspector().list(name)).await;
+        assert_eq!(listed.unwrap(), (set(&[]), false), "{name}");
+    }
     // How many wait is not told to who may not ask; that is all.
     set_user(&server, &["~*", "&*", "+@all", "-pubsub"]);
     let client = connect(&server.url_with("u", "s3cret"), options()).await;

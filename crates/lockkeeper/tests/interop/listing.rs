@@ -110,6 +110,7 @@ async fn who_waits_for_a_fair_lock_is_seen_whichever_side_it_is_on(redisson: Red
     let (inspector, name) = (stage.client.inspector(), stage.name.as_str());
     let guard = stage.client.fair_lock(name).lock().lease(LONG).await.unwrap();
     let queued = || server().cli(&["LLEN", &format!("redisson_lock_queue:{{{name}}}")]).int();
+    let owner = stage.one.owner();
     let java = stage.one.fair(name).lock();
     eventually("Java waits", || queued() == 1).await;
     let ours = connect(server(), lockkeeper::ClientOptions::new()).await;
@@ -118,7 +119,7 @@ async fn who_waits_for_a_fair_lock_is_seen_whichever_side_it_is_on(redisson: Red
     let found = inspector.inspect(name).await.unwrap();
     assert_eq!((found.kind, found.waiting), (Kind::Fair, Some(2)));
     let queue: Vec<_> = found.queue.iter().map(|waiter| &waiter.id[..]).collect();
-    assert_eq!(queue[0], stage.one.owner());
+    assert_eq!(queue[0], owner);
     assert!(queue[1].starts_with(&ours.id().to_string()), "{queue:?}");
     guard.release().await.unwrap();
     within(SOON, "Java's turn", java).await.ok();

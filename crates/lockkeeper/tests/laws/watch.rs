@@ -8,7 +8,7 @@ use lockkeeper::{Event, LockInfo, Watch};
 use tokio::time::{Instant, timeout};
 
 use crate::listing::told;
-use crate::store::{Store, eventually, poll_once};
+use crate::store::{Store, assert_is, eventually, poll_once};
 
 /// How often the laws look.
 const EVERY: Duration = Duration::from_millis(20);
@@ -183,14 +183,24 @@ pub(crate) async fn it_looks_once_in_a_while(store: &Store) {
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(900), "{took:?}: once a second unless told otherwise");
     let _guard = client.lock(store.name("lock")).lock().await.unwrap();
-    watch = watch.every(Duration::ZERO);
+    watch = watch.every(EVERY);
+    watch.look().await.unwrap();
+    let begun = Instant::now();
+    watch.look().await.unwrap();
+    let took = begun.elapsed();
+    assert!(took >= EVERY / 2 && took < Duration::from_millis(900), "{took:?}: as it was told");
     eventually("it is seen", async || {
         watch.look().await.unwrap();
         watch.locks().count() == 1
     })
     .await;
-    // What a look saw comes out of the next, too.
-    assert_eq!(of(&next(store, &mut watch).await).0, "appeared");
+    // What a look saw comes out one by one, without another look.
+    assert_is!(watch.happened(), Some(Event::Appeared(_)));
+    assert_is!(watch.happened(), None);
+    let _other = client.lock(store.name("other")).lock().await.unwrap();
+    watch.look().await.unwrap();
+    assert_eq!(of(&next(store, &mut watch).await), ("appeared", store.name("other")));
+    assert_is!(watch.happened(), None);
 }
 
 pub(crate) async fn a_watch_says_whether_it_sees_everything(store: &Store) {

@@ -1,0 +1,240 @@
+//! `watch` on a terminal: what is seen, and what keys do.
+
+use std::time::Duration;
+
+use lockkeeper::LostReason;
+
+use crate::support::{PATIENCE, Stand, eventually, on_every_store};
+use crate::terminal::Terminal;
+
+const SIZE: (u16, u16) = (100, 20);
+const WATCH: &str = "lk watch --interval 100ms";
+
+#[test]
+fn locks_come_and_go_and_are_counted() {
+    on_every_store(|stand| {
+        let terminal = Terminal::open(stand, SIZE);
+        terminal.run(WATCH);
+        let screen = terminal.shows("no locks");
+        assert!(screen.contains(" 0 locks   0 held   0 waiting"), "{screen}");
+        let client = stand.client();
+        let guard = client.lock("orders:42").lock().expect("nobody has it");
+        terminal.shows("+ orders:42");
+        let screen = terminal.shows(&format!("/{}/show", std::process::id()));
+        let row = screen.lines().find(|line| line.contains("orders:42")).expect("it was seen");
+        assert!(row.contains("█") && row.contains("s   "), "a gauge and what is left: {screen}");
+        let waiter = std::thread::spawn({
+            let client = stand.client();
+            move || client.lock("orders:42").wait(PATIENCE).try_lock()
+        });
+        terminal.shows(" 1 lock   1 held   1 waiting");
+        guard.release().expect("it is ours");
+        terminal.until("the heir", |screen| screen.contains(" 1 lock   1 held   0 waiting"));
+        let heir = waiter.join().expect("no panic").expect("the store answers").expect("its turn");
+        heir.release().expect("it is ours");
+        terminal.shows("- orders:42");
+        terminal.hides("orders:42");
+        terminal.press("q");
+        terminal.restored(0);
+    });
+}
+
+#[test]
+fn time_to_live_runs_down_between_two_looks() {
+    let stand = Stand::file();
+    let _guard = stand.client().lock("a").lease(Duration::from_secs(60)).lock().expect("free");
+    let terminal = Terminal::open(&stand, SIZE);
+    // One look for the whole test.
+    terminal.run("lk watch --interval 1h");
+    let left = |screen: &str| -> Option<u64> {
+        let row = screen.lines().find(|line| line.starts_with("  a "))?;
+        row.split_whitespace().find_map(|word| word.strip_suffix('s')?.parse().ok())
+    };
+    let first = eventually("a row", || left(&terminal.shows("a ")));
+    terminal.until("the next second", |screen| left(screen).is_some_and(|now| now < first));
+}
+
+#[test]
+fn a_filter_a_page_and_help_are_keys_away() {
+    let stand = Stand::file();
+    let client = stand.client();
+    let guards: Vec<_> = ["backup", "orders:1", "orders:2"]
+        .map(|name| client.lock(name).lock().expect("nobody has it"))
+        .into_iter()
+        .collect();
+    let terminal = Terminal::open(&stand, SIZE);
+    terminal.run(WATCH);
+    terminal.shows("backup");
+    terminal.types("/ORD");
+    let screen = terminal.hides("backup");
+    assert!(screen.contains("orders:1") && screen.contains("orders:2"), "{screen}");
+    terminal.press("Enter");
+    terminal.types("j");
+    terminal.press("Enter");
+    // Only everything about it has the identity.
+    terminal.shows(&guards[2].owner_id().to_string());
+    terminal.press("Escape");
+    terminal.hides(&guards[2].owner_id().to_string());
+    terminal.press("Escape");
+    terminal.shows("backup");
+    terminal.types("?");
+    terminal.shows("take the lock away from its holder");
+    terminal.types("x");
+    terminal.hides("take the lock away from its holder");
+    terminal.types("s");
+    terminal.shows("KIND▴");
+    terminal.types("S");
+    terminal.shows("KIND▾");
+    terminal.types("q");
+    terminal.restored(0);
+}
+
+#[test]
+fn what_is_paused_stands_still_until_it_goes_on() {
+    let stand = Stand::file();
+    let client = stand.client();
+    let terminal = Terminal::open(&stand, SIZE);
+    terminal.run(WATCH);
+    terminal.shows("no locks");
+    terminal.types(" ");
+    terminal.shows("paused");
+    let _guard = client.lock("later").lock().expect("nobody has it");
+    eventually("the store has it", || (stand.locks() == 1).then_some(()));
+    for _ in 0..10 {
+        // Each is drawn, and takes longer than a look.
+        terminal.types("?");
+        assert!(!terminal.shows("keys").contains("later"));
+        terminal.types("?");
+        assert!(!terminal.hides("keys").contains("later"));
+    }
+    terminal.types(" ");
+    terminal.shows("later");
+}
+
+#[test]
+fn a_lock_is_taken_away_and_its_holder_told_why() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let guard = client.lock("stuck").lock().expect("nobody has it");
+        // A holder that is known hears what happens to it.
+        stand.knows_holder(b"stuck");
+        let terminal = Terminal::open(stand, SIZE);
+        terminal.run(WATCH);
+        terminal.shows("stuck");
+        terminal.types("u");
+        terminal.shows("It is told at once");
+        terminal.types("it hangs");
+        terminal.shows("reason  it hangs");
+        terminal.press("Enter");
+        terminal.shows("Take it away?");
+        assert!(!guard.is_lost(), "nothing is done before a yes");
+        terminal.types("y");
+        terminal.shows("stuck was taken away; its holder is told");
+        assert_eq!(guard.wait_lost(PATIENCE), Some(LostReason::Revoked("it hangs".to_owned())));
+        let forced = client.inspector().inspect("stuck").expect("the store answers").forced;
+        assert_eq!(forced[0].reason, "it hangs");
+        terminal.hides("- stuck");
+        terminal.types("q");
+        terminal.restored(0);
+    });
+}
+
+#[test]
+fn everything_about_a_fair_lock_is_told() {
+    let stand = Stand::redis();
+    let (client, others) = (stand.client(), [stand.client(), stand.client()]);
+    let _guard = client.fair_lock("turns").lock().expect("nobody has it");
+    let waiters: Vec<_> = others
+        .iter()
+        .enumerate()
+        .map(|(at, other)| {
+            let lock = other.fair_lock("turns");
+            let waiter = std::thread::spawn(move || lock.wait(PATIENCE).try_lock());
+            eventually("it stands in line", || {
+                (client.fair_lock("turns").waiting().ok()? == at + 1).then_some(())
+            });
+            waiter
+        })
+        .collect();
+    let terminal = Terminal::open(&stand, (120, 30));
+    terminal.run(WATCH);
+    terminal.shows("turns");
+    terminal.press("Enter");
+    terminal.shows("waiting, the next one first");
+    let queue = client.inspector().inspect("turns").expect("the store answers").queue;
+    assert_eq!(queue.len(), 2);
+    let screen = terminal.shows("fair lock, held for");
+    assert!(screen.contains("2 wait") && screen.contains(" 1  ") && screen.contains(" 2  "));
+    client.shutdown();
+    others.iter().for_each(|other| other.shutdown());
+    waiters.into_iter().for_each(|waiter| drop(waiter.join()));
+}
+
+#[test]
+fn a_smaller_window_is_drawn_anew() {
+    let stand = Stand::file();
+    let _guard = stand.client().lock("orders:42").lock().expect("nobody has it");
+    let terminal = Terminal::open(&stand, SIZE);
+    terminal.run(WATCH);
+    terminal.shows("HOLDS");
+    terminal.resize((60, 8));
+    let screen = terminal.until("a narrow table", |screen| {
+        screen.contains("orders:42") && !screen.contains("HOLDS") && screen.contains("? help")
+    });
+    assert_eq!(screen.lines().count(), 8, "{screen}");
+    terminal.resize((140, 30));
+    terminal.shows("HOLDS");
+    terminal.types("q");
+    terminal.restored(0);
+}
+
+#[test]
+fn colours_are_off_where_they_are_not_wanted() {
+    let stand = Stand::file();
+    let _guard = stand.client().lock("orders:42").lock().expect("nobody has it");
+    let terminal = Terminal::open(&stand, SIZE);
+    // Underlined is no colour, and neither are the terminal's own.
+    let plain = ["\u{1b}[4m", "\u{1b}[39m", "\u{1b}[49m"];
+    let coloured = |screen: String| {
+        let screen = plain.iter().fold(screen, |screen, code| screen.replace(code, ""));
+        screen.contains("\u{1b}[3") || screen.contains("\u{1b}[4")
+    };
+    for (line, colours) in [
+        (WATCH.to_owned(), true),
+        (format!("NO_COLOR=1 {WATCH}"), false),
+        (format!("{WATCH} --color never"), false),
+        (format!("NO_COLOR=1 {WATCH} --color always"), true),
+    ] {
+        terminal.run(&line);
+        terminal.shows("orders:42");
+        let screen = terminal.colours();
+        assert_eq!(coloured(screen.clone()), colours, "{line}: {screen:?}");
+        terminal.types("q");
+        terminal.restored(0);
+    }
+}
+
+#[test]
+fn no_name_can_move_the_cursor() {
+    let stand = Stand::redis();
+    let client = stand.client();
+    let long = "x".repeat(10_000);
+    let names: [&[u8]; 4] = [b"a\x1b[2J\nb", b"\xff\xfe", "日本語".as_bytes(), long.as_bytes()];
+    let _guards = names.map(|name| client.lock(name).lock().expect("nobody has it"));
+    let terminal = Terminal::open(&stand, SIZE);
+    terminal.run(WATCH);
+    let screen = terminal.shows("4 locks   4 held");
+    for part in ["a\\u{1b}[2J\\nb", "\\xff\\xfe", "日本語", "xxxx…", "NAME"] {
+        assert!(screen.contains(part), "{part} is not in {screen}");
+    }
+}
+
+#[test]
+fn a_terminal_that_can_do_nothing_gets_lines() {
+    let stand = Stand::file();
+    let _guard = stand.client().lock("orders:42").lock().expect("nobody has it");
+    let terminal = Terminal::open(&stand, SIZE);
+    terminal.run("TERM=dumb lk watch");
+    terminal.shows("Z appeared orders:42 lock ");
+    assert_eq!(terminal.state("#{alternate_on}"), "0");
+}

@@ -1,0 +1,105 @@
+//! A store, the binary on it, and patience.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lockkeeper::blocking::Client;
+use tempfile::TempDir;
+use testkit::{ChildProcess, RedisServer};
+
+/// What is not there by then will not come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The built binary.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
+
+/// A store of its own, and a directory that is home to the binary.
+pub(crate) struct Stand {
+    pub(crate) url: String,
+    home: TempDir,
+    server: Option<RedisServer>,
+}
+
+/// Runs a test on every store that outlives a process.
+pub(crate) fn on_every_store(test: impl Fn(&Stand)) {
+    for stand in [Stand::redis(), Stand::file()] {
+        eprintln!("on {}", stand.url);
+        test(&stand);
+    }
+}
+
+impl Stand {
+    pub(crate) fn redis() -> Self {
+        let server = RedisServer::start();
+        Self { url: server.url(), home: directory(), server: Some(server) }
+    }
+
+    pub(crate) fn file() -> Self {
+        let home = directory();
+        Self { url: format!("file:{}", home.path().join("locks.db").display()), home, server: None }
+    }
+
+    /// The server behind it.
+    pub(crate) fn server(&self) -> &RedisServer {
+        self.server.as_ref().expect("this test is for Redis")
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&self.url).expect("the store is there")
+    }
+
+    /// A path in the home directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// The binary on this store, with nothing else in its environment; no terminal in sight.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(args).env_clear().env("LOCKKEEPER_URL", &self.url);
+        command.env("HOME", self.home.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// The binary under way, whose output is read line by line and whose errors go to a file.
+    pub(crate) fn start(&self, args: &[&str]) -> (ChildProcess, PathBuf) {
+        let errors = self.path("errors");
+        let mut command = self.command(args);
+        command.stderr(std::fs::File::create(&errors).expect("a file can be made"));
+        (ChildProcess::from_command(command), errors)
+    }
+
+    /// Waits until the store knows who holds a lock: a client says so within about a second.
+    #[track_caller]
+    pub(crate) fn knows_holder(&self, name: &[u8]) {
+        let client = self.client();
+        eventually("the store knows its holder", || {
+            client.inspector().inspect(name).expect("the store answers").since()
+        });
+    }
+
+    /// How many locks there are.
+    pub(crate) fn locks(&self) -> usize {
+        let client = self.client();
+        let locks = client.inspector().list("*").map(|lock| lock.expect("the store answers"));
+        locks.count()
+    }
+}
+
+pub(crate) fn directory() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory can be made")
+}
+
+/// Asks until there is an answer.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Some(answer) => return answer,
+            None => assert!(begun.elapsed() < PATIENCE, "in vain: {what}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
