@@ -1,9 +1,9 @@
 //! A file for the processes of one host: the model inside a SQLite database, one transaction for each
 //! request.
 //!
-//! One thread a client does all of it, because SQLite blocks: see [`worker`]. Its leases go by the time
-//! since the machine was started ([`time`]), so that nobody's clock moves them; waiters in other
-//! processes are told through the file ([`wakes`]) and woken by the kernel ([`bell`]).
+//! One thread a client does all of it, because SQLite blocks (`worker`). Its leases go by the time since
+//! the machine was started (`time`), so that nobody's clock moves them; waiters in other processes are
+//! told through the file (`wakes`) and woken by the kernel (`bell`).
 
 use std::sync::Arc;
 use std::thread;
