@@ -139,6 +139,13 @@ async fn missing_permissions_are_found() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    // Why nobody is woken is what one must know to change it.
+    for (denied, says) in [("-publish", "publish"), ("-subscribe", "listen")] {
+        set_user(&server, &["~*", "&*", "+@all", denied]);
+        let report = check(&server.url_with("u", "s3cret")).await;
+        let detail = assert_finds(&report, "wake-ups", Note);
+        assert!(detail.contains(says), "{detail}");
+    }
 }
 
 /// Whether more, less or something else was found, beside what is fine.
