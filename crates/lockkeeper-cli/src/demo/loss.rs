@@ -28,7 +28,7 @@ async fn by_force(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     let guard = ann.lock(NAME).lock().await?;
     let lost = guard.lost();
     let lost = tokio::spawn(async move { (lost.await, Instant::now()) });
-    // As after a while: by then the store knows since when she has it, and she hears what happens to it.
+    // As after a while: by then the store knows since when she has it, and she hears why it goes.
     while operator.inspector().inspect(NAME).await?.since().is_none() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -30,25 +30,22 @@ const NAMES: [&str; 5] = ["ann", "bob", "cid", "dan", "eve"];
 pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<Code, Failure> {
     let mut stage = Stage::new(global, args.fast);
     let mut interrupt = Interrupt::new()?;
+    let place = Place::new()?;
     let tour = tokio::select! {
-        tour = tour(&mut stage) => tour,
-        // The store is cleared away when the tour is dropped.
-        code = interrupt.next() => return Ok(code),
+        tour = tour(&mut stage, &place) => tour.map(|()| Code::OK),
+        code = interrupt.next() => Ok(code),
     };
-    match tour {
-        Ok(()) => Ok(Code::OK),
-        Err(stop) => stop.or(Code::OK),
-    }
+    place.clear().await;
+    tour.or_else(|stop| stop.or(Code::OK))
 }
 
-async fn tour(stage: &mut Stage) -> Result<(), Stop> {
-    let place = Place::new()?;
+async fn tour(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     stage.begin()?;
-    contention::act(stage, &place).await?;
-    queue::act(stage, &place).await?;
-    crash::act(stage, &place).await?;
-    loss::act(stage, &place).await?;
-    fencing::act(stage, &place).await?;
+    contention::act(stage, place).await?;
+    queue::act(stage, place).await?;
+    crash::act(stage, place).await?;
+    loss::act(stage, place).await?;
+    fencing::act(stage, place).await?;
     stage.end()?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Where the tour takes place: a file store in a directory of its own, gone afterwards.
 
+use std::cell::RefCell;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -9,9 +10,11 @@ use lockkeeper::{Client, ClientOptions};
 
 use crate::exit::Failure;
 
-/// The store of one tour; its directory is removed on `Drop`.
+/// The store of one tour.
 pub(super) struct Place {
     directory: PathBuf,
+    /// Everybody who uses it: as long as they do, its files cannot be cleared away for good.
+    clients: RefCell<Vec<Client>>,
 }
 
 impl Place {
@@ -26,21 +29,26 @@ impl Place {
                 directory.display()
             ))
         })?;
-        Ok(Self { directory })
+        Ok(Self { directory, clients: RefCell::default() })
     }
 
     pub(super) fn url(&self) -> String {
         format!("file:{}", self.directory.join("locks.db").display())
     }
 
+    /// As if it were a process of its own.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         let options = ClientOptions::new().client_name("lockkeeper-demo");
-        Ok(Client::connect_with(&self.url(), options).await?)
+        let client = Client::connect_with(&self.url(), options).await?;
+        self.clients.borrow_mut().push(client.clone());
+        Ok(client)
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
+    /// Clears everything away, also in the middle of an act.
+    pub(super) async fn clear(self) {
+        for client in self.clients.take() {
+            client.shutdown().await;
+        }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

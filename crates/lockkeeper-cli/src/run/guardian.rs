@@ -135,9 +135,16 @@ pub(super) fn introduce(line: BorrowedFd<'_>, own: Pid) -> io::Result<()> {
 fn write(line: BorrowedFd<'_>, kind: u8, number: u64) -> io::Result<()> {
     let mut frame = [kind; FRAME];
     frame[1..].copy_from_slice(&number.to_le_bytes());
-    send(line, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    send(line, &frame, QUIETLY)?;
     Ok(())
 }
+
+#[cfg(not(target_vendor = "apple"))]
+const QUIETLY: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+/// There the socket itself has to be told not to raise SIGPIPE.
+#[cfg(target_vendor = "apple")]
+const QUIETLY: SendFlags = SendFlags::DONTWAIT;
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
@@ -146,6 +153,8 @@ fn millis(time: Duration) -> u64 {
 /// Both ends close on exec, so that only `run` has the one and only the guardian the other.
 fn spawn() -> io::Result<(Child, UnixStream)> {
     let (ours, its) = UnixStream::pair()?;
+    #[cfg(target_vendor = "apple")]
+    rustix::net::sockopt::set_socket_nosigpipe(&ours, true)?;
     let process = Command::new(own_path()?)
         .arg0("lockkeeper-guardian")
         .arg(ARGUMENT)

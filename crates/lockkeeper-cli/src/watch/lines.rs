@@ -31,22 +31,21 @@ pub(super) async fn run(
     let mut output = Output::new(global);
     let mut unheard = Unheard::default();
     loop {
-        let event = match watch.next().await {
-            Ok(event) => event,
-            Err(error) => {
-                unheard.failed(error)?;
-                continue;
-            }
-        };
+        if let Err(error) = watch.look().await {
+            unheard.failed(error)?;
+            continue;
+        }
         unheard.answered(watch.is_complete());
-        let (word, lock) = match &event {
-            Event::Appeared(lock) => ("appeared", lock),
-            Event::Changed(lock) => ("changed", lock),
-            Event::Gone(lock) => ("gone", lock),
-            _ => continue,
-        };
-        if let Err(stop) = print(&mut output, word, lock, as_json) {
-            return stop.or(Code::OK);
+        while let Some(event) = watch.happened() {
+            let (word, lock) = match &event {
+                Event::Appeared(lock) => ("appeared", lock),
+                Event::Changed(lock) => ("changed", lock),
+                Event::Gone(lock) => ("gone", lock),
+                _ => continue,
+            };
+            if let Err(stop) = print(&mut output, word, lock, as_json) {
+                return stop.or(Code::OK);
+            }
         }
     }
 }

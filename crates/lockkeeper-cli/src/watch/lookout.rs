@@ -1,13 +1,11 @@
 //! Looking at the store again and again, beside the screen: a store that does not answer must not
 //! keep a key from being heard.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use lockkeeper::{Inspector, Kind, LockInfo, LockName};
+use lockkeeper::{Inspector, Kind, LockInfo, LockName, Watch};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::Receiver;
-use tokio::time::Instant;
 
 use super::view::Look;
 use crate::exit::{Code, Failure};
@@ -15,10 +13,6 @@ use crate::store::Store;
 
 /// How soon a store that could not be reached is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// How many locks are kept in mind, as [`Inspector::watch`] does. Beyond that the view says that it
-/// is not complete.
-const LOCKS_MAX: usize = 100_000;
 
 /// What the screen is told.
 #[derive(Debug)]
@@ -34,9 +28,6 @@ pub(super) enum Report {
 }
 
 /// Opens the store and looks at it for as long as anybody listens.
-///
-/// It lists by itself instead of using [`Inspector::watch`], whose events nobody would take: the view
-/// finds the differences to what is on the screen, which is not what the last look saw.
 pub(super) async fn look_out(
     store: Store,
     pattern: Vec<u8>,
@@ -45,16 +36,22 @@ pub(super) async fn look_out(
     reports: UnboundedSender<Report>,
 ) {
     let Some(inspector) = connect(&store, &reports).await else { return };
-    let _ = reports.send(Report::Connected(inspector.clone()));
+    let mut watch = inspector.watch(pattern).every(every);
+    let _ = reports.send(Report::Connected(inspector));
     while !reports.is_closed() && paused.wait_for(|paused| !paused).await.is_ok() {
-        let next = Instant::now() + every;
-        let report = match look(&inspector, &pattern).await {
-            Ok(look) => Report::Looked(look),
+        let report = match watch.look().await {
+            Ok(()) => Report::Looked(seen(&mut watch)),
             Err(error) => Report::Failed(error.to_string()),
         };
         let _ = reports.send(report);
-        tokio::time::sleep_until(next).await;
     }
+}
+
+fn seen(watch: &mut Watch) -> Look {
+    // The view finds the differences to what is on the screen, which need not be what the last look
+    // saw.
+    while watch.happened().is_some() {}
+    Look { locks: watch.locks().cloned().collect(), complete: watch.is_complete() }
 }
 
 /// A server that is not there yet may come; a URL that makes no sense will not make any later.
@@ -72,22 +69,6 @@ async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Ins
         }
         tokio::time::sleep(RETRY).await;
     }
-}
-
-async fn look(inspector: &Inspector, pattern: &[u8]) -> lockkeeper::Result<Look> {
-    let mut listing = inspector.list(pattern);
-    let mut locks = HashMap::new();
-    let mut whole = true;
-    while let Some(page) = listing.next().await? {
-        // On a store that grows a lock may come twice.
-        locks.extend(page.into_iter().map(|lock| (lock.name.clone(), lock)));
-        if locks.len() >= LOCKS_MAX {
-            whole = false;
-            break;
-        }
-    }
-    let complete = whole && listing.is_complete();
-    Ok(Look { locks: locks.into_values().collect(), complete })
 }
 
 /// Everything about one lock. That it cannot be told is no news: the next look says so as well.

@@ -36,19 +36,12 @@ fn its_input_and_output_are_untouched(scene: &Scene) {
 fn its_environment_names_the_lock_and_hides_the_store(scene: &Scene) {
     let mut command = scene.lockkeeper();
     command.args(["run", "a job", "--", "env"]).env("OTHER", "kept");
-    command.env("LOCKKEEPER_PASSWORD_FILE", scene.path("password"));
-    std::fs::write(scene.path("password"), "unused by a store without one").unwrap();
-    let password = matches!(scene.store, crate::support::Store::File);
-    if !password {
-        command.env_remove("LOCKKEEPER_PASSWORD_FILE");
-    }
     let outcome = scene.finish(command);
     outcome.assert_code(0);
     let lines: Vec<_> = outcome.output.lines().collect();
     assert!(lines.contains(&"LOCKKEEPER_NAME=a job"), "{outcome:?}");
     assert!(lines.contains(&"OTHER=kept"));
     assert!(!outcome.output.contains("LOCKKEEPER_URL"), "{outcome:?}");
-    assert!(!outcome.output.contains("PASSWORD_FILE"), "{outcome:?}");
     let owner = lines.iter().find_map(|line| line.strip_prefix("LOCKKEEPER_OWNER="));
     assert!(owner.expect("it has an owner").parse::<lockkeeper::OwnerId>().is_ok());
 }

@@ -47,11 +47,12 @@ fn a_password_comes_from_its_file_and_is_never_shown() {
     let scene = Scene::with(server);
     fs::write(scene.path("password"), "s3cr et:@/%\nsecond line\n").unwrap();
     let mut command = scene.lockkeeper();
-    command.args(["-v", "run", "--url", &place, "job", "--", "echo", "ran"]);
+    command.args(["-v", "run", "--url", &place, "job", "-c"]);
+    command.arg("echo ran ${LOCKKEEPER_PASSWORD_FILE-none} ${LOCKKEEPER_URL-none}");
     command.env("LOCKKEEPER_PASSWORD_FILE", scene.path("password"));
     let outcome = scene.finish(command);
     outcome.assert_code(0);
-    assert_eq!(outcome.output, "ran\n");
+    assert_eq!(outcome.output, "ran none none\n");
     assert!(!outcome.errors.contains("s3cr"), "{outcome:?}");
     // The same by the configuration.
     configure(&scene, "password_file = \"password\"");

@@ -24,6 +24,7 @@ on_every_store! {
     an_interrupt_ends_a_wait_and_the_script_around_it,
     a_command_that_handles_the_interrupt_is_not_overruled,
     what_nobody_could_let_go_on_is_not_stopped,
+    a_terminal_that_goes_away_ends_the_command_and_frees_the_lock,
 }
 
 fn the_keyboards_interrupt_reaches_the_command_alone(scene: &Scene) {
@@ -242,4 +243,15 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     scene.open_gate("go");
     appears(scene, "end");
     command.dies();
+}
+
+fn a_terminal_that_goes_away_ends_the_command_and_frees_the_lock(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    tmux.enter(&format!("lk run job -c '{}'", sleeper()));
+    let command = scene.process("pid");
+    let run = command.parent();
+    drop(tmux);
+    command.dies();
+    run.dies();
+    scene.assert_free("job");
 }

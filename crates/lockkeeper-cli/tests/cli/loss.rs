@@ -6,7 +6,7 @@ use lockkeeper::Remaining;
 use rustix::process::Signal;
 use testkit::FaultProxy;
 
-use crate::support::{PATIENCE, Scene, announce, eventually, on_every_store, sleeper};
+use crate::support::{Scene, announce, beating, eventually, on_every_store, sleeper};
 
 on_every_store! {
     a_forced_unlock_is_told_to_the_command_at_once,
@@ -18,15 +18,6 @@ on_every_store! {
     the_line_for_lost_runs_and_delays_nothing,
     a_hold_without_a_command_is_lost_too,
     all_kinds_are_lost,
-}
-
-/// A command that says when it is told to end, and does not; nor does the one below it.
-fn stubborn() -> String {
-    let below = format!("trap \"\" TERM; {}; while :; do sleep 0.05; done", announce("below"));
-    format!(
-        "sh -c '{below}' & trap 'echo told > $D/told' TERM; {}; while :; do sleep 0.05; done",
-        announce("pid")
-    )
 }
 
 fn force(scene: &Scene, name: &str) {
@@ -52,7 +43,7 @@ fn a_forced_unlock_is_told_to_the_command_at_once(scene: &Scene) {
 }
 
 fn what_ignores_the_signal_is_killed_with_all_below_it(scene: &Scene) {
-    let run = scene.start(&["--lease", "3", "--grace", "0.5", "job", "-c", &stubborn()]);
+    let run = scene.start(&["--lease", "3", "--grace", "0.5", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.settled(scene);
     force(scene, "job");
@@ -108,7 +99,7 @@ fn the_signal_and_the_grace_are_as_asked_for(scene: &Scene) {
 }
 
 fn the_grace_is_a_third_of_the_lease_at_most(scene: &Scene) {
-    let run = scene.start(&["--lease", "3", "--grace", "60", "job", "-c", &stubborn()]);
+    let run = scene.start(&["--lease", "3", "--grace", "60", "job", "-c", &beating()]);
     let command = scene.process("pid");
     run.settled(scene);
     force(scene, "job");
@@ -134,7 +125,7 @@ fn a_stopped_command_is_stopped_all_the_same(scene: &Scene) {
 
 fn the_line_for_lost_runs_and_delays_nothing(scene: &Scene) {
     let line = "echo \"$LOCKKEEPER_NAME: $LOCKKEEPER_REASON\" > $D/lost; exec sleep 30";
-    let args = ["--lease", "3", "--on-lost", line, "job", "-c", &stubborn()];
+    let args = ["--lease", "3", "--on-lost", line, "job", "-c", &beating()];
     let run = scene.start(&args);
     let command = scene.process("pid");
     run.settled(scene);
@@ -219,7 +210,7 @@ fn a_release_that_finds_the_lock_gone_is_76() {
 #[test]
 fn a_killed_server_ends_it_within_the_lease() {
     let scene = Scene::redis();
-    let run = scene.start(&["--lease", "2", "job", "-c", &stubborn()]);
+    let run = scene.start(&["--lease", "2", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     scene.server().kill();
     let start = Instant::now();
@@ -233,7 +224,7 @@ fn a_killed_server_ends_it_within_the_lease() {
 #[test]
 fn a_frozen_server_ends_it_within_the_lease() {
     let scene = Scene::redis();
-    let run = scene.start(&["--lease", "2", "job", "-c", &stubborn()]);
+    let run = scene.start(&["--lease", "2", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     scene.server().pause();
     let start = Instant::now();
@@ -252,22 +243,21 @@ fn all_is_dead_200_ms_before_the_lease_ends() {
     let proxy = FaultProxy::start_blocking(scene.server().port());
     for lease in ["1", "2", "4"] {
         let url = proxy.url();
-        let args = ["--url", &url, "--lease", lease, lease, "-c", &stubborn()];
+        let args = ["--url", &url, "--lease", lease, lease, "-c", &beating()];
         let run = scene.start(&args);
         let (command, below) = (scene.process("pid"), scene.process("below"));
         // It does so by itself; the guardian is for when it cannot.
         run.guardian().signal(Signal::STOP);
         // The server goes on, and so does the time to live of the lock.
         proxy.black_hole(true);
-        let start = Instant::now();
-        while command.is_alive() || below.is_alive() {
-            assert!(start.elapsed() < PATIENCE);
-        }
-        let left = scene.server().cli(&["PTTL", lease]).int();
-        assert!(left >= 200, "lease {lease}: {left} ms were left");
+        let end = scene.lease_end(lease);
+        command.dies();
+        below.dies();
+        let last = scene.last_beat();
+        assert!(last + 200 <= end, "lease {lease}: alive {last}, its end {end}");
         run.outcome().assert_code(76);
         proxy.black_hole(false);
-        for file in ["pid", "below", "told"] {
+        for file in ["pid", "below", "told", "beats"] {
             std::fs::remove_file(scene.path(file)).unwrap();
         }
     }
@@ -291,7 +281,7 @@ fn nothing_is_said_to_the_store_after_a_loss() {
     let scene = Scene::redis();
     let proxy = FaultProxy::start_blocking(scene.server().port());
     let url = proxy.url();
-    let args = ["--url", &url, "--lease", "3", "secret-name", "-c", &stubborn()];
+    let args = ["--url", &url, "--lease", "3", "secret-name", "-c", &beating()];
     let run = scene.start(&args);
     scene.process("below");
     run.settled(&scene);

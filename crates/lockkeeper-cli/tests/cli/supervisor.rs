@@ -1,11 +1,11 @@
 //! `run` itself is killed or stopped, and so is its guardian.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper::Remaining;
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, Scene, announce, eventually, on_every_store, sleeper};
+use crate::support::{Scene, announce, beating, eventually, on_every_store, sleeper};
 
 on_every_store! {
     killed_it_takes_the_command_with_it,
@@ -18,14 +18,8 @@ on_every_store! {
     no_guardian_is_left_behind,
 }
 
-/// A command with a process below it, neither of which ends when asked to.
-fn family() -> String {
-    let below = format!("trap \"\" TERM; {}; while :; do sleep 0.05; done", announce("below"));
-    format!("sh -c '{below}' & trap '' TERM; {}; while :; do sleep 0.05; done", announce("pid"))
-}
-
 fn killed_it_takes_the_command_with_it(scene: &Scene) {
-    let run = scene.start(&["job", "-c", &family()]);
+    let run = scene.start(&["job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     let guardian = run.guardian();
     run.pid().signal(Signal::KILL);
@@ -35,21 +29,21 @@ fn killed_it_takes_the_command_with_it(scene: &Scene) {
 }
 
 fn stopped_past_the_lease_the_guardian_kills(scene: &Scene) {
-    let run = scene.start(&["--lease", "2", "job", "-c", &family()]);
+    let run = scene.start(&["--lease", "2", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.pid().signal(Signal::STOP);
-    let start = Instant::now();
-    while command.is_alive() || below.is_alive() {
-        assert!(start.elapsed() < PATIENCE, "nobody has killed them");
-    }
-    let Remaining::For(left) = scene.remaining("job") else { panic!("the lease has ended") };
-    assert!(left >= Duration::from_millis(150), "{left:?} were left when it was asked for");
+    eventually("its stop", || run.pid().is_stopped());
+    let end = scene.lease_end("job");
+    command.dies();
+    below.dies();
+    let last = scene.last_beat();
+    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
     run.pid().signal(Signal::CONT);
     run.outcome().assert_code(76);
 }
 
 fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {
-    let run = scene.start(&["--lease", "1", "job", "-c", &family()]);
+    let run = scene.start(&["--lease", "1", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.guardian().signal(Signal::STOP);
     run.pid().signal(Signal::STOP);
@@ -82,7 +76,7 @@ fn stopped_for_a_moment_it_goes_on(scene: &Scene) {
 }
 
 fn a_guardian_that_is_killed_is_replaced(scene: &Scene) {
-    let run = scene.start(&["-v", "job", "-c", &family()]);
+    let run = scene.start(&["-v", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     let first = run.guardian();
     first.signal(Signal::KILL);

@@ -171,6 +171,20 @@ impl Scene {
         self.ask(async |client| client.lock(name).remaining().await.expect("the store answers"))
     }
 
+    /// When the lease of this name ends, if nobody renews it any more: milliseconds of the wall clock.
+    pub(crate) fn lease_end(&self, name: &str) -> u128 {
+        let Remaining::For(left) = self.remaining(name) else { panic!("{name} is not held") };
+        let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
+        (now + left).as_millis()
+    }
+
+    /// The last time that a command which [beats](beating) was seen alive.
+    #[track_caller]
+    pub(crate) fn last_beat(&self) -> u128 {
+        let beats = self.evidence_now("beats");
+        beats.lines().last().expect("it has beaten").parse().expect("a time")
+    }
+
     #[track_caller]
     pub(crate) fn assert_free(&self, name: &str) {
         assert_eq!(self.remaining(name), Remaining::Free, "{name} is still held");
@@ -358,6 +372,14 @@ pub(crate) fn announce(file: &str) -> String {
 /// A shell line that announces itself as `pid` and then sleeps, as one process.
 pub(crate) fn sleeper() -> String {
     format!("{}; exec sleep 60", announce("pid"))
+}
+
+/// A command with a process below it. Neither ends when told to, though the command says that it was,
+/// and both write down the time for as long as they live: so it does not matter how late a test looks.
+pub(crate) fn beating() -> String {
+    let beat = "while :; do date +%s%3N >> $D/beats; sleep 0.02; done";
+    let below = format!("trap \"\" TERM; {}; {beat}", announce("below"));
+    format!("sh -c '{below}' & trap 'echo told > $D/told' TERM; {}; {beat}", announce("pid"))
 }
 
 /// A directory for commands that are looked for by name.

@@ -12,6 +12,7 @@ mod places;
 mod processes;
 mod replaced;
 mod restart;
+mod sweep;
 mod wakes;
 
 use std::future::{Future, IntoFuture};

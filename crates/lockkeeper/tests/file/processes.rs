@@ -135,3 +135,20 @@ async fn a_client_that_is_closed_or_dropped_ends_its_thread() {
     drop(dropped);
     eventually("the other is gone, too", async || !second.is_open_here()).await;
 }
+
+/// It waits on a thread of its own, not by the runtime.
+#[test]
+fn a_runtime_that_only_has_a_clock_is_enough() {
+    let file = LockFile::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let (ours, theirs) = (connect(&file).await, connect(&file).await);
+        let guard = ours.lock("it").lock().await.unwrap();
+        let lock = theirs.lock("it");
+        let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+        eventually("it waits", async || file.listeners("freed it") == 1).await;
+        guard.release().await.unwrap();
+        within(SOON, "it is told", waiting).await.unwrap().unwrap();
+        ours.shutdown().await;
+    });
+}

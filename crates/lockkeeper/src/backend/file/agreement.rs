@@ -16,7 +16,8 @@ use super::place::Place;
 use super::time::Moment;
 use crate::backend::model::{State, Wake};
 use crate::backend::{
-    Acquire, Change, ClientInfo, CountChange, Fenced, Kind, PermitChange, Release, Renew, Resource,
+    Acquire, Attempt, Change, ClientInfo, CountChange, Fenced, Kind, PermitChange, Release, Renew,
+    Resource,
 };
 use crate::{LockName, OwnerId, PermitId};
 
@@ -258,4 +259,41 @@ fn a_queue_of_which_little_is_read_is_the_whole_queue() {
     let request = prop_oneof![6 => acquire, 3 => release, 3 => renew];
     let span = prop_oneof![6 => 0..300_u64, 2 => 700..1_700_u64, 1 => 3_000..3_100_u64];
     agree(vec((request, span), 1..LENGTH));
+}
+
+/// Someone sets the clock of the machine, by years, while a lock is held.
+#[test]
+fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
+    let folder = TempDir::new().unwrap();
+    patience::set_limit(Instant::now() + Duration::from_secs(600));
+    let mut db = Db::open(&Place::find(&folder.path().join("locks.db")).unwrap()).unwrap();
+    let lock = Resource { kind: Kind::Lock, name: LockName::from("a") };
+    let (years, mut last) = (10 * 365 * 24 * 3_600_000, 0);
+    let mut now = 5_000;
+    for epoch in [2 * years, 5 * years, years] {
+        now += 1;
+        db.stopped = Some(Moment { now, epoch: 2 * years });
+        let owner = OwnerId::fresh(Uuid::new_v4());
+        let fenced = Some(Fenced { ttl: None });
+        let request = Acquire { fenced, ..Acquire::new(lock.clone(), owner, 1_000) };
+        let Ok(Attempt::Granted { token: Some(token) }) = db.acquire(&request) else {
+            panic!("it is free")
+        };
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        now += 1_000;
+        db.stopped = Some(Moment { now, epoch });
+        let left = db.inspect(&lock).unwrap().ttl;
+        assert_eq!(left, Some(crate::backend::Ttl::Millis(0)), "its last millisecond");
+        // Tokens go by the clock as it is now, but never back.
+        let again = Acquire { fenced, count: 2, ..Acquire::new(lock.clone(), owner, 1_000) };
+        let Ok(Attempt::Granted { token: Some(token) }) = db.acquire(&again) else {
+            panic!("it is held")
+        };
+        assert_eq!(token, ((now + epoch) * 1000).max(last + 1));
+        last = token;
+        now += 1_001;
+        db.stopped = Some(Moment { now, epoch });
+        assert_eq!(db.inspect(&lock).unwrap().ttl, None, "it has ended");
+    }
 }

@@ -33,7 +33,7 @@ impl Db {
         })
     }
 
-    fn sweep_names(&self, Moment { now, .. }: Moment) -> Result<(), Hitch> {
+    fn sweep_names(&self, moment: Moment) -> Result<(), Hitch> {
         let mut ended = Vec::new();
         let (mut last, mut seen) = (None, 0);
         {
@@ -44,9 +44,9 @@ impl Db {
             while let Some(row) = rows.next()? {
                 let name: Vec<u8> = row.get(0)?;
                 let over = match (row.get(1)?, row.get::<_, Option<i64>>(4)?) {
-                    (true, ends) => ends.is_some_and(|ends| ends < signed(now)),
+                    (true, ends) => ends.is_some_and(|ends| ends < signed(moment.now)),
                     // What cannot be read is left to whoever asks about it.
-                    (false, _) => read_record(row).is_ok_and(|record| record.is_empty()),
+                    (false, _) => read_record(row, moment).is_ok_and(|record| record.is_empty()),
                 };
                 if over {
                     ended.push(name.clone());

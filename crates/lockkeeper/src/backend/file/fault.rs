@@ -38,3 +38,33 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
         _ => Fault::Server { detail },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn errors_mean_what_a_caller_can_do_about_them() {
+        let place = Place::find(&std::env::temp_dir().join("locks.db")).unwrap();
+        let fault = |code| {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            let fault = of(&error, &place);
+            assert!(format!("{fault:?}").contains("locks.db"), "{fault:?} names the file");
+            fault
+        };
+        for busy in [ffi::SQLITE_BUSY, ffi::SQLITE_BUSY_RECOVERY, ffi::SQLITE_PROTOCOL] {
+            assert!(matches!(fault(busy), Fault::Unreachable { maybe_ran: false, .. }), "{busy}");
+        }
+        assert!(matches!(fault(ffi::SQLITE_FULL), Fault::Refused { .. }));
+        let denied = [ffi::SQLITE_READONLY, ffi::SQLITE_PERM, ffi::SQLITE_CANTOPEN];
+        for code in denied.into_iter().chain([ffi::SQLITE_READONLY_DIRECTORY]) {
+            assert!(matches!(fault(code), Fault::Denied { .. }), "{code}");
+        }
+        assert!(matches!(fault(ffi::SQLITE_NOTADB), Fault::Invalid { .. }));
+        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_WRITE] {
+            assert!(matches!(fault(code), Fault::Server { .. }), "{code}");
+        }
+    }
+}

@@ -22,7 +22,7 @@ impl Db {
             match &request.select {
                 Select::Clients => {}
                 Select::Named(name, _) => {
-                    state.put(name, db.load(name, Who::All, moment.now)?);
+                    state.put(name, db.load(name, Who::All, moment)?);
                     page = state.list(request, moment.now)?;
                 }
                 Select::Matching(pattern) => {
@@ -41,7 +41,7 @@ impl Db {
         request: &List,
         pattern: &Pattern,
         state: &mut State,
-        Moment { now, .. }: Moment,
+        moment: Moment,
         page: &mut Page,
     ) -> Result<(), Hitch> {
         let sql = "SELECT name, boot = ?1, record, permits FROM names
@@ -56,13 +56,13 @@ impl Db {
                 continue;
             }
             let name = LockName::from(bytes);
-            match read_record(row) {
+            match read_record(row, moment) {
                 Ok(mut record) => {
                     if record.waiters().is_some() {
-                        record.put_waiters(&self.load_waiters(&name, Who::All, now)?);
+                        record.put_waiters(&self.load_waiters(&name, Who::All, moment.now)?);
                     }
                     state.put(&name, record);
-                    page.locks.extend(state.listed(&name, now));
+                    page.locks.extend(state.listed(&name, moment.now));
                     state.take(&name);
                 }
                 Err(Hitch::Fault(_)) => page.incomplete = true,

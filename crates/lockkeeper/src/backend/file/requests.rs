@@ -66,7 +66,7 @@ impl Db {
                 waiters.entry(&renew.resource.name).or_default().push(renew.owner);
             }
             for (name, waiters) in waiters {
-                match db.load(name, Who::These(&waiters), moment.now) {
+                match db.load(name, Who::These(&waiters), moment) {
                     Ok(record) => {
                         state.put(name, record.clone());
                         before.insert(name, record);
@@ -120,7 +120,7 @@ impl Db {
 
     pub(super) fn inspect(&mut self, resource: &Resource) -> Result<Snapshot, Fault> {
         self.read(|db, moment| {
-            let record = db.load(&resource.name, Who::All, moment.now)?;
+            let record = db.load(&resource.name, Who::All, moment)?;
             let mut state = State::behind(moment.epoch);
             for client in record.clients() {
                 if let Some(client) = db.load_client(client, moment.now)? {
@@ -142,7 +142,7 @@ impl Db {
             let mut state = State::behind(moment.epoch);
             let mut before = Vec::with_capacity(about.names.len());
             for name in &about.names {
-                let record = db.load(name, Who::These(about.waiter.as_slice()), moment.now)?;
+                let record = db.load(name, Who::These(about.waiter.as_slice()), moment)?;
                 state.put(name, record.clone());
                 before.push((*name, record));
             }

@@ -46,14 +46,19 @@ fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {
 
 impl Db {
     /// What stands under `name`, with those in its queue who matter.
-    pub(super) fn load(&self, name: &LockName, who: Who<'_>, now: u64) -> Result<Record, Hitch> {
+    pub(super) fn load(
+        &self,
+        name: &LockName,
+        who: Who<'_>,
+        moment: Moment,
+    ) -> Result<Record, Hitch> {
         let sql = "SELECT name, boot = ?2, record, permits FROM names WHERE name = ?1";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((name.as_bytes(), self.boot))?;
         let Some(row) = rows.next()? else { return Ok(Record::default()) };
-        let mut record = read_record(row)?;
+        let mut record = read_record(row, moment)?;
         if record.waiters().is_some() {
-            record.put_waiters(&self.load_waiters(name, who, now)?);
+            record.put_waiters(&self.load_waiters(name, who, moment.now)?);
         }
         Ok(record)
     }
@@ -152,7 +157,7 @@ impl Db {
 }
 
 /// What is left of a row (name, whether it is of this start, record, permits).
-pub(super) fn read_record(row: &rusqlite::Row<'_>) -> Result<Record, Hitch> {
+pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Record, Hitch> {
     let unreadable = |why: &dyn std::fmt::Display| {
         let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
         let name = LockName::from(name.unwrap_or_default());
@@ -164,7 +169,7 @@ pub(super) fn read_record(row: &rusqlite::Row<'_>) -> Result<Record, Hitch> {
     if permits.is_some_and(|permits| !record.unpack_permits(permits)) {
         return Err(unreadable(&"its permits are not whole").into());
     }
-    Ok(if row.get(1)? { record } else { record.after_restart() })
+    Ok(if row.get(1)? { record } else { record.after_restart(moment.now, moment.epoch) })
 }
 
 fn millis(time: SystemTime) -> u64 {

@@ -44,6 +44,13 @@ impl ForcedLog {
     pub(super) fn is_alive(&self, now: u64) -> bool {
         self.expires >= now
     }
+
+    /// The same where time is counted from another start: it is known when that was by the wall clock.
+    #[cfg(feature = "file")]
+    pub(super) fn after_restart(mut self, now: u64, epoch: u64) -> Option<Self> {
+        self.expires = (self.entries.front()?.at + FORCED_FOR).checked_sub(epoch)?;
+        Some(self).filter(|log| log.is_alive(now))
+    }
 }
 
 impl State {

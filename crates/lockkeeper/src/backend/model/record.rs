@@ -88,8 +88,9 @@ impl Record {
     }
 
     /// What is left of it when the machine was started anew: all that has an end is over, for those who
-    /// had it are gone. Permits that were taken for a while are free again.
-    pub(crate) fn after_restart(self) -> Self {
+    /// had it are gone. Permits that were taken for a while are free again. What people are told of the
+    /// past stays.
+    pub(crate) fn after_restart(self, now: u64, epoch: u64) -> Self {
         let mut entry = self.entry.filter(|entry| entry.expires == NEVER);
         let mut permits = self.permits.filter(|taken| entry.is_some() && taken.expires == NEVER);
         if let (Some(Entry { value: Value::Number(free), .. }), Some(taken)) =
@@ -101,7 +102,8 @@ impl Record {
         }
         let permits = permits.filter(|taken| !taken.ends.is_empty());
         let token = self.token.filter(|token| token.expires == NEVER);
-        Self { entry, token, permits, ..Self::default() }
+        let forced = self.forced.and_then(|log| log.after_restart(now, epoch));
+        Self { entry, token, permits, forced, ..Self::default() }
     }
 }
 
@@ -294,5 +296,79 @@ impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
         text.parse().map_err(E::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of everything that is stored, as text.
+    fn stored(value: &str) -> String {
+        let rest = concat!(
+            r#","queue":9,"grace":{"over":1,"expires":2},"#,
+            r#""writers":{"waiting":[["00000000-0000-0000-0000-000000000000:7",3]],"expires":4},"#,
+            r#""patience":{"since":5,"turn":null,"batch":true,"expires":6},"#,
+            r#""token":{"last":7,"expires":18446744073709551615},"#,
+            r#""forced":{"entries":[{"at":8,"by":"me","reason":"why","holders":["it"]}],"expires":9}}"#
+        );
+        format!(r#"{{"entry":{{"value":{value},"expires":3}}{rest}"#)
+    }
+
+    /// Files outlive versions: whoever changes this must raise the version of the file.
+    #[test]
+    fn what_was_written_before_is_read_and_written_as_it_was() {
+        let owner = "00000000-0000-0000-0000-000000000000:7";
+        let reader = format!(r#"{{"owner":"{owner}","count":1,"until":4}}"#);
+        for value in [
+            format!(r#"{{"lock":{{"owner":"{owner}","count":2}}}}"#),
+            format!(r#"{{"mutex":{{"owner":"{owner}"}}}}"#),
+            format!(r#"{{"rw":{{"writer":["{owner}",1],"readers":[{reader}]}}}}"#),
+            r#"{"number":-3}"#.to_owned(),
+        ] {
+            let text = stored(&value);
+            let record: Record = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&record).unwrap(), text);
+        }
+        let newer = r#"{"entry":null,"more":1}"#;
+        assert!(serde_json::from_str::<Record>(newer).is_err(), "nothing is lost by accident");
+    }
+
+    #[test]
+    fn permits_are_unpacked_as_they_were_packed() {
+        let ends = [([7; 16], 9), ([8; 16], 1)].map(|(id, end)| (PermitId::from_bytes(id), end));
+        let permits = Some(permits::Taken { ends: HashMap::from(ends), expires: NEVER });
+        let record = Record { permits, ..Record::default() };
+        let packed = record.packed_permits().unwrap();
+        let mut read = Record::default();
+        assert!(read.unpack_permits(&packed));
+        assert_eq!(read, record);
+        assert!(!read.unpack_permits(&packed[1..]) && !read.unpack_permits(&[]));
+    }
+
+    #[test]
+    fn replies_are_read_as_they_were_written() {
+        let changed = [Changed::Done, Changed::Nothing, Changed::Count(-4)].map(Reply::Changed);
+        let replies = [Reply::Granted, Reply::GivenBack, Reply::Cancelled];
+        for reply in replies.into_iter().chain(changed) {
+            let text = reply.to_string();
+            assert_eq!(Reply::read(&text).map(|reply| reply.to_string()), Some(text));
+        }
+        assert!(Reply::read("no").is_none());
+    }
+
+    #[test]
+    fn what_was_forced_open_is_known_after_a_restart() {
+        let (day, epoch) = (24 * 3_600_000, 1_000_000_000_000);
+        let mut state = State::behind(epoch);
+        let name = LockName::from("a");
+        state.log_forced(&name, (&ClientInfo::of_this_process(), "why", Vec::new()), 90 * day);
+        let record = state.take(&name);
+        // The clock that counts from the start counts from zero again, a day later by the other.
+        let (now, epoch) = (1_000, epoch + 91 * day);
+        let later = record.clone().after_restart(now, epoch);
+        assert_eq!(later.ends(), Some(6 * day));
+        let too_late = record.after_restart(now, epoch + 7 * day);
+        assert!(too_late.is_empty());
     }
 }

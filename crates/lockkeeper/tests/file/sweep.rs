@@ -1,0 +1,101 @@
+//! What has ended does not stay in the file, though nobody asks about it any more.
+
+use lockkeeper::OwnerId;
+use lockkeeper::backend::{Acquire, Backend};
+use uuid::Uuid;
+
+use super::*;
+
+/// So many changes make it look at all that is there in these tests.
+const CHANGES: usize = 64 * 8;
+
+async fn take(backend: &dyn Backend, kind: Kind, name: &str, ttl: u64) {
+    let owner = OwnerId::fresh(Uuid::new_v4());
+    let request = Acquire { waits: true, ..Acquire::new(resource(kind, name), owner, ttl) };
+    backend.acquire(request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_that_have_ended_are_swept_out_and_others_are_not() {
+    let file = LockFile::new();
+    let backend = file.backend(&ClientOptions::new()).await;
+    for i in 0..300 {
+        take(&*backend, Kind::Lock, &format!("short {i}"), 1).await;
+        take(&*backend, Kind::Mutex, &format!("long {i}"), 60_000).await;
+    }
+    for i in 0..20 {
+        take(&*backend, Kind::Fair, &format!("queue {i}"), 1).await;
+        take(&*backend, Kind::Fair, &format!("queue {i}"), 1).await;
+    }
+    // As if those in the queues were long silent.
+    let look = file.look();
+    look.execute_batch(
+        "UPDATE names SET ends = 1, record = json_set(record, '$.queue', 1)
+         WHERE record ->> '$.queue' NOT NULL",
+    )
+    .unwrap();
+    let names = |like: &str| {
+        file.count("SELECT count(*) FROM names WHERE CAST(name AS TEXT) LIKE ?1", [like])
+    };
+    assert!(names("queue%") > 0 && file.count("SELECT count(*) FROM waiters", []) > 0);
+    for _ in 0..CHANGES {
+        take(&*backend, Kind::Lock, "another", 1).await;
+    }
+    assert_eq!((names("short%"), names("queue%"), names("long%")), (0, 0, 300));
+    assert_eq!(file.count("SELECT count(*) FROM waiters", []), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_another_start_are_swept_out_but_for_what_stays() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    client.semaphore("stays").try_set_permits(2).await.unwrap();
+    let backend = file.backend(&ClientOptions::new()).await;
+    for i in 0..100 {
+        take(&*backend, Kind::Lock, &format!("lock {i}"), 3_600_000).await;
+    }
+    for table in ["names", "replies", "clients", "sessions"] {
+        file.look().execute(&format!("UPDATE {table} SET boot = 'another'"), []).unwrap();
+    }
+    for _ in 0..CHANGES {
+        take(&*backend, Kind::Lock, "another", 1).await;
+    }
+    let old = |table: &str| {
+        file.count(&format!("SELECT count(*) FROM {table} WHERE boot = 'another'"), [])
+    };
+    assert_eq!(["names", "replies", "clients", "sessions"].map(old), [1, 0, 0, 0]);
+    assert_eq!(client.semaphore("stays").available().await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_remembered_for_a_minute_and_then_swept_out() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let semaphore = client.semaphore("it");
+    semaphore.try_set_permits(1).await.unwrap();
+    for _ in 0..200 {
+        semaphore.acquire(1).await.unwrap().release().await.unwrap();
+    }
+    let replies = || file.count("SELECT count(*) FROM replies", []);
+    assert!(replies() > 200, "they are remembered");
+    file.look().execute("UPDATE replies SET at = at - 61000", []).unwrap();
+    for _ in 0..CHANGES {
+        client.mutex("another").lock().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(replies(), 0);
+    assert_eq!(semaphore.available().await.unwrap(), 1);
+}
+
+/// The log is carried over while the store is in use: it does not grow with what was ever done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_stays_short() {
+    let file = LockFile::new();
+    let backend = file.backend(&ClientOptions::new()).await;
+    for i in 0..3_000 {
+        take(&*backend, Kind::Lock, &format!("lock {}", i % 10), 1).await;
+    }
+    let mut log = file.path().into_os_string();
+    log.push("-wal");
+    let size = std::fs::metadata(log).unwrap().len();
+    assert!(size < 4 << 20, "{size} bytes");
+}
