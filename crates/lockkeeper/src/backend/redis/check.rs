@@ -12,11 +12,17 @@ impl Inner {
         let before = wall();
         let mut config = redis::cmd("CONFIG");
         config.arg("GET").arg("appendfsync").arg("save").arg("min-replicas-to-write");
-        let reads = vec![redis::cmd("TIME"), redis::cmd("INFO"), config];
+        // A connection that cannot be there: only whether the user may.
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("ID").arg(i64::MAX);
+        let reads = vec![redis::cmd("TIME"), redis::cmd("INFO"), config, kill];
         let mut answers = self.link.read(reads).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-        let (time, info, config) = (next(), next(), next());
+        let (time, info, config, kill) = (next(), next(), next(), next());
         let after = wall();
+        if kill.is_err() {
+            self.link.never_fences();
+        }
 
         let mut findings = Vec::new();
         findings.push(match time {
@@ -194,8 +200,24 @@ fn memory(info: &Info) -> Option<Finding> {
 fn persistence(info: &Info, config: &Config) -> Finding {
     let remedy = "set appendonly to yes, and after a crash keep the server down for one lease; or \
                   use fenced locks, whose tokens grow even so";
+    if config.0.is_none() {
+        let on = info.get("aof_enabled") == Some("1");
+        let detail = format!(
+            "the append-only file is {}; what else is set could not be looked at: CONFIG GET was \
+             refused",
+            if on { "on" } else { "off" }
+        );
+        let severity = if on { Finding::note } else { Finding::danger };
+        return severity("persistence", detail, "allow the user CONFIG GET, for this check alone");
+    }
     if info.get("aof_enabled") == Some("1") {
         return match config.get("appendfsync") {
+            Some("no") => {
+                let detail = "the append-only file is written whenever the system likes: after a \
+                              power loss a lock taken in the last half minute is not known any \
+                              more, and is given to the next who asks";
+                Finding::note("persistence", detail, "set appendfsync to always")
+            }
             Some("always") => {
                 Finding::fine("persistence", "every change is on disk before its answer")
             }
