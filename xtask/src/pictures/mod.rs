@@ -48,7 +48,8 @@ fn watch(scene: &Scene) -> Result<String, String> {
     let terminal = Terminal::run(scene, (100, 26), "watch --interval 100ms")?;
     terminal.shows(&["release:v42", "warehouse"])?;
     terminal.press("Enter")?;
-    terminal.shows(&["waiting, the next one first"])?;
+    // By then the gauges have moved.
+    terminal.shows(&["waiting, the next one first", " 18s"])?;
     drop(leaving);
     let _coming = scene.hold("mailer", "newsletter", &[])?;
     terminal.shows(&["+ newsletter", "- release:v42"])?;

@@ -13,6 +13,10 @@ const FONT: f64 = 14.0;
 const MARGIN: f64 = 18.0;
 /// The bar of the window.
 const BAR: f64 = 36.0;
+/// Where a block begins in its cell and how high it is: lower than a line, so that bars below each
+/// other stay apart.
+const BLOCK: (f64, f64) = (CELL.1 * 0.15, CELL.1 * 0.7);
+const DIM: &str = r#" opacity=".55""#;
 
 const BACKGROUND: &str = "#14171c";
 const FOREGROUND: &str = "#d5d9e0";
@@ -49,22 +53,46 @@ pub(super) fn picture(title: &str, lines: &[Vec<Cell>]) -> String {
 }
 
 fn draw_line(svg: &mut String, line: &[Cell], y: f64) {
+    let x = |column: usize| MARGIN + column as f64 * CELL.0;
     let mut column = 0;
-    for run in line.chunk_by(|a, b| a.style == b.style && is_shape(a.symbol) == is_shape(b.symbol))
-    {
-        let x = MARGIN + column as f64 * CELL.0;
-        let (fg, bg) = colours(run[0].style);
-        if let Some(bg) = bg {
-            let width = run.len() as f64 * CELL.0;
-            // A little more than a cell, or a line of the background is seen between two.
-            rect(svg, (x, y), (width + 0.2, CELL.1 + 0.2), &bg);
-        }
-        if is_shape(run[0].symbol) {
-            for (at, cell) in run.iter().enumerate() {
-                shape(svg, cell.symbol, (x + at as f64 * CELL.0, y), &fg);
+    let mut before: Option<String> = None;
+    for run in line.chunk_by(|a, b| colours(a.style).1 == colours(b.style).1) {
+        let (_, bg) = colours(run[0].style);
+        let width = run.len() as f64 * CELL.0;
+        let whole = (width, CELL.1 + 0.2);
+        match &bg {
+            // What is behind a bar is as high as the bar, and behind that is what is around it.
+            Some(track) if run.iter().any(|cell| is_block(cell.symbol)) => {
+                if let Some(around) = &before {
+                    rect(svg, (x(column), y), whole, around, false);
+                }
+                rect(svg, (x(column), y + BLOCK.0), (width, BLOCK.1), track, false);
             }
-        } else {
-            text(svg, run, (x, y), &fg);
+            Some(bg) => rect(svg, (x(column), y), whole, bg, false),
+            None => {}
+        }
+        before = bg;
+        column += run.len();
+    }
+    column = 0;
+    for run in line.chunk_by(|a, b| a.style == b.style && kind(a.symbol) == kind(b.symbol)) {
+        let (fg, _) = colours(run[0].style);
+        let place = (x(column), y);
+        match kind(run[0].symbol) {
+            Kind::Text => text(svg, run, place, &fg),
+            Kind::Block => {
+                // In one piece, or seams are seen.
+                let eighths: f64 = run.iter().map(|cell| eighths(cell.symbol)).sum();
+                let size = (CELL.0 * eighths / 8.0, BLOCK.1);
+                rect(svg, (place.0, y + BLOCK.0), size, &fg, run[0].style.dim);
+            }
+            Kind::Line => {
+                let lines = run.iter().enumerate();
+                let path: String =
+                    lines.map(|(at, cell)| stroke(cell.symbol, (x(column + at), y))).collect();
+                let dim = if run[0].style.dim { DIM } else { "" };
+                let _ = writeln!(svg, r#"<path d="{path}" stroke="{fg}" fill="none"{dim}/>"#);
+            }
         }
         column += run.len();
     }
@@ -94,56 +122,54 @@ fn text(svg: &mut String, run: &[Cell], (x, y): (f64, f64), fill: &str) {
     );
 }
 
-/// Whether it is drawn instead of written.
-fn is_shape(symbol: char) -> bool {
-    matches!(
-        symbol,
-        '█' | '▉'
-            | '▊'
-            | '▋'
-            | '▌'
-            | '▍'
-            | '▎'
-            | '▏'
-            | '─'
-            | '│'
-            | '├'
-            | '┤'
-            | '╭'
-            | '╮'
-            | '╰'
-            | '╯'
-    )
+/// How a character gets into the picture.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Text,
+    Block,
+    Line,
 }
 
-fn shape(svg: &mut String, symbol: char, (x, y): (f64, f64), fill: &str) {
+fn kind(symbol: char) -> Kind {
+    match symbol {
+        symbol if is_block(symbol) => Kind::Block,
+        '─' | '│' | '├' | '┤' | '╭' | '╮' | '╰' | '╯' => Kind::Line,
+        _ => Kind::Text,
+    }
+}
+
+fn is_block(symbol: char) -> bool {
+    ('█'..='▏').contains(&symbol)
+}
+
+/// From a whole one at U+2588 down to an eighth at U+258F.
+fn eighths(block: char) -> f64 {
+    f64::from('▐' as u32 - block as u32)
+}
+
+fn stroke(symbol: char, (x, y): (f64, f64)) -> String {
     let (width, height) = CELL;
     let (middle, centre) = (x + width / 2.0, y + height / 2.0);
     let (right, bottom) = (x + width, y + height);
-    let line = match symbol {
-        '─' => format!("M{x:.1} {centre:.1}H{right:.1}"),
+    // The ends of a scale are shorter than a line, so that two below each other stay apart.
+    let (up, down) = (centre - 4.0, centre + 4.0);
+    match symbol {
         '│' => format!("M{middle:.1} {y:.1}V{bottom:.1}"),
-        '├' => format!("M{middle:.1} {y:.1}V{bottom:.1}M{middle:.1} {centre:.1}H{right:.1}"),
-        '┤' => format!("M{middle:.1} {y:.1}V{bottom:.1}M{middle:.1} {centre:.1}H{x:.1}"),
+        '├' => format!("M{x:.1} {up:.1}V{down:.1}M{x:.1} {centre:.1}H{right:.1}"),
+        '┤' => format!("M{right:.1} {up:.1}V{down:.1}"),
         '╭' => format!("M{middle:.1} {bottom:.1}Q{middle:.1} {centre:.1} {right:.1} {centre:.1}"),
         '╮' => format!("M{middle:.1} {bottom:.1}Q{middle:.1} {centre:.1} {x:.1} {centre:.1}"),
         '╰' => format!("M{middle:.1} {y:.1}Q{middle:.1} {centre:.1} {right:.1} {centre:.1}"),
         '╯' => format!("M{middle:.1} {y:.1}Q{middle:.1} {centre:.1} {x:.1} {centre:.1}"),
-        // From a whole one at U+2588 down to an eighth at U+258F. Lower than a line, so that bars
-        // below each other stay apart.
-        block => {
-            let eighths = f64::from(0x2590 - block as u32);
-            let (top, high) = (y + height * 0.14, height * 0.72);
-            return rect(svg, (x, top), (width * eighths / 8.0 + 0.2, high), fill);
-        }
-    };
-    let _ = writeln!(svg, r#"<path d="{line}" stroke="{fill}" fill="none"/>"#);
+        _ => format!("M{x:.1} {centre:.1}H{right:.1}"),
+    }
 }
 
-fn rect(svg: &mut String, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str) {
+fn rect(svg: &mut String, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str, dim: bool) {
+    let dim = if dim { DIM } else { "" };
     let _ = writeln!(
         svg,
-        r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{fill}"/>"#
+        r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{fill}"{dim}/>"#
     );
 }
 
