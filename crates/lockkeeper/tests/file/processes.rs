@@ -172,3 +172,34 @@ fn a_runtime_that_only_has_a_clock_is_enough() {
         ours.shutdown().await;
     });
 }
+
+#[test]
+#[ignore = "a process of the test below"]
+fn one_that_opens() {
+    let Some((url, _)) = given() else { return };
+    block_on(async {
+        let client = Client::connect(&url).await.expect("all can open it");
+        client.lock("it").lock().await.unwrap().release().await.unwrap();
+        println!("done");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_open_a_new_file_at_once_open_the_same() {
+    for _ in 0..5 {
+        let file = LockFile::new();
+        let start = || child("processes::one_that_opens", &file.url(), "");
+        let children: Vec<_> = (0..6).map(|_| start()).collect();
+        let open = |url: String| tokio::spawn(async move { Client::connect(&url).await });
+        let opening: Vec<_> = (0..6).map(|_| open(file.url())).collect();
+        let mut clients = Vec::new();
+        for client in opening {
+            clients.push(client.await.unwrap().expect("all can open it"));
+        }
+        children.iter().for_each(|child| drop(child.expect_line("done")));
+        let guard = clients[0].lock("it").lock().await.unwrap();
+        assert!(clients[5].lock("it").try_lock().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        assert_eq!(file.count("SELECT count(*) FROM chores", []), 1, "it was made once");
+    }
+}
