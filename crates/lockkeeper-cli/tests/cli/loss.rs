@@ -59,7 +59,8 @@ fn what_ignores_the_signal_is_killed_with_all_below_it(scene: &Scene) {
 
 fn what_is_left_of_a_group_is_killed_too(scene: &Scene) {
     // The command itself obeys; what it started does not.
-    let below = format!("trap \"\" TERM; {}; for i in $(seq 1200); do sleep 0.05; done", announce("below"));
+    let below =
+        format!("trap \"\" TERM; {}; for i in $(seq 1200); do sleep 0.05; done", announce("below"));
     let line = format!("sh -c '{below}' & {}; wait", announce("pid"));
     for ending in [&["--max-hold", "0.5"][..], &[]] {
         let args = [ending, &["--lease", "3", "--grace", "0.6", "job", "-c", &line]].concat();
