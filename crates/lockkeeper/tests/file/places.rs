@@ -146,7 +146,7 @@ async fn users_who_may_write_the_file_share_its_locks() {
     let mode =
         |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     mode(&file.path(), 0o666);
-    mode(file.folder(), 0o1777);
+    mode(file.folder(), 0o777);
     let other = || {
         let command = as_nobody(command("places::one_with_fewer_rights", &file.url(), ""));
         ChildProcess::from_command(command).expect_line("d: ")

@@ -4,21 +4,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use super::{Inner, number, strings, unexpected};
+use super::{Inner, bulk, number, strings, unexpected};
 use crate::backend::{Fault, Finding};
+
+/// The settings that matter.
+const SETTINGS: [&str; 3] = ["appendfsync", "save", "min-replicas-to-write"];
 
 impl Inner {
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Fault> {
         let before = wall();
-        let mut config = redis::cmd("CONFIG");
-        config.arg("GET").arg("appendfsync").arg("save").arg("min-replicas-to-write");
+        // One by one: before Redis 7.0 there is no asking for several.
+        let setting = |name: &str| {
+            let mut get = redis::cmd("CONFIG");
+            get.arg("GET").arg(name);
+            get
+        };
         // A connection that cannot be there: only whether the user may.
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL").arg("ID").arg(i64::MAX);
-        let reads = vec![redis::cmd("TIME"), redis::cmd("INFO"), config, kill];
+        let mut reads = vec![redis::cmd("TIME"), redis::cmd("INFO"), kill];
+        reads.extend(SETTINGS.map(setting));
         let mut answers = self.link.read(reads).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-        let (time, info, config, kill) = (next(), next(), next(), next());
+        let (time, info, kill) = (next(), next(), next());
+        let config = Config::of(SETTINGS.map(|_| next()));
         let after = wall();
         if kill.is_err() {
             self.link.never_fences();
@@ -39,7 +48,6 @@ impl Inner {
                 return Ok(findings);
             }
         };
-        let config = Config::of(config);
         findings.push(version(&info));
         findings.push(role(&info));
         findings.extend(cluster(&info));
@@ -78,21 +86,23 @@ impl Info {
 struct Config(Option<Vec<(String, String)>>);
 
 impl Config {
-    fn of(answer: Result<Value, Fault>) -> Self {
+    fn of(answers: [Result<Value, Fault>; SETTINGS.len()]) -> Self {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        Self(match answer {
-            Ok(Value::Map(pairs)) => {
-                let bytes = |value| match value {
-                    Value::BulkString(bytes) => text(&bytes),
-                    _ => String::new(),
-                };
-                Some(pairs.into_iter().map(|(key, value)| (bytes(key), bytes(value))).collect())
+        let mut pairs = Vec::new();
+        for answer in answers {
+            match answer {
+                Ok(Value::Map(map)) => pairs.extend(map.into_iter().filter_map(|(key, value)| {
+                    Some((text(&bulk(key).ok()?), text(&bulk(value).ok()?)))
+                })),
+                Ok(other) => {
+                    let parts = strings(other).unwrap_or_default();
+                    let pair = |pair: &[Vec<u8>]| (text(&pair[0]), text(&pair[1]));
+                    pairs.extend(parts.chunks_exact(2).map(pair));
+                }
+                Err(_) => return Self(None),
             }
-            Ok(other) => strings(other).ok().map(|parts| {
-                parts.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
-            }),
-            Err(_) => None,
-        })
+        }
+        Self(Some(pairs))
     }
 
     fn get(&self, setting: &str) -> Option<&str> {
