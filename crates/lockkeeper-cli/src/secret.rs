@@ -59,19 +59,27 @@ pub(crate) fn add(url: &str, password: &str) -> String {
 /// The URL as it may be shown: without user, password and query. Only what is known to hold none is
 /// shown as it is; a scheme that is none of ours may be a mistyped one.
 pub(crate) fn shown(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once(':') else {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    if scheme.is_empty() || !scheme.bytes().all(is_plain) {
         return "what is no URL".to_owned();
-    };
+    }
     if matches!(scheme, "file" | "memory") {
         return url.to_owned();
     }
+    let rest = &url[scheme.len() + 1..];
     let (slashes, rest) = match rest.strip_prefix("//") {
         Some(rest) => ("//", rest),
         None => ("", rest),
     };
-    // A password may have anything in it: everything up to the last @ may be part of one.
-    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-    let place = place.split(['?', '#']).next().unwrap_or_default();
+    // A password may have anything in it: everything up to the last @ may be part of one. Where none
+    // is before the query, there it may be.
+    let (before, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    let place = match (before.rsplit_once('@'), query.contains('@')) {
+        (_, true) => "…",
+        (Some((_, place)), false) => place,
+        (None, false) => before,
+    };
     format!("{scheme}:{slashes}{place}")
 }
 
@@ -114,7 +122,9 @@ mod tests {
             ("redis://:se/cr@et@host", "redis://host"),
             ("redis+unix:///run/r.sock?pass=secret", "redis+unix:///run/r.sock"),
             ("redis+unix:/run/r.sock?pass=secret", "redis+unix:/run/r.sock"),
-            ("redis://:se?cr#et@host", "redis://host"),
+            ("redis://:se?cr#et@host", "redis://…"),
+            ("redis+unix:///run/r.sock?pass=se@cret", "redis+unix://…"),
+            ("secret@host:6379", "what is no URL"),
             ("valkey://:secret@host", "valkey://host"),
             ("secret", "what is no URL"),
             ("file:/tmp/a@b?c", "file:/tmp/a@b?c"),
