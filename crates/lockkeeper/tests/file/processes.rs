@@ -136,7 +136,8 @@ async fn programs_that_are_started_inherit_nothing_of_the_store() {
         String::from_utf8_lossy(&found.stdout).into_owned()
     };
     assert!(open(&std::process::id().to_string()).contains("locks.db-wal"), "it is open here");
-    assert!(open(&std::process::id().to_string()).contains("inotify"), "so is what listens");
+    let here = std::process::id().to_string();
+    eventually("so is what listens", async || open(&here).contains("inotify")).await;
     let inherited = open("self");
     for what in ["locks.db", "inotify"] {
         assert!(!inherited.contains(what), "{inherited}");
