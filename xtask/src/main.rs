@@ -3,6 +3,7 @@
 mod install;
 mod interop;
 mod msrv;
+mod pictures;
 mod run;
 mod test;
 
@@ -18,6 +19,7 @@ usage: cargo xtask <command>
   ci             the same
   interop        install what is missing, build the peers and run the tests against Redisson and others
   bench [args]   run the benchmark against a real server; arguments go to it
+  pictures       take the pictures of the README anew, from a real terminal, into docs/
   msrv           check that the library builds with the oldest supported Rust
   help           this text";
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         ("interop", true) => interop::run(),
         ("bench", _) => bench(&rest),
         ("msrv", true) => msrv::run(),
+        ("pictures", true) => pictures::run(),
         ("help" | "--help" | "-h", true) => {
             println!("{USAGE}");
             Ok(())

@@ -67,7 +67,7 @@ impl<'a> Step<'a> {
 }
 
 /// Cargo says where this package is; the root is its parent.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
     PathBuf::from(package).join("..")
 }

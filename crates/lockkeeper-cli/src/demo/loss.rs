@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::{Client, ClientOptions, Kind, LostReason};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::chart::{Chart, Turn, one_at_a_time};
 use super::place::Place;
@@ -28,10 +28,8 @@ async fn by_force(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     let guard = ann.lock(NAME).lock().await?;
     let lost = guard.lost();
     let lost = tokio::spawn(async move { (lost.await, Instant::now()) });
-    // As after a while: by then the store knows since when she has it, and she hears why it goes.
-    while operator.inspector().inspect(NAME).await?.since().is_none() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    // As after a while: by then she hears why it goes.
+    sleep(Duration::from_secs(1)).await;
     let why = "the deployment is stuck";
     let forced = Instant::now();
     operator.inspector().force_unlock(NAME, Kind::Lock, why).await?;

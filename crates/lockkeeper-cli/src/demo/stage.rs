@@ -92,9 +92,9 @@ impl Stage {
         self.put("")?;
         self.put("Now with something of your own:")?;
         for (command, what) in [
-            ("lockkeeper run backup -- ./backup.sh", "one at a time, on this host"),
+            ("lockkeeper run backup -- ./backup.sh", "on this host"),
             ("lockkeeper --url redis://HOST run backup -- ./backup.sh", "on all hosts"),
-            ("lockkeeper watch", "who holds what, live"),
+            ("lockkeeper watch", "who holds what"),
         ] {
             let what = self.output.styled(DIM, &format!("# {what}"));
             self.put(&format!("   {command:<56} {what}"))?;

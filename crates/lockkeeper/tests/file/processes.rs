@@ -21,10 +21,9 @@ fn holder(file: &LockFile, name: &str, ms: u64, mode: &str) -> ChildProcess {
 }
 
 /// Says when it has tried for the last time before it sleeps: until then it needs no wake-up.
-#[test]
-#[ignore = "a process of the test below"]
-fn one_that_waits() {
-    let Some((_, path)) = given() else { return };
+/// A process of the test below.
+pub(crate) fn one_that_waits() {
+    let (_, path) = given();
     block_on(async {
         let options = ClientOptions::new();
         let backend = Flaky::new(Arc::new(File::open(&path, &options).await.unwrap()));
@@ -81,10 +80,9 @@ async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_n
     assert!(granted < ends + SOON, "{:?} after its end", granted - ends);
 }
 
-#[test]
-#[ignore = "a process of the test below"]
-fn one_in_a_transaction() {
-    let Some((_, path)) = given() else { return };
+/// A process of the test below.
+pub(crate) fn one_in_a_transaction() {
+    let (_, path) = given();
     let database = Connection::open(path).unwrap();
     database.busy_timeout(PATIENCE).unwrap();
     database.execute_batch("BEGIN IMMEDIATE; DELETE FROM names;").unwrap();
@@ -174,10 +172,9 @@ fn a_runtime_that_only_has_a_clock_is_enough() {
     });
 }
 
-#[test]
-#[ignore = "a process of the test below"]
-fn one_that_opens() {
-    let Some((url, _)) = given() else { return };
+/// A process of the test below.
+pub(crate) fn one_that_opens() {
+    let (url, _) = given();
     block_on(async {
         let client = Client::connect(&url).await.expect("all can open it");
         client.lock("it").lock().await.unwrap().release().await.unwrap();

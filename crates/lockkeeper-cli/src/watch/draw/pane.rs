@@ -11,7 +11,7 @@ use lockkeeper::{Forced, Holder, Kind, LockInfo, Remaining};
 use super::Theme;
 use super::table::{bar, gauge_style};
 use crate::watch::row::{Age, Now, Row};
-use crate::watch::view::View;
+use crate::watch::view::{View, can_be_forced};
 use crate::{moment, person};
 
 /// A queue of thousands is for `inspect`.
@@ -128,6 +128,7 @@ fn stands<'a>(row: &Row, theme: &Theme, now: Now) -> Option<Line<'a>> {
     }
     Some(match row.remaining(now.tick) {
         Remaining::Free => return None,
+        Remaining::Forever if !can_be_forced(row.lock.kind) => return None,
         Remaining::For(left) => {
             let part = row.part_left(now.tick).unwrap_or(0.0);
             Line::from(vec![

@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
-use lockkeeper::Remaining;
+use lockkeeper::{Kind, Remaining};
 
 use super::{Theme, heading};
 use crate::person;
@@ -33,10 +33,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme
         return draw_nothing(frame, area, view, theme);
     }
     for ((row, selected), line) in view.visible().zip(rows) {
-        draw_row(frame, *line, &columns, row, theme, now);
         if selected {
             frame.buffer_mut().set_style(*line, theme.selected);
         }
+        draw_row(frame, *line, &columns, row, theme, now);
     }
 }
 
@@ -196,10 +196,15 @@ fn cell<'a>(row: &Row, placed: &Placed, theme: &Theme, now: Now) -> Line<'a> {
 
 fn ttl<'a>(row: &Row, gauge: bool, theme: &Theme, now: Now) -> Line<'a> {
     let remaining = row.remaining(now.tick);
-    let endless = remaining == Remaining::Forever && !row.lock.holders.is_empty();
-    let style = if endless { theme.warning } else { Style::new() };
-    let text = format!("{:>1$}", person::ttl(remaining), usize::from(TTL));
-    let mut spans = vec![Span::styled(text, style)];
+    let (text, style) = match (remaining, row.lock.kind) {
+        // As in a list: counters stand until somebody deletes them, and permits have their own leases.
+        (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
+            (person::UNKNOWN.to_owned(), theme.dim)
+        }
+        (Remaining::Forever, _) => (person::ttl(remaining), theme.warning),
+        _ => (person::ttl(remaining), Style::new()),
+    };
+    let mut spans = vec![Span::styled(format!("{text:>0$}", usize::from(TTL)), style)];
     if let Some(part) = row.part_left(now.tick).filter(|_| gauge) {
         let bar = Span::styled(bar(part, GAUGE), gauge_style(part, theme));
         spans.splice(0..0, [bar, Span::raw(" ")]);

@@ -189,6 +189,9 @@ impl Worker {
         if db.has_mail {
             patience::set_limit(soon());
             let mail = db.receive();
+            if mail.is_err() {
+                self.again = Some(Instant::now() + AGAIN);
+            }
             self.deliver(mail);
         }
         let Some(db) = &mut self.db else { return };
