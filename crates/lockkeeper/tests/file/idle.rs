@@ -29,6 +29,8 @@ pub(crate) fn ten_waiters() {
         tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()).unwrap())
             .await
             .unwrap();
+        // At first they look by themselves, so that who waits for an instant leaves no watch behind.
+        tokio::time::sleep(ms(1500)).await;
         let before = sleeps();
         tokio::time::sleep(ms(6000)).await;
         println!("woken {} times", sleeps() - before);

@@ -21,10 +21,6 @@ use crate::backend::wake::{Hub, Topic};
 /// How long until something is tried again that could not be done.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How long it is listened by looking before the kernel is asked to tell: to close what it tells through
-/// takes the kernel up to 20 ms, which a process that lives no longer than that should not pay.
-const SHORT_LIVED: Duration = Duration::from_millis(250);
-
 /// How many orders are done before the thread looks what others have said.
 const ORDERS: usize = 64;
 
@@ -35,8 +31,6 @@ pub(super) struct Worker {
     place: Place,
     db: Option<Db>,
     bell: Bell,
-    /// When the kernel is to be asked to tell.
-    bell_at: Option<Instant>,
     /// Topics that somebody waits to hear of, which could not be listened for yet.
     unheard: Vec<Topic>,
     /// Something could not be done, and is tried again then.
@@ -71,7 +65,6 @@ pub(super) fn run(
         place,
         db: Some(db),
         bell: Bell::Silent,
-        bell_at: None,
         unheard: Vec::new(),
         again: None,
         closing: None,
@@ -175,7 +168,7 @@ impl Worker {
         if self.db.as_ref().is_some_and(Db::is_elsewhere) {
             let path = self.place.path().display();
             tracing::warn!(%path, "the file of locks was deleted or replaced: all of its locks are lost");
-            (self.db, self.bell, self.bell_at) = (None, Bell::Silent, None);
+            (self.db, self.bell) = (None, Bell::Silent);
             // What was listened for is asked for anew.
             self.unheard = self.hub.broken();
             self.again = Some(Instant::now());
@@ -222,7 +215,6 @@ impl Worker {
                 self.deliver(Ok(mail));
                 self.hub.heard(&topic);
                 self.hub.confirm(&topic);
-                self.watch();
             }
             Err(fault) if fault.may_pass() => {
                 self.unheard.push(topic);
@@ -232,20 +224,9 @@ impl Worker {
         }
     }
 
-    /// Looks for what other processes say from the first topic on, and soon has the kernel tell.
-    fn watch(&mut self) {
-        if matches!(self.bell, Bell::Silent) {
-            self.bell = Bell::Unwatched;
-            self.bell_at = Some(Instant::now() + SHORT_LIVED);
-        }
-    }
-
     /// What must be done without anybody asking for it.
     fn look_after(&mut self) {
-        if self.bell_at.is_some_and(|at| at <= Instant::now()) && self.is_listening() {
-            self.bell_at = None;
-            self.bell = Bell::of(&self.place);
-            // Something may have been said before it was there.
+        if self.bell.tend(&self.place, self.is_listening()) {
             self.listen_in();
         }
         if self.again.is_some_and(|again| again <= Instant::now()) {
