@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::{Client, ClientOptions, Kind, LostReason};
-use tokio::time::{Instant, sleep};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::chart::{Chart, Turn, one_at_a_time};
 use super::place::Place;
 use super::stage::Stage;
 use super::wire::Wire;
+use crate::exit::Failure;
 use crate::output::Stop;
 use crate::person;
 
@@ -34,7 +36,7 @@ async fn by_force(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     let forced = Instant::now();
     operator.inspector().force_unlock(NAME, Kind::Lock, why).await?;
     stage.tell("ops", &format!("takes it away from ann, and says why: {why}")).await?;
-    let (told, at) = lost.await.map_err(|_| lockkeeper::Error::Closed { lock: None })?;
+    let (told, at) = in_time(lost, "a holder was not told that its lock was taken away").await?;
     let told_after = at - forced;
     stage.tell("ann", &format!("is told: {told}")).await?;
     let by = operator.inspector().inspect(NAME).await?.forced;
@@ -68,8 +70,8 @@ async fn by_silence(stage: &mut Stage) -> Result<(), Stop> {
     // looks at the guard knows by the clock.
     let over = guard.deadline();
     stage.tell("ann", "holds it again, and her line to the store is cut").await?;
-    let reason = told.await.map_err(|_| lockkeeper::Error::Closed { lock: None })?;
-    let heir = waiting.await.map_err(|_| lockkeeper::Error::Closed { lock: None })??;
+    let reason = in_time(told, "a holder whose line is cut was not told").await?;
+    let heir = in_time(waiting, "a lock outlived its lease").await??;
     let margin = heir.got.saturating_duration_since(over);
     let turns = vec![Turn { who: "ann", asked, got, gone: over }, heir];
     let apart = one_at_a_time(&turns) && over < heir.got;
@@ -78,4 +80,12 @@ async fn by_silence(stage: &mut Stage) -> Result<(), Stop> {
     let right = reason == LostReason::Unreachable && apart && guard.is_lost();
     let claim = format!("her hold was over {} ms before bob got his", margin.as_millis());
     stage.check(right, &claim).await
+}
+
+/// What a task comes to, unless that takes for ever.
+async fn in_time<T>(task: JoinHandle<T>, otherwise: &str) -> Result<T, Failure> {
+    match timeout(Duration::from_secs(20), task).await {
+        Ok(Ok(outcome)) => Ok(outcome),
+        _ => Err(Failure::internal(otherwise)),
+    }
 }

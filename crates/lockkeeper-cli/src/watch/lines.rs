@@ -32,10 +32,10 @@ pub(super) async fn run(
     let mut unheard = Unheard::default();
     loop {
         if let Err(error) = watch.look().await {
-            unheard.failed(error)?;
+            unheard.failed(error)?.into_iter().for_each(exit::say);
             continue;
         }
-        unheard.answered(watch.is_complete());
+        unheard.answered(watch.is_complete()).into_iter().for_each(exit::say);
         while let Some(event) = watch.happened() {
             let (word, lock) = match &event {
                 Event::Appeared(lock) => ("appeared", lock),
@@ -91,23 +91,62 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// A store that is away may come back; one that refuses will go on doing so.
-    fn failed(&mut self, error: Error) -> Result<(), Failure> {
+    /// What to say of a failure. A store that is away may come back; one that refuses will go on doing
+    /// so.
+    fn failed(&mut self, error: Error) -> Result<Option<String>, Failure> {
         if Code::of(&error) != Code::UNREACHABLE {
             return Err(error.into());
         }
-        if !std::mem::replace(&mut self.silent, true) {
-            exit::say(format_args!("{error}; trying on"));
-        }
-        Ok(())
+        let first = !std::mem::replace(&mut self.silent, true);
+        Ok(first.then(|| format!("{error}; trying on")))
     }
 
-    fn answered(&mut self, complete: bool) {
+    /// What to say of an answer.
+    fn answered(&mut self, complete: bool) -> Vec<&'static str> {
+        let mut news = Vec::new();
         if std::mem::take(&mut self.silent) {
-            exit::say("the store answers again");
+            news.push("the store answers again");
         }
         if !complete && !std::mem::replace(&mut self.incomplete, true) {
-            exit::say("there are more locks than can be seen");
+            news.push("there are more locks than can be seen");
         }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper::Phase;
+
+    use super::*;
+
+    fn away() -> Error {
+        let (phase, detail) = (Phase::Inspect, "no route".to_owned());
+        Error::Unreachable { lock: None, phase, detail, silent_for: None }
+    }
+
+    #[test]
+    fn an_absence_is_told_when_it_begins_and_when_it_ends() {
+        let mut unheard = Unheard::default();
+        assert_eq!(unheard.answered(true), [""; 0]);
+        assert!(unheard.failed(away()).unwrap().unwrap().contains("no route; trying on"));
+        assert_eq!(unheard.failed(away()).unwrap(), None);
+        assert_eq!(unheard.answered(true), ["the store answers again"]);
+        assert_eq!(unheard.answered(true), [""; 0]);
+        assert!(unheard.failed(away()).unwrap().is_some(), "the next one is news again");
+    }
+
+    #[test]
+    fn what_cannot_pass_is_a_failure() {
+        let detail = "no permission".to_owned();
+        let denied = Error::Denied { lock: None, phase: Phase::Inspect, detail };
+        assert_eq!(Unheard::default().failed(denied).unwrap_err().code, Code::DENIED);
+    }
+
+    #[test]
+    fn that_not_all_is_seen_is_told_once() {
+        let mut unheard = Unheard::default();
+        assert_eq!(unheard.answered(false), ["there are more locks than can be seen"]);
+        assert_eq!(unheard.answered(false), [""; 0]);
     }
 }

@@ -91,7 +91,7 @@ fn a_filter_a_page_and_help_are_keys_away() {
 
 #[test]
 fn what_is_paused_stands_still_until_it_goes_on() {
-    let stand = Stand::file();
+    let stand = Stand::redis();
     let client = stand.client();
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
@@ -100,6 +100,7 @@ fn what_is_paused_stands_still_until_it_goes_on() {
     terminal.shows("paused");
     let _guard = client.lock("later").lock().expect("nobody has it");
     eventually("the store has it", || (stand.locks() == 1).then_some(()));
+    let looks = stand.server().commandstats("scan");
     for _ in 0..10 {
         // Each is drawn, and takes longer than a look.
         terminal.types("?");
@@ -107,6 +108,8 @@ fn what_is_paused_stands_still_until_it_goes_on() {
         terminal.types("?");
         assert!(!terminal.hides("keys").contains("later"));
     }
+    let more = stand.server().commandstats("scan") - looks;
+    assert!(more <= 1, "the store is left alone, but for a look that was under way: {more}");
     terminal.types(" ");
     terminal.shows("later");
 }
