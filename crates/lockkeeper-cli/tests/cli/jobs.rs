@@ -209,7 +209,7 @@ fn an_interrupt_ends_a_wait_and_the_script_around_it(scene: &Scene) {
 fn a_command_that_handles_the_interrupt_is_not_overruled(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let line = format!(
-        "trap \"exit 9\" INT; {}; for i in $(seq 1200); do sleep 0.05; done",
+        "trap \"exit 9\" INT; {}; i=0; while [ $((i+=1)) -le 1200 ]; do sleep 0.05; done",
         announce("pid")
     );
     let script = format!("\"$LK\" run job -c '{line}'; echo $? > code");

@@ -16,7 +16,7 @@ fn signals_are_passed_on_to_all_of_the_group(scene: &Scene) {
     let traps: String =
         signals.map(|signal| format!("trap 'echo {signal} >> $D/$0' {signal}; ")).concat();
     let each = format!(
-        "{traps}: > $D/$0; echo ready > $D/$0.ready; for i in $(seq 3000); do sleep 0.02; done"
+        "{traps}: > $D/$0; echo ready > $D/$0.ready; i=0; while [ $((i+=1)) -le 3000 ]; do sleep 0.02; done"
     );
     std::fs::write(scene.path("each.sh"), each).unwrap();
     let line = "sh -c '. $D/each.sh' below & . $D/each.sh";
