@@ -4,7 +4,6 @@
 //! terminal, whatever could move the cursor or turn the line around is escaped.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::{Holder, LockInfo, LockName, Remaining};
