@@ -137,6 +137,22 @@ pub(crate) fn one_with_fewer_rights() {
     }
 }
 
+/// Whoever may write to the file may write anything; what is meant to run in others does not.
+#[tokio::test]
+async fn triggers_in_the_file_do_not_run() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    file.look()
+        .execute_batch(
+            "CREATE TRIGGER evil AFTER INSERT ON names BEGIN
+                UPDATE names SET record = '{}'; SELECT raise(FAIL, 'evil'); END",
+        )
+        .unwrap();
+    let guard = client.lock("it").lock().await.unwrap();
+    assert!(connect(&file).await.lock("it").try_lock().await.unwrap().is_none());
+    guard.release().await.unwrap();
+}
+
 /// Two users, where the tests are run by one who may be others.
 #[tokio::test]
 async fn users_who_may_write_the_file_share_its_locks() {

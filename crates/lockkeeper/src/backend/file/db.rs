@@ -234,6 +234,14 @@ fn try_open(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
     };
     let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
     connection.busy_handler(Some(patience::pause)).map_err(failed)?;
+    // Others may write to the file: nothing that they put into it shall run here.
+    for unneeded in [
+        DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER,
+        DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW,
+        DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
+    ] {
+        connection.set_db_config(unneeded, false).map_err(failed)?;
+    }
     let mut version = version(&connection, place)?;
     if connection.is_readonly(MAIN_DB).map_err(failed)? {
         return Err(place.denied("cannot be written"));
