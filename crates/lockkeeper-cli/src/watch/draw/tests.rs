@@ -266,6 +266,12 @@ fn the_question_before_a_lock_is_taken_away() {
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
         ]
     );
+    press(&mut view, "⎋u");
+    view.paste(&("long ".repeat(50) + "end"), start());
+    assert!(
+        text(&mut view, (80, 14), later(1.5))[8].contains("long end▏"),
+        "what is typed is seen"
+    );
 }
 
 #[test]
