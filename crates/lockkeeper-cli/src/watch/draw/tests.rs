@@ -312,7 +312,7 @@ fn help() {
 fn the_header_says_whether_what_is_seen_can_be_trusted() {
     let mut view = view(vec![lock("a")]);
     let header = |view: &mut View, seconds| text(view, (80, 6), later(seconds));
-    view.looked(Look { locks: vec![lock("a")], complete: false }, later(1.0));
+    view.looked(Look { complete: false, ..look(vec![lock("a")]) }, later(1.0));
     assert_eq!(
         header(&mut view, 1.5)[..2],
         [
