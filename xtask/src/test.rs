@@ -42,7 +42,7 @@ const STEPS: &[Step<'_>] = &[
     .environment(&[("RUSTDOCFLAGS", "-Dwarnings")]),
     // With what `cargo xtask interop` runs. Most tests wait for servers most of the time.
     Step::new(&["cargo", "test", "--workspace", "--all-features", "--exclude", "bench"])
-        .environment(&[("RUST_TEST_THREADS", "4")]),
+        .environment(&[("RUST_TEST_THREADS", "6")]),
 ];
 
 /// Installs what is missing and runs every step.

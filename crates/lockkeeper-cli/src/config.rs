@@ -46,7 +46,7 @@ impl Config {
         };
         match std::fs::read_to_string(&path) {
             Ok(text) => {
-                toml::from_str(&text).map_err(|error| refused(Code::USAGE, error.to_string()))
+                toml::from_str(&text).map_err(|error| refused(Code::USAGE, wrong(&text, &error)))
             }
             Err(error) if given.is_none() && is_missing(&error) => Ok(Self::default()),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -54,6 +54,15 @@ impl Config {
             }
             Err(error) => Err(refused(Code::USAGE, error.to_string())),
         }
+    }
+}
+
+/// What is wrong, and in which line; not the line itself, which may hold a password.
+fn wrong(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    match before {
+        Some(before) => format!("line {}: {}", before.matches('\n').count() + 1, error.message()),
+        None => error.message().to_owned(),
     }
 }
 

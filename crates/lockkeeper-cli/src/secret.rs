@@ -56,17 +56,31 @@ pub(crate) fn add(url: &str, password: &str) -> String {
     }
 }
 
-/// The URL as it may be shown: without user, password and query.
+/// The URL as it may be shown: without user, password and query. Only what is known to hold none is
+/// shown as it is; a scheme that is none of ours may be a mistyped one.
 pub(crate) fn shown(url: &str) -> String {
-    if let Some((scheme, rest)) = url.split_once("://")
-        && scheme.starts_with("redis")
-    {
-        let rest = rest.split(['?', '#']).next().unwrap_or_default();
-        // A password with a raw slash in it: everything up to the last @ may be part of it.
-        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-        return format!("{scheme}://{place}");
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    if scheme.is_empty() || !scheme.bytes().all(is_plain) {
+        return "what is no URL".to_owned();
     }
-    url.to_owned()
+    if matches!(scheme, "file" | "memory") {
+        return url.to_owned();
+    }
+    let rest = &url[scheme.len() + 1..];
+    let (slashes, rest) = match rest.strip_prefix("//") {
+        Some(rest) => ("//", rest),
+        None => ("", rest),
+    };
+    // A password may have anything in it: everything up to the last @ may be part of one. Where none
+    // is before the query, there it may be.
+    let (before, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    let place = match (before.rsplit_once('@'), query.contains('@')) {
+        (_, true) => "…",
+        (Some((_, place)), false) => place,
+        (None, false) => before,
+    };
+    format!("{scheme}:{slashes}{place}")
 }
 
 /// Everything but unreserved characters percent-encoded.
@@ -107,7 +121,13 @@ mod tests {
             ("redis://ann:secret@host:1/2?x=secret", "redis://host:1/2"),
             ("redis://:se/cr@et@host", "redis://host"),
             ("redis+unix:///run/r.sock?pass=secret", "redis+unix:///run/r.sock"),
-            ("file:/tmp/locks.db", "file:/tmp/locks.db"),
+            ("redis+unix:/run/r.sock?pass=secret", "redis+unix:/run/r.sock"),
+            ("redis://:se?cr#et@host", "redis://…"),
+            ("redis+unix:///run/r.sock?pass=se@cret", "redis+unix://…"),
+            ("secret@host:6379", "what is no URL"),
+            ("valkey://:secret@host", "valkey://host"),
+            ("secret", "what is no URL"),
+            ("file:/tmp/a@b?c", "file:/tmp/a@b?c"),
         ] {
             assert_eq!(shown(url), seen, "{url}");
         }

@@ -18,7 +18,7 @@ use lockkeeper::{Holder, Inspector, Kind, LockInfo};
 use crate::args::{Global, UnlockArgs};
 use crate::exit::{self, Code, Failure};
 use crate::inspect::{document, look};
-use crate::open::open;
+use crate::open::choose;
 use crate::output::{Output, Stop};
 use crate::{json, person};
 
@@ -30,7 +30,14 @@ pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Fail
              (and --force, to take it from a holder that is alive)",
         ));
     }
-    let client = open(global).await?;
+    let store = choose(global)?;
+    let options = store.options.clone();
+    // Who asks later who did it is not helped by the name of this program.
+    let options = match operator() {
+        Some(who) => options.program(format!("{who} by lockkeeper")),
+        None => options,
+    };
+    let client = store.connect_with(options).await?;
     let inspector = client.inspector();
     let Some(lock) = agree(&inspector, args).await? else { return Ok(Code::BUSY) };
     let mut taken = false;
@@ -106,13 +113,16 @@ fn uncounted(lock: &LockInfo) -> Failure {
 /// What the holder is told and what is remembered. Without a reason at least who it was, as far as
 /// the environment says; under `sudo` that is not root.
 fn reason(args: &UnlockArgs) -> String {
-    let name = |variable: &&str| std::env::var(variable).ok().filter(|name| !name.is_empty());
-    args.reason.clone().unwrap_or_else(|| {
-        match ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(name) {
-            Some(who) => format!("unlocked by {who}, who gave no reason"),
-            None => "unlocked without a reason".to_owned(),
-        }
+    args.reason.clone().unwrap_or_else(|| match operator() {
+        Some(who) => format!("unlocked by {who}, who gave no reason"),
+        None => "unlocked without a reason".to_owned(),
     })
+}
+
+/// Who sits at the keyboard, as far as the environment tells.
+fn operator() -> Option<String> {
+    let name = |variable: &&str| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(name)
 }
 
 fn question(lock: &LockInfo, again: bool) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::backend::{Finding, Kind, Released, Resource, Severity, Topic};
+use crate::backend::{Fault, Finding, Kind, Released, Resource, Severity, Topic};
 use crate::backend::{Release, Renew};
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
@@ -48,7 +48,13 @@ pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
     for _ in 0..TIMED {
         let begun = Instant::now();
         let answer = core.backend.inspect(probe.clone()).await;
-        answer.map_err(|fault| core.error(fault, &probe, Phase::Inspect))?;
+        match answer {
+            Err(fault) if fault.may_pass() || fault == Fault::Closed => {
+                return Err(core.error(fault, &probe, Phase::Inspect));
+            }
+            // A refusal takes as long as an answer; what it means is found out below.
+            _ => {}
+        }
         times.push(begun.elapsed());
     }
     times.sort_unstable();
@@ -57,8 +63,12 @@ pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
     let findings = core.backend.check().await;
     let mut findings = findings.map_err(|fault| core.error(fault, &probe, Phase::Inspect))?;
     findings.push(latency(slowest, core.options.watchdog_timeout));
-    findings.extend(locks(client, &name).await);
-    findings.push(wake_ups(core, &probe).await?);
+    // Where nothing can be locked it need not be tried, for long.
+    let hopeless = |f: &Finding| f.subject == "role" && f.severity == Severity::Danger;
+    if !findings.iter().any(hopeless) {
+        findings.extend(locks(client, &name).await);
+        findings.extend(wake_ups(core, &probe).await?);
+    }
     findings.push(notices(core).await);
     findings.push(fencing(core));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -134,7 +144,7 @@ async fn semaphore(client: &Client, name: &str) -> Result<bool> {
 }
 
 /// Whether whoever frees a lock can tell those who wait.
-async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Finding> {
+async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>> {
     let remedy = "allow the user the channels that the manual lists (manual::redis)";
     let polling = |why: String| {
         let detail = format!("{why}: who waits finds out by asking again and again");
@@ -145,39 +155,45 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Finding> {
         Ok(listening) => listening,
         Err(fault) => {
             let error = core.error(fault, probe, Phase::Wait);
-            return Ok(polling(format!("cannot listen for freed locks ({error})")));
+            return Ok(Some(polling(format!("cannot listen for freed locks ({error})"))));
         }
     };
     let owner = OwnerId::fresh(core.id);
     let take = crate::backend::Acquire::new(probe.clone(), owner, STAYS.as_millis() as u64);
     let failed = |fault| core.error(fault, probe, Phase::Acquire);
-    core.unbroken(core.backend.acquire(take)).await.map_err(failed)?;
+    match core.unbroken(core.backend.acquire(take)).await {
+        Ok(_) => {}
+        Err(fault) if fault.may_pass() || fault == Fault::Closed => return Err(failed(fault)),
+        // That locks cannot be had was said before.
+        Err(_) => return Ok(None),
+    }
     let renew = vec![Renew::new(probe.clone(), owner, Some(STAYS.as_millis() as u64))];
     let renewed = core.unbroken(core.backend.renew(renew)).await;
     let (seen, begun) = (listening.seen(), Instant::now());
     let freed = core.unbroken(core.backend.release(Release::new(probe.clone(), owner))).await;
     if let Some(Err(fault)) = renewed.into_iter().next() {
         let detail = format!("a lock cannot be renewed: {}", failed(fault));
-        return Ok(Finding::danger("renewal", detail, "allow the user PEXPIRE on the locks' keys"));
+        let remedy = "allow the user PEXPIRE on the locks' keys";
+        return Ok(Some(Finding::danger("renewal", detail, remedy)));
     }
     match freed.map_err(failed)? {
         Released::Freed { listeners: None } => {
-            return Ok(polling("cannot publish that a lock was freed".to_owned()));
+            return Ok(Some(polling("cannot publish that a lock was freed".to_owned())));
         }
         Released::Freed { .. } => {}
         other => {
             let detail = format!("a lock that was just taken could not be given back: {other:?}");
-            return Ok(Finding::danger("locks", detail, "find out what removes keys"));
+            return Ok(Some(Finding::danger("locks", detail, "find out what removes keys")));
         }
     }
     let patience = core.options.response_timeout;
-    Ok(match tokio::time::timeout(patience, listening.beyond(seen)).await {
+    Ok(Some(match tokio::time::timeout(patience, listening.beyond(seen)).await {
         Ok(_) => Finding::fine(
             "wake-ups",
             format!("a freed lock was made known in {:.1?}", begun.elapsed()),
         ),
         Err(_) => polling("the word that a lock was freed did not arrive".to_owned()),
-    })
+    }))
 }
 
 async fn notices(core: &Arc<Core>) -> Finding {

@@ -338,7 +338,8 @@ impl Listing {
                 Stage::Told(holds) => {
                     let at = holds.len().saturating_sub(TOLD_AT_ONCE);
                     let some = holds[at..].to_vec();
-                    let found = self.look_up(some).await?;
+                    let (found, all) = self.look_up(some).await?;
+                    self.complete &= all;
                     self.told.extend(found.iter().map(|listed| listed.resource.clone()));
                     if let Stage::Told(holds) = &mut self.stage {
                         holds.truncate(at);
@@ -398,7 +399,8 @@ impl Listing {
         hidden
     }
 
-    async fn look_up(&self, holds: Vec<Holding>) -> Result<Vec<Listed>> {
+    /// Those that are held, and whether all could be looked at.
+    async fn look_up(&self, holds: Vec<Holding>) -> Result<(Vec<Listed>, bool)> {
         let core = &self.inspector.core;
         // All are sent before the first is waited for.
         let asked: Vec<_> = holds
@@ -408,7 +410,7 @@ impl Listing {
                 core.unbroken(core.backend.list(List { select, cursor: Vec::new(), limit: PAGE }))
             })
             .collect();
-        let mut found = Vec::new();
+        let (mut found, mut all) = (Vec::new(), true);
         for answer in asked {
             match answer.await {
                 Ok(page) => {
@@ -416,9 +418,13 @@ impl Listing {
                 }
                 // It is something else by now.
                 Err(Fault::WrongKind { .. }) => {}
-                Err(fault) => return Err(self.inspector.error(fault)),
+                Err(fault) if fault.may_pass() || fault == Fault::Closed => {
+                    return Err(self.inspector.error(fault));
+                }
+                // The user may not read it.
+                Err(_) => all = false,
             }
         }
-        Ok(found)
+        Ok((found, all))
     }
 }

@@ -102,12 +102,12 @@ impl Watch {
             }
         }
         for (name, lock) in &self.known {
-            if whole && !seen.contains_key(name) {
+            if self.complete && !seen.contains_key(name) {
                 self.events.push_back(Event::Gone(lock.clone()));
             }
         }
         // What a look did not come to need not be gone.
-        if whole || self.known.len() >= WATCHED_MAX * 2 {
+        if self.complete || self.known.len() >= WATCHED_MAX * 2 {
             self.known.clear();
         }
         self.known.extend(seen);

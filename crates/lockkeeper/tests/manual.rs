@@ -105,6 +105,39 @@ async fn the_permissions_of_the_manual_are_enough_for_the_whole_family() {
     assert_eq!(refused.array().len(), 0, "{refused:?}");
 }
 
+#[tokio::test]
+async fn whoever_looks_needs_no_more_than_the_manual_says() {
+    let server = RedisServer::start();
+    server.cli(&acl(2)).ok();
+    let holder = Client::connect(&server.url()).await.unwrap();
+    let _plain = holder.lock("a").lock().await.unwrap();
+    let _string = holder.mutex("b").lock().await.unwrap();
+    let _fair = holder.fair_lock("c").fenced().lock().await.unwrap();
+    let _reading = holder.rw_lock("d").read().await.unwrap();
+    let permits = holder.permit_semaphore("e");
+    permits.set_permits(2).await.unwrap();
+    let _permit = permits.acquire(1).await.unwrap();
+
+    let client = Client::connect(&server.url_with("ops", "secret")).await.unwrap();
+    let inspector = client.inspector();
+    // The mutex is found once its client has said that it holds it.
+    while inspector.inspect("b").await.unwrap().holders[0].since.is_none() {
+        tokio::task::yield_now().await;
+    }
+    let mut names = std::collections::BTreeSet::new();
+    let mut listing = inspector.list("*");
+    while let Some(page) = listing.next().await.unwrap() {
+        names.extend(page.into_iter().map(|lock| lock.name.to_string()));
+    }
+    assert!(listing.is_complete());
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a", "b", "c", "d", "e"]);
+    for name in ["a", "b", "c", "d", "e"] {
+        assert_eq!(inspector.inspect(name).await.unwrap().holders.len(), 1, "{name}");
+    }
+    let refused = server.cli(&["ACL", "LOG"]);
+    assert_eq!(refused.array().len(), 0, "{refused:?}");
+}
+
 const FENCING: &str = include_str!("../src/manual/fencing.md");
 
 #[tokio::test]

@@ -234,7 +234,15 @@ impl Run<'_> {
             (None, Some(status)) => child::code(status),
             (None, None) => Code::OK,
         };
-        let code = match release::give_back(guard, rest).await {
+        let given_back = match self.interruptible(release::give_back(guard, rest)).await {
+            Outcome::Done(given_back) => given_back,
+            Outcome::Interrupted(signal) => Err(release::Refusal::Unknown(format!(
+                "{} came before the store confirmed that the lock was given back; it is free when \
+                 its lease ends",
+                signals::name(signal)
+            ))),
+        };
+        let code = match given_back {
             Ok(()) => {
                 match rest {
                     Some(rest) => self.tell(format_args!("left standing for another {rest:.1?}")),

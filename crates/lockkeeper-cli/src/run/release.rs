@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use lockkeeper::{Error, Guard};
 
-/// One answer is waited for, however near the end is.
+/// One answer is waited for, however near the end is; and nobody waits for long, however far it is.
 const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Why it was not given back.
 pub(super) enum Refusal {
@@ -18,9 +19,9 @@ pub(super) enum Refusal {
 /// Gives the lock back, or leaves it standing for `rest`.
 ///
 /// When the store does not answer, the command has still had the lock for as long as it ran, for
-/// the lease was not over. It is tried until the lease is; then there is nothing left to give back.
+/// the lease was not over. It is tried until the lease is, or for a while; then it ends by itself.
 pub(super) async fn give_back(guard: Guard, rest: Option<Duration>) -> Result<(), Refusal> {
-    let remaining = guard.remaining().max(SHORTEST);
+    let remaining = guard.remaining().clamp(SHORTEST, LONGEST);
     let outcome = match rest {
         Some(rest) => {
             let rest = rest.max(Duration::from_millis(1));
@@ -35,7 +36,8 @@ pub(super) async fn give_back(guard: Guard, rest: Option<Duration>) -> Result<()
         }
         Ok(Err(error)) => Err(Refusal::Unknown(error.to_string())),
         Err(_) => Err(Refusal::Unknown(
-            "the store did not confirm that the lock was given back; its lease is over".into(),
+            "the store did not confirm that the lock was given back; it is free when its lease ends"
+                .into(),
         )),
     }
 }

@@ -21,6 +21,8 @@ pub(super) enum Action {
         name: LockName,
         kind: Kind,
         reason: String,
+        /// From these holders and no others.
+        from: Vec<String>,
     },
 }
 
@@ -172,7 +174,9 @@ impl View {
                 let Forcing { lock, reason, .. } = (**forcing).clone();
                 let reason = reason.trim().to_owned();
                 self.mode = Mode::Browsing;
-                return Some(Action::Force { name: lock.name, kind: lock.kind, reason });
+                // The answer is for the holders that were shown.
+                let from = lock.holders.into_iter().map(|holder| holder.id).collect();
+                return Some(Action::Force { name: lock.name, kind: lock.kind, reason, from });
             }
             // Whoever is stopped in the middle of something deserves to know why.
             (KeyCode::Enter, false) => forcing.sure = !forcing.reason.trim().is_empty(),

@@ -109,10 +109,10 @@ impl Live {
                     tokio::spawn(lookout::inspect(inspector, name, kind, reports));
                 }
             }
-            Some(Action::Force { name, kind, reason }) => {
+            Some(Action::Force { name, kind, reason, from }) => {
                 if let Some(inspector) = self.inspector.clone() {
                     let reports = self.reports.clone();
-                    tokio::spawn(lookout::force(inspector, name, kind, reason, reports));
+                    tokio::spawn(lookout::force(inspector, (name, kind), reason, from, reports));
                 }
             }
             None => {}

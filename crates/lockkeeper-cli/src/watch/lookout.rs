@@ -97,16 +97,24 @@ pub(super) async fn inspect(
     }
 }
 
-/// Takes a lock away, and looks what became of it.
+/// Takes a lock away from those `from` whom it was to be taken, and looks what became of it.
 pub(super) async fn force(
     inspector: Inspector,
-    name: LockName,
-    kind: Kind,
+    (name, kind): (LockName, Kind),
     reason: String,
+    from: Vec<String>,
     reports: UnboundedSender<Report>,
 ) {
-    let forced = inspector.force_unlock(&name, kind, reason).await;
-    let forced = forced.map_err(|error| error.to_string());
+    let forced = match inspector.inspect_as(&name, kind).await {
+        Ok(lock) if lock.holders.iter().any(|holder| !from.contains(&holder.id)) => {
+            Err("it has changed hands meanwhile, and was left alone".to_owned())
+        }
+        Ok(_) => {
+            let forced = inspector.force_unlock(&name, kind, reason).await;
+            forced.map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+    };
     let _ = reports.send(Report::Forced(name.clone(), forced));
     inspect(inspector, name, kind, reports).await;
 }

@@ -213,7 +213,12 @@ fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
         press(&mut view, "⎋");
         assert_eq!(view.mode, Mode::Browsing);
     }
-    let forced = Action::Force { name: name("a"), kind: Kind::Lock, reason: "it hangs".into() };
+    let forced = Action::Force {
+        name: name("a"),
+        kind: Kind::Lock,
+        reason: "it hangs".into(),
+        from: Vec::new(),
+    };
     assert_eq!(press(&mut view, "uit hangsx⌫⏎y"), Some(forced.clone()));
     assert_eq!(view.mode, Mode::Browsing);
     press(&mut view, "u");
@@ -222,7 +227,7 @@ fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
     let reason = "ithangsy".to_owned();
     assert_eq!(
         press(&mut view, "y"),
-        Some(Action::Force { name: name("a"), kind: Kind::Lock, reason })
+        Some(Action::Force { name: name("a"), kind: Kind::Lock, reason, from: Vec::new() })
     );
 }
 
@@ -236,7 +241,7 @@ fn the_lock_that_was_asked_about_is_the_one_that_goes() {
     let reason = "it hangs".to_owned();
     assert_eq!(
         press(&mut view, "y"),
-        Some(Action::Force { name: name("b"), kind: Kind::Lock, reason })
+        Some(Action::Force { name: name("b"), kind: Kind::Lock, reason, from: Vec::new() })
     );
 }
 

@@ -82,7 +82,8 @@ fn at_least_does_not_lengthen_a_long_command(scene: &Scene) {
 }
 
 fn max_hold_kills_what_will_not_end(scene: &Scene) {
-    let line = format!("trap '' TERM; {}; while :; do sleep 0.1; done", announce("pid"));
+    let line =
+        format!("trap '' TERM; {}; for i in $(seq 600); do sleep 0.1; done", announce("pid"));
     let start = Instant::now();
     let args = ["--max-hold", "0.3", "--grace", "0.4", "job", "-c", &line];
     scene.run(&args).assert_code(124);

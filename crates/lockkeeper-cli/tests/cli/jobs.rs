@@ -208,7 +208,10 @@ fn an_interrupt_ends_a_wait_and_the_script_around_it(scene: &Scene) {
 
 fn a_command_that_handles_the_interrupt_is_not_overruled(scene: &Scene) {
     let tmux = Tmux::start(scene);
-    let line = format!("trap \"exit 9\" INT; {}; while :; do sleep 0.05; done", announce("pid"));
+    let line = format!(
+        "trap \"exit 9\" INT; {}; for i in $(seq 1200); do sleep 0.05; done",
+        announce("pid")
+    );
     let script = format!("\"$LK\" run job -c '{line}'; echo $? > code");
     std::fs::write(scene.path("script"), script).unwrap();
     tmux.enter("bash script");

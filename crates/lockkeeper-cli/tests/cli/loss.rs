@@ -59,7 +59,8 @@ fn what_ignores_the_signal_is_killed_with_all_below_it(scene: &Scene) {
 
 fn what_is_left_of_a_group_is_killed_too(scene: &Scene) {
     // The command itself obeys; what it started does not.
-    let below = format!("trap \"\" TERM; {}; while :; do sleep 0.05; done", announce("below"));
+    let below =
+        format!("trap \"\" TERM; {}; for i in $(seq 1200); do sleep 0.05; done", announce("below"));
     let line = format!("sh -c '{below}' & {}; wait", announce("pid"));
     for ending in [&["--max-hold", "0.5"][..], &[]] {
         let args = [ending, &["--lease", "3", "--grace", "0.6", "job", "-c", &line]].concat();
@@ -81,7 +82,7 @@ fn what_is_left_of_a_group_is_killed_too(scene: &Scene) {
 
 fn the_signal_and_the_grace_are_as_asked_for(scene: &Scene) {
     let line = format!(
-        "trap '' TERM; trap 'echo told > $D/told' USR1; {}; while :; do sleep 0.02; done",
+        "trap '' TERM; trap 'echo told > $D/told' USR1; {}; for i in $(seq 3000); do sleep 0.02; done",
         announce("pid")
     );
     let args = ["--signal", "USR1", "--grace", "1.5", "job", "-c", &line];

@@ -15,7 +15,9 @@ fn signals_are_passed_on_to_all_of_the_group(scene: &Scene) {
     let signals = ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "CONT"];
     let traps: String =
         signals.map(|signal| format!("trap 'echo {signal} >> $D/$0' {signal}; ")).concat();
-    let each = format!("{traps}: > $D/$0; echo ready > $D/$0.ready; while :; do sleep 0.02; done");
+    let each = format!(
+        "{traps}: > $D/$0; echo ready > $D/$0.ready; for i in $(seq 3000); do sleep 0.02; done"
+    );
     std::fs::write(scene.path("each.sh"), each).unwrap();
     let line = "sh -c '. $D/each.sh' below & . $D/each.sh";
     let run = scene.start(&["job", "-c", line]);

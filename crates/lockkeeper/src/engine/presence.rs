@@ -92,10 +92,6 @@ async fn hear_notices(core: Weak<Core>) {
     let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
         return;
     };
-    // What was taken away before this stood was told to nobody.
-    if let Some(core) = core.upgrade() {
-        core.registry.all().iter().for_each(|lease| lease.hurry());
-    }
     loop {
         let line = notices.message().await;
         let Some(core) = core.upgrade() else { return };

@@ -18,5 +18,8 @@ pub mod redisson {}
 #[doc = include_str!("redis.md")]
 pub mod redis {}
 
+#[doc = include_str!("file.md")]
+pub mod file {}
+
 #[doc = include_str!("command_line.md")]
 pub mod command_line {}

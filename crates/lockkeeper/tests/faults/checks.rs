@@ -95,7 +95,8 @@ async fn settings_that_endanger_locks_are_found() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replication_is_found_from_either_side() {
-    let primary = started().await;
+    let at_once = RedisServer::builder().arg("--repl-diskless-sync-delay", "0");
+    let primary = start(at_once).await;
     let of = format!("127.0.0.1 {}", primary.port());
     let replica = start(RedisServer::builder().arg("--replicaof", of)).await;
     let linked = || replica.info_field("replication", "master_link_status") == "up";
@@ -139,6 +140,13 @@ async fn missing_permissions_are_found() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    // Why nobody is woken is what one must know to change it.
+    for (denied, says) in [("-publish", "publish"), ("-subscribe", "listen")] {
+        set_user(&server, &["~*", "&*", "+@all", denied]);
+        let report = check(&server.url_with("u", "s3cret")).await;
+        let detail = assert_finds(&report, "wake-ups", Note);
+        assert!(detail.contains(says), "{detail}");
+    }
 }
 
 /// Whether more, less or something else was found, beside what is fine.
@@ -186,14 +194,19 @@ async fn a_link_that_is_slow_for_the_lease_is_found() {
     let proxy = FaultProxy::start(server.port()).await;
     // There and back.
     proxy.delay(ms(20));
-    for (lease, severity) in
-        [(ms(100), Severity::Danger), (ms(1100), Severity::Note), (LONG, Severity::Fine)]
-    {
-        let client = connect(&proxy.url(), options().watchdog_timeout(lease)).await;
-        let report = within(PATIENCE, "the report", client.check()).await.expect("reachable");
-        assert_finds(&report, "latency", severity);
-        assert!(report.round_trip >= ms(40), "{:?}", report.round_trip);
-        assert!(report.slowest >= report.round_trip);
+    let leases = [(ms(100), Severity::Danger), (ms(1100), Severity::Note), (LONG, Severity::Fine)];
+    let checks = leases.map(|(lease, severity)| {
+        let url = proxy.url();
+        tokio::spawn(async move {
+            let client = connect(&url, options().watchdog_timeout(lease)).await;
+            let report = within(PATIENCE, "the report", client.check()).await.expect("reachable");
+            assert_finds(&report, "latency", severity);
+            assert!(report.round_trip >= ms(40), "{:?}", report.round_trip);
+            assert!(report.slowest >= report.round_trip);
+        })
+    });
+    for check in checks {
+        joined(check).await;
     }
 }
 

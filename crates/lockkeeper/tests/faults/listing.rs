@@ -208,18 +208,24 @@ fn make_locks(server: &RedisServer, count: usize) {
     server.cli(&["EVAL", make, "0", OWNER, &count.to_string()]).ok();
 }
 
-/// Keys with a million parts: a hash that is no lock, and sets that end as those of permits do.
+/// Keys with a million parts: a hash that is no lock, and the permits of a semaphore.
 fn make_large(server: &RedisServer) {
-    let make = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
-        redis.call('HSET', 'hash', i, i)
-        redis.call('ZADD', 'x:timeout', 99999999999999, i)
-        redis.call('ZADD', '{sem}:timeout', 99999999999999, string.format('%016d', i))
-    end";
-    for part in 0..20 {
-        let (from, to) = (part * 50_000 + 1, (part + 1) * 50_000);
-        server.cli(&["EVAL", make, "0", &from.to_string(), &to.to_string()]).ok();
+    let make = "local from = tonumber(ARGV[1])
+        for at = from, from + 99000, 1000 do
+            local fields, permits = {}, {}
+            for i = at, at + 999 do
+                fields[#fields + 1], fields[#fields + 2] = i, i
+                permits[#permits + 1] = 99999999999999
+                permits[#permits + 1] = string.format('%016d', i)
+            end
+            redis.call('HSET', 'hash', unpack(fields))
+            redis.call('ZADD', '{x}:timeout', unpack(permits))
+        end";
+    for part in 0..10 {
+        server.cli(&["EVAL", make, "0", &(part * 100_000).to_string()]).ok();
     }
-    server.cli(&["SET", "sem", "7"]).ok();
+    server.cli(&["SET", "x", "7"]).ok();
+    server.cli(&["ZADD", "y:timeout", "99999999999999", "of other data"]).ok();
 }
 
 /// What the server has sent in all.
@@ -247,7 +253,7 @@ async fn large_keys_do_not_keep_the_server_busy() {
     while let Some(page) = listing.next().await.expect("reachable") {
         locks.extend(page);
     }
-    locks.extend(client.inspector().inspect("sem").await);
+    locks.extend(client.inspector().inspect("x").await);
     let looked = client.inspector().inspect("hash").await;
     assert!(matches!(looked, Err(Error::WrongKind { .. })), "{looked:?}");
     let sent = sent(&server) - before;
@@ -255,7 +261,7 @@ async fn large_keys_do_not_keep_the_server_busy() {
     let slow = server.cli(&["SLOWLOG", "GET"]);
     assert_eq!(slow.array(), [], "{slow:?}");
     let names: Vec<_> = locks.iter().map(|lock| lock.name.to_string()).collect();
-    assert_eq!(BTreeSet::from_iter(names), set(&["lock", "sem"]));
+    assert_eq!(BTreeSet::from_iter(names), set(&["lock", "x"]));
     let semaphores: Vec<&LockInfo> = locks.iter().filter(|l| l.kind == Kind::Permits).collect();
     assert_eq!(semaphores.len(), 2);
     for semaphore in semaphores {

@@ -35,10 +35,9 @@ fn diary(path: &Path) -> File {
     OpenOptions::new().append(true).create(true).open(path).expect("there is a diary")
 }
 
-#[test]
-#[ignore = "a process of the test below"]
-fn worker() {
-    let Some((url, path)) = given() else { return };
+/// A process of the test below.
+pub(crate) fn worker() {
+    let (url, path) = given();
     let mut diary = diary(Path::new(&path));
     let mut say = move |line: String| diary.write_all(line.as_bytes()).expect("it is written");
     block_on(async move {

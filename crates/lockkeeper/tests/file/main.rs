@@ -68,7 +68,39 @@ const URL: &str = "LOCKKEEPER_TEST_URL";
 /// What else it needs to know.
 const MORE: &str = "LOCKKEEPER_TEST_MORE";
 
-/// Starts a part of this very program, a test that is ignored otherwise, as another process.
+/// Which part of this program it is to be.
+const PART: &str = "LOCKKEEPER_TEST_PART";
+
+/// The parts that run as processes of their own.
+const PARTS: &[(&str, fn())] = &[
+    ("crashes::worker", crashes::worker),
+    ("idle::ten_waiters", idle::ten_waiters),
+    ("places::one_with_fewer_rights", places::one_with_fewer_rights),
+    ("processes::one_that_waits", processes::one_that_waits),
+    ("processes::one_in_a_transaction", processes::one_in_a_transaction),
+    ("processes::one_that_opens", processes::one_that_opens),
+    ("wakes::one_that_waits", wakes::one_that_waits),
+];
+
+fn part(name: &str) -> Option<fn()> {
+    PARTS.iter().find(|(part, _)| *part == name).map(|(_, run)| *run)
+}
+
+/// The entry of all of them: this program, started once more, runs this test and nothing else.
+#[test]
+fn a_process_becomes_the_part_it_is_told_to_be() {
+    match std::env::var(PART) {
+        Ok(name) => part(&name).expect("it is told a part that there is")(),
+        Err(_) => {
+            assert!(part("another").is_none());
+            let doubled =
+                |(name, _): &&(&str, _)| PARTS.iter().filter(|p| p.0 == *name).count() > 1;
+            assert_eq!(PARTS.iter().find(doubled).map(|(name, _)| *name), None);
+        }
+    }
+}
+
+/// Starts a part of this very program as another process.
 fn child(part: &str, url: &str, more: &str) -> ChildProcess {
     ChildProcess::from_command(command(part, url, more))
 }
@@ -76,14 +108,16 @@ fn child(part: &str, url: &str, more: &str) -> ChildProcess {
 fn command(part: &str, url: &str, more: &str) -> Command {
     let program = std::env::current_exe().expect("the path of this program is known");
     let mut command = Command::new(program);
-    command.args(["--exact", part, "--ignored", "--nocapture", "--test-threads=1"]);
-    command.env(URL, url).env(MORE, more);
+    let entry = "a_process_becomes_the_part_it_is_told_to_be";
+    command.args(["--exact", entry, "--nocapture", "--test-threads=1"]);
+    command.env(PART, part).env(URL, url).env(MORE, more);
     command
 }
 
-/// What a child was given; nothing where it was started by mistake.
-fn given() -> Option<(String, String)> {
-    Some((std::env::var(URL).ok()?, std::env::var(MORE).ok()?))
+/// What a child was given.
+fn given() -> (String, String) {
+    let variable = |name| std::env::var(name).expect("a child is told what it needs");
+    (variable(URL), variable(MORE))
 }
 
 /// The rest of a child's life.

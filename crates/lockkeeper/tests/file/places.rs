@@ -121,12 +121,15 @@ async fn one_file_is_one_store_however_its_path_is_written() {
     );
 }
 
-#[test]
-#[ignore = "a process of the test below, which may do less than we may"]
-fn one_with_fewer_rights() {
-    let Some((url, _)) = given() else { return };
-    match block_on(Client::connect(&url)) {
-        Ok(_) => println!("opened"),
+/// A process of the test below, which may do less than we may.
+pub(crate) fn one_with_fewer_rights() {
+    let (url, _) = given();
+    let opened = async {
+        let client = Client::connect(&url).await?;
+        Ok(client.lock("it").try_lock().await?.is_some())
+    };
+    match block_on(opened) {
+        Ok(free) => println!("opened: free {free}"),
         Err(Error::Denied { lock: None, phase: Phase::Connect, detail }) => {
             println!("denied: {detail}")
         }
@@ -134,14 +137,38 @@ fn one_with_fewer_rights() {
     }
 }
 
+/// Two users, where the tests are run by one who may be others.
+#[tokio::test]
+async fn users_who_may_write_the_file_share_its_locks() {
+    let file = LockFile::new();
+    fs::write(file.path(), "").unwrap();
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&file.path(), 0o666);
+    mode(file.folder(), 0o777);
+    let other = || {
+        let command = as_nobody(command("places::one_with_fewer_rights", &file.url(), ""));
+        ChildProcess::from_command(command).expect_line("d: ")
+    };
+    let client = connect(&file).await;
+    let guard = client.lock("it").lock().await.unwrap();
+    assert!(other().contains("free false"));
+    guard.release().await.unwrap();
+    assert!(other().contains("free true"));
+}
+
+fn as_nobody(mut command: Command) -> Command {
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    command
+}
+
 #[tokio::test]
 async fn what_may_not_be_written_is_denied_with_its_path() {
     let file = LockFile::new();
     let nobody = |url: &str| {
-        let mut command = command("places::one_with_fewer_rights", url, "");
-        if rustix::process::geteuid().is_root() {
-            command.uid(65534).gid(65534);
-        }
+        let command = as_nobody(command("places::one_with_fewer_rights", url, ""));
         ChildProcess::from_command(command).expect_line("d: ")
     };
     let mode =

@@ -3,12 +3,14 @@
 
 use std::io::Read;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Instant;
 
+use lockkeeper::backend::file::File;
 use lockkeeper::backend::{Acquire, Fault};
 use lockkeeper::{Error, OwnerId};
 use rusqlite::Connection;
-use testkit::{ChildProcess, example_path};
+use testkit::{ChildProcess, Flaky, Verb, example_path};
 
 use super::*;
 
@@ -18,6 +20,24 @@ fn holder(file: &LockFile, name: &str, ms: u64, mode: &str) -> ChildProcess {
     ChildProcess::spawn(example_path("hold"), args)
 }
 
+/// Says when it has tried for the last time before it sleeps: until then it needs no wake-up.
+/// A process of the test below.
+pub(crate) fn one_that_waits() {
+    let (_, path) = given();
+    block_on(async {
+        let options = ClientOptions::new();
+        let backend = Flaky::new(Arc::new(File::open(&path, &options).await.unwrap()));
+        let client = Client::with_backend(backend.backend(), options).unwrap();
+        let waiting = tokio::spawn(async move { client.lock("it").lock().await });
+        let idle = async || backend.calls(Verb::Acquire) == 2 && backend.outstanding() == 0;
+        eventually("it sleeps", idle).await;
+        println!("waits");
+        let guard = waiting.await.unwrap().unwrap();
+        println!("has it");
+        guard.release().await.unwrap();
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_in_another_process_is_woken_at_once() {
     let file = LockFile::new();
@@ -25,14 +45,13 @@ async fn a_waiter_in_another_process_is_woken_at_once() {
     let mut quickest = Duration::MAX;
     for _ in 0..5 {
         let guard = lock.lock().lease(PATIENCE).await.unwrap();
-        let waiter = holder(&file, "it", 30_000, "lease");
-        eventually("it waits", async || file.listeners("freed it") == 1).await;
+        let mut waiter = child("processes::one_that_waits", "", &file.path().display().to_string());
+        waiter.expect_line("waits");
         let start = Instant::now();
         guard.release().await.unwrap();
-        waiter.expect_line("held");
+        waiter.expect_line("has it");
         quickest = quickest.min(start.elapsed());
-        waiter.kill();
-        lock.force_unlock().await.unwrap();
+        assert!(waiter.wait(PATIENCE).is_some(), "it gives it back");
         if quickest < ms(100) {
             return;
         }
@@ -61,10 +80,9 @@ async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_n
     assert!(granted < ends + SOON, "{:?} after its end", granted - ends);
 }
 
-#[test]
-#[ignore = "a process of the test below"]
-fn one_in_a_transaction() {
-    let Some((_, path)) = given() else { return };
+/// A process of the test below.
+pub(crate) fn one_in_a_transaction() {
+    let (_, path) = given();
     let database = Connection::open(path).unwrap();
     database.busy_timeout(PATIENCE).unwrap();
     database.execute_batch("BEGIN IMMEDIATE; DELETE FROM names;").unwrap();
@@ -116,7 +134,8 @@ async fn programs_that_are_started_inherit_nothing_of_the_store() {
         String::from_utf8_lossy(&found.stdout).into_owned()
     };
     assert!(open(&std::process::id().to_string()).contains("locks.db-wal"), "it is open here");
-    assert!(open(&std::process::id().to_string()).contains("inotify"), "so is what listens");
+    let rings = async || open(&std::process::id().to_string()).contains("inotify");
+    eventually("so is what listens", rings).await;
     let inherited = open("self");
     for what in ["locks.db", "inotify"] {
         assert!(!inherited.contains(what), "{inherited}");
@@ -151,4 +170,34 @@ fn a_runtime_that_only_has_a_clock_is_enough() {
         within(SOON, "it is told", waiting).await.unwrap().unwrap();
         ours.shutdown().await;
     });
+}
+
+/// A process of the test below.
+pub(crate) fn one_that_opens() {
+    let (url, _) = given();
+    block_on(async {
+        let client = Client::connect(&url).await.expect("all can open it");
+        client.lock("it").lock().await.unwrap().release().await.unwrap();
+        println!("done");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_open_a_new_file_at_once_open_the_same() {
+    for _ in 0..5 {
+        let file = LockFile::new();
+        let start = || child("processes::one_that_opens", &file.url(), "");
+        let children: Vec<_> = (0..6).map(|_| start()).collect();
+        let open = |url: String| tokio::spawn(async move { Client::connect(&url).await });
+        let opening: Vec<_> = (0..6).map(|_| open(file.url())).collect();
+        let mut clients = Vec::new();
+        for client in opening {
+            clients.push(client.await.unwrap().expect("all can open it"));
+        }
+        children.iter().for_each(|child| drop(child.expect_line("done")));
+        let guard = clients[0].lock("it").lock().await.unwrap();
+        assert!(clients[5].lock("it").try_lock().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        assert_eq!(file.count("SELECT count(*) FROM chores", []), 1, "it was made once");
+    }
 }

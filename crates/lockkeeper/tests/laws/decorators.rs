@@ -14,6 +14,7 @@ use lockkeeper::backend::{
 pub(crate) struct Counting {
     pub(crate) acquires: AtomicU64,
     pub(crate) subscribes: AtomicU64,
+    confirmed: Arc<AtomicU64>,
     announces: AtomicU64,
     deaf_to_words: AtomicBool,
     inner: Arc<dyn Backend>,
@@ -23,7 +24,8 @@ impl Counting {
     pub(crate) fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
         let (acquires, subscribes) = (AtomicU64::new(0), AtomicU64::new(0));
         let (announces, deaf_to_words) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { acquires, subscribes, announces, deaf_to_words, inner })
+        let confirmed = Arc::default();
+        Arc::new(Self { acquires, subscribes, confirmed, announces, deaf_to_words, inner })
     }
 
     pub(crate) fn acquires(&self) -> u64 {
@@ -32,6 +34,11 @@ impl Counting {
 
     pub(crate) fn subscribes(&self) -> u64 {
         self.subscribes.load(Ordering::Relaxed)
+    }
+
+    /// How many subscriptions stand, or have stood.
+    pub(crate) fn confirmed(&self) -> u64 {
+        self.confirmed.load(Ordering::Relaxed)
     }
 
     /// How often the client said who it is and what it holds.
@@ -94,10 +101,16 @@ impl Backend for Counting {
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
-        if !matches!(topic, Topic::Notice(_) | Topic::Reconnected) {
-            self.subscribes.fetch_add(1, Ordering::Relaxed);
+        if matches!(topic, Topic::Notice(_) | Topic::Reconnected) {
+            return self.inner.subscribe(topic);
         }
-        self.inner.subscribe(topic)
+        self.subscribes.fetch_add(1, Ordering::Relaxed);
+        let (subscribing, confirmed) = (self.inner.subscribe(topic), Arc::clone(&self.confirmed));
+        Box::pin(async move {
+            let subscription = subscribing.await?;
+            confirmed.fetch_add(1, Ordering::Relaxed);
+            Ok(subscription)
+        })
     }
 }
 

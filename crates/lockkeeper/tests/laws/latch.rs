@@ -214,7 +214,7 @@ async fn crowd(store: &Store, clients: usize, waiters: usize) -> JoinSet<Result<
             let latch = latch.clone();
             tasks.spawn(async move { latch.wait().await });
         }
-        eventually("all listen", async || counting.subscribes() == waiters as u64).await;
+        eventually("all listen", async || counting.confirmed() == waiters as u64).await;
     }
     let channels = if store.counts_all() { 1 } else { clients };
     eventually("the store knows", async || listeners(store) == channels).await;

@@ -285,6 +285,8 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     for how in 0..5 {
         let held = ours.acquire(2).lease(store.long()).await.unwrap();
         store.hears_notices_of(&held).await;
+        // This one may have waited for what the last round gave back.
+        store.all_have_left(&store.name("permits")).await;
         let waiter = listening(store, &theirs, 2).await;
         let ids = held.permit_ids();
         match how {

@@ -229,6 +229,7 @@ pub(crate) async fn who_holds_it_is_not_kept_out_by_a_waiting_writer(store: &Sto
     let once_more = store.promptly("by its guard, too", unnamed.reenter()).await.unwrap();
     release([reader, unnamed, again, once_more]).await;
     let writer = store.promptly("then the writer", writer).await.unwrap().unwrap();
+    store.all_have_left(&store.name("lock")).await;
     // The same for what is nested in a write lock.
     let waits = listening(store, ours.write()).await;
     let nested = store.promptly("a writer reads", writer.read()).await.unwrap();

@@ -284,6 +284,13 @@ impl Store {
         }
     }
 
+    /// Until those who waited for `name` have stopped listening, which nobody waits for: who counts
+    /// listeners must not count them. In memory they stop at once.
+    pub(crate) async fn all_have_left(&self, name: &str) {
+        let left = async || self.counts_all() || self.listeners(name) == 0;
+        eventually("those who have waited listen no longer", left).await;
+    }
+
     /// How many locks and queues are stored under `name` (on Redis) or at all (in memory).
     pub(crate) fn stored(&self, name: &str) -> usize {
         match &self.kind {

@@ -196,15 +196,15 @@ fn of_file(db: &mut Db, request: &Request) -> String {
 
 /// Drives both with random sequences.
 fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
-    let folder = TempDir::new().unwrap();
+    let folder = TempDir::new().expect("there is room");
     patience::set_limit(Instant::now() + Duration::from_secs(600));
-    let place = Place::find(&folder.path().join("locks.db")).unwrap();
-    let db = std::cell::RefCell::new(Db::open(&place).unwrap());
+    let place = Place::find(&folder.path().join("locks.db")).expect("a place for it");
+    let db = std::cell::RefCell::new(Db::open(&place).expect("it can be made"));
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let checked = TestRunner::new(config).run(&sequence, |steps| {
         let db = &mut *db.borrow_mut();
         for table in ["names", "waiters", "replies"] {
-            db.connection.execute(&format!("DELETE FROM {table}"), []).unwrap();
+            db.connection.execute(&format!("DELETE FROM {table}"), []).expect("it is emptied");
         }
         let mut moment = Moment { now: 1_000_000, epoch: 1_700_000_000_000 };
         let mut state = State::behind(moment.epoch);
@@ -218,7 +218,7 @@ fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
         }
         let sql = "SELECT count(*) FROM waiters WHERE name NOT IN
             (SELECT name FROM names WHERE record ->> '$.queue' IS NOT NULL)";
-        let left = db.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        let left = db.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("counted");
         prop_assert_eq!(left, 0, "waiters of no queue");
         for name in NAMES {
             for kind in [Kind::Fair, Kind::Mutex, Kind::Write, Kind::Permits] {
@@ -264,9 +264,10 @@ fn a_queue_of_which_little_is_read_is_the_whole_queue() {
 /// Someone sets the clock of the machine, by years, while a lock is held.
 #[test]
 fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
-    let folder = TempDir::new().unwrap();
+    let folder = TempDir::new().expect("there is room");
     patience::set_limit(Instant::now() + Duration::from_secs(600));
-    let mut db = Db::open(&Place::find(&folder.path().join("locks.db")).unwrap()).unwrap();
+    let mut db = Db::open(&Place::find(&folder.path().join("locks.db")).expect("a place for it"))
+        .expect("it can be made");
     let lock = Resource { kind: Kind::Lock, name: LockName::from("a") };
     let (years, mut last) = (10 * 365 * 24 * 3_600_000, 0);
     let mut now = 5_000;
@@ -283,7 +284,7 @@ fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
         last = token;
         now += 1_000;
         db.stopped = Some(Moment { now, epoch });
-        let left = db.inspect(&lock).unwrap().ttl;
+        let left = db.inspect(&lock).expect("it can be looked at").ttl;
         assert_eq!(left, Some(crate::backend::Ttl::Millis(0)), "its last millisecond");
         // Tokens go by the clock as it is now, but never back.
         let again = Acquire { fenced, count: 2, ..Acquire::new(lock.clone(), owner, 1_000) };
@@ -294,6 +295,6 @@ fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
         last = token;
         now += 1_001;
         db.stopped = Some(Moment { now, epoch });
-        assert_eq!(db.inspect(&lock).unwrap().ttl, None, "it has ended");
+        assert_eq!(db.inspect(&lock).expect("it can be looked at").ttl, None, "it has ended");
     }
 }

@@ -7,11 +7,13 @@
 //! next look, a few seconds later.
 //!
 //! Where the kernel does not tell (other systems, or too many watches), the thread looks by itself, every
-//! few milliseconds, as long as somebody listens.
+//! few milliseconds, as long as somebody listens. So it does in the first moment, too: the kernel takes
+//! some ten milliseconds to end a watch, and a process that has a lock for an instant would end so much
+//! later.
 
 use std::io::PipeReader;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Timestamps, UTIME_NOW, utimensat};
@@ -20,6 +22,10 @@ use super::place::Place;
 
 /// How often it looks where nobody tells.
 const LOOKS: Duration = Duration::from_millis(15);
+
+/// How often it looks at first, and for how long.
+const EARLY_LOOKS: Duration = Duration::from_millis(5);
+const EARLY: Duration = Duration::from_secs(1);
 
 /// Tells other processes that there is something to read.
 pub(super) fn ring(log: &Path) {
@@ -33,8 +39,10 @@ pub(super) fn ring(log: &Path) {
 /// What the thread sleeps beside.
 #[derive(Debug)]
 pub(super) enum Bell {
-    /// Nobody listens yet.
+    /// Nobody listens.
     Silent,
+    /// Somebody has listened since then.
+    Early(Instant),
     /// The kernel tells.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Watched(std::os::fd::OwnedFd),
@@ -52,8 +60,23 @@ pub(super) enum Woken {
 }
 
 impl Bell {
+    /// Looks after it, now that somebody listens, or nobody does. True if the kernel tells from now on:
+    /// something may have happened before.
+    pub(super) fn tend(&mut self, place: &Place, listening: bool) -> bool {
+        match self {
+            Self::Silent if listening => *self = Self::Early(Instant::now()),
+            Self::Early(_) if !listening => *self = Self::Silent,
+            Self::Early(since) if since.elapsed() >= EARLY => {
+                *self = Self::watching(place);
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(super) fn of(place: &Place) -> Self {
+    fn watching(place: &Place) -> Self {
         use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
         let watch = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).and_then(|watch| {
             // To be unlinked counts as a change of attributes, too.
@@ -72,7 +95,7 @@ impl Bell {
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    pub(super) fn of(_: &Place) -> Self {
+    fn watching(_: &Place) -> Self {
         Self::Unwatched
     }
 
@@ -83,17 +106,18 @@ impl Bell {
         listening: bool,
         limit: Option<Duration>,
     ) -> Woken {
-        match self {
-            Self::Silent => nap(rings, limit),
+        let looks = match self {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             Self::Watched(watch) => return hear(rings, watch, limit),
-            Self::Unwatched if listening => {
-                nap(rings, Some(limit.unwrap_or(LOOKS).min(LOOKS)));
-                return Woken::Rung;
+            Self::Early(_) if listening => EARLY_LOOKS,
+            Self::Unwatched if listening => LOOKS,
+            _ => {
+                nap(rings, limit);
+                return Woken::Otherwise;
             }
-            Self::Unwatched => nap(rings, limit),
-        }
-        Woken::Otherwise
+        };
+        nap(rings, Some(limit.unwrap_or(looks).min(looks)));
+        Woken::Rung
     }
 }
 

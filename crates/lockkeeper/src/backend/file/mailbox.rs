@@ -36,6 +36,8 @@ pub(super) struct Mailbox {
     bell: PipeWriter,
     /// The thread is to end, and must not wait for anything any more.
     closing: AtomicBool,
+    /// The process that has the thread.
+    pid: u32,
 }
 
 #[derive(Default)]
@@ -55,16 +57,21 @@ impl Mailbox {
     /// The mailbox, and where its bell rings.
     pub(super) fn new() -> io::Result<(Arc<Self>, PipeReader)> {
         let (rings, bell) = io::pipe()?;
-        let closing = AtomicBool::new(false);
-        Ok((Arc::new(Self { inner: Mutex::default(), bell, closing }), rings))
+        rustix::io::ioctl_fionbio(&rings, true)?;
+        let (closing, pid) = (AtomicBool::new(false), std::process::id());
+        Ok((Arc::new(Self { inner: Mutex::default(), bell, closing, pid }), rings))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands an order over; false if nobody takes orders any more.
+    /// Hands an order over; false if nobody takes orders any more, as in a forked process: that has no
+    /// such thread, and must not touch what its parent has open.
     pub(super) fn push(&self, order: Order) -> bool {
+        if self.pid != std::process::id() {
+            return false;
+        }
         let ring = {
             let mut inner = self.lock();
             if inner.closed {
@@ -112,12 +119,10 @@ impl Mailbox {
         inner.asleep
     }
 
-    /// The thread is awake again, whatever woke it.
+    /// The thread is awake again, whatever woke it. A ring that comes only now wakes it once more, for
+    /// nothing.
     pub(super) fn wake(&self, rings: &mut PipeReader) {
-        let rung = !std::mem::take(&mut self.lock().asleep);
-        if rung {
-            // It is there, or comes at once.
-            let _ = rings.read_exact(&mut [0]);
-        }
+        self.lock().asleep = false;
+        while rings.read(&mut [0; 16]).is_ok_and(|read| read == 16) {}
     }
 }

@@ -1,9 +1,9 @@
 //! A file for the processes of one host: the model inside a SQLite database, one transaction for each
 //! request.
 //!
-//! One thread a client does all of it, because SQLite blocks: see [`worker`]. Its leases go by the time
-//! since the machine was started ([`time`]), so that nobody's clock moves them; waiters in other
-//! processes are told through the file ([`wakes`]) and woken by the kernel ([`bell`]).
+//! One thread a client does all of it, because SQLite blocks (`worker`). Its leases go by the time since
+//! the machine was started (`time`), so that nobody's clock moves them; waiters in other processes are
+//! told through the file (`wakes`) and woken by the kernel (`bell`).
 
 use std::sync::Arc;
 use std::thread;
@@ -54,7 +54,6 @@ struct Inner {
     /// The path, without symbolic links.
     identity: Arc<str>,
     response_timeout: Duration,
-    pid: u32,
 }
 
 impl Drop for Inner {
@@ -107,7 +106,6 @@ impl File {
             hub,
             identity: format!("file:{}", path.display()).into(),
             response_timeout: options.response_timeout,
-            pid: std::process::id(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -119,10 +117,6 @@ impl File {
     ) -> BoxFuture<Result<T, Fault>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            // A forked process has no thread, and must not touch what its parent has open.
-            if inner.pid != std::process::id() {
-                return Err(Fault::Closed);
-            }
             let (answer, answered) = oneshot::channel();
             let work = Box::new(move |db: Result<&mut Db, Fault>| {
                 // Nobody may be there any more to hear it.

@@ -83,13 +83,13 @@ impl Place {
         &self.wal
     }
 
-    /// Makes an empty file where there is none. Not by opening one: to close it again would end the
-    /// locks that this process has on it through others.
+    /// Makes an empty file where there is none, with the rights that the umask leaves. Not by opening
+    /// one: to close it again would end the locks that this process has on it through others.
     pub(super) fn create(&self) -> Result<(), Fault> {
         #[cfg(not(target_vendor = "apple"))]
         {
             use rustix::fs::{CWD, FileType, Mode, mknodat};
-            let mode = Mode::from_raw_mode(0o644);
+            let mode = Mode::from_raw_mode(0o666);
             match mknodat(CWD, &self.path, FileType::RegularFile, mode, 0) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(error) => return Err(cannot("be created", &self.path, &error.into())),

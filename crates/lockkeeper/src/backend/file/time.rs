@@ -42,7 +42,8 @@ const CLOCK: ClockId = ClockId::Monotonic;
 
 pub(super) fn since_start() -> u64 {
     let time = clock_gettime(CLOCK);
-    let millis = time.tv_sec * 1000 + time.tv_nsec / 1_000_000;
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    let millis = time.tv_sec.saturating_mul(1000) + i64::from(nanos / 1_000_000);
     u64::try_from(millis - skew()).unwrap_or(0)
 }
 

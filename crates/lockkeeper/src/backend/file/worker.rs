@@ -189,6 +189,9 @@ impl Worker {
         if db.has_mail {
             patience::set_limit(soon());
             let mail = db.receive();
+            if mail.is_err() {
+                self.again = Some(Instant::now() + AGAIN);
+            }
             self.deliver(mail);
         }
         let Some(db) = &mut self.db else { return };
@@ -212,7 +215,6 @@ impl Worker {
                 self.deliver(Ok(mail));
                 self.hub.heard(&topic);
                 self.hub.confirm(&topic);
-                self.watch();
             }
             Err(fault) if fault.may_pass() => {
                 self.unheard.push(topic);
@@ -222,17 +224,11 @@ impl Worker {
         }
     }
 
-    /// Has the kernel tell of other processes, from the first topic on.
-    fn watch(&mut self) {
-        if matches!(self.bell, Bell::Silent) {
-            self.bell = Bell::of(&self.place);
-            // Something may have been said before it was there.
-            self.listen_in();
-        }
-    }
-
     /// What must be done without anybody asking for it.
     fn look_after(&mut self) {
+        if self.bell.tend(&self.place, self.is_listening()) {
+            self.listen_in();
+        }
         if self.again.is_some_and(|again| again <= Instant::now()) {
             self.again = None;
             patience::set_limit(soon());

@@ -4,19 +4,34 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use super::{Inner, number, strings, unexpected};
+use super::{Inner, bulk, number, strings, unexpected};
 use crate::backend::{Fault, Finding};
+
+/// The settings that matter.
+const SETTINGS: [&str; 3] = ["appendfsync", "save", "min-replicas-to-write"];
 
 impl Inner {
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Fault> {
         let before = wall();
-        let mut config = redis::cmd("CONFIG");
-        config.arg("GET").arg("appendfsync").arg("save").arg("min-replicas-to-write");
-        let reads = vec![redis::cmd("TIME"), redis::cmd("INFO"), config];
+        // One by one: before Redis 7.0 there is no asking for several.
+        let setting = |name: &str| {
+            let mut get = redis::cmd("CONFIG");
+            get.arg("GET").arg(name);
+            get
+        };
+        // A connection that cannot be there: only whether the user may.
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("ID").arg(i64::MAX);
+        let mut reads = vec![redis::cmd("TIME"), redis::cmd("INFO"), kill];
+        reads.extend(SETTINGS.map(setting));
         let mut answers = self.link.read(reads).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-        let (time, info, config) = (next(), next(), next());
+        let (time, info, kill) = (next(), next(), next());
+        let config = Config::of(SETTINGS.map(|_| next()));
         let after = wall();
+        if kill.is_err() {
+            self.link.never_fences();
+        }
 
         let mut findings = Vec::new();
         findings.push(match time {
@@ -33,7 +48,6 @@ impl Inner {
                 return Ok(findings);
             }
         };
-        let config = Config::of(config);
         findings.push(version(&info));
         findings.push(role(&info));
         findings.extend(cluster(&info));
@@ -72,21 +86,23 @@ impl Info {
 struct Config(Option<Vec<(String, String)>>);
 
 impl Config {
-    fn of(answer: Result<Value, Fault>) -> Self {
+    fn of(answers: [Result<Value, Fault>; SETTINGS.len()]) -> Self {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        Self(match answer {
-            Ok(Value::Map(pairs)) => {
-                let bytes = |value| match value {
-                    Value::BulkString(bytes) => text(&bytes),
-                    _ => String::new(),
-                };
-                Some(pairs.into_iter().map(|(key, value)| (bytes(key), bytes(value))).collect())
+        let mut pairs = Vec::new();
+        for answer in answers {
+            match answer {
+                Ok(Value::Map(map)) => pairs.extend(map.into_iter().filter_map(|(key, value)| {
+                    Some((text(&bulk(key).ok()?), text(&bulk(value).ok()?)))
+                })),
+                Ok(other) => {
+                    let parts = strings(other).unwrap_or_default();
+                    let pair = |pair: &[Vec<u8>]| (text(&pair[0]), text(&pair[1]));
+                    pairs.extend(parts.chunks_exact(2).map(pair));
+                }
+                Err(_) => return Self(None),
             }
-            Ok(other) => strings(other).ok().map(|parts| {
-                parts.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
-            }),
-            Err(_) => None,
-        })
+        }
+        Self(Some(pairs))
     }
 
     fn get(&self, setting: &str) -> Option<&str> {
@@ -194,8 +210,24 @@ fn memory(info: &Info) -> Option<Finding> {
 fn persistence(info: &Info, config: &Config) -> Finding {
     let remedy = "set appendonly to yes, and after a crash keep the server down for one lease; or \
                   use fenced locks, whose tokens grow even so";
+    if config.0.is_none() {
+        let on = info.get("aof_enabled") == Some("1");
+        let detail = format!(
+            "the append-only file is {}; what else is set could not be looked at: CONFIG GET was \
+             refused",
+            if on { "on" } else { "off" }
+        );
+        let severity = if on { Finding::note } else { Finding::danger };
+        return severity("persistence", detail, "allow the user CONFIG GET, for this check alone");
+    }
     if info.get("aof_enabled") == Some("1") {
         return match config.get("appendfsync") {
+            Some("no") => {
+                let detail = "the append-only file is written whenever the system likes: after a \
+                              power loss a lock taken in the last half minute is not known any \
+                              more, and is given to the next who asks";
+                Finding::note("persistence", detail, "set appendfsync to always")
+            }
             Some("always") => {
                 Finding::fine("persistence", "every change is on disk before its answer")
             }

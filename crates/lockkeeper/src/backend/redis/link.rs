@@ -146,6 +146,11 @@ impl Link {
         async move { shared.read(reads).await }
     }
 
+    /// The user turned out not to be allowed to kill connections.
+    pub(super) fn never_fences(&self) {
+        self.shared.fences.store(false, Ordering::Relaxed);
+    }
+
     /// Whether a request without an answer can no longer run once a later one was answered.
     pub(super) fn fences(&self) -> bool {
         self.shared.fences.load(Ordering::Relaxed)

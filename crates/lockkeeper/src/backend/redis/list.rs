@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::{Cmd, Value};
 use uuid::Uuid;
 
+use super::counter::counted;
 use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
     Fault, Forced, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot,
@@ -75,16 +76,8 @@ impl Inner {
             }
         }
         page.locks = self.read_hashes(hashes, &mut page.incomplete).await?;
-        for name in semaphores {
-            match self.describe_permits(&name).await {
-                Ok(listed) if listed.snapshot.taken > 0 && listed.snapshot.count.is_some() => {
-                    page.locks.push(listed);
-                }
-                Ok(_) | Err(Fault::WrongKind { .. }) => {}
-                Err(fault) if fault.may_pass() => return Err(fault),
-                Err(_) => page.incomplete = true,
-            }
-        }
+        let found = self.read_semaphores(semaphores, &mut page.incomplete).await?;
+        page.locks.extend(found);
         self.count_waiters(&mut page.locks).await?;
         Ok(page)
     }
@@ -122,12 +115,16 @@ impl Inner {
                 found.extend(hash.listed(name, left, queued));
             }
         }
-        found.extend(self.read_shared(shared).await?);
+        found.extend(self.read_shared(shared, incomplete).await?);
         Ok(found)
     }
 
     /// Read/write locks, of which some readers may be dead, and hashes too large to know what they are.
-    async fn read_shared(&self, hashes: Vec<(LockName, Hash, i64)>) -> Result<Vec<Listed>, Fault> {
+    async fn read_shared(
+        &self,
+        hashes: Vec<(LockName, Hash, i64)>,
+        incomplete: &mut bool,
+    ) -> Result<Vec<Listed>, Fault> {
         let read = |(name, hash, _): &(LockName, Hash, i64)| match hash.is_whole {
             true => super::rw::inspect(name).cmd,
             // A script that reads all of it would keep the server busy.
@@ -152,7 +149,11 @@ impl Inner {
                 Err(_) => match self.link.call(super::rw::inspect(&name)).await {
                     Ok(answer) => super::rw::inspected(answer)?,
                     Err(fault) if fault.may_pass() => return Err(fault),
-                    Err(_) => continue,
+                    Err(Fault::WrongKind { .. }) => continue,
+                    Err(_) => {
+                        *incomplete = true;
+                        continue;
+                    }
                 },
             };
             if !snapshot.holders.is_empty() {
@@ -258,16 +259,54 @@ impl Inner {
         })
     }
 
-    async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
-        let resource = Resource { kind: Kind::Permits, name: name.clone() };
-        let mut snapshot = self.inspect(resource.clone()).await?;
-        let mut ids = of_key("ZRANGEBYSCORE", &keys::permit_ends(name));
-        ids.arg(format!("({}", now_ms())).arg("+inf").arg("LIMIT").arg(0).arg(HOLDERS_MAX);
-        if let Some(Ok(ids)) = self.link.read(vec![ids]).await?.pop() {
-            snapshot.holders = strings(ids)?.iter().map(|id| permit_holder(id)).collect();
+    /// The semaphores of which permits are taken.
+    async fn read_semaphores(
+        &self,
+        names: Vec<LockName>,
+        incomplete: &mut bool,
+    ) -> Result<Vec<Listed>, Fault> {
+        let reads = names.iter().flat_map(|name| [super::permits::inspect(name).cmd, taken(name)]);
+        let mut answers = self.link.read(reads.collect()).await?.into_iter();
+        let mut found = Vec::new();
+        for name in names {
+            let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+            let listed = match (next().and_then(counted), next()) {
+                (Ok(snapshot), ids) => Ok(of_permits(&name, snapshot, ids)),
+                // The script is not known yet, if it is not something else.
+                (Err(_), _) => self.describe_permits(&name).await,
+            };
+            match listed {
+                Ok(Listed {
+                    snapshot: Snapshot { taken: 0, .. } | Snapshot { count: None, .. },
+                    ..
+                })
+                | Err(Fault::WrongKind { .. }) => {}
+                Ok(listed) => found.push(listed),
+                Err(fault) if fault.may_pass() => return Err(fault),
+                Err(_) => *incomplete = true,
+            }
         }
-        Ok(Listed { resource, snapshot })
+        Ok(found)
     }
+
+    async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
+        let snapshot = counted(self.link.call(super::permits::inspect(name)).await?)?;
+        let ids = self.link.read(vec![taken(name)]).await?.pop();
+        Ok(of_permits(name, snapshot, ids.unwrap_or(Ok(Value::Nil))))
+    }
+}
+
+/// Asks which permits are taken, the first ones.
+fn taken(name: &LockName) -> Cmd {
+    let mut ids = of_key("ZRANGEBYSCORE", &keys::permit_ends(name));
+    ids.arg(format!("({}", now_ms())).arg("+inf").arg("LIMIT").arg(0).arg(HOLDERS_MAX);
+    ids
+}
+
+fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Value, Fault>) -> Listed {
+    let ids = ids.and_then(strings).unwrap_or_default();
+    snapshot.holders = ids.iter().map(|id| permit_holder(id)).collect();
+    Listed { resource: Resource { kind: Kind::Permits, name: name.clone() }, snapshot }
 }
 
 /// Where a page begins, as a number.

@@ -5,8 +5,8 @@ use redis::Value;
 use super::counter::{attempted, counted, remembered};
 use super::script::Command;
 use super::*;
-use crate::PermitId;
 use crate::backend::{CountChange, PermitChange};
+use crate::{LockName, PermitId};
 
 impl Inner {
     pub(super) async fn acquire_permits(&self, request: Acquire) -> Result<Attempt, Fault> {
@@ -67,8 +67,13 @@ impl Inner {
     }
 
     pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        counted(self.link.call(call(&script::COUNTER_INSPECT, resource)).await?)
+        counted(self.link.call(inspect(&resource.name)).await?)
     }
+}
+
+/// Asks how many are free and how many are taken.
+pub(super) fn inspect(name: &LockName) -> Command {
+    script::COUNTER_INSPECT.call(2).arg(name.as_bytes()).arg(keys::permit_ends(name))
 }
 
 /// The arguments with which permits are given back or get an end.
