@@ -71,7 +71,7 @@ pub(super) fn view(locks: Vec<LockInfo>) -> View {
 }
 
 pub(super) fn look(locks: Vec<LockInfo>) -> Look {
-    Look { locks, complete: true }
+    Look { locks, complete: true, took: Duration::ZERO }
 }
 
 /// Presses keys, at the start: a character each, and `⏎ ⎋ ⌫ ↓ ↑ ⇟ ⇞` for those that have none. What

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkeeper::{Inspector, Kind, LockInfo, LockName, Watch};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::Receiver;
+use tokio::time::{Instant, sleep};
 
 use super::view::Look;
 use crate::exit::{Code, Failure};
@@ -39,19 +40,27 @@ pub(super) async fn look_out(
     let mut watch = inspector.watch(pattern).every(every);
     let _ = reports.send(Report::Connected(inspector));
     while !reports.is_closed() && paused.wait_for(|paused| !paused).await.is_ok() {
-        let report = match watch.look().await {
-            Ok(()) => Report::Looked(seen(&mut watch)),
+        let begun = Instant::now();
+        let looked = watch.look().await;
+        // A look waits for its time first.
+        let took = begun.elapsed().saturating_sub(every);
+        let report = match &looked {
+            Ok(()) => Report::Looked(seen(&mut watch, took)),
             Err(error) => Report::Failed(error.to_string()),
         };
         let _ = reports.send(report);
+        // Where there is so much to see that it takes longer than it may, half of the time is enough.
+        if looked.is_ok() && took > every {
+            sleep(took).await;
+        }
     }
 }
 
-fn seen(watch: &mut Watch) -> Look {
+fn seen(watch: &mut Watch, took: Duration) -> Look {
     // The view finds the differences to what is on the screen, which need not be what the last look
     // saw.
     while watch.happened().is_some() {}
-    Look { locks: watch.locks().cloned().collect(), complete: watch.is_complete() }
+    Look { locks: watch.locks().cloned().collect(), complete: watch.is_complete(), took }
 }
 
 /// A server that is not there yet may come; a URL that makes no sense will not make any later.
@@ -67,7 +76,7 @@ async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Ins
                 return None;
             }
         }
-        tokio::time::sleep(RETRY).await;
+        sleep(RETRY).await;
     }
 }
 

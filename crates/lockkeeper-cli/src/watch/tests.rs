@@ -297,7 +297,7 @@ fn a_store_that_does_not_answer_is_missed() {
     assert_eq!(view.health, Health::Failing { why: "no route".to_owned() });
     assert_eq!(view.silent_for(later(6.0)), Some(Duration::from_secs(6)));
     assert_eq!(names(&view), ["a"], "what was last known is still seen");
-    view.looked(Look { locks: vec![], complete: false }, later(7.0));
+    view.looked(Look { complete: false, ..look(vec![]) }, later(7.0));
     assert_eq!((&view.health, view.complete), (&Health::Answering, false));
     assert_eq!(view.silent_for(later(7.0)), None);
 }

@@ -3,7 +3,6 @@
 //! Pure: keys, looks and the time go in, and what is to be done about them comes out. So everything
 //! that can go wrong in a screen full of moving things is tested without one.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,6 +19,8 @@ const NOTICE: Duration = Duration::from_secs(8);
 pub(super) struct Look {
     pub(super) locks: Vec<LockInfo>,
     pub(super) complete: bool,
+    /// How long it took.
+    pub(super) took: Duration,
 }
 
 /// How the store is doing.
@@ -128,8 +129,9 @@ pub(super) struct View {
     pub(super) health: Health,
     /// When the store was last heard of; at first, when it was first asked.
     heard: Instant,
-    /// How often it is looked at.
+    /// How often it is looked at, and how long the last look took.
     every: Duration,
+    took: Duration,
     pub(super) looked: Option<SystemTime>,
     pub(super) complete: bool,
     /// When time stopped.
@@ -158,6 +160,7 @@ impl View {
             health: Health::Connecting,
             heard: now.tick,
             every,
+            took: Duration::ZERO,
             looked: None,
             complete: true,
             paused: None,
@@ -170,6 +173,7 @@ impl View {
         let first = self.looked.is_none();
         self.health = Health::Answering;
         self.heard = now.tick;
+        self.took = look.took;
         if self.paused.is_some() {
             return;
         }
@@ -206,7 +210,7 @@ impl View {
         let late = match &self.health {
             Health::Failing { .. } => true,
             Health::Connecting => silent > LATE,
-            Health::Answering => !self.is_paused() && silent > self.every + LATE,
+            Health::Answering => !self.is_paused() && silent > self.every + 2 * self.took + LATE,
         };
         late.then_some(silent)
     }
@@ -338,14 +342,20 @@ impl View {
     pub(super) fn arrange(&mut self, now: Now) {
         let needle = self.filter.to_lowercase();
         let rows = &self.rows;
-        let mut shown: Vec<_> = (0..rows.len()).filter(|at| fits(&rows[*at], &needle)).collect();
-        let (sort, descending) = (self.sort, self.descending);
-        shown.sort_by(|a, b| {
-            let (a, b) = (&rows[*a], &rows[*b]);
-            let order = compare(a, b, sort, now);
-            let order = if descending { order.reverse() } else { order };
-            order.then_with(|| a.lock.name.cmp(&b.lock.name))
+        let fitting = (0..rows.len()).filter(|at| fits(&rows[*at], &needle));
+        // Each key is made once: there may be a hundred thousand rows.
+        let mut keyed: Vec<_> =
+            fitting.map(|at| (Key::of(&rows[at], self.sort, now), at)).collect();
+        let descending = self.descending;
+        keyed.sort_unstable_by(|(a, x), (b, y)| {
+            let names = || rows[*x].lock.name.cmp(&rows[*y].lock.name);
+            match (descending, a) {
+                (true, Key::Name) => names().reverse(),
+                (true, _) => b.cmp(a).then_with(names),
+                (false, _) => a.cmp(b).then_with(names),
+            }
         });
+        let shown: Vec<_> = keyed.into_iter().map(|(_, at)| at).collect();
         let same = shown.iter().position(|at| self.selected.as_ref() == Some(&rows[*at].lock.name));
         self.shown = shown;
         self.select(same.unwrap_or(self.line));
@@ -357,24 +367,32 @@ fn fits(row: &Row, needle: &str) -> bool {
     needle.is_empty() || has(person::name(&row.lock.name)) || has(person::holders(&row.lock))
 }
 
-/// What has nothing to compare comes last.
-fn compare(a: &Row, b: &Row, by: Column, now: Now) -> Ordering {
-    let ttl = |row: &Row| match row.remaining(now.tick) {
-        Remaining::For(left) => left,
-        Remaining::Forever | Remaining::Free => Duration::MAX,
-    };
-    let age = |row: &Row| match row.age(now) {
-        Some(Age::Known(age) | Age::AtLeast(age)) => age,
-        None => Duration::ZERO,
-    };
-    match by {
-        Column::Name => a.lock.name.cmp(&b.lock.name),
-        Column::Kind => a.lock.kind.word().cmp(b.lock.kind.word()),
-        Column::Holder => person::holders(&a.lock).cmp(&person::holders(&b.lock)),
-        Column::Holds => person::holds(&a.lock).cmp(&person::holds(&b.lock)),
-        Column::Ttl => ttl(a).cmp(&ttl(b)),
-        Column::Waiters => a.lock.waiting.cmp(&b.lock.waiting),
-        Column::Age => age(a).cmp(&age(b)),
+/// What a row is sorted by; what has nothing to compare comes last. Names decide in the end anyway.
+#[derive(Eq, Ord, PartialEq, PartialOrd)]
+enum Key {
+    Name,
+    Text(String),
+    Number(u64),
+    Span(Duration),
+}
+
+impl Key {
+    fn of(row: &Row, by: Column, now: Now) -> Self {
+        match by {
+            Column::Name => Key::Name,
+            Column::Kind => Key::Text(row.lock.kind.word().to_owned()),
+            Column::Holder => Key::Text(person::holders(&row.lock)),
+            Column::Holds => Key::Number(person::holds(&row.lock)),
+            Column::Ttl => Key::Span(match row.remaining(now.tick) {
+                Remaining::For(left) => left,
+                Remaining::Forever | Remaining::Free => Duration::MAX,
+            }),
+            Column::Waiters => Key::Number(row.lock.waiting.unwrap_or_default()),
+            Column::Age => Key::Span(match row.age(now) {
+                Some(Age::Known(age) | Age::AtLeast(age)) => age,
+                None => Duration::ZERO,
+            }),
+        }
     }
 }
 

@@ -266,6 +266,12 @@ fn the_question_before_a_lock_is_taken_away() {
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
         ]
     );
+    press(&mut view, "⎋u");
+    view.paste(&("long ".repeat(50) + "end"), start());
+    assert!(
+        text(&mut view, (80, 14), later(1.5))[8].contains("long end▏"),
+        "what is typed is seen"
+    );
 }
 
 #[test]
@@ -306,7 +312,7 @@ fn help() {
 fn the_header_says_whether_what_is_seen_can_be_trusted() {
     let mut view = view(vec![lock("a")]);
     let header = |view: &mut View, seconds| text(view, (80, 6), later(seconds));
-    view.looked(Look { locks: vec![lock("a")], complete: false }, later(1.0));
+    view.looked(Look { complete: false, ..look(vec![lock("a")]) }, later(1.0));
     assert_eq!(
         header(&mut view, 1.5)[..2],
         [
