@@ -50,11 +50,11 @@ impl Presence {
             return;
         }
         self.looked = now;
-        let old = registry.worth_telling(now, WORTH_TELLING, false);
+        let (old, _) = registry.worth_telling(now, WORTH_TELLING, false);
         if !due && old.iter().all(|lease| self.told.contains_key(&lease.owner)) {
             return;
         }
-        let held = registry.worth_telling(now, WORTH_TELLING, true);
+        let (held, more) = registry.worth_telling(now, WORTH_TELLING, true);
         self.announced = Some(now);
         let wall = SystemTime::now();
         let since = |lease: &Lease| {
@@ -75,7 +75,7 @@ impl Presence {
             client: core.id,
             info: core.info.clone(),
             holds,
-            more: held.len() < registry.len(),
+            more,
             ttl: timeout.as_millis() as u64,
         };
         let answer: BoxFuture<_> = core.backend.adjust(announce);

@@ -161,12 +161,6 @@ impl Registry {
         drop(lease);
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        let slots = lock(&self.slots);
-        slots.due.len() - slots.free.len()
-    }
-
     pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
         lock(&self.slots).leases.iter().flatten().cloned().collect()
     }
@@ -174,7 +168,13 @@ impl Registry {
     /// Holds that people may ask about: those that are at least `old`, and if `all` then the others
     /// behind them. First those of which the store itself does not show what they are; otherwise in
     /// the order of their places, which stays the same for as long as they do.
-    pub(super) fn worth_telling(&self, now: Tick, old: Duration, all: bool) -> Vec<Arc<Lease>> {
+    /// Also answers whether there are more.
+    pub(super) fn worth_telling(
+        &self,
+        now: Tick,
+        old: Duration,
+        all: bool,
+    ) -> (Vec<Arc<Lease>>, bool) {
         let slots = lock(&self.slots);
         let leases = || slots.leases.iter().take(LOOKED_AT).flatten();
         let is_old = |lease: &&Arc<Lease>| now.since(lease.granted) >= old;
@@ -184,7 +184,9 @@ impl Registry {
         let told = told.chain(leases().filter(|lease| is_old(lease) && !hidden(lease)));
         let told = told.chain(leases().filter(|lease| all && !is_old(lease) && hidden(lease)));
         let told = told.chain(leases().filter(|lease| all && !is_old(lease) && !hidden(lease)));
-        told.take(TOLD).cloned().collect()
+        let told: Vec<_> = told.take(TOLD).cloned().collect();
+        let more = told.len() < slots.due.len() - slots.free.len();
+        (told, more)
     }
 
     /// The watchdog ends.
