@@ -152,8 +152,11 @@ impl Worker {
             Order::Ignore(topic) => {
                 patience::set_limit(soon());
                 self.unheard.retain(|unheard| *unheard != topic);
-                // If it fails, others take the trouble to tell it for a while, and that is all.
-                let _ = self.database().and_then(|db| db.ignore(&topic));
+                // If it fails, others take the trouble to tell it for a while, and that is all. Another
+                // file knows nothing of it.
+                if let Some(db) = self.db.as_mut().filter(|db| !db.is_elsewhere()) {
+                    let _ = db.ignore(&topic);
+                }
             }
             Order::Close(done) => {
                 self.closing = done;
@@ -175,6 +178,8 @@ impl Worker {
         }
         match &mut self.db {
             Some(db) => Ok(db),
+            // Who clears away a file at the end does not want another one in its place.
+            None if self.mailbox.is_closing() => Err(Fault::Closed),
             none => {
                 let opened = Db::open(&self.place)?;
                 self.hub.wake(&Topic::Reconnected, b"");
