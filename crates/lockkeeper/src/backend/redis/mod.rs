@@ -301,14 +301,8 @@ impl Inner {
         resource: &Resource,
     ) -> Result<Snapshot, Fault> {
         let answer = self.link.call(script.call(1).arg(name(resource))).await?;
-        let Value::Array(values) = answer else {
-            return Err(unexpected(&answer));
-        };
-        let mut values = values.into_iter();
-        let ttl = match values.next() {
-            Some(Value::Int(-2)) | None => return Ok(Snapshot::default()),
-            Some(Value::Int(left)) => ttl(left),
-            Some(other) => return Err(unexpected(&other)),
+        let Some((ttl, mut values)) = standing(answer)? else {
+            return Ok(Snapshot::default());
         };
         let mut holders = Vec::new();
         while let (Some(id), Some(count)) = (values.next(), values.next()) {
@@ -324,6 +318,19 @@ impl Inner {
         let hold = owner.and_then(|owner| holds.clone().find(|hold| hold.owner == owner));
         let since = hold.map(|hold| hold.since);
         HolderEntry { id, count, shared, client: client.map(|client| client.info), since }
+    }
+}
+
+/// The time to live of what stands, and what is said of it after that; nothing for what is free.
+fn standing(answer: Value) -> Result<Option<(Ttl, std::vec::IntoIter<Value>)>, Fault> {
+    let Value::Array(values) = answer else {
+        return Err(unexpected(&answer));
+    };
+    let mut values = values.into_iter();
+    match values.next() {
+        Some(Value::Int(-2)) | None => Ok(None),
+        Some(Value::Int(left)) => Ok(Some((ttl(left), values))),
+        Some(other) => Err(unexpected(&other)),
     }
 }
 

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::lock::settle;
 use super::script::{self, Command};
-use super::{Inner, PUBLISH, attempt, bulk, keys, name, number, ttl, unexpected, unfit};
+use super::{Inner, PUBLISH, attempt, bulk, keys, name, number, standing, unfit};
 use crate::backend::{Acquire, Attempt, Fault, HolderEntry, Release, Renew, Resource, Snapshot};
 use crate::{LockName, OwnerId};
 
@@ -81,14 +81,8 @@ pub(super) fn inspect(name: &LockName) -> Command {
 
 /// Time to live, then by turns owner, count and whether it is shared.
 pub(super) fn inspected(answer: Value) -> Result<Snapshot, Fault> {
-    let Value::Array(values) = answer else {
-        return Err(unexpected(&answer));
-    };
-    let mut values = values.into_iter();
-    let ttl = match values.next() {
-        Some(Value::Int(-2)) | None => return Ok(Snapshot::default()),
-        Some(Value::Int(left)) => ttl(left),
-        Some(other) => return Err(unexpected(&other)),
+    let Some((ttl, mut values)) = standing(answer)? else {
+        return Ok(Snapshot::default());
     };
     let mut holders = Vec::new();
     while let (Some(id), Some(count), Some(shared)) = (values.next(), values.next(), values.next())
