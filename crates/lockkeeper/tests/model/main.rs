@@ -8,6 +8,7 @@
 
 mod agreement;
 mod counters;
+mod counters_wire;
 mod duplicates;
 mod edges;
 mod fair;
