@@ -1,11 +1,14 @@
 //! What comes, changes and goes among the locks of a store.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::LockName;
 use crate::error::Result;
-use crate::inspector::{Inspector, LockInfo};
+use crate::inspector::{Inspector, Listing, LockInfo};
 
 /// How often a watch looks, unless told otherwise.
 const EVERY: Duration = Duration::from_secs(1);
@@ -34,6 +37,7 @@ pub struct Watch {
     pattern: Vec<u8>,
     every: Duration,
     looked: Option<tokio::time::Instant>,
+    looking: Looking,
     known: HashMap<LockName, LockInfo>,
     events: VecDeque<Event>,
     complete: bool,
@@ -46,6 +50,7 @@ impl Watch {
             pattern,
             every: EVERY,
             looked: None,
+            looking: Looking::default(),
             known: HashMap::new(),
             events: VecDeque::new(),
             complete: true,
@@ -58,7 +63,8 @@ impl Watch {
         self
     }
 
-    /// What happens next. It may be dropped and called again: nothing is lost.
+    /// What happens next. It may be dropped and called again, however soon: nothing is lost, and a
+    /// look that was under way goes on.
     ///
     /// # Errors
     /// As any request; ask again to go on.
@@ -77,21 +83,8 @@ impl Watch {
     /// # Errors
     /// As any request; ask again to go on.
     pub async fn look(&mut self) -> Result<()> {
-        if let Some(looked) = self.looked {
-            tokio::time::sleep_until(looked + self.every).await;
-        }
-        self.looked = Some(tokio::time::Instant::now());
-        let mut listing = self.inspector.list(&self.pattern[..]);
-        let mut seen = HashMap::new();
-        let mut whole = true;
-        while let Some(page) = listing.next().await? {
-            seen.extend(page.into_iter().map(|lock| (lock.name.clone(), lock)));
-            if seen.len() >= WATCHED_MAX {
-                whole = false;
-                break;
-            }
-        }
-        self.complete = whole && listing.is_complete();
+        let Seen { locks: seen, complete } = self.looked_around().await?;
+        self.complete = complete;
         for (name, lock) in &seen {
             match self.known.get(name) {
                 None => self.events.push_back(Event::Appeared(lock.clone())),
@@ -114,6 +107,25 @@ impl Watch {
         Ok(())
     }
 
+    /// Sees what there is, in a look that outlives the caller: on a large store, or with a caller in a
+    /// hurry, one that began anew each time would never come to its end.
+    async fn looked_around(&mut self) -> Result<Seen> {
+        let looking = self.looking.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let under_way = match looking {
+            Some(under_way) => under_way,
+            None => {
+                if let Some(looked) = self.looked {
+                    tokio::time::sleep_until(looked + self.every).await;
+                }
+                self.looked = Some(tokio::time::Instant::now());
+                looking.insert(Box::pin(look_around(self.inspector.list(&self.pattern[..]))))
+            }
+        };
+        let seen = under_way.await;
+        *looking = None;
+        seen
+    }
+
     /// What happened by the last look and was not told yet; never waits.
     pub fn happened(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -127,6 +139,34 @@ impl Watch {
     /// Whether the last look saw everything: see [`Listing::is_complete`](crate::Listing::is_complete).
     pub fn is_complete(&self) -> bool {
         self.complete
+    }
+}
+
+/// What one look saw.
+struct Seen {
+    locks: HashMap<LockName, LockInfo>,
+    complete: bool,
+}
+
+async fn look_around(mut listing: Listing) -> Result<Seen> {
+    let (mut locks, mut whole) = (HashMap::new(), true);
+    while let Some(page) = listing.next().await? {
+        locks.extend(page.into_iter().map(|lock| (lock.name.clone(), lock)));
+        if locks.len() >= WATCHED_MAX {
+            whole = false;
+            break;
+        }
+    }
+    Ok(Seen { locks, complete: whole && listing.is_complete() })
+}
+
+/// A look under way. Never locked: the mutex only lets a watch be shared between threads.
+#[derive(Default)]
+struct Looking(Mutex<Option<Pin<Box<dyn Future<Output = Result<Seen>> + Send>>>>);
+
+impl fmt::Debug for Looking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Looking")
     }
 }
 

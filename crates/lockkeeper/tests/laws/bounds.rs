@@ -5,9 +5,10 @@ use std::future::{Future, IntoFuture};
 
 use lockkeeper::{
     Backoff, Client, ClientInfo, ClientOptions, CountDownLatch, Error, FairLock, Fence, FencedLock,
-    Guard, Hold, Holder, Lock, LockName, LockRequest, LostReason, Member, MultiGuard, MultiLock,
-    MultiLockRequest, Mutex, Owner, OwnerId, PermitSemaphore, Ran, Reenter, Remaining, RunError,
-    RwLock, Semaphore, SpinLock, Stale, TryLockRequest, TryMultiLockRequest, blocking,
+    Guard, Hold, Holder, Inspector, Listing, Lock, LockInfo, LockName, LockRequest, LostReason,
+    Member, MultiGuard, MultiLock, MultiLockRequest, Mutex, Owner, OwnerId, PermitSemaphore, Ran,
+    Reenter, Remaining, RunError, RwLock, Semaphore, SpinLock, Stale, TryLockRequest,
+    TryMultiLockRequest, Watch, blocking,
 };
 
 fn everywhere<T: Send + Sync + 'static>() {}
@@ -38,6 +39,10 @@ fn types_can_be_shared_between_threads() {
     everywhere::<Hold>();
     everywhere::<Holder>();
     everywhere::<Owner>();
+    everywhere::<Inspector>();
+    everywhere::<Listing>();
+    everywhere::<Watch>();
+    everywhere::<LockInfo>();
     everywhere::<OwnerId>();
     everywhere::<LockName>();
     everywhere::<LostReason>();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
+use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper::{Event, LockInfo, Watch};
@@ -128,7 +129,7 @@ pub(crate) async fn nothing_happens_while_only_time_passes(store: &Store) {
     assert!(!held.0.is_lost());
 }
 
-/// Dropped at any step, and called again.
+/// Dropped at every step, and called again: it comes to its end all the same.
 pub(crate) async fn a_watch_that_is_dropped_half_way_loses_nothing(store: &Store) {
     let (client, name) = (store.client().await, store.name("lock"));
     let mut watch = watch(store).await.every(Duration::from_millis(1));
@@ -140,11 +141,11 @@ pub(crate) async fn a_watch_that_is_dropped_half_way_loses_nothing(store: &Store
             let limit = Instant::now() + store.long();
             let event = loop {
                 assert!(Instant::now() < limit, "{expected}: never; {heard:?}");
-                let polls = fastrand::u32(1..6);
-                if let Some(event) = within_polls(polls, &mut watch).await {
-                    break event;
+                if let Poll::Ready(event) = poll_once(&mut Box::pin(watch.next())) {
+                    break event.unwrap();
                 }
                 drops += 1;
+                tokio::time::sleep(Duration::from_micros(500)).await;
             };
             heard.push(match event {
                 Event::Appeared(lock) => ("appeared", lock.name.to_string()),
@@ -159,18 +160,6 @@ pub(crate) async fn a_watch_that_is_dropped_half_way_loses_nothing(store: &Store
         drop(guard);
     }
     assert!(drops > 0, "it was never dropped");
-}
-
-/// The next event, if it comes within so many polls a moment apart; dropped otherwise.
-async fn within_polls(polls: u32, watch: &mut Watch) -> Option<Event> {
-    let mut next = Box::pin(watch.next());
-    for _ in 0..polls {
-        if let std::task::Poll::Ready(event) = poll_once(&mut next) {
-            return Some(event.unwrap());
-        }
-        tokio::time::sleep(Duration::from_micros(500)).await;
-    }
-    None
 }
 
 /// It does not look more often than it is told to, however often it is asked.
