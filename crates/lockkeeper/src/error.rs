@@ -135,7 +135,7 @@ pub enum Error {
         phase: Phase,
         /// What the store or the network said.
         detail: String,
-        /// How long the store has not answered.
+        /// For how long the store has not answered, or not served.
         silent_for: Option<Duration>,
     },
 
@@ -198,7 +198,7 @@ fn held_by(holder: &Option<String>) -> String {
 }
 
 fn for_so_long(silent: Option<Duration>) -> String {
-    silent.map(|d| format!(" (no answer for {d:.1?})")).unwrap_or_default()
+    silent.map(|d| format!(" (not served for {d:.1?})")).unwrap_or_default()
 }
 
 impl Error {

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::LockName;
+use crate::backend::BoxFuture;
 use crate::error::Result;
 use crate::inspector::{Inspector, Listing, LockInfo};
 
@@ -162,7 +162,7 @@ async fn look_around(mut listing: Listing) -> Result<Seen> {
 
 /// A look under way. Never locked: the mutex only lets a watch be shared between threads.
 #[derive(Default)]
-struct Looking(Mutex<Option<Pin<Box<dyn Future<Output = Result<Seen>> + Send>>>>);
+struct Looking(Mutex<Option<BoxFuture<Result<Seen>>>>);
 
 impl fmt::Debug for Looking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

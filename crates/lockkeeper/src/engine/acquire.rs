@@ -448,14 +448,12 @@ impl<'a> Drive<'a> {
     }
 
     fn no_answer(&self, detail: &str) -> Error {
-        let fault = Fault::Unreachable { maybe_ran: true, detail: detail.to_owned() };
-        self.core.error(fault, &self.request.resource, Phase::Acquire)
+        self.core.error(self.core.given_up(detail), &self.request.resource, Phase::Acquire)
     }
 
     /// The store has been silent for too long: for those behind in the queue, too.
     fn unreachable(&self) -> Error {
-        let detail = "the store does not answer".to_owned();
-        let fault = Fault::Unreachable { maybe_ran: true, detail };
+        let fault = self.core.given_up("the store does not answer");
         self.core.gates.fail(&self.request.resource, &fault);
         self.core.error(fault, &self.request.resource, Phase::Acquire)
     }

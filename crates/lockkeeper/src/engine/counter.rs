@@ -100,9 +100,8 @@ pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) ->
                 closed = false;
                 failing_since.get_or_insert(sent);
                 if now >= limit || now >= patience || wait == Wait::Never {
-                    let detail = "the store does not answer".to_owned();
-                    let silent = Fault::Unreachable { maybe_ran: false, detail };
-                    let fault = answer.and_then(std::result::Result::err).unwrap_or(silent);
+                    let silent = || core.given_up("the store does not answer");
+                    let fault = answer.and_then(std::result::Result::err).unwrap_or_else(silent);
                     return Err(core.error(fault, resource, Phase::Wait));
                 }
                 pause(core, core.backoff(failures), limit).await;

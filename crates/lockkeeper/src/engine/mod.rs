@@ -59,6 +59,8 @@ pub(crate) struct Core {
     /// Since when the store has not answered (0: it answers), and when that was last noticed.
     silent_since: AtomicU64,
     last_failure: AtomicU64,
+    /// What the store said at the last failure, if it said something.
+    refusal: Mutex<Option<String>>,
     polling_warned: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
 }
@@ -81,6 +83,7 @@ impl Core {
             closing: Notify::new(),
             silent_since: AtomicU64::new(0),
             last_failure: AtomicU64::new(0),
+            refusal: Mutex::new(None),
             polling_warned: AtomicBool::new(false),
             last_warned: Mutex::new(None),
             options,
@@ -148,6 +151,10 @@ impl Core {
                 if anew || self.silent_since.load(relaxed) == 0 {
                     self.silent_since.store(sent.as_nanos().max(1), relaxed);
                 }
+                *lock(&self.refusal) = match fault {
+                    Fault::Refused { detail } => Some(detail.clone()),
+                    _ => None,
+                };
             }
             _ if self.silent_since.load(relaxed) != 0 => self.answered(),
             _ => {}
@@ -172,12 +179,22 @@ impl Core {
         if self.silent_for() < self.options.unreachable_after {
             return;
         }
-        let detail = "the store does not answer".to_owned();
-        let fault = Fault::Unreachable { maybe_ran: false, detail };
+        let fault = self.given_up("the store does not answer");
         match resource {
             Some(resource) => self.gates.fail(resource, &fault),
             None => self.gates.fail_all(&fault),
         }
+    }
+
+    /// What a caller is told whose patience with the store is at its end: what the store says, if it
+    /// says something.
+    fn given_up(&self, silent: &str) -> Fault {
+        // Other requests may have been served since: those that write less, or nothing.
+        let last_failure = Tick::from_nanos(self.last_failure.load(Ordering::Relaxed));
+        let recent = self.clock.now().since(last_failure) <= self.options.unreachable_after;
+        let refusal = lock(&self.refusal).clone().filter(|_| recent);
+        let detail = refusal.unwrap_or_else(|| silent.to_owned());
+        Fault::Unreachable { maybe_ran: true, detail }
     }
 
     /// The pause after a fault that may pass.

@@ -13,7 +13,7 @@ use super::lease::TermSpec;
 use super::request::{Request, Wait};
 use super::{Core, Lease, lock, until};
 use crate::Owner;
-use crate::backend::{Fault, Fenced, Kind, Resource};
+use crate::backend::{Fenced, Kind, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
 
 type Key = (Resource, u64);
@@ -170,8 +170,7 @@ pub(crate) async fn reenter(
     match until(&core.clock, wait.limit(), core.unbroken(work)).await {
         Some(outcome) => outcome.map(Undo::keep),
         None => {
-            let detail = "no answer within the wait limit".to_owned();
-            let fault = Fault::Unreachable { maybe_ran: true, detail };
+            let fault = core.given_up("no answer within the wait limit");
             Err(core.error(fault, &resource, Phase::Reenter))
         }
     }

@@ -118,6 +118,8 @@ async fn a_waiter_at_a_full_server_is_told_though_other_requests_succeed() {
         let answer = rig.handle("a").lock().into_future();
         let answer = within(patience + RESPONSE + SOON, "an answer", answer).await;
         assert_unreachable(&answer);
+        let error = answer.unwrap_err().to_string();
+        assert!(error.contains("OOM"), "not that the store is silent: {error}");
         assert!(started.elapsed() >= patience, "it gave up early");
         assert!(renewals.count() >= 2, "nothing else was asked meanwhile");
         rig.assert_free("a");

@@ -141,6 +141,15 @@ async fn a_server_out_of_memory_says_so_and_takes_locks_back() {
         assert!(error.to_string().contains("OOM"), "{error}");
         assert_is!(error, Error::Unreachable { .. });
     }
+    // Also those who have waited in vain, in the queue behind another as well, are told why.
+    let span = Duration::from_millis(300);
+    let patient = || client.lock("it").try_lock().wait(span).into_future();
+    let (first, second) = tokio::join!(patient(), patient());
+    for answer in [first, second] {
+        let error = answer.unwrap_err();
+        assert!(error.to_string().contains("OOM"), "{error}");
+        assert_is!(error, Error::Unreachable { silent_for: Some(_), .. });
+    }
     inner.release().await.expect("a partial release needs no memory");
     held.release().await.expect("a release needs no memory");
     mutex.release().await.expect("a release needs no memory");
