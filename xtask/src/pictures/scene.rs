@@ -18,6 +18,9 @@ pub(super) struct Scene {
 /// A process that holds a lock or waits for one; killed on `Drop`.
 pub(super) struct Holder(Child);
 
+/// The file of the store, in the directory.
+pub(super) const STORE: &str = "locks.db";
+
 /// Who holds or waits for what: program, name, options of `run`.
 const CAST: &[(&str, &str, &[&str])] = &[
     ("checkout", "orders:4711", &[]),
@@ -70,7 +73,7 @@ impl Scene {
     }
 
     pub(super) fn url(&self) -> String {
-        format!("file:{}", self.path("locks.db").display())
+        format!("file:{}", self.path(STORE).display())
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {

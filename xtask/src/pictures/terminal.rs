@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use super::scene::{Scene, binary};
+use super::scene::{STORE, Scene, binary};
 
 /// A terminal that runs the binary; gone after `Drop`.
 pub(super) struct Terminal {
@@ -22,7 +22,9 @@ impl Terminal {
             r"printf '\033[32m$\033[0m \033[1mlockkeeper\033[0m {line}\n'; {} {line}; exec sleep 600",
             binary().display()
         );
-        let url = format!("LOCKKEEPER_URL={}", scene.url());
+        // The store by a short name: a picture has no room for where it really is.
+        let directory = scene.path("").display().to_string();
+        let url = format!("LOCKKEEPER_URL=file:{STORE}");
         terminal.tmux(&[
             "new-session",
             "-d",
@@ -30,6 +32,8 @@ impl Terminal {
             &columns,
             "-y",
             &lines,
+            "-c",
+            &directory,
             "-e",
             &url,
             "-e",
