@@ -106,7 +106,8 @@ impl Inspector {
             stage: Stage::Clients(Vec::new()),
             clients: Clients::default(),
             told: HashSet::new(),
-            complete: true,
+            walked: true,
+            told_all: true,
         }
     }
 
@@ -289,7 +290,7 @@ impl Clients {
 }
 
 /// Whether it cannot be told from other data by its form.
-fn is_hidden(kind: Kind) -> bool {
+pub(crate) fn is_hidden(kind: Kind) -> bool {
     matches!(kind, Kind::Mutex | Kind::Semaphore | Kind::Latch)
 }
 
@@ -306,7 +307,10 @@ pub struct Listing {
     clients: Clients,
     /// What was given because a client says so: a store that knows better gives it again.
     told: HashSet<Resource>,
-    complete: bool,
+    /// The store has kept nothing back.
+    walked: bool,
+    /// No client holds more than it tells.
+    told_all: bool,
 }
 
 #[derive(Debug)]
@@ -314,7 +318,7 @@ enum Stage {
     /// Who the clients are, to be read first.
     Clients(Vec<u8>),
     /// What they say they hold and nobody could tell otherwise.
-    Told(Vec<Holding>),
+    Told(Vec<Resource>),
     Locks(Vec<u8>),
     Done,
 }
@@ -335,14 +339,13 @@ impl Listing {
                     self.read_clients(cursor).await?;
                     continue;
                 }
-                Stage::Told(holds) => {
-                    let at = holds.len().saturating_sub(TOLD_AT_ONCE);
-                    let some = holds[at..].to_vec();
-                    let (found, all) = self.look_up(some).await?;
-                    self.complete &= all;
+                Stage::Told(told) => {
+                    let at = told.len().saturating_sub(TOLD_AT_ONCE);
+                    let some = told[at..].to_vec();
+                    let found = self.look_up(some).await?;
                     self.told.extend(found.iter().map(|listed| listed.resource.clone()));
-                    if let Stage::Told(holds) = &mut self.stage {
-                        holds.truncate(at);
+                    if let Stage::Told(told) = &mut self.stage {
+                        told.truncate(at);
                         if at == 0 {
                             self.stage = Stage::Locks(Vec::new());
                         }
@@ -353,7 +356,7 @@ impl Listing {
                     let select = Select::Matching(self.pattern.clone());
                     let page = self.inspector.page(select, cursor.clone()).await;
                     let page = page.map_err(|fault| self.inspector.error(fault))?;
-                    self.complete &= !page.incomplete;
+                    self.walked &= !page.incomplete;
                     self.stage = page.next.map_or(Stage::Done, Stage::Locks);
                     let mut locks = page.locks;
                     locks.retain(|listed| !self.told.contains(&listed.resource));
@@ -362,8 +365,7 @@ impl Listing {
                 Stage::Done => return Ok(None),
             };
             if !found.is_empty() {
-                let info = |listed| self.inspector.info(listed, &self.clients);
-                return Ok(Some(found.into_iter().map(info).collect()));
+                return Ok(Some(self.infos(found)));
             }
         }
     }
@@ -372,15 +374,44 @@ impl Listing {
     /// holds more than it tells, of which some may be plain strings, or if the store kept something
     /// back.
     pub fn is_complete(&self) -> bool {
-        self.complete
+        self.walked && self.told_all
+    }
+
+    /// Whether what was not given is not there, but for what only its client could tell of.
+    pub(crate) fn is_walked(&self) -> bool {
+        self.walked
+    }
+
+    /// Those of some hidden locks that are held: a client has told of them once, and may hold too much by
+    /// now to tell of them again.
+    pub(crate) async fn still_held(&mut self, locks: &[LockInfo]) -> Result<Vec<LockInfo>> {
+        let mut held = Vec::new();
+        if self.told_all {
+            return Ok(held);
+        }
+        for some in locks.chunks(TOLD_AT_ONCE) {
+            let prefix = &self.inspector.core.options.name_prefix;
+            let resource = |lock: &LockInfo| {
+                let name = LockName::new(prefix, lock.name.as_bytes());
+                Resource { kind: lock.kind, name }
+            };
+            let found = self.look_up(some.iter().map(resource).collect()).await?;
+            held.extend(self.infos(found));
+        }
+        Ok(held)
+    }
+
+    fn infos(&self, found: Vec<Listed>) -> Vec<LockInfo> {
+        let info = |listed| self.inspector.info(listed, &self.clients);
+        found.into_iter().map(info).collect()
     }
 
     async fn read_clients(&mut self, cursor: Vec<u8>) -> Result<()> {
         let page = self.inspector.page(Select::Clients, cursor).await;
         let page = page.map_err(|fault| self.inspector.error(fault))?;
-        self.complete &= !page.incomplete;
+        self.walked &= !page.incomplete;
         for client in page.clients {
-            self.complete &= !client.more;
+            self.told_all &= !client.more;
             self.clients.add(client);
         }
         self.stage = page.next.map_or_else(|| Stage::Told(self.told()), Stage::Clients);
@@ -388,29 +419,29 @@ impl Listing {
     }
 
     /// What would not be found by its form.
-    fn told(&self) -> Vec<Holding> {
+    fn told(&self) -> Vec<Resource> {
         let all = self.clients.entries.values().flat_map(|client| &client.holds);
-        let hidden = all.filter(|hold| {
-            is_hidden(hold.resource.kind) && self.pattern.matches(hold.resource.name.as_bytes())
+        let hidden = all.map(|hold| &hold.resource).filter(|resource| {
+            is_hidden(resource.kind) && self.pattern.matches(resource.name.as_bytes())
         });
         let mut hidden: Vec<_> = hidden.cloned().collect();
-        hidden.sort_by(|a, b| a.resource.name.cmp(&b.resource.name));
-        hidden.dedup_by(|a, b| a.resource == b.resource);
+        hidden.sort_by(|a, b| a.name.cmp(&b.name));
+        hidden.dedup();
         hidden
     }
 
-    /// Those that are held, and whether all could be looked at.
-    async fn look_up(&self, holds: Vec<Holding>) -> Result<(Vec<Listed>, bool)> {
+    /// Those that are held.
+    async fn look_up(&mut self, some: Vec<Resource>) -> Result<Vec<Listed>> {
         let core = &self.inspector.core;
         // All are sent before the first is waited for.
-        let asked: Vec<_> = holds
+        let asked: Vec<_> = some
             .into_iter()
-            .map(|Holding { resource, .. }| {
+            .map(|resource| {
                 let select = Select::Named(resource.name, Some(resource.kind));
                 core.unbroken(core.backend.list(List { select, cursor: Vec::new(), limit: PAGE }))
             })
             .collect();
-        let (mut found, mut all) = (Vec::new(), true);
+        let mut found = Vec::new();
         for answer in asked {
             match answer.await {
                 Ok(page) => {
@@ -422,9 +453,9 @@ impl Listing {
                     return Err(self.inspector.error(fault));
                 }
                 // The user may not read it.
-                Err(_) => all = false,
+                Err(_) => self.walked = false,
             }
         }
-        Ok((found, all))
+        Ok(found)
     }
 }

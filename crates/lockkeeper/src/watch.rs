@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::LockName;
 use crate::backend::BoxFuture;
 use crate::error::Result;
-use crate::inspector::{Inspector, Listing, LockInfo};
+use crate::inspector::{Inspector, Listing, LockInfo, is_hidden};
 
 /// How often a watch looks, unless told otherwise.
 const EVERY: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ impl Watch {
     /// # Errors
     /// As any request; ask again to go on.
     pub async fn look(&mut self) -> Result<()> {
-        let Seen { locks: seen, complete } = self.looked_around().await?;
+        let Seen { locks: seen, walked, complete } = self.looked_around().await?;
         self.complete = complete;
         for (name, lock) in &seen {
             match self.known.get(name) {
@@ -95,12 +95,12 @@ impl Watch {
             }
         }
         for (name, lock) in &self.known {
-            if self.complete && !seen.contains_key(name) {
+            if walked && !seen.contains_key(name) {
                 self.events.push_back(Event::Gone(lock.clone()));
             }
         }
         // What a look did not come to need not be gone.
-        if self.complete || self.known.len() >= WATCHED_MAX * 2 {
+        if walked || self.known.len() >= WATCHED_MAX * 2 {
             self.known.clear();
         }
         self.known.extend(seen);
@@ -118,7 +118,9 @@ impl Watch {
                     tokio::time::sleep_until(looked + self.every).await;
                 }
                 self.looked = Some(tokio::time::Instant::now());
-                looking.insert(Box::pin(look_around(self.inspector.list(&self.pattern[..]))))
+                let listing = self.inspector.list(&self.pattern[..]);
+                let hidden = self.known.values().filter(|lock| is_hidden(lock.kind));
+                looking.insert(Box::pin(look_around(listing, hidden.cloned().collect())))
             }
         };
         let seen = under_way.await;
@@ -145,19 +147,26 @@ impl Watch {
 /// What one look saw.
 struct Seen {
     locks: HashMap<LockName, LockInfo>,
+    /// What was known and is not among them is gone.
+    walked: bool,
+    /// There is nothing else.
     complete: bool,
 }
 
-async fn look_around(mut listing: Listing) -> Result<Seen> {
+async fn look_around(mut listing: Listing, mut hidden: Vec<LockInfo>) -> Result<Seen> {
     let (mut locks, mut whole) = (HashMap::new(), true);
+    let named = |lock: LockInfo| (lock.name.clone(), lock);
     while let Some(page) = listing.next().await? {
-        locks.extend(page.into_iter().map(|lock| (lock.name.clone(), lock)));
+        locks.extend(page.into_iter().map(named));
         if locks.len() >= WATCHED_MAX {
             whole = false;
             break;
         }
     }
-    Ok(Seen { locks, complete: whole && listing.is_complete() })
+    hidden.retain(|lock| !locks.contains_key(&lock.name));
+    locks.extend(listing.still_held(&hidden).await?.into_iter().map(named));
+    let walked = whole && listing.is_walked();
+    Ok(Seen { locks, walked, complete: walked && listing.is_complete() })
 }
 
 /// A look under way. Never locked: the mutex only lets a watch be shared between threads.

@@ -198,19 +198,31 @@ pub(crate) async fn a_watch_says_whether_it_sees_everything(store: &Store) {
     let mut watch = store.client().await.inspector().watch("*").every(EVERY);
     watch.look().await.unwrap();
     assert!(watch.is_complete());
+    let mutex = client.mutex("mutex").lock().await.unwrap();
     let mut held = Vec::new();
     for i in 0..130 {
         held.push(client.lock(format!("lock {i}")).lock().await.unwrap());
     }
     eventually("not all is told", async || {
         watch.look().await.unwrap();
-        !watch.is_complete()
+        !watch.is_complete() && watch.locks().count() == 131
     })
     .await;
+    // What can be seen all the same is seen to go.
+    let visible = held.pop().unwrap();
+    let name = visible.name().to_string();
+    visible.release().await.unwrap();
+    while watch.happened().is_some() {}
+    assert_eq!(of(&next(&store, &mut watch).await), ("gone", name));
+    mutex.release().await.unwrap();
+    assert_eq!(of(&next(&store, &mut watch).await), ("gone", "mutex".to_owned()));
+    assert!(!watch.is_complete());
+
     held.truncate(10);
     eventually("all is told again", async || {
         watch.look().await.unwrap();
         watch.is_complete()
     })
     .await;
+    assert_eq!(watch.locks().count(), 10);
 }
