@@ -29,6 +29,7 @@ mod proxy;
 mod redlock;
 mod reply;
 mod server;
+pub mod signals;
 
 pub use child::{ChildProcess, example_path};
 pub use cli::Cli;

@@ -44,6 +44,7 @@ impl Scene {
     }
 
     fn new(store: Store) -> Self {
+        testkit::signals::as_at_a_terminal();
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         Self { store, directory, errors: Cell::new(0) }
     }

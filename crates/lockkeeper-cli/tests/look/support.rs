@@ -69,6 +69,7 @@ impl Stand {
 
     /// The binary on this store, with nothing else in its environment; no terminal in sight.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        testkit::signals::as_at_a_terminal();
         let mut command = Command::new(BINARY);
         command.args(args).env_clear().env("LOCKKEEPER_URL", &self.url).env("USER", "tester");
         command.env("HOME", self.home.path()).stdin(Stdio::null());
