@@ -58,17 +58,22 @@ pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
         times.push(begun.elapsed());
     }
     times.sort_unstable();
-    let (round_trip, slowest) = (times[TIMED / 2], times[TIMED - 1]);
+    let (round_trip, mut slowest) = (times[TIMED / 2], times[TIMED - 1]);
 
     let findings = core.backend.check().await;
     let mut findings = findings.map_err(|fault| core.error(fault, &probe, Phase::Inspect))?;
-    findings.push(latency(slowest, core.options.watchdog_timeout));
     // Where nothing can be locked it need not be tried, for long.
-    let hopeless = |f: &Finding| f.subject == "role" && f.severity == Severity::Danger;
-    if !findings.iter().any(hopeless) {
-        findings.extend(locks(client, &name).await);
+    let is_role = |f: &Finding| f.subject == "role" && f.severity == Severity::Danger;
+    let mut hopeless = findings.iter().any(is_role);
+    if !hopeless {
+        let tried = locks(client, &name).await;
+        findings.extend(tried.findings);
+        (slowest, hopeless) = (slowest.max(tried.write), tried.unserved);
+    }
+    if !hopeless {
         findings.extend(wake_ups(core, &probe).await?);
     }
+    findings.push(latency(slowest, core.options.watchdog_timeout));
     findings.push(notices(core).await);
     findings.push(fencing(core));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -77,7 +82,7 @@ pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
 
 fn latency(slowest: Duration, lease: Duration) -> Finding {
     let detail =
-        format!("the slowest of {TIMED} requests took {slowest:.1?}; a lease is {lease:?}");
+        format!("the slowest of {} requests took {slowest:.1?}; a lease is {lease:?}", TIMED + 2);
     let remedy = "find out what keeps the store or the network busy, or ask for a longer lease";
     match slowest {
         span if span > lease / 3 => Finding::danger("latency", detail, remedy),
@@ -86,22 +91,35 @@ fn latency(slowest: Duration, lease: Duration) -> Finding {
     }
 }
 
+/// What came of taking locks.
+struct Tried {
+    findings: Vec<Finding>,
+    /// How long a request took that writes: they may be in each other's way where those that read are
+    /// not.
+    write: Duration,
+    /// The store did not serve at all.
+    unserved: bool,
+}
+
 /// Takes one of each kind and gives it back.
-async fn locks(client: &Client, name: &str) -> Vec<Finding> {
-    let of = |kind: Kind| format!("{name}:{}", kind.word());
-    let tries: [(Kind, Result<bool>); 7] = [
-        (Kind::Lock, once(client.lock(of(Kind::Lock)).try_lock()).await),
-        (Kind::Mutex, once(client.mutex(of(Kind::Mutex)).try_lock()).await),
-        (Kind::Fair, once(client.fair_lock(of(Kind::Fair)).try_lock()).await),
-        (Kind::Read, once(client.rw_lock(of(Kind::Read)).try_read()).await),
-        (Kind::Write, once(client.rw_lock(of(Kind::Write)).try_write()).await),
-        (Kind::Permits, permits(client, &of(Kind::Permits)).await),
-        (Kind::Semaphore, semaphore(client, &of(Kind::Semaphore)).await),
-    ];
-    let mut findings = Vec::new();
+async fn locks(client: &Client, name: &str) -> Tried {
+    let (mut findings, mut write, mut unserved) = (Vec::new(), Duration::ZERO, false);
     let mut works = Vec::new();
-    for (kind, outcome) in tries {
-        let said = match outcome {
+    for kind in [
+        Kind::Lock,
+        Kind::Mutex,
+        Kind::Fair,
+        Kind::Read,
+        Kind::Write,
+        Kind::Permits,
+        Kind::Semaphore,
+    ] {
+        let begun = Instant::now();
+        let outcome = of_a_kind(client, kind, &format!("{name}:{}", kind.word())).await;
+        if kind == Kind::Lock {
+            write = begun.elapsed() / 2;
+        }
+        let said = match &outcome {
             Ok(true) => {
                 works.push(kind.to_string());
                 continue;
@@ -111,13 +129,33 @@ async fn locks(client: &Client, name: &str) -> Vec<Finding> {
         };
         let detail = format!("a {kind} could not be taken and given back: {said}");
         let remedy = "allow the user the commands and keys that the manual lists (manual::redis)";
-        findings.push(Finding::danger("permissions", detail, remedy));
+        findings.push(match &outcome {
+            Err(Error::Denied { .. }) => Finding::danger("permissions", detail, remedy),
+            _ => Finding::danger("locks", detail, "find out what keeps the store from serving"),
+        });
+        unserved = matches!(outcome, Err(Error::Unreachable { .. } | Error::Unconfirmed { .. }));
+        if unserved {
+            // Nor would it serve the others, each after a while.
+            break;
+        }
     }
     if !works.is_empty() {
         let detail = format!("taken and given back: {}", works.join(", "));
         findings.push(Finding::fine("locks", detail));
     }
-    findings
+    Tried { findings, write, unserved }
+}
+
+async fn of_a_kind(client: &Client, kind: Kind, name: &str) -> Result<bool> {
+    match kind {
+        Kind::Mutex => once(client.mutex(name).try_lock()).await,
+        Kind::Fair => once(client.fair_lock(name).try_lock()).await,
+        Kind::Read => once(client.rw_lock(name).try_read()).await,
+        Kind::Write => once(client.rw_lock(name).try_write()).await,
+        Kind::Permits => permits(client, name).await,
+        Kind::Semaphore => semaphore(client, name).await,
+        _ => once(client.lock(name).try_lock()).await,
+    }
 }
 
 async fn once(request: crate::TryLockRequest) -> Result<bool> {

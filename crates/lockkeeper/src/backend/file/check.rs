@@ -1,6 +1,6 @@
 //! What of a file endangers locks.
 
-use super::db::Db;
+use super::db::{Db, LOG_LONG};
 use crate::backend::{Fault, Finding};
 
 /// With less room than this a commit may soon be refused.
@@ -23,8 +23,22 @@ impl Db {
             Finding::danger("file", detail, "stop everybody who uses it, and remove it")
         });
         findings.push(room(&path));
+        findings.extend(log(self.place.wal()));
         Ok(findings)
     }
+}
+
+/// Says so if the log has become long.
+fn log(path: &std::path::Path) -> Option<Finding> {
+    let length = std::fs::metadata(path).ok()?.len();
+    (length >> 12 > LOG_LONG as u64).then(|| {
+        let detail = format!(
+            "{} has {} MiB: it grows for as long as a process stands in a transaction that reads the file",
+            path.display(),
+            length >> 20
+        );
+        Finding::note("log", detail, "end whoever reads it: `fuser -v` on the file shows who has it open")
+    })
 }
 
 fn room(path: &std::path::Path) -> Finding {

@@ -40,7 +40,7 @@ impl Db {
             let sql = "SELECT name, boot = ?1, record, permits, ends FROM names
                 WHERE name > (SELECT next FROM chores) ORDER BY name LIMIT ?2";
             let mut select = self.connection.prepare_cached(sql)?;
-            let mut rows = select.query((self.boot, LOOKED_AT as i64))?;
+            let mut rows = select.query((&self.boot, LOOKED_AT as i64))?;
             while let Some(row) = rows.next()? {
                 let name: Vec<u8> = row.get(0)?;
                 let over = match (row.get(1)?, row.get::<_, Option<i64>>(4)?) {
@@ -67,7 +67,7 @@ impl Db {
     }
 
     fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<(), Hitch> {
-        let (boot, limit) = (self.boot, LOOKED_AT as i64);
+        let (boot, limit) = (&self.boot, LOOKED_AT as i64);
         let remembered = signed(now.saturating_sub(REMEMBERED));
         let sql = "DELETE FROM replies WHERE number IN (
             SELECT number FROM replies ORDER BY number LIMIT ?1) AND (boot <> ?2 OR at < ?3)";

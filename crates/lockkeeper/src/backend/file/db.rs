@@ -1,8 +1,9 @@
 //! The database: how it is made, opened, and changed.
 //!
 //! Commits are written to the log without waiting for the disk: what a process has committed survives
-//! its death, and the machine's death may undo the last commits, whose owners died with it. Only a
-//! checkpoint waits for the disk; the thread makes one when it has answered.
+//! its death, and the machine's death may undo the last commits, whose owners died with it. What waits
+//! for the disk is a checkpoint, which the thread makes when it has answered, and the first commit after
+//! the log was carried over as a whole.
 
 use std::cell::Cell;
 use std::thread;
@@ -11,8 +12,9 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
+use super::boot::Boot;
 use super::place::{Inodes, Place};
-use super::time::{Moment, boot_id};
+use super::time::{self, Moment};
 use super::wakes::Session;
 use super::{fault, patience};
 use crate::backend::Fault;
@@ -27,6 +29,13 @@ const VERSION: i32 = 1;
 /// alone reads all of it first.
 const LOG_MAX: i32 = 400;
 
+/// A log of so many pages is worth a warning: it grows for as long as somebody stands in a transaction
+/// that reads.
+pub(super) const LOG_LONG: i32 = 16_384;
+
+/// To how many bytes the log is cut when it begins anew.
+const LOG_KEPT: i32 = 4 << 20;
+
 /// What each table is for:
 ///
 /// - `names`: what stands under a name. `record` decides, with `permits`, which may be many and are
@@ -36,7 +45,8 @@ const LOG_MAX: i32 = 400;
 /// - `clients`: who the holders are.
 /// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
 /// - `chores`: how far the sweeping has come.
-const SCHEMA: &str = "
+/// - `start`: which start of the machine all of them count from.
+pub(super) const SCHEMA: &str = "
 CREATE TABLE names (
     name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
     record TEXT NOT NULL, permits BLOB
@@ -62,6 +72,7 @@ CREATE TABLE listeners (
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY, at INTEGER NOT NULL, topic BLOB NOT NULL, payload BLOB NOT NULL
 );
+CREATE TABLE start (boot TEXT NOT NULL, kernel TEXT, epoch INTEGER NOT NULL);
 CREATE TABLE chores (next BLOB NOT NULL);
 INSERT INTO chores VALUES (x'');
 CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
@@ -78,12 +89,15 @@ thread_local! {
 pub(super) struct Db {
     pub(super) connection: Connection,
     pub(super) place: Place,
-    pub(super) boot: &'static str,
+    /// Which start of the machine rows count from.
+    pub(super) boot: String,
     /// What was opened.
     inodes: Inodes,
     pub(super) session: Session,
     /// Messages were left for this very process.
     pub(super) has_mail: bool,
+    /// With how many pages the log is carried over next.
+    carry_at: i32,
     /// How many changes until the next sweep.
     pub(super) chores_in: u32,
     /// A moment that lasts.
@@ -125,7 +139,8 @@ impl Db {
     /// Opens what is there, or makes it. Waits for others that do the same, for as long as the
     /// patience of this thread lasts.
     pub(super) fn open(place: &Place) -> Result<Self, Fault> {
-        let boot = boot_id()?;
+        time::known()?;
+        let seen = Boot::read()?;
         let (connection, inodes) = loop {
             match try_open(place) {
                 Ok(Some(opened)) => break opened,
@@ -135,6 +150,8 @@ impl Db {
             }
         };
         connection.set_prepared_statement_cache_capacity(64);
+        let boot = seen.agree(&connection, Moment::read().epoch);
+        let boot = boot.map_err(|error| fault::of(&error, place))?;
         // Not all short-lived processes shall do them, but some must.
         let chores_in = fastrand::u32(1..super::chores::EVERY);
         let place = place.clone();
@@ -146,6 +163,7 @@ impl Db {
             inodes,
             session,
             has_mail: false,
+            carry_at: LOG_MAX,
             chores_in,
             #[cfg(test)]
             stopped: None,
@@ -157,6 +175,11 @@ impl Db {
     /// Whether the files at the path are no longer those that were opened: others open new ones.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.place.inodes() != self.inodes
+    }
+
+    /// Whether a transaction has been left standing.
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.connection.is_autocommit()
     }
 
     /// One transaction that may change something, at a moment in which nobody else can.
@@ -187,8 +210,8 @@ impl Db {
             Ok(done)
         });
         done.map_err(|hitch| {
-            if !self.connection.is_autocommit() {
-                // If this fails, too, the connection is of no use, as the next request will find.
+            if self.is_stuck() {
+                // If this fails, too, the connection is of no use, and is closed.
                 let _ = self.run("ROLLBACK");
             }
             hitch.fault(&self.place)
@@ -210,14 +233,30 @@ impl Db {
     }
 
     /// Carries the log over into the database, if it has become long. Whoever reads or writes is not
-    /// kept from it; what cannot be carried over now is carried over next time.
-    pub(super) fn checkpoint(&self) {
-        if LOG.get() >= LOG_MAX {
-            LOG.set(0);
-            let done = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-            if let Err(error) = done {
-                tracing::debug!(%error, "checkpoint");
+    /// kept from it. What somebody still reads cannot be carried over: then it is tried again when there
+    /// is twice as much.
+    pub(super) fn checkpoint(&mut self) {
+        let pages = LOG.replace(0);
+        if (1..LOG_MAX).contains(&pages) {
+            self.carry_at = LOG_MAX;
+        }
+        if pages < self.carry_at {
+            return;
+        }
+        let sql = "PRAGMA wal_checkpoint(PASSIVE)";
+        let carried: rusqlite::Result<(i32, i32)> =
+            self.connection.query_row(sql, [], |row| Ok((row.get(1)?, row.get(2)?)));
+        match carried {
+            Ok((log, carried)) if carried < log => {
+                self.carry_at = pages.saturating_mul(2);
+                if log >= LOG_LONG {
+                    let path = self.place.wal().display();
+                    tracing::warn!(%path, pages = log, "the log grows: somebody has been reading the \
+                        file of locks for long");
+                }
             }
+            Ok(_) => self.carry_at = LOG_MAX,
+            Err(error) => tracing::debug!(%error, "checkpoint"),
         }
     }
 }
@@ -247,6 +286,10 @@ fn try_open(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
         return Err(place.denied("cannot be written"));
     }
     connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+    let kept = |row: &rusqlite::Row<'_>| row.get::<_, i32>(0);
+    connection
+        .pragma_update_and_check(None, "journal_size_limit", LOG_KEPT, kept)
+        .map_err(failed)?;
     let mode: String = connection
         .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
         .map_err(failed)?;

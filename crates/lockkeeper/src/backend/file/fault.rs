@@ -1,6 +1,7 @@
 //! What an error of SQLite's means.
 
 use rusqlite::ErrorCode;
+use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 
 use super::place::Place;
 use crate::backend::Fault;
@@ -24,9 +25,24 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
         },
         ErrorCode::DiskFull => Fault::Refused { detail: format!("{detail}: the disk is full") },
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => place.denied("cannot be written"),
+        ErrorCode::CannotOpen if no_descriptors() => {
+            Fault::Refused { detail: format!("{detail}: this process has too many files open") }
+        }
         ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied => {
             place.denied("cannot be opened")
         }
+        // The index beside it is of another file, which somebody still has open.
+        ErrorCode::SystemIoFailure if failure.extended_code == SQLITE_IOERR_SHORT_READ => {
+            Fault::Refused {
+                detail: format!(
+                    "{} was deleted or replaced, and a process that has the old one open has not let \
+                     go of it yet: they do within seconds, unless they are stopped",
+                    place.path().display()
+                ),
+            }
+        }
+        // A quota, a bad cable: it may pass.
+        ErrorCode::SystemIoFailure => Fault::Refused { detail },
         ErrorCode::NotADatabase => Fault::Invalid {
             detail: format!("{} is no file of locks: name another path", place.path().display()),
         },
@@ -36,6 +52,23 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
             ),
         },
         _ => Fault::Server { detail },
+    }
+}
+
+/// Whether there is no room for another open file: SQLite does not say.
+fn no_descriptors() -> bool {
+    use rustix::fs::{Mode, OFlags, open};
+    let opened = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    matches!(opened, Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+/// The same for a file that was fine before: it may be again.
+pub(super) fn for_now(fault: Fault) -> Fault {
+    match fault {
+        Fault::Denied { detail } | Fault::Invalid { detail } | Fault::Server { detail } => {
+            Fault::Refused { detail }
+        }
+        passing => passing,
     }
 }
 
@@ -63,8 +96,9 @@ mod tests {
             assert!(matches!(fault(code), Fault::Denied { .. }), "{code}");
         }
         assert!(matches!(fault(ffi::SQLITE_NOTADB), Fault::Invalid { .. }));
-        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_WRITE] {
-            assert!(matches!(fault(code), Fault::Server { .. }), "{code}");
+        for code in [ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_WRITE, SQLITE_IOERR_SHORT_READ] {
+            assert!(matches!(fault(code), Fault::Refused { .. }), "{code}");
         }
+        assert!(matches!(fault(ffi::SQLITE_CORRUPT), Fault::Server { .. }));
     }
 }

@@ -47,7 +47,7 @@ impl Db {
         let sql = "SELECT name, boot = ?1, record, permits FROM names
             WHERE name > ?2 ORDER BY name LIMIT ?3";
         let mut select = self.connection.prepare_cached(sql)?;
-        let mut rows = select.query((self.boot, &request.cursor, request.limit))?;
+        let mut rows = select.query((&self.boot, &request.cursor, request.limit))?;
         let (mut last, mut seen) = (None, 0);
         while let Some(row) = rows.next()? {
             let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;

@@ -26,6 +26,7 @@ use place::Place;
 #[cfg(test)]
 mod agreement;
 mod bell;
+mod boot;
 mod check;
 mod chores;
 mod db;
@@ -59,6 +60,23 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.mailbox.close(None);
+    }
+}
+
+/// A store that nobody has got yet: whoever asked for it may be gone when it is open.
+struct Unopened(Option<Arc<Mailbox>>);
+
+impl Unopened {
+    fn opened(mut self) -> Option<Arc<Mailbox>> {
+        self.0.take()
+    }
+}
+
+impl Drop for Unopened {
+    fn drop(&mut self) {
+        if let Some(mailbox) = self.0.take() {
+            mailbox.close(None);
+        }
     }
 }
 
@@ -99,10 +117,11 @@ impl File {
             .name("lockkeeper-file".to_owned())
             .spawn(move || worker::run(work, listeners, path, limit, opened))
             .map_err(no_thread)?;
+        let unopened = Unopened(Some(mailbox));
         let opened = timeout(options.connect_timeout + STUCK, opening).await;
         let path = opened.map_err(|_| stuck(false))?.map_err(|_| Fault::Closed)??;
         let inner = Inner {
-            mailbox,
+            mailbox: unopened.opened().ok_or(Fault::Closed)?,
             hub,
             identity: format!("file:{}", path.display()).into(),
             response_timeout: options.response_timeout,

@@ -15,13 +15,18 @@ pub(super) struct Place {
     /// Absolute, without symbolic links: the names of the files beside it are made from it, and all
     /// processes must make the same.
     path: PathBuf,
+    /// As it was given: a link in it may come to lead elsewhere.
+    given: PathBuf,
     wal: PathBuf,
     shm: PathBuf,
 }
 
-/// Which files those are: the database and the two beside it.
+/// How long a path SQLite takes, in bytes.
+const LONGEST: usize = 504;
+
+/// Which files those are: the database, the two beside it, and what is at the path as it was given.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Inodes([Option<(u64, u64)>; 3]);
+pub(super) struct Inodes([Option<(u64, u64)>; 4]);
 
 impl Place {
     /// Reads what follows `file:`. The path is taken as it is written: nothing in it is decoded.
@@ -40,15 +45,19 @@ impl Place {
 
     /// Looks at the path without touching it. It may be a file or nothing yet.
     pub(super) fn find(path: &Path) -> Result<Self, Fault> {
-        let path = std::path::absolute(path).map_err(|error| cannot("be found", path, &error))?;
-        let path = match fs::metadata(&path) {
+        let given = std::path::absolute(path).map_err(|error| cannot("be found", path, &error))?;
+        let path = match fs::metadata(&given) {
             Ok(found) => {
-                check_file(&path, &found)?;
-                fs::canonicalize(&path).map_err(|error| cannot("be found", &path, &error))?
+                check_file(&given, &found)?;
+                fs::canonicalize(&given).map_err(|error| cannot("be found", &given, &error))?
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => new_path(&path)?,
-            Err(error) => return Err(cannot("be opened", &path, &error)),
+            Err(error) if error.kind() == ErrorKind::NotFound => new_path(&given)?,
+            Err(error) => return Err(cannot("be opened", &given, &error)),
         };
+        if path.as_os_str().len() > LONGEST {
+            let detail = format!("{} is longer than {LONGEST} bytes", path.display());
+            return Err(invalid(detail + ", which is more than SQLite takes: name a shorter path"));
+        }
         let folder = folder(&path);
         let system = rustix::fs::statfs(folder)
             .map_err(|error| cannot("be looked at", folder, &error.into()))?;
@@ -71,7 +80,12 @@ impl Place {
             name.push(suffix);
             PathBuf::from(name)
         };
-        Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path })
+        Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path, given })
+    }
+
+    /// The same, where the path leads now.
+    pub(super) fn found_anew(&self) -> Result<Self, Fault> {
+        Self::find(&self.given)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -101,7 +115,7 @@ impl Place {
     /// Which files are there now.
     pub(super) fn inodes(&self) -> Inodes {
         let inode = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
-        Inodes([&self.path, &self.wal, &self.shm].map(|path| inode(path)))
+        Inodes([&self.path, &self.wal, &self.shm, &self.given].map(|path| inode(path)))
     }
 
     /// Which database is there now.
@@ -225,7 +239,7 @@ fn shared(system: &StatFs) -> Option<&'static str> {
 /// Whether the file itself was mounted here, as containers can be told to. Its directory is another
 /// one then, and so are the files beside it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn is_mount_point(path: &Path) -> bool {
+pub(super) fn is_mount_point(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let mount = |path: &Path| {
         let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
@@ -236,7 +250,7 @@ fn is_mount_point(path: &Path) -> bool {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn is_mount_point(_: &Path) -> bool {
+pub(super) fn is_mount_point(_: &Path) -> bool {
     false
 }
 

@@ -54,7 +54,7 @@ impl Db {
     ) -> Result<Record, Hitch> {
         let sql = "SELECT name, boot = ?2, record, permits FROM names WHERE name = ?1";
         let mut select = self.connection.prepare_cached(sql)?;
-        let mut rows = select.query((name.as_bytes(), self.boot))?;
+        let mut rows = select.query((name.as_bytes(), &self.boot))?;
         let Some(row) = rows.next()? else { return Ok(Record::default()) };
         let mut record = read_record(row, moment)?;
         if record.waiters().is_some() {
@@ -76,6 +76,8 @@ impl Db {
         }
         self.store_waiters(name, before.waiters(), record.waiters())?;
         if record.is_empty() {
+            // Of an earlier start of the machine, too.
+            self.erase_waiters(name.as_bytes())?;
             let delete = self.connection.prepare_cached("DELETE FROM names WHERE name = ?1");
             delete?.execute([name.as_bytes()])?;
             return Ok(());
@@ -87,7 +89,7 @@ impl Db {
         let sql = "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         let mut insert = self.connection.prepare_cached(sql)?;
         let (name, kind, permits) = (name.as_bytes(), record.kind(), record.packed_permits());
-        insert.execute((name, kind, self.boot, ends, wall_end, text, permits))?;
+        insert.execute((name, kind, &self.boot, ends, wall_end, text, permits))?;
         Ok(())
     }
 
@@ -101,7 +103,7 @@ impl Db {
         let sql =
             "SELECT reply FROM replies WHERE id = ?1 AND name = ?2 AND boot = ?3 AND at >= ?4";
         let since = signed(now.saturating_sub(REMEMBERED));
-        let given = (id.to_string(), name.as_bytes(), self.boot, since);
+        let given = (id.to_string(), name.as_bytes(), &self.boot, since);
         let mut select = self.connection.prepare_cached(sql)?;
         Ok(select.query_row(given, |row| row.get(0)).optional()?)
     }
@@ -115,7 +117,7 @@ impl Db {
     ) -> Result<(), Hitch> {
         let sql = "INSERT OR REPLACE INTO replies (name, id, boot, at, reply)
             VALUES (?1, ?2, ?3, ?4, ?5)";
-        let given = (name.as_bytes(), id.to_string(), self.boot, signed(now), reply);
+        let given = (name.as_bytes(), id.to_string(), &self.boot, signed(now), reply);
         self.connection.prepare_cached(sql)?.execute(given)?;
         Ok(())
     }
@@ -123,7 +125,7 @@ impl Db {
     pub(super) fn load_client(&self, client: Uuid, now: u64) -> Result<Option<ClientEntry>, Hitch> {
         let sql = "SELECT about FROM clients WHERE id = ?1 AND boot = ?2 AND ends >= ?3";
         let mut select = self.connection.prepare_cached(sql)?;
-        let given = (client.to_string(), self.boot, signed(now));
+        let given = (client.to_string(), &self.boot, signed(now));
         let about: Option<String> = select.query_row(given, |row| row.get(0)).optional()?;
         Ok(about.and_then(|about| About::read(client, &about)))
     }
@@ -131,7 +133,7 @@ impl Db {
     pub(super) fn load_clients(&self, now: u64) -> Result<Vec<ClientEntry>, Hitch> {
         let sql = "SELECT id, about FROM clients WHERE boot = ?1 AND ends >= ?2";
         let mut select = self.connection.prepare_cached(sql)?;
-        let mut rows = select.query((self.boot, signed(now)))?;
+        let mut rows = select.query((&self.boot, signed(now)))?;
         let mut clients = Vec::new();
         while let Some(row) = rows.next()? {
             let (id, about): (String, String) = (row.get(0)?, row.get(1)?);
@@ -144,7 +146,7 @@ impl Db {
         let about = serde_json::to_string(&About::of(client))
             .map_err(|error| unreadable("who the client is", &error))?;
         let sql = "INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3, ?4)";
-        let given = (client.id.to_string(), self.boot, signed(until), about);
+        let given = (client.id.to_string(), &self.boot, signed(until), about);
         self.connection.prepare_cached(sql)?.execute(given)?;
         Ok(())
     }

@@ -26,6 +26,8 @@ pub(super) struct Session {
     id: i64,
     /// What is listened for, by the way it is written.
     topics: HashMap<Vec<u8>, Topic>,
+    /// What is not any more, which could not be written down yet.
+    ignored: Vec<Vec<u8>>,
     /// Until when others believe in it; 0 if it is not in the file.
     ends: u64,
     /// The last message that was read.
@@ -52,7 +54,8 @@ pub(super) struct Told {
 
 impl Session {
     pub(super) fn new() -> Self {
-        Self { id: fastrand::i64(1..), topics: HashMap::new(), ends: 0, last: 0 }
+        let (topics, ignored) = (HashMap::new(), Vec::new());
+        Self { id: fastrand::i64(1..), topics, ignored, ends: 0, last: 0 }
     }
 
     pub(super) fn is_listening(&self) -> bool {
@@ -93,7 +96,7 @@ impl Db {
         let sql = "SELECT count(*) FROM listeners JOIN sessions ON sessions.id = session
             WHERE topic = ?1 AND boot = ?2 AND ends >= ?3";
         let mut select = self.connection.prepare_cached(sql)?;
-        let count: i64 = select.query_row((topic, self.boot, signed(now)), |row| row.get(0))?;
+        let count: i64 = select.query_row((topic, &self.boot, signed(now)), |row| row.get(0))?;
         Ok(count.unsigned_abs())
     }
 
@@ -108,7 +111,7 @@ impl Db {
             let sql = "SELECT session FROM listeners JOIN sessions ON sessions.id = session
                 WHERE topic = ?1 AND boot = ?2 AND ends >= ?3";
             let mut select = self.connection.prepare_cached(sql)?;
-            let mut rows = select.query((&topic, self.boot, signed(now)))?;
+            let mut rows = select.query((&topic, &self.boot, signed(now)))?;
             while let Some(row) = rows.next()? {
                 let own = row.get::<_, i64>(0)? == self.session.id;
                 told.sessions += 1;
@@ -143,7 +146,7 @@ impl Db {
             let (session, ends) = (&db.session, moment.now + LASTS);
             let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
             let mut insert = db.connection.prepare_cached(sql)?;
-            insert.execute((session.id, db.boot, signed(ends), std::process::id()))?;
+            insert.execute((session.id, &db.boot, signed(ends), std::process::id()))?;
             let mail = if session.has_lapsed(moment.now) {
                 db.enlist(session.topics.keys())?;
                 db.start_over(session.ends > 0 && session.is_listening())?
@@ -169,17 +172,28 @@ impl Db {
         Ok(())
     }
 
-    /// Stops listening for `topic`.
-    pub(super) fn ignore(&mut self, topic: &Topic) -> Result<(), Fault> {
-        let Some(key) = written(topic) else { return Ok(()) };
+    /// Stops listening for `topic`. If it cannot be written down now, it is along with the next sign of
+    /// life; until then others take the trouble to tell it.
+    pub(super) fn ignore(&mut self, topic: &Topic) {
+        let Some(key) = written(topic) else { return };
         if self.session.topics.remove(&key).is_none() {
-            return Ok(());
+            return;
         }
-        self.write(|db, _| {
-            let sql = "DELETE FROM listeners WHERE topic = ?1 AND session = ?2";
-            db.connection.prepare_cached(sql)?.execute((&key, db.session.id))?;
-            Ok(())
-        })
+        self.session.ignored.push(key);
+        if self.write(|db, _| db.strike()).is_ok() {
+            self.session.ignored.clear();
+        }
+    }
+
+    /// Takes what is ignored off the list, unless it is listened for again.
+    fn strike(&self) -> Result<(), Hitch> {
+        let sql = "DELETE FROM listeners WHERE topic = ?1 AND session = ?2";
+        let mut delete = self.connection.prepare_cached(sql)?;
+        let Session { id, topics, ignored, .. } = &self.session;
+        for key in ignored.iter().filter(|key| !topics.contains_key(*key)) {
+            delete.execute((key, id))?;
+        }
+        Ok(())
     }
 
     /// Gives a sign of life, and puts back what others may have swept away.
@@ -188,17 +202,19 @@ impl Db {
             let (session, ends) = (&db.session, now + LASTS);
             let sql = "UPDATE sessions SET ends = ?2 WHERE id = ?1 AND boot = ?3";
             let mut update = db.connection.prepare_cached(sql)?;
-            let there = update.execute((session.id, signed(ends), db.boot))? > 0;
+            let there = update.execute((session.id, signed(ends), &db.boot))? > 0;
+            db.strike()?;
             if there && !session.has_lapsed(now) {
                 return Ok((db.unread()?, ends));
             }
             let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
             let mut insert = db.connection.prepare_cached(sql)?;
-            insert.execute((session.id, db.boot, signed(ends), std::process::id()))?;
+            insert.execute((session.id, &db.boot, signed(ends), std::process::id()))?;
             db.enlist(session.topics.keys())?;
             Ok((db.start_over(true)?, ends))
         })?;
         self.session.ends = ends;
+        self.session.ignored.clear();
         Ok(self.unpack(mail))
     }
 

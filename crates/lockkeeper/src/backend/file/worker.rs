@@ -11,15 +11,18 @@ use tokio::sync::oneshot;
 use super::bell::{Bell, Woken};
 use super::db::{Db, soon};
 use super::mailbox::{Mailbox, Order};
-use super::patience;
 use super::place::Place;
 use super::time::since_start;
 use super::wakes::Mail;
+use super::{fault, patience};
 use crate::backend::Fault;
 use crate::backend::wake::{Hub, Topic};
 
 /// How long until something is tried again that could not be done.
 const AGAIN: Duration = Duration::from_millis(100);
+
+/// How often the thread sees whether the file is still there, when nothing else makes it look.
+const LOOKS: Duration = Duration::from_secs(3);
 
 /// How many orders are done before the thread looks what others have said.
 const ORDERS: usize = 64;
@@ -123,9 +126,10 @@ impl Worker {
 
     fn sleeps_for(&self) -> Option<Duration> {
         let again = self.again.map(|again| again.saturating_duration_since(Instant::now()));
-        let due = self.db.as_ref().and_then(|db| db.session.due_in(since_start()));
+        let Some(db) = &self.db else { return again };
+        let due = db.session.due_in(since_start()).map(Duration::from_millis);
         // A failed refresh is tried again later, not all the time.
-        again.or(due.map(Duration::from_millis))
+        Some(again.or(due).unwrap_or(LOOKS).min(LOOKS))
     }
 
     /// False at the end.
@@ -152,10 +156,9 @@ impl Worker {
             Order::Ignore(topic) => {
                 patience::set_limit(soon());
                 self.unheard.retain(|unheard| *unheard != topic);
-                // If it fails, others take the trouble to tell it for a while, and that is all. Another
-                // file knows nothing of it.
+                // Another file knows nothing of it.
                 if let Some(db) = self.db.as_mut().filter(|db| !db.is_elsewhere()) {
-                    let _ = db.ignore(&topic);
+                    db.ignore(&topic);
                 }
             }
             Order::Close(done) => {
@@ -166,30 +169,49 @@ impl Worker {
         true
     }
 
-    /// The database, opened anew if the file is no longer the one that was opened.
-    fn database(&mut self) -> Result<&mut Db, Fault> {
+    /// Lets go of the file if it is no longer the one that was opened. Another one is opened only if
+    /// somebody needs it: who clears it away does not want another in its place, and as long as anybody
+    /// has it open, SQLite takes what lies beside it for that of the new one.
+    fn let_go(&mut self) {
         if self.db.as_ref().is_some_and(Db::is_elsewhere) {
             let path = self.place.path().display();
             tracing::warn!(%path, "the file of locks was deleted or replaced: all of its locks are lost");
-            (self.db, self.bell) = (None, Bell::Silent);
-            // What was listened for is asked for anew.
-            self.unheard = self.hub.broken();
-            self.again = Some(Instant::now());
+            self.close();
         }
+    }
+
+    fn close(&mut self) {
+        (self.db, self.bell) = (None, Bell::Silent);
+        // What was listened for is asked for anew.
+        self.unheard = self.hub.broken();
+        self.again = (!self.unheard.is_empty()).then(Instant::now);
+    }
+
+    /// The database, opened anew if the file is no longer the one that was opened.
+    fn database(&mut self) -> Result<&mut Db, Fault> {
+        self.let_go();
         match &mut self.db {
             Some(db) => Ok(db),
             // Who clears away a file at the end does not want another one in its place.
             None if self.mailbox.is_closing() => Err(Fault::Closed),
             none => {
-                let opened = Db::open(&self.place)?;
+                let opened =
+                    self.place.found_anew().and_then(|place| Ok((Db::open(&place)?, place)));
+                // It was there once, so that it may be again, whatever is in the way.
+                let (db, place) = opened.map_err(fault::for_now)?;
+                self.place = place;
                 self.hub.wake(&Topic::Reconnected, b"");
-                Ok(none.insert(opened))
+                Ok(none.insert(db))
             }
         }
     }
 
     /// What follows from an order once it is answered.
     fn after_work(&mut self) {
+        if self.db.as_ref().is_some_and(Db::is_stuck) {
+            // Nobody else could write as long as it is open.
+            self.close();
+        }
         let Some(db) = &mut self.db else { return };
         if db.has_mail {
             patience::set_limit(soon());
@@ -231,15 +253,22 @@ impl Worker {
 
     /// What must be done without anybody asking for it.
     fn look_after(&mut self) {
+        self.let_go();
         if self.bell.tend(&self.place, self.is_listening()) {
             self.listen_in();
         }
         if self.again.is_some_and(|again| again <= Instant::now()) {
             self.again = None;
             patience::set_limit(soon());
-            for topic in std::mem::take(&mut self.unheard) {
+            let mut topics = std::mem::take(&mut self.unheard).into_iter();
+            for topic in topics.by_ref() {
                 self.listen(topic);
+                if self.again.is_some() {
+                    // What stood in its way stands in the way of the others.
+                    break;
+                }
             }
+            self.unheard.extend(topics);
             if self.is_listening() {
                 self.listen_in();
             }
@@ -257,8 +286,10 @@ impl Worker {
 
     /// Reads what others have said, and sees whether the file is still there.
     fn listen_in(&mut self) {
+        self.let_go();
+        let Some(db) = &mut self.db else { return };
         patience::set_limit(soon());
-        let mail = self.database().and_then(Db::receive);
+        let mail = db.receive();
         if mail.is_err() {
             self.again = Some(Instant::now() + AGAIN);
         }
