@@ -105,3 +105,117 @@ async fn a_file_that_cannot_be_opened_again_is_asked_for_until_it_can() {
     fs::remove_dir(&path).unwrap();
     assert!(client.lock("it").try_lock().await.unwrap().is_some());
 }
+
+/// SQLite takes the files beside it for those of the new one, as long as anybody has the old one open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_nothing_to_do_lets_go_of_a_file_that_was_deleted() {
+    let file = LockFile::new();
+    let idle = connect(&file).await;
+    idle.lock("it").lock().await.unwrap().release().await.unwrap();
+    fs::remove_file(file.path()).unwrap();
+    let newcomer = within(PATIENCE, "it lets go", connect(&file)).await;
+    let guard = newcomer.lock("it").lock().await.unwrap();
+    assert!(idle.lock("it").try_lock().await.unwrap().is_none(), "it uses the new one");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_nothing_to_do_puts_nothing_back() {
+    let file = LockFile::new();
+    let idle = connect(&file).await;
+    assert!(!idle.lock("it").is_locked().await.unwrap());
+    for path in files(&file) {
+        fs::remove_file(path).unwrap();
+    }
+    eventually("it lets go", async || open_files(&file) == 0).await;
+    assert_eq!(files(&file).map(|path| path.exists()), [false; 3]);
+    assert!(idle.lock("it").try_lock().await.unwrap().is_some(), "it is made for who asks");
+}
+
+/// How many descriptors of this process are of files in its directory, deleted ones included.
+fn open_files(file: &LockFile) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok());
+    let targets = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.filter(|target| target.starts_with(file.folder())).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_directory_is_moved_holders_lose_their_locks_soon() {
+    let file = LockFile::new();
+    let place = file.folder().join("place");
+    let path = place.join("locks.db");
+    fs::create_dir(&place).unwrap();
+    let options = ClientOptions::new().watchdog_timeout(PATIENCE * 3);
+    let url = format!("file:{}", path.display());
+    let client = Client::connect_with(&url, options).await.unwrap();
+    // Its next renewal is long away, and the kernel does not tell.
+    let guard = client.lock("it").lock().await.unwrap();
+    fs::rename(&place, file.folder().join("elsewhere")).unwrap();
+    fs::create_dir(&place).unwrap();
+    let reason = within(PATIENCE * 2 / 3, "the loss", guard.lost()).await;
+    assert_eq!(reason, LostReason::Deleted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_a_link_leads_elsewhere_holders_lose_their_locks_soon() {
+    let file = LockFile::new();
+    let [first, second, link] = ["first", "second", "link"].map(|name| file.folder().join(name));
+    fs::create_dir(&first).unwrap();
+    fs::create_dir(&second).unwrap();
+    std::os::unix::fs::symlink(&first, &link).unwrap();
+    let url = format!("file:{}", link.join("locks.db").display());
+    let client = Client::connect(&url).await.unwrap();
+    let guard = client.lock("it").lock().lease(PATIENCE * 3).await.unwrap();
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&second, &link).unwrap();
+    let reason = within(PATIENCE * 2 / 3, "the loss", guard.lost()).await;
+    assert_eq!(reason, LostReason::Deleted);
+    let guard = client.lock("it").lock().await.unwrap();
+    let newcomer = Client::connect(&url).await.unwrap();
+    assert!(newcomer.lock("it").try_lock().await.unwrap().is_none(), "both go by the link");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_file_was_out_of_reach_hears_again() {
+    let file = LockFile::new();
+    let [place, away] = ["place", "away"].map(|name| file.folder().join(name));
+    fs::create_dir(&place).unwrap();
+    let url = format!("file:{}", place.join("locks.db").display());
+    let [holder, other] =
+        [Client::connect(&url).await.unwrap(), Client::connect(&url).await.unwrap()];
+    let sessions = || {
+        let look = rusqlite::Connection::open(place.join("locks.db")).unwrap();
+        let sql = "SELECT session FROM listeners WHERE CAST(topic AS TEXT) LIKE 'notice%'";
+        let mut select = look.prepare(sql).unwrap();
+        let rows = select.query_map([], |row| row.get::<_, i64>(0)).unwrap();
+        rows.map(Result::unwrap).collect::<Vec<_>>()
+    };
+    // Its next renewal is long away.
+    let guard = holder.lock("it").lock().lease(PATIENCE * 3).await.unwrap();
+    eventually("it listens", async || !sessions().is_empty()).await;
+    let before = sessions();
+    fs::rename(&place, &away).unwrap();
+    let unreachable = holder.lock("another").try_lock().await.expect_err("there is no directory");
+    assert!(matches!(unreachable, lockkeeper::Error::Unreachable { .. }), "{unreachable}");
+    fs::rename(&away, &place).unwrap();
+    eventually("it listens again", async || sessions().iter().any(|id| !before.contains(id))).await;
+    assert!(!guard.is_lost());
+    assert!(other.inspector().force_unlock("it", Kind::Lock, "a test").await.unwrap());
+    let reason = within(SOON, "it is told", guard.lost()).await;
+    assert_eq!(reason, LostReason::Revoked("a test".to_owned()));
+}
+
+/// The thread has opened the file for somebody who is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connect_that_is_dropped_leaves_nothing_open() {
+    let file = LockFile::new();
+    let url = file.url();
+    let mut connecting = Box::pin(Client::connect(&url));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(connecting.as_mut().poll(&mut context).is_pending());
+    eventually("it is open", async || open_files(&file) >= 3).await;
+    // Whether it was said before or after, it is for nobody.
+    drop(connecting);
+    eventually("it is closed", async || open_files(&file) == 0).await;
+}

@@ -99,3 +99,57 @@ async fn the_log_stays_short() {
     let size = std::fs::metadata(log).unwrap().len();
     assert!(size < 4 << 20, "{size} bytes");
 }
+
+/// The log cannot begin anew while somebody reads, and must not stay as long as it has become.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_stays_for_long_leaves_no_long_log_behind() {
+    let file = LockFile::new();
+    let backend = file.backend(&ClientOptions::new()).await;
+    take(&*backend, Kind::Lock, "first", 1).await;
+    let reader = file.look();
+    reader.execute_batch("BEGIN").unwrap();
+    assert_eq!(reader.query_row("SELECT count(*) FROM locks", [], |row| row.get(0)), Ok(1));
+    let log = || {
+        let path = format!("{}-wal", file.path().display());
+        std::fs::metadata(path).unwrap().len()
+    };
+    let mut turns = 0;
+    while log() < 8 << 20 {
+        take(&*backend, Kind::Lock, &format!("lock {turns}"), 1).await;
+        turns += 1;
+        assert!(turns < 100_000, "the log does not grow");
+    }
+    reader.execute_batch("COMMIT").unwrap();
+    // It has become twice as long as when it was last tried, at the latest.
+    let mut more = 0;
+    while log() > 4 << 20 {
+        take(&*backend, Kind::Lock, &format!("lock {more}"), 1).await;
+        more += 1;
+        assert!(more < 2 * turns + 1000, "the log stays at {} bytes", log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_waited_before_a_restart_are_forgotten() {
+    let file = LockFile::new();
+    let [dead, waiter] = [connect(&file).await, connect(&file).await];
+    let held = dead.fair_lock("it").lock().lease(PATIENCE).await.unwrap();
+    let lock = waiter.fair_lock("it");
+    let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+    let waiters = || file.count("SELECT count(*) FROM waiters", []);
+    eventually("it waits", async || waiters() == 1).await;
+    waiting.abort();
+    std::mem::forget((dead, waiter, held));
+    // Whatever was under way for those who are gone.
+    eventually("as the dead leave it", async || {
+        file.look().execute("UPDATE names SET boot = 'another'", []).unwrap();
+        let sql = "INSERT OR IGNORE INTO waiters VALUES (CAST('it' AS BLOB), 1, zeroblob(24), 1)";
+        file.look().execute(sql, []).unwrap();
+        waiters() > 0
+    })
+    .await;
+    let client = connect(&file).await;
+    let guard = client.lock("it").lock().await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(waiters(), 0);
+}

@@ -254,9 +254,6 @@ impl Worker {
     /// What must be done without anybody asking for it.
     fn look_after(&mut self) {
         self.let_go();
-        if self.bell.tend(&self.place, self.is_listening()) {
-            self.listen_in();
-        }
         if self.again.is_some_and(|again| again <= Instant::now()) {
             self.again = None;
             patience::set_limit(soon());
@@ -272,6 +269,10 @@ impl Worker {
             if self.is_listening() {
                 self.listen_in();
             }
+        }
+        // Not before: by now somebody may listen.
+        if self.bell.tend(&self.place, self.is_listening()) {
+            self.listen_in();
         }
         let Some(db) = &mut self.db else { return };
         if self.again.is_none() && db.session.due_in(since_start()) == Some(0) {

@@ -1,0 +1,193 @@
+//! Which start of the machine it is: leases count from one, and are over after another.
+//!
+//! The kernel has an id for it. But some containers (of LXC or systemd-nspawn) are shown one of their
+//! own, by a file mounted over the kernel's, and a lease must not be over for them that stands for the
+//! host. So all who use a file go by one id, which is in the file: that of whoever opened it first since
+//! the machine was started. Whether that was since then is known by the kernel's id where both can see
+//! it, and otherwise by when the machine was started by the wall clock, which two starts do not share.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::place::is_mount_point;
+use crate::backend::Fault;
+
+/// By how much the time of a start by the wall clock may differ, in milliseconds, and be the same: clocks
+/// are set.
+const TOLERANCE: u64 = 60_000;
+
+/// A start of the machine, as this process sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Boot {
+    id: String,
+    /// Whether it is the kernel's own.
+    genuine: bool,
+}
+
+/// What the file says of it.
+struct Stored {
+    /// What rows are marked with.
+    boot: String,
+    /// The kernel's id, once somebody has been here who sees it.
+    kernel: Option<String>,
+    /// When the machine was started, by the wall clock.
+    epoch: u64,
+}
+
+impl Boot {
+    pub(super) fn read() -> Result<&'static Self, Fault> {
+        static BOOT: OnceLock<Boot> = OnceLock::new();
+        if let Some(boot) = BOOT.get() {
+            return Ok(boot);
+        }
+        let read = read_boot_id().and_then(|(id, genuine)| match id.trim() {
+            "" => Err("it is empty".to_owned()),
+            id => Ok(Self { id: id.to_owned(), genuine }),
+        });
+        // Not kept if it failed: that may pass.
+        let boot = read.map_err(|why| {
+            let needs = "a file store must know which start of the machine a lease counts from";
+            Fault::Invalid { detail: format!("{needs}: {why}") }
+        })?;
+        Ok(BOOT.get_or_init(|| boot))
+    }
+
+    /// The id by which all who use this file go. `epoch` is when the machine was started by the wall
+    /// clock.
+    pub(super) fn agree(&self, connection: &Connection, epoch: u64) -> rusqlite::Result<String> {
+        let stored = stored(connection)?;
+        if let Some(known) = stored.filter(|stored| self.is_settled(stored, epoch)) {
+            return Ok(known.boot);
+        }
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        let settled = stored_anew(connection, self, epoch);
+        connection.execute_batch(if settled.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+        settled
+    }
+
+    /// Whether it is this start of the machine that the file knows of.
+    fn is(&self, stored: &Stored, epoch: u64) -> bool {
+        match &stored.kernel {
+            _ if stored.boot == self.id => true,
+            Some(kernel) if self.genuine => *kernel == self.id,
+            _ => stored.epoch.abs_diff(epoch) <= TOLERANCE,
+        }
+    }
+
+    /// Whether there is nothing to be written down.
+    fn is_settled(&self, stored: &Stored, epoch: u64) -> bool {
+        self.is(stored, epoch)
+            && (stored.kernel.is_some() || !self.genuine)
+            && stored.epoch.abs_diff(epoch) <= TOLERANCE / 2
+    }
+}
+
+fn stored(connection: &Connection) -> rusqlite::Result<Option<Stored>> {
+    let mut select = connection.prepare_cached("SELECT boot, kernel, epoch FROM start")?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let epoch = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+        Ok(Stored { boot: row.get(0)?, kernel: row.get(1)?, epoch })
+    };
+    select.query_row([], read).optional()
+}
+
+fn stored_anew(connection: &Connection, seen: &Boot, epoch: u64) -> rusqlite::Result<String> {
+    let known = stored(connection)?.filter(|stored| seen.is(stored, epoch));
+    let (boot, kernel) = known.map_or((seen.id.clone(), None), |known| (known.boot, known.kernel));
+    let kernel = kernel.or_else(|| seen.genuine.then(|| seen.id.clone()));
+    connection.execute("DELETE FROM start", [])?;
+    let epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
+    connection.execute("INSERT INTO start VALUES (?1, ?2, ?3)", (&boot, kernel, epoch))?;
+    Ok(boot)
+}
+
+/// The id, and whether it is the kernel's own.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn read_boot_id() -> Result<(String, bool), String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let id = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    Ok((id, !is_mount_point(Path::new(path))))
+}
+
+/// Asked of a program, once a process: the system call is not to be had without unsafe code.
+#[cfg(target_os = "macos")]
+fn read_boot_id() -> Result<(String, bool), String> {
+    let asked = std::process::Command::new("/usr/sbin/sysctl")
+        .args(["-n", "kern.bootsessionuuid"])
+        .output()
+        .map_err(|error| format!("/usr/sbin/sysctl: {error}"))?;
+    Ok((String::from_utf8_lossy(&asked.stdout).into_owned(), true))
+}
+
+/// When the machine was started by the wall clock will not do alone: that moves with the clock.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
+fn read_boot_id() -> Result<(String, bool), String> {
+    Err("this system does not tell".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(super::super::db::SCHEMA).unwrap();
+        connection
+    }
+
+    fn host(id: &str) -> Boot {
+        Boot { id: id.to_owned(), genuine: true }
+    }
+
+    fn container(id: &str) -> Boot {
+        Boot { id: id.to_owned(), genuine: false }
+    }
+
+    const STARTED: u64 = 1_700_000_000_000;
+    const HOUR: u64 = 3_600_000;
+
+    #[test]
+    fn the_kernels_id_decides_whatever_the_clock_says() {
+        let file = file();
+        assert_eq!(host("a").agree(&file, STARTED).unwrap(), "a");
+        assert_eq!(host("a").agree(&file, STARTED + HOUR).unwrap(), "a", "the clock was set");
+        assert_eq!(host("b").agree(&file, STARTED + HOUR).unwrap(), "b", "a clock without battery");
+    }
+
+    #[test]
+    fn a_container_goes_by_what_the_host_goes_by() {
+        let file = file();
+        assert_eq!(host("a").agree(&file, STARTED).unwrap(), "a");
+        assert_eq!(container("x").agree(&file, STARTED + 5).unwrap(), "a");
+        assert_eq!(container("y").agree(&file, STARTED - 5).unwrap(), "a");
+        // The clock is set, which a process of the host has seen.
+        assert_eq!(host("a").agree(&file, STARTED + HOUR).unwrap(), "a");
+        assert_eq!(container("z").agree(&file, STARTED + HOUR).unwrap(), "a");
+    }
+
+    #[test]
+    fn the_host_goes_by_what_a_container_goes_by_that_was_first() {
+        let file = file();
+        assert_eq!(container("x").agree(&file, STARTED).unwrap(), "x");
+        assert_eq!(container("y").agree(&file, STARTED).unwrap(), "x");
+        assert_eq!(host("a").agree(&file, STARTED).unwrap(), "x");
+        assert_eq!(host("a").agree(&file, STARTED + HOUR).unwrap(), "x", "known by now");
+        assert_eq!(host("b").agree(&file, STARTED + HOUR).unwrap(), "b");
+    }
+
+    #[test]
+    fn after_a_restart_a_container_begins_anew() {
+        let file = file();
+        assert_eq!(container("x").agree(&file, STARTED).unwrap(), "x");
+        assert_eq!(container("y").agree(&file, STARTED + HOUR).unwrap(), "y");
+        assert_eq!(host("a").agree(&file, STARTED + 2 * HOUR).unwrap(), "a");
+        assert_eq!(container("z").agree(&file, STARTED + 3 * HOUR).unwrap(), "z");
+    }
+
+    #[test]
+    fn this_machine_tells() {
+        assert!(!Boot::read().unwrap().id.is_empty());
+    }
+}
