@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::backend::{Fault, Finding, Kind, Released, Resource, Severity, Topic};
-use crate::backend::{Release, Renew};
+use crate::backend::{Release, Renew, Subscription};
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
 use crate::{Client, LockName, OwnerId};
@@ -189,7 +189,7 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
         Finding::note("wake-ups", detail, remedy)
     };
     let topic = Topic::Freed(probe.name.clone());
-    let listening = match core.unbroken(core.backend.subscribe(topic)).await {
+    let listening = match listen(core, topic).await {
         Ok(listening) => listening,
         Err(fault) => {
             let error = core.error(fault, probe, Phase::Wait);
@@ -234,9 +234,18 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
     }))
 }
 
+/// Listens, if the store lets it in time: it is asked again and again otherwise.
+async fn listen(core: &Arc<Core>, topic: Topic) -> Result<Subscription, Fault> {
+    let patience = core.options.response_timeout;
+    let listening = core.unbroken(core.backend.subscribe(topic));
+    tokio::time::timeout(patience, listening).await.unwrap_or_else(|_| {
+        let detail = format!("no answer within {patience:?}");
+        Err(Fault::Unreachable { maybe_ran: true, detail })
+    })
+}
+
 async fn notices(core: &Arc<Core>) -> Finding {
-    let listening = core.unbroken(core.backend.subscribe(Topic::Notice(core.id))).await;
-    match listening {
+    match listen(core, Topic::Notice(core.id)).await {
         Ok(_) => Finding::fine("notices", "holders are told of a forced unlock at once"),
         Err(fault) => {
             let error = Error::from_fault(fault, None, Phase::Wait, None);

@@ -6,6 +6,7 @@
 #![cfg(all(feature = "file", target_os = "linux"))]
 
 mod crashes;
+mod doctor;
 mod idle;
 mod lockfile;
 mod places;
