@@ -6,14 +6,15 @@
 //! lockkeeper client claims, unless it says `--force`. A client of another library cannot be seen
 //! alive, so it counts as one of those.
 //!
-//! The answer is for the holders that were shown. If others have it by then, the question is put
-//! again; if nobody has it any more, there is nothing left to do, which is what was wanted.
+//! The answer is for the holders that were shown, and the store takes the lock from no others. If others
+//! have it by then, the question is put again; if nobody has it any more, there is nothing left to do,
+//! which is what was wanted.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::time::SystemTime;
 
-use lockkeeper::{Holder, Inspector, Kind, LockInfo};
+use lockkeeper::{Error, Holder, Inspector, Kind, LockInfo};
 
 use crate::args::{Global, UnlockArgs};
 use crate::exit::{self, Code, Failure};
@@ -39,11 +40,16 @@ pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Fail
     };
     let client = store.connect_with(options).await?;
     let inspector = client.inspector();
-    let Some(lock) = agree(&inspector, args).await? else { return Ok(Code::BUSY) };
-    let mut taken = false;
-    if !lock.holders.is_empty() {
-        taken = inspector.force_unlock(args.name.bytes(), lock.kind, reason(args)).await?;
-    }
+    let mut agreed = Vec::new();
+    let (lock, taken) = loop {
+        let agreement = agree(&inspector, args, &mut agreed).await?;
+        let Some(lock) = agreement else { return Ok(Code::BUSY) };
+        match take(&inspector, &lock, args).await {
+            // Others have it by now.
+            Err(Error::NotHeld { .. }) => {}
+            taken => break (lock, taken?),
+        }
+    };
     let mut output = Output::new(global);
     let told = match args.json {
         true => document(&mut output, &json::Unlock::of(&lock, taken, &reason(args))),
@@ -56,9 +62,22 @@ pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Fail
     }
 }
 
-/// The lock as it is agreed to be taken away, or free; nothing, if it is not agreed.
-async fn agree(inspector: &Inspector, args: &UnlockArgs) -> Result<Option<LockInfo>, Failure> {
-    let mut agreed: Vec<String> = Vec::new();
+/// Whether there was anything to take away from those who were seen.
+async fn take(inspector: &Inspector, lock: &LockInfo, args: &UnlockArgs) -> Result<bool, Error> {
+    if lock.holders.is_empty() {
+        return Ok(false);
+    }
+    let (name, kind, reason) = (args.name.bytes(), lock.kind, reason(args));
+    inspector.force_unlock_from(name, kind, &lock.holders, reason).await
+}
+
+/// The lock as it is agreed to be taken away, or free; nothing, if it is not agreed. `agreed` are the
+/// holders of whom that is known.
+async fn agree(
+    inspector: &Inspector,
+    args: &UnlockArgs,
+    agreed: &mut Vec<String>,
+) -> Result<Option<LockInfo>, Failure> {
     loop {
         let lock = look(inspector, args.name.bytes(), args.kind).await?;
         if matches!(lock.kind, Kind::Semaphore | Kind::Permits | Kind::Latch) && !lock.is_free() {
@@ -74,7 +93,7 @@ async fn agree(inspector: &Inspector, args: &UnlockArgs) -> Result<Option<LockIn
             };
         }
         let again = !agreed.is_empty();
-        agreed = lock.holders.iter().map(|holder| holder.id.clone()).collect();
+        *agreed = lock.holders.iter().map(|holder| holder.id.clone()).collect();
         // Off the runtime, which has connections to keep meanwhile.
         let answer = tokio::task::spawn_blocking(move || ask(&question(&lock, again))).await;
         let answer = answer.map_err(|error| Failure::internal(format!("asking: {error}")))?;

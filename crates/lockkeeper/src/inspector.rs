@@ -139,12 +139,50 @@ impl Inspector {
         kind: Kind,
         reason: impl Into<String>,
     ) -> Result<bool> {
-        let resource = self.resource(name.as_ref(), kind)?;
-        let (reason, by) = (reason.into(), self.core.info.clone());
-        let change = Change::ForceUnlock { resource: resource.clone(), reason, by };
+        self.force(name.as_ref(), kind, None, reason.into()).await
+    }
+
+    /// The same, but only from holders that were seen before: it is left alone if anybody else holds it
+    /// by now. For tools that ask a person first.
+    ///
+    /// # Errors
+    /// [`NotHeld`](Error::NotHeld) if somebody else holds it, [`Invalid`](Error::Invalid) if no holder is
+    /// given; as [`force_unlock`](Inspector::force_unlock).
+    pub async fn force_unlock_from(
+        &self,
+        name: impl AsRef<[u8]>,
+        kind: Kind,
+        from: &[Holder],
+        reason: impl Into<String>,
+    ) -> Result<bool> {
+        let from: Vec<_> = from.iter().map(|holder| holder.id.clone()).collect();
+        if from.is_empty() {
+            let name = LockName::from(name.as_ref());
+            return Err(Error::invalid(Some(&name), "name at least one holder to take it from"));
+        }
+        self.force(name.as_ref(), kind, Some(from), reason.into()).await
+    }
+
+    async fn force(
+        &self,
+        name: &[u8],
+        kind: Kind,
+        from: Option<Vec<String>>,
+        reason: String,
+    ) -> Result<bool> {
+        let resource = self.resource(name, kind)?;
+        let by = self.core.info.clone();
+        let change = Change::ForceUnlock { resource: resource.clone(), reason, by, from };
         let changed = self.core.unbroken(self.core.backend.adjust(change)).await;
-        let changed = changed.map_err(|f| self.core.error(f, &resource, Phase::ForceUnlock))?;
-        Ok(changed == Changed::Done)
+        match changed.map_err(|f| self.core.error(f, &resource, Phase::ForceUnlock))? {
+            Changed::Other => {
+                let (lock, phase) = (resource.name, Phase::ForceUnlock);
+                let now = self.inspect_as(name, kind).await.ok();
+                let holder = now.and_then(|lock| Some(lock.holders.first()?.id.clone()));
+                Err(Error::NotHeld { lock, phase, holder })
+            }
+            changed => Ok(changed == Changed::Done),
+        }
     }
 
     /// What comes, changes and goes among the locks whose names match a pattern.

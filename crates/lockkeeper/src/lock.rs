@@ -109,7 +109,8 @@ impl Handle {
         self.core.ensure_open(&self.resource)?;
         self.ensure_named()?;
         let by = self.core.info.clone();
-        let change = Change::ForceUnlock { resource: self.resource.clone(), reason, by };
+        let resource = self.resource.clone();
+        let change = Change::ForceUnlock { resource, reason, by, from: None };
         let changed = self.core.unbroken(self.core.backend.adjust(change)).await;
         let changed =
             changed.map_err(|fault| self.core.error(fault, &self.resource, Phase::ForceUnlock))?;

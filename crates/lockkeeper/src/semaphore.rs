@@ -152,7 +152,7 @@ impl Semaphore {
 pub(crate) fn number(changed: Changed) -> i64 {
     match changed {
         Changed::Count(number) => number,
-        Changed::Done | Changed::Nothing => 0,
+        Changed::Done | Changed::Nothing | Changed::Other => 0,
     }
 }
 

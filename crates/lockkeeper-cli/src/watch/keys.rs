@@ -1,7 +1,7 @@
 //! What a key does to the view.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use lockkeeper::{Kind, LockName};
+use lockkeeper::{Holder, Kind, LockName};
 
 use super::row::Now;
 use super::view::{Forcing, Mode, Tone, View, can_be_forced};
@@ -22,7 +22,7 @@ pub(super) enum Action {
         kind: Kind,
         reason: String,
         /// From these holders and no others.
-        from: Vec<String>,
+        from: Vec<Holder>,
     },
 }
 
@@ -175,8 +175,8 @@ impl View {
                 let reason = reason.trim().to_owned();
                 self.mode = Mode::Browsing;
                 // The answer is for the holders that were shown.
-                let from = lock.holders.into_iter().map(|holder| holder.id).collect();
-                return Some(Action::Force { name: lock.name, kind: lock.kind, reason, from });
+                let (name, kind, from) = (lock.name, lock.kind, lock.holders);
+                return Some(Action::Force { name, kind, reason, from });
             }
             // Whoever is stopped in the middle of something deserves to know why.
             (KeyCode::Enter, false) => forcing.sure = !forcing.reason.trim().is_empty(),

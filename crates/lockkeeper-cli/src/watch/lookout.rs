@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Inspector, Kind, LockInfo, LockName, Watch};
+use lockkeeper::{Error, Holder, Inspector, Kind, LockInfo, LockName, Watch};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep};
@@ -102,19 +102,14 @@ pub(super) async fn force(
     inspector: Inspector,
     (name, kind): (LockName, Kind),
     reason: String,
-    from: Vec<String>,
+    from: Vec<Holder>,
     reports: UnboundedSender<Report>,
 ) {
-    let forced = match inspector.inspect_as(&name, kind).await {
-        Ok(lock) if lock.holders.iter().any(|holder| !from.contains(&holder.id)) => {
-            Err("it has changed hands meanwhile, and was left alone".to_owned())
-        }
-        Ok(_) => {
-            let forced = inspector.force_unlock(&name, kind, reason).await;
-            forced.map_err(|error| error.to_string())
-        }
-        Err(error) => Err(error.to_string()),
-    };
+    let forced = inspector.force_unlock_from(&name, kind, &from, reason).await;
+    let forced = forced.map_err(|error| match error {
+        Error::NotHeld { .. } => "it has changed hands meanwhile, and was left alone".to_owned(),
+        error => error.to_string(),
+    });
     let _ = reports.send(Report::Forced(name.clone(), forced));
     inspect(inspector, name, kind, reports).await;
 }

@@ -206,8 +206,8 @@ fn the_pane_asks_about_what_is_selected() {
 }
 
 /// Who is shown to hold it.
-fn holders(name: &str) -> Vec<String> {
-    lock(name).holders.into_iter().map(|holder| holder.id).collect()
+fn holders(name: &str) -> Vec<lockkeeper::Holder> {
+    lock(name).holders
 }
 
 #[test]

@@ -356,6 +356,8 @@ pub enum Change {
         reason: String,
         /// Who does it.
         by: ClientInfo,
+        /// From whom only, by their ids; from anybody if there is nothing.
+        from: Option<Vec<String>>,
     },
     /// Change a counter: the permits of a semaphore, the count of a latch.
     Count {
@@ -436,6 +438,8 @@ pub enum Changed {
     Done,
     /// There was nothing to do.
     Nothing,
+    /// Nothing was done: others hold it than those it was to be taken from.
+    Other,
     /// It was done, and this is the number that was asked for.
     Count(i64),
 }

@@ -2,7 +2,7 @@
 
 use super::Client;
 use crate::error::Result;
-use crate::{Event, Kind, LockInfo};
+use crate::{Event, Holder, Kind, LockInfo};
 
 /// See [`crate::Inspector`].
 #[derive(Clone, Debug)]
@@ -49,6 +49,20 @@ impl Inspector {
         reason: impl Into<String>,
     ) -> Result<bool> {
         self.client.wait(self.inner.force_unlock(name, kind, reason))
+    }
+
+    /// Takes a lock away, but only from holders that were seen before.
+    ///
+    /// # Errors
+    /// See [`crate::Inspector::force_unlock_from`].
+    pub fn force_unlock_from(
+        &self,
+        name: impl AsRef<[u8]>,
+        kind: Kind,
+        from: &[Holder],
+        reason: impl Into<String>,
+    ) -> Result<bool> {
+        self.client.wait(self.inner.force_unlock_from(name, kind, from, reason))
     }
 
     /// What comes, changes and goes, for ever: each turn of the iterator waits for the next event.

@@ -126,7 +126,7 @@ fn of_a_lock(kind: Kind) -> Vec<(&'static str, Request)> {
         ("inspect", inspect(kind)),
         ("force", {
             let (reason, by) = ("why".to_owned(), ClientInfo::of_this_process());
-            adjust(Change::ForceUnlock { resource: resource(kind), reason, by })
+            adjust(Change::ForceUnlock { resource: resource(kind), reason, by, from: None })
         }),
     ];
     if kind != Kind::Read {

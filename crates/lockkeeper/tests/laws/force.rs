@@ -66,6 +66,34 @@ pub(crate) async fn the_victims_release_is_not_held<L: Exclusive>(store: &Store)
     next.release().await.unwrap();
 }
 
+/// Who asks a person first may come too late.
+pub(crate) async fn it_is_taken_only_from_those_who_were_seen<L: Exclusive>(store: &Store) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let (inspector, name) = (store.client().await.inspector(), store.name("lock"));
+    let first = theirs.lock().lease(store.long()).await.unwrap();
+    let seen = inspector.inspect_as(&name, L::KIND).await.unwrap().holders;
+    first.release().await.unwrap();
+    let free = inspector.force_unlock_from(&name, L::KIND, &seen, "stuck").await;
+    assert!(!free.unwrap(), "there is nothing to take");
+
+    let second = ours.lock().lease(store.long()).await.unwrap();
+    let refused = inspector.force_unlock_from(&name, L::KIND, &seen, "stuck").await;
+    match refused.expect_err("others have it") {
+        Error::NotHeld { holder, .. } => assert_eq!(holder, Some(second.owner_id().to_string())),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(ours.holder().await.unwrap().unwrap().id, second.owner_id().to_string());
+    let now = inspector.inspect_as(&name, L::KIND).await.unwrap();
+    assert!(now.forced.is_empty(), "{now:?}");
+    let nobody = inspector.force_unlock_from(&name, L::KIND, &[], "stuck").await;
+    assert_is!(nobody, Err(Error::Invalid { .. }));
+
+    let both = [seen, now.holders].concat();
+    assert!(inspector.force_unlock_from(&name, L::KIND, &both, "stuck").await.unwrap());
+    assert!(!ours.is_locked().await.unwrap());
+    drop(second);
+}
+
 pub(crate) async fn a_waiter_of_another_client_gets_in_at_once<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let _guard = theirs.lock().lease(store.long()).await.unwrap();

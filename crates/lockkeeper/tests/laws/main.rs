@@ -259,6 +259,7 @@ laws! {
         a_reason_need_not_be_given
         a_client_may_force_its_own_lock
         the_victims_release_is_not_held
+        it_is_taken_only_from_those_who_were_seen
         a_waiter_of_another_client_gets_in_at_once
         a_waiter_of_the_victims_client_gets_in_at_once
         only_the_one_lock_is_forced
@@ -550,6 +551,7 @@ laws! {
         what_a_writer_has_now_was_taken
         a_lost_guard_neither_reads_nor_writes_nor_reenters
         all_readers_of_a_forced_lock_are_told_why
+        readers_are_taken_away_only_if_all_were_seen
         the_writer_of_a_forced_lock_is_told_why
         forcing_a_free_lock_is_false
         the_holders_are_shown_with_their_counts

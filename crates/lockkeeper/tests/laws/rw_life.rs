@@ -550,3 +550,24 @@ pub(crate) async fn work_runs_under_either_side(store: &Store) {
     alone.await.unwrap();
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
+
+/// A reader that came since has a say; one that is dead has none.
+pub(crate) async fn readers_are_taken_away_only_if_all_were_seen(store: &Store) {
+    let (name, lease) = (store.name("lock"), store.lease());
+    let lock = store.client().await.rw_lock(&name);
+    let inspector = store.client().await.inspector();
+    let dying = lock.read().lease(lease).await.unwrap();
+    let _first = lock.read().lease(store.long()).await.unwrap();
+    eventually("one is dead", async || {
+        inspector.inspect_as(&name, Kind::Read).await.unwrap().holders.len() == 1
+    })
+    .await;
+    let seen = inspector.inspect_as(&name, Kind::Read).await.unwrap().holders;
+    let second = lock.read().lease(store.long()).await.unwrap();
+    let refused = inspector.force_unlock_from(&name, Kind::Read, &seen, "stuck").await;
+    assert_is!(refused, Err(Error::NotHeld { .. }));
+    second.release().await.unwrap();
+    assert!(inspector.force_unlock_from(&name, Kind::Read, &seen, "stuck").await.unwrap());
+    assert!(lock.try_write().await.unwrap().is_some(), "nothing is left of the readers");
+    drop(dying);
+}

@@ -455,6 +455,7 @@ async fn what_is_no_read_write_lock_stays_as_it_is() {
                 resource: of(kind),
                 reason: String::new(),
                 by: lockkeeper::backend::ClientInfo::of_this_process(),
+                from: None,
             };
             wrong(lock.store.adjust(change).await.unwrap_err());
         }
@@ -494,6 +495,7 @@ async fn force_takes_the_whole_lock_and_tells_every_holder() {
         resource: of(kind),
         reason: "stuck".to_owned(),
         by: lockkeeper::backend::ClientInfo::of_this_process(),
+        from: None,
     };
     for (kind, message) in [(READ, "1"), (WRITE, "1")] {
         lock.grant(taking(WRITE, 0)).await;

@@ -326,6 +326,7 @@ fn forced(resource: &Resource) -> Change {
         resource: resource.clone(),
         reason: "because".to_owned(),
         by: ClientInfo::of_this_process(),
+        from: None,
     }
 }
 

@@ -116,7 +116,7 @@ fn adjust() -> impl Strategy<Value = Request> {
     });
     let force = resource().prop_map(|resource| {
         let by = ClientInfo::of_this_process();
-        Change::ForceUnlock { resource, reason: "because".to_owned(), by }
+        Change::ForceUnlock { resource, reason: "because".to_owned(), by, from: None }
     });
     prop_oneof![5 => count, 2 => permits, 1 => force].prop_map(Request::Adjust)
 }

@@ -223,13 +223,17 @@ impl State {
     /// Changes what is not one owner's own.
     pub fn adjust(&mut self, change: &Change, now: u64) -> Answer<Changed> {
         match change {
-            Change::ForceUnlock { resource, reason, by } => {
+            Change::ForceUnlock { resource, reason, by, from } => {
                 let victims = self.inspect(resource, now).map(|snapshot| snapshot.holders);
+                let ids = victims.into_iter().flatten();
+                let ids = ids.map(|holder| String::from_utf8_lossy(&holder.id).into_owned());
+                let ids: Vec<_> = ids.collect();
+                if from.as_ref().is_some_and(|from| ids.iter().any(|id| !from.contains(id))) {
+                    return (Ok(Changed::Other), Vec::new());
+                }
                 let (answer, wakes) = self.force(resource, reason, now);
                 if answer == Ok(Changed::Done) {
-                    let ids = victims.into_iter().flatten();
-                    let ids = ids.map(|holder| String::from_utf8_lossy(&holder.id).into_owned());
-                    self.log_forced(&resource.name, (by, reason, ids.collect()), now);
+                    self.log_forced(&resource.name, (by, reason, ids), now);
                 }
                 (answer, wakes)
             }

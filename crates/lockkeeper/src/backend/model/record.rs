@@ -245,6 +245,7 @@ impl fmt::Display for Reply {
             Reply::Cancelled => f.write_str("cancelled"),
             Reply::Changed(Changed::Done) => f.write_str("done"),
             Reply::Changed(Changed::Nothing) => f.write_str("nothing"),
+            Reply::Changed(Changed::Other) => f.write_str("other"),
             Reply::Changed(Changed::Count(count)) => write!(f, "count {count}"),
         }
     }
@@ -259,6 +260,7 @@ impl Reply {
             "cancelled" => Reply::Cancelled,
             "done" => Reply::Changed(Changed::Done),
             "nothing" => Reply::Changed(Changed::Nothing),
+            "other" => Reply::Changed(Changed::Other),
             _ => Reply::Changed(Changed::Count(text.strip_prefix("count ")?.parse().ok()?)),
         })
     }

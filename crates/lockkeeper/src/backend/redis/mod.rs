@@ -258,16 +258,24 @@ impl Inner {
         resource: Resource,
         reason: String,
         by: ClientInfo,
+        from: Option<Vec<String>>,
     ) -> Result<Changed, Fault> {
         let line = model::one_line(&reason);
-        let call = match resource.kind {
+        let mut call = match resource.kind {
             Kind::Lock => lock::force_unlock(&script::LOCK_FORCE_UNLOCK, &resource, line),
             Kind::Mutex => lock::force_unlock(&script::MUTEX_FORCE_UNLOCK, &resource, line),
             Kind::Fair => fair::force_unlock(&resource, line),
             Kind::Read | Kind::Write => rw::force_unlock(&resource, line),
             Kind::Semaphore | Kind::Permits | Kind::Latch => return Err(unfit(resource.kind)),
         };
-        let victims = strings(self.link.call(call).await?)?;
+        for id in from.into_iter().flatten() {
+            call = call.arg(id);
+        }
+        let answer = self.link.call(call).await?;
+        if matches!(&answer, Value::BulkString(said) if said == b"other") {
+            return Ok(Changed::Other);
+        }
+        let victims = strings(answer)?;
         if victims.is_empty() {
             return Ok(Changed::Nothing);
         }
@@ -439,8 +447,8 @@ impl Backend for Redis {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             match change {
-                Change::ForceUnlock { resource, reason, by } => {
-                    inner.force_unlock(resource, reason, by).await
+                Change::ForceUnlock { resource, reason, by, from } => {
+                    inner.force_unlock(resource, reason, by, from).await
                 }
                 Change::Count { resource, id, change } => match resource.kind {
                     Kind::Permits => inner.change_permits(&resource, id, change).await,

@@ -8,13 +8,15 @@
 -- ARGV[2]:   channel; a waiter's own has its id behind a colon
 -- ARGV[3]:   what the notice channels of clients begin with
 -- ARGV[4]:   why, on one line
--- Returns:   the owners it was taken from
+-- ARGV[5..]: from whom only, if not from anybody
+-- Returns:   the owners it was taken from; other if others hold it
 -- Publishes: 0 to the next waiter if there was one, and to the channel; a notice to the client of each
 --            owner
 local owners = redis.call('HLEN', KEYS[1]) > 16 and {} or redis.call('HKEYS', KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then return owners end
 local wrong = not_a_lock(KEYS[1])
 if wrong then return wrong end
+if not meant(owners, 5) then return 'other' end
 local now = now_ms()
 local first = head(KEYS[2], KEYS[3], KEYS[4], now, deadly(KEYS[4], KEYS[5], now))
 redis.call('UNLINK', KEYS[1])

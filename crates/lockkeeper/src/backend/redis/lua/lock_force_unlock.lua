@@ -4,7 +4,8 @@
 -- ARGV[2]:   channel
 -- ARGV[3]:   what the notice channels of clients begin with
 -- ARGV[4]:   why, on one line
--- Returns:   the owners it was taken from
+-- ARGV[5..]: from whom only, if not from anybody
+-- Returns:   the owners it was taken from; other if others hold it
 -- Publishes: 0 to the channel if there was one; a notice to the client of each owner. Here, so that
 --            they are told though the answer to this may be lost
 if redis.call('HLEN', KEYS[1]) > 16 then return redis.error_reply('WRONGKIND a hash of other data') end
@@ -15,6 +16,7 @@ for _, field in ipairs(owners) do
 end
 if #owners == 0 then return owners end
 if not owned then return redis.error_reply('WRONGKIND a hash of other data') end
+if not meant(owners, 5) then return 'other' end
 redis.call('UNLINK', KEYS[1])
 redis.pcall(ARGV[1], ARGV[2], '0')
 for _, owner in ipairs(owners) do

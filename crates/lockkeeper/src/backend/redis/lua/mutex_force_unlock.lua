@@ -4,7 +4,8 @@
 -- ARGV[2]:   channel
 -- ARGV[3]:   what the notice channels of clients begin with
 -- ARGV[4]:   why, on one line
--- Returns:   the owner it was taken from, as a list of one or none
+-- ARGV[5..]: from whom only, if not from anybody
+-- Returns:   the owner it was taken from, as a list of one or none; other if others hold it
 -- Publishes: 0 to the channel if there was one; a notice to the client of each owner. Here, so that
 --            they are told though the answer to this may be lost
 local holder = redis.call('GET', KEYS[1])
@@ -13,6 +14,7 @@ if not holder then return {} end
 if redis.call('PTTL', KEYS[1]) == -1 then
   return redis.error_reply('WRONGKIND a string without a time to live')
 end
+if not meant({ holder }, 5) then return 'other' end
 redis.call('DEL', KEYS[1])
 redis.pcall(ARGV[1], ARGV[2], '0')
 local client = string.match(holder, '^[%x%-]+')

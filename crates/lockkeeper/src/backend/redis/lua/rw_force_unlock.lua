@@ -5,20 +5,29 @@
 -- ARGV[3]:   what the notice channels of clients begin with
 -- ARGV[4]:   why, on one line
 -- ARGV[5]:   what the keys of single holds begin with
--- Returns:   the owners it was taken from
+-- ARGV[6..]: from whom only, if not from anybody
+-- Returns:   the owners it was taken from; other if others hold it
 -- Publishes: to the channel 0 for readers, 1 for a writer; a notice to the client of each owner. Here,
 --            so that they are told though the answer to this may be lost
 local mode, wrong = mode_of(KEYS[1])
 if wrong then return wrong end
 if not mode then return {} end
-local fields, owners = redis.call('HGETALL', KEYS[1]), {}
-redis.call('UNLINK', KEYS[1])
+local fields, owners, living = redis.call('HGETALL', KEYS[1]), {}, {}
 for i = 1, #fields, 2 do
   local count = tonumber(fields[i + 1])
   if count then
     local writer = string.match(fields[i], '^(.*):write$')
-    if not writer then drop(ARGV[5], fields[i], 1, count) end
     owners[#owners + 1] = writer or fields[i]
+    -- A reader that is dead does not hold it, whoever it was.
+    if writer or life(ARGV[5], fields[i], count) ~= -2 then living[#living + 1] = owners[#owners] end
+  end
+end
+if not meant(living, 6) then return 'other' end
+redis.call('UNLINK', KEYS[1])
+for i = 1, #fields, 2 do
+  local count = tonumber(fields[i + 1])
+  if count and not string.find(fields[i], ':write', 1, true) then
+    drop(ARGV[5], fields[i], 1, count)
   end
 end
 redis.pcall(ARGV[1], ARGV[2], mode == 'read' and '0' or '1')
