@@ -41,6 +41,7 @@ pub(super) fn told(name: &str) -> LockInfo {
 pub(super) fn holder(pid: u32) -> Holder {
     let mut client = ClientInfo::of_this_process();
     (client.host, client.pid, client.program) = ("web-1".to_owned(), pid, "checkout".to_owned());
+    client.started = start().wall - Duration::from_secs(120);
     let mut holder = told("any").holders.remove(0);
     holder.id = format!("5ca1ab1e-0000-4000-8000-000000000000:{pid}");
     holder.since = Some(start().wall - Duration::from_secs(60));
