@@ -6,6 +6,7 @@
 mod acquire;
 mod child;
 mod clock;
+mod group;
 pub(crate) mod guardian;
 mod hook;
 mod idle;

@@ -17,7 +17,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use lockkeeper::{Guard, LostReason};
-use rustix::process::Signal;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use super::child::{Child, Environment, State};
 use super::guardian::{Guardian, Health};
@@ -225,6 +225,22 @@ impl Supervisor<'_> {
             }
         }
         self.see_guardian();
+        if let Some(hook) = &mut self.state.hook {
+            hook.is_running();
+        }
+        self.bury_strangers();
+    }
+
+    /// Reaps children that this process did not start. The first process of a container inherits who has
+    /// lost its parent, and would keep every one of them for ever.
+    fn bury_strangers(&self) {
+        let child = (!self.child.is_reaped()).then(|| self.child.group());
+        let guardian = self.guardian.as_ref().map(Guardian::pid);
+        let own = [child, guardian, self.state.hook.as_ref().and_then(Hook::pid)];
+        // One of its own that ends just now is seen in the next turn, and so are those behind it.
+        while let Some(dead) = sys::dead_child().filter(|dead| !own.contains(&Some(*dead))) {
+            let _ = waitid(WaitId::Pid(dead), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        }
     }
 
     fn see_guardian(&mut self) {
@@ -267,6 +283,9 @@ impl Supervisor<'_> {
             && guardian.dismiss()
         {
             self.stop(Why::Lost("its lease was ending and this process stood still".into()));
+        }
+        if let Some(guardian) = &mut self.guardian {
+            guardian.child_ended();
         }
         self.state.status = Some(self.child.reap());
     }
@@ -334,7 +353,7 @@ impl Supervisor<'_> {
         self.state.stop.as_ref().is_some_and(Stop::is_loss)
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over(&mut self) -> bool {
         let Some(stop) = &self.state.stop else {
             return self.state.status.is_some();
         };

@@ -88,6 +88,19 @@ fn die_with_parent() {
 #[cfg(not(target_os = "linux"))]
 fn die_with_parent() {}
 
+/// A child that has ended and is not reaped, whichever comes first.
+pub(super) fn dead_child() -> Option<Pid> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: there is room for the answer; zeroed, it is a valid value even if there is none, and says
+    // then that it is about process 0. If there is one it is about a child, so that it names a process.
+    let pid = unsafe {
+        libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), look);
+        info.assume_init().si_pid()
+    };
+    Pid::from_raw(pid)
+}
+
 /// Blocks every signal that can be.
 pub(super) fn block_all() {
     set_mask(&full());
