@@ -12,6 +12,7 @@
 //! | stopping | nothing of its group is left | 76 or 124 |
 
 use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -141,7 +142,12 @@ impl Supervisor<'_> {
                 }
                 Event::Child => self.see_children().await,
                 Event::Signal(signal) => self.forward(signal),
-                Event::Tick => self.settle_terminal(),
+                Event::Tick => {
+                    self.settle_terminal();
+                    if sys::take_pending(Signal::TTOU) {
+                        self.forward(Signal::TTOU);
+                    }
+                }
                 Event::Lost(_) => {}
             }
             if self.is_over() {
@@ -287,7 +293,16 @@ impl Supervisor<'_> {
         if let Some(guardian) = &mut self.guardian {
             guardian.child_ended();
         }
-        self.state.status = Some(self.child.reap());
+        let status = self.child.reap();
+        let was_ended = self.state.stop.is_some() || status.signal().is_some();
+        // As a shell does with its jobs; but to a shell `run` has ended in good order.
+        if let Some(terminal) = &self.terminal
+            && was_ended
+            && self.state.foreground == Some(Foreground::Its)
+        {
+            terminal.tidy_up();
+        }
+        self.state.status = Some(status);
     }
 
     /// A job that stops as a whole: the command has, so has this process to, and go on with it.
@@ -301,6 +316,11 @@ impl Supervisor<'_> {
         if reached_for_it && terminal.is_ours() {
             terminal.give(group);
             self.send(Signal::CONT);
+            return;
+        }
+        // Who sends it SIGSTOP means the command. A shell at the keyboard sees it as its job all the same;
+        // a script around it, which is in this group, sees nothing of it.
+        if signal == Signal::STOP && !terminal.is_of(group) {
             return;
         }
         terminal.take_back(group);
@@ -336,6 +356,8 @@ impl Supervisor<'_> {
     fn forward(&mut self, signal: Signal) {
         match signal {
             Signal::CONT if !self.is_losing() => self.resume(),
+            // That is about what this process itself has written.
+            Signal::XFSZ => {}
             // The terminal tells its foreground itself.
             Signal::WINCH if self.is_in_foreground() => {}
             _ => {

@@ -16,13 +16,15 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::process::{Pid, getpgrp, getpid};
 use rustix::stdio::{stderr, stdin, stdout};
-use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The terminal that controls this process.
 pub(super) struct Terminal {
     tty: File,
     /// Whether the command gets the foreground whenever `run` has it.
     hand_over: bool,
+    /// Its settings as they were before the command.
+    settings: Option<Termios>,
 }
 
 impl Terminal {
@@ -31,7 +33,8 @@ impl Terminal {
         let flags = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
         let mut options = OpenOptions::new();
         let tty = options.read(true).write(true).custom_flags(flags).open("/dev/tty").ok()?;
-        Some(Self { tty, hand_over: is_alone() })
+        let settings = tcgetattr(&tty).ok();
+        Some(Self { tty, hand_over: is_alone(), settings })
     }
 
     /// The handle for a child that is to take the foreground by itself, before it begins.
@@ -71,6 +74,13 @@ impl Terminal {
     pub(super) fn take_back(&self, group: Pid) {
         if self.is_of(group) {
             let _ = tcsetpgrp(&self.tty, getpgrp());
+        }
+    }
+
+    /// Undoes what a command has done to the settings that had no chance to do so itself.
+    pub(super) fn tidy_up(&self) {
+        if let Some(settings) = &self.settings {
+            let _ = tcsetattr(&self.tty, OptionalActions::Now, settings);
         }
     }
 

@@ -28,6 +28,8 @@ on_every_store! {
     an_interrupt_ends_the_script_around_it,
     an_interrupt_ends_a_wait_and_the_script_around_it,
     a_command_that_handles_the_interrupt_is_not_overruled,
+    a_command_that_is_stopped_by_hand_does_not_stop_the_script_around_it,
+    what_a_stopped_command_has_done_to_the_terminal_is_undone,
     what_nobody_could_let_go_on_is_not_stopped,
     a_terminal_that_goes_away_ends_the_command_and_frees_the_lock,
 }
@@ -305,6 +307,34 @@ fn a_command_that_handles_the_interrupt_is_not_overruled(scene: &Scene) {
     tmux.press("C-c");
     appears(scene, "code");
     assert_eq!(scene.evidence("code"), "9\n");
+}
+
+fn a_command_that_is_stopped_by_hand_does_not_stop_the_script_around_it(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    scene.gate("go");
+    let line = format!("{}; read x < $D/go", announce("pid"));
+    let script = format!("\"$LK\" run --lease 2 job -c '{line}'; echo wen''t on:$?");
+    std::fs::write(scene.path("script"), script).unwrap();
+    tmux.enter("bash script");
+    let command = scene.process("pid");
+    command.signal(Signal::STOP);
+    eventually("its stop", || command.is_stopped());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2_500) {
+        scene.run(&["-n", "job", "--", "true"]).assert_code(75);
+    }
+    command.signal(Signal::CONT);
+    scene.open_gate("go");
+    tmux.shows("went on:0");
+}
+
+fn what_a_stopped_command_has_done_to_the_terminal_is_undone(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    tmux.enter("lk run --max-hold 1 job -c 'stty -echo -icanon; exec sleep 60'; echo ma''rk:$?");
+    tmux.shows("mark:124");
+    tmux.enter("stty -a | tr -s '; ' '\\n\\n' | grep -x -e '-*icanon' | sed s/^/mo''de:/");
+    tmux.shows("mode:");
+    assert!(tmux.screen().contains("mode:icanon"), "{}", tmux.screen());
 }
 
 /// The first process of a terminal has no shell above it that could continue it: there the kernel
