@@ -55,6 +55,11 @@ enum Outcome<T> {
 /// The command.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<Code, Failure> {
     log::listen(global.verbose);
+    // Such as `-- $COMMAND` of a variable that is not set: nobody holds a lock for ever on purpose so.
+    let is_missing = args.command.is_empty() && args.line.is_none();
+    if is_missing && std::env::args_os().next_back().is_some_and(|last| last == "--") {
+        return Err(Failure::usage("there is no command after --"));
+    }
     let store = Store::resolve(global)?;
     let plan = Plan::new(args, &store)?;
     // Before anything starts a thread, which would inherit it.

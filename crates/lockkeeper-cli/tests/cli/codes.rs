@@ -221,3 +221,14 @@ fn what_there_is_no_better_word_for_is_70() {
     outcome.assert_code(70);
     assert!(!scene.exists("ran"));
 }
+
+#[test]
+fn a_command_that_is_missing_is_64() {
+    let scene = Scene::file();
+    let outcome = scene.run(&["job", "--"]);
+    outcome.assert_code(64);
+    outcome.assert_says("no command after --");
+    // What only looks like it is a command.
+    scene.run(&["job", "--", "echo", "--"]).assert_quiet("--\n");
+    scene.run(&["-n", "--max-hold", "0.1", "job"]).assert_code(124);
+}
