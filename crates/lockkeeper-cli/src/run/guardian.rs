@@ -4,8 +4,8 @@
 //! for the command itself but not for its children, and nothing in this process helps against the
 //! second. So this binary is started once more. The two share a socket. `run` writes down the
 //! child's process id and, with each renewal, until when its group may live. The guardian kills the
-//! group, and the child wherever it is, when that time is over, and when the socket ends: then `run` is
-//! dead. When all is over `run`
+//! group, the child wherever it is, and what is [below](super::below) it, when that time is over, and when
+//! the socket ends: then `run` is dead. When all is over `run`
 //! kills the guardian, which is quicker than asking it to go and works even if somebody has stopped it.
 //!
 //! **No stranger is killed.** A process group's number is not given out again while the group has a
@@ -25,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use super::below::Below;
 use super::{clock, sys};
 
 /// The argument that makes this binary a guardian. Not a command: nobody is to find it in the help.
@@ -267,6 +268,10 @@ fn wait(until: Option<Duration>) -> io::Result<bool> {
 }
 
 fn kill(group: Option<Pid>, child: Option<Pid>) {
+    let mut below = Below::default();
+    if let Some(child) = child {
+        below.look(child);
+    }
     if let Some(group) = group {
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -274,4 +279,5 @@ fn kill(group: Option<Pid>, child: Option<Pid>) {
     if let Some(child) = child {
         let _ = kill_process(child, Signal::KILL);
     }
+    below.signal(Signal::KILL);
 }

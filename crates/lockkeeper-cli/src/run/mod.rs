@@ -4,6 +4,7 @@
 //! happen meanwhile is in [`supervise`].
 
 mod acquire;
+mod below;
 mod child;
 mod clock;
 mod group;

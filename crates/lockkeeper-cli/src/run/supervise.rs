@@ -9,7 +9,7 @@
 //! | running | the lock is lost, or is about to be | stopping |
 //! | running | `--max-hold` is over | stopping |
 //! | stopping | its grace is over, or the lease will soon be | `KILL` |
-//! | stopping | nothing of its group is left | 76 or 124 |
+//! | stopping | nothing of its group or below it is left | 76 or 124 |
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -20,6 +20,7 @@ use std::time::Duration;
 use lockkeeper::{Guard, LostReason};
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
+use super::below::Below;
 use super::child::{Child, Environment, State};
 use super::guardian::{Guardian, Health};
 use super::hook::Hook;
@@ -113,6 +114,7 @@ pub(super) struct Progress {
     status: Option<ExitStatus>,
     foreground: Option<Foreground>,
     hook: Option<Hook>,
+    below: Below,
 }
 
 enum Event {
@@ -177,7 +179,7 @@ impl Supervisor<'_> {
             && !stop.killed
         {
             stop.killed = true;
-            self.send(Signal::KILL);
+            self.order(Signal::KILL);
         }
     }
 
@@ -207,10 +209,10 @@ impl Supervisor<'_> {
         let kill_at = before.map_or(kill_at, |before| before.kill_at.min(kill_at));
         // A grace that is over already is none: there is nothing to say first.
         if !told && kill_at > now {
-            self.send(self.plan.signal);
-            self.send(Signal::CONT);
+            self.order(self.plan.signal);
+            self.order(Signal::CONT);
         } else if !killed && kill_at <= now {
-            self.send(Signal::KILL);
+            self.order(Signal::KILL);
         }
         let killed = killed || kill_at <= now;
         if let Why::Lost(reason) = &why {
@@ -381,7 +383,7 @@ impl Supervisor<'_> {
         };
         match self.state.status {
             // What is sent SIGKILL does nothing more.
-            Some(_) => stop.killed || !self.child.has_group(),
+            Some(_) => stop.killed || !(self.child.has_group() || self.state.below.lives()),
             // While the lock is held, it is held for a command that will not die, too.
             None => stop.is_loss() && stop.killed && clock::now() >= stop.kill_at + HOPELESS,
         }
@@ -405,8 +407,17 @@ impl Supervisor<'_> {
         if let Some(guardian) = self.guardian.take() {
             guardian.dismiss();
         }
-        let Progress { stop, status, foreground, hook } = self.state;
+        let Progress { stop, status, foreground, hook, .. } = self.state;
         Ending { status, why: stop.map(|stop| stop.why), foreground, hook }
+    }
+
+    /// Sends a signal to all that must end.
+    fn order(&mut self, signal: Signal) {
+        if !self.child.is_reaped() && signal != Signal::CONT {
+            self.state.below.look(self.child.group());
+        }
+        self.send(signal);
+        self.state.below.signal(signal);
     }
 
     fn send(&self, signal: Signal) {

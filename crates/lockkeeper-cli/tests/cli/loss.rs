@@ -6,7 +6,9 @@ use lockkeeper::Remaining;
 use rustix::process::Signal;
 use testkit::FaultProxy;
 
-use crate::support::{Scene, announce, beating, deserter, eventually, on_every_store, sleeper};
+use crate::support::{
+    Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper,
+};
 
 on_every_store! {
     a_forced_unlock_is_told_to_the_command_at_once,
@@ -17,6 +19,7 @@ on_every_store! {
     a_stopped_command_is_stopped_all_the_same,
     the_line_for_lost_runs_and_delays_nothing,
     a_command_that_has_left_its_group_is_stopped_all_the_same,
+    the_jobs_of_a_shell_are_stopped_with_it,
     a_hold_without_a_command_is_lost_too,
     all_kinds_are_lost,
 }
@@ -154,6 +157,20 @@ fn a_command_that_has_left_its_group_is_stopped_all_the_same(scene: &Scene) {
     scene.evidence("told");
     run.outcome().assert_code(76);
     command.dies();
+}
+
+fn the_jobs_of_a_shell_are_stopped_with_it(scene: &Scene) {
+    let args = ["--lease", "60", "--grace", "0.5", "job", "-c", &job_control(scene)];
+    let run = scene.start(&args);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    assert_eq!(below.group(), Some(below.number()), "it is not in the group");
+    run.settled(scene);
+    force(scene, "job");
+    // The shell ends at once, and its job is known all the same.
+    scene.evidence("told");
+    command.dies();
+    run.outcome().assert_code(76);
+    below.dies();
 }
 
 fn a_hold_without_a_command_is_lost_too(scene: &Scene) {

@@ -5,12 +5,15 @@ use std::time::Duration;
 use lockkeeper::Remaining;
 use rustix::process::Signal;
 
-use crate::support::{Scene, announce, beating, deserter, eventually, on_every_store, sleeper};
+use crate::support::{
+    Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper,
+};
 
 on_every_store! {
     killed_it_takes_the_command_with_it,
     stopped_past_the_lease_the_guardian_kills,
     the_guardian_kills_a_command_that_has_left_its_group,
+    the_guardian_kills_the_jobs_of_a_shell,
     with_the_guardian_stopped_too_it_kills_when_it_goes_on,
     stopped_for_a_moment_it_goes_on,
     a_guardian_that_is_killed_is_replaced,
@@ -51,6 +54,20 @@ fn the_guardian_kills_a_command_that_has_left_its_group(scene: &Scene) {
     eventually("its stop", || run.pid().is_stopped());
     let end = scene.lease_end("job");
     command.dies();
+    let last = scene.last_beat();
+    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
+    run.pid().signal(Signal::CONT);
+    run.outcome().assert_code(76);
+}
+
+fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
+    let run = scene.start(&["--lease", "2", "job", "-c", &job_control(scene)]);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    run.pid().signal(Signal::STOP);
+    eventually("its stop", || run.pid().is_stopped());
+    let end = scene.lease_end("job");
+    command.dies();
+    below.dies();
     let last = scene.last_beat();
     assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
     run.pid().signal(Signal::CONT);

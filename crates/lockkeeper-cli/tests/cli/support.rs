@@ -387,6 +387,14 @@ pub(crate) fn beating() -> String {
     format!("sh -c '{below}' & trap 'echo told > $D/told' TERM; {}; {beat}", announce("pid"))
 }
 
+/// A shell with a job that has a group of its own, and does not end when told to.
+pub(crate) fn job_control(scene: &Scene) -> String {
+    let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
+    let line = format!("trap 'echo told > $D/told' TERM; {}; {beat}", announce("below"));
+    write(&scene.path("job.sh"), line);
+    format!("exec bash -c 'set -m; sh job.sh & {}; wait'", announce("pid"))
+}
+
 /// A command that beats by itself, in the group of `run` instead of its own, and does not end when told to.
 pub(crate) fn deserter(scene: &Scene) -> String {
     let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
