@@ -5,8 +5,8 @@
 //! second. So this binary is started once more. The two share a socket. `run` writes down the
 //! child's process id and, with each renewal, until when its group may live. The guardian kills the
 //! group, the child wherever it is, and what is [below](super::below) it, when that time is over, and when
-//! the socket ends: then `run` is dead. When all is over `run`
-//! kills the guardian, which is quicker than asking it to go and works even if somebody has stopped it.
+//! the socket ends: then `run` is dead. When all is over `run` kills the guardian, which is quicker than
+//! asking it to go and works even if somebody has stopped it.
 //!
 //! **No stranger is killed.** A process group's number is not given out again while the group has a
 //! member, dead or alive, that is not reaped. The leader is a child of `run`, which reaps it only
