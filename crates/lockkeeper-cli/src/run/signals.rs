@@ -25,12 +25,12 @@ const OTHERS: &[Signal] = &[
     Signal::POWER,
     Signal::XCPU,
     Signal::XFSZ,
-    Signal::WINCH,
 ];
 
 /// What a command is sent as well, and what does to this process what it does to any as long as there
 /// is none. `TTOU` is missing: see [`sys::take_pending`].
-const OF_JOBS: [Signal; 4] = [Signal::TSTP, Signal::TTIN, Signal::CONT, Signal::ABORT];
+const OF_JOBS: [Signal; 5] =
+    [Signal::WINCH, Signal::TSTP, Signal::TTIN, Signal::CONT, Signal::ABORT];
 
 /// The signals that are listened for. Once they are they no longer act by themselves.
 pub(super) struct Signals {

@@ -109,7 +109,7 @@ fn child_side(steps: &Preparation, parent: Pid) -> io::Result<()> {
 /// Undoes what `run` has set up, as exec will: a signal that has come for the command in the meantime would
 /// be taken for one of its parent's, and lost.
 fn forget_handlers() {
-    for signal in 1..=LAST_SIGNAL {
+    for signal in 1..=last_signal() {
         if !matches!(disposition(signal), libc::SIG_DFL | libc::SIG_IGN) {
             // SAFETY: the default is what every signal may have, and nothing of this process is called.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -117,8 +117,16 @@ fn forget_handlers() {
     }
 }
 
-/// Numbers beyond the last signal are refused, which does no harm.
-const LAST_SIGNAL: libc::c_int = 64;
+#[cfg(target_os = "linux")]
+fn last_signal() -> libc::c_int {
+    libc::SIGRTMAX()
+}
+
+/// The last that is listened for; a number that is no signal is refused, which does no harm.
+#[cfg(not(target_os = "linux"))]
+fn last_signal() -> libc::c_int {
+    32
+}
 
 #[cfg(target_os = "linux")]
 fn die_with_parent() {
