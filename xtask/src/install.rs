@@ -36,7 +36,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["openjdk-17-jdk-headless", "maven"], &["default-jdk-headless", "maven"]],
         python: &[&["python3", "python3-venv"]],
         node: &[&["nodejs", "npm"]],
-        tmux: &[&["tmux"]],
+        tmux: &[&["tmux", "perl"]],
     },
     Manager {
         program: "dnf",
@@ -47,7 +47,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["java-17-openjdk-devel", "maven"], &["java-21-openjdk-devel", "maven"]],
         python: &[&["python3"]],
         node: &[&["nodejs", "npm"]],
-        tmux: &[&["tmux"]],
+        tmux: &[&["tmux", "perl"]],
     },
     Manager {
         program: "apk",
@@ -58,7 +58,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["openjdk17", "maven"], &["openjdk21", "maven"]],
         python: &[&["python3"]],
         node: &[&["nodejs", "npm"]],
-        tmux: &[&["tmux"]],
+        tmux: &[&["tmux", "perl"]],
     },
     Manager {
         program: "brew",
@@ -69,7 +69,7 @@ const MANAGERS: &[Manager] = &[
         java: &[&["openjdk@17", "maven"]],
         python: &[&["python"]],
         node: &[&["node"]],
-        tmux: &[&["tmux"]],
+        tmux: &[&["tmux", "perl"]],
     },
 ];
 
@@ -120,12 +120,12 @@ const NODE: Tool = Tool {
 };
 
 const TMUX: Tool = Tool {
-    name: "tmux",
-    why: "the tests look at the command line in a real terminal",
-    is_there: || Step::new(&["tmux", "-V"]).succeeds(),
+    name: "tmux or perl",
+    why: "the tests look at the command line in a real terminal, and give it odd commands to run",
+    is_there: || Step::new(&["tmux", "-V"]).succeeds() && has("perl"),
     packages: |manager| manager.tmux,
-    by_hand: "install it (Debian: `apt-get install -y tmux`) so that `tmux -V` works, then run this \
-              again",
+    by_hand: "install both (Debian: `apt-get install -y tmux perl`) so that `tmux -V` and \
+              `perl --version` work, then run this again",
 };
 
 /// Makes sure that a terminal can be driven.

@@ -19,6 +19,9 @@ pub(crate) const URL_VARIABLE: &str = "LOCKKEEPER_URL";
 /// The variable that names the file whose first line is the password.
 pub(crate) const PASSWORD_VARIABLE: &str = "LOCKKEEPER_PASSWORD_FILE";
 
+/// What to do if there is none.
+const ADVICE: &str = "choose a store with --url file:PATH or LOCKKEEPER_URL";
+
 /// A store that was chosen, not yet connected to. No `Debug`: it knows the password.
 pub(crate) struct Store {
     url: String,
@@ -35,6 +38,11 @@ impl Store {
     pub(crate) fn resolve(global: &Global) -> Result<Self, Failure> {
         let config = Config::load(global.config.as_deref())?;
         let (url, source) = choose(global, config.url.as_deref())?;
+        if url.starts_with("memory:") {
+            return Err(Failure::usage(format!(
+                "{url} ({source}) is a store of this process alone: {ADVICE}"
+            )));
+        }
         let url = match password_file(&config) {
             Some(path) if url.starts_with("redis") => secret::add(&url, &secret::read(&path)?),
             _ => url,
@@ -65,11 +73,15 @@ fn choose(global: &Global, configured: Option<&str>) -> Result<(String, &'static
         return Ok((url.clone(), "--url"));
     }
     match env::var(URL_VARIABLE) {
-        Ok(url) if !url.is_empty() => return Ok((url, URL_VARIABLE)),
+        // A secret that is missing, more likely than not; with the default each host would have its own.
+        Ok(url) if url.is_empty() => {
+            return Err(Failure::usage(format!("{URL_VARIABLE} is set, and empty")));
+        }
+        Ok(url) => return Ok((url, URL_VARIABLE)),
         Err(env::VarError::NotUnicode(_)) => {
             return Err(Failure::usage(format!("{URL_VARIABLE} is not UTF-8")));
         }
-        _ => {}
+        Err(env::VarError::NotPresent) => {}
     }
     match configured {
         Some(url) => Ok((url.to_owned(), "the configuration")),
@@ -110,18 +122,17 @@ fn pem(path: &Path) -> Result<Vec<u8>, Failure> {
 
 /// The file store of this user. Its directory is nobody else's business.
 fn default_url() -> Result<String, Failure> {
-    let advice = "choose a store with --url file:PATH or LOCKKEEPER_URL";
     let base = user_directory("XDG_STATE_HOME", ".local/state").ok_or_else(|| {
-        Failure::usage(format!("neither XDG_STATE_HOME nor HOME is set: {advice}"))
+        Failure::usage(format!("neither XDG_STATE_HOME nor HOME is set: {ADVICE}"))
     })?;
     let directory = base.join("lockkeeper");
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(|error| {
-        Failure::usage(format!("{} cannot be created: {error}; {advice}", directory.display()))
+        Failure::usage(format!("{} cannot be created: {error}; {ADVICE}", directory.display()))
     })?;
     let path = directory.join("locks.db").into_os_string().into_string();
     let path = path.map_err(|path| {
-        Failure::usage(format!("{} is not UTF-8: {advice}", Path::new(&path).display()))
+        Failure::usage(format!("{} is not UTF-8: {ADVICE}", Path::new(&path).display()))
     })?;
     Ok(format!("file:{path}"))
 }

@@ -140,7 +140,7 @@ pub enum Error {
     },
 
     /// The name is in use for something else: use another name, or the type that fits.
-    #[error("lock \"{lock}\": the key holds {found}, not a {kind}")]
+    #[error("lock \"{lock}\": the name is in use as {found}, not as a {kind}")]
     WrongKind {
         /// The lock.
         lock: LockName,

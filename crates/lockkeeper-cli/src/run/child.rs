@@ -1,4 +1,7 @@
 //! The command: started in a process group of its own, signalled and looked at as a whole.
+//!
+//! It may leave that group, but it cannot leave its number: as long as it is not reaped nobody else has
+//! that, and so the command itself is always reached.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -8,9 +11,10 @@ use std::process::{Command, ExitStatus};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, getpgid, kill_process, kill_process_group, waitid,
 };
 
+use super::group;
 use super::sys::{Preparation, prepare};
 use crate::exit::{Code, Failure};
 use crate::store::{PASSWORD_VARIABLE, URL_VARIABLE};
@@ -19,6 +23,9 @@ use crate::store::{PASSWORD_VARIABLE, URL_VARIABLE};
 pub(super) struct Child {
     process: std::process::Child,
     group: Pid,
+    reaped: bool,
+    /// One of the group that was seen alive.
+    witness: Option<Pid>,
 }
 
 /// What a look at it shows.
@@ -39,7 +46,7 @@ impl Child {
         prepare(&mut command, steps);
         let process = command.spawn()?;
         let group = Pid::from_child(&process);
-        Ok(Self { process, group })
+        Ok(Self { process, group, reaped: false, witness: None })
     }
 
     /// Its process group, which has the number of its first process: this one.
@@ -47,9 +54,15 @@ impl Child {
         self.group
     }
 
-    /// Sends a signal to all of the group.
+    /// Sends a signal to all of the group, and to the command if it has left it.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        match kill_process_group(self.group, signal) {
+        // Only then: what is counted must not come twice. Death does not, and it may be leaving now.
+        let apart = signal == Signal::KILL || getpgid(Some(self.group)) != Ok(self.group);
+        let itself = match self.reaped {
+            false if apart => kill_process(self.group, signal),
+            _ => Ok(()),
+        };
+        match kill_process_group(self.group, signal).and(itself) {
             // All of it has ended.
             Err(Errno::SRCH) => Ok(()),
             outcome => Ok(outcome?),
@@ -75,14 +88,20 @@ impl Child {
 
     /// Reaps it; to be called when it has ended.
     pub(super) fn reap(&mut self) -> ExitStatus {
+        self.reaped = true;
         // Reaped by somebody else, nothing is known of how it ended.
         self.process.wait().unwrap_or_else(|_| ExitStatus::from_raw(0xff00))
     }
 
+    /// Whether its number may be somebody else's by now.
+    pub(super) fn is_reaped(&self) -> bool {
+        self.reaped
+    }
+
     /// Whether any process of the group is left. Once the first process is reaped, the last one to
     /// end gives the number free; it comes round again only after all others were used.
-    pub(super) fn has_group(&self) -> bool {
-        test_kill_process_group(self.group) != Err(Errno::SRCH)
+    pub(super) fn has_group(&mut self) -> bool {
+        group::lives(self.group, &mut self.witness)
     }
 }
 

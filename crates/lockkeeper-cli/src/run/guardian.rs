@@ -4,13 +4,15 @@
 //! for the command itself but not for its children, and nothing in this process helps against the
 //! second. So this binary is started once more. The two share a socket. `run` writes down the
 //! child's process id and, with each renewal, until when its group may live. The guardian kills the
-//! group when that time is over, and when the socket ends: then `run` is dead. When all is over `run`
-//! kills the guardian, which is quicker than asking it to go and works even if somebody has stopped it.
+//! group, the child wherever it is, and what is [below](super::below) it, when that time is over, and when
+//! the socket ends: then `run` is dead. When all is over `run` kills the guardian, which is quicker than
+//! asking it to go and works even if somebody has stopped it.
 //!
 //! **No stranger is killed.** A process group's number is not given out again while the group has a
 //! member, dead or alive, that is not reaped. The leader is a child of `run`, which reaps it only
-//! after it has sent the guardian away. If `run` is dead, the guardian acts within moments, not
-//! after as many processes as there are numbers.
+//! after it has sent the guardian away, or has told it that there is only the rest of the group to be
+//! seen to. If `run` is dead, the guardian acts within moments, not after as many processes as there are
+//! numbers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,8 +23,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use super::below::Below;
 use super::{clock, sys};
 
 /// The argument that makes this binary a guardian. Not a command: nobody is to find it in the help.
@@ -43,6 +46,7 @@ const REPLACEMENTS: u32 = 3;
 /// A message: what it is about, and a number.
 const FRAME: usize = 9;
 const CHILD: u8 = b'c';
+const CHILD_ENDED: u8 = b'e';
 const KILL_AT: u8 = b'k';
 
 /// The guardian, as `run` sees it.
@@ -50,6 +54,7 @@ pub(super) struct Guardian {
     process: Child,
     line: UnixStream,
     kill_at: Duration,
+    ended: bool,
     replaced: u32,
 }
 
@@ -70,7 +75,7 @@ impl Guardian {
     /// Starts one that lets the child, whoever that will be, live until `kill_at`.
     pub(super) fn start(kill_at: Duration) -> io::Result<Self> {
         let (process, line) = spawn()?;
-        let guardian = Self { process, line, kill_at, replaced: 0 };
+        let guardian = Self { process, line, kill_at, ended: false, replaced: 0 };
         guardian.send(KILL_AT, millis(kill_at));
         Ok(guardian)
     }
@@ -86,6 +91,17 @@ impl Guardian {
             self.kill_at = kill_at;
             self.send(KILL_AT, millis(kill_at));
         }
+    }
+
+    /// Tells it that the child is about to be reaped, and its number no longer the child's.
+    pub(super) fn child_ended(&mut self) {
+        self.ended = true;
+        self.send(CHILD_ENDED, 0);
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
     }
 
     /// Looks after it, and replaces it if somebody has killed it.
@@ -106,6 +122,9 @@ impl Guardian {
                 (self.process, self.line) = (process, line);
                 self.send(KILL_AT, millis(self.kill_at));
                 self.send(CHILD, child.as_raw_nonzero().get().unsigned_abs().into());
+                if self.ended {
+                    self.child_ended();
+                }
                 Health::Replaced
             }
             Err(_) => Health::Gone,
@@ -186,19 +205,24 @@ pub(crate) fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(c"lk-guardian");
     let mut group = None;
+    let mut child = None;
     let mut kill_at = None;
     loop {
         // Without a child there is nothing to do by any time.
         match next(kill_at.filter(|_| group.is_some())) {
-            Ok(Message::Child(number)) => group = Pid::from_raw(number),
+            Ok(Message::Child(number)) => {
+                child = Pid::from_raw(number);
+                group = child;
+            }
+            Ok(Message::ChildEnded) => child = None,
             Ok(Message::KillAt(time)) => kill_at = Some(time),
             Ok(Message::None) if kill_at.is_some_and(|time| clock::now() >= time) => {
-                kill(group);
+                kill(group, child);
                 return TIME_WAS_OVER.into();
             }
             Ok(Message::None) => {}
             Err(_) => {
-                kill(group);
+                kill(group, child);
                 return ExitCode::SUCCESS;
             }
         }
@@ -208,6 +232,7 @@ pub(crate) fn main() -> ExitCode {
 enum Message {
     None,
     Child(i32),
+    ChildEnded,
     KillAt(Duration),
 }
 
@@ -227,6 +252,7 @@ fn next(until: Option<Duration>) -> io::Result<Message> {
     let number = u64::from_le_bytes(number);
     Ok(match kind {
         CHILD => Message::Child(i32::try_from(number).unwrap_or_default()),
+        CHILD_ENDED => Message::ChildEnded,
         KILL_AT => Message::KillAt(Duration::from_millis(number)),
         _ => Message::None,
     })
@@ -241,8 +267,17 @@ fn wait(until: Option<Duration>) -> io::Result<bool> {
     Ok(poll(&mut polled, nap.as_ref())? > 0)
 }
 
-fn kill(group: Option<Pid>) {
+fn kill(group: Option<Pid>, child: Option<Pid>) {
+    let mut below = Below::default();
+    if let Some(child) = child {
+        below.look(child);
+    }
     if let Some(group) = group {
         let _ = kill_process_group(group, Signal::KILL);
     }
+    // It may have left its group.
+    if let Some(child) = child {
+        let _ = kill_process(child, Signal::KILL);
+    }
+    below.signal(Signal::KILL);
 }

@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, kill_process};
+
 use super::child::{Environment, shell};
 use super::signals::Signals;
 use crate::exit::say;
@@ -37,10 +39,9 @@ impl Hook {
     pub(super) async fn finish(mut self, signals: &mut Signals) {
         while self.is_running() {
             if let Some(signal) = signals.any().await
-                && let Some(process) = &self.process
+                && let Some(process) = self.pid()
             {
-                let process = rustix::process::Pid::from_child(process);
-                let _ = rustix::process::kill_process(process, signal);
+                let _ = kill_process(process, signal);
             }
         }
     }
@@ -50,8 +51,13 @@ impl Hook {
         let _ = tokio::time::timeout(PATIENCE, self.finish(signals)).await;
     }
 
+    /// Its process, if there is one.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        self.process.as_ref().map(Pid::from_child)
+    }
+
     /// Reaps it if it has ended.
-    fn is_running(&mut self) -> bool {
+    pub(super) fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
     }
 }

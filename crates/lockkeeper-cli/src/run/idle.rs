@@ -26,7 +26,7 @@ pub(super) async fn hold(plan: &Plan, guard: &Guard, signals: &mut Signals) -> E
         biased;
         reason = guard.lost() => Some(Why::Lost(reason.to_string())),
         () = max_hold => Some(Why::MaxHold),
-        _ = signals.next() => None,
+        _ = signals.ending() => None,
     };
     Ending { status: None, why, foreground: None, hook: None }
 }

@@ -4,8 +4,10 @@
 //! happen meanwhile is in [`supervise`].
 
 mod acquire;
+mod below;
 mod child;
 mod clock;
+mod group;
 pub(crate) mod guardian;
 mod hook;
 mod idle;
@@ -17,6 +19,7 @@ mod sys;
 mod terminal;
 
 use std::io;
+use std::pin::pin;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -53,6 +56,11 @@ enum Outcome<T> {
 /// The command.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<Code, Failure> {
     log::listen(global.verbose);
+    // Such as `-- $COMMAND` of a variable that is not set: nobody holds a lock for ever on purpose so.
+    let is_missing = args.command.is_empty() && args.line.is_none();
+    if is_missing && std::env::args_os().next_back().is_some_and(|last| last == "--") {
+        return Err(Failure::usage("there is no command after --"));
+    }
     let store = Store::resolve(global)?;
     let plan = Plan::new(args, &store)?;
     // Before anything starts a thread, which would inherit it.
@@ -78,7 +86,7 @@ impl Run<'_> {
     async fn run(mut self, store: &Store) -> Result<Code, Failure> {
         // From here on a signal ends the wait in good order, and none is missed until the command is
         // there to get it.
-        self.signals.listen(&signals::ENDING).map_err(no_signals)?;
+        self.signals.listen().map_err(no_signals)?;
         self.tell(format_args!("store {} ({})", store.shown(), store.source));
         let started = Instant::now();
         let options = self.plan.options(store.options.clone(), self.args.waiting.wait);
@@ -117,12 +125,20 @@ impl Run<'_> {
         }
     }
 
-    /// Does it, unless one is told to end.
+    /// Does it, unless one is told to end. Other signals were meant for the command, and it is not there:
+    /// it may not want them later, and they are no reason not to begin.
     async fn interruptible<T>(&mut self, work: impl Future<Output = T>) -> Outcome<T> {
-        tokio::select! {
-            biased;
-            done = work => Outcome::Done(done),
-            signal = self.signals.next() => Outcome::Interrupted(signal),
+        let mut work = pin!(work);
+        loop {
+            let signal = tokio::select! {
+                biased;
+                done = &mut work => return Outcome::Done(done),
+                signal = self.signals.next() => signal,
+            };
+            if signals::is_ending(signal) {
+                return Outcome::Interrupted(signal);
+            }
+            self.tell(format_args!("{} came before the command", signals::name(signal)));
         }
     }
 
@@ -157,7 +173,7 @@ impl Run<'_> {
                 Ok(ending) => ending,
                 Err(failure) => {
                     // Nothing has run, so nothing has to be kept for long.
-                    let _ = release::give_back(guard, None).await;
+                    let _ = release::give_back(guard, None, self.signals.ending()).await;
                     goodbye(client).await;
                     return Err(failure);
                 }
@@ -170,7 +186,9 @@ impl Run<'_> {
 
     async fn supervise(&mut self, mut command: Command, guard: &Guard) -> Result<Ending, Failure> {
         self.environment.apply(&mut command);
-        self.signals.listen(&signals::OTHERS).map_err(no_signals)?;
+        self.signals.listen_for_command().map_err(no_signals)?;
+        // What has come so far was for whoever used the terminal.
+        sys::take_pending(Signal::TTOU);
         let now = clock::now();
         let deadline = now + guard.remaining();
         let kill_at = deadline.saturating_sub(GUARDIAN_MARGIN);
@@ -223,6 +241,8 @@ impl Run<'_> {
         rest: Option<Duration>,
     ) -> Result<Code, Failure> {
         let Ending { status, why, foreground, hook } = ending;
+        // What came while the command was there, or as it ended, was for the command.
+        self.signals.forget().await;
         let why = if guard.is_lost() && !matches!(why, Some(Why::Lost(_))) {
             Some(Why::Lost(reason(&guard).await))
         } else {
@@ -234,15 +254,7 @@ impl Run<'_> {
             (None, Some(status)) => child::code(status),
             (None, None) => Code::OK,
         };
-        let given_back = match self.interruptible(release::give_back(guard, rest)).await {
-            Outcome::Done(given_back) => given_back,
-            Outcome::Interrupted(signal) => Err(release::Refusal::Unknown(format!(
-                "{} came before the store confirmed that the lock was given back; it is free when \
-                 its lease ends",
-                signals::name(signal)
-            ))),
-        };
-        let code = match given_back {
+        let code = match release::give_back(guard, rest, self.signals.ending()).await {
             Ok(()) => {
                 match rest {
                     Some(rest) => self.tell(format_args!("left standing for another {rest:.1?}")),

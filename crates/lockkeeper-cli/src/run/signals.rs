@@ -10,11 +10,27 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use super::sys;
 
 /// What ends a wait for a lock, and a hold without a command.
-pub(super) const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// What else a command may be sent by way of `run`.
-pub(super) const OTHERS: [Signal; 5] =
-    [Signal::USR1, Signal::USR2, Signal::WINCH, Signal::TSTP, Signal::CONT];
+/// What means something to commands only; and the real-time signals. Most of them would end this process,
+/// and with it the command, or a wait that they were a moment too early for.
+const OTHERS: &[Signal] = &[
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    #[cfg(target_os = "linux")]
+    Signal::POWER,
+    Signal::XCPU,
+    Signal::XFSZ,
+];
+
+/// What a command is sent as well, and what does to this process what it does to any as long as there
+/// is none. `TTOU` is missing: see [`sys::take_pending`].
+const OF_JOBS: [Signal; 5] =
+    [Signal::WINCH, Signal::TSTP, Signal::TTIN, Signal::CONT, Signal::ABORT];
 
 /// The signals that are listened for. Once they are they no longer act by themselves.
 pub(super) struct Signals {
@@ -28,9 +44,21 @@ impl Signals {
         Ok(Self { streams: Vec::new(), children: signal(SignalKind::child())? })
     }
 
-    /// Listens for these, too. One that is ignored (by `nohup`, or in the background of a script)
-    /// stays so, for the command inherits that.
-    pub(super) fn listen(&mut self, signals: &[Signal]) -> io::Result<()> {
+    /// Listens for what tells this process to end, too, and for all that nobody can have meant for it.
+    pub(super) fn listen(&mut self) -> io::Result<()> {
+        self.add(&ENDING)?;
+        self.add(OTHERS)?;
+        self.add(&sys::real_time())
+    }
+
+    /// Listens for all that a command may be sent by way of `run`.
+    pub(super) fn listen_for_command(&mut self) -> io::Result<()> {
+        self.add(&OF_JOBS)
+    }
+
+    /// One that is ignored (by `nohup`, or in the background of a script) stays so, for the command
+    /// inherits that.
+    fn add(&mut self, signals: &[Signal]) -> io::Result<()> {
         for &wanted in signals {
             if !sys::is_ignored(wanted) {
                 self.streams.push((wanted, signal(SignalKind::from_raw(wanted.as_raw()))?));
@@ -45,6 +73,25 @@ impl Signals {
     /// None is lost.
     pub(super) async fn next(&mut self) -> Signal {
         poll_fn(|context| poll_streams(&mut self.streams, context)).await
+    }
+
+    /// The next signal that tells this process to end. Others that come first are forgotten.
+    pub(super) async fn ending(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if is_ending(signal) {
+                return signal;
+            }
+        }
+    }
+
+    /// Forgets what has come so far.
+    pub(super) async fn forget(&mut self) {
+        poll_fn(|context| {
+            while poll_streams(&mut self.streams, context).is_ready() {}
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// The next signal, or nothing when a child has ended, stopped or gone on.
@@ -69,6 +116,11 @@ impl Signals {
             None => std::future::pending().await,
         }
     }
+}
+
+/// Whether it tells a process to end.
+pub(super) fn is_ending(signal: Signal) -> bool {
+    ENDING.contains(&signal)
 }
 
 fn poll_streams(streams: &mut [(Signal, Stream)], context: &mut Context<'_>) -> Poll<Signal> {
@@ -97,7 +149,7 @@ pub(super) fn name(signal: Signal) -> String {
     known.map_or_else(|| format!("signal {}", signal.as_raw()), |(name, _)| format!("SIG{name}"))
 }
 
-const NAMES: [(&str, Signal); 28] = [
+const NAMES: &[(&str, Signal)] = &[
     ("HUP", Signal::HUP),
     ("INT", Signal::INT),
     ("QUIT", Signal::QUIT),
@@ -126,6 +178,9 @@ const NAMES: [(&str, Signal); 28] = [
     ("PROF", Signal::PROF),
     ("WINCH", Signal::WINCH),
     ("SYS", Signal::SYS),
+    ("IO", Signal::IO),
+    #[cfg(target_os = "linux")]
+    ("PWR", Signal::POWER),
 ];
 
 #[cfg(test)]
@@ -145,7 +200,7 @@ mod tests {
     #[test]
     fn every_name_reads_back() {
         for (known, signal) in NAMES {
-            assert_eq!(parse(&name(signal)), Ok(signal), "{known}");
+            assert_eq!(parse(&name(*signal)), Ok(*signal), "{known}");
         }
     }
 }

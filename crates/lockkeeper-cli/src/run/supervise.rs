@@ -9,16 +9,18 @@
 //! | running | the lock is lost, or is about to be | stopping |
 //! | running | `--max-hold` is over | stopping |
 //! | stopping | its grace is over, or the lease will soon be | `KILL` |
-//! | stopping | nothing of its group is left | 76 or 124 |
+//! | stopping | nothing of its group or below it is left | 76 or 124 |
 
 use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use lockkeeper::{Guard, LostReason};
-use rustix::process::Signal;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
+use super::below::Below;
 use super::child::{Child, Environment, State};
 use super::guardian::{Guardian, Health};
 use super::hook::Hook;
@@ -112,6 +114,7 @@ pub(super) struct Progress {
     status: Option<ExitStatus>,
     foreground: Option<Foreground>,
     hook: Option<Hook>,
+    below: Below,
 }
 
 enum Event {
@@ -141,7 +144,12 @@ impl Supervisor<'_> {
                 }
                 Event::Child => self.see_children().await,
                 Event::Signal(signal) => self.forward(signal),
-                Event::Tick => self.settle_terminal(),
+                Event::Tick => {
+                    self.settle_terminal();
+                    if sys::take_pending(Signal::TTOU) {
+                        self.forward(Signal::TTOU);
+                    }
+                }
                 Event::Lost(_) => {}
             }
             if self.is_over() {
@@ -171,7 +179,7 @@ impl Supervisor<'_> {
             && !stop.killed
         {
             stop.killed = true;
-            self.send(Signal::KILL);
+            self.order(Signal::KILL);
         }
     }
 
@@ -201,10 +209,10 @@ impl Supervisor<'_> {
         let kill_at = before.map_or(kill_at, |before| before.kill_at.min(kill_at));
         // A grace that is over already is none: there is nothing to say first.
         if !told && kill_at > now {
-            self.send(self.plan.signal);
-            self.send(Signal::CONT);
+            self.order(self.plan.signal);
+            self.order(Signal::CONT);
         } else if !killed && kill_at <= now {
-            self.send(Signal::KILL);
+            self.order(Signal::KILL);
         }
         let killed = killed || kill_at <= now;
         if let Why::Lost(reason) = &why {
@@ -225,6 +233,22 @@ impl Supervisor<'_> {
             }
         }
         self.see_guardian();
+        if let Some(hook) = &mut self.state.hook {
+            hook.is_running();
+        }
+        self.bury_strangers();
+    }
+
+    /// Reaps children that this process did not start. The first process of a container inherits who has
+    /// lost its parent, and would keep every one of them for ever.
+    fn bury_strangers(&self) {
+        let child = (!self.child.is_reaped()).then(|| self.child.group());
+        let guardian = self.guardian.as_ref().map(Guardian::pid);
+        let own = [child, guardian, self.state.hook.as_ref().and_then(Hook::pid)];
+        // One of its own that ends just now is seen in the next turn, and so are those behind it.
+        while let Some(dead) = sys::dead_child().filter(|dead| !own.contains(&Some(*dead))) {
+            let _ = waitid(WaitId::Pid(dead), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        }
     }
 
     fn see_guardian(&mut self) {
@@ -268,7 +292,19 @@ impl Supervisor<'_> {
         {
             self.stop(Why::Lost("its lease was ending and this process stood still".into()));
         }
-        self.state.status = Some(self.child.reap());
+        if let Some(guardian) = &mut self.guardian {
+            guardian.child_ended();
+        }
+        let status = self.child.reap();
+        let was_ended = self.state.stop.is_some() || status.signal().is_some();
+        // As a shell does with its jobs; but to a shell `run` has ended in good order.
+        if let Some(terminal) = &self.terminal
+            && was_ended
+            && self.state.foreground == Some(Foreground::Its)
+        {
+            terminal.tidy_up();
+        }
+        self.state.status = Some(status);
     }
 
     /// A job that stops as a whole: the command has, so has this process to, and go on with it.
@@ -282,6 +318,11 @@ impl Supervisor<'_> {
         if reached_for_it && terminal.is_ours() {
             terminal.give(group);
             self.send(Signal::CONT);
+            return;
+        }
+        // Who sends it SIGSTOP means the command. A shell at the keyboard sees it as its job all the same;
+        // a script around it, which is in this group, sees nothing of it.
+        if signal == Signal::STOP && !terminal.is_of(group) {
             return;
         }
         terminal.take_back(group);
@@ -317,6 +358,8 @@ impl Supervisor<'_> {
     fn forward(&mut self, signal: Signal) {
         match signal {
             Signal::CONT if !self.is_losing() => self.resume(),
+            // That is about what this process itself has written.
+            Signal::XFSZ => {}
             // The terminal tells its foreground itself.
             Signal::WINCH if self.is_in_foreground() => {}
             _ => {
@@ -334,13 +377,13 @@ impl Supervisor<'_> {
         self.state.stop.as_ref().is_some_and(Stop::is_loss)
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over(&mut self) -> bool {
         let Some(stop) = &self.state.stop else {
             return self.state.status.is_some();
         };
         match self.state.status {
             // What is sent SIGKILL does nothing more.
-            Some(_) => stop.killed || !self.child.has_group(),
+            Some(_) => stop.killed || !(self.child.has_group() || self.state.below.lives()),
             // While the lock is held, it is held for a command that will not die, too.
             None => stop.is_loss() && stop.killed && clock::now() >= stop.kill_at + HOPELESS,
         }
@@ -364,8 +407,17 @@ impl Supervisor<'_> {
         if let Some(guardian) = self.guardian.take() {
             guardian.dismiss();
         }
-        let Progress { stop, status, foreground, hook } = self.state;
+        let Progress { stop, status, foreground, hook, .. } = self.state;
         Ending { status, why: stop.map(|stop| stop.why), foreground, hook }
+    }
+
+    /// Sends a signal to all that must end.
+    fn order(&mut self, signal: Signal) {
+        if !self.child.is_reaped() && signal != Signal::CONT {
+            self.state.below.look(self.child.group());
+        }
+        self.send(signal);
+        self.state.below.signal(signal);
     }
 
     fn send(&self, signal: Signal) {

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -19,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
 pub(super) struct Inherited {
     mask: libc::sigset_t,
     ignores_children: bool,
+    ignores_pipe: bool,
 }
 
 impl Inherited {
@@ -27,9 +29,29 @@ impl Inherited {
     /// foreground back.
     pub(super) fn take() -> Self {
         let mask = change_mask(libc::SIG_SETMASK, &set_of(&[Signal::TTOU]));
-        Self { mask, ignores_children: is_ignored(Signal::CHILD) }
+        let ignores_pipe = IGNORED_PIPE.load(Ordering::Relaxed);
+        Self { mask, ignores_children: is_ignored(Signal::CHILD), ignores_pipe }
     }
 }
+
+/// Whether SIGPIPE was ignored when this process began, as systemd has it for all that it starts. Before
+/// `main` std has it ignored in any case, and no longer knows what was before.
+static IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_pipe() {
+    IGNORED_PIPE.store(is_ignored(Signal::PIPE), Ordering::Relaxed);
+}
+
+// SAFETY: the section is a list of functions that the loader calls before `main`; the static is such a
+// pointer and nothing else. The function makes one system call and stores one value: it needs nothing
+// of std that is not there yet. Where the section has another name the command gets the default.
+#[used]
+#[cfg_attr(
+    any(target_os = "linux", target_os = "android", target_os = "freebsd", target_os = "netbsd"),
+    unsafe(link_section = ".init_array")
+)]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+static BEFORE_MAIN: extern "C" fn() = look_at_pipe;
 
 /// What the child does to itself before it becomes the command.
 pub(super) struct Preparation {
@@ -68,15 +90,42 @@ fn child_side(steps: &Preparation, parent: Pid) -> io::Result<()> {
     if rustix::process::getppid() != Some(parent) {
         return Err(Errno::SRCH.into());
     }
-    if steps.inherited.ignores_children {
+    forget_handlers();
+    let ignored = [
+        (steps.inherited.ignores_children, libc::SIGCHLD),
+        (steps.inherited.ignores_pipe, libc::SIGPIPE),
+    ];
+    for (_, signal) in ignored.into_iter().filter(|(ignored, _)| *ignored) {
         // SAFETY: the signal may be ignored, and nothing is called when it comes.
-        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     set_mask(&steps.inherited.mask);
     if super::clock::now() >= steps.not_after {
         return Err(Errno::TIMEDOUT.into());
     }
     Ok(())
+}
+
+/// Undoes what `run` has set up, as exec will: a signal that has come for the command in the meantime would
+/// be taken for one of its parent's, and lost.
+fn forget_handlers() {
+    for signal in 1..=last_signal() {
+        if !matches!(disposition(signal), libc::SIG_DFL | libc::SIG_IGN) {
+            // SAFETY: the default is what every signal may have, and nothing of this process is called.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn last_signal() -> libc::c_int {
+    libc::SIGRTMAX()
+}
+
+/// The last that is listened for; a number that is no signal is refused, which does no harm.
+#[cfg(not(target_os = "linux"))]
+fn last_signal() -> libc::c_int {
+    32
 }
 
 #[cfg(target_os = "linux")]
@@ -88,6 +137,19 @@ fn die_with_parent() {
 #[cfg(not(target_os = "linux"))]
 fn die_with_parent() {}
 
+/// A child that has ended and is not reaped, whichever comes first.
+pub(super) fn dead_child() -> Option<Pid> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: there is room for the answer; zeroed, it is a valid value even if there is none, and says
+    // then that it is about process 0. If there is one it is about a child, so that it names a process.
+    let pid = unsafe {
+        libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), look);
+        info.assume_init().si_pid()
+    };
+    Pid::from_raw(pid)
+}
+
 /// Blocks every signal that can be.
 pub(super) fn block_all() {
     set_mask(&full());
@@ -95,14 +157,50 @@ pub(super) fn block_all() {
 
 /// Whether whoever started this process had the signal ignored, as `nohup` does.
 pub(super) fn is_ignored(signal: Signal) -> bool {
+    disposition(signal.as_raw()) == libc::SIG_IGN
+}
+
+/// What is called when the signal comes; the default for what is no signal.
+fn disposition(signal: libc::c_int) -> libc::sighandler_t {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the signal exists, no new action is given, and there is room for the old one; zeroed,
-    // it is a valid value even if the call fails.
+    // SAFETY: no new action is given, and there is room for the old one; zeroed, it is a valid value
+    // even if the call fails.
     let action = unsafe {
-        libc::sigaction(signal.as_raw(), ptr::null(), action.as_mut_ptr());
+        libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
         action.assume_init()
     };
-    action.sa_sigaction == libc::SIG_IGN
+    action.sa_sigaction
+}
+
+/// The signals without a name, which mean what two programs have agreed on. All but the last one, for
+/// which tokio has no room.
+#[cfg(target_os = "linux")]
+pub(super) fn real_time() -> Vec<Signal> {
+    let numbers = libc::SIGRTMIN()..libc::SIGRTMAX();
+    // SAFETY: the C library says that these are signals, and that it does not use them itself.
+    numbers.map(|number| unsafe { Signal::from_raw_unchecked(number) }).collect()
+}
+
+/// Elsewhere there are none, or nobody uses them.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn real_time() -> Vec<Signal> {
+    Vec::new()
+}
+
+/// Takes a signal that is blocked and has come; false if it has not.
+///
+/// That is how SIGTTOU is heard of. It cannot be listened for: who has a handler for it and uses the
+/// terminal from the background is sent it again and again, instead of being let through.
+pub(super) fn take_pending(signal: Signal) -> bool {
+    let mut pending = empty();
+    let mut taken = 0;
+    // SAFETY: the sets are initialised and there is room for the answer. It does not wait: it is called
+    // for a signal that has come, and that no thread but this one takes.
+    unsafe {
+        libc::sigpending(&mut pending);
+        libc::sigismember(&pending, signal.as_raw()) == 1
+            && libc::sigwait(&set_of(&[signal]), &mut taken) == 0
+    }
 }
 
 /// Lets the signal do to this process group what it does by default, whatever is set up here.

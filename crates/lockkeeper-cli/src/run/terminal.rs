@@ -3,21 +3,28 @@
 //! The command has a process group of its own, so that all of it can be stopped. To a terminal that
 //! makes it another job than `run`: it could neither read nor be interrupted from the keyboard,
 //! unless its group is made the foreground, as a shell does with its jobs.
+//!
+//! But the foreground is also that of everybody else in the group of `run`: the `less` behind a pipe,
+//! the script or the program that has started it. Whoever of them used the terminal then would be
+//! stopped, and `run` with it. So it is handed over at once only to a command that is as good as alone
+//! at the terminal, and to any other when it reaches for it. Until then the keyboard's signals go to the
+//! group of `run`, which passes them on.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::process::{Pid, getpgrp};
-use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use rustix::process::{Pid, getpgrp, getpid};
+use rustix::stdio::{stderr, stdin, stdout};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The terminal that controls this process.
 pub(super) struct Terminal {
     tty: File,
-    /// Whether the command gets the foreground whenever `run` has it: when its input is the terminal,
-    /// or once it has reached for it. Otherwise (`cat | lockkeeper run …`) it belongs to whoever else
-    /// is in this group.
+    /// Whether the command gets the foreground whenever `run` has it.
     hand_over: bool,
+    /// Its settings as they were before the command.
+    settings: Option<Termios>,
 }
 
 impl Terminal {
@@ -26,7 +33,8 @@ impl Terminal {
         let flags = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
         let mut options = OpenOptions::new();
         let tty = options.read(true).write(true).custom_flags(flags).open("/dev/tty").ok()?;
-        Some(Self { tty, hand_over: tcgetpgrp(rustix::stdio::stdin()).is_ok() })
+        let settings = tcgetattr(&tty).ok();
+        Some(Self { tty, hand_over: is_alone(), settings })
     }
 
     /// The handle for a child that is to take the foreground by itself, before it begins.
@@ -69,8 +77,22 @@ impl Terminal {
         }
     }
 
+    /// Undoes what a command has done to the settings that had no chance to do so itself.
+    pub(super) fn tidy_up(&self) {
+        if let Some(settings) = &self.settings {
+            let _ = tcsetattr(&self.tty, OptionalActions::Now, settings);
+        }
+    }
+
     /// Takes the foreground back from a group that is not there any more.
     pub(super) fn take(&self) {
         let _ = tcsetpgrp(&self.tty, getpgrp());
     }
+}
+
+/// Whether nobody else seems to be in this group: an interactive shell has made it for this process, and
+/// no pipe leads to or from it.
+fn is_alone() -> bool {
+    let is_terminal = [stdin(), stdout(), stderr()].into_iter().all(|end| tcgetpgrp(end).is_ok());
+    is_terminal && getpgrp() == getpid()
 }

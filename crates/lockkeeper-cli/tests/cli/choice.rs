@@ -149,3 +149,16 @@ fn without_a_place_for_that_file_it_is_64_and_says_what_to_do() {
     outcome.assert_code(64);
     outcome.assert_says("--url file:PATH");
 }
+
+#[test]
+fn a_store_that_is_shared_with_nobody_is_none() {
+    let scene = Scene::file();
+    for (url, says) in [("memory:", "of this process alone"), ("", "set, and empty")] {
+        let mut command = scene.lockkeeper();
+        command.env("LOCKKEEPER_URL", url).args(["run", "job", "--", "touch", "ran"]);
+        let outcome = scene.finish(command);
+        outcome.assert_code(64);
+        outcome.assert_says(says);
+        assert!(!scene.exists("ran"));
+    }
+}

@@ -221,3 +221,27 @@ fn what_there_is_no_better_word_for_is_70() {
     outcome.assert_code(70);
     assert!(!scene.exists("ran"));
 }
+
+#[test]
+fn a_command_that_is_missing_is_64() {
+    let scene = Scene::file();
+    let outcome = scene.run(&["job", "--"]);
+    outcome.assert_code(64);
+    outcome.assert_says("no command after --");
+    // What only looks like it is a command.
+    scene.run(&["job", "--", "echo", "--"]).assert_quiet("--\n");
+    scene.run(&["-n", "--max-hold", "0.1", "job"]).assert_code(124);
+}
+
+/// As batch systems set it: the kernel kills who writes beyond it, unless it is asked not to.
+#[test]
+fn a_limit_on_files_is_an_error_of_the_store() {
+    let scene = Scene::file();
+    let mut command = std::process::Command::new("sh");
+    let own = env!("CARGO_BIN_EXE_lockkeeper");
+    command.args(["-c", "ulimit -f 1; exec \"$0\" run job -- true", own]);
+    scene.surround(&mut command);
+    let outcome = scene.finish(command);
+    outcome.assert_code(70);
+    outcome.assert_says("locks.db");
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkeeper::Remaining;
 use rustix::process::Signal;
 
-use crate::support::{Scene, announce, eventually, on_every_store, sleeper};
+use crate::support::{Process, Scene, announce, eventually, on_every_store, sleeper};
 
 on_every_store! {
     it_is_held_for_longer_than_the_lease,
@@ -14,6 +14,7 @@ on_every_store! {
     at_least_keeps_it_for_the_other_host,
     at_least_does_not_lengthen_a_long_command,
     max_hold_kills_what_will_not_end,
+    the_dead_of_a_group_are_not_waited_for,
     without_a_command_it_is_held_until_interrupted,
     without_a_command_max_hold_ends_it,
 }
@@ -92,6 +93,24 @@ fn max_hold_kills_what_will_not_end(scene: &Scene) {
     assert!(start.elapsed() >= Duration::from_millis(700), "it had its grace");
     scene.process("pid").dies();
     scene.assert_free("job");
+}
+
+fn the_dead_of_a_group_are_not_waited_for(scene: &Scene) {
+    // One who has left the group has a child that is dead, in the group, and never reaped.
+    let line = "perl -e '$g = getpgrp; fork and exit; setpgrp; fork or setpgrp(0, $g), exit; \
+                open F, q(>parent); print F qq($$\\n); close F; sleep 60'; ";
+    let line = format!("{line}{}", sleeper());
+    let args = ["--max-hold", "2", "--lease", "60", "--grace", "18", "job", "-c", &line];
+    let run = scene.start(&args);
+    let (command, parent) = (scene.process("pid"), scene.process("parent"));
+    let is_dead_member = |child: &Process| {
+        child.group() == Some(command.number()) && child.is_there() && !child.is_alive()
+    };
+    eventually("the dead", || parent.children().iter().any(is_dead_member));
+    let start = Instant::now();
+    run.outcome().assert_code(124);
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    parent.signal(Signal::KILL);
 }
 
 fn without_a_command_it_is_held_until_interrupted(scene: &Scene) {

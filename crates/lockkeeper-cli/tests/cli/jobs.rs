@@ -17,12 +17,19 @@ on_every_store! {
     in_a_pipe_the_command_gets_the_terminal_when_it_reaches_for_it,
     in_a_pipe_the_others_keep_the_terminal_until_then,
     in_a_pipe_the_keyboard_stops_and_interrupts_all_of_it,
+    behind_a_pipe_the_others_use_the_terminal,
+    behind_a_pipe_the_keyboard_stops_and_interrupts_all_of_it,
+    who_has_started_it_uses_the_terminal,
+    an_interrupt_reaches_all_who_were_started_together,
+    a_signal_from_elsewhere_is_not_the_scripts,
     in_the_background_a_command_that_reads_stops_the_job,
     in_the_background_and_fetched_to_the_front_it_reads,
     a_script_has_its_terminal_back,
     an_interrupt_ends_the_script_around_it,
     an_interrupt_ends_a_wait_and_the_script_around_it,
     a_command_that_handles_the_interrupt_is_not_overruled,
+    a_command_that_is_stopped_by_hand_does_not_stop_the_script_around_it,
+    what_a_stopped_command_has_done_to_the_terminal_is_undone,
     what_nobody_could_let_go_on_is_not_stopped,
     a_terminal_that_goes_away_ends_the_command_and_frees_the_lock,
 }
@@ -133,6 +140,87 @@ fn in_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
     scene.assert_free("job");
 }
 
+/// As `less` does: it changes the terminal's settings and reads from it.
+fn behind_a_pipe_the_others_use_the_terminal(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    let pager = "stty echo < /dev/tty; echo rea\"\"dy2; read x < /dev/tty; echo g\"\"ot:$x; cat";
+    tmux.enter(&format!("lk run job -c '{}' | sh -c '{pager}'", sleeper()));
+    let command = scene.process("pid");
+    tmux.shows("ready2");
+    tmux.enter("hello");
+    tmux.shows("got:hello");
+    assert!(!command.is_stopped() && !command.parent().is_stopped());
+    tmux.press("C-c");
+    command.dies();
+    tmux.enter("echo en''d");
+    tmux.shows("end");
+    scene.assert_free("job");
+}
+
+fn behind_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    let last = format!("{}; exec cat", announce("last"));
+    tmux.enter(&format!("lk run job -c '{}' | sh -c '{last}'", sleeper()));
+    let (command, last) = (scene.process("pid"), scene.process("last"));
+    let run = command.parent();
+    let all = [command, run, last];
+    tmux.press("C-z");
+    eventually("all to stop", || all.iter().all(|one| one.is_stopped()));
+    tmux.enter("fg");
+    eventually("all to go on", || {
+        !all.iter().any(|one| one.is_stopped()) && run.is_in_foreground()
+    });
+    tmux.press("C-c");
+    command.dies();
+    last.dies();
+    tmux.enter("echo en''d");
+    tmux.shows("end");
+    scene.assert_free("job");
+}
+
+fn who_has_started_it_uses_the_terminal(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    // The shell would give a background command no input; a program that starts one does.
+    let script = format!(
+        "exec 3<&0; \"$LK\" run job -c '{}' <&3 & \n\
+         while [ ! -e pid ]; do sleep 0.02; done; echo rea''dy2; read x; echo go''t:$x",
+        sleeper()
+    );
+    std::fs::write(scene.path("script"), script).unwrap();
+    tmux.enter("sh script");
+    let command = scene.process("pid");
+    tmux.shows("ready2");
+    tmux.enter("hello");
+    tmux.shows("got:hello");
+    command.signal(Signal::KILL);
+}
+
+/// As by `make -j`: one of them handles the interrupt, and the other one hears of it all the same.
+fn an_interrupt_reaches_all_who_were_started_together(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    let handles = format!("trap \"exit 1\" INT; {}; while :; do sleep 0.02; done", announce("one"));
+    let dies = format!("{}; exec sleep 60", announce("two"));
+    // A shell without job control would have them ignore the interrupt.
+    let starter = "$SIG{INT} = sub {}; for (@ARGV) { fork // die or exec $ENV{LK}, qw(run), $_, qw(-c), $ENV{$_} } \
+                   1 while wait > 0 || $!{EINTR}; print qq(all ended\\n)";
+    tmux.enter(&format!("export one='{handles}' two='{dies}' starter='{starter}'; clear"));
+    tmux.enter("perl -MErrno -e \"$starter\" one two");
+    let (one, two) = (scene.process("one"), scene.process("two"));
+    tmux.press("C-c");
+    one.dies();
+    two.dies();
+    tmux.shows("all ended");
+}
+
+fn a_signal_from_elsewhere_is_not_the_scripts(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    let script = format!("\"$LK\" run job -c '{}'; echo wen''t on:$?", sleeper());
+    std::fs::write(scene.path("script"), script).unwrap();
+    tmux.enter("bash script");
+    scene.process("pid").signal(Signal::INT);
+    tmux.shows("went on:130");
+}
+
 fn in_the_background_a_command_that_reads_stops_the_job(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let line = format!("{}; read x; echo g\"\"ot:$x", announce("pid"));
@@ -219,6 +307,34 @@ fn a_command_that_handles_the_interrupt_is_not_overruled(scene: &Scene) {
     tmux.press("C-c");
     appears(scene, "code");
     assert_eq!(scene.evidence("code"), "9\n");
+}
+
+fn a_command_that_is_stopped_by_hand_does_not_stop_the_script_around_it(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    scene.gate("go");
+    let line = format!("{}; read x < $D/go", announce("pid"));
+    let script = format!("\"$LK\" run --lease 2 job -c '{line}'; echo wen''t on:$?");
+    std::fs::write(scene.path("script"), script).unwrap();
+    tmux.enter("bash script");
+    let command = scene.process("pid");
+    command.signal(Signal::STOP);
+    eventually("its stop", || command.is_stopped());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2_500) {
+        scene.run(&["-n", "job", "--", "true"]).assert_code(75);
+    }
+    command.signal(Signal::CONT);
+    scene.open_gate("go");
+    tmux.shows("went on:0");
+}
+
+fn what_a_stopped_command_has_done_to_the_terminal_is_undone(scene: &Scene) {
+    let tmux = Tmux::start(scene);
+    tmux.enter("lk run --max-hold 1 job -c 'stty -echo -icanon; exec sleep 60'; echo ma''rk:$?");
+    tmux.shows("mark:124");
+    tmux.enter("stty -a | tr -s '; ' '\\n\\n' | grep -x -e '-*icanon' | sed s/^/mo''de:/");
+    tmux.shows("mode:");
+    assert!(tmux.screen().contains("mode:icanon"), "{}", tmux.screen());
 }
 
 /// The first process of a terminal has no shell above it that could continue it: there the kernel

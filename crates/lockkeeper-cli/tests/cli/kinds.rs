@@ -4,6 +4,7 @@ use crate::support::{Scene, announce, eventually, on_every_store, sleeper};
 
 on_every_store! {
     readers_share_and_a_writer_does_not,
+    a_name_in_use_as_another_kind_is_explained,
     permits_are_counted_and_their_number_is_agreed_on,
     tokens_grow,
     only_a_fenced_lock_has_a_token,
@@ -28,6 +29,34 @@ fn readers_share_and_a_writer_does_not(scene: &Scene) {
     scene.process("writer");
     scene.run(&["-s", "-n", "job", "--", "true"]).assert_code(75);
     scene.run(&["-x", "-n", "job", "--", "true"]).assert_code(75);
+}
+
+fn a_name_in_use_as_another_kind_is_explained(scene: &Scene) {
+    let kinds: [(&[&str], &str, &str); 3] = [
+        (&[], "a lock", "leave that out"),
+        (&["-s"], "a read/write lock (--shared, --exclusive)", "ask for --shared or --exclusive"),
+        (&["--permits", "2"], "a permit semaphore (--permits)", "ask for --permits"),
+    ];
+    std::fs::write(scene.path("config.toml"), "prefix = \"pre:\"").unwrap();
+    let with = |options: &[&str], name: &str, line: &str| {
+        scene.start(&[options, &["--config", "config.toml", "-n", name, "-c", line]].concat())
+    };
+    for (number, (options, found, instead)) in kinds.iter().enumerate() {
+        let (name, file) = (format!("job {number}"), format!("file{number}"));
+        let _holder = with(options, &name, &stay(&file));
+        scene.process(&file);
+        for (others, asked, _) in kinds.iter().filter(|(others, ..)| others != options) {
+            let outcome = with(others, &name, "true").outcome();
+            outcome.assert_code(64);
+            assert_eq!(
+                outcome.errors,
+                format!(
+                    "lockkeeper: \"pre:{name}\" is in use as {found}, and was asked for as {asked}: \
+                     use another name, or {instead}\n"
+                )
+            );
+        }
+    }
 }
 
 fn permits_are_counted_and_their_number_is_agreed_on(scene: &Scene) {

@@ -6,7 +6,9 @@ use lockkeeper::Remaining;
 use rustix::process::Signal;
 use testkit::FaultProxy;
 
-use crate::support::{Scene, announce, beating, eventually, on_every_store, sleeper};
+use crate::support::{
+    Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper,
+};
 
 on_every_store! {
     a_forced_unlock_is_told_to_the_command_at_once,
@@ -16,6 +18,8 @@ on_every_store! {
     the_grace_is_a_third_of_the_lease_at_most,
     a_stopped_command_is_stopped_all_the_same,
     the_line_for_lost_runs_and_delays_nothing,
+    a_command_that_has_left_its_group_is_stopped_all_the_same,
+    the_jobs_of_a_shell_are_stopped_with_it,
     a_hold_without_a_command_is_lost_too,
     all_kinds_are_lost,
 }
@@ -143,6 +147,32 @@ fn the_line_for_lost_runs_and_delays_nothing(scene: &Scene) {
     assert!(told.elapsed() < Duration::from_secs(15), "it is not waited for to its end");
 }
 
+fn a_command_that_has_left_its_group_is_stopped_all_the_same(scene: &Scene) {
+    let args = ["--lease", "60", "--grace", "0.5", "job", "-c", &deserter(scene)];
+    let run = scene.start(&args);
+    let command = scene.process("pid");
+    assert_eq!(command.group(), run.pid().group());
+    run.settled(scene);
+    force(scene, "job");
+    scene.evidence("told");
+    run.outcome().assert_code(76);
+    command.dies();
+}
+
+fn the_jobs_of_a_shell_are_stopped_with_it(scene: &Scene) {
+    let args = ["--lease", "60", "--grace", "0.5", "job", "-c", &job_control(scene)];
+    let run = scene.start(&args);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    assert_eq!(below.group(), Some(below.number()), "it is not in the group");
+    run.settled(scene);
+    force(scene, "job");
+    // The shell ends at once, and its job is known all the same.
+    scene.evidence("told");
+    command.dies();
+    run.outcome().assert_code(76);
+    below.dies();
+}
+
 fn a_hold_without_a_command_is_lost_too(scene: &Scene) {
     let run = scene.start(&["-v", "--on-lost", "echo lost > $D/lost; exit 3", "job"]);
     run.says("acquired");
@@ -264,6 +294,22 @@ fn all_is_dead_200_ms_before_the_lease_ends() {
             std::fs::remove_file(scene.path(file)).unwrap();
         }
     }
+}
+
+#[test]
+fn a_command_that_has_left_its_group_does_not_outlive_the_lease() {
+    let scene = Scene::redis();
+    let proxy = FaultProxy::start_blocking(scene.server().port());
+    let args = ["--url", &proxy.url(), "--lease", "2", "job", "-c", &deserter(&scene)];
+    let run = scene.start(&args);
+    let command = scene.process("pid");
+    run.guardian().signal(Signal::STOP);
+    proxy.black_hole(true);
+    let end = scene.lease_end("job");
+    command.dies();
+    let last = scene.last_beat();
+    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
+    run.outcome().assert_code(76);
 }
 
 #[test]

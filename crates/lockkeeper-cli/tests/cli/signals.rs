@@ -1,51 +1,137 @@
 //! Signals to `run`, and what they do to the command.
 
+use std::time::{Duration, Instant};
+
+use lockkeeper::Remaining;
 use rustix::process::Signal;
 
-use crate::support::{Scene, announce, eventually, on_every_store, sleeper};
+use crate::support::{Process, Scene, announce, eventually, on_every_store, sleeper};
 
 on_every_store! {
     signals_are_passed_on_to_all_of_the_group,
     a_command_that_ignores_a_signal_goes_on,
     a_signal_ends_what_it_ends,
+    a_signal_that_comes_with_the_end_does_not_cut_the_release_short,
+    what_is_for_the_command_ends_no_wait_for_it,
+    what_is_for_a_command_ends_no_hold_without_one,
     a_stopped_command_without_a_terminal_keeps_its_lock,
 }
 
+/// Sends a signal as a shell does: some have no name.
+fn send(process: Process, signal: &str) {
+    let line = format!("kill -{signal} {}", process.number());
+    let sent = std::process::Command::new("sh").args(["-c", &line]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{line}");
+}
+
 fn signals_are_passed_on_to_all_of_the_group(scene: &Scene) {
-    let signals = ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "CONT"];
-    let traps: String =
-        signals.map(|signal| format!("trap 'echo {signal} >> $D/$0' {signal}; ")).concat();
-    let each = format!(
-        "{traps}: > $D/$0; echo ready > $D/$0.ready; i=0; while [ $((i+=1)) -le 3000 ]; do sleep 0.02; done"
-    );
-    std::fs::write(scene.path("each.sh"), each).unwrap();
-    let line = "sh -c '. $D/each.sh' below & . $D/each.sh";
-    let run = scene.start(&["job", "-c", line]);
-    scene.evidence("below.ready");
-    scene.evidence("sh.ready");
-    for signal in signals {
-        let number = match signal {
-            "INT" => Signal::INT,
-            "TERM" => Signal::TERM,
-            "HUP" => Signal::HUP,
-            "QUIT" => Signal::QUIT,
-            "USR1" => Signal::USR1,
-            "USR2" => Signal::USR2,
-            "WINCH" => Signal::WINCH,
-            _ => Signal::CONT,
-        };
-        run.pid().signal(number);
-        for file in ["sh", "below"] {
-            // A background process of a shell without job control ignores these two from its start.
-            if file == "below" && matches!(signal, "INT" | "QUIT") {
-                continue;
-            }
+    let signals = [
+        "INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "CONT", "ALRM", "VTALRM", "PROF",
+        "IO", "PWR", "XCPU", "ABRT", "TSTP", "TTIN", "TTOU", "37", "63",
+    ];
+    // Not a shell: what it starts to sleep would be stopped, and a shell waits for that.
+    let each = "$file = fork ? 'first' : 'below'; \
+                open $out, '>', $file; $out->autoflush(1); \
+                for my $signal (@ARGV) { \
+                    $name = $signal =~ /^\\d/ ? \"NUM$signal\" : $signal; \
+                    $SIG{$name} = sub { print $out \"$signal\\n\" }; \
+                } \
+                print $out \"ready\\n\"; sleep 60 while 1";
+    let run =
+        scene.start(&[&["job", "--", "perl", "-MIO::Handle", "-e", each], &signals[..]].concat());
+    for signal in ["ready"].into_iter().chain(signals) {
+        if signal != "ready" {
+            send(run.pid(), signal);
+        }
+        for file in ["first", "below"] {
             eventually(&format!("{signal} in {file}"), || {
-                scene.evidence_now(file).contains(signal)
+                scene.evidence_now(file).lines().any(|line| line == signal)
             });
         }
     }
     assert!(run.pid().is_alive());
+}
+
+/// As `systemctl stop` does: it tells all of a unit at once.
+fn a_signal_that_comes_with_the_end_does_not_cut_the_release_short(scene: &Scene) {
+    let line = format!("trap 'exit 0' TERM; {}; while :; do sleep 0.02; done", announce("pid"));
+    let run = scene.start(&["--at-least", "60", "job", "-c", &line]);
+    let command = scene.process("pid");
+    run.pid().signal(Signal::STOP);
+    eventually("its stop", || run.pid().is_stopped());
+    command.signal(Signal::TERM);
+    command.dies();
+    run.pid().signal(Signal::TERM);
+    run.pid().signal(Signal::CONT);
+    run.outcome().assert_quiet("");
+    assert!(matches!(scene.remaining("job"), Remaining::For(_)));
+}
+
+#[test]
+fn what_no_process_ends_of_does_not_end_the_release() {
+    let scene = Scene::redis();
+    let run = scene.start(&["job", "-c", &sleeper()]);
+    let command = scene.process("pid");
+    scene.server().pause();
+    command.signal(Signal::TERM);
+    eventually("the end of the watch", || run.pid().children().is_empty());
+    for signal in ["WINCH", "CONT", "USR1", "TTOU", "37"] {
+        send(run.pid(), signal);
+    }
+    scene.server().resume();
+    let outcome = run.outcome();
+    outcome.assert_code(143);
+    assert_eq!(outcome.errors, "");
+    scene.assert_free("job");
+}
+
+#[test]
+fn who_is_told_to_end_does_not_wait_long_for_the_store() {
+    let scene = Scene::redis();
+    let run = scene.start(&["job", "-c", &sleeper()]);
+    let command = scene.process("pid");
+    scene.server().pause();
+    command.signal(Signal::USR1);
+    eventually("the end of the watch", || run.pid().children().is_empty());
+    let start = Instant::now();
+    // Again and again: what comes in the moment of the end is taken for the command's.
+    eventually("its word", || {
+        run.pid().signal(Signal::TERM);
+        run.errors().contains("confirmed")
+    });
+    let outcome = run.outcome();
+    outcome.assert_code(128 + Signal::USR1.as_raw());
+    outcome.assert_says("SIGTERM came before the store confirmed");
+    assert!(start.elapsed() >= Duration::from_millis(1_900), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
+    scene.server().resume();
+}
+
+fn what_is_for_the_command_ends_no_wait_for_it(scene: &Scene) {
+    let holder = scene.start(&["job", "-c", &sleeper()]);
+    scene.process("pid");
+    let waiter = scene.start(&["-v", "job", "-c", "echo ran"]);
+    waiter.says("waiting");
+    for (signal, name) in [("USR1", "SIGUSR1"), ("ALRM", "SIGALRM"), ("37", "signal 37")] {
+        send(waiter.pid(), signal);
+        waiter.says(name);
+    }
+    holder.process.terminate();
+    holder.outcome().assert_code(143);
+    let outcome = waiter.outcome();
+    outcome.assert_code(0);
+    assert_eq!(outcome.output, "ran\n");
+}
+
+fn what_is_for_a_command_ends_no_hold_without_one(scene: &Scene) {
+    let holder = scene.start(&["-v", "job"]);
+    holder.says("acquired");
+    for signal in ["USR1", "WINCH", "37"] {
+        send(holder.pid(), signal);
+    }
+    scene.run(&["-n", "job", "--", "true"]).assert_code(75);
+    send(holder.pid(), "TERM");
+    holder.outcome().assert_code(0);
 }
 
 fn a_command_that_ignores_a_signal_goes_on(scene: &Scene) {

@@ -5,17 +5,22 @@ use std::time::Duration;
 use lockkeeper::Remaining;
 use rustix::process::Signal;
 
-use crate::support::{Scene, announce, beating, eventually, on_every_store, sleeper};
+use crate::support::{
+    Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper,
+};
 
 on_every_store! {
     killed_it_takes_the_command_with_it,
     stopped_past_the_lease_the_guardian_kills,
+    the_guardian_kills_a_command_that_has_left_its_group,
+    the_guardian_kills_the_jobs_of_a_shell,
     with_the_guardian_stopped_too_it_kills_when_it_goes_on,
     stopped_for_a_moment_it_goes_on,
     a_guardian_that_is_killed_is_replaced,
     without_any_guardian_the_command_itself_still_dies,
     the_guardian_does_not_listen_to_others,
     no_guardian_is_left_behind,
+    it_buries_whom_it_has_inherited,
 }
 
 fn killed_it_takes_the_command_with_it(scene: &Scene) {
@@ -30,6 +35,33 @@ fn killed_it_takes_the_command_with_it(scene: &Scene) {
 
 fn stopped_past_the_lease_the_guardian_kills(scene: &Scene) {
     let run = scene.start(&["--lease", "2", "job", "-c", &beating()]);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    run.pid().signal(Signal::STOP);
+    eventually("its stop", || run.pid().is_stopped());
+    let end = scene.lease_end("job");
+    command.dies();
+    below.dies();
+    let last = scene.last_beat();
+    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
+    run.pid().signal(Signal::CONT);
+    run.outcome().assert_code(76);
+}
+
+fn the_guardian_kills_a_command_that_has_left_its_group(scene: &Scene) {
+    let run = scene.start(&["--lease", "2", "job", "-c", &deserter(scene)]);
+    let command = scene.process("pid");
+    run.pid().signal(Signal::STOP);
+    eventually("its stop", || run.pid().is_stopped());
+    let end = scene.lease_end("job");
+    command.dies();
+    let last = scene.last_beat();
+    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
+    run.pid().signal(Signal::CONT);
+    run.outcome().assert_code(76);
+}
+
+fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
+    let run = scene.start(&["--lease", "2", "job", "-c", &job_control(scene)]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());
@@ -130,4 +162,22 @@ fn no_guardian_is_left_behind(scene: &Scene) {
     std::fs::write(scene.path("go"), "").unwrap();
     run.outcome().assert_quiet("");
     assert!(!guardian.is_alive());
+}
+
+/// As the first process of a container does; here it gets a child from whoever becomes it.
+fn it_buries_whom_it_has_inherited(scene: &Scene) {
+    scene.gate("go");
+    let inherited = format!("{}; read x < $D/go", announce("inherited"));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "sh -c \"$1\" & exec \"$0\" run job -c \"$2\""]);
+    command.args([env!("CARGO_BIN_EXE_lockkeeper"), &inherited, &sleeper()]);
+    scene.surround(&mut command);
+    let run = scene.launch(command);
+    scene.process("pid");
+    let inherited = scene.process("inherited");
+    assert_eq!(inherited.parent(), run.pid());
+    scene.open_gate("go");
+    eventually("its burial", || !inherited.is_there());
+    run.process.terminate();
+    run.outcome().assert_code(143);
 }

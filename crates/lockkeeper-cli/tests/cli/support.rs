@@ -290,6 +290,11 @@ impl Process {
         !matches!(self.stat(0).as_deref(), None | Some("Z" | "X"))
     }
 
+    /// Alive, or dead and not reaped.
+    pub(crate) fn is_there(self) -> bool {
+        self.stat(0).is_some()
+    }
+
     pub(crate) fn is_stopped(self) -> bool {
         self.stat(0).as_deref() == Some("T")
     }
@@ -339,7 +344,7 @@ impl Process {
             .into()
     }
 
-    fn children(self) -> Vec<Process> {
+    pub(crate) fn children(self) -> Vec<Process> {
         let number = self.number();
         let path = format!("/proc/{number}/task/{number}/children");
         let list = fs::read_to_string(path).unwrap_or_default();
@@ -381,6 +386,22 @@ pub(crate) fn beating() -> String {
     let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
     let below = format!("trap \"\" TERM; {}; {beat}", announce("below"));
     format!("sh -c '{below}' & trap 'echo told > $D/told' TERM; {}; {beat}", announce("pid"))
+}
+
+/// A shell with a job that has a group of its own, and does not end when told to.
+pub(crate) fn job_control(scene: &Scene) -> String {
+    let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
+    let line = format!("trap 'echo told > $D/told' TERM; {}; {beat}", announce("below"));
+    write(&scene.path("job.sh"), line);
+    format!("exec bash -c 'set -m; sh job.sh & {}; wait'", announce("pid"))
+}
+
+/// A command that beats by itself, in the group of `run` instead of its own, and does not end when told to.
+pub(crate) fn deserter(scene: &Scene) -> String {
+    let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
+    let line = format!("trap 'echo told > $D/told' TERM; {}; {beat}", announce("pid"));
+    write(&scene.path("deserter.sh"), line);
+    "exec perl -e 'setpgrp(0, getpgrp(getppid)) or die; exec qw(sh deserter.sh)'".into()
 }
 
 /// A directory for commands that are looked for by name.

@@ -120,11 +120,17 @@ impl Entry {
     }
 
     fn wrong_kind(&self) -> Fault {
-        let found = match &self.value {
+        self.value.wrong_kind()
+    }
+}
+
+impl Value {
+    fn wrong_kind(&self) -> Fault {
+        let found = match self {
             Value::Lock { .. } => "a lock",
             Value::Mutex { .. } => "a mutex",
             Value::Rw(_) => "a read/write lock",
-            Value::Number(_) => "a counter",
+            Value::Number(_) => "a counter: a semaphore or a latch",
         };
         Fault::WrongKind { found: found.to_owned() }
     }

@@ -116,7 +116,7 @@ impl Entry {
     fn rw(&mut self) -> Result<(&mut Holds, &mut u64), Fault> {
         match &mut self.value {
             Value::Rw(holds) => Ok((holds, &mut self.expires)),
-            _ => Err(Fault::WrongKind { found: "no read/write lock".to_owned() }),
+            other => Err(other.wrong_kind()),
         }
     }
 

@@ -53,7 +53,7 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
         return Fault::WrongKind { found };
     }
     if says("WRONGTYPE") {
-        return Fault::WrongKind { found: "another type of value".to_owned() };
+        return Fault::WrongKind { found: "a value of another type".to_owned() };
     }
     // Words of our own scripts: the request makes no sense as things stand.
     if code == "UNSET" || code == "TOOMANY" {

@@ -12,7 +12,7 @@ local function mode_of(key)
   local mode = redis.pcall('HGET', key, 'mode')
   if type(mode) == 'table' then return nil, mode, left end
   if mode == 'read' or mode == 'write' then return mode, nil, left end
-  return nil, { err = 'WRONGKIND a hash that is no read/write lock' }, left
+  return nil, { err = 'WRONGKIND a lock, or a hash of other data' }, left
 end
 
 -- The key of one hold.
