@@ -89,11 +89,13 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
+/// Not a comment, where square brackets are links.
+const PATTERN: &str = "Only names that match: * is any text, ? any character, [abc] one of them";
+
 /// `ls`
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// Only names that match: * is any text, ? any character, [abc] one of them
-    #[arg(value_name = "PATTERN")]
+    #[arg(value_name = "PATTERN", help = PATTERN)]
     pub(crate) pattern: Option<OsString>,
     /// Print one JSON document
     #[arg(long)]

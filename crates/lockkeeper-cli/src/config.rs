@@ -46,14 +46,30 @@ impl Config {
         };
         match std::fs::read_to_string(&path) {
             Ok(text) => {
-                toml::from_str(&text).map_err(|error| refused(Code::USAGE, wrong(&text, &error)))
+                let config: Self = toml::from_str(&text)
+                    .map_err(|error| refused(Code::USAGE, wrong(&text, &error)))?;
+                config.beside(&path).map_err(|error| refused(Code::USAGE, error))
             }
             Err(error) if given.is_none() && is_missing(&error) => Ok(Self::default()),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Err(refused(Code::DENIED, error.to_string()))
-            }
-            Err(error) => Err(refused(Code::USAGE, error.to_string())),
+            Err(error) => Err(refused(Code::of_io(&error), error.to_string())),
         }
+    }
+
+    /// Its paths begin where it lies, not where somebody happens to be: cron and a shell must not have
+    /// two stores.
+    fn beside(mut self, path: &Path) -> Result<Self, String> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let paths =
+            [&mut self.password_file, &mut self.tls_ca, &mut self.tls_cert, &mut self.tls_key];
+        for path in paths.into_iter().flatten() {
+            *path = directory.join(&*path);
+        }
+        if let Some(file) = self.url.as_deref().and_then(|url| url.strip_prefix("file:"))
+            && !file.starts_with('/')
+        {
+            return Err(format!("url: write the whole path of the file, not {file:?}"));
+        }
+        Ok(self)
     }
 }
 
@@ -108,6 +124,21 @@ mod tests {
             let config: Config = toml::from_str(&format!("lease = {text}")).unwrap();
             assert_eq!(config.lease, Some(Duration::from_millis(millis)));
         }
+    }
+
+    #[test]
+    fn paths_begin_where_the_configuration_lies() {
+        let beside = |text: &str| {
+            let config: Config = toml::from_str(text).unwrap();
+            config.beside(Path::new("/etc/lockkeeper/config.toml"))
+        };
+        let config = beside("password_file = \"secret\"\ntls_ca = \"/etc/ca.pem\"").unwrap();
+        assert_eq!(config.password_file.unwrap(), Path::new("/etc/lockkeeper/secret"));
+        assert_eq!(config.tls_ca.unwrap(), Path::new("/etc/ca.pem"));
+        for fine in ["file:/a/b.db", "file:///a/b.db", "redis://host"] {
+            assert_eq!(beside(&format!("url = \"{fine}\"")).unwrap().url.unwrap(), fine);
+        }
+        assert!(beside("url = \"file:b.db\"").unwrap_err().contains("whole path"));
     }
 
     #[test]

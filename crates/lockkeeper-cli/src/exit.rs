@@ -4,6 +4,7 @@
 //! script can tell "busy" from "broken" without reading the message.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use lockkeeper::Error;
@@ -42,6 +43,14 @@ impl Code {
     }
 
     /// Where an error of the library belongs.
+    /// Of a file or directory that could not be used.
+    pub(crate) fn of_io(error: &std::io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Self::DENIED,
+            _ => Self::USAGE,
+        }
+    }
+
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Invalid { .. } | Error::WrongKind { .. } => Self::USAGE,

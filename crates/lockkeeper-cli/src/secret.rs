@@ -27,11 +27,8 @@ pub(crate) fn read(path: &Path) -> Result<String, Failure> {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
-    let code = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Code::DENIED,
-        _ => Code::USAGE,
-    };
-    Failure::new(code, format!("the password file {} cannot be read: {error}", path.display()))
+    let message = format!("the password file {} cannot be read: {error}", path.display());
+    Failure::new(Code::of_io(error), message)
 }
 
 /// Puts a password into a Redis URL that has none; any other URL stays as it is.

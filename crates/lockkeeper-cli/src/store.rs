@@ -116,8 +116,9 @@ fn options(config: &Config) -> Result<ClientOptions, Failure> {
 }
 
 fn pem(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path)
-        .map_err(|error| Failure::usage(format!("{} cannot be read: {error}", path.display())))
+    std::fs::read(path).map_err(|error| {
+        Failure::new(Code::of_io(&error), format!("{} cannot be read: {error}", path.display()))
+    })
 }
 
 /// The file store of this user. Its directory is nobody else's business.
@@ -128,7 +129,9 @@ fn default_url() -> Result<String, Failure> {
     let directory = base.join("lockkeeper");
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(|error| {
-        Failure::usage(format!("{} cannot be created: {error}; {ADVICE}", directory.display()))
+        let directory = directory.display();
+        let message = format!("{directory} cannot be created: {error}; {ADVICE}");
+        Failure::new(Code::of_io(&error), message)
     })?;
     let path = directory.join("locks.db").into_os_string().into_string();
     let path = path.map_err(|path| {

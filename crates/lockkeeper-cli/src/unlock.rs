@@ -55,11 +55,11 @@ pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Fail
         true => document(&mut output, &json::Unlock::of(&lock, taken, &reason(args))),
         false => tell(&mut output, &lock, taken),
     };
-    // It is done, whether or not anybody reads so.
-    match told {
-        Ok(()) => Ok(Code::OK),
-        Err(stop) => stop.or(Code::OK),
+    // It is done, whether or not anybody can read so. A script must not do it again, to the next holder.
+    if let Err(Stop::Failed(failure)) = told {
+        exit::say(failure.message);
     }
+    Ok(Code::OK)
 }
 
 /// Whether there was anything to take away from those who were seen.

@@ -167,6 +167,8 @@ pub(super) fn code(status: ExitStatus) -> Code {
 pub(super) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
     let code = match error.kind() {
         ErrorKind::NotFound => Code::NOT_FOUND,
+        // Nothing is wrong with the command: there is no room for another process.
+        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => Code::INTERNAL,
         _ => Code::NOT_EXECUTABLE,
     };
     Failure::new(code, format!("{}: {error}", program.display()))

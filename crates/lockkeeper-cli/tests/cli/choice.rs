@@ -1,6 +1,7 @@
 //! Which store, and with which password.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
 use testkit::RedisServer;
@@ -55,8 +56,10 @@ fn a_password_comes_from_its_file_and_is_never_shown() {
     assert_eq!(outcome.output, "ran none none\n");
     assert!(!outcome.errors.contains("s3cr"), "{outcome:?}");
     // The same by the configuration.
-    configure(&scene, "password_file = \"password\"");
-    scene.run(&["--url", &place, "job", "--", "true"]).assert_quiet("");
+    configure(&scene, "password_file = \"../../password\"");
+    let mut command = scene.lockkeeper();
+    command.args(["run", "--url", &place, "job", "--", "true"]).current_dir("/");
+    scene.finish(command).assert_quiet("");
     fs::remove_file(scene.path(CONFIG)).unwrap();
     scene.run(&["--url", &place, "job", "--", "true"]).assert_code(77);
 }
@@ -148,6 +151,33 @@ fn without_a_place_for_that_file_it_is_64_and_says_what_to_do() {
     let outcome = scene.finish(command);
     outcome.assert_code(64);
     outcome.assert_says("--url file:PATH");
+}
+
+#[test]
+fn what_answers_may_be_no_redis_server() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for caller in listener.incoming() {
+            let _ = caller.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let scene = Scene::file();
+    let outcome = scene.run(&["--url", &url, "job", "--", "true"]);
+    outcome.assert_code(69);
+    outcome.assert_says("no Redis server");
+    assert_eq!(outcome.errors.lines().count(), 1, "{outcome:?}");
+}
+
+#[test]
+fn a_configured_file_has_one_place() {
+    let scene = Scene::redis();
+    configure(&scene, "url = \"file:locks.db\"");
+    let mut command = scene.lockkeeper();
+    command.env_remove("LOCKKEEPER_URL").args(["run", "job", "--", "true"]);
+    let outcome = scene.finish(command);
+    outcome.assert_code(64);
+    outcome.assert_says("whole path");
 }
 
 #[test]

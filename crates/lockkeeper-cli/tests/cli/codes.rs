@@ -242,6 +242,6 @@ fn a_limit_on_files_is_an_error_of_the_store() {
     command.args(["-c", "ulimit -f 1; exec \"$0\" run job -- true", own]);
     scene.surround(&mut command);
     let outcome = scene.finish(command);
-    outcome.assert_code(70);
+    outcome.assert_code(69);
     outcome.assert_says("locks.db");
 }

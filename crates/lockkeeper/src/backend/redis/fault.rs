@@ -12,6 +12,10 @@ pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
     if error.kind() == ErrorKind::InvalidClientConfig {
         return Fault::Invalid { detail: error.to_string() };
     }
+    if error.kind() == ErrorKind::Parse {
+        let detail = "what answers there is no Redis server".to_owned();
+        return Fault::Unreachable { maybe_ran, detail };
+    }
     match error.code() {
         Some(code) => of_words(code, error.detail().unwrap_or_default()),
         None => Fault::Unreachable { maybe_ran, detail: error.to_string() },
