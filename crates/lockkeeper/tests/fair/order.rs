@@ -55,6 +55,7 @@ impl Mortal {
             .expect("a runtime can be built");
         runtime.spawn(async move {
             let options = ClientOptions::new().watchdog_timeout(ms(1_000));
+            let options = options.connect_timeout(PATIENCE);
             let client = Client::connect_with(&url, options).await.expect("reachable");
             let lock = client.fair_lock(&name).fenced();
             let waiting: Vec<_> =
