@@ -55,7 +55,7 @@ async fn the_permissions_of_the_manual_are_enough_for_the_whole_family() {
     while fair.waiting().await.unwrap() == 0 {
         tokio::task::yield_now().await;
     }
-    let gives_up = fair.try_lock().wait(std::time::Duration::from_millis(50)).await.unwrap();
+    let gives_up = fair.try_lock().wait(std::time::Duration::from_secs(1)).await.unwrap();
     assert!(gives_up.is_none());
     guard.release().await.unwrap();
     next.await.unwrap().unwrap().release().await.unwrap();
@@ -64,7 +64,7 @@ async fn the_permissions_of_the_manual_are_enough_for_the_whole_family() {
     let rw = client.rw_lock("app:rw").fenced();
     let reading = rw.read().await.unwrap();
     let writer = tokio::spawn(rw.write().into_future());
-    let soon = std::time::Duration::from_millis(50);
+    let soon = std::time::Duration::from_secs(1);
     assert!(rw.try_write().wait(soon).await.unwrap().is_none());
     reading.release().await.unwrap();
     let reading = writer.await.unwrap().unwrap().downgrade().await.unwrap();

@@ -141,8 +141,9 @@ async fn work(clients: &[Client], cycles: usize) {
 }
 
 /// The most that the cycles can ever have at once, so that whatever grows with that and is kept for
-/// the next time has grown when something is counted.
-async fn burst(clients: &[Client]) {
+/// the next time has grown when something is counted. `waiting` returns when as many wait as there are
+/// names.
+async fn burst(clients: &[Client], waiting: &impl AsyncFn()) {
     // The runtime's own queue of tasks doubles at its peaks: more than two reapers ever run at once,
     // and far from a power of two, so that a task more or less does not tip it over.
     let nothing: Vec<_> = (0..12_000).map(|_| tokio::spawn(async {})).collect();
@@ -163,33 +164,40 @@ async fn burst(clients: &[Client]) {
         for taking in take_all(holder) {
             held.push(taking.await);
         }
-        let waiting = clients.iter().flat_map(take_all);
-        let waiting = waiting.map(|taking| tokio::spawn(async { drop(taking.await) }));
-        let waiting: Vec<_> = waiting.collect();
+        let tasks = clients.iter().flat_map(take_all);
+        let tasks = tasks.map(|taking| tokio::spawn(async { drop(taking.await) }));
+        let tasks: Vec<_> = tasks.collect();
         // Nobody gets in while they come to wait, and then everything goes at once.
+        waiting().await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         drop(held);
-        for task in waiting {
+        for task in tasks {
             task.await.unwrap();
         }
     }
 }
 
 /// What is alive at rest, always after the same burst: buffers are as large as they get.
-async fn live_bytes(clients: &[Client], idle: &impl AsyncFn()) -> usize {
-    burst(clients).await;
+async fn live_bytes(clients: &[Client], waiting: &impl AsyncFn(), idle: &impl AsyncFn()) -> usize {
+    burst(clients, waiting).await;
     idle().await;
     ALLOCATOR.allocated()
 }
 
 /// Works, and compares what is alive early with what is alive in the end.
-async fn soak(clients: &[Client], cycles: usize, buffers: usize, idle: impl AsyncFn()) {
+async fn soak(
+    clients: &[Client],
+    cycles: usize,
+    buffers: usize,
+    waiting: impl AsyncFn(),
+    idle: impl AsyncFn(),
+) {
     work(clients, EARLY).await;
-    let early = live_bytes(clients, &idle).await;
+    let early = live_bytes(clients, &waiting, &idle).await;
     let (started, rest) = (Instant::now(), cycles.saturating_sub(EARLY));
     work(clients, rest).await;
     let rate = rest as f64 / started.elapsed().as_secs_f64();
-    let late = live_bytes(clients, &idle).await;
+    let late = live_bytes(clients, &waiting, &idle).await;
     println!("{cycles} cycles, {rate:.0} a second; live bytes {early}, then {late}");
     let most = early / 100 + buffers;
     assert!(late.abs_diff(early) <= most, "live bytes went from {early} to {late}");
@@ -204,7 +212,9 @@ fn a_million_cycles_on_the_memory_store_leave_nothing() {
         let client = || Client::with_backend(Arc::clone(&memory) as _, ClientOptions::new());
         let clients = [client().unwrap(), client().unwrap()];
         let at_rest = tasks();
-        soak(&clients, cycles(CYCLES_MEMORY), 0, async || {
+        // On one thread, which comes to a pause when all wait.
+        let waiting = async || {};
+        soak(&clients, cycles(CYCLES_MEMORY), 0, waiting, async || {
             eventually("locks and topics left", || same(memory.usage(), (0, 0))).await;
             eventually("tasks left", || same(tasks(), at_rest)).await;
         })
@@ -230,7 +240,16 @@ fn a_great_many_cycles_on_redis_leave_nothing() {
         let connect = async || Client::connect(&server.url()).await.unwrap();
         let clients = [connect().await, connect().await];
         let at_rest = tasks();
-        soak(&clients, cycles(CYCLES_REDIS), BUFFERS, async || {
+        // Those of the holder's own client wait there, the others listen at the server.
+        let waiting = async || {
+            eventually("all wait", || {
+                let names =
+                    names(&server, &["PUBSUB", "CHANNELS", "redisson_lock__channel:*"], "-");
+                if names.len() >= NAMES { Ok(()) } else { Err(format!("only {}", names.len())) }
+            })
+            .await;
+        };
+        soak(&clients, cycles(CYCLES_REDIS), BUFFERS, waiting, async || {
             eventually("keys left", || {
                 same(names(&server, &["KEYS", "*"], "lockkeeper_client"), vec![])
             })

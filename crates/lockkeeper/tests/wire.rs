@@ -163,7 +163,7 @@ async fn a_binary_name_is_the_key_as_it_is() {
     let freed = Instant::now();
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap();
-    assert!(freed.elapsed() < Duration::from_secs(1), "woken by the message");
+    assert!(freed.elapsed() < Duration::from_secs(2), "woken by the message");
 }
 
 #[tokio::test]
@@ -314,7 +314,7 @@ async fn a_lock_of_javas_is_respected_and_its_release_wakes_us_at_once() {
         let freed = Instant::now();
         assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 1);
         let guard = waiter.await.unwrap().unwrap();
-        assert!(freed.elapsed() < Duration::from_secs(1), "{:?}", freed.elapsed());
+        assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
         assert_eq!(hash(&server, name), held_by(&guard.owner_id().to_string(), "1"));
         guard.release().await.unwrap();
     }
@@ -375,7 +375,7 @@ async fn a_notice_tells_the_victim_at_once() {
     eventually("it listens", || subscribers(&server, &notice) == 1).await;
     let told = guard.lost();
     connect(&server).await.lock("a").force_unlock_because("why not").await.unwrap();
-    let reason = tokio::time::timeout(Duration::from_secs(1), told).await.unwrap();
+    let reason = tokio::time::timeout(Duration::from_secs(2), told).await.unwrap();
     assert_eq!(reason, LostReason::Revoked("why not".to_owned()));
 }
 
@@ -474,7 +474,7 @@ async fn a_strangers_mutex_is_respected_and_never_deleted_by_us() {
     server.cli(&["DEL", name]).ok();
     let freed = Instant::now();
     let guard = waiter.await.unwrap().unwrap();
-    assert!(freed.elapsed() < Duration::from_secs(1), "{:?}", freed.elapsed());
+    assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
     assert!(server.cli(&set).is_nil(), "the stranger respects ours");
     // Ours ends, the stranger takes it, and our late release leaves it alone.
     server.cli(&["DEL", name]).ok();

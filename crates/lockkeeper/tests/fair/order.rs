@@ -55,6 +55,7 @@ impl Mortal {
             .expect("a runtime can be built");
         runtime.spawn(async move {
             let options = ClientOptions::new().watchdog_timeout(ms(1_000));
+            let options = options.connect_timeout(PATIENCE);
             let client = Client::connect_with(&url, options).await.expect("reachable");
             let lock = client.fair_lock(&name).fenced();
             let waiting: Vec<_> =
@@ -172,7 +173,7 @@ async fn heads_that_died_together_are_dropped_together() {
     }
     let watch = Stopwatch::start();
     guard.release().await.unwrap();
-    let guard = within(DEATH, "the one that lives", task).await;
+    let guard = within(DEATH_AT_WORST, "the one that lives", task).await;
     assert!(watch.elapsed() > ms(1_000) || watch.stalled(), "they were given their time");
     assert_eq!(guard.owner_id().to_string(), id);
     guard.release().await.unwrap();
@@ -279,7 +280,7 @@ async fn a_frozen_head_is_passed_over_and_gets_its_turn_later() {
     let (second, second_task) = rig.waiter(&lock).await;
     frozen.pause();
     guard.release().await.unwrap();
-    let guard = within(DEATH, "passed over", first_task).await;
+    let guard = within(DEATH_AT_WORST, "passed over", first_task).await;
     assert_eq!(guard.owner_id().to_string(), first);
     assert_eq!(rig.queue(), [second.as_str()]);
     frozen.resume();

@@ -26,6 +26,9 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// once a second.
 pub(crate) const DEATH: Duration = Duration::from_millis(4_500);
 
+/// The same where the machine stood still meanwhile: a silence of all is forgiven once.
+pub(crate) const DEATH_AT_WORST: Duration = Duration::from_millis(7_500);
+
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

@@ -28,10 +28,11 @@ async fn a_clock_that_jumps_is_noticed_at_once_and_signalled_within_a_quarter_se
         clock.skip(LONG);
         assert!(cases.iter().all(|(guard, _)| guard.is_lost()));
         for (told, (guard, reason)) in told.into_iter().zip(&cases) {
-            let (said, at) = within(SOON, "the loss", joined(told)).await;
+            let (said, at) = within(PATIENCE, "the loss", joined(told)).await;
             assert_eq!(said, *reason);
-            // The rule says 250 ms; the rest is for a machine with something else to do.
-            assert!(at - jumped < ms(250 + 500), "{:?}", at - jumped);
+            // The rule says 250 ms; the rest is for a machine with something else to do. The next
+            // renewal would be in twenty seconds.
+            assert!(at - jumped < ms(250) + SOON, "{:?}", at - jumped);
             assert!(guard.remaining().is_zero());
         }
     })
@@ -70,7 +71,7 @@ async fn a_fixed_lease_notices_a_deletion_within_a_tick() {
         let guard = Handle::new(&client, kind, "a");
         let guard = guard.lock().lease(LONG).await.expect("free");
         assert_eq!(server.cli(&["DEL", "a"]).int(), 1);
-        let reason = within(ms(200 + 1000), "the loss", guard.lost()).await;
+        let reason = within(ms(200) + SOON, "the loss", guard.lost()).await;
         assert_eq!(reason, LostReason::Deleted);
         assert_not_held(&guard.release().await);
     })
@@ -87,7 +88,7 @@ async fn a_fixed_lease_notices_a_thief_within_a_tick() {
         server.cli(&["DEL", "a"]);
         let thief = Handle::new(&connect(&server.url(), options()).await, kind, "a");
         let thief = thief.taken().await;
-        let reason = within(ms(200 + 1000), "the loss", guard.lost()).await;
+        let reason = within(ms(200) + SOON, "the loss", guard.lost()).await;
         // Looked at between the two, it was deleted.
         assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{reason:?}");
         assert_not_held(&guard.release().await);
@@ -110,8 +111,8 @@ async fn a_fixed_lease_that_the_server_cut_short_is_cut_short_here() {
         eventually(SOON, "the new deadline", || guard.remaining() <= ms(3000)).await;
         assert!(warnings.containing("clock runs ahead") > 0, "{warnings:?}");
         let server_end = Instant::now() + ms(pttl(&server, "a").unsigned_abs());
-        let reason = within(ms(3000) + SOON, "the loss", guard.lost()).await;
-        assert!(Instant::now() < server_end + ms(500), "told too late");
+        let reason = within(PATIENCE, "the loss", guard.lost()).await;
+        assert!(Instant::now() < server_end + SOON, "told too late");
         // The check may still find it gone where the clock would have told in the same moment.
         assert!(matches!(reason, LostReason::Expired | LostReason::Deleted), "{reason:?}");
     }
@@ -135,11 +136,11 @@ async fn a_renewed_lease_that_the_server_cut_short_is_renewed_with_a_warning() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_field_in_a_lock_is_a_loss() {
     let server = RedisServer::start();
-    let client = connect(&server.url(), options().watchdog_timeout(ms(900))).await;
+    let client = connect(&server.url(), options().watchdog_timeout(ms(3000))).await;
     let guard = Handle::new(&client, Kind::Lock, "a").taken().await;
     let foreign = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:7";
     server.cli(&["HSET", "a", foreign, "1"]);
-    let reason = within(SOON, "the loss", guard.lost()).await;
+    let reason = within(PATIENCE, "the loss", guard.lost()).await;
     assert_eq!(reason, LostReason::Taken);
     drop(guard);
     let theirs = || stored(&server, Kind::Lock, "a") == [(foreign.to_owned(), 1)];

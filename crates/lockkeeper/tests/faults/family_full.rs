@@ -13,7 +13,7 @@ use crate::support::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_still_renews_and_gives_back() {
     each(&Sort::ALL, async |sort| {
-        let set = Set::new(sort, options().watchdog_timeout(ms(1200))).await;
+        let set = Set::new(sort, options().watchdog_timeout(ms(3000))).await;
         let held = set.mine().taken().await;
         let other = Thing::new(&set.rig.client, sort, "b");
         set_up(&set.stranger, sort, "b").await;
@@ -24,7 +24,7 @@ async fn a_full_server_still_renews_and_gives_back() {
         if sort.is_leased() {
             let renewals = set.proxy().expect_delivery(&set.rig.hash(sort.renewal()));
             // Well beyond the lease they had when the memory ran out.
-            renewals.wait_for(5).await;
+            renewals.wait_for(4).await;
             assert!(!held.guard().is_lost() && !dropped.guard().is_lost());
             within(SOON, "extend", held.guard().extend(LONG)).await.expect("held");
             if !matches!(sort, Sort::Permits) {
@@ -107,8 +107,7 @@ async fn without_channels_everything_works_and_its_waiters_poll() {
             // Every 50 to 100 ms, but for who spins.
             assert!(started.elapsed() > ms(200) || sort == Sort::Spin, "{sort:?} hammers");
             held.release().await.expect("it needs no channel");
-            let limit = ms(1000);
-            let held = within(limit, "the waiter", joined(waiter)).await.expect("freed");
+            let held = within(SOON, "the waiter", joined(waiter)).await.expect("freed");
             held.release().await.expect("held");
             assert_eq!(holds(&server, sort), Vec::<String>::new(), "{sort:?}");
         }
@@ -128,7 +127,7 @@ async fn without_channels_a_latch_is_waited_for_by_looking() {
     eventually(PATIENCE, "polling", || asked() >= before + 10).await;
     assert!(started.elapsed() > ms(200), "it hammers");
     assert_eq!(latch.count_down().await.expect("it needs no channel"), 0);
-    within(ms(1000), "the waiter", joined(waiter)).await.expect("opened");
+    within(SOON, "the waiter", joined(waiter)).await.expect("opened");
 }
 
 /// A lock without an end must not stay, nor half of one.

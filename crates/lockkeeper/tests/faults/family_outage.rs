@@ -113,13 +113,13 @@ async fn every_holder_learns_that_the_server_came_back_empty() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_readers_learns_that_its_hold_is_gone() {
     let server = started().await;
-    let quick = options().watchdog_timeout(ms(900));
+    let quick = options().watchdog_timeout(ms(3000));
     let (one, two) =
         (connect(&server.url(), quick.clone()).await, connect(&server.url(), quick).await);
     let victim = one.rw_lock("a").read().await.expect("free");
     let other = two.rw_lock("a").read().await.expect("shared");
     assert_eq!(server.cli(&["HDEL", "a", &victim.owner_id().to_string()]).int(), 1);
-    assert_eq!(within(SOON, "the loss", victim.lost()).await, LostReason::Deleted);
+    assert_eq!(within(PATIENCE, "the loss", victim.lost()).await, LostReason::Deleted);
     assert!(!other.is_lost());
     other.release().await.expect("held");
     assert_not_held(&victim.release().await);

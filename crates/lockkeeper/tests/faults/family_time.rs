@@ -36,10 +36,11 @@ async fn a_clock_that_jumps_is_noticed_at_once_and_signalled_within_a_quarter_se
         clock.skip(LONG);
         assert!(cases.iter().all(|(held, _)| held.guard().is_lost()));
         for (told, (held, reason)) in told.into_iter().zip(&cases) {
-            let (said, at) = within(SOON, "the loss", joined(told)).await;
+            let (said, at) = within(PATIENCE, "the loss", joined(told)).await;
             assert_eq!(said, *reason, "{sort:?}");
-            // The rule says 250 ms; the rest is for a machine with something else to do.
-            assert!(at - jumped < ms(250 + 500), "{:?}", at - jumped);
+            // The rule says 250 ms; the rest is for a machine with something else to do. The next
+            // renewal would be in twenty seconds.
+            assert!(at - jumped < ms(250) + SOON, "{:?}", at - jumped);
             assert!(held.guard().remaining().is_zero());
         }
     })
@@ -57,11 +58,11 @@ async fn a_server_that_stands_still_costs_the_lease_in_time() {
         let lost = held.guard().lost();
         let before = Instant::now();
         set.server().pause();
-        let reason = within(lease + SOON, "the loss", lost).await;
+        let reason = within(PATIENCE, "the loss", lost).await;
         let after = before.elapsed();
         set.server().resume();
         assert_eq!(reason, LostReason::Unreachable, "{sort:?}");
-        assert!(after < lease + ms(500), "{sort:?}: told after {after:?}");
+        assert!(after < lease + SOON, "{sort:?}: told after {after:?}");
         // The server counts time while it stands still, so that the lease is over there, too.
         set.strangers().assert_free_within(SOON).await;
         drop(held);
@@ -78,7 +79,7 @@ async fn a_fixed_lease_notices_a_deletion_within_a_tick() {
         let held = set.mine().leased(LONG).await;
         let key = if sort == Sort::Permits { "{a}:timeout" } else { "a" };
         assert_eq!(set.server().cli(&["DEL", key]).int(), 1);
-        let reason = within(ms(200 + 1000), "the loss", held.guard().lost()).await;
+        let reason = within(ms(200) + SOON, "the loss", held.guard().lost()).await;
         assert_eq!(reason, LostReason::Deleted, "{sort:?}");
         assert_not_held(&held.release().await);
     })

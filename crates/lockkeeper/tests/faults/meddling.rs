@@ -34,7 +34,7 @@ async fn a_check_of_a_lock_without_an_end_leaves_it_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_of_a_lock_without_an_end_gives_it_one() {
     both(async |kind| {
-        let rig = Rig::new(kind, options().watchdog_timeout(ms(1500))).await;
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
         let guard = rig.handle("a").taken().await;
         assert_eq!(rig.server.cli(&["PERSIST", "a"]).int(), 1);
         eventually(PATIENCE, "an end", || pttl(&rig.server, "a") > 0).await;

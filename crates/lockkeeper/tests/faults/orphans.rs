@@ -59,7 +59,7 @@ async fn storm(rounds: usize) {
         })
         .collect();
     // An orphan would stop all who want its name: that is to be a failure, not a hang.
-    let limit = Duration::from_secs(30) + Duration::from_micros(300) * rounds as u32;
+    let limit = Duration::from_secs(30) + Duration::from_micros(900) * rounds as u32;
     let all = async {
         for task in tasks {
             joined(task).await;
@@ -67,10 +67,10 @@ async fn storm(rounds: usize) {
     };
     within(limit, "all tasks: somebody waits for an orphan", all).await;
     drop(flusher);
-    // No longer than a round trip; what is under way is up to 64 undos.
+    // What is under way is up to 64 undos. What they are not about stays for an hour.
     let left = || keys(&server);
-    eventually(SOON, "no hold is left", || left().is_empty()).await;
-    eventually(SOON, "nobody listens", || {
+    eventually(PATIENCE, "no hold is left", || left().is_empty()).await;
+    eventually(PATIENCE, "nobody listens", || {
         let channels = server.cli(&["PUBSUB", "CHANNELS", "redisson_lock__channel*"]);
         channels.array().is_empty()
     })
@@ -164,7 +164,7 @@ async fn a_network_gone_mad_leaves_no_orphan_and_breaks_no_exclusion() {
         }
         history.assert_valid();
         assert!(history.grants() > 100, "only {}", history.grants());
-        eventually(SOON, "no hold is left", || keys(&server).is_empty()).await;
+        eventually(PATIENCE, "no hold is left", || keys(&server).is_empty()).await;
     })
     .await;
 }
@@ -269,7 +269,7 @@ impl Late {
         server.cli(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", rights]).ok();
         let proxy = FaultProxy::start(server.port()).await;
         let url = format!("redis://u:p@127.0.0.1:{}", proxy.port());
-        let options = options().watchdog_timeout(lease).response_timeout(ms(300));
+        let options = options().watchdog_timeout(lease);
         let client = connect(&url, options).await;
         let first = proxy.connections()[0];
         let rig = Rig { client, proxy, server, kind };
@@ -322,8 +322,8 @@ async fn an_acquire_that_arrives_after_its_undo_leaves_no_hold() {
     both(async |kind| {
         let late = Late::new(kind, true, LONG).await;
         late.hold();
-        assert_unreachable(&late.rig.handle("a").try_lock().await);
         let undone = late.rig.proxy.expect_delivery(&late.rig.mark(Sent::Release));
+        assert_unreachable(&late.rig.handle("a").try_lock().await);
         undone.wait().await;
         late.deliver().await;
         assert_eq!(late.grants(), 0, "the first connection was killed before");

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-const LEASE: Duration = Duration::from_millis(1500);
+const LEASE: Duration = Duration::from_secs(4);
 
 /// What is given up of a lease in these tests: enough for a machine that is slow to wake a task.
-const DRIFT: Duration = Duration::from_millis(300);
+const DRIFT: Duration = Duration::from_millis(1500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_gets_it() {
@@ -80,7 +80,7 @@ async fn a_server_stopped_for_less_than_the_lease_loses_nothing() {
         // Without a renewal less than 2.8 s would be left.
         eventually(SOON, "renewed", || pttl(&server, "a") > 3500).await;
         assert_held(&server, kind, "a", &guard, 1);
-        let limited = other.try_lock().wait(ms(500)).await;
+        let limited = other.try_lock().wait(ms(1000)).await;
         assert!(limited.expect("reachable").is_none(), "two holders");
         guard.release().await.expect("it is held");
         assert_free(&server, kind, "a");
@@ -114,12 +114,14 @@ async fn exclusion_holds_over_stops_of_any_length() {
     both(async |kind| {
         let server = RedisServer::start();
         let options = options()
-            .watchdog_timeout(ms(600))
+            .watchdog_timeout(ms(2000))
             .response_timeout(ms(200))
             .unreachable_after(LONG)
-            .drift(0.0, ms(150));
+            // Whoever has lost it writes that down before another can have it, also on a machine that
+            // stands still in between.
+            .drift(0.0, ms(1000));
         let history = History::new();
-        let end = Instant::now() + ms(5000);
+        let end = Instant::now() + ms(10_000);
         let mut workers = Vec::new();
         for n in 0..4 {
             let client = connect(&server.url(), options.clone()).await;
@@ -143,9 +145,9 @@ async fn exclusion_holds_over_stops_of_any_length() {
         }
         while Instant::now() < end {
             server.pause();
-            tokio::time::sleep(ms(fastrand::u64(50..900))).await;
+            tokio::time::sleep(ms(fastrand::u64(50..2500))).await;
             server.resume();
-            tokio::time::sleep(ms(fastrand::u64(50..300))).await;
+            tokio::time::sleep(ms(fastrand::u64(50..400))).await;
         }
         for worker in workers {
             within(PATIENCE, "a worker", joined(worker)).await;

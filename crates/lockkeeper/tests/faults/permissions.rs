@@ -53,7 +53,7 @@ async fn without_channels_a_lock_works_and_its_waiters_poll() {
             eventually(PATIENCE, "polling", || asked(&server) >= before + 8).await;
             assert!(start.elapsed() > ms(100), "round {round}: it hammers");
             guard.release().await.expect("a release needs no channel");
-            let guard = within(ms(1000), "the waiter", joined(waiter)).await;
+            let guard = within(SOON, "the waiter", joined(waiter)).await;
             guard.expect("freed").release().await.expect("held");
             assert_free(&server, kind, "a");
         }
@@ -82,7 +82,7 @@ async fn without_subscribe_waiters_poll() {
         let waiter = tokio::spawn(handle.lock().into_future());
         eventually(PATIENCE, "polling", || asked(&server) >= before + 4).await;
         guard.release().await.expect("held");
-        let guard = within(ms(1000), "the waiter", joined(waiter)).await;
+        let guard = within(SOON, "the waiter", joined(waiter)).await;
         guard.expect("freed").release().await.expect("held");
     })
     .await;

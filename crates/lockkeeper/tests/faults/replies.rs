@@ -45,12 +45,12 @@ async fn a_single_attempt_whose_reply_is_lost_fails_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_renewals_reply_is_lost_stays_held() {
     both(async |kind| {
-        let rig = Rig::new(kind, options().watchdog_timeout(ms(1500))).await;
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
         let guard = rig.handle("a").taken().await;
         let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
         rig.lose_reply(Sent::Renew);
-        // Every 500 ms, the lost one is repeated: the last of these is well beyond the first lease.
-        renewals.wait_for(6).await;
+        // Every second, the lost one is repeated: the last of these is well beyond the first lease.
+        renewals.wait_for(5).await;
         assert!(rig.proxy.swallowed_replies() >= 1);
         rig.assert_held("a", &guard, 1);
         guard.release().await.expect("it is held");
@@ -317,7 +317,7 @@ async fn an_introduction_whose_reply_is_lost_is_made_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_note_whose_reply_is_lost_fails_no_lock() {
     both(async |kind| {
-        let rig = Rig::new(kind, options().watchdog_timeout(ms(1500))).await;
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
         let hash = rig.server.cli(&["SCRIPT", "LOAD", lua("CLIENT_ANNOUNCE")]).ok();
         rig.proxy.drop_replies_once_after_request_matching(hash.text().as_bytes());
         let guard = rig.handle("a").taken().await;
@@ -359,7 +359,7 @@ async fn a_reply_lost_after_a_script_flush_is_no_different() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_flush_between_any_two_requests_is_not_noticed() {
     both(async |kind| {
-        let rig = Rig::new(kind, options().watchdog_timeout(ms(900))).await;
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
         let flush = || rig.server.cli(&["SCRIPT", "FLUSH"]).ok();
         let handle = rig.handle("a");
         for _ in 0..20 {

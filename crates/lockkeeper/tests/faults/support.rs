@@ -26,7 +26,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The response timeout of [`options`].
-pub(crate) const RESPONSE: Duration = Duration::from_millis(500);
+pub(crate) const RESPONSE: Duration = Duration::from_secs(1);
 
 pub(crate) const KINDS: [Kind; 2] = [Kind::Lock, Kind::Mutex];
 

@@ -127,7 +127,10 @@ async fn processes_that_are_killed_at_any_moment_leave_a_store_that_is_right() {
 
     let mut workers: Vec<_> = (0..WORKERS).map(|_| start(&file, &diary)).collect();
     let (begin, mut killed) = (Instant::now(), 0);
-    while begin.elapsed() < MASSACRE {
+    let granted = || fs::read_to_string(&diary).map_or(0, |text| text.matches("granted").count());
+    // Longer on a machine that is so slow that too little has happened to prove anything.
+    let enough = |killed: u32| killed >= 20 && granted() >= 100;
+    while begin.elapsed() < MASSACRE || (begin.elapsed() < MASSACRE * 10 && !enough(killed)) {
         tokio::time::sleep(ms(random.u64(5..100))).await;
         let victim = workers.swap_remove(random.usize(..WORKERS));
         victim.kill();

@@ -206,7 +206,7 @@ async fn each_side_keeps_the_other_out_and_sees_what_it_holds(redisson: Redisson
     one.lock_for(LONG).ok();
     assert!(one.try_lock_within(SHORT, Some(LONG)).ok(), "re-entry");
     assert!(lock.try_lock().await.unwrap().is_none());
-    assert!(lock.try_lock().wait(SHORT).await.unwrap().is_none());
+    assert!(lock.try_lock().wait(IN_VAIN).await.unwrap().is_none());
     let holder = lock.holder().await.unwrap().unwrap();
     assert_eq!((holder.id, holder.hold_count), (stage.one.owner(), 2));
     let Remaining::For(left) = lock.remaining().await.unwrap() else { panic!("it has an end") };
@@ -280,7 +280,7 @@ async fn who_gives_up_leaves_the_queue_to_the_others(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, give-up").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let [three, four] = [3, 4].map(|number| stage.peer.on(&format!("{name} {number}")));
-    let (impatient, patience) = (three.owner(), ms(1_000));
+    let (impatient, patience) = (three.owner(), ms(3_000));
 
     let guard = lock.lock().lease(LONG).await.unwrap();
     let ends = ends(server(), name);
@@ -339,7 +339,7 @@ async fn a_place_of_ours_lasts_for_as_long_as_java_holds_the_lock(redisson: Redi
     let stage = Stage::new(redisson, "fair, long hold").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let java = stage.one.fair(name);
-    java.lock_for(ms(1_000)).ok();
+    java.lock_for(ms(5_000)).ok();
     let ours = Waiter::ours(server(), name, &lock).await;
     let place = scores(server(), name)[ours.id()];
     assert!((place - ends(server(), name) - WAIT).abs() < LAG);
@@ -368,8 +368,7 @@ async fn a_waiter_of_ours_that_java_has_dropped_lines_up_again(redisson: Redisso
     .await;
     let (dropped, swapped) = (Instant::now(), [&both[1], &both[0]].map(Clone::clone));
     eventually("it lines up again", || queue(server(), name) == swapped).await;
-    // It is spoken for about once a second, and looks by itself after 2.5 s at the earliest.
-    assert!(dropped.elapsed() < 2 * SOON, "{:?}", dropped.elapsed());
+    assert!(dropped.elapsed() < SPOKEN, "{:?}", dropped.elapsed());
     guard.release().await.unwrap();
     served_in_turn(server(), name, vec![java, evicted]).await;
 }
@@ -384,7 +383,7 @@ async fn a_lock_that_was_taken_by_force_goes_to_the_next(redisson: Redisson) {
     let waits = Waiter::java(server(), name, &stage.one).await;
     assert!(stage.two.fair(name).force_unlock().ok());
     let (holds, _) = within(SOON, "the next", waits.served()).await;
-    let reason = within(ms(1_500), "it is noticed", guard.lost()).await;
+    let reason = within(PATIENCE, "it is noticed", guard.lost()).await;
     assert_eq!(reason, LostReason::Taken);
     let refused = guard.release().await.unwrap_err();
     assert!(matches!(refused, Error::Lost { .. } | Error::NotHeld { .. }), "{refused}");
@@ -419,16 +418,16 @@ async fn one_of_ours_for_an_old_java<'a>(
 async fn a_lease_that_ends_makes_way(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, lease").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
-    let lease = ms(700);
+    let lease = ms(2_000);
 
-    let guard = lock.lock().lease(lease).await.unwrap();
     let ended = Instant::now() + lease;
+    let guard = lock.lock().lease(lease).await.unwrap();
     let next = Waiter::java(server(), name, &stage.one).await;
     let last = one_of_ours_for_an_old_java(redisson, name, &lock).await;
     let (holds, granted) = next.served().await;
     assert_eq!(guard.lost().await, LostReason::Expired);
     assert!(granted + ms(50) >= ended, "before its end");
-    assert!(granted < ended + 2 * SOON, "long after its end");
+    assert!(granted < ended + SPOKEN, "long after its end");
     holds.release().await;
     served_in_turn(server(), name, last).await;
 
@@ -446,16 +445,17 @@ async fn a_lease_that_ends_makes_way(redisson: Redisson) {
 async fn a_dead_holder_of_ours_makes_way_when_its_lease_ends(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, dead holder").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
-    let child = doomed(server(), "fair", ms(1_500), name);
+    let child = doomed(server(), "fair", ms(3_000), name);
     child.expect_line("held");
     let next = Waiter::java(server(), name, &stage.one).await;
     let last = one_of_ours_for_an_old_java(redisson, name, &lock).await;
+    let asked = Instant::now();
     let left = server().cli(&["PTTL", name]).int();
-    let ends = Instant::now() + Duration::from_millis(left.try_into().unwrap());
+    let ends = asked + Duration::from_millis(left.try_into().unwrap());
     child.kill();
     let (holds, granted) = next.served().await;
     assert!(granted + ms(50) >= ends, "before its end");
-    assert!(granted < ends + 2 * SOON, "long after its end");
+    assert!(granted < ends + SPOKEN, "long after its end");
     holds.release().await;
     served_in_turn(server(), name, last).await;
 }
@@ -471,8 +471,9 @@ async fn a_dead_waiter_of_ours_is_passed_over_while_one_of_ours_waits(redisson: 
     let last = Waiter::ours(server(), name, &lock).await;
     child.kill();
     java.unlock().ok();
-    // Nobody is heard of for three seconds before it counts as dead; then the last one notices.
-    let (holds, _) = within(ms(5_500), "the dead one is passed over", next.served()).await;
+    // Nobody is heard of for three seconds before it counts as dead; then the last one notices. Where
+    // the machine stood still that is forgiven once.
+    let (holds, _) = within(PATIENCE, "the dead one is passed over", next.served()).await;
     holds.release().await;
     served_in_turn(server(), name, vec![last]).await;
 }
@@ -528,7 +529,7 @@ async fn a_dead_waiter_of_java_is_passed_over_when_its_time_is_over() {
     let (holds, _) = within(PATIENCE, "it is passed over", ours.served()).await;
     let time = server.cli(&["TIME"]);
     let late = time.array()[0].int() * 1000 + time.array()[1].int() / 1000 - due;
-    assert!((0..2_000).contains(&late), "{late} ms after its time");
+    assert!((0..4_000).contains(&late), "{late} ms after its time");
     holds.release().await;
     nothing_is_left(&server, name).await;
 }
@@ -536,7 +537,7 @@ async fn a_dead_waiter_of_java_is_passed_over_when_its_time_is_over() {
 /// Both sides' holders live on for as long as their processes do, and no longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_no_lease_is_renewed_by_its_side_until_it_dies() {
-    let (server, name, watchdog) = (RedisServer::start(), "x", ms(2_000));
+    let (server, name, watchdog) = (RedisServer::start(), "x", ms(3_000));
     let peer = JavaPeer::builder(Redisson::Newest).watchdog(watchdog).start(&server.url());
     let options = ClientOptions::new().watchdog_timeout(watchdog);
     let lock = connect(&server, options).await.fair_lock(name);
@@ -554,8 +555,9 @@ async fn what_has_no_lease_is_renewed_by_its_side_until_it_dies() {
     renewed().await;
     assert!(matches!(holds, Holder::Java(_)));
     peer.kill();
+    let asked = Instant::now();
     let left = server.cli(&["PTTL", name]).int();
-    let ends = Instant::now() + Duration::from_millis(left.try_into().unwrap());
+    let ends = asked + Duration::from_millis(left.try_into().unwrap());
     let (holds, granted) = waits.served().await;
     assert!(granted + ms(50) >= ends, "before its end");
     assert!(granted < ends + SOON, "long after its end");

@@ -36,7 +36,7 @@ async fn both_sides_count_the_same_latch(redisson: Redisson) {
     let java = stage.one.latch(&stage.name);
 
     assert!(java.wait_within(SHORT).ok(), "what is not set is open");
-    assert!(ours.wait_for(SHORT).await.unwrap());
+    assert!(ours.wait_for(PATIENCE).await.unwrap());
     assert!(ours.try_set_count(3).await.unwrap());
     assert!(!java.try_set_count(5).ok());
     assert!(!java.wait_within(SHORT).ok());
@@ -45,11 +45,11 @@ async fn both_sides_count_the_same_latch(redisson: Redisson) {
     assert_eq!(ours.count_down().await.unwrap(), 1);
     java.count_down().ok();
     assert_eq!((ours.count().await.unwrap(), java.count().ok()), (0, 0));
-    assert!(java.wait_within(SHORT).ok() && ours.wait_for(SHORT).await.unwrap());
+    assert!(java.wait_within(SHORT).ok() && ours.wait_for(PATIENCE).await.unwrap());
 
     assert!(java.try_set_count(2).ok());
     assert!(!ours.try_set_count(1).await.unwrap());
-    assert!(!ours.wait_for(SHORT).await.unwrap());
+    assert!(!ours.wait_for(IN_VAIN).await.unwrap());
     assert_eq!(ours.count_down().await.unwrap(), 1);
     assert_eq!(ours.count_down().await.unwrap(), 0);
     // Counting on hurts nobody.
@@ -130,7 +130,7 @@ async fn a_latch_that_java_set_to_nothing_is_open(redisson: Redisson) {
     let java = stage.one.latch(&stage.name);
     assert!(java.try_set_count(0).ok());
     assert!(!java.try_set_count(1).ok(), "Redisson has learnt to set it");
-    assert!(ours.wait_for(SHORT).await.unwrap());
+    assert!(ours.wait_for(PATIENCE).await.unwrap());
     assert_eq!(ours.count().await.unwrap(), 0);
     assert!(ours.try_set_count(1).await.unwrap());
     assert!(!java.wait_within(SHORT).ok());

@@ -53,10 +53,11 @@ fn exists(name: &str) -> bool {
     server().cli(&["EXISTS", name]).int() == 1
 }
 
-/// When the lock ends by itself.
+/// When the lock ends by itself: not before this.
 fn end(server: &RedisServer, name: &str) -> Instant {
+    let asked = Instant::now();
     let left = server.cli(&["PTTL", name]).int();
-    Instant::now() + Duration::from_millis(left.try_into().expect("it has an end"))
+    asked + Duration::from_millis(left.try_into().expect("it has an end"))
 }
 
 /// Waits in the background, and says since when it has the lock.
@@ -112,7 +113,7 @@ async fn readers_share_and_a_writer_excludes_on_both_sides(redisson: Redisson) {
     writer.release().await.unwrap();
     write.lock().ok();
     assert!(lock.try_read().await.unwrap().is_none());
-    assert!(lock.try_write().wait(SHORT).await.unwrap().is_none());
+    assert!(lock.try_write().wait(IN_VAIN).await.unwrap().is_none());
     assert!(stage.two.write(name).unlock().err().is_not_owner());
     write.unlock().ok();
     assert!(lock.try_write().await.unwrap().is_some());
@@ -346,7 +347,7 @@ async fn force_is_seen_on_the_other_side(redisson: Redisson) {
     let forced = Instant::now();
     assert!(read.force_unlock().ok());
     assert!(ended(java.await).saturating_duration_since(forced) < SOON);
-    assert_eq!(within(ms(1_500), "it is noticed", reader.lost()).await, LostReason::Taken);
+    assert_eq!(within(PATIENCE, "it is noticed", reader.lost()).await, LostReason::Taken);
     let refused = reader.release().await.unwrap_err();
     assert!(matches!(refused, Error::Lost { .. } | Error::NotHeld { .. }), "{refused}");
     assert!(read.unlock().err().is_not_owner());
@@ -365,7 +366,7 @@ async fn force_is_seen_on_the_other_side(redisson: Redisson) {
     let writer = lock.write().await.unwrap();
     assert!(!read.force_unlock().ok(), "nobody reads");
     assert!(write.force_unlock().ok());
-    assert_eq!(within(ms(1_500), "it is noticed", writer.lost()).await, LostReason::Deleted);
+    assert_eq!(within(PATIENCE, "it is noticed", writer.lost()).await, LostReason::Deleted);
     assert!(!exists(name));
 }
 
@@ -392,7 +393,7 @@ async fn one_name_is_one_kind_to_us_and_not_to_java(redisson: Redisson) {
 
 async fn a_lease_that_ends_makes_way(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, lease").await;
-    let (lock, name, lease) = (stage.client.rw_lock(&stage.name), stage.name.as_str(), ms(600));
+    let (lock, name, lease) = (stage.client.rw_lock(&stage.name), stage.name.as_str(), ms(1_000));
 
     for request in [lock.read(), lock.write()] {
         let guard = request.lease(lease).await.unwrap();
@@ -429,7 +430,7 @@ async fn a_dead_reader_of_ours_makes_way_when_its_lease_ends(redisson: Redisson)
     let stage = Stage::new(redisson, "rw, dead reader").await;
     let name = stage.name.as_str();
     for kind in ["read", "write"] {
-        let child = doomed(server(), kind, ms(1_000), name);
+        let child = doomed(server(), kind, ms(2_000), name);
         child.expect_line("held");
         child.kill();
         let ends = end(server(), name);
@@ -486,9 +487,9 @@ async fn a_reader_of_ours_knows_when_javas_renewal_ends_it(redisson: Redisson) {
 
 /// Redisson before 4.4 keeps it alive for as long as one of its own reads.
 async fn a_dead_reader_of_ours_goes_though_java_reads_on(redisson: Redisson) {
-    let (name, watchdog) = ("x", ms(1_500));
+    let (name, watchdog) = ("x", ms(2_000));
     let (server, peer) = java_reads(redisson, watchdog);
-    let child = doomed(&server, "read", ms(1_500), name);
+    let child = doomed(&server, "read", watchdog, name);
     let id = child.expect_line("held").replace("held ", "");
     child.kill();
     let hold = format!("{{{name}}}:{id}:rwlock_timeout:1");
@@ -510,7 +511,7 @@ async fn a_dead_reader_of_ours_goes_though_java_reads_on(redisson: Redisson) {
 }
 
 async fn what_has_no_lease_is_renewed_by_its_side_until_it_dies(redisson: Redisson) {
-    let (server, name, watchdog) = (RedisServer::start(), "x", ms(2_000));
+    let (server, name, watchdog) = (RedisServer::start(), "x", ms(3_000));
     let peer = JavaPeer::builder(redisson).watchdog(watchdog).start(&server.url());
     let options = ClientOptions::new().watchdog_timeout(watchdog);
     let lock = connect(&server, options).await.rw_lock(name);

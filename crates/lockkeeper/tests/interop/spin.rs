@@ -41,8 +41,8 @@ async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
     let holder = client.spin_lock(&name).holder().await.unwrap().unwrap();
     assert_eq!((holder.id, holder.hold_count), (one.owner(), 2));
     assert!(client.spin_lock(&name).try_lock().await.unwrap().is_none());
-    assert!(client.spin_lock(&name).try_lock().wait(SHORT).await.unwrap().is_none());
-    assert!(client.lock(&name).try_lock().wait(SHORT).await.unwrap().is_none());
+    assert!(client.spin_lock(&name).try_lock().wait(IN_VAIN).await.unwrap().is_none());
+    assert!(client.lock(&name).try_lock().wait(IN_VAIN).await.unwrap().is_none());
     one.spin(&name).unlock().await.ok();
     assert!(client.spin_lock(&name).try_lock().await.unwrap().is_none());
     one.spin(&name).unlock().await.ok();

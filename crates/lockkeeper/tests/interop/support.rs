@@ -12,16 +12,24 @@ use tokio::task::JoinHandle;
 
 /// A waiter that was told has the lock within this, on a machine with two busy cores; one that was not
 /// has slept until it looked again by itself, after 2.5 s here and after the lease in Java.
-pub(crate) const SOON: Duration = Duration::from_secs(1);
+pub(crate) const SOON: Duration = Duration::from_secs(2);
 
 /// What a test waits for at most where the time itself is not what is tested.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Until one that waits here for a fair lock has spoken, which it does about once a second; by itself it
+/// looks after 2.5 s at the earliest.
+pub(crate) const SPOKEN: Duration = Duration::from_millis(2400);
 
 /// Too long to end within a test: what ends before it was not ended by a lease.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Long enough for a wait to have begun, and short enough to wait for.
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
+
+/// A wait of ours that is to end in vain. Much longer than an answer takes: without one by its end, nobody
+/// knows whether it was in vain, and that is an error.
+pub(crate) const IN_VAIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -91,7 +99,7 @@ pub(crate) fn within<T>(
 
 /// The outcome of a task, which must come soon enough for a test; its panic is the test's.
 pub(crate) async fn joined<T>(task: JoinHandle<T>) -> T {
-    let outcome = within(PATIENCE, "the end of a task", task).await;
+    let outcome = within(3 * PATIENCE, "the end of a task", task).await;
     outcome.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 

@@ -12,7 +12,8 @@ use testkit::History;
 use crate::store::{Store, assert_is};
 
 const LONG: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_millis(700);
+/// A lease that a law can wait out, and a wait that is to end in vain: much longer than an answer takes.
+const SHORT: Duration = Duration::from_secs(1);
 /// A watchdog timeout: a machine may stand still for two seconds without a lock being lost.
 const WATCHDOG: Duration = Duration::from_secs(3);
 /// Far less than [`LONG`], whatever the machine does.
@@ -323,7 +324,7 @@ macro_rules! is_reentrant_per_thread {
         let elsewhere = lock.clone();
         let seen = thread::spawn(move || {
             let count = elsewhere.hold_count().unwrap();
-            let waited = elsewhere.wait(Duration::from_millis(20)).try_lock().unwrap();
+            let waited = elsewhere.wait(SHORT).try_lock().unwrap();
             (elsewhere.try_lock().unwrap().is_none() && waited.is_none(), count)
         });
         assert_eq!(seen.join().unwrap(), (true, 0), "another thread is another owner");
@@ -412,7 +413,7 @@ pub(crate) fn a_spinning_thread_gets_the_lock(store: &Store) {
     let spin = theirs.spin_lock(store.name("lock")).backoff(backoff);
     let (waits, waiting) = mpsc::channel();
     let thread = thread::spawn(move || {
-        assert!(spin.wait(Duration::from_millis(50)).try_lock().unwrap().is_none());
+        assert!(spin.wait(SHORT).try_lock().unwrap().is_none());
         waits.send(()).unwrap();
         spin.lock().unwrap().release().unwrap();
     });

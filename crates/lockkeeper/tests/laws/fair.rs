@@ -108,7 +108,7 @@ pub(crate) async fn a_waiter_that_gave_up_is_passed_over_at_once(store: &Store) 
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lock().lease(store.long()).await.unwrap();
     let first = {
-        let (theirs, patience) = (theirs.clone(), store.lease());
+        let (theirs, patience) = (theirs.clone(), store.long() / 10);
         tokio::spawn(async move { theirs.try_lock().wait(patience).await.unwrap().is_none() })
     };
     waiting(&ours, 1).await;
@@ -216,7 +216,9 @@ pub(crate) async fn a_dead_waiter_delays_the_others_by_seconds(store: &Store) {
     tasks.join_all().await.into_iter().for_each(Result::unwrap);
     let took = start.elapsed();
     assert!(took >= SILENCE, "it might have come yet: {took:?}");
-    assert!(took < SILENCE + Duration::from_secs(1) + store.slack(), "{took:?}");
+    // Where a machine stood still, the silence is forgiven once.
+    let longest = if store.is_paused() { SILENCE } else { SILENCE * 2 };
+    assert!(took < longest + Duration::from_secs(1) + store.slack(), "{took:?}");
     assert_eq!(*order.lock().unwrap(), [0, 1]);
     assert_eq!(store.stored(&store.name("lock")), 0);
 }
@@ -234,7 +236,13 @@ pub(crate) async fn who_waits_for_long_keeps_its_place(store: &Store) {
     let ids = async || store.queue(ours.name()).await;
     let before = ids().await;
     sleep(SILENCE * 5 / 4).await;
-    assert_eq!(ids().await, before[1..], "the dead one is gone, the others are as they were");
+    let mut now = Vec::new();
+    eventually("the dead one is gone", async || {
+        now = ids().await;
+        now.first() != Some(&before[0])
+    })
+    .await;
+    assert_eq!(now, before[1..], "the dead one is gone, the others are as they were");
     guard.release().await.unwrap();
     let all = store.promptly("there is nobody to wait for", tasks.join_all()).await;
     all.into_iter().for_each(Result::unwrap);

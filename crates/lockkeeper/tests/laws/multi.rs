@@ -384,7 +384,7 @@ pub(crate) async fn a_lease_ends_for_all_of_them(store: &Store) {
 pub(crate) async fn the_lease_begins_when_the_last_is_there(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
-        let lease = store.lease() / 2;
+        let lease = store.lease();
         let busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
         let mut waiting = multi.lock().lease(lease).into_future();
         assert!(timeout(lease * 2, &mut waiting).await.is_err());

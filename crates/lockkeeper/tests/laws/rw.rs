@@ -467,7 +467,7 @@ pub(crate) async fn a_cancelled_writer_lets_the_readers_in_at_once(store: &Store
             let reader = ours.read().lease(store.long()).await.unwrap();
             store.hears_notices_of(&reader).await;
             let before = store.listeners(&name);
-            let limit = if gives_up { store.lease() } else { store.long() };
+            let limit = if gives_up { store.long() / 10 } else { store.long() };
             let writer = listening(store, theirs.try_write().wait(limit)).await;
             let kept_out = async || ours.try_read().await.unwrap().is_none();
             eventually("it keeps others out", kept_out).await;

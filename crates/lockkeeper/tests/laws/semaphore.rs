@@ -130,8 +130,8 @@ pub(crate) async fn permits_are_added_and_taken_away(store: &Store) {
 pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
     let (ours, theirs) = bare(store).await;
     let leaving = store.client().await;
-    assert!(ours.try_set_permits_for(3, store.lease()).await.unwrap());
     let start = Instant::now();
+    assert!(ours.try_set_permits_for(3, store.lease()).await.unwrap());
     // Whatever is done with it does not move its end.
     ours.acquire(1).await.unwrap().release().await.unwrap();
     assert_eq!(ours.add_permits(2).await.unwrap(), 5);

@@ -173,11 +173,13 @@ impl Store {
         }
     }
 
-    /// A lease that a law can wait out: long for a test, nothing on the paused clock.
+    /// A lease that a law can wait out: long for a test, nothing on the paused clock. Also how long a law
+    /// waits for what does not come: in real time much longer than an answer takes, as a wait whose
+    /// first question is not answered by its end does not end in vain, but in an error.
     pub(crate) fn lease(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(10),
-            _ => Duration::from_millis(550),
+            _ => Duration::from_secs(1),
         }
     }
 

@@ -94,7 +94,7 @@ async fn a_multi_lock_without_rights_is_denied_and_leaves_nothing() {
         let members =
             |client: &Client| MultiLock::new(["a", "b", "c"].map(|name| client.lock(name)));
         assert_denied(&members(&client).try_lock().await);
-        assert_denied(&members(&client).try_lock().wait(ms(500)).await);
+        assert_denied(&members(&client).try_lock().wait(ms(5_000)).await);
         let left = server.cli(&["EXISTS", "a", "b", "c"]).int();
         assert_eq!(left, 0, "without {command}");
         let guard = members(&all).try_lock().await.unwrap().expect("nobody has them");
