@@ -20,10 +20,10 @@ on_every_store! {
 }
 
 fn it_is_held_for_longer_than_the_lease(scene: &Scene) {
-    let holder = scene.start(&["--lease", "2", "job", "-c", &sleeper()]);
+    let holder = scene.start(&["--lease", "5", "job", "-c", &sleeper()]);
     let command = scene.process("pid");
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(4_500) {
+    while start.elapsed() < Duration::from_millis(6_000) {
         scene.run(&["-n", "job", "--", "true"]).assert_code(75);
     }
     assert!(command.is_alive());

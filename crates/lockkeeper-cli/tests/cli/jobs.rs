@@ -343,7 +343,7 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     let tmux = Tmux::start(scene);
     scene.gate("go");
     let line = format!("{}; read x < $D/go; echo > $D/end", announce("pid"));
-    let script = format!("{}; exec \"$LK\" run --lease 2 job -c '{line}'", announce("run"));
+    let script = format!("{}; exec \"$LK\" run --lease 5 job -c '{line}'", announce("run"));
     std::fs::write(scene.path("script"), script).unwrap();
     tmux.enter("tmux new-window 'sh script 2> errors'");
     let (run, command) = (scene.process("run"), scene.process("pid"));
@@ -351,7 +351,7 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     command.signal(Signal::STOP);
     eventually("its stop", || command.is_stopped());
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(2_500) {
+    while start.elapsed() < Duration::from_millis(6_000) {
         scene.run(&["-n", "job", "--", "true"]).assert_code(75);
     }
     assert!(command.is_stopped() && !run.is_stopped());

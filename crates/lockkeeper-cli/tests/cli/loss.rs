@@ -47,7 +47,7 @@ fn a_forced_unlock_is_told_to_the_command_at_once(scene: &Scene) {
 }
 
 fn what_ignores_the_signal_is_killed_with_all_below_it(scene: &Scene) {
-    let run = scene.start(&["--lease", "3", "--grace", "0.5", "job", "-c", &beating()]);
+    let run = scene.start(&["--lease", "12", "--grace", "3", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.settled(scene);
     force(scene, "job");
@@ -55,7 +55,7 @@ fn what_ignores_the_signal_is_killed_with_all_below_it(scene: &Scene) {
     let told = Instant::now();
     assert!(command.is_alive() && below.is_alive(), "it has its grace");
     run.outcome().assert_code(76);
-    assert!(told.elapsed() < Duration::from_secs(3));
+    assert!(told.elapsed() < Duration::from_secs(8));
     // They were sent the signal before `run` ended; that they are gone takes a moment.
     command.dies();
     below.dies();
@@ -68,8 +68,8 @@ fn what_is_left_of_a_group_is_killed_too(scene: &Scene) {
         announce("below")
     );
     let line = format!("sh -c '{below}' & {}; wait", announce("pid"));
-    for ending in [&["--max-hold", "0.5"][..], &[]] {
-        let args = [ending, &["--lease", "3", "--grace", "0.6", "job", "-c", &line]].concat();
+    for ending in [&["--max-hold", "3"][..], &[]] {
+        let args = [ending, &["--lease", "12", "--grace", "3", "job", "-c", &line]].concat();
         let run = scene.start(&args);
         let (command, below) = (scene.process("pid"), scene.process("below"));
         if ending.is_empty() {
@@ -95,13 +95,13 @@ fn the_signal_and_the_grace_are_as_asked_for(scene: &Scene) {
     let run = scene.start(&args);
     let command = scene.process("pid");
     run.settled(scene);
+    let start = Instant::now();
     force(scene, "job");
     scene.evidence("told");
-    let told = Instant::now();
     command.dies();
-    let grace = told.elapsed();
-    assert!(grace > Duration::from_millis(1_300), "{grace:?}");
-    assert!(grace < Duration::from_secs(4), "{grace:?}");
+    let grace = start.elapsed();
+    assert!(grace >= Duration::from_millis(1_490), "{grace:?}");
+    assert!(grace < Duration::from_secs(5), "{grace:?}");
     run.outcome().assert_code(76);
 }
 
@@ -243,12 +243,12 @@ fn a_release_that_finds_the_lock_gone_is_76() {
 #[test]
 fn a_killed_server_ends_it_within_the_lease() {
     let scene = Scene::redis();
-    let run = scene.start(&["--lease", "2", "job", "-c", &beating()]);
+    let run = scene.start(&["--lease", "6", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     scene.server().kill();
     let start = Instant::now();
     run.outcome().assert_code(76);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     assert!(scene.exists("told"), "it was told before it was killed");
     command.dies();
     below.dies();
@@ -257,14 +257,14 @@ fn a_killed_server_ends_it_within_the_lease() {
 #[test]
 fn a_frozen_server_ends_it_within_the_lease() {
     let scene = Scene::redis();
-    let run = scene.start(&["--lease", "2", "job", "-c", &beating()]);
+    let run = scene.start(&["--lease", "6", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     scene.server().pause();
     let start = Instant::now();
     let outcome = run.outcome();
     outcome.assert_code(76);
     outcome.assert_says("did not answer");
-    assert!(start.elapsed() < Duration::from_secs(2), "it does not wait for the store");
+    assert!(start.elapsed() < Duration::from_secs(6), "it does not wait for the store");
     command.dies();
     below.dies();
     scene.server().resume();
@@ -274,7 +274,7 @@ fn a_frozen_server_ends_it_within_the_lease() {
 fn all_is_dead_200_ms_before_the_lease_ends() {
     let scene = Scene::redis();
     let proxy = FaultProxy::start_blocking(scene.server().port());
-    for lease in ["1", "2", "4"] {
+    for lease in ["4", "8"] {
         let url = proxy.url();
         let args = ["--url", &url, "--lease", lease, lease, "-c", &beating()];
         let run = scene.start(&args);
@@ -316,7 +316,7 @@ fn a_command_that_has_left_its_group_does_not_outlive_the_lease() {
 fn a_short_silence_is_no_loss() {
     let scene = Scene::redis();
     let line = "echo > $D/held; while [ ! -e $D/go ]; do sleep 0.02; done";
-    let run = scene.start(&["--lease", "6", "job", "-c", line]);
+    let run = scene.start(&["--lease", "12", "job", "-c", line]);
     scene.evidence("held");
     scene.server().pause();
     std::thread::sleep(Duration::from_millis(1_500)); // the silence itself

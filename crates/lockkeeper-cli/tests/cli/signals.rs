@@ -162,7 +162,7 @@ fn a_signal_ends_what_it_ends(scene: &Scene) {
 
 fn a_stopped_command_without_a_terminal_keeps_its_lock(scene: &Scene) {
     let mut command = std::process::Command::new("setsid");
-    command.args(["-w", env!("CARGO_BIN_EXE_lockkeeper"), "run", "--lease", "2", "job", "-c"]);
+    command.args(["-w", env!("CARGO_BIN_EXE_lockkeeper"), "run", "--lease", "5", "job", "-c"]);
     command.arg(format!("{}; while [ ! -e $D/go ]; do sleep 0.02; done", announce("pid")));
     scene.surround(&mut command);
     let run = scene.launch(command);
@@ -170,7 +170,7 @@ fn a_stopped_command_without_a_terminal_keeps_its_lock(scene: &Scene) {
     stopped.signal(Signal::STOP);
     eventually("its stop", || stopped.is_stopped());
     let start = std::time::Instant::now();
-    while start.elapsed() < std::time::Duration::from_millis(2_500) {
+    while start.elapsed() < std::time::Duration::from_millis(6_000) {
         scene.run(&["-n", "job", "--", "true"]).assert_code(75);
     }
     std::fs::write(scene.path("go"), "").unwrap();

@@ -34,7 +34,7 @@ fn killed_it_takes_the_command_with_it(scene: &Scene) {
 }
 
 fn stopped_past_the_lease_the_guardian_kills(scene: &Scene) {
-    let run = scene.start(&["--lease", "2", "job", "-c", &beating()]);
+    let run = scene.start(&["--lease", "8", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());
@@ -75,7 +75,7 @@ fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
 }
 
 fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {
-    let run = scene.start(&["--lease", "1", "job", "-c", &beating()]);
+    let run = scene.start(&["--lease", "3", "job", "-c", &beating()]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.guardian().signal(Signal::STOP);
     run.pid().signal(Signal::STOP);
@@ -95,7 +95,7 @@ fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {
 
 fn stopped_for_a_moment_it_goes_on(scene: &Scene) {
     let line = format!("{}; while [ ! -e $D/go ]; do sleep 0.02; done; exit 6", announce("pid"));
-    let run = scene.start(&["--lease", "4", "job", "-c", &line]);
+    let run = scene.start(&["--lease", "10", "job", "-c", &line]);
     let command = scene.process("pid");
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());

@@ -11,7 +11,7 @@ use crate::permissions::set_user;
 use crate::support::*;
 
 async fn check(url: &str) -> Report {
-    let client = connect(url, options()).await;
+    let client = connect(url, options().response_timeout(PATIENCE)).await;
     let report = within(PATIENCE, "the report", client.check()).await;
     report.expect("the server can be asked")
 }
@@ -198,7 +198,8 @@ async fn a_link_that_is_slow_for_the_lease_is_found() {
     let checks = leases.map(|(lease, severity)| {
         let url = proxy.url();
         tokio::spawn(async move {
-            let client = connect(&url, options().watchdog_timeout(lease)).await;
+            let options = options().watchdog_timeout(lease).response_timeout(PATIENCE);
+            let client = connect(&url, options).await;
             // While the machine stands still every link is slow: the best of several.
             let mut reports = Vec::new();
             for _ in 0..5 {

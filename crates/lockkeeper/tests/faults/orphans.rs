@@ -371,7 +371,7 @@ async fn an_acquire_that_arrives_after_the_release_leaves_no_hold() {
 async fn an_acquire_that_arrives_after_the_release_is_gone_with_its_lease_where_killing_is_forbidden()
  {
     both(async |kind| {
-        let late = Late::new(kind, false, ms(1500)).await;
+        let late = Late::new(kind, false, ms(4000)).await;
         late.hold();
         let guard = late.take().await;
         let owner = guard.owner_id().to_string();
@@ -379,9 +379,9 @@ async fn an_acquire_that_arrives_after_the_release_is_gone_with_its_lease_where_
         late.deliver().await;
         // Here it may stand for its lease, and nobody renews it.
         assert!(late.rig.stored("a").iter().all(|(id, _)| *id == owner));
-        assert!(pttl(&late.rig.server, "a") <= 1500);
+        assert!(pttl(&late.rig.server, "a") <= 4000);
         let left = || late.rig.stored("a").is_empty();
-        eventually(ms(1500) + SOON, "gone with its lease", left).await;
+        eventually(ms(4000) + SOON, "gone with its lease", left).await;
         let again = late.take().await;
         late.rig.assert_held("a", &again, 1);
     })

@@ -107,9 +107,9 @@ async fn those_who_wait_for_their_own_client_are_told_of_an_outage_in_time() {
 async fn a_waiter_at_a_full_server_is_told_though_other_requests_succeed() {
     both(async |kind| {
         let server = RedisServer::start();
-        // Renewed every half a second.
-        let patience = 2 * UNREACHABLE_AFTER;
-        let busy = options().watchdog_timeout(ms(1500)).unreachable_after(patience);
+        // Renewed every second.
+        let patience = 4 * UNREACHABLE_AFTER;
+        let busy = options().watchdog_timeout(ms(3000)).unreachable_after(patience);
         let rig = Rig::on(server, kind, busy).await;
         let held = rig.handle("held").taken().await;
         let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));

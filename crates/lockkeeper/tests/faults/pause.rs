@@ -43,6 +43,9 @@ async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_gets_it()
         eventually(PATIENCE, "renewed", || ends() != before).await;
         let ends = UNIX_EPOCH + ms(ends());
         server.pause();
+        // What it believes in ends as much earlier as it is to; then it has so long to say so.
+        let (now, left) = (SystemTime::now(), guard.remaining());
+        assert!(now + left + DRIFT <= ends + ms(2), "{left:?} left, and its end at {ends:?}");
         let reason = within(LEASE + SOON, "the loss", guard.lost()).await;
         let told = SystemTime::now();
         history.lost("a", "holder");
