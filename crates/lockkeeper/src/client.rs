@@ -168,6 +168,16 @@ impl Client {
         self.core.shutdown().await;
     }
 
+    /// Ends the client at once and without a word to the store, as the death of the process would:
+    /// guards are lost ([`Closed`](crate::LostReason::Closed)), and what they held stands in the store until
+    /// its leases end, or for ever where there are none, as of a [`Semaphore`].
+    ///
+    /// For whoever has to stop work that may not be over when a lock is given back, or cannot wait for a
+    /// store that does not answer. Otherwise [`shutdown`](Client::shutdown) is what is wanted.
+    pub fn abandon(&self) {
+        self.core.abandon();
+    }
+
     #[cfg(feature = "blocking")]
     pub(crate) fn owner_numbered(&self, number: u64) -> Owner {
         Owner { client: self.core.id, number }

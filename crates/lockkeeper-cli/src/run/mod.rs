@@ -169,7 +169,7 @@ impl Run<'_> {
         self.environment.token = guard.token();
         let command = child::command(&self.args.command, self.args.line.as_deref());
         let ending = match command {
-            Some(command) => match self.supervise(command, &guard).await {
+            Some(command) => match self.supervise(command, client, &guard).await {
                 Ok(ending) => ending,
                 Err(failure) => {
                     // Nothing has run, so nothing has to be kept for long.
@@ -184,7 +184,12 @@ impl Run<'_> {
         self.finish(ending, client, guard, rest.filter(|rest| !rest.is_zero())).await
     }
 
-    async fn supervise(&mut self, mut command: Command, guard: &Guard) -> Result<Ending, Failure> {
+    async fn supervise(
+        &mut self,
+        mut command: Command,
+        client: &Client,
+        guard: &Guard,
+    ) -> Result<Ending, Failure> {
         self.environment.apply(&mut command);
         self.signals.listen_for_command().map_err(no_signals)?;
         // What has come so far was for whoever used the terminal.
@@ -217,6 +222,7 @@ impl Run<'_> {
         self.tell(format_args!("started {} as process {}", program.display(), child.group()));
         let supervisor = Supervisor {
             plan: &self.plan,
+            client,
             guard,
             child,
             guardian: Some(guardian),

@@ -17,7 +17,7 @@ use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use lockkeeper::{Guard, LostReason};
+use lockkeeper::{Client, Guard, LostReason};
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use super::below::Below;
@@ -92,6 +92,7 @@ impl Stop {
 
 pub(super) struct Supervisor<'a> {
     pub(super) plan: &'a Plan,
+    pub(super) client: &'a Client,
     pub(super) guard: &'a Guard,
     pub(super) child: Child,
     pub(super) guardian: Option<Guardian>,
@@ -216,6 +217,9 @@ impl Supervisor<'_> {
         }
         let killed = killed || kill_at <= now;
         if let Why::Lost(reason) = &why {
+            // It must neither be renewed, now that it is given up, nor given back as long as the command
+            // may do something.
+            self.client.abandon();
             self.tell(format_args!("stopping the command: {reason}"));
             self.state.hook = Some(Hook::start(self.on_lost, self.environment, reason));
         } else {

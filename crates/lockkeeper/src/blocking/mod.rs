@@ -192,6 +192,11 @@ impl Client {
         self.wait(self.inner.client.shutdown());
     }
 
+    /// See [`crate::Client::abandon`].
+    pub fn abandon(&self) {
+        self.inner.client.abandon();
+    }
+
     fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.inner.runtime.block_on(work)
     }

@@ -219,7 +219,7 @@ fn keeps_places(kind: Kind) -> bool {
 /// request cannot come later, otherwise until its time to live would have ended.
 pub(crate) async fn undo(core: Arc<Core>, release: Release, ends: Tick, doubtful: bool) {
     let mut failures = 0;
-    loop {
+    while !core.is_abandoned() {
         let sent = core.clock.now();
         let answer = core.backend.release(release.clone()).await;
         core.note(sent, &answer);

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::Owner;
 use crate::backend::{Backend, ClientInfo, Fault, Resource};
 use crate::config::{ClientOptions, MAX_LEASE};
-use crate::error::{Error, Phase, Result};
+use crate::error::{Error, LostReason, Phase, Result};
 
 pub(crate) mod acquire;
 mod claim;
@@ -55,6 +55,8 @@ pub(crate) struct Core {
     registry: Arc<Registry>,
     reaper: Reaper,
     closed: AtomicBool,
+    /// Closed without a word to the store.
+    abandoned: AtomicBool,
     closing: Notify,
     /// Since when the store has not answered (0: it answers), and when that was last noticed.
     silent_since: AtomicU64,
@@ -80,6 +82,7 @@ impl Core {
             registry: Arc::clone(&registry),
             reaper: Reaper::start(),
             closed: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             closing: Notify::new(),
             silent_since: AtomicU64::new(0),
             last_failure: AtomicU64::new(0),
@@ -123,10 +126,28 @@ impl Core {
         }
     }
 
+    /// Ends it as the death of the process would: nothing more is sent, and what is held stands until
+    /// its leases end.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.close();
+        for lease in self.registry.all() {
+            lease.lose(LostReason::Closed);
+        }
+        self.registry.stop();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
     /// Gives everything back, waits for it to be confirmed for at most one response timeout, and
     /// closes the store.
     pub(crate) async fn shutdown(self: &Arc<Self>) {
         self.close();
+        if self.is_abandoned() {
+            return self.backend.close().await;
+        }
         for lease in self.registry.all() {
             lease.close();
         }

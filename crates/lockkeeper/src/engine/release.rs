@@ -27,7 +27,7 @@ enum Plan {
     Last(Option<Seat>),
     /// It was the last one, but the lock stays for so many milliseconds.
     Leave(Option<Seat>, u64),
-    /// It was given back already when the client was shut down, and once is enough: permits have no
+    /// The client was abandoned; or it was given back already when the client was shut down, and once is enough: permits have no
     /// owner by whom the store would know.
     Nothing,
 }
@@ -112,6 +112,9 @@ async fn in_turn(lease: &Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     let mut state = lock(&lease.state);
     state.holds.retain(|(id, _)| *id != hold);
+    if lease.core.is_abandoned() {
+        return Plan::Nothing;
+    }
     if state.deadline == Tick::NEVER && matches!(state.status, Status::Lost(_)) {
         return Plan::Nothing;
     }

@@ -1,8 +1,10 @@
 //! The life of a client: what keeps it, what ends it, what is left.
 
 use std::future::IntoFuture;
+use std::time::Duration;
 
 use lockkeeper::{Error, LostReason, RunError};
+use tokio::time::{Instant, timeout};
 
 use crate::store::{Exclusive, Store, assert_is, left, one, poll_once};
 
@@ -20,6 +22,29 @@ pub(crate) async fn shutdown_releases_every_lock<L: Exclusive>(store: &Store) {
         assert!(guard.is_lost());
         assert_eq!(store.promptly("lost", guard.lost()).await, LostReason::Closed);
     }
+}
+
+/// As if the process had died: neither renewed nor given back.
+pub(crate) async fn what_is_abandoned_stands_until_its_lease_ends<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let (lock, other) = (L::of(&client, store.name("lock")), one::<L>(store).await);
+    let guard = lock.lock().await.unwrap();
+    let dropped = L::of(&client, store.name("dropped")).lock().await.unwrap();
+    client.abandon();
+    assert_eq!(store.promptly("the loss", guard.lost()).await, LostReason::Closed);
+    assert!(guard.is_lost() && dropped.is_lost());
+    drop(dropped);
+    assert_is!(guard.release().await, Err(Error::Closed { .. }));
+    assert_is!(lock.try_lock().await, Err(Error::Closed { .. }));
+    client.shutdown().await;
+
+    let still = L::of(&store.client().await, store.name("dropped"));
+    assert!(still.is_locked().await.unwrap(), "it was given back");
+    let (begun, rest) = (Instant::now(), left(other.remaining().await));
+    let next = timeout(store.long() * 3, other.lock().into_future()).await;
+    drop(next.expect("it is not renewed").unwrap());
+    // By another clock than the store's.
+    assert!(begun.elapsed() + Duration::from_millis(100) > rest, "{:?}", begun.elapsed());
 }
 
 pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(store: &Store) {

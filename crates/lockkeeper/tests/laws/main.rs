@@ -283,6 +283,7 @@ laws! {
     }
     lifecycle (each) {
         shutdown_releases_every_lock
+        what_is_abandoned_stands_until_its_lease_ends
         shutdown_leaves_the_locks_of_others_alone
         waiters_of_a_client_that_is_shut_down_are_told
         waiters_for_a_lock_of_their_own_client_are_told
