@@ -42,8 +42,7 @@ impl Code {
         Code(128u8.saturating_add(signal as u8))
     }
 
-    /// Where an error of the library belongs.
-    /// Of a file or directory that could not be used.
+    /// Of a file that was named and cannot be used.
     pub(crate) fn of_io(error: &std::io::Error) -> Self {
         match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Self::DENIED,
@@ -51,6 +50,7 @@ impl Code {
         }
     }
 
+    /// Where an error of the library belongs.
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Invalid { .. } | Error::WrongKind { .. } => Self::USAGE,

@@ -129,9 +129,7 @@ fn default_url() -> Result<String, Failure> {
     let directory = base.join("lockkeeper");
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(|error| {
-        let directory = directory.display();
-        let message = format!("{directory} cannot be created: {error}; {ADVICE}");
-        Failure::new(Code::of_io(&error), message)
+        Failure::usage(format!("{} cannot be created: {error}; {ADVICE}", directory.display()))
     })?;
     let path = directory.join("locks.db").into_os_string().into_string();
     let path = path.map_err(|path| {

@@ -68,6 +68,10 @@ async fn take(inspector: &Inspector, lock: &LockInfo, args: &UnlockArgs) -> Resu
         return Ok(false);
     }
     let (name, kind, reason) = (args.name.bytes(), lock.kind, reason(args));
+    if args.yes && args.force {
+        // From whoever has it.
+        return inspector.force_unlock(name, kind, reason).await;
+    }
     inspector.force_unlock_from(name, kind, &lock.holders, reason).await
 }
 

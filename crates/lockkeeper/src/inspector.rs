@@ -155,7 +155,7 @@ impl Inspector {
         from: &[Holder],
         reason: impl Into<String>,
     ) -> Result<bool> {
-        let from: Vec<_> = from.iter().map(|holder| holder.id.clone()).collect();
+        let from: Vec<_> = from.iter().map(|holder| holder.stored.clone()).collect();
         if from.is_empty() {
             let name = LockName::from(name.as_ref());
             return Err(Error::invalid(Some(&name), "name at least one holder to take it from"));
@@ -167,7 +167,7 @@ impl Inspector {
         &self,
         name: &[u8],
         kind: Kind,
-        from: Option<Vec<String>>,
+        from: Option<Vec<Vec<u8>>>,
         reason: String,
     ) -> Result<bool> {
         let resource = self.resource(name, kind)?;

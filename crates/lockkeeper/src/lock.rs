@@ -139,6 +139,8 @@ pub struct Holder {
     /// Since when, where the holder is a lockkeeper client that has held it for more than about a
     /// second; by that client's clock.
     pub since: Option<SystemTime>,
+    /// The identity as it is stored, which need not be a text.
+    pub(crate) stored: Vec<u8>,
 }
 
 impl From<HolderEntry> for Holder {
@@ -149,6 +151,7 @@ impl From<HolderEntry> for Holder {
             shared: entry.shared,
             client: entry.client,
             since: entry.since,
+            stored: entry.id,
         }
     }
 }

@@ -124,7 +124,7 @@ fn indices(text: &str, name: &str) -> Vec<String> {
 
 /// The keys and arguments that the code of a script uses.
 fn used(code: &str) -> BTreeSet<String> {
-    let all_from = code.match_indices("unpack(ARGV, ").map(|(at, opening)| {
+    let all_from = code.match_indices("ARGV, ").map(|(at, opening)| {
         let from = code[at + opening.len()..].split(')').next().unwrap();
         format!("ARGV[{from}..]")
     });

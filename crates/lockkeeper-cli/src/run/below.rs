@@ -5,26 +5,31 @@
 //! good, and is left alone. Each is held by a handle, because its parent may end before it does, and its
 //! number may be a stranger's by the time it is signalled again.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
-/// Those that were found so far.
+/// Those that were found and have not ended.
 #[derive(Default)]
 pub(super) struct Below {
-    handles: Vec<OwnedFd>,
+    handles: HashMap<Pid, OwnedFd>,
 }
 
 impl Below {
     /// Looks for more of them. They must be looked for before the command is killed.
     pub(super) fn look(&mut self, command: Pid) {
+        self.handles.retain(|_, handle| is_alive(handle));
         let mut parents = vec![command];
         while let Some(parent) = parents.pop() {
             for child in children(parent) {
                 parents.push(child);
-                if rustix::process::getpgid(Some(child)) != Ok(command) {
-                    self.handles.extend(handle(child));
+                let known = self.handles.contains_key(&child);
+                if !known && rustix::process::getpgid(Some(child)) != Ok(command) {
+                    // If it is still there, it is the one that was seen, and no other of its number.
+                    let handle = handle(child).filter(|_| children(parent).contains(&child));
+                    self.handles.extend(handle.map(|handle| (child, handle)));
                 }
             }
         }
@@ -32,18 +37,26 @@ impl Below {
 
     /// Those that have ended, and those of another user, do not hear it.
     pub(super) fn signal(&self, signal: Signal) {
-        for handle in &self.handles {
+        for handle in self.handles.values() {
             send(handle, signal);
         }
     }
 
-    /// Whether any of them is left. A handle can be read from when its process has ended.
-    pub(super) fn lives(&self) -> bool {
-        self.handles.iter().any(|handle| {
-            let mut polled = [PollFd::new(handle, PollFlags::IN)];
-            poll(&mut polled, Some(&Timespec::default())) == Ok(0)
-        })
+    /// Whether it is one of them.
+    pub(super) fn contains(&self, process: Pid) -> bool {
+        self.handles.contains_key(&process)
     }
+
+    /// Whether any of them is left.
+    pub(super) fn lives(&self) -> bool {
+        self.handles.values().any(is_alive)
+    }
+}
+
+/// A handle can be read from when its process has ended.
+fn is_alive(handle: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(handle, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())) == Ok(0)
 }
 
 #[cfg(target_os = "linux")]

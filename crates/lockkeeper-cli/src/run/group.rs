@@ -63,15 +63,16 @@ fn look(_: Pid, _: Pid) -> Option<Member> {
     None
 }
 
-/// From `PID (NAME) STATE PARENT GROUP …`, where the name may be anything.
+/// From `PID (NAME) STATE PARENT GROUP … THREADS …`, where the name may be anything.
 #[cfg(target_os = "linux")]
 fn member(stat: &str, group: Pid) -> Option<Member> {
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let (state, _, its) = (fields.next()?, fields.next()?, fields.next()?);
-    if its.parse() != Ok(group.as_raw_nonzero().get()) {
+    let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    if fields.get(2)?.parse() != Ok(group.as_raw_nonzero().get()) {
         return None;
     }
-    Some(if matches!(state, "Z" | "X") { Member::Dead } else { Member::Alive })
+    // The state is that of the first thread; others may go on without it.
+    let threads = fields.get(17).and_then(|threads| threads.parse().ok()).unwrap_or(2);
+    Some(if matches!(fields[0], "Z" | "X") && threads < 2 { Member::Dead } else { Member::Alive })
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -81,9 +82,13 @@ mod tests {
     #[test]
     fn members_are_told_from_others_and_the_dead_from_the_living() {
         let group = Pid::from_raw(7).unwrap();
-        assert_eq!(member("9 (a) Z 1) S 1 7 7 0", group), Some(Member::Alive));
-        assert_eq!(member("9 (sh) Z 1 7 7 0", group), Some(Member::Dead));
-        assert_eq!(member("7 (sh) S 1 8 7 0", group), None);
+        let stat = |name: &str, state: char, its: u32, threads: u32| {
+            format!("9 ({name}) {state} 1 {its} 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 {threads} 0 5 0")
+        };
+        assert_eq!(member(&stat("a) Z 1", 'S', 7, 1), group), Some(Member::Alive));
+        assert_eq!(member(&stat("sh", 'Z', 7, 1), group), Some(Member::Dead));
+        assert_eq!(member(&stat("sh", 'Z', 7, 2), group), Some(Member::Alive));
+        assert_eq!(member(&stat("sh", 'S', 8, 1), group), None);
         assert_eq!(member("", group), None);
     }
 }

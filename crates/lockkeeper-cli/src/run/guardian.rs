@@ -43,6 +43,9 @@ const SAME: Duration = Duration::from_millis(5);
 /// How often one that has died is replaced.
 const REPLACEMENTS: u32 = 3;
 
+/// How often it looks who is below the command, at most.
+const LOOKS: Duration = Duration::from_millis(500);
+
 /// A message: what it is about, and a number.
 const FRAME: usize = 9;
 const CHILD: u8 = b'c';
@@ -204,28 +207,64 @@ pub(crate) fn main() -> ExitCode {
     sys::block_all();
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(c"lk-guardian");
-    let mut group = None;
-    let mut child = None;
+    let mut ward = Ward::default();
     let mut kill_at = None;
     loop {
         // Without a child there is nothing to do by any time.
-        match next(kill_at.filter(|_| group.is_some())) {
+        match next(kill_at.filter(|_| ward.group.is_some())) {
             Ok(Message::Child(number)) => {
-                child = Pid::from_raw(number);
-                group = child;
+                ward.child = Pid::from_raw(number);
+                ward.group = ward.child;
             }
-            Ok(Message::ChildEnded) => child = None,
+            Ok(Message::ChildEnded) => ward.child = None,
             Ok(Message::KillAt(time)) => kill_at = Some(time),
             Ok(Message::None) if kill_at.is_some_and(|time| clock::now() >= time) => {
-                kill(group, child);
+                ward.kill();
                 return TIME_WAS_OVER.into();
             }
-            Ok(Message::None) => {}
+            Ok(Message::None) => ward.look_now_and_then(),
             Err(_) => {
-                kill(group, child);
+                ward.kill();
                 return ExitCode::SUCCESS;
             }
         }
+    }
+}
+
+/// Whom a guardian sees to.
+#[derive(Default)]
+struct Ward {
+    group: Option<Pid>,
+    /// The command, as long as it is not reaped.
+    child: Option<Pid>,
+    below: Below,
+    look_at: Duration,
+}
+
+impl Ward {
+    /// Looks who is below the command. When `run` is killed the command is as well, by the kernel, and
+    /// nobody knows any more whose its children were. Seldom where there are many.
+    fn look_now_and_then(&mut self) {
+        let begun = clock::now();
+        if let Some(child) = self.child.filter(|_| begun >= self.look_at) {
+            self.below.look(child);
+            let took = clock::now().saturating_sub(begun);
+            self.look_at = begun + LOOKS.max(took * 100);
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(child) = self.child {
+            self.below.look(child);
+        }
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        // It may have left its group.
+        if let Some(child) = self.child {
+            let _ = kill_process(child, Signal::KILL);
+        }
+        self.below.signal(Signal::KILL);
     }
 }
 
@@ -265,19 +304,4 @@ fn wait(until: Option<Duration>) -> io::Result<bool> {
     let nap = until.map(|until| until.saturating_sub(clock::now()).min(TICK));
     let nap = nap.and_then(|nap| Timespec::try_from(nap).ok());
     Ok(poll(&mut polled, nap.as_ref())? > 0)
-}
-
-fn kill(group: Option<Pid>, child: Option<Pid>) {
-    let mut below = Below::default();
-    if let Some(child) = child {
-        below.look(child);
-    }
-    if let Some(group) = group {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    // It may have left its group.
-    if let Some(child) = child {
-        let _ = kill_process(child, Signal::KILL);
-    }
-    below.signal(Signal::KILL);
 }

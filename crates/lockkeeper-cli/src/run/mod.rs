@@ -255,7 +255,7 @@ impl Run<'_> {
             why
         };
         let own = match (&why, status) {
-            (Some(Why::Lost(reason)), _) => self.lost(reason, hook).await,
+            (Some(Why::Lost(reason)), _) => self.lost(client, reason, hook).await,
             (Some(Why::MaxHold), _) => Code::MAX_HOLD,
             (None, Some(status)) => child::code(status),
             (None, None) => Code::OK,
@@ -268,7 +268,7 @@ impl Run<'_> {
                 }
                 own
             }
-            Err(release::Refusal::Gone(reason)) => self.lost(&reason, None).await,
+            Err(release::Refusal::Gone(reason)) => self.lost(client, &reason, None).await,
             Err(release::Refusal::Unknown(what)) => {
                 say(&what);
                 // That it stands for longer was asked for and is not certain. A plain release costs
@@ -285,7 +285,8 @@ impl Run<'_> {
 
     /// The lock is gone: nothing more is said to the store, and nothing is waited for but the line
     /// that tells somebody, for a moment.
-    async fn lost(&mut self, reason: &str, hook: Option<Hook>) -> ! {
+    async fn lost(&mut self, client: &Client, reason: &str, hook: Option<Hook>) -> ! {
+        client.abandon();
         say(format_args!("the lock was lost: {reason}"));
         let line = self.args.loss.on_lost.as_deref();
         let hook = hook.unwrap_or_else(|| Hook::start(line, &self.environment, reason));

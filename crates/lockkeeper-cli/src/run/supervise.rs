@@ -18,7 +18,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use lockkeeper::{Client, Guard, LostReason};
-use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::below::Below;
 use super::child::{Child, Environment, State};
@@ -281,12 +281,15 @@ impl Supervisor<'_> {
     fn command_ended(&mut self) {
         let group = self.child.group();
         if let Some(terminal) = &self.terminal {
+            // If it was a shell that had to end, one of its jobs may have it.
+            let below = |at_front: &Pid| self.state.below.contains(*at_front);
+            let its = terminal.foreground().filter(below).unwrap_or(group);
             self.state.foreground = match () {
-                () if terminal.is_of(group) => Some(Foreground::Its),
+                () if terminal.is_of(its) => Some(Foreground::Its),
                 () if terminal.is_ours() => Some(Foreground::Ours),
                 () => None,
             };
-            terminal.take_back(group);
+            terminal.take_back(its);
         }
         // What the command leaves behind is left alone, so the guardian goes first, and only then is
         // the number of the group given free. Unless all of the group is being stopped.
@@ -408,6 +411,10 @@ impl Supervisor<'_> {
     }
 
     fn end(mut self) -> Ending {
+        // Nobody seems to be left of a group that had to end. Who was not to be seen does, too.
+        if self.state.stop.is_some() {
+            self.send(Signal::KILL);
+        }
         if let Some(guardian) = self.guardian.take() {
             guardian.dismiss();
         }

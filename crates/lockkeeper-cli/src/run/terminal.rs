@@ -53,7 +53,12 @@ impl Terminal {
 
     /// Whether the foreground is that group's.
     pub(super) fn is_of(&self, group: Pid) -> bool {
-        tcgetpgrp(&self.tty) == Ok(group)
+        self.foreground() == Some(group)
+    }
+
+    /// Whose the foreground is.
+    pub(super) fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(&self.tty).ok()
     }
 
     /// Gives the foreground to a group that cannot do without.

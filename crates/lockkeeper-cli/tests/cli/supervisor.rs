@@ -14,6 +14,7 @@ on_every_store! {
     stopped_past_the_lease_the_guardian_kills,
     the_guardian_kills_a_command_that_has_left_its_group,
     the_guardian_kills_the_jobs_of_a_shell,
+    killed_it_takes_the_jobs_of_a_shell_with_it,
     with_the_guardian_stopped_too_it_kills_when_it_goes_on,
     stopped_for_a_moment_it_goes_on,
     a_guardian_that_is_killed_is_replaced,
@@ -48,7 +49,7 @@ fn stopped_past_the_lease_the_guardian_kills(scene: &Scene) {
 }
 
 fn the_guardian_kills_a_command_that_has_left_its_group(scene: &Scene) {
-    let run = scene.start(&["--lease", "2", "job", "-c", &deserter(scene)]);
+    let run = scene.start(&["--lease", "8", "job", "-c", &deserter(scene)]);
     let command = scene.process("pid");
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());
@@ -61,7 +62,7 @@ fn the_guardian_kills_a_command_that_has_left_its_group(scene: &Scene) {
 }
 
 fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
-    let run = scene.start(&["--lease", "2", "job", "-c", &job_control(scene)]);
+    let run = scene.start(&["--lease", "8", "job", "-c", &job_control(scene)]);
     let (command, below) = (scene.process("pid"), scene.process("below"));
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());
@@ -72,6 +73,22 @@ fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
     assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
     run.pid().signal(Signal::CONT);
     run.outcome().assert_code(76);
+}
+
+/// The kernel kills the command then, and nobody knows any more whose its children were: the guardian has
+/// looked before.
+fn killed_it_takes_the_jobs_of_a_shell_with_it(scene: &Scene) {
+    let run = scene.start(&["job", "-c", &job_control(scene)]);
+    let (command, below) = (scene.process("pid"), scene.process("below"));
+    let handles = format!("/proc/{}/fd", run.guardian().number());
+    eventually("that the guardian has seen it", || {
+        let open = std::fs::read_dir(&handles).unwrap().filter_map(Result::ok);
+        let links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains("pidfd")).count() > 0
+    });
+    run.pid().signal(Signal::KILL);
+    command.dies();
+    below.dies();
 }
 
 fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {

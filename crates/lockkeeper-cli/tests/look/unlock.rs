@@ -82,6 +82,19 @@ fn a_stranger_needs_no_force_and_the_reason_is_remembered() {
     assert_eq!(forced["from"], json!([owner]));
 }
 
+/// As the paper on Redlock has it: twenty random bytes.
+#[test]
+fn a_holder_may_be_no_text() {
+    let stand = Stand::redis();
+    for more in [&[][..], &["--force"]] {
+        let set = "return redis.call('SET', KEYS[1], '\\255\\254\\0', 'PX', 600000)";
+        stand.server().cli(&["EVAL", set, "1", "mutex"]).ok();
+        let args = [&["unlock", "mutex", "--yes", "--kind", "mutex"], more].concat();
+        stand.run(args).ok();
+        assert_eq!(stand.server().cli(&["EXISTS", "mutex"]).int(), 0);
+    }
+}
+
 #[test]
 fn there_is_nothing_wrong_with_a_free_lock() {
     on_every_store(|stand| {

@@ -357,7 +357,7 @@ pub enum Change {
         /// Who does it.
         by: ClientInfo,
         /// From whom only, by their ids; from anybody if there is nothing.
-        from: Option<Vec<String>>,
+        from: Option<Vec<Vec<u8>>>,
     },
     /// Change a counter: the permits of a semaphore, the count of a latch.
     Count {

@@ -27,7 +27,7 @@ enum Plan {
     Last(Option<Seat>),
     /// It was the last one, but the lock stays for so many milliseconds.
     Leave(Option<Seat>, u64),
-    /// The client was abandoned; or it was given back already when the client was shut down, and once is enough: permits have no
+    /// The client was abandoned. Or it was given back already when the client was shut down, and once is enough: permits have no
     /// owner by whom the store would know.
     Nothing,
 }
@@ -316,7 +316,7 @@ async fn pass(
         let answer = core.backend.acquire(request).await;
         core.note(sent, &answer);
         match &answer {
-            Err(fault) if fault.may_pass() && core.clock.now() < ends => {
+            Err(fault) if fault.may_pass() && core.clock.now() < ends && !core.is_abandoned() => {
                 doubtful |= fault.maybe_ran();
                 lease.in_trouble.store(true, Ordering::Relaxed);
                 pause(core, &mut failures).await;
@@ -352,7 +352,7 @@ async fn insist(
     lease.in_trouble.store(true, Ordering::Relaxed);
     loop {
         doubtful |= fault.maybe_ran();
-        if core.clock.now() >= ends {
+        if core.clock.now() >= ends || core.is_abandoned() {
             return Err(fault);
         }
         core.despair(Some(&lease.resource));

@@ -61,10 +61,22 @@ async fn a_file_of_a_newer_version_is_refused() {
     let file = LockFile::new();
     connect(&file).await.shutdown().await;
     let version = |number: i32| file.look().pragma_update(None, "user_version", number).unwrap();
-    version(2);
+    version(3);
     invalid(&file.path(), &["newer lockkeeper"]).await;
-    version(1);
+    version(2);
     connect(&file).await;
+}
+
+#[tokio::test]
+async fn a_file_of_an_older_version_is_brought_up_to_date() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let guard = client.lock("it").lock().lease(PATIENCE).await.unwrap();
+    std::mem::forget((client, guard));
+    file.look().execute_batch("DROP TABLE start; PRAGMA user_version = 1").unwrap();
+    let client = connect(&file).await;
+    assert!(client.lock("it").try_lock().await.unwrap().is_none(), "what it held is there");
+    assert_eq!(file.count("SELECT count(*) FROM start", []), 1);
 }
 
 #[tokio::test]

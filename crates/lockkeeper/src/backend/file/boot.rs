@@ -11,12 +11,15 @@ use std::sync::OnceLock;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::place::is_mount_point;
+use super::place::mounted_by_itself;
 use crate::backend::Fault;
 
 /// By how much the time of a start by the wall clock may differ, in milliseconds, and be the same: clocks
 /// are set.
 const TOLERANCE: u64 = 60_000;
+
+/// By how much it may differ before it is written down anew, by those who have the file open all the time.
+pub(super) const NOTED: u64 = TOLERANCE / 4;
 
 /// A start of the machine, as this process sees it.
 #[derive(Clone, Debug)]
@@ -67,6 +70,13 @@ impl Boot {
         settled
     }
 
+    /// Writes down that the clock was set: whoever goes by it must not take this for another start.
+    pub(super) fn note(connection: &Connection, boot: &str, epoch: u64) -> rusqlite::Result<()> {
+        let mut update =
+            connection.prepare_cached("UPDATE start SET epoch = ?2 WHERE boot = ?1")?;
+        update.execute((boot, i64::try_from(epoch).unwrap_or(i64::MAX))).map(drop)
+    }
+
     /// Whether it is this start of the machine that the file knows of.
     fn is(&self, stored: &Stored, epoch: u64) -> bool {
         match &stored.kernel {
@@ -108,7 +118,8 @@ fn stored_anew(connection: &Connection, seen: &Boot, epoch: u64) -> rusqlite::Re
 fn read_boot_id() -> Result<(String, bool), String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let id = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    Ok((id, !is_mount_point(Path::new(path))))
+    // Who does not know goes by the clock, as a container does.
+    Ok((id, mounted_by_itself(Path::new(path)) == Some(false)))
 }
 
 /// Asked of a program, once a process: the system call is not to be had without unsafe code.
@@ -133,7 +144,7 @@ mod tests {
 
     fn file() -> Connection {
         let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(super::super::db::SCHEMA).unwrap();
+        connection.execute_batch(super::super::db::SECOND).unwrap();
         connection
     }
 
@@ -165,6 +176,9 @@ mod tests {
         // The clock is set, which a process of the host has seen.
         assert_eq!(host("a").agree(&file, STARTED + HOUR).unwrap(), "a");
         assert_eq!(container("z").agree(&file, STARTED + HOUR).unwrap(), "a");
+        // The same by somebody who has had the file open all the while.
+        Boot::note(&file, "a", STARTED + 2 * HOUR).unwrap();
+        assert_eq!(container("z").agree(&file, STARTED + 2 * HOUR).unwrap(), "a");
     }
 
     #[test]

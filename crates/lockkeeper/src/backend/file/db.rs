@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
-use super::boot::Boot;
+use super::boot::{self, Boot};
 use super::place::{Inodes, Place};
 use super::time::{self, Moment};
 use super::wakes::Session;
@@ -23,7 +23,11 @@ use crate::backend::Fault;
 const APPLICATION: i32 = 0x6c6b_6b72;
 
 /// Which form it has.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
+
+/// What the first form did not have.
+pub(super) const SECOND: &str =
+    "CREATE TABLE start (boot TEXT NOT NULL, kernel TEXT, epoch INTEGER NOT NULL);";
 
 /// The log is carried over into the database when it has so many pages: a process that opens the store
 /// alone reads all of it first.
@@ -46,7 +50,7 @@ const LOG_KEPT: i32 = 4 << 20;
 /// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
 /// - `chores`: how far the sweeping has come.
 /// - `start`: which start of the machine all of them count from.
-pub(super) const SCHEMA: &str = "
+const SCHEMA: &str = "
 CREATE TABLE names (
     name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
     record TEXT NOT NULL, permits BLOB
@@ -72,7 +76,6 @@ CREATE TABLE listeners (
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY, at INTEGER NOT NULL, topic BLOB NOT NULL, payload BLOB NOT NULL
 );
-CREATE TABLE start (boot TEXT NOT NULL, kernel TEXT, epoch INTEGER NOT NULL);
 CREATE TABLE chores (next BLOB NOT NULL);
 INSERT INTO chores VALUES (x'');
 CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
@@ -91,6 +94,8 @@ pub(super) struct Db {
     pub(super) place: Place,
     /// Which start of the machine rows count from.
     pub(super) boot: String,
+    /// When that was by the wall clock, as the file knows.
+    epoch: u64,
     /// What was opened.
     inodes: Inodes,
     pub(super) session: Session,
@@ -150,7 +155,8 @@ impl Db {
             }
         };
         connection.set_prepared_statement_cache_capacity(64);
-        let boot = seen.agree(&connection, Moment::read().epoch);
+        let epoch = Moment::read().epoch;
+        let boot = seen.agree(&connection, epoch);
         let boot = boot.map_err(|error| fault::of(&error, place))?;
         // Not all short-lived processes shall do them, but some must.
         let chores_in = fastrand::u32(1..super::chores::EVERY);
@@ -160,6 +166,7 @@ impl Db {
             connection,
             place,
             boot,
+            epoch,
             inodes,
             session,
             has_mail: false,
@@ -175,6 +182,20 @@ impl Db {
     /// Whether the files at the path are no longer those that were opened: others open new ones.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.place.inodes() != self.inodes
+    }
+
+    /// Whether the wall clock was set, which others must know.
+    pub(super) fn clock_was_set(&self) -> bool {
+        Moment::read().epoch.abs_diff(self.epoch) > boot::NOTED
+    }
+
+    /// Writes that down.
+    pub(super) fn note_clock(&mut self) -> Result<(), Fault> {
+        self.epoch = self.write(|db, moment| {
+            Boot::note(&db.connection, &db.boot, moment.epoch)?;
+            Ok(moment.epoch)
+        })?;
+        Ok(())
     }
 
     /// Whether a transaction has been left standing.
@@ -297,7 +318,7 @@ fn try_open(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
         let detail = format!("{}: journal mode is {mode}, not wal", place.path().display());
         return Err(Fault::Server { detail });
     }
-    if version == 0 {
+    if version < VERSION {
         version = make(&connection, place)?;
     }
     if version > VERSION {
@@ -339,14 +360,16 @@ fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
     let failed = |error: rusqlite::Error| fault::of(&error, place);
     connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
     let made = version(connection, place).and_then(|version| match version {
-        0 => {
-            let schema = format!(
-                "{SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-            );
-            connection.execute_batch(&schema).map_err(failed).map(|()| VERSION)
-        }
         // Somebody else was first.
-        version => Ok(version),
+        version if version >= VERSION => Ok(version),
+        version => {
+            let schema = if version == 0 { SCHEMA } else { "" };
+            let sql = format!(
+                "{schema} {SECOND} PRAGMA application_id = {APPLICATION};
+                PRAGMA user_version = {VERSION};"
+            );
+            connection.execute_batch(&sql).map_err(failed).map(|()| VERSION)
+        }
     });
     let end = if made.is_ok() { "COMMIT" } else { "ROLLBACK" };
     connection.execute_batch(end).map_err(failed)?;

@@ -68,7 +68,7 @@ impl Place {
                 path.display()
             )));
         }
-        if is_mount_point(&path) {
+        if mounted_by_itself(&path) == Some(true) {
             return Err(invalid(format!(
                 "{} is mounted by itself, so that other processes would miss the files beside it: \
                  mount its directory instead",
@@ -236,22 +236,22 @@ fn shared(system: &StatFs) -> Option<&'static str> {
     (system.f_flags as u64 & LOCAL == 0).then_some("a file system of another host")
 }
 
-/// Whether the file itself was mounted here, as containers can be told to. Its directory is another
-/// one then, and so are the files beside it.
+/// Whether the file itself was mounted here, as containers can be told to, if that is known. Its directory
+/// is another one then, and so are the files beside it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn is_mount_point(path: &Path) -> bool {
+pub(super) fn mounted_by_itself(path: &Path) -> Option<bool> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let mount = |path: &Path| {
         let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
         // A kernel that is too old does not tell.
         (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
     };
-    matches!((mount(path), mount(folder(path))), (Some(file), Some(folder)) if file != folder)
+    Some(mount(path)? != mount(folder(path))?)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn is_mount_point(_: &Path) -> bool {
-    false
+pub(super) fn mounted_by_itself(_: &Path) -> Option<bool> {
+    None
 }
 
 #[cfg(test)]
@@ -285,8 +285,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn what_is_mounted_by_itself_is_seen() {
-        assert!(is_mount_point(Path::new("/proc")));
-        assert!(!is_mount_point(Path::new("/proc/uptime")));
-        assert!(!is_mount_point(Path::new("/nowhere")));
+        assert_eq!(mounted_by_itself(Path::new("/proc")), Some(true));
+        assert_eq!(mounted_by_itself(Path::new("/proc/uptime")), Some(false));
+        assert_eq!(mounted_by_itself(Path::new("/nowhere")), None);
     }
 }

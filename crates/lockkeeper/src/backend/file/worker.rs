@@ -275,6 +275,12 @@ impl Worker {
             self.listen_in();
         }
         let Some(db) = &mut self.db else { return };
+        if db.clock_was_set() {
+            patience::set_limit(soon());
+            if let Err(fault) = db.note_clock() {
+                tracing::debug!(?fault, "that the clock was set is not noted yet");
+            }
+        }
         if self.again.is_none() && db.session.due_in(since_start()) == Some(0) {
             patience::set_limit(soon());
             let mail = db.refresh();

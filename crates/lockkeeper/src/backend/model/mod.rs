@@ -231,15 +231,15 @@ impl State {
         match change {
             Change::ForceUnlock { resource, reason, by, from } => {
                 let victims = self.inspect(resource, now).map(|snapshot| snapshot.holders);
-                let ids = victims.into_iter().flatten();
-                let ids = ids.map(|holder| String::from_utf8_lossy(&holder.id).into_owned());
-                let ids: Vec<_> = ids.collect();
+                let ids: Vec<_> = victims.into_iter().flatten().map(|holder| holder.id).collect();
                 if from.as_ref().is_some_and(|from| ids.iter().any(|id| !from.contains(id))) {
                     return (Ok(Changed::Other), Vec::new());
                 }
                 let (answer, wakes) = self.force(resource, reason, now);
                 if answer == Ok(Changed::Done) {
-                    self.log_forced(&resource.name, (by, reason, ids), now);
+                    let text = |id: &Vec<u8>| String::from_utf8_lossy(id).into_owned();
+                    let holders = ids.iter().map(text).collect();
+                    self.log_forced(&resource.name, (by, reason, holders), now);
                 }
                 (answer, wakes)
             }

@@ -258,7 +258,7 @@ impl Inner {
         resource: Resource,
         reason: String,
         by: ClientInfo,
-        from: Option<Vec<String>>,
+        from: Option<Vec<Vec<u8>>>,
     ) -> Result<Changed, Fault> {
         let line = model::one_line(&reason);
         let mut call = match resource.kind {
