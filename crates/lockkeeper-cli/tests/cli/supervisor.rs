@@ -35,40 +35,28 @@ fn killed_it_takes_the_command_with_it(scene: &Scene) {
 }
 
 fn stopped_past_the_lease_the_guardian_kills(scene: &Scene) {
-    let run = scene.start(&["--lease", "8", "job", "-c", &beating()]);
-    let (command, below) = (scene.process("pid"), scene.process("below"));
-    run.pid().signal(Signal::STOP);
-    eventually("its stop", || run.pid().is_stopped());
-    let end = scene.lease_end("job");
-    command.dies();
-    below.dies();
-    let last = scene.last_beat();
-    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
-    run.pid().signal(Signal::CONT);
-    run.outcome().assert_code(76);
+    killed_in_time(scene, &beating(), &["pid", "below"]);
 }
 
 fn the_guardian_kills_a_command_that_has_left_its_group(scene: &Scene) {
-    let run = scene.start(&["--lease", "8", "job", "-c", &deserter(scene)]);
-    let command = scene.process("pid");
-    run.pid().signal(Signal::STOP);
-    eventually("its stop", || run.pid().is_stopped());
-    let end = scene.lease_end("job");
-    command.dies();
-    let last = scene.last_beat();
-    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
-    run.pid().signal(Signal::CONT);
-    run.outcome().assert_code(76);
+    killed_in_time(scene, &deserter(scene), &["pid"]);
 }
 
 fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
-    let run = scene.start(&["--lease", "8", "job", "-c", &job_control(scene)]);
-    let (command, below) = (scene.process("pid"), scene.process("below"));
+    killed_in_time(scene, &job_control(scene), &["pid", "below"]);
+}
+
+/// `run` stands still, and all of these processes are dead before the lease is over.
+#[track_caller]
+fn killed_in_time(scene: &Scene, line: &str, names: &[&str]) {
+    let run = scene.start(&["--lease", "8", "job", "-c", line]);
+    let processes: Vec<_> = names.iter().map(|name| scene.process(name)).collect();
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());
     let end = scene.lease_end("job");
-    command.dies();
-    below.dies();
+    for process in processes {
+        process.dies();
+    }
     let last = scene.last_beat();
     assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
     run.pid().signal(Signal::CONT);
