@@ -10,6 +10,7 @@
 //! | [`History`] | who held which lock when, and whether that was allowed |
 //! | [`ChildProcess`] | another process of ours, for tests that need more than one |
 //! | [`JavaPeer`] | a Redisson client in a process of its own, several versions to choose from |
+//! | [`Stopwatch`] | time without that in which the machine stood still |
 //! | [`RedlockPeer`] | a client of another library of the Redlock family, in a process of its own |
 //!
 //! Nothing is skipped when something is missing: the panic says how to get it.
@@ -30,6 +31,7 @@ mod redlock;
 mod reply;
 mod server;
 pub mod signals;
+mod stopwatch;
 
 pub use child::{ChildProcess, example_path};
 pub use cli::Cli;
@@ -40,3 +42,4 @@ pub use proxy::{ConnId, FaultProxy, RequestWatch};
 pub use redlock::{Redlock, RedlockMutex, RedlockPeer};
 pub use reply::Reply;
 pub use server::{RedisServer, RedisServerBuilder};
+pub use stopwatch::Stopwatch;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::Remaining;
 use rustix::process::Signal;
+use testkit::Stopwatch;
 
 use crate::support::{
     Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper,
@@ -51,14 +52,14 @@ fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
 fn killed_in_time(scene: &Scene, line: &str, names: &[&str]) {
     let run = scene.start(&["--lease", "8", "job", "-c", line]);
     let processes: Vec<_> = names.iter().map(|name| scene.process(name)).collect();
+    let watch = Stopwatch::start();
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());
     let end = scene.lease_end("job");
     for process in processes {
         process.dies();
     }
-    let last = scene.last_beat();
-    assert!(last + 200 <= end, "alive {last}, the end of the lease {end}");
+    scene.assert_died_before(end, &watch);
     run.pid().signal(Signal::CONT);
     run.outcome().assert_code(76);
 }

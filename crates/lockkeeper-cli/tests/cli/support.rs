@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lockkeeper::{Client, Remaining};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use testkit::{ChildProcess, RedisServer};
+use testkit::{ChildProcess, RedisServer, Stopwatch};
 
 /// What a test waits for comes within this, or the test has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -186,6 +186,14 @@ impl Scene {
         beats.lines().last().expect("it has beaten").parse().expect("a time")
     }
 
+    /// That a command which [beats](beating) was dead in time: 200 ms before the lease ended, but for what
+    /// the machine stood still.
+    #[track_caller]
+    pub(crate) fn assert_died_before(&self, end: u128, watch: &Stopwatch) {
+        let (last, still) = (self.last_beat(), watch.stood_still().as_millis());
+        assert!(last + 200 <= end + still, "alive {last}, the end {end}, stood still for {still}");
+    }
+
     #[track_caller]
     pub(crate) fn assert_free(&self, name: &str) {
         assert_eq!(self.remaining(name), Remaining::Free, "{name} is still held");
@@ -231,14 +239,20 @@ impl Running {
     }
 
     /// Waits until it would hear of a forced unlock: it listens for notices a moment after it has
-    /// the lock, and other stores have nothing to listen to.
+    /// the lock.
     #[track_caller]
     pub(crate) fn settled(&self, scene: &Scene) {
-        if let Store::Redis(server) = &scene.store {
-            eventually("its ear for notices", || {
+        eventually("its ear for notices", || match &scene.store {
+            Store::Redis(server) => {
                 !server.cli(&["PUBSUB", "CHANNELS", "lockkeeper_notice:*"]).array().is_empty()
-            });
-        }
+            }
+            Store::File => {
+                let file = rusqlite::Connection::open(scene.path("locks.db")).unwrap();
+                let sql = "SELECT count(*) FROM listeners WHERE CAST(topic AS TEXT) LIKE 'notice%'";
+                // It may be busy at this moment.
+                file.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|count| count > 0)
+            }
+        });
     }
 
     /// Its guardian.

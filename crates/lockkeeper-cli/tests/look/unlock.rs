@@ -1,6 +1,6 @@
 //! Taking a lock away without a question.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper::LostReason;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn a_holder_that_is_alive_is_told_at_once_and_why() {
         stand.run(["unlock", "a", "--yes"]).fails(75, &[&myself(), "alive", "--force"]);
         assert!(!guard.is_lost(), "without --force it keeps it");
 
-        let begun = Instant::now();
+        let begun = testkit::Stopwatch::start();
         let text =
             stand.run(["unlock", "a", "--yes", "--force", "--reason", "stuck since noon"]).ok();
         assert_eq!(text, format!("\"a\" was taken away from {}\n", myself()));

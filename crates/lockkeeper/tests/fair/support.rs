@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper::{Client, FairLock, Guard};
+pub(crate) use testkit::Stopwatch;
 use testkit::{Cli, RedisServer, Reply};
 use tokio::task::JoinHandle;
 
@@ -31,46 +30,6 @@ pub(crate) const DEATH_AT_WORST: Duration = Duration::from_millis(7_500);
 
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-/// A clock that stands still while the machine does.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch {
-    awake: u64,
-    stalled: u64,
-}
-
-/// How long the machine was awake, and how often it stood still for a second or more.
-static AWAKE: AtomicU64 = AtomicU64::new(0);
-static STALLS: AtomicU64 = AtomicU64::new(0);
-
-impl Stopwatch {
-    pub(crate) fn start() -> Self {
-        static TICKING: OnceLock<()> = OnceLock::new();
-        TICKING.get_or_init(|| drop(std::thread::spawn(tick)));
-        let (awake, stalled) = (AWAKE.load(Ordering::SeqCst), STALLS.load(Ordering::SeqCst));
-        Self { awake, stalled }
-    }
-
-    pub(crate) fn elapsed(&self) -> Duration {
-        Duration::from_micros(AWAKE.load(Ordering::SeqCst) - self.awake)
-    }
-
-    /// Whether the machine stood still for so long that living waiters may have been passed over.
-    pub(crate) fn stalled(&self) -> bool {
-        STALLS.load(Ordering::SeqCst) > self.stalled
-    }
-}
-
-fn tick() {
-    let mut last = Instant::now();
-    loop {
-        std::thread::sleep(ms(5));
-        let gap = last.elapsed();
-        last = Instant::now();
-        AWAKE.fetch_add(gap.min(ms(100)).as_micros() as u64, Ordering::SeqCst);
-        STALLS.fetch_add(u64::from(gap >= ms(1_000)), Ordering::SeqCst);
-    }
 }
 
 /// Looks until `condition` holds, which must be within `limit`. For what only the server knows.
