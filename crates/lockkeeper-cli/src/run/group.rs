@@ -31,7 +31,7 @@ pub(super) fn lives(group: Pid, witness: &mut Option<Pid>) -> bool {
 }
 
 #[derive(Debug, Eq, PartialEq)]
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "nobody can be looked at there"))]
 enum Member {
     Alive,
     Dead,

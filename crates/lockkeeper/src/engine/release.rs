@@ -27,8 +27,8 @@ enum Plan {
     Last(Option<Seat>),
     /// It was the last one, but the lock stays for so many milliseconds.
     Leave(Option<Seat>, u64),
-    /// The client was abandoned. Or it was given back already when the client was shut down, and once is enough: permits have no
-    /// owner by whom the store would know.
+    /// The client was abandoned. Or it was given back already when the client was shut down, and once
+    /// is enough: permits have no owner by whom the store would know.
     Nothing,
 }
 
