@@ -80,6 +80,7 @@ const PARTS: &[(&str, fn())] = &[
     ("processes::one_that_waits", processes::one_that_waits),
     ("processes::one_in_a_transaction", processes::one_in_a_transaction),
     ("processes::one_that_opens", processes::one_that_opens),
+    ("replaced::one_that_is_idle", replaced::one_that_is_idle),
     ("wakes::one_that_waits", wakes::one_that_waits),
 ];
 
