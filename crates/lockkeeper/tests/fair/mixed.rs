@@ -270,3 +270,107 @@ async fn a_dead_waiter_that_java_has_dropped_leaves_nothing_and_hides_no_strange
     lock.lock().await.unwrap().release().await.unwrap();
     assert_eq!(rig.keys(), [""; 0]);
 }
+
+/// A waiter that stands in the queue, and that nobody speaks for. The store has heard of it for as long
+/// as the test lasts.
+async fn placed(rig: &Rig) -> String {
+    let store = Redis::connect(&rig.server.url(), &ClientOptions::new()).await.unwrap();
+    let resource = Resource { kind: Kind::Fair, name: rig.name.as_str().into() };
+    let owner = OwnerId::fresh(uuid::Uuid::new_v4());
+    let acquire = Acquire::new(resource, owner, 1_000);
+    store.acquire(Acquire { waits: true, ..acquire }).await.unwrap();
+    let owner = owner.to_string();
+    rig.cmd(&["ZADD", &rig.seen_key(), &(rig.now() + 3_600_000).to_string(), &owner]);
+    owner
+}
+
+/// Everybody's score is as if so many ms had passed.
+fn pass(rig: &Rig, span: i64) {
+    for owner in rig.scores().keys() {
+        rig.cmd(&["ZINCRBY", &rig.timeouts_key(), &(-span).to_string(), owner]);
+    }
+}
+
+/// Takes among ours lower no scores. One of ours that is at the head after several of them, and has
+/// died, must not keep Java from the lock for longer than one of Java's own would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_waiter_of_ours_at_the_head_stops_java_for_one_wait_only() {
+    let rig = Rig::new("a");
+    let mut guard = rig.held().await;
+    let lock = rig.lock().await;
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(rig.waiter(&lock).await.1);
+    }
+    let dead = placed(&rig).await;
+    for task in tasks {
+        guard.release().await.unwrap();
+        guard = within(SOON, "ours", task).await;
+    }
+    assert_eq!(rig.queue(), [dead.as_str()]);
+    let java = Java::new(&rig, 1, WAIT);
+    assert!(!java.take());
+    let wait = rig.ends() - rig.now() + WAIT + 1_003;
+    assert!(rig.scores()[&dead] <= rig.now() + wait, "it came to the head just now");
+    guard.release().await.unwrap();
+    assert!(!java.take(), "Java knows of nobody's silence");
+    pass(&rig, wait);
+    assert!(java.take(), "the time of the dead one is over");
+    java.unlock();
+}
+
+/// The same where one of Java's is in the queue already when ours comes to the head. Whom Java's own
+/// defects have brought near its end is not brought nearer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_behind_a_waiter_of_ours_come_up_with_it() {
+    for damaged in [false, true] {
+        let rig = Rig::new("a");
+        let guard = rig.held().await;
+        let (_, first) = rig.waiter(&rig.lock().await).await;
+        let second = placed(&rig).await;
+        // As after many takes of ours in a moment.
+        rig.cmd(&["ZINCRBY", &rig.timeouts_key(), &(5 * WAIT).to_string(), &second]);
+        let java = Java::new(&rig, 1, WAIT);
+        assert!(!java.take());
+        let third = placed(&rig).await;
+        let near = rig.now() + WAIT + 50_000;
+        if damaged {
+            rig.cmd(&["ZADD", &rig.timeouts_key(), &near.to_string(), &java.id]);
+        }
+        cancel(first).await;
+        eventually(SOON, "it has left", || rig.queue().len() == 3).await;
+        let ends = rig.ends();
+        let due = [WAIT, if damaged { near - WAIT - ends } else { 2 * WAIT }, 3 * WAIT];
+        let scores = lowered(&rig, &[&second, &java.id, &third], ends);
+        let close = scores.iter().zip(due).all(|(found, due)| (found - due).abs() < 1_010);
+        assert!(close, "{scores:?} is not {due:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+/// Where only ours wait, and each of them says about once a second that it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_behind_the_head_come_up_too_when_they_next_speak() {
+    let rig = Rig::new("a");
+    let mut guard = rig.held().await;
+    let lock = rig.lock().await;
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        waiting.push(rig.waiter(&lock).await);
+    }
+    let behind = waiting.split_off(3);
+    for (_, task) in waiting {
+        guard.release().await.unwrap();
+        guard = within(SOON, "ours", task).await;
+    }
+    for (place, (id, _)) in (1..).zip(&behind) {
+        let due = || rig.ends() + place * WAIT;
+        eventually(PATIENCE, "it comes up", || rig.scores()[id] <= due() + 1_003).await;
+        assert!(rig.scores()[id] >= due() - 1_003);
+    }
+    guard.release().await.unwrap();
+    for (_, task) in behind {
+        within(SOON, "its turn", task).await.release().await.unwrap();
+    }
+    assert_eq!(rig.keys(), [""; 0]);
+}

@@ -51,6 +51,29 @@ local function strangers(queue, timeouts, seen)
   return waiting > redis.call('ZCARD', seen)
 end
 
+-- To be called when the head has changed. A waiter of ours at the head keeps its position in Redisson's
+-- view for as long as if it had come now, and no longer: among ours alone a take lowers no score, so
+-- that the score of the next is too high by WAIT for each take since it came. Where a stranger waits,
+-- the others' scores are too high by the same, for they were counted from this one: they are lowered
+-- with it, but not to less than what the second in the queue needs.
+local function lower_head(queue, timeouts, seen, now, left)
+  local first = redis.call('LINDEX', queue, 0)
+  if not first or not redis.call('ZSCORE', seen, first) then return end
+  local most = now + math.max(left, 0) + WAIT
+  local excess = tonumber(redis.call('ZSCORE', timeouts, first) or most) - most
+  if excess < 1000 then return end
+  redis.call('ZADD', timeouts, string.format('%.0f', most), first)
+  if not strangers(queue, timeouts, seen) then return end
+  local scores = redis.call('ZRANGE', timeouts, 0, -1, 'WITHSCORES')
+  for i = 1, #scores, 2 do
+    local ends = tonumber(scores[i + 1])
+    local lowered = math.max(ends - excess, most + WAIT)
+    if lowered < ends and scores[i] ~= first then
+      redis.call('ZADD', timeouts, string.format('%.0f', lowered), scores[i])
+    end
+  end
+end
+
 -- If all who wait die, what they leave ends. Redisson's waiters rely on a queue without an end.
 local function lasting(queue, timeouts, seen)
   local ours = not strangers(queue, timeouts, seen)

@@ -66,8 +66,10 @@ if left == -2 and (not first or first == owner) then
     end
     lasting(queue, timeouts, seen)
   end
+  lower_head(queue, timeouts, seen, now, tonumber(ARGV[2]))
   return taken
 end
+if dropped then lower_head(queue, timeouts, seen, now, left) end
 if left == -2 then
   left = -1
   if dropped then redis.pcall(ARGV[5], ARGV[6] .. ':' .. first, '0') end

@@ -18,8 +18,9 @@ local wrong = not_a_lock(KEYS[1])
 if wrong then return wrong end
 if not meant(owners, ARGV, 5) then return 'other' end
 local now = now_ms()
-local first = head(KEYS[2], KEYS[3], KEYS[4], now, deadly(KEYS[4], KEYS[5], now))
+local first, dropped = head(KEYS[2], KEYS[3], KEYS[4], now, deadly(KEYS[4], KEYS[5], now))
 redis.call('UNLINK', KEYS[1])
+if dropped then lower_head(KEYS[2], KEYS[3], KEYS[4], now, 0) end
 if first then redis.pcall(ARGV[1], ARGV[2] .. ':' .. first, '0') end
 redis.pcall(ARGV[1], ARGV[2], '0')
 for _, owner in ipairs(owners) do

@@ -15,21 +15,27 @@ local answers, now, at = {}, now_ms(), 2
 for i = 1, #KEYS, 5 do
   local lock, queue, timeouts, seen = KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3]
   local channel, count = ARGV[at], tonumber(ARGV[at + 1])
-  -- To fail before anything is written, if one of them is something else.
-  strangers(queue, timeouts, seen)
+  -- Also to fail before anything is written, if one of them is something else.
+  local mixed = strangers(queue, timeouts, seen)
   local left, silence_kills = redis.call('PTTL', lock), deadly(seen, KEYS[i + 4], now)
+  local ahead = now + math.max(left, 0)
+  local most = ahead + redis.call('LLEN', queue) * WAIT
   for j = at + 2, at + 1 + count do
     local ends = redis.call('ZSCORE', timeouts, ARGV[j])
     if ends then
       redis.call('ZADD', seen, now, ARGV[j])
       -- Redisson drops whoever is past this, however alive.
       if tonumber(ends) < now + WAIT then
-        local later = now + math.max(left, 0) + WAIT
-        redis.call('ZADD', timeouts, string.format('%.0f', later), ARGV[j])
+        redis.call('ZADD', timeouts, string.format('%.0f', ahead + WAIT), ARGV[j])
+      end
+      -- Among ours alone no take lowers it; whoever of Redisson's comes next counts from it.
+      if not mixed and tonumber(ends) >= most + 1000 then
+        redis.call('ZADD', timeouts, string.format('%.0f', most), ARGV[j])
       end
     end
   end
-  local first = head(queue, timeouts, seen, now, silence_kills)
+  local first, dropped = head(queue, timeouts, seen, now, silence_kills)
+  if dropped then lower_head(queue, timeouts, seen, now, left) end
   if left == -2 and first then redis.pcall(ARGV[1], channel .. ':' .. first, '0') end
   for j = at + 2, at + 1 + count do
     local due = left == -2 and first == ARGV[j] or not redis.call('ZSCORE', timeouts, ARGV[j])

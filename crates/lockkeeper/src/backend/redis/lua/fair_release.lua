@@ -50,6 +50,7 @@ if not sound then
 end
 local mixed = strangers(queue, timeouts, seen)
 local placed = redis.call('ZREM', timeouts, owner) + redis.call('ZREM', seen, owner) > 0
+local was_first = placed and redis.call('LINDEX', queue, 0) == owner
 if placed then
   -- Redisson's waiters behind it come up by what it would have waited.
   if mixed then
@@ -66,12 +67,15 @@ if placed then
 end
 if freed == 1 or (placed and redis.call('EXISTS', lock) == 0) then
   local now = now_ms()
-  local first = head(queue, timeouts, seen, now, deadly(seen, KEYS[5], now))
+  local first, dropped = head(queue, timeouts, seen, now, deadly(seen, KEYS[5], now))
+  if was_first or dropped then lower_head(queue, timeouts, seen, now, 0) end
   local told = redis.pcall(ARGV[3], first and (ARGV[4] .. ':' .. first) or ARGV[4], '0')
   if freed == 1 then
     if type(told) == 'table' then return -1 end
     return told
   end
+elseif was_first then
+  lower_head(queue, timeouts, seen, now_ms(), redis.call('PTTL', lock))
 end
 if type(freed) == 'table' or redis.call('HLEN', lock) > 16 then return nil end
 return redis.call('HKEYS', lock)[1]
