@@ -17,6 +17,9 @@ use crate::backend::{Acquire, Attempt, BoxFuture, Fault, Kind, Release, Resource
 /// How long whoever gives up waits for its place to be given up: not for a store that is silent.
 const LEAVING: Duration = Duration::from_millis(50);
 
+/// How long the store believes that a writer waits.
+const INTENT: Duration = Duration::from_secs(2);
+
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(super) core: Arc<Core>,
@@ -29,6 +32,10 @@ pub(crate) struct Claim {
     pub(super) doubtful: bool,
     /// When the first request without an answer was sent. A mutex's time to live may count from it.
     first_doubt: Option<Tick>,
+    /// Until when the last request without an answer may take effect, where it cannot be revoked.
+    late: Option<Tick>,
+    /// The store may keep a queue position for it, which does not expire with a lease.
+    queued: bool,
     /// When what may be stored ends at the latest.
     ends: Tick,
     /// How many permits it is for.
@@ -51,6 +58,8 @@ impl Claim {
             placed: false,
             doubtful: false,
             first_doubt: None,
+            late: None,
+            queued: false,
             ends: Tick::from_nanos(0),
             count: 1,
         }
@@ -76,7 +85,7 @@ impl Claim {
         ends: Tick,
     ) -> Self {
         let mut claim = Self::granted(core, resource, owner, ends);
-        claim.doubtful = true;
+        (claim.doubtful, claim.late) = (true, Some(ends));
         claim
     }
 
@@ -96,6 +105,7 @@ impl Claim {
         };
         let answer = self.core.backend.acquire(acquire);
         let waits = request.wait != Wait::Never && keeps_places(self.resource.kind);
+        self.queued |= waits && self.resource.kind == Kind::Fair;
         Attempting { under_way: Some((self, answer)), sent, waits }
     }
 
@@ -106,8 +116,16 @@ impl Claim {
             + match self.resource.kind {
                 // Without a lease: for as long as the store remembers what is to be undone.
                 Kind::Semaphore => UNDO_COUNTERS,
+                // The word that a writer waits may outlive a short lease.
+                Kind::Write => Duration::from_millis(ttl).max(INTENT),
                 _ => Duration::from_millis(ttl),
             };
+    }
+
+    /// Until when a request without an answer may still take the lock, where it cannot be revoked.
+    pub(super) fn late(&self) -> Option<Tick> {
+        // A semaphore remembers each request, and answers a late one without taking anything.
+        self.late.filter(|_| self.resource.kind != Kind::Semaphore)
     }
 
     /// Learns from the answer to what was sent at `sent`. Answers from when the time to live counts.
@@ -123,7 +141,7 @@ impl Claim {
             Ok(Attempt::Busy(_)) if waits => self.placed = true,
             Ok(_) => self.armed = self.doubtful,
             Err(fault) if fault.maybe_ran() => {
-                self.doubtful = true;
+                (self.doubtful, self.late) = (true, Some(self.ends));
                 self.first_doubt.get_or_insert(sent);
             }
             Err(_) => self.armed = self.doubtful || self.placed,
@@ -156,13 +174,14 @@ impl Claim {
     }
 
     fn undoing(&self) -> BoxFuture<()> {
-        let (core, ends, doubtful) = (Arc::clone(&self.core), self.ends, self.doubtful);
+        let core = Arc::clone(&self.core);
+        let give_up = if self.queued { Tick::NEVER } else { self.ends };
         let release = Release {
             undo: true,
             count: self.count,
             ..Release::new(self.resource.clone(), self.owner)
         };
-        Box::pin(undo(core, release, ends, doubtful))
+        Box::pin(undo(core, release, give_up, self.late))
     }
 }
 
@@ -215,17 +234,20 @@ fn keeps_places(kind: Kind) -> bool {
     matches!(kind, Kind::Fair | Kind::Write)
 }
 
-/// Releases until it is certain that nothing of the claim is left: at the first answer where a lost
-/// request cannot come later, otherwise until its time to live would have ended.
-pub(crate) async fn undo(core: Arc<Core>, release: Release, ends: Tick, doubtful: bool) {
-    let mut failures = 0;
+/// Releases until it is certain that nothing of the claim is left: until the first answer, or until
+/// `give_up`; after that until `late`, where a request without an answer may take effect until then
+/// and cannot be revoked.
+pub(crate) async fn undo(core: Arc<Core>, release: Release, give_up: Tick, late: Option<Tick>) {
+    let (mut failures, mut ends) = (0, give_up);
     while !core.is_abandoned() {
         let sent = core.clock.now();
         let answer = core.backend.release(release.clone()).await;
         core.note(sent, &answer);
         match answer {
-            Ok(_) if !doubtful || core.backend.capabilities().fences_lost_requests => return,
-            Ok(_) => failures = 3,
+            Ok(_) => match late.filter(|_| !core.backend.capabilities().fences_lost_requests) {
+                Some(late) => (failures, ends) = (3, late),
+                None => return,
+            },
             Err(fault) if fault.may_pass() => failures += 1,
             Err(_) => return,
         }

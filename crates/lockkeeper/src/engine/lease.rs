@@ -84,6 +84,8 @@ pub(crate) struct Lease {
     /// A release got no answer: its caller need not wait for ever.
     pub(super) in_trouble: AtomicBool,
     ended: Notify,
+    /// Until when an acquire of it that got no answer may take effect, where it cannot be revoked.
+    late: Option<Tick>,
 }
 
 #[derive(Debug)]
@@ -108,6 +110,9 @@ pub(super) struct State {
     pub(super) token: Option<u64>,
     /// The longest time between two looks.
     look_every: Duration,
+    /// The shortest time to live that a partial release without an answer may still set, where it
+    /// cannot be revoked.
+    pub(super) cut: Option<u64>,
 }
 
 /// How often a reader is looked after at least. Redisson's renewal of one reader cuts the whole lock
@@ -147,6 +152,7 @@ impl Lease {
             turn: AsyncMutex::new(()),
             in_trouble: AtomicBool::new(false),
             ended: Notify::new(),
+            late: claim.late(),
             state: Mutex::new(State {
                 status: Status::Held,
                 deadline,
@@ -165,6 +171,7 @@ impl Lease {
                     Kind::Read => REASSERT,
                     _ => Duration::MAX,
                 },
+                cut: None,
             }),
         });
         claim.disarm();
@@ -273,7 +280,24 @@ impl Lease {
             _ => self.release_of(0),
         };
         let core = Arc::clone(&self.core);
-        self.core.reaper.adopt(Box::pin(claim::undo(core, release, ends, true)));
+        self.core.reaper.adopt(Box::pin(claim::undo(core, release, ends, Some(ends))));
+    }
+
+    /// After its end: where an acquire of it got no answer and cannot be revoked, releases it again and
+    /// again until that one's time to live would have ended, or else it could leave a hold behind. Not
+    /// before `stands`, until when the lock was left standing.
+    pub(super) fn undo_late(&self, stands: Option<Tick>) {
+        let fences = || self.core.backend.capabilities().fences_lost_requests;
+        let Some(late) = self.late.filter(|late| *late > self.core.clock.now() && !fences()) else {
+            return;
+        };
+        let (core, release) = (Arc::clone(&self.core), self.release_of(0));
+        self.core.reaper.adopt(Box::pin(async move {
+            if let Some(stands) = stands.and_then(|stands| core.clock.instant(stands)) {
+                tokio::time::sleep_until(stands).await;
+            }
+            claim::undo(core, release, late, Some(late)).await;
+        }));
     }
 
     /// How long the store may keep it from now on if nothing more is sent.
@@ -343,7 +367,7 @@ impl Lease {
         let id = state.next_hold;
         state.next_hold = state.next_hold.wrapping_add(1);
         state.holds.push((id, spec.sent_at(sent)));
-        state.deadline = state.deadline.max(deadline(&self.core, sent, spec.ttl));
+        state.deadline = state.deadline.max(state.safe_until(&self.core, sent, spec.ttl));
         state.ask_after(&self.core, sent);
         state.reschedule(&self.core);
         Ok(id)
@@ -369,7 +393,7 @@ impl Lease {
         if let Some(entry) = state.holds.iter_mut().find(|(id, _)| *id == hold) {
             entry.1 = spec.sent_at(sent);
         }
-        state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
+        state.deadline = state.deadline.max(state.safe_until(&self.core, sent, ttl));
         state.ask_after(&self.core, sent);
         state.reschedule(&self.core);
         Ok(())
@@ -427,7 +451,26 @@ impl State {
     /// How often the store is asked: every third of the lease.
     pub(super) fn period(&self, core: &Core) -> Duration {
         let lease = self.renewed_ttl().map_or(core.options.watchdog_timeout, Duration::from_millis);
+        let lease = self.cut(core).map_or(lease, |cut| lease.min(Duration::from_millis(cut)));
         (lease / 3).min(self.look_every)
+    }
+
+    /// A request may cut the time to live to `ttl`, and come late. Answers what was so before.
+    pub(super) fn may_be_cut(&mut self, ttl: u64) -> Option<u64> {
+        let shorter = self.cut.map_or(ttl, |cut| cut.min(ttl));
+        self.cut.replace(shorter)
+    }
+
+    /// What a request without an answer may cut the time to live to, at any time. Until it is answered,
+    /// any may be one that is not.
+    pub(super) fn cut(&self, core: &Core) -> Option<u64> {
+        self.cut.filter(|_| !core.backend.capabilities().fences_lost_requests)
+    }
+
+    /// Until when it is safe after the store was told `ttl` at `sent`: a cut leaves at least its own
+    /// time to live, from then on.
+    pub(super) fn safe_until(&self, core: &Core, sent: Tick, ttl: u64) -> Tick {
+        deadline(core, sent, self.cut(core).map_or(ttl, |cut| ttl.min(cut)))
     }
 
     /// The store was asked, or told, at `sent`.

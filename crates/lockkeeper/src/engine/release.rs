@@ -103,8 +103,16 @@ async fn in_turn(lease: &Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result
     let now = lease.core.clock.now();
     match plan(lease, hold, leave, now) {
         Plan::Partial { keep, owed } => Box::pin(partial(lease, keep, owed)).await,
-        Plan::Last(seat) => last(lease, seat, now).await,
-        Plan::Leave(seat, ttl) => Box::pin(stay(lease, seat, ttl)).await,
+        Plan::Last(seat) => {
+            let released = last(lease, seat, now).await;
+            lease.undo_late(None);
+            released
+        }
+        Plan::Leave(seat, ttl) => {
+            let left = Box::pin(stay(lease, seat, ttl)).await;
+            lease.undo_late(Some(now + Duration::from_millis(ttl)));
+            left
+        }
         Plan::Nothing => Err(Error::Closed { lock: Some(lease.resource.name.clone()) }),
     }
 }
@@ -157,12 +165,13 @@ pub(super) fn owed(state: &State, now: Tick) -> Option<u64> {
 async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> {
     let core = &lease.core;
     let sent = core.clock.now();
-    if let Some(ttl) = ttl {
+    let cut = ttl.and_then(|ttl| {
         // Before it is sent: from then on the store may already count the shorter time.
         let mut state = lock(&lease.state);
         state.deadline = state.deadline.min(deadline(core, sent, ttl));
         state.reschedule(core);
-    }
+        state.may_be_cut(ttl)
+    });
     let answer = confirm(lease, Release { ttl, ..lease.release_of(keep) }, sent).await;
     match &answer {
         // Whatever became of earlier tries, none of them took the last hold off: it is lost.
@@ -170,8 +179,12 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
             lease.lose(LostReason::Deleted);
             return Err(not_held(lease, holder.clone()));
         }
-        Ok(_) if ttl.is_some() => {
+        Ok((_, doubtful)) if ttl.is_some() => {
             let mut state = lock(&lease.state);
+            if !doubtful {
+                // It has run, once.
+                state.cut = cut;
+            }
             state.ask_after(core, sent);
             state.reschedule(core);
         }

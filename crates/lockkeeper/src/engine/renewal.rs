@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lease::{Lease, State, Status, deadline};
+use super::lease::{Lease, State, Status};
 use super::release::owed;
 use super::{Tick, lock};
 use crate::backend::{Fault, Kind, Renew, Renewed, Ttl};
@@ -95,10 +95,12 @@ impl Lease {
         }
     }
 
-    /// What is left of a reader's fixed lease, which is told to the store again: the renewal of a Java
-    /// reader cuts the lock, and before 4.4.0 the leases of all its readers, to its own 30 s.
+    /// What is left of a fixed lease, where something may have cut it at the store, which is told it
+    /// again: a partial release that comes late; or, for a reader, the renewal of a Java reader, which
+    /// cuts the lock, and before 4.4.0 the leases of all its readers, to its own 30 s.
     fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
-        if self.resource.kind == Kind::Read { owed(state, now) } else { None }
+        let may_be_cut = self.resource.kind == Kind::Read || state.cut(&self.core).is_some();
+        if may_be_cut { owed(state, now) } else { None }
     }
 
     fn confirmed(
@@ -122,9 +124,13 @@ impl Lease {
         }
         // Only by what is still to be renewed: a hold that was given back meanwhile has had the time
         // to live shortened after this renewal.
-        if let Some(ttl) = ttl.min(state.renewed_ttl()) {
+        let due = match state.cut(&self.core) {
+            Some(_) => owed(state, sent),
+            None => state.renewed_ttl(),
+        };
+        if let Some(ttl) = ttl.min(due) {
             tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
-            state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
+            state.deadline = state.deadline.max(state.safe_until(&self.core, sent, ttl));
         }
     }
 

@@ -180,3 +180,34 @@ async fn a_waiter_whose_subscription_breaks_gets_its_turn_at_once() {
     guard.release().await.unwrap();
     assert_eq!(rig.keys(), [""; 0]);
 }
+
+/// A queue position does not expire with the lease that its waiter asked for: it is given up as soon as
+/// the server can be reached again, however late that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_cancelled_in_an_outage_longer_than_its_lease_leaves_no_position() {
+    let rig = Rig::new("a");
+    let proxy = FaultProxy::start(rig.server.port()).await;
+    let client = async || {
+        let options = ClientOptions::new().response_timeout(ms(1_000)).unreachable_after(LONG);
+        let options = options.retry_backoff(ms(20), ms(200));
+        Client::connect_with(&proxy.url(), options).await.unwrap()
+    };
+    let lease = ms(500);
+    let (one, two) = (client().await.fair_lock("a"), client().await.fair_lock("a"));
+    let guard = rig.held().await;
+    let first = tokio::spawn(async move { one.lock().lease(lease).await.map(drop) });
+    eventually(SOON, "the first waits", || rig.queue().len() == 1).await;
+    let (second, task) = rig.waiter(&two).await;
+    // Nobody can be heard: then silence is forgiven for another three seconds.
+    proxy.refuse(true);
+    proxy.cut();
+    cancel(first).await;
+    guard.release().await.unwrap();
+    tokio::time::sleep(ms(3_000)).await;
+    assert_eq!(rig.queue().len(), 2, "nobody was there to give the position up");
+    proxy.refuse(false);
+    let guard = within(SOON, "the second: the first waits no more", task).await;
+    assert_eq!(guard.owner_id().to_string(), second);
+    guard.release().await.unwrap();
+    rig.nothing_is_left().await;
+}

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use lockkeeper::{Client, Error, Guard, Kind, Result};
 use testkit::{ConnId, FaultProxy, History, RedisServer};
+use tokio::time::Instant;
 
+use crate::family::{Held, Sort, Thing};
 use crate::support::*;
 
 /// Cancelled or completed acquires, for each of the two runtimes.
@@ -368,24 +370,99 @@ async fn an_acquire_that_arrives_after_the_release_leaves_no_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_that_arrives_after_the_release_is_gone_with_its_lease_where_killing_is_forbidden()
- {
+async fn an_acquire_that_arrives_after_the_release_is_undone_again_where_killing_is_forbidden() {
     both(async |kind| {
-        let late = Late::new(kind, false, ms(4000)).await;
+        let late = Late::new(kind, false, LONG).await;
         late.hold();
         let guard = late.take().await;
         let owner = guard.owner_id().to_string();
         guard.release().await.expect("it is held");
         late.deliver().await;
-        // Here it may stand for its lease, and nobody renews it.
+        assert_eq!(late.grants(), 2, "it runs late");
         assert!(late.rig.stored("a").iter().all(|(id, _)| *id == owner));
-        assert!(pttl(&late.rig.server, "a") <= 4000);
-        let left = || late.rig.stored("a").is_empty();
-        eventually(ms(4000) + SOON, "gone with its lease", left).await;
+        eventually(SOON, "undone", || late.rig.stored("a").is_empty()).await;
         let again = late.take().await;
         late.rig.assert_held("a", &again, 1);
     })
     .await;
+}
+
+/// The same where the lock was left standing: that is not undone before its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_arrives_late_does_not_lengthen_what_was_left_standing() {
+    both(async |kind| {
+        let late = Late::new(kind, false, LONG).await;
+        late.hold();
+        let guard = late.take().await;
+        let owner = guard.owner_id().to_string();
+        let (left, before) = (ms(4_000), Instant::now());
+        guard.leave_for(left).await.expect("it is held");
+        late.deliver().await;
+        while before.elapsed() < left {
+            let stored = late.rig.stored("a");
+            let over = before.elapsed() >= left;
+            assert!(over || stored == [(owner.clone(), 1)], "{stored:?}");
+            tokio::time::sleep(ms(50)).await;
+        }
+        eventually(SOON, "its time is over", || late.rig.stored("a").is_empty()).await;
+    })
+    .await;
+}
+
+/// How long the hold of this owner lasts at the store, and how often it is counted.
+fn hold_of(server: &RedisServer, sort: Option<Sort>, owner: &str) -> (Duration, i64) {
+    let reader = format!("{{a}}:{owner}:rwlock_timeout:1");
+    let (key, field) = match sort {
+        Some(Sort::Read) => (reader.as_str(), owner.to_owned()),
+        Some(Sort::Write) => ("a", format!("{owner}:write")),
+        _ => ("a", owner.to_owned()),
+    };
+    let left = pttl(server, key).min(pttl(server, "a"));
+    (ms(left.max(0).unsigned_abs()), server.cli(&["HGET", "a", &field]).int())
+}
+
+/// A partial release stalls and is repeated; the owner holds it once more, for longer; then what stalled
+/// arrives and cuts the time to live. No guard may count on more than that leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partial_release_that_arrives_late_cuts_no_lease_that_is_counted_on() {
+    for sort in [None, Some(Sort::Fair), Some(Sort::Read), Some(Sort::Write)] {
+        for fixed in [false, true] {
+            let late = Late::new(Kind::Lock, false, LONG).await;
+            let (server, client) = (&late.rig.server, &late.rig.client);
+            let outer = match sort {
+                None => late.take().await,
+                Some(sort) => {
+                    // So that what stalls is the request itself, and not one that finds no script.
+                    late.rig.hash(sort.scripts().1);
+                    match Thing::new(client, sort, "a").taken().await {
+                        Held::Guard(guard) => guard,
+                        Held::Permit(_) => unreachable!("it is a lock"),
+                    }
+                }
+            };
+            let owner = outer.owner_id().to_string();
+            let short = ms(9_000);
+            let inner = outer.reenter().lease(short).await.expect("held");
+            late.hold();
+            within(PATIENCE, "release", outer.release()).await.expect("held");
+            let again = inner.reenter();
+            let again = if fixed { again.lease(LONG) } else { again };
+            let again = again.await.expect("held");
+            assert_eq!(hold_of(server, sort, &owner).1, 2, "{sort:?}");
+            late.deliver().await;
+            let (before, promised) = (Instant::now(), again.remaining());
+            let (left, count) = hold_of(server, sort, &owner);
+            assert_eq!(count, 1, "{sort:?}: it comes late");
+            let least = left + before.elapsed();
+            assert!(promised <= least, "{sort:?}: {promised:?} promised of {least:?}");
+            // And it is renewed in time for what may come at any moment.
+            let renewed = || hold_of(server, sort, &owner).0 > short;
+            eventually(PATIENCE, "it is renewed", renewed).await;
+            assert!(!again.is_lost(), "{sort:?}: {again:?}");
+            drop((again, inner));
+            eventually(PATIENCE, "free", || late.rig.stored("a").is_empty()).await;
+        }
+    }
 }
 
 /// Released, taken anew by the same client, and then the first try of the release arrives.
