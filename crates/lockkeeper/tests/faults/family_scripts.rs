@@ -239,6 +239,7 @@ fn keys(kind: Kind) -> Vec<String> {
                 of(&["lockkeeper_writers", "lockkeeper_patience", "redisson_lock_token"]);
             keys.push(format!("{{a}}:{X}:rwlock_timeout:1"));
             keys.push(format!("{{a}}:{Z}:rwlock_timeout:1"));
+            keys.push(format!("{{a}}:{X}:lockkeeper_write_end"));
             keys
         }
         Kind::Permits => {

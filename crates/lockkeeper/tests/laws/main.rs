@@ -540,6 +540,8 @@ laws! {
         the_lease_given_is_the_time_to_live
         both_sides_are_renewed_for_as_long_as_they_are_held
         a_fixed_lease_ends_and_says_so
+        a_writer_ends_by_itself_before_the_reader_nested_in_it
+        the_end_of_a_writer_that_reads_is_its_own
         one_readers_lease_never_shortens_anothers
         a_reader_that_goes_takes_its_lease_with_it
         a_dead_reader_stops_blocking_when_its_own_lease_ends

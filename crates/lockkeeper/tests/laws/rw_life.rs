@@ -126,6 +126,53 @@ pub(crate) async fn a_fixed_lease_ends_and_says_so(store: &Store) {
     }
 }
 
+/// What keeps the lock for longer than the writer has it is shared with others from then on.
+pub(crate) async fn a_writer_ends_by_itself_before_the_reader_nested_in_it(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let writer = ours.write().lease(store.lease()).await.unwrap();
+    let nested = writer.read().await.unwrap();
+    assert!(theirs.try_read().await.unwrap().is_none());
+    assert_eq!(store.signalled(writer.lost()).await, LostReason::Expired);
+    let reader = timeout(store.slack() + LOOKS, theirs.read().into_future()).await;
+    let reader = reader.expect("the writer has ended at the store").unwrap();
+    assert!(!nested.is_lost());
+    assert!(!theirs.is_write_locked().await.unwrap());
+    assert_eq!(theirs.holders().await.unwrap().len(), 2);
+    assert!(theirs.try_write().await.unwrap().is_none(), "it is read");
+    assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
+    nested.release().await.unwrap();
+    reader.release().await.unwrap();
+    assert_eq!(store.traces(&store.name("lock")), 0);
+}
+
+/// Nobody has to touch it for that, and a renewed writer is none that ends.
+pub(crate) async fn the_end_of_a_writer_that_reads_is_its_own(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let client = store.client().await;
+    let owner = client.owner();
+    let lock = client.rw_lock(store.name("lock")).as_owner(&owner);
+    let writer = lock.write().lease(store.lease()).await.unwrap();
+    let nested = lock.read().lease(store.long()).await.unwrap();
+    assert!(left(ours.remaining().await) > store.long() / 2);
+    assert_eq!(store.signalled(writer.lost()).await, LostReason::Expired);
+    sleep(store.lease() / 10).await;
+    let holders = theirs.holders().await.unwrap();
+    assert!(holders.iter().all(|holder| holder.id == nested.owner_id().to_string()), "{holders:?}");
+    assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
+    nested.release().await.unwrap();
+    // One that is released takes its lease with it.
+    let writer = lock.write().lease(store.long()).await.unwrap();
+    lock.read().lease(store.long() * 10).await.unwrap().release().await.unwrap();
+    let ttl = left(ours.remaining().await);
+    assert!(ttl <= store.long(), "{ttl:?}");
+    writer.extend(store.long() * 3).await.unwrap();
+    let nested = lock.read().lease(store.long() * 10).await.unwrap();
+    nested.release().await.unwrap();
+    assert!(left(ours.remaining().await) > store.long() * 2);
+    writer.release().await.unwrap();
+    assert_eq!(store.traces(&store.name("lock")), 0);
+}
+
 pub(crate) async fn one_readers_lease_never_shortens_anothers(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let long = ours.read().lease(store.long()).await.unwrap();

@@ -217,7 +217,7 @@ impl World {
             left => Some(Ttl::Millis(left.unsigned_abs())),
         };
         let holders = match resource.kind {
-            Kind::Read | Kind::Write => self.read_rw(&resource.name),
+            Kind::Read | Kind::Write => return self.read_rw(&resource.name, ttl),
             Kind::Semaphore | Kind::Permits | Kind::Latch => {
                 let (count, taken) = self.read_counter(resource);
                 return Stored { ttl, count, taken, ..Stored::default() };
@@ -237,25 +237,47 @@ impl World {
         Stored { holders, ttl, ..Stored::default() }
     }
 
-    /// The writer, then the readers that have a key of a hold left.
-    fn read_rw(&mut self, name: &LockName) -> Vec<(String, u64)> {
+    /// The writer, then the readers that have a key of a hold left. Where the writer's lease has ended
+    /// before theirs, it is not one any more, and the lock ends with the last of them.
+    fn read_rw(&mut self, name: &LockName, ttl: Option<Ttl>) -> Stored {
         let fields = self.cli.cmd(&[b"HGETALL", name.as_bytes()]).ok();
         let name = String::from_utf8_lossy(name.as_bytes());
         let tag = if name.contains('{') { name.into_owned() } else { format!("{{{name}}}") };
-        let (mut writer, mut readers) = (Vec::new(), Vec::new());
+        let (mut holders, mut readers) = (Vec::new(), Vec::new());
+        let (mut over, mut longest) = (false, None);
         for pair in fields.array().chunks(2).filter(|pair| pair[0].text() != "mode") {
             let (owner, count) = (pair[0].text(), pair[1].int().unsigned_abs());
             if let Some(owner) = owner.strip_suffix(":write") {
-                writer.push((owner.to_owned(), count));
+                over = self.is_over(&format!("{tag}:{owner}:lockkeeper_write_end"));
+                holders.push((owner.to_owned(), count));
                 continue;
             }
-            let mut holds = (1..=count).map(|i| format!("{tag}:{owner}:rwlock_timeout:{i}"));
-            if holds.any(|hold| self.cli.cmd(&["EXISTS", &hold]).int() == 1) {
+            let holds = (1..=count).map(|i| format!("{tag}:{owner}:rwlock_timeout:{i}"));
+            let left = holds.map(|hold| self.cli.cmd(&["PTTL", &hold]).int()).max();
+            if let Some(left) = left.and_then(|left| u64::try_from(left).ok()) {
+                longest = longest.max(Some(left));
                 readers.push((shared(owner), count));
             }
         }
-        writer.extend(readers);
-        writer
+        let ttl = if over { longest.map(Ttl::Millis) } else { ttl };
+        holders.retain(|_| !over);
+        holders.extend(readers);
+        Stored { holders, ttl, ..Stored::default() }
+    }
+
+    /// Whether a writer's own lease has ended.
+    fn is_over(&mut self, write_end: &str) -> bool {
+        match self.cli.cmd(&["ZSCORE", write_end, "end"]) {
+            Reply::Nil => false,
+            ends => ends.int().unsigned_abs() < self.server_time(),
+        }
+    }
+
+    /// In milliseconds.
+    fn server_time(&mut self) -> u64 {
+        let time = self.cli.cmd(&["TIME"]).ok();
+        let [seconds, micros] = [0, 1].map(|i| time.array()[i].text().parse().unwrap_or(0_u64));
+        seconds * 1000 + micros / 1000
     }
 
     /// What a counter says, with the permits that have ended; and how many have not.
@@ -268,9 +290,7 @@ impl World {
         if resource.kind != Kind::Permits {
             return (count, 0);
         }
-        let time = self.cli.cmd(&["TIME"]).ok();
-        let [seconds, micros] = [0, 1].map(|i| time.array()[i].text().parse().unwrap_or(0_u64));
-        let now = (seconds * 1000 + micros / 1000).to_string();
+        let now = self.server_time().to_string();
         let ends = [&b"{"[..], name, b"}:timeout"].concat();
         let mut members = |from: &str, to: &str| {
             self.cli.cmd(&[b"ZCOUNT", &ends[..], from.as_bytes(), to.as_bytes()]).int()

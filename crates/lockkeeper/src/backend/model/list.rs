@@ -111,6 +111,7 @@ impl State {
         let told = self.told_kind(name, now);
         let taken = self.permits.get(name).is_some_and(|taken| taken.living(now).next().is_some());
         let queued = self.queues.get(name).is_some_and(|queue| queue.lasts(now));
+        self.settle_rw(name, now);
         match &self.living(name, now)?.value {
             Value::Lock { .. } if queued || told == Some(Kind::Fair) => Some(Kind::Fair),
             Value::Lock { .. } => Some(Kind::Lock),

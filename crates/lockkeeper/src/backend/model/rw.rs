@@ -7,6 +7,9 @@ use super::*;
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Holds {
     writer: Option<(OwnerId, u32)>,
+    /// The end of the writer's own lease, where readers nested in its hold make the lock last longer.
+    #[cfg_attr(feature = "file", serde(default, skip_serializing_if = "Option::is_none"))]
+    write_ends: Option<u64>,
     /// In the order they came, the dead included until a writer buries them.
     readers: Vec<Reader>,
 }
@@ -104,6 +107,38 @@ impl Holds {
         self.longest(now)
     }
 
+    /// Whether the writer's lease has ended before those of its readers.
+    fn is_write_over(&self, now: u64) -> bool {
+        self.write_ends.is_some_and(|ends| ends < now)
+    }
+
+    /// A reader makes the lock last until then, which ends at `expires`; a writer has no more of it.
+    fn lengthen(&mut self, until: u64, expires: &mut u64) {
+        if self.writer.is_some() && until > *expires {
+            self.write_ends.get_or_insert(*expires);
+        }
+        *expires = until.max(*expires);
+    }
+
+    /// The writer's own lease lasts until then at least.
+    fn lengthen_write(&mut self, until: u64, expires: &mut u64) {
+        self.write_ends = self.write_ends.map(|ends| ends.max(until));
+        *expires = until.max(*expires);
+    }
+
+    /// One has it for writing until then; it ends with the last of its readers, if that is later.
+    fn write(&mut self, writer: (OwnerId, u32), until: u64, expires: &mut u64, now: u64) {
+        *expires = until.max(self.bury(now).unwrap_or(0));
+        self.write_ends = Some(until).filter(|until| until < expires);
+        self.writer = Some(writer);
+    }
+
+    /// Nobody has it for writing any more. When it ends by its readers, if any is left.
+    fn end_write(&mut self, now: u64) -> Option<u64> {
+        (self.writer, self.write_ends) = (None, None);
+        self.bury(now)
+    }
+
     /// One who holds it.
     fn any(&self) -> Option<OwnerId> {
         let writer = self.writer.map(|(writer, _)| writer);
@@ -126,7 +161,20 @@ impl Entry {
 }
 
 impl State {
+    /// Takes a writer out whose lease has ended before those of its readers.
+    pub(super) fn settle_rw(&mut self, name: &LockName, now: u64) {
+        let Some(mut place) = self.place(name, now) else { return };
+        let Ok((holds, expires)) = place.get_mut().rw() else { return };
+        if holds.is_write_over(now) {
+            match holds.end_write(now) {
+                Some(longest) => *expires = longest,
+                None => drop(place.remove()),
+            }
+        }
+    }
+
     pub(super) fn acquire_rw(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+        self.settle_rw(&request.resource.name, now);
         match (request.resource.kind, request.from) {
             (kind, _) if !request.also.is_empty() => (Err(unfit(kind)), Vec::new()),
             (Kind::Read, Some(_)) => (Err(unfit(Kind::Read)), Vec::new()),
@@ -147,12 +195,14 @@ impl State {
                     return Ok(Attempt::Gone);
                 }
                 (reader.count, reader.until) = (request.count, reader.until.max(until));
-                *expires = reader.until.max(*expires);
+                let until = reader.until;
+                holds.lengthen(until, expires);
                 return Ok(Attempt::GRANTED);
             }
             let nested = request.beside.is_some_and(|writer| holds.is_written_by(writer));
             let written = holds.writer.is_some();
             if written && !nested && request.count == 1 {
+                let left = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
                 let out = self.stays_out(name, Some(left), request.waits, now);
                 return Ok(Attempt::Busy(out));
             }
@@ -168,19 +218,19 @@ impl State {
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
         holds.readers.push(Reader { owner: request.owner, count: 1, until });
-        *expires = until.max(*expires);
+        holds.lengthen(until, expires);
         Ok(Attempt::GRANTED)
     }
 
     fn acquire_write(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
         let (name, owner) = (&request.resource.name, request.owner);
-        let mut until = now + request.ttl;
+        let until = now + request.ttl;
         if let Some(entry) = self.living(name, now) {
             let left = entry.ttl(now);
             let (holds, expires) = entry.rw()?;
             if holds.is_written_by(owner) {
                 holds.writer = Some((owner, request.count));
-                *expires = until.max(*expires);
+                holds.lengthen_write(until, expires);
                 let token = request.fenced.map(|fenced| match request.count {
                     1 => self.reissue(name, fenced, now),
                     _ => self.issue(name, fenced, now),
@@ -192,7 +242,7 @@ impl State {
             }
             let mut busy = holds.writer.is_some();
             if !busy {
-                until = until.max(holds.bury(now).unwrap_or(0));
+                holds.bury(now);
                 busy = holds.readers.iter().any(|reader| Some(reader.owner) != request.beside);
             }
             if busy {
@@ -216,7 +266,7 @@ impl State {
         }
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
-        (holds.writer, *expires) = (Some((owner, 1)), until);
+        holds.write((owner, 1), until, expires, now);
         self.written_at_last(name, owner, now);
         let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
         Ok(Attempt::Granted { token })
@@ -229,15 +279,15 @@ impl State {
         let Some(entry) = self.living(name, now) else { return gone };
         let Ok((holds, expires)) = entry.rw() else { return gone };
         if holds.is_written_by(owner) {
-            *expires = until.max(*expires);
+            holds.lengthen_write(until, expires);
             let token = request.fenced.map(|fenced| self.reissue(name, fenced, now));
             return (Ok(Attempt::Granted { token }), Vec::new());
         }
         if !holds.is_written_by(from) {
             return gone;
         }
-        if let Some(longest) = holds.bury(now) {
-            (holds.writer, *expires) = (None, longest);
+        if holds.bury(now).is_some() {
+            *expires = holds.end_write(now).unwrap_or(0);
             return (Ok(Attempt::Busy(Some(entry.ttl(now)))), vec![written(name)]);
         }
         if let Some(turn) = self.readers_turn(name, now) {
@@ -245,13 +295,14 @@ impl State {
             return (Ok(Attempt::Busy(Some(Ttl::Millis(turn - now)))), vec![written(name)]);
         }
         let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else { return gone };
-        (holds.writer, *expires) = (Some((owner, 1)), until);
+        holds.write((owner, 1), until, expires, now);
         self.written_at_last(name, owner, now);
         let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
         (Ok(Attempt::Granted { token }), Vec::new())
     }
 
     pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Answer<Released> {
+        self.settle_rw(&request.resource.name, now);
         match request.resource.kind {
             Kind::Read => self.release_read(request, now),
             _ => self.release_write(request, now),
@@ -280,12 +331,20 @@ impl State {
             if let Some(ttl) = request.ttl.filter(|_| fewer || request.leave) {
                 reader.until = now + ttl;
                 let until = reader.until;
-                let others = if last { holds.longest(now).unwrap_or(0) } else { *expires };
-                *expires = until.max(others);
+                if last {
+                    *expires = holds.longest(now).unwrap_or(0);
+                }
+                holds.lengthen(until, expires);
             }
             return (Ok(Released::Kept), Vec::new());
         }
         holds.readers.retain(|reader| reader.owner != request.owner);
+        if let Some(ends) = holds.write_ends {
+            // It may have made the lock outlast the writer, which no longer has to be so.
+            let longest = holds.longest(now).unwrap_or(0);
+            *expires = ends.max(longest);
+            holds.write_ends = Some(ends).filter(|ends| *ends < longest);
+        }
         let freed = (Ok(Released::Freed { listeners: Some(0) }), Vec::new());
         if !shared || !last && !holds.readers.is_empty() {
             return freed;
@@ -313,20 +372,22 @@ impl State {
         if request.keep > 0 {
             let fewer = *count > request.keep;
             *count = request.keep.min(*count);
+            let writer = (request.owner, *count);
             if let Some(ttl) = request.ttl.filter(|_| fewer || request.leave) {
                 // The readers nested in it keep what they were promised.
-                *expires = (now + ttl).max(holds.bury(now).unwrap_or(0));
+                holds.write(writer, now + ttl, expires, now);
             }
             return (Ok(Released::Kept), Vec::new());
         }
-        match holds.bury(now) {
-            Some(longest) => (holds.writer, *expires) = (None, longest),
+        match holds.end_write(now) {
+            Some(longest) => *expires = longest,
             None => drop(place.remove()),
         }
         (Ok(Released::Freed { listeners: Some(0) }), vec![written(name)])
     }
 
     pub(super) fn renew_rw(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+        self.settle_rw(&request.resource.name, now);
         let Some(entry) = self.living(&request.resource.name, now) else {
             return Ok(Renewed::Gone);
         };
@@ -337,8 +398,9 @@ impl State {
             if !holds.is_written_by(request.owner) {
                 return Ok(Renewed::Taken);
             }
-            *expires = until.max(*expires);
-            return Ok(Renewed::Held(left));
+            let found = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
+            holds.lengthen_write(until, expires);
+            return Ok(Renewed::Held(found));
         }
         // Other readers take nothing away.
         let shared = holds.writer.is_none();
@@ -346,7 +408,8 @@ impl State {
             Some(reader) if reader.until >= now => {
                 let found = Ttl::Millis(reader.until - now);
                 reader.until = reader.until.max(until);
-                *expires = reader.until.max(*expires);
+                let until = reader.until;
+                holds.lengthen(until, expires);
                 Ok(Renewed::Held(found))
             }
             None if !shared => Ok(Renewed::Taken),
@@ -360,6 +423,7 @@ impl State {
         reason: &str,
         now: u64,
     ) -> Answer<Changed> {
+        self.settle_rw(&resource.name, now);
         let Some(mut place) = self.place(&resource.name, now) else {
             return (Ok(Changed::Nothing), Vec::new());
         };
@@ -380,11 +444,17 @@ impl State {
         let Some(entry) = self.living(&resource.name, now) else {
             return Ok(Snapshot::default());
         };
-        let ttl = entry.ttl(now);
+        let mut ttl = entry.ttl(now);
         let (holds, _) = entry.rw()?;
+        // Changes nothing, as on Redis.
+        let over = holds.is_write_over(now);
+        if over {
+            let Some(longest) = holds.longest(now) else { return Ok(Snapshot::default()) };
+            ttl = Ttl::Millis(longest - now);
+        }
         let living = holds.readers.iter().filter(|reader| reader.until >= now);
         let readers = living.map(|reader| (reader.owner, reader.count, true));
-        let writer = holds.writer.map(|(owner, count)| (owner, count, false));
+        let writer = holds.writer.filter(|_| !over).map(|(owner, count)| (owner, count, false));
         let all: Vec<_> = writer.into_iter().chain(readers).collect();
         let holders =
             all.into_iter().map(|(id, count, shared)| self.holder(id, count, shared, now));

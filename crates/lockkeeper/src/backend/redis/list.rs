@@ -142,7 +142,6 @@ impl Inner {
                 found.extend(hash.mode.is_some().then(|| hash.listed(name, left, None)).flatten());
                 continue;
             }
-            let kind = hash.kind(false);
             let snapshot = match answer.and_then(super::rw::inspected) {
                 Ok(snapshot) => snapshot,
                 // The script is not known yet, or it is something else by now.
@@ -157,6 +156,8 @@ impl Inner {
                 },
             };
             if !snapshot.holders.is_empty() {
+                let written = snapshot.holders.iter().any(|holder| !holder.shared);
+                let kind = if written { Kind::Write } else { Kind::Read };
                 found.push(Listed { resource: Resource { kind, name }, snapshot });
             }
         }

@@ -135,7 +135,7 @@ pub(super) fn renew_mutexes(batch: &[&Renew]) -> Command {
     renew(&script::MUTEX_RENEW, batch)
 }
 
-pub(super) fn renew(script: &'static Script, batch: &[&Renew]) -> Command {
+fn renew(script: &'static Script, batch: &[&Renew]) -> Command {
     let mut call = script.call(batch.len());
     for renew in batch {
         call = call.arg(name(&renew.resource));

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::lock::settle;
-use super::script::{self, Command};
+use super::script::{self, Command, Script};
 use super::{Inner, PUBLISH, attempt, bulk, keys, name, number, standing, unfit};
 use crate::backend::{Acquire, Attempt, Fault, HolderEntry, Release, Renew, Resource, Snapshot};
 use crate::{LockName, OwnerId};
@@ -109,7 +109,11 @@ fn release(call: Command, request: &Release) -> Command {
 }
 
 pub(super) fn renew_readers(batch: &[&Renew]) -> Command {
-    let mut call = script::READ_RENEW.call(batch.len());
+    renew(&script::READ_RENEW, batch)
+}
+
+fn renew(script: &'static Script, batch: &[&Renew]) -> Command {
+    let mut call = script.call(batch.len());
     for renew in batch {
         call = call.arg(name(&renew.resource));
     }
@@ -121,7 +125,7 @@ pub(super) fn renew_readers(batch: &[&Renew]) -> Command {
 }
 
 pub(super) fn renew_writers(batch: &[&Renew]) -> Command {
-    super::lock::renew(&script::WRITE_RENEW, batch)
+    renew(&script::WRITE_RENEW, batch)
 }
 
 /// Either side takes the whole lock away.

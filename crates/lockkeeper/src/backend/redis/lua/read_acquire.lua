@@ -10,7 +10,7 @@
 -- ARGV[6]:   1 if the reader waits
 -- Returns:   nil granted; >= -1 busy, for how long (-1 endless); -3 the hold is gone
 -- Publishes: nothing
-local mode, wrong, left = mode_of(KEYS[1])
+local mode, wrong, left = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
 local ttl, count = tonumber(ARGV[2]), tonumber(ARGV[3])
 local held = mode and tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
@@ -24,12 +24,14 @@ if held then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
   keep(ARGV[4], ARGV[1], count, ttl)
   drop(ARGV[4], ARGV[1], count + 1, held)
+  if mode == 'write' and ttl > left then outlast(KEYS[1], ARGV[4], left) end
   return nil
 end
 if count > 1 then return -3 end
 local nested = mode == 'write' and redis.call('HEXISTS', KEYS[1], ARGV[5] .. ':write') == 1
 if not nested and (mode == 'write' or ARGV[5] == '') then
-  local out = stays_out(KEYS[2], KEYS[3], mode == 'write' and left, ARGV[6] == '1')
+  local written = mode == 'write' and write_left(KEYS[1], ARGV[4], writer_of(KEYS[1]) or '', left)
+  local out = stays_out(KEYS[2], KEYS[3], written, ARGV[6] == '1')
   if out then return out end
 end
 local key = hold(ARGV[4], ARGV[1], 1)
@@ -46,4 +48,5 @@ if type(ends) == 'table' then
   redis.call('DEL', key)
   return ends
 end
+if mode == 'write' and ttl > left then outlast(KEYS[1], ARGV[4], left) end
 return nil

@@ -10,7 +10,7 @@
 -- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
 --            an owner: held by that one
 -- Publishes: 0 to the channel when nobody holds it any more
-local mode, wrong, left = mode_of(KEYS[1])
+local mode, wrong, left = settled(KEYS[1], ARGV[5])
 if wrong then return wrong end
 local held = mode and tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
 if not held then return holder(KEYS[1]) end
@@ -36,12 +36,21 @@ if stay > 0 then
       ends_in(KEYS[1], longest)
     elseif left < ttl then
       ends_in(KEYS[1], ttl)
+      if mode == 'write' then outlast(KEYS[1], ARGV[5], left) end
     end
   end
   return redis.status_reply('KEPT')
 end
+local writer = mode == 'write' and writer_of(KEYS[1])
+local written = writer and write_left(KEYS[1], ARGV[5], writer, nil)
 redis.call('HDEL', KEYS[1], ARGV[1])
 drop(ARGV[5], ARGV[1], 1, held)
+if written then
+  -- It may have made the lock outlast the writer, which no longer has to be so.
+  local _, longest = readers(KEYS[1], ARGV[5])
+  ends_in(KEYS[1], math.max(written, longest))
+  if longest <= written then redis.call('DEL', write_end(ARGV[5], writer)) end
+end
 -- Beside `mode` there is another one, perhaps the writer, and the lock did not live for this one.
 if not last and redis.call('HLEN', KEYS[1]) > 1 then return 0 end
 local living, longest = readers(KEYS[1], ARGV[5])

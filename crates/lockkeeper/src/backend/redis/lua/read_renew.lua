@@ -8,7 +8,7 @@
 local answers = {}
 for i = 1, #KEYS do
   local key, owner, ttl, prefix = KEYS[i], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
-  local mode, wrong = mode_of(key)
+  local mode, wrong, left = settled(key, prefix)
   if wrong then
     answers[i] = wrong.err
   elseif not mode then
@@ -20,7 +20,10 @@ for i = 1, #KEYS do
       if ttl > 0 and own < ttl then keep(prefix, owner, held, ttl) end
       -- Also when only looking: the renewal of a Java reader sets the lock to 30 s, whoever shares it.
       local longest = math.max(own, ttl)
-      if redis.call('PTTL', key) < longest then ends_in(key, longest) end
+      if left < longest then
+        ends_in(key, longest)
+        if mode == 'write' then outlast(key, prefix, left) end
+      end
       answers[i] = own
     else
       -- Other readers take nothing away.

@@ -15,6 +15,11 @@ local function mode_of(key)
   return nil, { err = 'WRONGKIND a lock, or a hash of other data' }, left
 end
 
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 -- The key of one hold.
 local function hold(prefix, owner, i) return prefix .. ':' .. owner .. ':rwlock_timeout:' .. i end
 
@@ -72,6 +77,56 @@ local function downgrade(key, field, ttl)
   redis.call('HSET', key, 'mode', 'read')
 end
 
+-- A writer has the lock until the lock ends, unless a reader nested in its hold lasts longer. Then a key
+-- of its own says when the writer's lease ends: a sorted set, `end` -> ms. It is there only while the
+-- lock has fields beside `mode` and the writer. Whatever is wrong with it fails no request.
+local function write_end(prefix, writer) return prefix .. ':' .. writer .. ':lockkeeper_write_end' end
+
+-- For how long the writer has the lock (below 0: no longer); `left`, that of the lock, if that is not said.
+local function write_left(key, prefix, writer, left)
+  if redis.call('HLEN', key) <= 2 then return left end
+  local ends = redis.pcall('ZSCORE', write_end(prefix, writer), 'end')
+  return type(ends) == 'string' and tonumber(ends) - clock() or left
+end
+
+-- The writer's lease ends in so many ms, and the lock later.
+local function set_write_end(key, prefix, writer, ttl)
+  local name = write_end(prefix, writer)
+  if type(redis.pcall('ZADD', name, clock() + ttl, 'end')) == 'table' then return end
+  -- Not before the lock.
+  redis.call('PEXPIRE', name, redis.call('PTTL', key) + 1000)
+end
+
+local function writer_of(key)
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local writer = string.match(field, '^(.*):write$')
+    if writer then return writer end
+  end
+end
+
+-- A reader nested in the writer's hold has made the lock last longer, which had `left`.
+local function outlast(key, prefix, left)
+  local writer = writer_of(key)
+  if writer and left >= 0 then
+    set_write_end(key, prefix, writer, write_left(key, prefix, writer, left))
+  end
+end
+
+-- As `mode_of`, after a writer was taken out whose lease has ended before those of its readers.
+local function settled(key, prefix)
+  local mode, wrong, left = mode_of(key)
+  local writer = mode == 'write' and redis.call('HLEN', key) > 2 and writer_of(key)
+  if not writer or write_left(key, prefix, writer, 0) >= 0 then return mode, wrong, left end
+  local living, longest = readers(key, prefix, true)
+  redis.call('DEL', write_end(prefix, writer))
+  if #living == 0 then
+    redis.call('DEL', key)
+    return nil, nil, -2
+  end
+  downgrade(key, writer .. ':write', longest)
+  return 'read', nil, redis.call('PTTL', key)
+end
+
 -- One who holds it: the writer before a reader.
 local function holder(key)
   local first = nil
@@ -90,11 +145,6 @@ end
 -- Both are a courtesy: whatever is wrong with their keys fails no
 -- request.
 local PATIENCE, TURN, BATCH = 5000, 2500, 250
-
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
 
 -- A writer waits, for another 2 s; and as long it is remembered what readers were given.
 local function wait(key, patience, owner)

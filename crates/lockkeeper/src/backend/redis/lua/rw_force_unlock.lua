@@ -9,7 +9,7 @@
 -- Returns:   the owners it was taken from; other if others hold it
 -- Publishes: to the channel 0 for readers, 1 for a writer; a notice to the client of each owner. Here,
 --            so that they are told though the answer to this may be lost
-local mode, wrong = mode_of(KEYS[1])
+local mode, wrong = settled(KEYS[1], ARGV[5])
 if wrong then return wrong end
 if not mode then return {} end
 local fields, owners, living = redis.call('HGETALL', KEYS[1]), {}, {}
@@ -25,8 +25,10 @@ end
 if not meant(living, ARGV, 6) then return 'other' end
 redis.call('UNLINK', KEYS[1])
 for i = 1, #fields, 2 do
-  local count = tonumber(fields[i + 1])
-  if count and not string.find(fields[i], ':write', 1, true) then
+  local count, writer = tonumber(fields[i + 1]), string.match(fields[i], '^(.*):write$')
+  if writer then
+    redis.call('UNLINK', write_end(ARGV[5], writer))
+  elseif count then
     drop(ARGV[5], fields[i], 1, count)
   end
 end

@@ -2,17 +2,23 @@
 -- KEYS[1]:   the lock
 -- ARGV[1]:   what the keys of single holds begin with
 -- Returns:   time to live (-1 endless, -2 free), then by turns owner, hold count and whether it is
---            shared; the writer first, of the readers those that live
+--            shared; the writer first; only those whose leases have not ended
 -- Publishes: nothing
 local mode, wrong = mode_of(KEYS[1])
 if wrong then return wrong end
 if not mode then return { -2 } end
-local writers, shared = { redis.call('PTTL', KEYS[1]) }, {}
+local left = redis.call('PTTL', KEYS[1])
+local writers, shared = { left }, {}
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
   local owner, count = fields[i], tonumber(fields[i + 1])
   local writer = string.match(owner, '^(.*):write$')
-  if writer then
+  if writer and write_left(KEYS[1], ARGV[1], writer, 0) < 0 then
+    -- Its lease has ended, and the lock is that of its readers.
+    local living, longest = readers(KEYS[1], ARGV[1])
+    if #living == 0 then return { -2 } end
+    writers[1] = longest
+  elseif writer then
     writers[#writers + 1], writers[#writers + 2], writers[#writers + 3] = writer, count, 0
   elseif count and life(ARGV[1], owner, count) ~= -2 then
     shared[#shared + 1], shared[#shared + 2], shared[#shared + 3] = owner, count, 1

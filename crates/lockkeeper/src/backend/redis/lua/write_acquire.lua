@@ -12,7 +12,7 @@
 -- ARGV[7]:   time to live of the token in ms, or empty; where there is one
 -- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless); -3 the hold is gone
 -- Publishes: nothing
-local mode, wrong, left = mode_of(KEYS[1])
+local mode, wrong, left = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
 local field, ttl = ARGV[1] .. ':write', tonumber(ARGV[2])
 if mode and redis.call('HEXISTS', KEYS[1], field) == 1 then
@@ -22,6 +22,9 @@ if mode and redis.call('HEXISTS', KEYS[1], field) == 1 then
   -- First, and in any case, so that the next write is not refused for want of memory.
   redis.call('PEXPIRE', KEYS[1], math.max(left, ttl))
   redis.call('HSET', KEYS[1], field, ARGV[3])
+  if write_left(KEYS[1], ARGV[4], ARGV[1], ttl) < ttl then
+    set_write_end(KEYS[1], ARGV[4], ARGV[1], ttl)
+  end
   return token and put_token(KEYS[4], token, ARGV[7])
 end
 if ARGV[3] ~= '1' then return -3 end
@@ -51,6 +54,7 @@ if type(ends) == 'table' then
   if mode then redis.call('HSET', KEYS[1], 'mode', mode) end
   return ends
 end
+if ttl > tonumber(ARGV[2]) then set_write_end(KEYS[1], ARGV[4], ARGV[1], tonumber(ARGV[2])) end
 if awaited then
   withdraw(KEYS[2], ARGV[1])
   redis.pcall('ZREM', KEYS[3], 'batch')

@@ -13,16 +13,21 @@
 -- Returns:   nil or the token: done, also by an earlier try; >= -1 it was freed, but readers were nested
 --            in it or have their turn, for how long (-1 endless); -3 neither holds it
 -- Publishes: 1 to the channel when readers are left, or come first
-local _, wrong = mode_of(KEYS[1])
+local _, wrong = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
 local from, to = ARGV[1] .. ':write', ARGV[2] .. ':write'
 if redis.call('HEXISTS', KEYS[1], to) == 1 then
   local token = KEYS[4] and (redis.call('GET', KEYS[4]) or next_token(KEYS[4]))
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  local ttl = tonumber(ARGV[3])
+  if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
+  if write_left(KEYS[1], ARGV[4], ARGV[2], ttl) < ttl then
+    set_write_end(KEYS[1], ARGV[4], ARGV[2], ttl)
+  end
   return token and put_token(KEYS[4], token, ARGV[7])
 end
 if redis.call('HEXISTS', KEYS[1], from) == 0 then return -3 end
 local token = KEYS[4] and next_token(KEYS[4])
+if redis.call('HLEN', KEYS[1]) > 2 then redis.call('DEL', write_end(ARGV[4], ARGV[1])) end
 local living, longest = readers(KEYS[1], ARGV[4], true)
 if #living > 0 then
   downgrade(KEYS[1], from, longest)

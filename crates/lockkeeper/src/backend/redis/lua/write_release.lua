@@ -11,7 +11,7 @@
 -- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
 --            an owner: held by that one
 -- Publishes: 1 to the channel when freed, or when no writer keeps readers out any more
-local mode, wrong = mode_of(KEYS[1])
+local mode, wrong = settled(KEYS[1], ARGV[5])
 local field = ARGV[1] .. ':write'
 if withdraw(KEYS[2], ARGV[1]) and mode ~= 'write' then redis.pcall(ARGV[3], ARGV[4], '1') end
 if wrong then return wrong end
@@ -23,15 +23,19 @@ if ARGV[2] ~= '0' then
     local rest = redis.call('PTTL', KEYS[1])
     if ttl then
       -- The readers nested in it keep what they were promised.
+      local nested = redis.call('HLEN', KEYS[1]) > 2
       local _, longest = readers(KEYS[1], ARGV[5], true)
       rest = math.max(ttl, longest)
+      if nested and longest <= ttl then redis.call('DEL', write_end(ARGV[5], ARGV[1])) end
     end
     -- First, because after a write that needs no memory the next is not refused for want of it.
     ends_in(KEYS[1], rest)
+    if ttl and rest > ttl then set_write_end(KEYS[1], ARGV[5], ARGV[1], ttl) end
   end
   if fewer then redis.call('HSET', KEYS[1], field, ARGV[2]) end
   return redis.status_reply('KEPT')
 end
+if redis.call('HLEN', KEYS[1]) > 2 then redis.call('DEL', write_end(ARGV[5], ARGV[1])) end
 local living, longest = readers(KEYS[1], ARGV[5], true)
 if #living > 0 then downgrade(KEYS[1], field, longest) else redis.call('DEL', KEYS[1]) end
 local told = redis.pcall(ARGV[3], ARGV[4], '1')
