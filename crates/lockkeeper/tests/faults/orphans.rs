@@ -460,7 +460,7 @@ async fn a_partial_release_that_arrives_late_cuts_no_lease_that_is_counted_on() 
             eventually(PATIENCE, "it is renewed", renewed).await;
             assert!(!again.is_lost(), "{sort:?}: {again:?}");
             drop((again, inner));
-            eventually(PATIENCE, "free", || late.rig.stored("a").is_empty()).await;
+            eventually(PATIENCE, "free", || pttl(server, "a") == -2).await;
         }
     }
 }
