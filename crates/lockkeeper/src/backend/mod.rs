@@ -78,7 +78,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 #[non_exhaustive]
 pub struct Capabilities {
     /// A request without an answer can no longer take effect once a later one was answered. Where
-    /// this is false, an undo is repeated until the lease of the lost request would have ended.
+    /// this is false, an undo is repeated until the lease of the lost request would have ended, and a
+    /// lease counts on no more than what a lost release may still leave of it.
     pub fences_lost_requests: bool,
     /// Which store this is, so that everybody takes several locks in the same order.
     pub identity: Arc<str>,
