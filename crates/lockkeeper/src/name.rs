@@ -198,6 +198,13 @@ impl PermitId {
         })
     }
 
+    /// The hold whose only permit this is, as a store reads it: any id can be asked about.
+    pub(crate) fn as_owner(self) -> OwnerId {
+        let [a, b, c, d, e, f, g, h, number @ ..] = self.0;
+        let client = Uuid::from_bytes([a, b, c, d, e, f, g, h, 0, 0, 0, 0, 0, 0, 0, 0]);
+        OwnerId { client, number: u64::from_be_bytes(number) }
+    }
+
     /// Whether it may be a permit of this client: its first half says so.
     pub(crate) fn is_of(&self, client: Uuid) -> bool {
         self.0[..8] == client.as_bytes()[..8]
@@ -281,6 +288,7 @@ mod tests {
         let ids: Vec<_> = PermitId::of(OwnerId::fresh(Uuid::new_v4()), 3).collect();
         assert!(ids[0] != ids[1] && ids[1] != ids[2]);
         assert_eq!(ids[2].to_string().parse(), Ok(ids[2]));
+        assert_eq!(PermitId::of(ids[2].as_owner(), 1).next(), Some(ids[2]));
         assert_eq!("+0".repeat(16).parse::<PermitId>(), Err(ParsePermitIdError));
     }
 

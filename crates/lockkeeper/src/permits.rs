@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, CountChange, PermitChange};
+use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed};
 use crate::engine::{counter, lease_millis};
-use crate::lock::{Handle, LockRequest, TryLockRequest};
+use crate::error::Phase;
+use crate::lock::{Handle, LockRequest, Remaining, TryLockRequest};
 use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 
@@ -88,6 +89,27 @@ impl PermitSemaphore {
     pub async fn update_lease(&self, id: PermitId, span: Duration) -> Result<bool> {
         let ttl = lease_millis(&self.handle.resource, span)?;
         self.change_by_id(&[id], PermitChange::Lease(ttl)).await
+    }
+
+    /// Remaining lease of a permit, as the store says: of any holder, in Java too.
+    /// [`Free`](Remaining::Free) if it was released or has expired,
+    /// [`Forever`](Remaining::Forever) if it has no end. A guard answers for its own permits without a
+    /// request: [`Guard::remaining`](crate::Guard::remaining).
+    ///
+    /// # Errors
+    /// As [`available`](PermitSemaphore::available).
+    pub async fn remaining(&self, id: PermitId) -> Result<Remaining> {
+        let Handle { core, resource, .. } = &self.handle;
+        core.ensure_open(resource)?;
+        self.handle.ensure_named()?;
+        // A renewal without a time to live only looks.
+        let look = Renew::new(resource.clone(), id.as_owner(), None);
+        let answer = core.unbroken(core.backend.renew(vec![look])).await.pop();
+        match answer.unwrap_or(Err(Fault::Closed)) {
+            Ok(Renewed::Held(ttl)) => Ok(Some(ttl).into()),
+            Ok(_) => Ok(Remaining::Free),
+            Err(fault) => Err(core.error(fault, resource, Phase::Inspect)),
+        }
     }
 
     /// Sets it up with so many permits; false if it was there already, and is then left alone.

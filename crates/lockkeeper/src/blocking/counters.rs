@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use super::{Client, Guard, Request};
-use crate::{LockName, PermitId, Result};
+use crate::{LockName, PermitId, Remaining, Result};
 
 macro_rules! counter_type {
     ($Type:ident, $doc:literal) => {
@@ -104,7 +104,8 @@ impl Semaphore {
     }
 }
 
-/// Permits of a [`Semaphore`]. Dropping it gives them back in the background. See [`crate::Permit`].
+/// Permits of a [`Semaphore`]. Dropping it releases them in the background, or waits for that if it is the
+/// last that belongs to its client: see [`Client`]. See also [`crate::Permit`].
 #[derive(Debug)]
 #[must_use = "if it is not kept, the permits are given back at once"]
 pub struct Permit {
@@ -173,6 +174,14 @@ impl PermitSemaphore {
     /// As there.
     pub fn update_lease(&self, id: PermitId, span: Duration) -> Result<bool> {
         self.client.wait(self.inner.update_lease(id, span))
+    }
+
+    /// See [`crate::PermitSemaphore::remaining`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remaining(&self, id: PermitId) -> Result<Remaining> {
+        self.client.wait(self.inner.remaining(id))
     }
 
     /// See [`crate::PermitSemaphore::try_set_permits`].

@@ -603,6 +603,7 @@ laws! {
         permits_of_no_lease_are_renewed
         permits_of_a_fixed_lease_end_and_say_so
         what_was_given_back_elsewhere_is_lost
+        the_remaining_lease_of_a_permit_can_be_asked
         ids_are_given_back_all_or_none
         a_new_end_may_be_set_by_id
         extend_and_leave_for_set_a_new_end

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
-use lockkeeper::{Client, Error, Guard, Kind, LostReason, OwnerId, PermitId, PermitSemaphore};
+use lockkeeper::{
+    Client, Error, Guard, Kind, LostReason, OwnerId, PermitId, PermitSemaphore, Remaining,
+};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::store::{Store, assert_is, eventually};
+use crate::store::{Store, assert_is, eventually, left};
 
 /// Handles of two clients to one semaphore with so many permits.
 async fn pair(store: &Store, permits: u64) -> (PermitSemaphore, PermitSemaphore) {
@@ -138,6 +140,33 @@ pub(crate) async fn what_was_given_back_elsewhere_is_lost(store: &Store) {
         other.release().await.unwrap();
     }
     assert_eq!(counts(&theirs).await, (3, 0, 3));
+}
+
+pub(crate) async fn the_remaining_lease_of_a_permit_can_be_asked(store: &Store) {
+    let (ours, theirs) = pair(store, 5).await;
+    let (guard, long) = (ours.acquire(2).lease(store.long()).await.unwrap(), store.long());
+    let renewed = ours.acquire(1).await.unwrap();
+    for id in guard.permit_ids() {
+        let left = left(theirs.remaining(id).await);
+        assert!(left <= long && left > long / 2, "{left:?}");
+    }
+    assert!(guard.remaining() <= long && guard.remaining() > long / 2, "{:?}", guard.remaining());
+    assert_is!(theirs.remaining(renewed.permit_ids()[0]).await, Ok(Remaining::For(_)));
+    let id = guard.permit_ids()[1];
+    assert!(theirs.update_lease(id, long * 4).await.unwrap());
+    assert!(left(ours.remaining(id).await) > long * 2);
+    assert_eq!(ours.remaining(PermitId::from_bytes([7; 16])).await.unwrap(), Remaining::Free);
+    guard.release().await.unwrap();
+    assert_eq!(ours.remaining(id).await.unwrap(), Remaining::Free, "it was released");
+    dead(store, &ours, 1, store.lease()).await;
+    assert_eq!(counts(&ours).await, (3, 2, 5), "asking changes nothing");
+
+    let client = store.client().await;
+    let other = client.permit_semaphore(store.name("other"));
+    assert_eq!(other.remaining(id).await.unwrap(), Remaining::Free, "there is none");
+    let lock = client.lock(store.name("other")).lock().lease(long).await.unwrap();
+    assert_is!(other.remaining(id).await, Err(Error::WrongKind { .. }));
+    drop((lock, renewed));
 }
 
 pub(crate) async fn ids_are_given_back_all_or_none(store: &Store) {
