@@ -18,9 +18,13 @@ use crate::{
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
 ///
-/// It lives on the runtime on which it was made: if that ends, every lock is lost
-/// ([`Closed`](crate::LostReason::Closed)). Handles and guards keep it alive. Dropping the last of
-/// them gives back what it can without blocking; [`shutdown`](Client::shutdown) waits for it.
+/// It lives on the tokio runtime on which it was made: if that ends, every lock is lost
+/// ([`Closed`](crate::LostReason::Closed)). Its futures work on any executor while that runtime runs.
+/// Handles and guards keep it alive. Dropping the last of them releases in the background what is left,
+/// and the runtime may end before that is done; [`shutdown`](Client::shutdown) waits for it.
+///
+/// In a forked child it is closed: its guards are lost, its requests fail with
+/// [`Closed`](Error::Closed), and dropping it does nothing. Make another one there.
 #[derive(Clone)]
 pub struct Client {
     core: Arc<Core>,
@@ -40,7 +44,7 @@ impl Client {
     /// | URL | store |
     /// |---|---|
     /// | `memory:` | a new embedded store |
-    /// | `memory:NAME` | an embedded store that is shared within the process |
+    /// | `memory:NAME` | an embedded store that is shared within the process; it ends, with all that is in it, when its last client is gone |
     /// | `file:PATH`, `file:///PATH` | a file for the processes of this host (feature `file`); the path is taken as it is written |
     /// | `redis://[user:password@]host[:port][/db]` | a Redis server |
     /// | `rediss://…` | the same over TLS (feature `tls`) |
@@ -49,10 +53,15 @@ impl Client {
     /// # Errors
     /// [`Unreachable`](Error::Unreachable) if the server cannot be reached within the connect
     /// timeout, [`Denied`](Error::Denied) for a wrong password or a file that may not be written,
-    /// [`Invalid`](Error::Invalid) for a URL or a setting that makes no sense, or a file that is no
-    /// place for locks. The password never appears in an error.
+    /// [`Invalid`](Error::Invalid) for a URL or a setting that makes no sense, a file that is no
+    /// place for locks, or a call outside of a tokio runtime. The password never appears in an error.
     pub async fn connect_with(url: &str, options: ClientOptions) -> Result<Self> {
         options.validate()?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            let detail = "a client is made on a tokio runtime, which carries its tasks; \
+                          its futures then work on any executor";
+            return Err(Error::invalid(None, detail));
+        }
         let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
         let backend: Arc<dyn Backend> = match scheme {
             "memory" => memory(&url["memory".len()..])?,
@@ -143,7 +152,7 @@ impl Client {
     /// # Errors
     /// If the store cannot be asked at all.
     pub async fn check(&self) -> Result<Report> {
-        crate::check::check(self, &self.core).await
+        self.core.anywhere(|| crate::check::check(self, &self.core)).await
     }
 
     fn handle(&self, kind: Kind, name: &[u8]) -> Handle {
@@ -160,12 +169,16 @@ impl Client {
         self.core.id
     }
 
-    /// Gives every lock back, waits until that is confirmed (for at most a response timeout), and
-    /// closes the connections. Guards that are still there are lost; waiters get
-    /// [`Closed`](Error::Closed). Permits of a [`Semaphore`] are given back, too, though nothing tells
-    /// who holds them.
+    /// Releases every lock, waits for the confirmation (for at most one response timeout), and closes the
+    /// connections. Guards that are left are lost, and their release answers [`Closed`](Error::Closed), as
+    /// waiters do. Permits of a [`Semaphore`] are released, too, though nothing tells who holds them.
     pub async fn shutdown(&self) {
-        self.core.shutdown().await;
+        let work = || async {
+            self.core.shutdown().await;
+            Ok(())
+        };
+        // Fails only if the runtime has ended, and the client with it.
+        let _ = self.core.anywhere(work).await;
     }
 
     /// Ends the client at once and without a word to the store, as the death of the process would:
@@ -176,6 +189,11 @@ impl Client {
     /// store that does not answer. Otherwise [`shutdown`](Client::shutdown) is what is wanted.
     pub fn abandon(&self) {
         self.core.abandon();
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 
     #[cfg(feature = "blocking")]

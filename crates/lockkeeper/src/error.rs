@@ -63,7 +63,7 @@ pub enum LostReason {
     Taken,
     /// It was force-unlocked, with the reason that was given.
     Revoked(String),
-    /// The client was shut down, or the runtime it lived on ended.
+    /// The client was shut down, the runtime it lived on ended, or this is a forked child.
     Closed,
     /// It was given back: by its guard, or the last of its guards.
     Released,

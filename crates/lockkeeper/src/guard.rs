@@ -22,9 +22,21 @@ use crate::{LockName, OwnerId, PermitId};
 /// While [`is_lost`](Guard::is_lost) is false nobody else holds the lock, provided the store keeps
 /// what it acknowledged: see the [guarantees](crate::manual::guarantees).
 ///
-/// **Dropping it releases the lock in the background**: `drop` never blocks. If the runtime has
-/// ended, nobody is left to do so and the lock frees itself when its lease ends. To know that the
-/// lock was still held, call [`release`](Guard::release).
+/// **Dropping it releases the lock in the background**: `drop` never blocks. It leaves the release to the
+/// client's runtime. If that ends first, as at the end of `main`, the lock stays held until its lease ends. To
+/// be sure, and to know that the lock was still held, wait for [`release`](Guard::release), use
+/// [`run`](crate::Lock::run), or call [`Client::shutdown`](crate::Client::shutdown) last:
+///
+/// ```
+/// #[tokio::main]
+/// async fn main() -> lockkeeper::Result<()> {
+///     let client = lockkeeper::Client::memory();
+///     let guard = client.lock("orders:42").lock().await?;
+///     drop(guard); // released soon, if the program goes on
+///     client.shutdown().await; // released now
+///     Ok(())
+/// }
+/// ```
 #[must_use = "if it is not kept, the lock is released at once"]
 pub struct Guard {
     lease: Arc<Lease>,
@@ -44,6 +56,9 @@ impl Guard {
     /// meanwhile. [`Unconfirmed`](Error::Unconfirmed) if the store did not answer: it is tried
     /// again in the background until the lease ends. That comes within
     /// [`unreachable_after`](crate::ClientOptions::unreachable_after) of the first failure.
+    ///
+    /// [`Closed`](Error::Closed) after [`Client::shutdown`](crate::Client::shutdown), which has released it,
+    /// after the client's runtime has ended, and in a forked child.
     ///
     /// After a loss by the clock it still asks, and is Ok if the store still had it: nobody else has
     /// had the lock then.
@@ -113,6 +128,10 @@ impl Guard {
     /// # Cancel safety
     /// A hold that was added after all is taken off again.
     pub async fn read(&self) -> Result<Guard> {
+        self.lease.core.anywhere(|| self.read_too()).await
+    }
+
+    async fn read_too(&self) -> Result<Guard> {
         // Bears with a store that does not answer, as a re-entry does.
         let core = &self.lease.core;
         let give_up = core.clock.now() + core.options.unreachable_after;
@@ -160,7 +179,8 @@ impl Guard {
     /// # Cancel safety
     /// A hold that was added after all is taken off again.
     pub async fn try_upgrade(&self) -> Result<Option<Guard>> {
-        let acquired = self.other_side(Kind::Read, Kind::Write).await?;
+        let core = &self.lease.core;
+        let acquired = core.anywhere(|| self.other_side(Kind::Read, Kind::Write)).await?;
         Ok(acquired.map(Guard::new))
     }
 
@@ -241,7 +261,8 @@ impl Guard {
     }
 
     /// Resolves when the lock is no longer ours, with the reason: before its lease can end at the
-    /// store while this process runs, and within a quarter of a second after it goes on.
+    /// store while this process and the machine's clock run, and within a quarter of a second after a
+    /// stopped process or a suspended machine goes on.
     ///
     /// The future owns what it needs; it outlives the guard and then says
     /// [`Released`](LostReason::Released).
@@ -392,7 +413,9 @@ impl IntoFuture for Reenter {
             }
             let default = core.options.watchdog_timeout;
             let term = term(&lease.resource, lease_time, renewed, default)?;
-            reenter(&core, lease, term, Wait::Forever, None).await.map(Guard::new)
+            let reentered =
+                core.anywhere(|| reenter(&core, lease, term, Wait::Forever, None)).await?;
+            Ok(Guard::new(reentered))
         })
     }
 }

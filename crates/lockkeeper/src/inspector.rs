@@ -190,6 +190,17 @@ impl Inspector {
         Watch::new(self.clone(), pattern.into())
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn ensure_open(&self) -> Result<()> {
+        if self.core.is_closed() {
+            return Err(Error::Closed { lock: None });
+        }
+        Ok(())
+    }
+
     fn resource(&self, name: &[u8], kind: Kind) -> Result<Resource> {
         let name = LockName::new(&self.core.options.name_prefix, name);
         let resource = Resource { kind, name };
@@ -221,9 +232,6 @@ impl Inspector {
     }
 
     async fn page(&self, select: Select, cursor: Vec<u8>) -> Result<Page, Fault> {
-        if self.core.is_closed() {
-            return Err(Fault::Closed);
-        }
         let request = List { select, cursor, limit: PAGE };
         self.core.unbroken(self.core.backend.list(request)).await
     }
@@ -371,6 +379,7 @@ impl Listing {
     /// As any request. The list can be taken up again by asking once more.
     pub async fn next(&mut self) -> Result<Option<Vec<LockInfo>>> {
         loop {
+            self.inspector.ensure_open()?;
             let found = match &mut self.stage {
                 Stage::Clients(cursor) => {
                     let cursor = cursor.clone();

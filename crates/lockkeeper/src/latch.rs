@@ -108,7 +108,8 @@ impl CountDownLatch {
 
     async fn opened(&self, wait: Wait) -> Result<bool> {
         self.handle.ensure_named()?;
-        counter::opened(&self.handle.core, &self.handle.resource, wait).await
+        let Handle { core, resource, .. } = &self.handle;
+        core.anywhere(|| counter::opened(core, resource, wait)).await
     }
 
     async fn change(&self, change: CountChange) -> Result<Changed> {

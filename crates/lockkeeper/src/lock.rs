@@ -254,7 +254,8 @@ impl IntoFuture for LockRequest {
         Box::pin(async move {
             let (core, request) = request?;
             // Waiting for ever ends with the lock or with an error.
-            acquire(&core, &request).await?.map(Guard::new).ok_or(Error::Closed { lock: None })
+            let acquired = core.anywhere(|| acquire(&core, &request)).await?;
+            acquired.map(Guard::new).ok_or(Error::Closed { lock: None })
         })
     }
 }
@@ -316,7 +317,7 @@ impl IntoFuture for TryLockRequest {
         let request = self.settings.request(wait);
         Box::pin(async move {
             let (core, request) = request?;
-            Ok(acquire(&core, &request).await?.map(Guard::new))
+            Ok(core.anywhere(|| acquire(&core, &request)).await?.map(Guard::new))
         })
     }
 }

@@ -207,8 +207,10 @@ impl MultiLockRequest {
 
     async fn acquire(self, wait: impl Fn(&Core) -> Wait) -> Result<Option<MultiGuard>> {
         let (parts, terms) = self.parts()?;
-        let wait = wait(&parts[0].0);
-        Ok(acquire_all(&parts, terms, wait).await?.map(MultiGuard::new))
+        let core = &parts[0].0;
+        let wait = wait(core);
+        let acquired = core.anywhere(|| acquire_all(&parts, terms, wait)).await?;
+        Ok(acquired.map(MultiGuard::new))
     }
 }
 
@@ -283,7 +285,7 @@ impl IntoFuture for TryMultiLockRequest {
     }
 }
 
-/// All locks of a [`MultiLock`], held. Dropping it releases them in the background.
+/// All locks of a [`MultiLock`], held. Dropping it releases them in the background: see [`Guard`].
 #[must_use = "if it is not kept, the locks are released at once"]
 pub struct MultiGuard {
     /// In the order in which they were taken.

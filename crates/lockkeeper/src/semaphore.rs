@@ -55,6 +55,11 @@ impl Semaphore {
     /// Between clients there is no order, and [`try_acquire`](Semaphore::try_acquire) takes what is
     /// free whoever waits.
     ///
+    /// **Permits can be lost for good.** If the answer to an acquire is lost and the store stays unreachable for
+    /// longer than it remembers answers (a minute), nobody can tell whether the permits were taken, and they
+    /// are not put back: [`add_permits`](Semaphore::add_permits) does that. Permits of a
+    /// [`PermitSemaphore`](crate::PermitSemaphore) expire instead.
+    ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
     /// otherwise as [`Lock::lock`](crate::Lock::lock).
@@ -183,8 +188,8 @@ impl IntoFuture for AcquirePermits {
         Box::pin(async move {
             let (core, request) = request?;
             // Waiting for ever ends with permits or with an error.
-            let acquired = acquire(&core, &request).await?.ok_or(Error::Closed { lock: None })?;
-            Permit::new(acquired)
+            let acquired = core.anywhere(|| acquire(&core, &request)).await?;
+            Permit::new(acquired.ok_or(Error::Closed { lock: None })?)
         })
     }
 }
@@ -214,12 +219,14 @@ impl IntoFuture for TryAcquirePermits {
         let request = self.settings.request(wait);
         Box::pin(async move {
             let (core, request) = request?;
-            acquire(&core, &request).await?.map(Permit::new).transpose()
+            core.anywhere(|| acquire(&core, &request)).await?.map(Permit::new).transpose()
         })
     }
 }
 
-/// Permits of a [`Semaphore`]. **Dropping it gives them back in the background.**
+/// Permits of a [`Semaphore`]. **Dropping it releases them in the background**: as for a
+/// [`Guard`](crate::Guard), wait for [`release`](Permit::release) or
+/// [`Client::shutdown`](crate::Client::shutdown) before the program ends.
 #[must_use = "if it is not kept, the permits are given back at once"]
 pub struct Permit {
     lease: Arc<Lease>,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::LockName;
@@ -83,7 +83,9 @@ impl Watch {
     /// # Errors
     /// As any request; ask again to go on.
     pub async fn look(&mut self) -> Result<()> {
-        let Seen { locks: seen, walked, complete } = self.looked_around().await?;
+        let core = Arc::clone(self.inspector.core());
+        let seen = core.anywhere(|| self.looked_around()).await?;
+        let Seen { locks: seen, walked, complete } = seen;
         self.complete = complete;
         for (name, lock) in &seen {
             match self.known.get(name) {
@@ -114,6 +116,7 @@ impl Watch {
         let under_way = match looking {
             Some(under_way) => under_way,
             None => {
+                self.inspector.ensure_open()?;
                 if let Some(looked) = self.looked {
                     tokio::time::sleep_until(looked + self.every).await;
                 }

@@ -19,12 +19,13 @@
 //!
 //! # Panics
 //! Everything that waits on a client panics when called from within an async task: use the async API
-//! there. Making a client does not panic, but blocks the task.
+//! there. Making a client and dropping the last handle of one do not panic, but block the task.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle as Runtime};
@@ -49,8 +50,15 @@ pub use multi::{Member, MultiGuard, MultiLock, MultiRequest};
 
 /// A client for threads. Cloning it is cheap and gives the same client.
 ///
-/// Handles and guards keep it alive. Dropping the last of them gives back what is left in the
-/// background; [`shutdown`](Client::shutdown) waits for it.
+/// Handles and guards keep it alive. **Dropping the last of them waits** until everything is released,
+/// for at most one [response timeout](ClientOptions::response_timeout): a program whose `main` drops its
+/// guards and clients leaves no lock held. What is never dropped is not released at the end of the
+/// program: guards and clients in a `static`, in a thread that is still running, or on the stack when
+/// [`std::process::exit`] is called. There, call [`release`](Guard::release) or
+/// [`shutdown`](Client::shutdown).
+///
+/// In a forked child the client is closed: its guards are lost, its requests fail with
+/// [`Closed`](Error::Closed), and dropping it does nothing. Make another one there.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -59,7 +67,11 @@ pub struct Client {
 struct Inner {
     client: crate::Client,
     runtime: Runtime,
+    /// The thread that carries the runtime.
+    carrier: ThreadId,
     stop: Option<oneshot::Sender<crate::Client>>,
+    /// Disconnected when the carrier has ended. The mutex only lets threads share it.
+    ended: std::sync::Mutex<mpsc::Receiver<()>>,
 }
 
 impl fmt::Debug for Inner {
@@ -70,8 +82,17 @@ impl fmt::Debug for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(self.client.clone());
+        let Some(stop) = self.stop.take() else { return };
+        let core = self.client.core();
+        if core.home.is_forked() {
+            // The carrier is the parent's: to drop this would touch what both share.
+            return std::mem::forget(stop);
+        }
+        let _ = stop.send(self.client.clone());
+        // The carrier must not wait for itself.
+        if thread::current().id() != self.carrier {
+            let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = ended.recv_timeout(core.options.response_timeout);
         }
     }
 }
@@ -113,8 +134,12 @@ impl Client {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<crate::Client>();
-        let (opened, client) = std::sync::mpsc::channel();
+        let (opened, client) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
         let carry = move || {
+            // Dropped last, when the connections are closed.
+            let _end: mpsc::Sender<()> = end;
+            let runtime = runtime;
             runtime.block_on(async {
                 let _ = opened.send(open.await);
                 if let Ok(client) = stopped.await {
@@ -122,10 +147,11 @@ impl Client {
                 }
             });
         };
-        let builder = std::thread::Builder::new().name("lockkeeper".to_owned());
-        builder.spawn(carry).map_err(no_thread)?;
+        let builder = thread::Builder::new().name("lockkeeper".to_owned());
+        let carrier = builder.spawn(carry).map_err(no_thread)?.thread().id();
         let client = client.recv().map_err(|_| Error::Closed { lock: None })??;
-        let inner = Inner { client, runtime: handle, stop: Some(stop) };
+        let (stop, ended) = (Some(stop), std::sync::Mutex::new(ended));
+        let inner = Inner { client, runtime: handle, carrier, stop, ended };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -308,11 +334,12 @@ impl Request {
     }
 }
 
-/// A lock that is held. Dropping it releases the lock in the background. See [`crate::Guard`].
+/// A lock that is held. Dropping it releases the lock in the background; if it is the last that belongs
+/// to its client, dropping it waits for the release: see [`Client`]. See also [`crate::Guard`].
 #[derive(Debug)]
 #[must_use = "if it is not kept, the lock is released at once"]
 pub struct Guard {
-    /// After the guard in the order of dropping: it carries the runtime that releases it.
+    /// Before the client in the order of dropping, which carries the runtime that releases it.
     guard: crate::Guard,
     client: Client,
 }

@@ -147,8 +147,8 @@ impl MultiRequest<'_> {
     }
 }
 
-/// All locks of a [`MultiLock`], held. Dropping it releases them in the background. See
-/// [`crate::MultiGuard`].
+/// All locks of a [`MultiLock`], held. Dropping it releases them in the background, or waits for that if it
+/// is the last that belongs to its client: see [`Client`]. See also [`crate::MultiGuard`].
 #[derive(Debug)]
 #[must_use = "if it is not kept, the locks are released at once"]
 pub struct MultiGuard {

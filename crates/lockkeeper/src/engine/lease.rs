@@ -2,12 +2,17 @@
 //!
 //! | state | event | becomes | who |
 //! |---|---|---|---|
-//! | Held | renewed in time | Held, later deadline | watchdog |
-//! | Held | the deadline is near | Lost (Expired, Unreachable) | watchdog |
-//! | Held | the store says it is gone or taken | Lost (Deleted, Taken) | watchdog, re-entry |
-//! | Held | a notice, a shutdown | Lost (Revoked, Closed) | watchdog, client |
-//! | Held | its last guard lets go | Released | release |
+//! | Held | renewed, re-entered or extended in time | Held, later deadline | watchdog, re-entry, extend |
+//! | Held | one of several guards is released | Held, earlier deadline if the others asked for less | release |
+//! | Held | the store had less time left than was due | Held, earlier deadline | watchdog |
+//! | Held | the deadline is near, or was passed | Lost (Expired, Unreachable) | watchdog, re-entry, extend |
+//! | Held | a guard is released, and the terms of the others have passed | Lost (Expired) | release |
+//! | Held | the store says that it is gone or taken | Lost (Deleted, Taken) | watchdog, re-entry, extend, partial release |
+//! | Held | a notice of a forced unlock | Lost (Revoked) | presence |
+//! | Held | the client is shut down or abandoned, its runtime ends | Lost (Closed) | client, watchdog |
+//! | Held | its last guard is released, its permits are forgotten | Released | release |
 //! | Lost, Released | anything | the same | — |
+//! | any | the process is forked | read as Lost (Closed) in the child | — |
 //!
 //! Loss is terminal. A renewal that succeeds after it revives nothing: it is undone.
 
@@ -184,7 +189,7 @@ impl Lease {
         state.slot = Some(core.registry.add(&lease, due));
         drop(state);
         // A client that is closed in this very moment has not seen it in the registry.
-        if core.is_closed() {
+        if core.was_closed() {
             lease.close();
         }
         Ok(lease)
@@ -196,6 +201,10 @@ impl Lease {
 
     /// Why it is not held any more; reads the clock.
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
+        // Before the state, whose lock another thread may have had at the moment of the fork.
+        if self.core.home.is_forked() {
+            return Some(LostReason::Closed);
+        }
         let now = self.core.clock.now();
         let state = lock(&self.state);
         match &state.status {
@@ -220,6 +229,10 @@ impl Lease {
 
     /// Resolves when it is held no longer.
     pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
+        // In a forked child nothing of the parent's is listened to.
+        if self.core.home.is_forked() {
+            return LostReason::Closed;
+        }
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
@@ -328,6 +341,8 @@ impl Lease {
         fenced: Option<Fenced>,
         give_up: Tick,
     ) -> Result<HoldId> {
+        // Before the turn, which in a forked child never comes.
+        self.ensure_held(Phase::Reenter)?;
         let _turn = self.turn.lock().await;
         let mut failures = 0;
         loop {
@@ -376,6 +391,7 @@ impl Lease {
     /// Gives one guard a new term, from now on.
     pub(crate) async fn extend(self: Arc<Self>, hold: HoldId, spec: TermSpec) -> Result<()> {
         let ttl = spec.ttl;
+        self.ensure_held(Phase::Extend)?;
         let _turn = self.turn.lock().await;
         self.ensure_held(Phase::Extend)?;
         let sent = self.core.clock.now();

@@ -22,6 +22,7 @@ mod claim;
 mod clock;
 pub(crate) mod counter;
 mod gate;
+mod home;
 pub(crate) mod lease;
 pub(crate) mod multi;
 pub(crate) mod owners;
@@ -37,6 +38,7 @@ pub(crate) use clock::Tick;
 pub(crate) use lease::Lease;
 
 use gate::Gates;
+pub(crate) use home::Home;
 use owners::Owners;
 use reaper::Reaper;
 pub(crate) use reaper::Rescue;
@@ -50,6 +52,7 @@ pub(crate) struct Core {
     pub(crate) options: ClientOptions,
     pub(crate) clock: Clock,
     pub(crate) info: ClientInfo,
+    pub(crate) home: Arc<Home>,
     gates: Gates,
     owners: Owners,
     registry: Arc<Registry>,
@@ -72,15 +75,17 @@ impl Core {
     pub(crate) fn start(backend: Arc<dyn Backend>, options: ClientOptions) -> Arc<Self> {
         let clock = options.clock.clone().unwrap_or_else(Clock::system);
         let registry = Arc::new(Registry::new());
+        let home = Arc::new(Home::here());
         let core = Arc::new(Self {
             id: Uuid::new_v4(),
             backend,
             clock,
             info: who(&options),
+            home: Arc::clone(&home),
             gates: Gates::default(),
             owners: Owners::default(),
             registry: Arc::clone(&registry),
-            reaper: Reaper::start(),
+            reaper: Reaper::start(home),
             closed: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             closing: Notify::new(),
@@ -115,7 +120,13 @@ impl Core {
         self.owners.lease(resource, owner)
     }
 
+    /// Whether it was closed, or this is a forked child, in which it is closed as well.
     pub(crate) fn is_closed(&self) -> bool {
+        self.was_closed() || self.home.is_forked()
+    }
+
+    /// The same without the look at the process.
+    fn was_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
@@ -129,6 +140,9 @@ impl Core {
     /// Ends it as the death of the process would: nothing more is sent, and what is held stands until
     /// its leases end.
     pub(crate) fn abandon(&self) {
+        if self.home.is_forked() {
+            return;
+        }
         self.abandoned.store(true, Ordering::Release);
         self.close();
         for lease in self.registry.all() {
@@ -141,24 +155,31 @@ impl Core {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Gives everything back, waits for it to be confirmed for at most one response timeout, and
-    /// closes the store.
+    /// Releases everything, waits for the confirmation for at most one response timeout, and closes
+    /// the store. Does nothing in a forked child.
     pub(crate) async fn shutdown(self: &Arc<Self>) {
+        if self.home.is_forked() {
+            return;
+        }
         self.close();
-        if self.is_abandoned() {
-            return self.backend.close().await;
+        if !self.is_abandoned() {
+            for lease in self.registry.all() {
+                lease.close();
+            }
+            let _ = tokio::time::timeout(self.options.response_timeout, self.settled()).await;
+            self.registry.stop();
         }
-        for lease in self.registry.all() {
-            lease.close();
-        }
-        let patience = self.options.response_timeout;
-        // What is still being asked for may yet be granted, and is then given back.
-        let _ = tokio::time::timeout(patience, self.gates.emptied()).await;
-        let _ = tokio::time::timeout(patience, self.reaper.drained()).await;
+        self.backend.close().await;
+    }
+
+    /// Resolves when nothing of this client is left in the store.
+    async fn settled(&self) {
+        // A pending acquire may still be granted, and is then released.
+        self.gates.emptied().await;
+        self.reaper.drained().await;
         self.registry.stop();
         let withdraw = crate::backend::Change::Withdraw { client: self.id };
-        let _ = tokio::time::timeout(patience, self.backend.adjust(withdraw)).await;
-        self.backend.close().await;
+        let _ = self.backend.adjust(withdraw).await;
     }
 
     /// Notes whether the store answers what was sent at `sent`.
@@ -247,6 +268,11 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if self.home.is_forked() {
+            // The tasks and connections are the parent's: to drop them would touch what both share.
+            std::mem::forget((Arc::clone(&self.backend), self.reaper.clone()));
+            return;
+        }
         self.registry.stop();
     }
 }

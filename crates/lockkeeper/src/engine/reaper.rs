@@ -6,11 +6,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::Home;
 use crate::backend::BoxFuture;
 
 /// How many left-behind jobs are worked on at once; more wait their turn.
@@ -25,19 +27,34 @@ enum Job {
 /// Where to send what was left behind.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     jobs: mpsc::UnboundedSender<Job>,
+    home: Arc<Home>,
 }
 
 impl Reaper {
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(home: Arc<Home>) -> Self {
         let (jobs, inbox) = mpsc::unbounded_channel();
         tokio::spawn(reap(inbox));
-        Self { jobs }
+        Self { inner: Arc::new(Inner { jobs, home }) }
     }
 
     pub(crate) fn adopt(&self, job: BoxFuture<()>) {
+        if self.inner.home.is_forked() {
+            // It is the parent's job, and the parent does it.
+            return std::mem::forget(job);
+        }
         // Fails only when the runtime is gone, and every lease with it.
-        let _ = self.jobs.send(Job::Work(job));
+        let _ = self.inner.jobs.send(Job::Work(job));
+    }
+
+    /// Whether the runtime has ended.
+    pub(super) fn is_gone(&self) -> bool {
+        self.inner.jobs.is_closed()
     }
 
     /// Resolves when nothing is left to do. A job may leave another behind, so one pass over the
@@ -45,7 +62,7 @@ impl Reaper {
     pub(crate) async fn drained(&self) {
         for _ in 0..2 {
             let (done, wait) = oneshot::channel();
-            if self.jobs.send(Job::Drained(done)).is_err() || wait.await.is_err() {
+            if self.inner.jobs.send(Job::Drained(done)).is_err() || wait.await.is_err() {
                 return;
             }
         }
@@ -104,11 +121,14 @@ impl<T: Send + 'static> Future for Rescue<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        self.started = true;
-        let work = self.work.as_mut().expect("polled after it was ready");
+        let Self { work: slot, started, reaper } = &mut *self;
+        *started = true;
+        let _entered = reaper.inner.home.enter();
+        // Taken out while it is polled: work that panics is not polled again.
+        let mut work = slot.take().expect("polled after it was ready");
         let poll = work.as_mut().poll(cx);
-        if poll.is_ready() {
-            self.work = None;
+        if poll.is_pending() {
+            *slot = Some(work);
         }
         poll
     }

@@ -27,8 +27,7 @@ enum Plan {
     Last(Option<Seat>),
     /// It was the last one, but the lock stays for so many milliseconds.
     Leave(Option<Seat>, u64),
-    /// The client was abandoned. Or it was given back already when the client was shut down, and once
-    /// is enough: permits have no owner by whom the store would know.
+    /// The client was abandoned, or has released it when it was shut down.
     Nothing,
 }
 
@@ -44,20 +43,25 @@ pub(crate) fn release(
     let core = Arc::clone(&lease.core);
     let name = lease.resource.name.clone();
     let watched = Arc::clone(&lease);
+    // In a forked child it is the parent's to release.
+    let ours = !core.home.is_forked();
     // With other guards about, this one may have to wait for their requests.
-    let alone = lease.hold_count() == 1;
-    let work = core.unbroken(give_back(lease, hold, leave)).in_any_case();
+    let alone = ours && lease.hold_count() == 1;
+    let mut work = ours.then(|| core.unbroken(give_back(lease, hold, leave)).in_any_case());
     // The store answers or fails within its response timeout; only then is there something to be
     // impatient about, and a timer worth setting.
     let mut patience = None;
-    let mut work = work;
     std::future::poll_fn(move |cx| {
-        if let Poll::Ready(done) = Pin::new(&mut work).poll(cx) {
+        let Some(work) = &mut work else {
+            return Poll::Ready(Err(Error::Closed { lock: Some(name.clone()) }));
+        };
+        if let Poll::Ready(done) = Pin::new(work).poll(cx) {
             return Poll::Ready(done);
         }
         if alone && !watched.in_trouble.load(Ordering::Relaxed) {
             return Poll::Pending;
         }
+        let _entered = core.home.enter();
         let patience = patience
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(core.options.unreachable_after)));
         ready!(patience.as_mut().poll(cx));
@@ -81,6 +85,9 @@ pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
 
 /// Lets go of a lease and leaves in the store what is there.
 pub(crate) fn forget(lease: &Lease) {
+    if lease.core.home.is_forked() {
+        return;
+    }
     let seat = {
         let mut state = lock(&lease.state);
         state.holds.clear();
@@ -120,10 +127,10 @@ async fn in_turn(lease: &Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     let mut state = lock(&lease.state);
     state.holds.retain(|(id, _)| *id != hold);
-    if lease.core.is_abandoned() {
-        return Plan::Nothing;
-    }
-    if state.deadline == Tick::NEVER && matches!(state.status, Status::Lost(_)) {
+    // What a client holds when it is shut down is lost and released there, once: permits have no owner
+    // by whom the store would know a repetition.
+    let released = lease.core.was_closed() && state.status != Status::Held;
+    if released || lease.core.is_abandoned() {
         return Plan::Nothing;
     }
     if let Some(ttl) = leave {

@@ -23,7 +23,6 @@ use super::presence::Presence;
 use super::renewal::Todo;
 use super::{Core, Tick, lock};
 use crate::backend::{Fault, Kind, Renew, Renewed, Resource, Subscription, Topic};
-use crate::error::LostReason;
 use crate::{LockName, OwnerId};
 
 /// The longest sleep while anything is held.
@@ -246,11 +245,12 @@ struct LastWords(Arc<Registry>, Weak<Core>);
 
 impl Drop for LastWords {
     fn drop(&mut self) {
-        if let Some(core) = self.1.upgrade() {
-            core.close();
+        if lock(&self.0.slots).stopped {
+            return;
         }
-        for lease in self.0.all() {
-            lease.lose(LostReason::Closed);
+        // Nobody is left to send anything.
+        if let Some(core) = self.1.upgrade() {
+            core.abandon();
         }
     }
 }

@@ -1,7 +1,5 @@
-//! A client's process dies or is stopped.
-//!
-//! Not here: that a client closes itself in a forked process. A fork without `exec` of a process with
-//! threads cannot be made without unsafe code, which this workspace forbids.
+//! A client's process dies or is stopped. What becomes of a process that ends or is forked is in the test
+//! `process`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

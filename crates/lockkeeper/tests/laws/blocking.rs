@@ -258,6 +258,39 @@ pub(crate) fn shutdown_releases_and_closes(store: &Store) {
     assert_is!(lock.try_lock(), Err(Error::Closed { .. }));
 }
 
+pub(crate) fn the_last_drop_waits_for_the_release(store: &Store) {
+    let observer = client(store).lock(store.name("lock"));
+    for guard_last in [false, true] {
+        let ours = client(store);
+        let lock = ours.lock(store.name("lock"));
+        let guard = lock.lock().unwrap();
+        drop(lock);
+        if guard_last {
+            drop((ours, guard))
+        } else {
+            drop((guard, ours))
+        }
+        assert!(!observer.is_locked().unwrap());
+    }
+    // After a shutdown, and after it was abandoned, there is nothing to wait for.
+    for end in [Client::shutdown, Client::abandon] {
+        let ours = client(store);
+        let guard = ours.lock(store.name("lock")).lease(SHORT).lock().unwrap();
+        end(&ours);
+        let begun = Instant::now();
+        drop((guard, ours));
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    }
+}
+
+pub(crate) fn the_last_drop_may_be_in_a_task(store: &Store) {
+    let ours = client(store);
+    let guard = ours.lock(store.name("lock")).lock().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async { tokio::spawn(async { drop((ours, guard)) }).await.unwrap() });
+    assert!(!client(store).lock(store.name("lock")).is_locked().unwrap());
+}
+
 pub(crate) fn a_waiting_thread_is_told_of_the_shutdown(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let guard = theirs.lock(store.name("lock")).lease(LONG).lock().unwrap();

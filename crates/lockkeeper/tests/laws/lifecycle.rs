@@ -130,10 +130,34 @@ pub(crate) async fn the_guard_of_a_client_that_is_shut_down_is_not_held<L: Exclu
     let next = next.expect("it was released");
     assert_is!(guard.extend(store.long()).await,
         Err(Error::Lost { reason, .. }) if reason == LostReason::Closed);
-    // Whether it can still ask or not, it does not claim to have held it.
-    assert_is!(guard.release().await, Err(Error::NotHeld { .. } | Error::Closed { .. }));
+    // Nobody asks the store any more, so that every store says the same.
+    assert_is!(guard.release().await, Err(Error::Closed { .. }));
     assert!(!next.is_lost());
     next.release().await.unwrap();
+}
+
+pub(crate) async fn after_the_shutdown_every_release_says_closed<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = |name: &str| L::of(&client, store.name(name));
+    let left = lock("left").lock().await.unwrap();
+    let expired = lock("expired").lock().lease(store.lease()).await.unwrap();
+    let permits = client.permit_semaphore(store.name("permits"));
+    permits.set_permits(1).await.unwrap();
+    let permit = permits.acquire(1).await.unwrap();
+    let semaphore = client.semaphore(store.name("semaphore"));
+    semaphore.try_set_permits(1).await.unwrap();
+    let plain = semaphore.acquire(1).await.unwrap();
+    assert_eq!(store.signalled(expired.lost()).await, LostReason::Expired);
+    client.shutdown().await;
+    assert_is!(left.leave_for(store.long()).await, Err(Error::Closed { .. }));
+    assert_is!(expired.release().await, Err(Error::Closed { .. }));
+    assert_is!(permit.release().await, Err(Error::Closed { .. }));
+    assert_is!(plain.release().await, Err(Error::Closed { .. }));
+    let other = store.client().await;
+    assert!(!L::of(&other, store.name("left")).is_locked().await.unwrap());
+    let permits = other.permit_semaphore(store.name("permits"));
+    assert_eq!(permits.available().await.unwrap(), 1);
+    assert_eq!(other.semaphore(store.name("semaphore")).available().await.unwrap(), 1);
 }
 
 pub(crate) async fn a_guard_keeps_its_client_alive<L: Exclusive>(store: &Store) {

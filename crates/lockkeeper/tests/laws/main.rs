@@ -290,6 +290,7 @@ laws! {
         a_client_that_is_shut_down_refuses_everything
         a_client_may_be_shut_down_twice
         the_guard_of_a_client_that_is_shut_down_is_not_held
+        after_the_shutdown_every_release_says_closed
         a_guard_keeps_its_client_alive
         a_handle_keeps_its_client_alive
         dropping_everything_gives_the_lock_back
@@ -679,6 +680,11 @@ laws! {
         a_client_whose_runtime_ended_is_closed
         a_lock_whose_runtime_ended_is_free_when_its_lease_ends
         a_guard_may_be_released_on_another_runtime
+        after_the_runtime_ended_every_release_says_closed
+        every_future_works_on_any_executor
+        guards_may_be_dropped_on_any_executor
+        a_wait_on_another_executor_ends_with_the_runtime
+        a_client_is_made_on_a_runtime
     }
     blocking (threads) {
         a_thread_holds_and_releases
@@ -697,6 +703,8 @@ laws! {
         extend_and_leave_for_work_on_threads
         a_forced_lock_is_lost_with_the_reason
         shutdown_releases_and_closes
+        the_last_drop_waits_for_the_release
+        the_last_drop_may_be_in_a_task
         a_waiting_thread_is_told_of_the_shutdown
         a_guard_keeps_its_client_alive
         many_threads_share_one_client

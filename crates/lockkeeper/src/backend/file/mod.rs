@@ -6,6 +6,7 @@
 //! told through the file (`wakes`) and woken by the kernel (`bell`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,40 @@ impl Drop for Unopened {
     }
 }
 
+/// SQLite in use by a thread of this process.
+///
+/// SQLite keeps what it knows of locks on files in the memory of the process. A forked child inherits that
+/// knowledge without the locks, and mutexes that no thread of the child will unlock: a file that it opened
+/// could hang, or be damaged.
+struct InUse;
+
+static USERS: AtomicUsize = AtomicUsize::new(0);
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+impl InUse {
+    /// # Errors
+    /// In a forked child whose parent had a file open when it forked.
+    fn begin() -> Result<Self, Fault> {
+        let pid = std::process::id();
+        let other = PROCESS.swap(pid, Ordering::AcqRel);
+        if other != pid && USERS.load(Ordering::Acquire) > 0 {
+            PROCESS.store(other, Ordering::Release);
+            let detail = "this process was forked while its parent had a file of locks open, and SQLite \
+                          does not work in such a child: start the child with exec, or close the client \
+                          before the fork";
+            return Err(Fault::Invalid { detail: detail.to_owned() });
+        }
+        USERS.fetch_add(1, Ordering::AcqRel);
+        Ok(Self)
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        USERS.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// The thread answers in time even when others are in its way. This much later it is the disk that does
 /// not answer.
 const STUCK: Duration = Duration::from_millis(500);
@@ -97,6 +132,7 @@ impl File {
 
     async fn start(path: &str, options: &ClientOptions) -> Result<Self, Fault> {
         let path = Place::parse(path)?;
+        let in_use = InUse::begin()?;
         let no_thread = |error: std::io::Error| Fault::Server {
             detail: format!("the thread of the file store cannot be started: {error}"),
         };
@@ -115,7 +151,10 @@ impl File {
         let listeners = hub.clone();
         thread::Builder::new()
             .name("lockkeeper-file".to_owned())
-            .spawn(move || worker::run(work, listeners, path, limit, opened))
+            .spawn(move || {
+                let _in_use = in_use;
+                worker::run(work, listeners, path, limit, opened);
+            })
             .map_err(no_thread)?;
         let unopened = Unopened(Some(mailbox));
         let opened = timeout(options.connect_timeout + STUCK, opening).await;

@@ -1,0 +1,59 @@
+//! Where a client lives: the process and the runtime that made it.
+//!
+//! Timers and connections need a tokio runtime. A future that is polled on a thread without one is
+//! polled inside the client's own runtime, so that it works on any executor.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use tokio::runtime::{EnterGuard, Handle};
+
+use super::Core;
+use crate::error::{Error, Result};
+
+#[derive(Debug)]
+pub(crate) struct Home {
+    runtime: Handle,
+    pid: u32,
+}
+
+impl Home {
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub(super) fn here() -> Self {
+        Self { runtime: Handle::current(), pid: std::process::id() }
+    }
+
+    /// Whether this is a forked child of the process that made the client. The child has none of the
+    /// client's threads and must not touch its connections.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Enters the client's runtime for one poll, unless the calling thread is in a runtime already.
+    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+        // Inside a task the id answers without a clone of the handle, which all threads share.
+        let inside = tokio::task::try_id().is_some() || Handle::try_current().is_ok();
+        (!inside).then(|| self.runtime.enter())
+    }
+}
+
+impl Core {
+    /// Runs `work` on any executor. If the client's runtime has ended and the executor has none, the
+    /// answer is [`Error::Closed`]: the timers of a runtime that has ended panic.
+    pub(crate) async fn anywhere<T, W: Future<Output = Result<T>>>(
+        &self,
+        work: impl FnOnce() -> W,
+    ) -> Result<T> {
+        let mut work = pin!(work());
+        poll_fn(|cx| {
+            let entered = self.home.enter();
+            if entered.is_some() && self.reaper.is_gone() {
+                return Poll::Ready(Err(Error::Closed { lock: None }));
+            }
+            work.as_mut().poll(cx)
+        })
+        .await
+    }
+}

@@ -1,0 +1,197 @@
+//! A process is forked: in the child the client is closed, and nothing of the parent's is touched.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, exit};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fork::{Fork, fork, waitpid_nohang};
+use lockkeeper::{Client as AsyncClient, Error, LostReason, blocking};
+use testkit::RedisServer;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::lockfile::LockFile;
+use crate::{PATIENCE, Test};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("fork::a_blocking_client_is_closed_in_a_child", || on_each_store(blocking_client)),
+    ("fork::an_async_client_is_closed_in_a_child", || on_each_store(async_client)),
+    ("fork::a_child_may_connect_anew", connects_anew),
+    ("fork::a_child_opens_no_file_that_its_parent_has_open", opens_no_file_that_was_open),
+    ("fork::a_child_that_drops_everything_sends_nothing", sends_nothing),
+];
+
+fn on_each_store(test: fn(&str)) {
+    let (server, file) = (RedisServer::start(), LockFile::new());
+    for url in ["memory:".to_owned(), file.url(), server.url()] {
+        test(&url);
+    }
+}
+
+/// Does `work` with `given` in a fork of this process, which then ends without dropping anything else.
+/// In this process nothing happens to `given`.
+#[track_caller]
+fn in_child<T>(given: T, work: impl FnOnce(T)) -> T {
+    let pid = match fork().expect("a process can be forked") {
+        Fork::Child => {
+            let done = catch_unwind(AssertUnwindSafe(|| work(given)));
+            exit(i32::from(done.is_err()))
+        }
+        Fork::Parent(pid) => pid,
+    };
+    let limit = Instant::now() + PATIENCE;
+    loop {
+        match waitpid_nohang(pid).expect("it is our child") {
+            Some(status) => {
+                assert_eq!(status, 0, "the child failed");
+                return given;
+            }
+            None if Instant::now() < limit => thread::sleep(Duration::from_millis(2)),
+            None => {
+                let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+                panic!("the child hangs");
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn assert_closed<T>(outcome: Result<T, Error>) {
+    match outcome {
+        Err(Error::Closed { .. }) => {}
+        Err(Error::Lost { reason: LostReason::Closed, .. }) => {}
+        Err(error) => panic!("not closed, but: {error}"),
+        Ok(_) => panic!("not closed"),
+    }
+}
+
+fn blocking_client(url: &str) {
+    let client = blocking::Client::connect(url).expect("the store is there");
+    let lock = client.lock("it");
+    let (guard, again, mutex) =
+        (lock.lock().unwrap(), lock.lock().unwrap(), client.mutex("other").lock().unwrap());
+    let semaphore = client.semaphore("permits");
+    semaphore.try_set_permits(2).unwrap();
+    let (permit, kept) = (semaphore.acquire(1).unwrap(), semaphore.acquire(1).unwrap());
+    let given = (client, lock, guard, again, mutex, semaphore, permit, kept);
+    let given = in_child(given, |(client, lock, guard, again, mutex, semaphore, permit, kept)| {
+        assert!(guard.is_lost() && mutex.is_lost());
+        assert_eq!(guard.remaining(), Duration::ZERO);
+        assert!(guard.hold().deadline() <= tokio::time::Instant::now());
+        assert_eq!(guard.wait_lost(PATIENCE), Some(LostReason::Closed));
+        assert_closed(lock.lock());
+        assert_closed(lock.try_lock());
+        assert_closed(lock.wait(PATIENCE).try_lock());
+        assert_closed(lock.is_locked());
+        assert_closed(lock.force_unlock());
+        // Another owner, which would wait behind the parent's.
+        let other = lock.clone();
+        assert_closed(thread::spawn(move || other.lock().map(drop)).join().unwrap());
+        assert_closed(client.lock("new").lock());
+        assert_closed(client.mutex("other").lock());
+        assert_closed(client.rw_lock("new").read());
+        assert_closed(semaphore.acquire(1));
+        assert_closed(semaphore.available());
+        assert_closed(client.count_down_latch("new").wait());
+        assert_closed(client.inspector().inspect("it"));
+        assert!(matches!(client.inspector().list("*").next(), Some(Err(Error::Closed { .. }))));
+        assert!(matches!(client.inspector().watch("*").next(), Some(Err(Error::Closed { .. }))));
+        assert_closed(client.check().map(drop));
+        assert_closed(guard.reenter());
+        assert_closed(guard.extend(PATIENCE));
+        assert_closed(again.release());
+        assert_closed(permit.release());
+        kept.forget();
+        client.shutdown();
+        client.abandon();
+        drop((guard, mutex, semaphore, lock, client));
+    });
+    let (_, lock, guard, again, ..) = &given;
+    assert!(!guard.is_lost() && !again.is_lost(), "the parent's are its own, on {url}");
+    assert_eq!(lock.hold_count().unwrap(), 2, "on {url}");
+}
+
+/// The parent keeps what the child was given, and its connection.
+fn sends_nothing() {
+    let (server, file) = (RedisServer::start(), LockFile::new());
+    for url in ["memory:".to_owned(), file.url(), server.url()] {
+        let client = blocking::Client::connect(&url).expect("the store is there");
+        let lock = client.lock("it");
+        let held = lock.lock().unwrap();
+        for _ in 0..3 {
+            let guard = in_child(lock.lock().unwrap(), drop);
+            assert_eq!(lock.hold_count().unwrap(), 2, "on {url}");
+            guard.release().unwrap();
+        }
+        // Nothing is held, and the child drops the last handle.
+        held.release().unwrap();
+        let (lock, _client) = in_child((lock, client), drop);
+        lock.lock().unwrap().release().unwrap();
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+fn async_client(url: &str) {
+    let home = runtime();
+    let (client, lock, guard, other) = home.block_on(async {
+        let client = AsyncClient::connect(url).await.expect("the store is there");
+        let lock = client.lock("async");
+        let (guard, other) = (lock.lock().await.unwrap(), client.mutex("other async").lock().await);
+        (client, lock, guard, other.unwrap())
+    });
+    let given = (client, lock, guard, other);
+    let given = in_child(given, |(client, lock, guard, other)| {
+        let lost = guard.lost();
+        let here = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        here.block_on(async {
+            assert!(guard.is_lost());
+            assert_eq!(lost.await, LostReason::Closed);
+            assert_closed(lock.lock().await);
+            assert_closed(lock.try_lock().wait(PATIENCE).await);
+            assert_closed(guard.reenter().await);
+            assert_closed(guard.release().await);
+            client.shutdown().await;
+            drop((other, lock, client));
+        });
+    });
+    let (client, lock, guard, other) = given;
+    home.block_on(async {
+        assert!(!guard.is_lost() && !other.is_lost(), "the parent's are its own, on {url}");
+        other.release().await.unwrap();
+        guard.release().await.unwrap();
+        lock.lock().await.unwrap().release().await.unwrap();
+        client.shutdown().await;
+    });
+}
+
+fn connects_anew() {
+    let server = RedisServer::start();
+    let client = blocking::Client::connect(&server.url()).expect("the store is there");
+    let guard = client.lock("shared").lock().unwrap();
+    in_child((), |()| {
+        let client = blocking::Client::connect(&server.url()).expect("the store is there");
+        let own = client.lock("own").lock().unwrap();
+        assert!(client.lock("shared").try_lock().unwrap().is_none(), "it is the parent's");
+        own.release().unwrap();
+    });
+    assert!(!guard.is_lost());
+    guard.release().unwrap();
+}
+
+fn opens_no_file_that_was_open() {
+    let file = LockFile::new();
+    let client = blocking::Client::connect(&file.url()).expect("the file can be opened");
+    in_child((), |()| {
+        let refused = blocking::Client::connect(&file.url()).err();
+        assert!(matches!(refused, Some(Error::Invalid { .. })), "{refused:?}");
+    });
+    client.lock("it").lock().unwrap().release().unwrap();
+    drop(client);
+    in_child((), |()| {
+        let client = blocking::Client::connect(&file.url()).expect("no other thread has it open");
+        client.lock("it").lock().unwrap().release().unwrap();
+    });
+}
