@@ -61,7 +61,8 @@ pub struct LockInfo {
     pub holders: Vec<Holder>,
     /// For how long it stands unless it is renewed.
     pub remaining: Remaining,
-    /// How many wait, if that is known: of a fair lock single waiters, of others clients that listen.
+    /// How many wait, if that is known: of a fair lock single waiters, of others clients that listen. On
+    /// Redis no more than about 16 clients listen for one name; further ones wait without being counted.
     pub waiting: Option<u64>,
     /// Who waits for a fair lock, the next one first. Only [`inspect`](Inspector::inspect) tells.
     pub queue: Vec<Holder>,

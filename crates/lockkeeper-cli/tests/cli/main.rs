@@ -4,6 +4,7 @@ mod child;
 mod choice;
 mod codes;
 mod docs;
+mod herd;
 mod holding;
 mod jobs;
 mod kinds;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::model::{State, Wake};
 use super::wake::Hub;
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, Kind, List,
     Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 
@@ -76,6 +76,11 @@ impl Memory {
     }
 }
 
+/// Whether one who is refused listens for the end of what only a few can acquire.
+fn listens(request: &Acquire) -> bool {
+    request.waits && request.from.is_none() && request.resource.kind != Kind::Read
+}
+
 /// An answer that is there already.
 fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
     Box::pin(ready(answer))
@@ -89,7 +94,9 @@ impl Backend for Memory {
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
         let (answer, wakes) = self.state().acquire(&request, self.now());
         self.wake(&wakes);
-        at_once(answer)
+        let listened = Topic::told_of(&request.resource).filter(|_| listens(&request));
+        let listeners = listened.map_or(0, |topic| self.hub.subscribers(&topic));
+        at_once(answer.map(|attempt| attempt.among(listeners)))
     }
 
     fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {

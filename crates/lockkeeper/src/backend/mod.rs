@@ -230,6 +230,10 @@ pub struct Fenced {
     pub ttl: Option<u64>,
 }
 
+/// How many clients listen for the end of what they wait for. More than these look by themselves now and
+/// then, so that a release does not wake all of them.
+pub(crate) const CROWD: u64 = 16;
+
 /// The answer to [`Acquire`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Attempt {
@@ -241,6 +245,9 @@ pub enum Attempt {
     /// Someone else has it, or comes first. It is worth another look after so long, if that is
     /// known.
     Busy(Option<Ttl>),
+    /// The same, and so many clients listen for its end already that one of them will acquire it: one more
+    /// listener would be woken for nothing each time.
+    Crowded(Option<Ttl>, u64),
     /// The hold to be re-entered or handed over is not there.
     Gone,
 }
@@ -248,6 +255,14 @@ pub enum Attempt {
 impl Attempt {
     /// Held, without a token.
     pub const GRANTED: Attempt = Attempt::Granted { token: None };
+
+    /// The same, where so many clients listen.
+    pub(crate) fn among(self, listeners: u64) -> Self {
+        match self {
+            Attempt::Busy(ttl) if listeners >= CROWD => Attempt::Crowded(ttl, listeners),
+            attempt => attempt,
+        }
+    }
 
     /// Whether it is held.
     pub fn is_granted(&self) -> bool {

@@ -20,7 +20,7 @@ use super::owners::{acquire_as, other_side};
 use super::request::{Request, Seating, Wait};
 use super::watchdog::Kept;
 use super::{Core, RETRY_COUNTERS, Tick, jittered, until};
-use crate::backend::{Attempt, Fault, Kind, Resource, Topic, Ttl};
+use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
 /// The pause after a release that others elsewhere wait for, so that they get a chance.
@@ -29,6 +29,9 @@ const COURTESY: Duration = Duration::from_millis(1);
 /// Re-check of those who are not told: mutex waiters, because others of the Redlock family do not
 /// publish, and everybody without the right to subscribe.
 pub(super) const POLL: Duration = Duration::from_millis(100);
+
+/// Re-check of those who do not listen because enough others do.
+const CROWDED: Duration = Duration::from_millis(500);
 
 /// How often a waiting writer says that it still waits: the store forgets it after two seconds.
 const INTENT: Duration = Duration::from_millis(1200);
@@ -288,21 +291,23 @@ impl<'a> Drive<'a> {
     async fn refused(&mut self, refused: Box<Refused>) -> Result<Round> {
         let Refused { answer, claim, seat, seen, sent } = *refused;
         match answer {
-            Ok(Attempt::Busy(_) | Attempt::Gone) => self.failing_since = None,
+            Ok(Attempt::Busy(_) | Attempt::Crowded(..) | Attempt::Gone) => self.failing_since = None,
             _ => drop(self.failing_since.get_or_insert(sent)),
         }
         match answer {
             Ok(Attempt::Granted { .. }) => self.came_late(claim, seat).await,
-            Ok(Attempt::Busy(ttl)) => self.busy(ttl, claim, seat, seen).await,
-            Ok(Attempt::Gone) => self.busy(None, claim, seat, seen).await,
+            Ok(Attempt::Busy(ttl)) => self.busy(ttl, 0, claim, seat, seen).await,
+            Ok(Attempt::Crowded(ttl, crowd)) => self.busy(ttl, crowd, claim, seat, seen).await,
+            Ok(Attempt::Gone) => self.busy(None, 0, claim, seat, seen).await,
             Err(fault) => self.fault(fault, claim, seat).await,
         }
     }
 
-    /// Somebody else has it: subscribe, or wait.
+    /// Somebody else has it: subscribe, or wait. In a crowd of listeners, look again by oneself.
     async fn busy(
         &mut self,
         ttl: Option<Ttl>,
+        crowd: u64,
         claim: Claim,
         mut seat: Seat,
         seen: Option<u64>,
@@ -335,6 +340,12 @@ impl<'a> Drive<'a> {
         }
         match seen {
             None if self.polling => self.nap(jittered(POLL)).await,
+            None if crowd >= CROWD => self.nap(self.pause(ttl).min(jittered(CROWDED))).await,
+            // As many stay as make a crowd.
+            Some(_) if crowd > CROWD && fastrand::u64(..crowd) >= CROWD => {
+                seat.subscription = None;
+                self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
+            }
             None => {
                 let topic = self.request.topic(claim.owner);
                 return self.subscribe(topic, claim, seat, self.pause(ttl)).await;

@@ -138,7 +138,7 @@ impl Claim {
         self.core.note(sent, answer);
         match answer {
             Ok(Attempt::Granted { .. }) => {}
-            Ok(Attempt::Busy(_)) if waits => self.placed = true,
+            Ok(Attempt::Busy(_) | Attempt::Crowded(..)) if waits => self.placed = true,
             Ok(_) => self.armed = self.doubtful,
             Err(fault) if fault.maybe_ran() => {
                 (self.doubtful, self.late) = (true, Some(self.ends));

@@ -250,7 +250,7 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
         let token = match answer {
             Ok(Attempt::Granted { token }) => token,
             // Given back, but not to be passed on: readers of the owner are left.
-            Ok(Attempt::Busy(_)) => {
+            Ok(Attempt::Busy(_) | Attempt::Crowded(..)) => {
                 seat.give(successor);
                 return Ok(());
             }

@@ -61,6 +61,28 @@ async fn a_waiter_whose_subscription_was_cut_gets_the_lock_at_once() {
     .await;
 }
 
+/// All of them listening would all be woken by each release, and all but one for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_clients_that_wait_a_few_listen_and_all_get_the_lock() {
+    let server = RedisServer::start();
+    let holder = connect(&server.url(), options()).await;
+    let guard = holder.lock("a").lock().await.expect("it is free");
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..48 {
+        let client = connect(&server.url(), options()).await;
+        waiting.spawn(async move {
+            let guard = client.lock("a").lock().await.expect("it is released");
+            guard.release().await.expect("it is held");
+        });
+    }
+    eventually(PATIENCE, "a crowd listens", || listeners(&server, "a") >= 16).await;
+    eventually(PATIENCE, "the others look by themselves", || listeners(&server, "a") <= 16).await;
+    guard.release().await.expect("it is held");
+    while let Some(waiter) = within(PATIENCE, "each has its turn", waiting.join_next()).await {
+        waiter.expect("it got the lock");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_freed_between_two_subscriptions_is_found_at_the_second() {
     both(async |kind| {

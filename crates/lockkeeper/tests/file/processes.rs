@@ -4,6 +4,7 @@
 use std::io::Read;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use lockkeeper::backend::file::File;
@@ -124,6 +125,39 @@ async fn a_process_that_stops_in_a_transaction_is_an_outage_and_no_more() {
     kept.release().await.unwrap();
 }
 
+/// Another process writes all the time, and is never in the line of those who wait to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_others_write_to_all_the_time_is_busy_and_not_unreachable() {
+    let file = LockFile::new();
+    let options = ClientOptions::new().response_timeout(ms(300)).unreachable_after(ms(1200));
+    let client = connect_with(&file, options).await;
+    let (database, stop) = (file.look(), Arc::new(AtomicBool::new(false)));
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let writer = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            let begin = || database.execute_batch("BEGIN IMMEDIATE; UPDATE chores SET next = x''");
+            begin().unwrap();
+            begun.send(()).unwrap();
+            for _ in 0..20 {
+                std::thread::sleep(ms(250));
+                database.execute_batch("COMMIT").unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                begin().unwrap();
+            }
+            database.execute_batch("COMMIT").unwrap();
+        }
+    });
+    begins.await.unwrap();
+    let lock = client.lock("it");
+    let got = within(PATIENCE, "it is the waiter's turn in the end", lock.lock()).await;
+    stop.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    got.expect("others have written all the while").release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn programs_that_are_started_inherit_nothing_of_the_store() {
     let file = LockFile::new();
@@ -136,12 +170,10 @@ async fn programs_that_are_started_inherit_nothing_of_the_store() {
         String::from_utf8_lossy(&found.stdout).into_owned()
     };
     assert!(open(&std::process::id().to_string()).contains("locks.db-wal"), "it is open here");
-    let rings = async || open(&std::process::id().to_string()).contains("inotify");
+    let rings = async || open(&std::process::id().to_string()).contains("locks.db-bell");
     eventually("so is what listens", rings).await;
     let inherited = open("self");
-    for what in ["locks.db", "inotify"] {
-        assert!(!inherited.contains(what), "{inherited}");
-    }
+    assert!(!inherited.contains("locks.db"), "{inherited}");
     guard.release().await.unwrap();
 }
 

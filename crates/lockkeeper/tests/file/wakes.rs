@@ -91,6 +91,47 @@ pub(crate) fn one_that_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_wakes_a_few_of_many_waiters() {
+    let file = LockFile::new();
+    let options = ClientOptions::new();
+    let ours = file.backend(&options).await;
+    let mut listening = Vec::new();
+    for _ in 0..20 {
+        let theirs = file.backend(&options).await;
+        let told = theirs.subscribe(freed("it")).await.unwrap();
+        listening.push((theirs, told));
+    }
+    let before: Vec<_> = listening.iter().map(|(_, told)| told.seen()).collect();
+    assert_eq!(release(&*ours, "it").await, 4, "one that can have it, and three more");
+    let woken = || listening.iter().zip(&before).filter(|((_, told), seen)| told.seen() > **seen);
+    eventually("they are woken", async || woken().count() > 0).await;
+    // All of those who read the file at the same moment, because of a release of theirs or a new
+    // listener, learn of it, too. Here is none.
+    assert_eq!(file.listeners("freed it"), 20, "the others listen on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_wakes_one_that_lives_however_many_have_died() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let guard = client.lock("it").lock().lease(PATIENCE).await.unwrap();
+    let waiters: Vec<_> =
+        (0..6).map(|_| child("wakes::one_that_waits", &file.url(), "it")).collect();
+    eventually("all wait", async || file.listeners("freed it") == 6).await;
+    waiters.into_iter().for_each(testkit::ChildProcess::kill);
+    let backend = file.backend(&ClientOptions::new()).await;
+    let told = backend.subscribe(freed("it")).await.unwrap();
+    let seen = told.seen();
+    guard.release().await.unwrap();
+    within(SOON, "the one that lives is woken", told.beyond(seen)).await;
+    eventually("the dead are struck off", async || file.listeners("freed it") == 1).await;
+    let beside = || std::fs::read_dir(file.folder()).unwrap().map(|entry| entry.unwrap().file_name());
+    let bells = || beside().filter(|name| name.to_string_lossy().contains("-bell-")).count();
+    // Its own, and the client's, which hears of forced unlocks.
+    eventually("so are their bells", async || bells() <= 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_written_for_nobody_and_messages_are_swept_out() {
     let file = LockFile::new();
     let backend = file.backend(&ClientOptions::new()).await;

@@ -1,53 +1,36 @@
-//! How the thread learns that another process has left messages, and that the file was taken away.
+//! How the thread learns that another process has left messages for it.
 //!
-//! Whoever has committed messages for others touches the log file, which is there for as long as anybody
-//! has the store open; the kernel tells those who watch it (`inotify`). The write itself would not do:
-//! it comes a moment before the commit can be seen. So it costs nothing while nothing is said, however
-//! much is written. A process that dies between the commit and the touch leaves its listeners to their
-//! next look, a few seconds later.
+//! Each client that listens has a bell of its own: a named pipe beside the database, called after its
+//! session. A process that has committed messages writes one byte into the pipe of each session that it
+//! chose to notify, so that no other process is woken. A pipe without a reader belongs to a process that
+//! has died, which the kernel reports at once. A process that dies between the commit and the byte leaves
+//! its listeners to their next look, a few seconds later.
 //!
-//! Where the kernel does not tell (other systems, or too many watches), the thread looks by itself, every
-//! few milliseconds, as long as somebody listens. So it does in the first moment, too: the kernel takes
-//! some ten milliseconds to end a watch, and a process that has a lock for an instant would end so much
-//! later.
+//! Where there can be no such pipe (some systems, a directory that this user may not write to), the
+//! thread looks by itself, every few milliseconds, as long as a waiter listens.
 
+use std::ffi::OsString;
 use std::io::PipeReader;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Timestamps, UTIME_NOW, utimensat};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 
-use super::place::Place;
-
-/// How often it looks where nobody tells.
+/// How often it looks where nothing rings.
 const LOOKS: Duration = Duration::from_millis(15);
-
-/// How often it looks at first, and for how long.
-const EARLY_LOOKS: Duration = Duration::from_millis(5);
-const EARLY: Duration = Duration::from_secs(1);
-
-/// Tells other processes that there is something to read.
-pub(super) fn ring(log: &Path) {
-    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
-    let times = Timestamps { last_access: now, last_modification: now };
-    if let Err(error) = utimensat(CWD, log, &times, AtFlags::empty()) {
-        tracing::debug!(%error, "the bell does not ring");
-    }
-}
 
 /// What the thread sleeps beside.
 #[derive(Debug)]
 pub(super) enum Bell {
-    /// Nobody listens.
+    /// No one listens yet.
     Silent,
-    /// Somebody has listened since then.
-    Early(Instant),
-    /// The kernel tells.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    Watched(std::os::fd::OwnedFd),
-    /// Nobody tells.
-    Unwatched,
+    /// The pipe, and where it is.
+    Hung(OwnedFd, PathBuf),
+    /// It rings for nobody.
+    Missing,
 }
 
 /// Why a sleep has ended.
@@ -55,48 +38,60 @@ pub(super) enum Bell {
 pub(super) enum Woken {
     /// There is an order, or the time is over.
     Otherwise,
-    /// Something may have happened to the file.
+    /// There may be messages.
     Rung,
 }
 
+/// What became of a ring.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Ring {
+    /// The process is woken.
+    Heard,
+    /// The process has died.
+    Dead,
+    /// It has no bell, or none that this user may ring: it looks by itself.
+    Unheard,
+}
+
+/// Where the bell of a session is.
+fn path(database: &Path, session: i64) -> PathBuf {
+    let mut path = OsString::from(database);
+    path.push(format!("-bell-{session:016x}"));
+    PathBuf::from(path)
+}
+
+/// Wakes the process that listens by this session.
+pub(super) fn ring(database: &Path, session: i64) -> Ring {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match open(path(database, session), flags, Mode::empty()) {
+        // A pipe that is full rings already.
+        Ok(bell) => match rustix::io::write(&bell, b"!") {
+            Ok(_) | Err(Errno::AGAIN) => Ring::Heard,
+            Err(_) => Ring::Dead,
+        },
+        Err(Errno::NXIO) => Ring::Dead,
+        Err(_) => Ring::Unheard,
+    }
+}
+
+/// Removes the bell of a process that has died.
+pub(super) fn remove(database: &Path, session: i64) {
+    let _ = std::fs::remove_file(path(database, session));
+}
+
 impl Bell {
-    /// Looks after it, now that somebody listens, or nobody does. True if the kernel tells from now on:
-    /// something may have happened before.
-    pub(super) fn tend(&mut self, place: &Place, listening: bool) -> bool {
-        match self {
-            Self::Silent if listening => *self = Self::Early(Instant::now()),
-            Self::Early(_) if !listening => *self = Self::Silent,
-            Self::Early(since) if since.elapsed() >= EARLY => {
-                *self = Self::watching(place);
-                return true;
-            }
-            _ => {}
+    /// Hangs the bell of this session, unless there is one already.
+    pub(super) fn hang(&mut self, database: &Path, session: i64) {
+        if let Self::Silent = self {
+            let path = path(database, session);
+            *self = match hung(database, &path) {
+                Ok(bell) => Self::Hung(bell, path),
+                Err(error) => {
+                    tracing::debug!(%error, "no named pipe to be woken by: looking instead");
+                    Self::Missing
+                }
+            };
         }
-        false
-    }
-
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    fn watching(place: &Place) -> Self {
-        use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-        let watch = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).and_then(|watch| {
-            // To be unlinked counts as a change of attributes, too.
-            for path in [place.wal(), place.path()] {
-                add_watch(&watch, path, WatchFlags::ATTRIB | WatchFlags::MOVE_SELF)?;
-            }
-            Ok(watch)
-        });
-        watch.map_or_else(
-            |error| {
-                tracing::debug!(%error, "the kernel does not tell of changes: looking instead");
-                Self::Unwatched
-            },
-            Self::Watched,
-        )
-    }
-
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    fn watching(_: &Place) -> Self {
-        Self::Unwatched
     }
 
     /// Sleeps until there is an order, the bell rings, or `limit` has passed.
@@ -106,35 +101,58 @@ impl Bell {
         listening: bool,
         limit: Option<Duration>,
     ) -> Woken {
-        let looks = match self {
-            #[cfg(any(target_os = "linux", target_os = "android"))]
-            Self::Watched(watch) => return hear(rings, watch, limit),
-            Self::Early(_) if listening => EARLY_LOOKS,
-            Self::Unwatched if listening => LOOKS,
-            _ => {
-                nap(rings, limit);
-                return Woken::Otherwise;
+        match self {
+            Self::Hung(bell, _) => hear(rings, bell, limit),
+            Self::Missing if listening => {
+                nap(rings, Some(limit.unwrap_or(LOOKS).min(LOOKS)));
+                Woken::Rung
             }
-        };
-        nap(rings, Some(limit.unwrap_or(looks).min(looks)));
-        Woken::Rung
+            Self::Silent | Self::Missing => {
+                nap(rings, limit);
+                Woken::Otherwise
+            }
+        }
     }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        if let Self::Hung(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A new pipe. It is opened for writing, too, so that it does not end when those who ring close it.
+#[cfg(not(target_vendor = "apple"))]
+fn hung(database: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{CWD, FileType, chmod, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+    let bell = open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    // Where others may write to the database, all of them must be able to ring.
+    if bell.is_ok() && rustix::fs::stat(database).is_ok_and(|found| found.st_mode & 0o022 != 0) {
+        let _ = chmod(path, Mode::from_raw_mode(0o622));
+    }
+    bell
+}
+
+#[cfg(target_vendor = "apple")]
+fn hung(_: &Path, _: &Path) -> rustix::io::Result<OwnedFd> {
+    Err(Errno::NOSYS)
 }
 
 fn nap(rings: &PipeReader, limit: Option<Duration>) {
     let _ = poll(&mut [PollFd::new(rings, PollFlags::IN)], timespec(limit).as_ref());
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn hear(rings: &PipeReader, watch: &std::os::fd::OwnedFd, limit: Option<Duration>) -> Woken {
-    let mut fds = [PollFd::new(rings, PollFlags::IN), PollFd::new(watch, PollFlags::IN)];
+fn hear(rings: &PipeReader, bell: &OwnedFd, limit: Option<Duration>) -> Woken {
+    let mut fds = [PollFd::new(rings, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
     let _ = poll(&mut fds, timespec(limit).as_ref());
     if fds[1].revents().is_empty() {
         return Woken::Otherwise;
     }
-    // What they say does not matter: whoever is woken looks at everything.
-    let mut events = [0; 4096];
-    while rustix::io::read(watch, &mut events).is_ok() {}
+    // How often it rang does not matter.
+    while rustix::io::read(bell, &mut [0; 64]).is_ok_and(|read| read == 64) {}
     Woken::Rung
 }
 

@@ -1,6 +1,7 @@
 //! Sweeping out what nobody asked about since it ended. A little after every few changes, in the order
 //! of names, so that no request ever waits for long.
 
+use super::bell;
 use super::db::{Db, Hitch};
 use super::rows::{read_record, signed};
 use super::time::Moment;
@@ -27,10 +28,12 @@ impl Db {
     }
 
     pub(super) fn chores(&mut self) -> Result<(), Fault> {
-        self.write(|db, moment| {
+        let ended = self.write(|db, moment| {
             db.sweep_names(moment)?;
             db.sweep_the_rest(moment)
-        })
+        })?;
+        ended.into_iter().for_each(|session| bell::remove(self.place.path(), session));
+        Ok(())
     }
 
     fn sweep_names(&self, moment: Moment) -> Result<(), Hitch> {
@@ -66,7 +69,8 @@ impl Db {
         Ok(())
     }
 
-    fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<(), Hitch> {
+    /// Answers which sessions have ended.
+    fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<Vec<i64>, Hitch> {
         let (boot, limit) = (&self.boot, LOOKED_AT as i64);
         let remembered = signed(now.saturating_sub(REMEMBERED));
         let sql = "DELETE FROM replies WHERE number IN (
@@ -74,8 +78,10 @@ impl Db {
         self.connection.prepare_cached(sql)?.execute((limit, boot, remembered))?;
         let sql = "DELETE FROM clients WHERE boot <> ?1 OR ends < ?2";
         self.connection.prepare_cached(sql)?.execute((boot, signed(now)))?;
-        let sql = "DELETE FROM sessions WHERE boot <> ?1 OR ends < ?2";
-        self.connection.prepare_cached(sql)?.execute((boot, signed(now)))?;
+        let sql = "DELETE FROM sessions WHERE boot <> ?1 OR ends < ?2 RETURNING id";
+        let mut delete = self.connection.prepare_cached(sql)?;
+        let ended = delete.query_map((boot, signed(now)), |row| row.get(0))?;
+        let ended: Vec<i64> = ended.collect::<rusqlite::Result<_>>()?;
         let sql = "DELETE FROM listeners WHERE session NOT IN (SELECT id FROM sessions)";
         self.connection.prepare_cached(sql)?.execute([])?;
         // The last one stays: the next is numbered after it. One of the future is of another start.
@@ -83,6 +89,6 @@ impl Db {
             AND id < (SELECT max(id) FROM messages) AND (at < ?2 OR at > ?3)";
         let kept = signed(now.saturating_sub(KEPT));
         self.connection.prepare_cached(sql)?.execute((limit, kept, signed(now)))?;
-        Ok(())
+        Ok(ended)
     }
 }

@@ -13,6 +13,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use super::boot::{self, Boot};
+use super::line::{Entered, Line, Turn};
 use super::place::{Inodes, Place};
 use super::time::{self, Moment};
 use super::wakes::Session;
@@ -99,6 +100,7 @@ pub(super) struct Db {
     /// What was opened.
     inodes: Inodes,
     pub(super) session: Session,
+    line: Line,
     /// Messages were left for this very process.
     pub(super) has_mail: bool,
     /// With how many pages the log is carried over next.
@@ -146,12 +148,17 @@ impl Db {
     pub(super) fn open(place: &Place) -> Result<Self, Fault> {
         time::known()?;
         let seen = Boot::read()?;
+        let mut pause = Duration::from_millis(2);
         let (connection, inodes) = loop {
             match try_open(place) {
                 Ok(Some(opened)) => break opened,
                 Err(fault) if !fault.may_pass() || !patience::is_left() => return Err(fault),
                 // Somebody else makes it at this moment, or has just put another in its place.
-                Ok(None) | Err(_) => thread::sleep(Duration::from_millis(2)),
+                Ok(None) | Err(_) => {
+                    thread::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0));
+                    // With many of them, whoever makes it must be let run.
+                    pause = (pause * 2).min(Duration::from_millis(64));
+                }
             }
         };
         connection.set_prepared_statement_cache_capacity(64);
@@ -161,7 +168,7 @@ impl Db {
         // Not all short-lived processes shall do them, but some must.
         let chores_in = fastrand::u32(1..super::chores::EVERY);
         let place = place.clone();
-        let session = Session::new();
+        let (session, line) = (Session::new(), Line::new(place.wal()));
         Ok(Self {
             connection,
             place,
@@ -169,6 +176,7 @@ impl Db {
             epoch,
             inodes,
             session,
+            line,
             has_mail: false,
             carry_at: LOG_MAX,
             chores_in,
@@ -208,7 +216,7 @@ impl Db {
         &mut self,
         work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
     ) -> Result<T, Fault> {
-        self.transaction("BEGIN IMMEDIATE", work)
+        self.transaction(Self::begin_write, work)
     }
 
     /// One look at what was committed last. Nobody is in its way.
@@ -216,18 +224,19 @@ impl Db {
         &mut self,
         work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
     ) -> Result<T, Fault> {
-        self.transaction("BEGIN", work)
+        self.transaction(|db| db.run("BEGIN").map(|()| None), work)
     }
 
     fn transaction<T>(
         &mut self,
-        begin: &str,
+        begin: impl FnOnce(&Self) -> rusqlite::Result<Option<Turn>>,
         work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
     ) -> Result<T, Fault> {
-        let done = self.run(begin).map_err(Hitch::from).and_then(|()| {
+        let done = begin(self).map_err(Hitch::from).and_then(|turn| {
             // Not before: it may have waited.
             let done = work(self, self.moment())?;
             self.run("COMMIT")?;
+            drop(turn);
             Ok(done)
         });
         done.map_err(|hitch| {
@@ -237,6 +246,32 @@ impl Db {
             }
             hitch.fault(&self.place)
         })
+    }
+
+    /// Begins a transaction in which no other process writes, in the order in which they asked.
+    fn begin_write(&self) -> rusqlite::Result<Option<Turn>> {
+        let begin = || self.run("BEGIN IMMEDIATE");
+        let entered = match self.line.enter() {
+            Entered::Behind if patience::is_left() => {
+                let began = || patience::at_once(begin).is_ok();
+                let Some(entered) = self.line.wait(began) else { return Ok(None) };
+                entered
+            }
+            entered => entered,
+        };
+        match entered {
+            Entered::Turn(turn) => begin().map(|()| Some(turn)),
+            Entered::Unordered => begin().map(|()| None),
+            Entered::Behind => {
+                let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+                Err(rusqlite::Error::SqliteFailure(busy, None))
+            }
+        }
+    }
+
+    /// A number that moves when others commit; nothing if it cannot be known.
+    pub(super) fn version(&self) -> Option<i64> {
+        self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).ok()
     }
 
     #[cfg(not(test))]
@@ -378,5 +413,5 @@ fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
 
 /// Until when a transaction of this store's own may wait for others: it can be done later.
 pub(super) fn soon() -> Instant {
-    Instant::now() + Duration::from_millis(50)
+    Instant::now() + Duration::from_millis(250)
 }

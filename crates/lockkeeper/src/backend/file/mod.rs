@@ -32,6 +32,7 @@ mod check;
 mod chores;
 mod db;
 mod fault;
+mod line;
 mod list;
 mod mailbox;
 mod patience;

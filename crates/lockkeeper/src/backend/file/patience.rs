@@ -33,6 +33,14 @@ pub(super) fn is_left() -> bool {
     !closing && LIMIT.get().is_some_and(|limit| Instant::now() < limit)
 }
 
+/// Does something without waiting for others.
+pub(super) fn at_once<T>(work: impl FnOnce() -> T) -> T {
+    let limit = LIMIT.replace(Some(Instant::now()));
+    let done = work();
+    LIMIT.set(limit);
+    done
+}
+
 /// What SQLite calls when another process is in its way: a transaction of ours takes some tens of
 /// microseconds, so the first pauses are short. Its own handler sleeps for up to 100 ms.
 pub(super) fn pause(tries: i32) -> bool {
@@ -42,7 +50,9 @@ pub(super) fn pause(tries: i32) -> bool {
     let longest = match tries {
         0..=3 => 60,
         4..=15 => 250,
-        _ => 1500,
+        16..=63 => 1500,
+        // There are many who write, or the one that does is not let run: do not keep it from that.
+        _ => 6000,
     };
     thread::sleep(Duration::from_micros(fastrand::u64(longest / 3..longest)));
     true

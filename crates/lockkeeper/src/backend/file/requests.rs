@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 
 use super::db::{Db, Hitch};
+use super::patience;
+use super::time::Moment;
 use super::waiters::Who;
 use super::wakes::Told;
-use crate::backend::model::{State, Wake};
+use crate::backend::model::{Record, State, Wake};
 use crate::backend::{
     Acquire, Attempt, Change, Changed, ClientEntry, Fault, Kind, Release, Released, Renew, Renewed,
-    Resource, Snapshot,
+    Resource, Snapshot, Ttl,
 };
 use crate::{LockName, OwnerId};
 
@@ -34,6 +36,23 @@ impl<'a> About<'a> {
     }
 }
 
+/// What a request is about, as it stands in the file.
+struct Loaded<'a> {
+    state: State,
+    before: Vec<(&'a LockName, Record)>,
+    /// What the request was answered before.
+    reply: Option<String>,
+}
+
+impl Loaded<'_> {
+    /// The answer that is to be remembered from now on.
+    fn new_reply<'a>(&self, about: &About<'a>) -> Option<(&'a LockName, OwnerId, String)> {
+        let (name, id) = about.reply?;
+        let reply = self.state.reply(name, id).filter(|reply| self.reply.as_ref() != Some(reply))?;
+        Some((name, id, reply))
+    }
+}
+
 impl Db {
     pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
         let Resource { kind, name } = &request.resource;
@@ -41,7 +60,23 @@ impl Db {
         about.names.extend(request.also.iter().map(|(name, _)| name));
         let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
         let about = about.remembered(remembered);
-        self.change(&about, |state, now| state.acquire(request, now))?.0
+        let answer = |state: &mut State, now: u64| state.acquire(request, now);
+        let done = patience::at_once(|| self.change(&about, answer));
+        let Err(Fault::Unreachable { maybe_ran: false, .. }) = done else { return done?.0 };
+        // Others write. A waiter that cannot have it needs not wait for them.
+        if let Some(answer) = self.glance(&about, answer)? {
+            return answer;
+        }
+        let version = self.version();
+        match self.change(&about, answer) {
+            // It was never this client's turn to write, but the store does answer: others have written.
+            Err(Fault::Unreachable { maybe_ran: false, .. })
+                if request.waits && self.version() != version =>
+            {
+                Ok(Attempt::Busy(Some(Ttl::Millis(0))))
+            }
+            done => done?.0,
+        }
     }
 
     pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
@@ -78,6 +113,7 @@ impl Db {
             let readable = batch.iter().filter(|renew| before.contains_key(&renew.resource.name));
             let readable: Vec<_> = readable.cloned().collect();
             let (answers, wakes) = state.renew(&readable, moment.now);
+            let told = db.post(&wakes, &state, moment.now)?;
             for (name, record) in before {
                 db.store(name, &record, &state.take(name), moment)?;
             }
@@ -86,7 +122,7 @@ impl Db {
                 Some(fault) => Err(fault.clone()),
                 None => answers.next().unwrap_or(Err(Fault::Closed)),
             };
-            Ok((batch.iter().map(answer).collect(), db.post(&wakes, moment.now)?))
+            Ok((batch.iter().map(answer).collect(), told))
         });
         match done {
             Ok((answers, told)) => {
@@ -139,36 +175,56 @@ impl Db {
         answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
     ) -> Result<(T, Told), Fault> {
         let (answer, told) = self.write(|db, moment| {
-            let mut state = State::behind(moment.epoch);
-            let mut before = Vec::with_capacity(about.names.len());
-            for name in &about.names {
-                let record = db.load(name, Who::These(about.waiter.as_slice()), moment)?;
-                state.put(name, record.clone());
-                before.push((*name, record));
-            }
-            let mut known = None;
-            if let Some((name, id)) = about.reply {
-                known = db.load_reply(name, id, moment.now)?;
-                if let Some(reply) = &known
-                    && !state.put_reply(name, id, reply)
-                {
-                    let detail = format!("\"{name}\": an answer cannot be read: {reply}");
-                    return Err(Fault::Server { detail }.into());
-                }
-            }
-            let (answer, wakes) = answer(&mut state, moment.now);
-            for (name, record) in before {
-                db.store(name, &record, &state.take(name), moment)?;
-            }
-            if let Some((name, id)) = about.reply
-                && let Some(reply) = state.reply(name, id)
-                && known.as_ref() != Some(&reply)
-            {
+            let mut loaded = db.load_all(about, moment)?;
+            let (answer, wakes) = answer(&mut loaded.state, moment.now);
+            let told = db.post(&wakes, &loaded.state, moment.now)?;
+            if let Some((name, id, reply)) = loaded.new_reply(about) {
                 db.store_reply(name, id, &reply, moment.now)?;
             }
-            Ok((answer, db.post(&wakes, moment.now)?))
+            for (name, record) in loaded.before {
+                db.store(name, &record, &loaded.state.take(name), moment)?;
+            }
+            Ok((answer, told))
         })?;
-        self.ring(told);
+        self.ring(told.clone());
         Ok((answer, told))
+    }
+
+    /// The answer to a request that changes nothing and wakes no one, by what was committed last; nothing
+    /// if it would change something.
+    fn glance<T>(
+        &mut self,
+        about: &About<'_>,
+        answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
+    ) -> Result<Option<T>, Fault> {
+        self.read(|db, moment| {
+            let mut loaded = db.load_all(about, moment)?;
+            let (answer, wakes) = answer(&mut loaded.state, moment.now);
+            let replied = loaded.new_reply(about).is_some();
+            let Loaded { mut state, before, .. } = loaded;
+            let same = before.iter().all(|(name, record)| state.take(name) == *record);
+            Ok((wakes.is_empty() && !replied && same).then_some(answer))
+        })
+    }
+
+    fn load_all<'a>(&self, about: &About<'a>, moment: Moment) -> Result<Loaded<'a>, Hitch> {
+        let mut state = State::behind(moment.epoch);
+        let mut before = Vec::with_capacity(about.names.len());
+        for name in &about.names {
+            let record = self.load(name, Who::These(about.waiter.as_slice()), moment)?;
+            state.put(name, record.clone());
+            before.push((*name, record));
+        }
+        let mut reply = None;
+        if let Some((name, id)) = about.reply {
+            reply = self.load_reply(name, id, moment.now)?;
+            if let Some(reply) = &reply
+                && !state.put_reply(name, id, reply)
+            {
+                let detail = format!("\"{name}\": an answer cannot be read: {reply}");
+                return Err(Fault::Server { detail }.into());
+            }
+        }
+        Ok(Loaded { state, before, reply })
     }
 }

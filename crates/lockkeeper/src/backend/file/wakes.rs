@@ -1,17 +1,24 @@
 //! Wake-ups between processes: who listens is written in the file, and so is what they are told, in
 //! the transaction that causes it. Nothing is written where nobody listens.
 //!
+//! Of many that listen for what only a few can acquire, only a few are woken, and which ones is left to
+//! chance. The others sleep on until their re-check. A few more are woken than can acquire it: one of
+//! them may be stopped, or may give up at this moment.
+//!
 //! Messages are numbered without gaps. A process reads those that follow the last one it has read; if
 //! the next is not there any more, or its own session was given up meanwhile, it has missed some.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::io::PipeReader;
+use std::time::Duration;
 
+use super::bell::{self, Bell, Ring, Woken};
 use super::db::{Db, Hitch};
 use super::rows::signed;
 use super::time::{Moment, since_start};
 use crate::backend::Fault;
-use crate::backend::model::Wake;
+use crate::backend::model::{State, Wake};
 use crate::backend::wake::Topic;
 
 /// How long a session outlives the last sign of its process, in milliseconds.
@@ -19,6 +26,15 @@ const LASTS: u64 = 10_000;
 
 /// How often a process gives that sign.
 const REFRESHED: u64 = 3_000;
+
+/// How many more sessions are woken than can acquire what was freed.
+const SPARE: usize = 3;
+
+/// The same for permits: each waiter may want more of them than there are.
+const SPARE_FOR_PERMITS: usize = 15;
+
+/// How many sessions more are at hand in case that some of their processes have died.
+const RESERVE: usize = 16;
 
 /// One process, or rather one client, as a listener.
 #[derive(Debug)]
@@ -32,6 +48,10 @@ pub(super) struct Session {
     ends: u64,
     /// The last message that was read.
     last: i64,
+    /// How others wake this client.
+    bell: Bell,
+    /// Sessions whose processes were found dead.
+    gone: Vec<i64>,
 }
 
 /// What has come.
@@ -42,24 +62,30 @@ pub(super) struct Mail {
     pub(super) missed: bool,
 }
 
-/// Who was told.
-#[derive(Clone, Copy, Debug, Default)]
+/// Who is to be woken.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     pub(super) sessions: u64,
     /// This client among them.
     own: bool,
-    /// Others among them.
-    others: bool,
+    /// Others: so many out of these.
+    others: Vec<(usize, Vec<i64>)>,
 }
 
 impl Session {
     pub(super) fn new() -> Self {
-        let (topics, ignored) = (HashMap::new(), Vec::new());
-        Self { id: fastrand::i64(1..), topics, ignored, ends: 0, last: 0 }
+        let (topics, ignored, gone) = (HashMap::new(), Vec::new(), Vec::new());
+        let (id, bell) = (fastrand::i64(1..), Bell::Silent);
+        Self { id, topics, ignored, ends: 0, last: 0, bell, gone }
     }
 
     pub(super) fn is_listening(&self) -> bool {
         !self.topics.is_empty()
+    }
+
+    /// Sleeps until there is an order, others have woken this client, or `limit` has passed.
+    pub(super) fn sleep(&self, orders: &PipeReader, limit: Option<Duration>) -> Woken {
+        self.bell.sleep(orders, self.is_listening(), limit)
     }
 
     /// How long until it must give a sign again, in milliseconds; nothing if nobody listens.
@@ -100,39 +126,112 @@ impl Db {
         Ok(count.unsigned_abs())
     }
 
-    /// Writes down what those who listen are told.
-    pub(super) fn post(&self, wakes: &[Wake], now: u64) -> Result<Told, Hitch> {
+    /// Writes down what those who listen are told. `state` is what a request has made of what it is
+    /// about.
+    pub(super) fn post(&self, wakes: &[Wake], state: &State, now: u64) -> Result<Told, Hitch> {
         #[cfg(test)]
         self.woken.borrow_mut().extend_from_slice(wakes);
         let mut told = Told::default();
         for wake in wakes {
             let Some(topic) = written(&wake.topic) else { continue };
-            let before = told.sessions;
-            let sql = "SELECT session FROM listeners JOIN sessions ON sessions.id = session
-                WHERE topic = ?1 AND boot = ?2 AND ends >= ?3";
-            let mut select = self.connection.prepare_cached(sql)?;
-            let mut rows = select.query((&topic, &self.boot, signed(now)))?;
-            while let Some(row) = rows.next()? {
-                let own = row.get::<_, i64>(0)? == self.session.id;
-                told.sessions += 1;
-                told.own |= own;
-                told.others |= !own;
+            let own = self.session.topics.contains_key(&topic) && self.is_enlisted(&topic, now)?;
+            let spare = match wake.topic {
+                Topic::Permits(_) => SPARE_FOR_PERMITS,
+                _ => SPARE,
+            };
+            let few = state.usable(&wake.topic, now).map(|usable| usable.saturating_add(spare));
+            let others = match few {
+                Some(few) => self.some_others(&topic, few.saturating_add(RESERVE), now)?,
+                None => self.others(&topic, (i64::MIN, i64::MAX), usize::MAX, now)?,
+            };
+            if !own && others.is_empty() {
+                continue;
             }
-            if told.sessions > before {
-                let sql = "INSERT INTO messages (at, topic, payload) VALUES (?1, ?2, ?3)";
-                let mut insert = self.connection.prepare_cached(sql)?;
-                insert.execute((signed(now), &topic, &*wake.payload))?;
-            }
+            let few = few.unwrap_or(usize::MAX).min(others.len());
+            told.sessions += u64::from(own) + few as u64;
+            told.own |= own;
+            told.others.push((few, others));
+            let sql = "INSERT INTO messages (at, topic, payload) VALUES (?1, ?2, ?3)";
+            let mut insert = self.connection.prepare_cached(sql)?;
+            insert.execute((signed(now), &topic, &*wake.payload))?;
         }
         Ok(told)
     }
 
-    /// What was posted is committed: those who listen shall look.
+    /// Whether others know that this client listens for a topic.
+    fn is_enlisted(&self, topic: &[u8], now: u64) -> Result<bool, Hitch> {
+        let sql = "SELECT 1 FROM listeners CROSS JOIN sessions ON sessions.id = session
+            WHERE topic = ?1 AND boot = ?2 AND ends >= ?3 AND session = ?4";
+        let mut select = self.connection.prepare_cached(sql)?;
+        Ok(select.exists((topic, &self.boot, signed(now), self.session.id))?)
+    }
+
+    /// Other sessions that listen for a topic, at most `limit`, from one that chance picks. Their ids are
+    /// random.
+    fn some_others(&self, topic: &[u8], limit: usize, now: u64) -> Result<Vec<i64>, Hitch> {
+        let start = fastrand::i64(1..);
+        let mut found = self.others(topic, (start, i64::MAX), limit, now)?;
+        let rest = limit - found.len();
+        if rest > 0 {
+            found.extend(self.others(topic, (i64::MIN, start - 1), rest, now)?);
+        }
+        Ok(found)
+    }
+
+    fn others(
+        &self,
+        topic: &[u8],
+        (first, last): (i64, i64),
+        limit: usize,
+        now: u64,
+    ) -> Result<Vec<i64>, Hitch> {
+        let sql = "SELECT session FROM listeners CROSS JOIN sessions ON sessions.id = session
+            WHERE topic = ?1 AND session BETWEEN ?4 AND ?5 AND boot = ?2 AND ends >= ?3
+            AND session <> ?6 ORDER BY session LIMIT ?7";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let given = (topic, &self.boot, signed(now), first, last, self.session.id, limit);
+        let found = select.query_map(given, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+        Ok(found)
+    }
+
+    /// What was posted is committed: those who are to be woken shall look.
     pub(super) fn ring(&mut self, told: Told) {
         self.has_mail |= told.own;
-        if told.others {
-            super::bell::ring(self.place.wal());
+        for (mut few, sessions) in told.others {
+            for session in sessions {
+                if few == 0 {
+                    break;
+                }
+                match bell::ring(self.place.path(), session) {
+                    Ring::Heard => few -= 1,
+                    Ring::Dead => self.session.gone.push(session),
+                    Ring::Unheard => {}
+                }
+            }
         }
+    }
+
+    /// Whether processes were found dead that others take for listeners.
+    pub(super) fn knows_of_dead(&self) -> bool {
+        !self.session.gone.is_empty()
+    }
+
+    /// Removes what those have left behind. If it cannot be done now, it is left to the sweep.
+    pub(super) fn bury(&mut self) {
+        let gone = std::mem::take(&mut self.session.gone);
+        let buried = self.write(|db, _| gone.iter().try_for_each(|session| db.strike_off(*session)));
+        if buried.is_ok() {
+            gone.iter().for_each(|session| bell::remove(self.place.path(), *session));
+        }
+    }
+
+    /// Forgets a session and what it listens for.
+    fn strike_off(&self, session: i64) -> Result<(), Hitch> {
+        let sql = "DELETE FROM listeners WHERE session = ?1";
+        self.connection.prepare_cached(sql)?.execute([session])?;
+        self.connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([session])?;
+        Ok(())
     }
 
     /// Listens for `topic`: what is committed from now on cannot be missed. What came until now for
@@ -142,6 +241,8 @@ impl Db {
         if self.session.topics.contains_key(&key) && !self.session.has_lapsed(since_start()) {
             return self.receive();
         }
+        // Before others can know of it.
+        self.session.bell.hang(self.place.path(), self.session.id);
         let (mail, ends) = self.write(|db, moment| {
             let (session, ends) = (&db.session, moment.now + LASTS);
             let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
@@ -225,13 +326,7 @@ impl Db {
         }
         self.session.ends = 0;
         self.session.topics.clear();
-        self.write(|db, _| {
-            let of = [db.session.id];
-            let sql = "DELETE FROM listeners WHERE session = ?1";
-            db.connection.prepare_cached(sql)?.execute(of)?;
-            db.connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute(of)?;
-            Ok(())
-        })
+        self.write(|db, _| db.strike_off(db.session.id))
     }
 
     /// What has come since the last time.

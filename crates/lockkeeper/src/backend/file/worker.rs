@@ -33,7 +33,6 @@ pub(super) struct Worker {
     hub: Hub,
     place: Place,
     db: Option<Db>,
-    bell: Bell,
     /// Topics that somebody waits to hear of, which could not be listened for yet.
     unheard: Vec<Topic>,
     /// Something could not be done, and is tried again then.
@@ -67,7 +66,6 @@ pub(super) fn run(
         hub,
         place,
         db: Some(db),
-        bell: Bell::Silent,
         unheard: Vec::new(),
         again: None,
         closing: None,
@@ -110,7 +108,10 @@ impl Worker {
             self.look_after();
             let idle = self.mailbox.doze();
             let limit = if idle { self.sleeps_for() } else { Some(Duration::ZERO) };
-            let woken = self.bell.sleep(&self.rings, self.is_listening(), limit);
+            let woken = match &self.db {
+                Some(db) => db.session.sleep(&self.rings, limit),
+                None => Bell::Silent.sleep(&self.rings, false, limit),
+            };
             if idle {
                 self.mailbox.wake(&mut self.rings);
             }
@@ -181,7 +182,7 @@ impl Worker {
     }
 
     fn close(&mut self) {
-        (self.db, self.bell) = (None, Bell::Silent);
+        self.db = None;
         // What was listened for is asked for anew.
         self.unheard = self.hub.broken();
         self.again = (!self.unheard.is_empty()).then(Instant::now);
@@ -222,6 +223,10 @@ impl Worker {
             self.deliver(mail);
         }
         let Some(db) = &mut self.db else { return };
+        if db.knows_of_dead() {
+            patience::set_limit(soon());
+            db.bury();
+        }
         db.checkpoint();
         if db.chores_are_due() {
             patience::set_limit(soon());
@@ -269,10 +274,6 @@ impl Worker {
             if self.is_listening() {
                 self.listen_in();
             }
-        }
-        // Not before: by now somebody may listen.
-        if self.bell.tend(&self.place, self.is_listening()) {
-            self.listen_in();
         }
         let Some(db) = &mut self.db else { return };
         if db.clock_was_set() {

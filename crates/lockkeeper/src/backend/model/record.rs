@@ -231,6 +231,23 @@ impl State {
         Some(self.replies.get(name)?.get(id)?.to_string())
     }
 
+    /// How many of those who listen for `topic` can make use of what was freed; nothing if all of them may.
+    pub(crate) fn usable(&self, topic: &Topic, now: u64) -> Option<usize> {
+        match topic {
+            Topic::Freed(_) | Topic::Turn(..) => Some(1),
+            // One writer, but any number of readers.
+            Topic::Rw(name) => {
+                let patience = self.patience.get(name);
+                (!patience.is_some_and(|patience| patience.is_awaited(now))).then_some(1)
+            }
+            Topic::Permits(name) => match self.names.get(name).map(|entry| &entry.value) {
+                Some(Value::Number(free)) => usize::try_from(*free).ok(),
+                _ => None,
+            },
+            Topic::Latch(_) | Topic::Notice(_) | Topic::Reconnected => None,
+        }
+    }
+
     /// Puts in who a client is.
     pub(crate) fn put_client(&mut self, client: ClientEntry) {
         self.clients.insert(client.id, (client, NEVER));

@@ -48,6 +48,9 @@ pub(super) struct Patience {
 /// How long a waiting writer is believed to wait after it was last heard of.
 const WAITS: u64 = 2_000;
 
+/// How many waiting writers are noted: what is stored must not grow with their number.
+const ENOUGH: usize = 16;
+
 /// How long readers wait for writers before it is their turn.
 const PATIENCE: u64 = 5_000;
 
@@ -67,11 +70,24 @@ impl Writers {
     pub(super) fn is_alive(&self, now: u64) -> bool {
         self.expires >= now
     }
+
+    /// Whether enough others keep readers out, so that this one need not be noted.
+    fn suffice_without(&self, owner: OwnerId, now: u64) -> bool {
+        let heard = |(_, heard): &&(OwnerId, u64)| heard + WAITS >= now;
+        self.waiting.iter().filter(heard).count() >= ENOUGH
+            && self.waiting.iter().all(|(waiting, _)| *waiting != owner)
+    }
 }
 
 impl Patience {
     pub(super) fn is_alive(&self, now: u64) -> bool {
         self.expires >= now
+    }
+
+    /// Whether a reader waits.
+    #[cfg(feature = "file")]
+    pub(super) fn is_awaited(&self, now: u64) -> bool {
+        self.is_alive(now) && (self.since.is_some() || self.turn.is_some_and(|turn| turn > now))
     }
 }
 
@@ -483,6 +499,9 @@ impl State {
 
     /// A writer waits, and as long it is remembered what readers were given.
     fn wait(&mut self, name: &LockName, owner: OwnerId, now: u64) {
+        if self.waiting(name, now).is_some_and(|writers| writers.suffice_without(owner, now)) {
+            return;
+        }
         if let Some(patience) =
             self.patience.get_mut(name).filter(|patience| patience.is_alive(now))
         {

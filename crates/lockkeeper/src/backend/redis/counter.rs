@@ -14,7 +14,8 @@ use crate::backend::CountChange;
 impl Inner {
     pub(super) async fn acquire_counter(&self, request: Acquire) -> Result<Attempt, Fault> {
         let call = remembered(&script::SEMAPHORE_ACQUIRE, 2, &request.resource);
-        let call = call.owner(&request.owner).arg(request.count);
+        let channel = request.waits.then(|| keys::permits_channel(&request.resource.name));
+        let call = call.owner(&request.owner).arg(request.count).arg(channel.unwrap_or_default());
         let call = self.forgetting(call, &request.resource.name);
         attempted(self.link.call(call).await?)
     }
@@ -148,8 +149,12 @@ pub(super) fn remembered(script: &'static Script, keys: usize, resource: &Resour
 
 /// [`attempt`], where it may not be known how long the permits are busy.
 pub(super) fn attempted(value: Value) -> Result<Attempt, Fault> {
+    let is_busy = |value: &Value| matches!(value, Value::SimpleString(word) if word == "BUSY");
     match value {
-        Value::SimpleString(word) if word == "BUSY" => Ok(Attempt::Busy(None)),
+        Value::Array(parts) if parts.first().is_some_and(is_busy) => {
+            Ok(Attempt::Busy(None).among(listeners(&parts)))
+        }
+        value if is_busy(&value) => Ok(Attempt::Busy(None)),
         value => attempt(value),
     }
 }

@@ -29,7 +29,9 @@ impl Inner {
             Some(from) => call.owner(from).owner(&request.owner).arg(request.ttl),
             None => call.owner(&request.owner).arg(request.ttl).arg(request.count),
         };
-        let answer = self.link.call(call.token_ttl(request.fenced)).await;
+        let waits = request.waits && request.from.is_none();
+        let channel = waits.then(|| keys::channel(&request.resource.name));
+        let answer = self.link.call(call.waiting_on(request.fenced, channel)).await;
         settle(answer, request.from.is_some())
     }
 

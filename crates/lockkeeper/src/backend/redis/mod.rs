@@ -354,8 +354,19 @@ fn attempt(value: Value) -> Result<Attempt, Fault> {
         }
         Value::Int(-3) => Ok(Attempt::Gone),
         Value::Int(left) => Ok(Attempt::Busy(Some(ttl(left)))),
+        Value::Array(parts) => match parts.first() {
+            Some(Value::Int(left)) => {
+                Ok(Attempt::Busy(Some(ttl(*left))).among(listeners(&parts)))
+            }
+            _ => Err(unexpected(&Value::Array(parts))),
+        },
         other => Err(unexpected(&other)),
     }
+}
+
+/// How many listen for the end of what is busy, behind for how long it is.
+fn listeners(parts: &[Value]) -> u64 {
+    parts.get(1).map_or(0, number)
 }
 
 fn renewed(value: Value) -> Result<Renewed, Fault> {

@@ -14,6 +14,7 @@ impl Inner {
         let ids = joined(PermitId::of(request.owner, request.count));
         let call = call(&script::PERMITS_ACQUIRE, &request.resource).arg(ids).arg(request.ttl);
         let call = call.arg(PUBLISH).arg(keys::permits_channel(&request.resource.name));
+        let call = call.arg(u8::from(request.waits));
         attempted(self.link.call(call).await?)
     }
 

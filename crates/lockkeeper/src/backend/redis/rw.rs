@@ -50,7 +50,9 @@ impl Inner {
                 owner_or_empty(call, request.beside).arg(u8::from(request.waits))
             }
         };
-        settle(self.link.call(call.token_ttl(*fenced)).await, request.from.is_some())
+        let waits = request.waits && request.from.is_none();
+        let call = call.waiting_on(*fenced, waits.then(|| keys::rw_channel(&resource.name)));
+        settle(self.link.call(call).await, request.from.is_some())
     }
 
     pub(super) async fn release_read(&self, request: Release) -> Result<Value, Fault> {

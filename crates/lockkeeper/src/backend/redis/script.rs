@@ -32,8 +32,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    LOCK_ACQUIRE = "hash.lua" "lock_acquire.lua";
-    LOCK_ACQUIRE_FENCED = "hash.lua" "token.lua" "lock_acquire.lua";
+    LOCK_ACQUIRE = "busy.lua" "hash.lua" "lock_acquire.lua";
+    LOCK_ACQUIRE_FENCED = "busy.lua" "hash.lua" "token.lua" "lock_acquire.lua";
     LOCK_ACQUIRE_TOGETHER = "hash.lua" "lock_acquire_together.lua";
     LOCK_HANDOVER = "lock_handover.lua";
     LOCK_HANDOVER_FENCED = "token.lua" "lock_handover.lua";
@@ -56,20 +56,20 @@ scripts! {
     READ_ACQUIRE = "rw.lua" "read_acquire.lua";
     READ_RELEASE = "rw.lua" "read_release.lua";
     READ_RENEW = "rw.lua" "read_renew.lua";
-    WRITE_ACQUIRE = "rw.lua" "write_acquire.lua";
-    WRITE_ACQUIRE_FENCED = "token.lua" "rw.lua" "write_acquire.lua";
+    WRITE_ACQUIRE = "busy.lua" "rw.lua" "write_acquire.lua";
+    WRITE_ACQUIRE_FENCED = "busy.lua" "token.lua" "rw.lua" "write_acquire.lua";
     WRITE_HANDOVER = "rw.lua" "write_handover.lua";
     WRITE_HANDOVER_FENCED = "token.lua" "rw.lua" "write_handover.lua";
     WRITE_RELEASE = "rw.lua" "write_release.lua";
     WRITE_RENEW = "rw.lua" "write_renew.lua";
     RW_FORCE_UNLOCK = "rw.lua" "meant.lua" "rw_force_unlock.lua";
     RW_INSPECT = "rw.lua" "rw_inspect.lua";
-    SEMAPHORE_ACQUIRE = "counter.lua" "replies.lua" "semaphore_acquire.lua";
+    SEMAPHORE_ACQUIRE = "busy.lua" "counter.lua" "replies.lua" "semaphore_acquire.lua";
     SEMAPHORE_RELEASE = "counter.lua" "replies.lua" "semaphore_release.lua";
     SEMAPHORE_CHANGE = "counter.lua" "replies.lua" "permits.lua" "semaphore_change.lua";
     LATCH_CHANGE = "counter.lua" "replies.lua" "latch_change.lua";
     COUNTER_INSPECT = "counter.lua" "counter_inspect.lua";
-    PERMITS_ACQUIRE = "counter.lua" "permits.lua" "permits_acquire.lua";
+    PERMITS_ACQUIRE = "busy.lua" "counter.lua" "permits.lua" "permits_acquire.lua";
     PERMITS_RELEASE = "counter.lua" "permits.lua" "permits_release.lua";
     PERMITS_CHANGE = "counter.lua" "replies.lua" "permits.lua" "permits_release.lua";
     PERMITS_RENEW = "counter.lua" "permits.lua" "permits_renew.lua";
@@ -124,6 +124,14 @@ impl Command {
         match fenced {
             Some(fenced) => self.ttl_or_empty(fenced.ttl),
             None => self,
+        }
+    }
+
+    /// The channel that a waiter would listen on as the last argument, behind how long a token lives.
+    pub(super) fn waiting_on(self, fenced: Option<Fenced>, channel: Option<Vec<u8>>) -> Self {
+        match channel {
+            Some(channel) => self.ttl_or_empty(fenced.and_then(|fenced| fenced.ttl)).arg(channel),
+            None => self.token_ttl(fenced),
         }
     }
 

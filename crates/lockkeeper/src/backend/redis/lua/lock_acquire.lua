@@ -4,8 +4,10 @@
 -- ARGV[1]:   owner
 -- ARGV[2]:   time to live in ms; never shortens what there is
 -- ARGV[3]:   hold count the owner will have; above 1 only a held lock is re-entered
--- ARGV[4]:   time to live of the token in ms, or empty; where there is one
--- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless); -3 the hold is gone
+-- ARGV[4]:   time to live of the token in ms, or empty
+-- ARGV[5]:   channel that a waiter would listen on, or nothing
+-- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless), to a waiter with the
+--            number of listeners; -3 the hold is gone
 -- Publishes: nothing
 local left = redis.call('PTTL', KEYS[1])
 if left == -2 then
@@ -31,4 +33,4 @@ if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
 end
 if ARGV[3] ~= '1' then return -3 end
 -- Busy, if it is a lock at all.
-return not_a_lock(KEYS[1]) or left
+return not_a_lock(KEYS[1]) or busy(left, ARGV[5])

@@ -5,7 +5,9 @@
 -- ARGV[2]:   time to live in ms; never shortens what there is
 -- ARGV[3]:   publish command
 -- ARGV[4]:   channel
--- Returns:   nil granted; > 0 busy, until a permit ends; BUSY; -3 some are not there any more
+-- ARGV[5]:   1 if the caller waits
+-- Returns:   nil granted; > 0 busy, until a permit ends, or BUSY, to a waiter with the number of
+--            listeners; -3 some are not there any more
 -- Publishes: the free permits to the channel, if some have ended and any are free
 local free, wrong = number(KEYS[1])
 if wrong then return wrong end
@@ -39,5 +41,6 @@ if takes or first then return nil end
 -- Some were given back since, or have ended: what comes now is late.
 if present > 0 then return -3 end
 local score = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
-if not score or score >= ENDLESS then return redis.status_reply('BUSY') end
-return math.max(math.ceil(score - now), 1)
+local left = redis.status_reply('BUSY')
+if score and score < ENDLESS then left = math.max(math.ceil(score - now), 1) end
+return busy(left, ARGV[5] == '1' and ARGV[4])

@@ -146,9 +146,13 @@ end
 -- request.
 local PATIENCE, TURN, BATCH = 5000, 2500, 250
 
--- A writer waits, for another 2 s; and as long it is remembered what readers were given.
+-- A writer waits, for another 2 s; and as long it is remembered what readers were given. Where 16 others
+-- wait already, these keep readers out, and it need not be noted, too.
 local function wait(key, patience, owner)
-  if type(redis.pcall('ZADD', key, clock(), owner)) == 'table' then return end
+  local now = clock()
+  local others = redis.pcall('ZCOUNT', key, now - 2000, '+inf')
+  if type(others) == 'number' and others >= 16 and not redis.call('ZSCORE', key, owner) then return end
+  if type(redis.pcall('ZADD', key, now, owner)) == 'table' then return end
   redis.call('PEXPIRE', key, 2000)
   redis.call('PEXPIRE', patience, 10000)
 end

@@ -9,8 +9,10 @@
 -- ARGV[4]:   what the keys of single holds begin with
 -- ARGV[5]:   owner of the shared hold that does not stand in the way, or empty
 -- ARGV[6]:   1 to keep new readers out for a while if it is busy
--- ARGV[7]:   time to live of the token in ms, or empty; where there is one
--- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless); -3 the hold is gone
+-- ARGV[7]:   time to live of the token in ms, or empty
+-- ARGV[8]:   channel that a waiter would listen on, or nothing
+-- Returns:   nil or the token: granted; >= -1 busy, the time to live (-1 endless), to a waiter with the
+--            number of listeners; -3 the hold is gone
 -- Publishes: nothing
 local mode, wrong, left = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
@@ -43,7 +45,7 @@ if mode == 'read' then
 end
 if not free then
   if ARGV[6] == '1' then wait(KEYS[2], KEYS[3], ARGV[1]) end
-  return left
+  return busy(left, ARGV[8])
 end
 if token then put_token(KEYS[4], token, ARGV[7]) end
 redis.call('HSET', KEYS[1], 'mode', 'write', field, '1')
