@@ -42,6 +42,27 @@ async fn a_full_server_still_renews_and_gives_back() {
     .await;
 }
 
+/// Where a reader nested in it outlasts it, the writer's own end is renewed, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_still_renews_a_writer_that_reads() {
+    let set = Set::new(Sort::Write, options().watchdog_timeout(ms(3000))).await;
+    let owner = set.rig.client.owner();
+    let lock = set.rig.client.rw_lock("a").as_owner(&owner);
+    let writer = lock.write().await.expect("free");
+    let reader = lock.read().lease(LONG).await.expect("its owner writes");
+    fill(set.server());
+    let renewals = set.proxy().expect_delivery(&set.rig.hash(Sort::Write.renewal()));
+    // Well beyond the lease it had when the memory ran out.
+    renewals.wait_for(4).await;
+    assert!(!writer.is_lost());
+    let others = Thing::new(&set.stranger, Sort::Read, "a");
+    assert!(others.attempt().await.expect("reachable").is_none(), "it is written");
+    assert!(!writer.is_lost());
+    writer.release().await.expect("held");
+    reader.release().await.expect("held");
+    assert_eq!(pttl(set.server(), "a"), -2);
+}
+
 async fn set_up_refused(client: &Client) {
     let said = assert_unreachable(&client.lock("new").try_lock().await);
     assert!(said.contains("OOM"), "{said}");

@@ -92,7 +92,10 @@ end
 -- The writer's lease ends in so many ms, and the lock later.
 local function set_write_end(key, prefix, writer, ttl)
   local name = write_end(prefix, writer)
-  if type(redis.pcall('ZADD', name, clock() + ttl, 'end')) == 'table' then return end
+  -- First: without it the writer has all of the lock, which is safe, and after a write that needs no
+  -- memory the next is not refused for want of it.
+  redis.call('DEL', name)
+  redis.pcall('ZADD', name, clock() + ttl, 'end')
   -- Not before the lock.
   redis.call('PEXPIRE', name, redis.call('PTTL', key) + 1000)
 end
