@@ -56,8 +56,8 @@ impl Semaphore {
     /// free whoever waits.
     ///
     /// **Permits can be lost for good.** If the answer to an acquire is lost and the store stays unreachable for
-    /// longer than it remembers answers (a minute), nobody can tell whether the permits were taken, and they
-    /// are not put back: [`add_permits`](Semaphore::add_permits) does that. Permits of a
+    /// longer than it remembers answers (a minute), it stays unknown whether the permits were acquired, and
+    /// they are not released: [`add_permits`](Semaphore::add_permits) puts them back. Permits of a
     /// [`PermitSemaphore`](crate::PermitSemaphore) expire instead.
     ///
     /// # Errors

@@ -127,8 +127,8 @@ async fn in_turn(lease: &Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     let mut state = lock(&lease.state);
     state.holds.retain(|(id, _)| *id != hold);
-    // What a client holds when it is shut down is lost and released there, once: permits have no owner
-    // by whom the store would know a repetition.
+    // A shutdown loses and releases what is held, once: permits have no owner by which the store would
+    // recognise a repetition.
     let released = lease.core.was_closed() && state.status != Status::Held;
     if released || lease.core.is_abandoned() {
         return Plan::Nothing;

@@ -248,7 +248,7 @@ impl Drop for LastWords {
         if lock(&self.0.slots).stopped {
             return;
         }
-        // Nobody is left to send anything.
+        // The runtime has ended: no task is left to send anything.
         if let Some(core) = self.1.upgrade() {
             core.abandon();
         }

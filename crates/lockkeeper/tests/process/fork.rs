@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid_nohang};
-use lockkeeper::{Client as AsyncClient, Error, LostReason, blocking};
+use lockkeeper::{Client as AsyncClient, ClientOptions, Error, LostReason, blocking};
 use testkit::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
@@ -65,8 +65,14 @@ fn assert_closed<T>(outcome: Result<T, Error>) {
     }
 }
 
+/// A client whose end would be waited for too long, if it were waited for.
+fn connect(url: &str) -> blocking::Client {
+    let options = ClientOptions::new().response_timeout(PATIENCE * 2);
+    blocking::Client::connect_with(url, options).expect("the store is there")
+}
+
 fn blocking_client(url: &str) {
-    let client = blocking::Client::connect(url).expect("the store is there");
+    let client = connect(url);
     let lock = client.lock("it");
     let (guard, again, mutex) =
         (lock.lock().unwrap(), lock.lock().unwrap(), client.mutex("other").lock().unwrap());
@@ -115,7 +121,7 @@ fn blocking_client(url: &str) {
 fn sends_nothing() {
     let (server, file) = (RedisServer::start(), LockFile::new());
     for url in ["memory:".to_owned(), file.url(), server.url()] {
-        let client = blocking::Client::connect(&url).expect("the store is there");
+        let client = connect(&url);
         let lock = client.lock("it");
         let held = lock.lock().unwrap();
         for _ in 0..3 {
