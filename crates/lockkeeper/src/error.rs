@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::LockName;
 use crate::backend::{Fault, Kind};
+use crate::name::Brief;
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -91,7 +92,7 @@ impl fmt::Display for LostReason {
 #[non_exhaustive]
 pub enum Error {
     /// The lock was not held by this guard any more; nothing was changed in the store.
-    #[error("lock \"{lock}\": not held when {phase}{}", held_by(holder))]
+    #[error("lock {lock:?}: not held when {phase}{}", held_by(holder))]
     NotHeld {
         /// The lock.
         lock: LockName,
@@ -102,7 +103,7 @@ pub enum Error {
     },
 
     /// The lock was lost while it was held. Loss is final: acquire it anew.
-    #[error("lock \"{lock}\": lost before {phase}: {reason}")]
+    #[error("lock {lock:?}: lost before {phase}: {reason}")]
     Lost {
         /// The lock.
         lock: LockName,
@@ -115,7 +116,7 @@ pub enum Error {
     /// The request was sent and its answer never came, so that it is not known whether it took
     /// effect. A release goes on in the background; the lock is free when its lease ends at the
     /// latest.
-    #[error("lock \"{lock}\": {phase} was not confirmed: {detail}")]
+    #[error("lock {lock:?}: {phase} was not confirmed: {detail}")]
     Unconfirmed {
         /// The lock.
         lock: LockName,
@@ -140,7 +141,7 @@ pub enum Error {
     },
 
     /// The name is in use for something else: use another name, or the type that fits.
-    #[error("lock \"{lock}\": the name is in use as {found}, not as a {kind}")]
+    #[error("lock {lock:?}: the name is in use as {found}, not as a {kind}")]
     WrongKind {
         /// The lock.
         lock: LockName,
@@ -190,11 +191,11 @@ pub enum Error {
 }
 
 fn of(lock: &Option<LockName>) -> String {
-    lock.as_ref().map(|name| format!("lock \"{name}\": ")).unwrap_or_default()
+    lock.as_ref().map(|name| format!("lock {name:?}: ")).unwrap_or_default()
 }
 
 fn held_by(holder: &Option<String>) -> String {
-    holder.as_ref().map(|id| format!(" (now held by {id})")).unwrap_or_default()
+    holder.as_ref().map(|id| format!(" (now held by {})", Brief(id.as_bytes()))).unwrap_or_default()
 }
 
 fn for_so_long(silent: Option<Duration>) -> String {

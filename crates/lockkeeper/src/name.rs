@@ -49,19 +49,42 @@ impl From<&str> for LockName {
 /// neither break a log line nor hide in it.
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                if c.is_control() || is_unseen(c) {
-                    write!(f, "{}", c.escape_default())?;
-                } else {
-                    fmt::Write::write_char(f, c)?;
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02x}")?;
+        write_escaped(f, &self.0)
+    }
+}
+
+fn write_escaped(f: &mut fmt::Formatter<'_>, text: &[u8]) -> fmt::Result {
+    for chunk in text.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || is_unseen(c) {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                fmt::Write::write_char(f, c)?;
             }
         }
-        Ok(())
+        for byte in chunk.invalid() {
+            write!(f, "\\x{byte:02x}")?;
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes of a name or of an answer a message shows.
+const SHOWN: usize = 128;
+
+/// A name or an answer of the store in a message: escaped, and only the beginning of a long one.
+pub(crate) struct Brief<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.len() <= SHOWN {
+            return write_escaped(f, self.0);
+        }
+        // Not in the middle of a character.
+        let begins = |at: &usize| self.0[*at] & 0xc0 != 0x80;
+        let end = (SHOWN - 3..=SHOWN).rev().find(begins).unwrap_or(SHOWN);
+        write_escaped(f, &self.0[..end])?;
+        write!(f, "… ({} bytes)", self.0.len())
     }
 }
 
@@ -72,9 +95,10 @@ fn is_unseen(c: char) -> bool {
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+/// In quotation marks, and only the beginning of a long name: for messages.
 impl fmt::Debug for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
+        write!(f, "\"{}\"", Brief(&self.0))
     }
 }
 
@@ -297,5 +321,17 @@ mod tests {
         let name = LockName::from(&b"a\nb\xffc"[..]);
         assert_eq!(name.to_string(), "a\\nb\\xffc");
         assert_eq!(LockName::from("a\u{202e}b\u{feff}ö").to_string(), "a\\u{202e}b\\u{feff}ö");
+    }
+
+    #[test]
+    fn a_message_shows_the_beginning_of_a_long_name_and_how_long_it_is() {
+        let short = LockName::from(&*"n".repeat(SHOWN));
+        assert_eq!(format!("{short:?}"), format!("\"{short}\""));
+        let long = LockName::from(&*format!("{}ö{}", "n".repeat(SHOWN - 1), "n".repeat(1 << 20)));
+        let bytes = (1 << 20) + SHOWN + 1;
+        assert_eq!(format!("{long:?}"), format!("\"{}… ({bytes} bytes)\"", "n".repeat(SHOWN - 1)));
+        assert_eq!(long.to_string().len(), bytes, "what is listed is whole");
+        let raw = LockName::from(&[0x80; 1 << 20][..]);
+        assert!(format!("{raw:?}").len() < 5 * SHOWN);
     }
 }

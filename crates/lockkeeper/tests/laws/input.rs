@@ -189,3 +189,12 @@ pub(crate) async fn a_name_is_shown_escaped<L: Exclusive>(store: &Store) {
     assert!(!said.contains(['\n', '\u{1b}', '\0']), "{said:?}");
     assert!(said.contains("\\n"), "{said:?}");
 }
+
+pub(crate) async fn a_long_name_is_shown_by_its_beginning<L: Exclusive>(store: &Store) {
+    let lock = L::of(&store.client().await, format!("begin{}", "x".repeat(1 << 20)));
+    let error = lock.lock().lease(Duration::ZERO).await.unwrap_err();
+    for said in [error.to_string(), format!("{error:?}")] {
+        assert!(said.contains("begin") && said.contains("(1048581 bytes)"), "{}", &said[..200]);
+        assert!(said.len() < 1000, "{} bytes", said.len());
+    }
+}

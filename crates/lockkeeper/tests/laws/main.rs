@@ -313,6 +313,7 @@ laws! {
         a_prefix_is_put_before_every_name
         an_error_names_the_lock_and_what_was_being_done
         a_name_is_shown_escaped
+        a_long_name_is_shown_by_its_beginning
     }
     reentry (reentrant) {
         each_release_takes_one_hold_off

@@ -221,7 +221,7 @@ impl Db {
             if let Some(reply) = &reply
                 && !state.put_reply(name, id, reply)
             {
-                let detail = format!("\"{name}\": an answer cannot be read: {reply}");
+                let detail = format!("{name:?}: an answer cannot be read: {reply}");
                 return Err(Fault::Server { detail }.into());
             }
         }

@@ -163,7 +163,7 @@ pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Rec
     let unreadable = |why: &dyn std::fmt::Display| {
         let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
         let name = LockName::from(name.unwrap_or_default());
-        unreadable(&format!("what stands under \"{name}\""), why)
+        unreadable(&format!("what stands under {name:?}"), why)
     };
     let text = row.get_ref(2)?.as_str().map_err(|error| unreadable(&error))?;
     let mut record: Record = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
