@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{CountDownLatch, Result};
+use lockkeeper::{CountDownLatch, Kind, Result};
 use testkit::{FaultProxy, RedisServer};
 use tokio::task::JoinHandle;
 
@@ -232,4 +232,33 @@ async fn a_latch_reopened_at_once_lets_its_waiter_go_all_the_same() {
         w.server.cli(&["EVAL", both, "1", "a", channel]).ok();
         w.opens(SOON).await;
     }
+}
+
+/// The names `a` and `{a}` are two, and their channel is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_names_that_share_a_channel_wake_each_their_own_waiters() {
+    each(&[Sort::Fenced, Sort::Write, Sort::Semaphore], async |sort| {
+        for names in [["a", "{a}"], ["{a}", "a"]] {
+            let rig = Rig::on(started().await, Kind::Lock, options()).await;
+            let stranger = rig.stranger().await;
+            let attempts = rig.proxy.expect_delivery(&rig.hash(sort.scripts().0));
+            let mut waiting = Vec::new();
+            for (nth, name) in names.into_iter().enumerate() {
+                set_up(&stranger, sort, name).await;
+                let blocker = Thing::new(&stranger, sort, name).taken().await;
+                let waiter = tokio::spawn(Thing::new(&rig.client, sort, name).take());
+                // The second attempt of each follows the confirmation: from here on it sleeps.
+                attempts.wait_for(2 * (nth + 1)).await;
+                waiting.push((blocker, waiter));
+            }
+            // The first that leaves takes nothing from the other.
+            for (blocker, waiter) in waiting {
+                blocker.release().await.expect("it is held");
+                let held = within(SOON, "the waiter", joined(waiter)).await;
+                held.expect("it was freed").release().await.expect("held");
+            }
+            eventually(SOON, "nobody listens", || listening(&rig.server, sort, "a") == 0).await;
+        }
+    })
+    .await;
 }

@@ -31,8 +31,8 @@ pub(super) fn hub() -> (Hub, mpsc::UnboundedReceiver<Order>) {
     (hub, inbox)
 }
 
-/// Which topic a channel belongs to.
-type Channels = Arc<Mutex<HashMap<Vec<u8>, Topic>>>;
+/// The topics of each channel: the locks `a` and `{a}` publish on the same one.
+type Channels = Arc<Mutex<HashMap<Vec<u8>, Vec<Topic>>>>;
 
 struct PubSub {
     client: Client,
@@ -97,20 +97,26 @@ impl PubSub {
         }
     }
 
-    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, Topic>> {
+    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, Vec<Topic>>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an order into the table. Answers the channel and whether to listen.
+    /// Takes an order into the table. Answers the channel and whether to subscribe to it or to
+    /// unsubscribe from it; nothing while another topic needs the subscription.
     fn note(&self, (topic, edge): Order) -> Option<(Vec<u8>, bool)> {
         let channel = keys::topic_channel(&topic)?;
-        let wanted = edge == Edge::First;
-        if wanted {
-            self.channels().insert(channel.clone(), topic);
-        } else {
-            self.channels().remove(&channel);
+        let mut channels = self.channels();
+        let topics = channels.entry(channel.clone()).or_default();
+        topics.retain(|other| *other != topic);
+        if edge == Edge::First {
+            topics.push(topic);
+            return Some((channel, true));
         }
-        Some((channel, wanted))
+        if !topics.is_empty() {
+            return None;
+        }
+        channels.remove(&channel);
+        Some((channel, false))
     }
 
     fn drain(&mut self) {
@@ -121,7 +127,7 @@ impl PubSub {
 
     /// Everybody who waits for a subscription learns why there is none.
     fn refuse(&self, fault: &Fault) {
-        let topics: Vec<_> = self.channels().values().cloned().collect();
+        let topics: Vec<_> = self.channels().values().flatten().cloned().collect();
         for topic in topics {
             self.hub.fail(&topic, fault.clone());
         }
@@ -226,39 +232,30 @@ impl PubSub {
             return Ok(());
         }
         for channel in &channels {
-            let topic = self.channels().get(channel).cloned();
-            if let Some(topic) = topic {
-                self.hub.asking(&topic);
-            }
+            self.of_channel(channel, |topic| self.hub.asking(topic));
         }
         if connection.subscribe(&channels).await.is_ok() {
-            channels.iter().for_each(|channel| self.confirm(channel));
+            for channel in &channels {
+                self.of_channel(channel, |topic| self.hub.confirm(topic));
+            }
             return Ok(());
         }
         for channel in &channels {
             match connection.subscribe(channel).await {
-                Ok(()) => self.confirm(channel),
+                Ok(()) => self.of_channel(channel, |topic| self.hub.confirm(topic)),
                 Err(error) => match fault::of_connection(&error, false) {
                     fault if fault.may_pass() => return Err(fault),
-                    fault => self.deny(channel, fault),
+                    fault => {
+                        self.of_channel(channel, |topic| self.hub.fail(topic, fault.clone()));
+                    }
                 },
             }
         }
         Ok(())
     }
 
-    fn confirm(&self, channel: &[u8]) {
-        let topic = self.channels().get(channel).cloned();
-        if let Some(topic) = topic {
-            self.hub.confirm(&topic);
-        }
-    }
-
-    fn deny(&self, channel: &[u8], fault: Fault) {
-        let topic = self.channels().get(channel).cloned();
-        if let Some(topic) = topic {
-            self.hub.fail(&topic, fault);
-        }
+    fn of_channel(&self, channel: &[u8], act: impl FnMut(&Topic)) {
+        topics_of(&self.channels, Some(channel)).iter().for_each(act);
     }
 }
 
@@ -274,23 +271,23 @@ fn bytes(value: Option<&Value>) -> Option<&[u8]> {
     }
 }
 
-fn topic_of(channels: &Channels, data: &[Value]) -> Option<Topic> {
+fn topics_of(channels: &Channels, channel: Option<&[u8]>) -> Vec<Topic> {
     let channels = channels.lock().unwrap_or_else(PoisonError::into_inner);
-    channels.get(bytes(data.first())?).cloned()
+    channel.and_then(|channel| channels.get(channel)).cloned().unwrap_or_default()
 }
 
 fn is_wanted(channels: &Channels, data: &[Value]) -> bool {
-    topic_of(channels, data).is_some()
+    !topics_of(channels, bytes(data.first())).is_empty()
 }
 
 fn heard(hub: &Hub, channels: &Channels, data: &[Value]) {
-    if let Some(topic) = topic_of(channels, data) {
+    for topic in topics_of(channels, bytes(data.first())) {
         hub.heard(&topic);
     }
 }
 
 fn deliver(hub: &Hub, channels: &Channels, data: &[Value]) {
-    if let Some(topic) = topic_of(channels, data) {
+    for topic in topics_of(channels, bytes(data.first())) {
         hub.wake(&topic, bytes(data.get(1)).unwrap_or_default());
     }
 }
