@@ -263,6 +263,7 @@ fn fencing(core: &Arc<Core>) -> Finding {
     }
     let detail = "requests that got no answer may still come through: what they took is given back \
                   again and again until its lease would have ended";
-    let remedy = "allow the user CLIENT INFO and CLIENT KILL (Redis 6.2 or later)";
+    let remedy = "allow the user CLIENT INFO and CLIENT KILL (Redis 6.2 or later), and on a Unix \
+                  socket INFO";
     Finding::note("lost requests", detail, remedy)
 }

@@ -16,6 +16,11 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// so that a renewal can be repeated several times before the lease is lost.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// 30 s: after how long without an answer an idle connection to Redis is pinged: Redisson's
+/// `pingConnectionInterval`. Shorter than the few minutes after which firewalls, routers and load
+/// balancers forget a connection without a word.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
 /// 10 s: how long a waiting acquire rides out a store that does not answer.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
@@ -55,6 +60,7 @@ pub struct ClientOptions {
     pub(crate) watchdog_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    pub(crate) keep_alive: Duration,
     pub(crate) unreachable_after: Duration,
     pub(crate) min_backoff: Duration,
     pub(crate) max_backoff: Duration,
@@ -142,6 +148,7 @@ impl Default for ClientOptions {
             watchdog_timeout: WATCHDOG_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
             response_timeout: RESPONSE_TIMEOUT,
+            keep_alive: KEEP_ALIVE,
             unreachable_after: UNREACHABLE_AFTER,
             min_backoff: MIN_BACKOFF,
             max_backoff: MAX_BACKOFF,
@@ -181,6 +188,13 @@ impl ClientOptions {
     /// How long an answer may take. [`RESPONSE_TIMEOUT`] by default.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
+        self
+    }
+
+    /// After how long without an answer an idle connection to Redis is pinged, so that a connection
+    /// that was dropped on the way is replaced before the next request. [`KEEP_ALIVE`] by default.
+    pub fn keep_alive(mut self, period: Duration) -> Self {
+        self.keep_alive = period;
         self
     }
 
@@ -271,6 +285,7 @@ impl ClientOptions {
         for (what, span) in [
             ("connect timeout", self.connect_timeout),
             ("response timeout", self.response_timeout),
+            ("keep-alive period", self.keep_alive),
             ("retry back-off", self.min_backoff),
         ] {
             if span.is_zero() || span > MAX_LEASE {

@@ -144,6 +144,13 @@ impl FaultProxy {
         self.change(|state| state.drop_reply_once = Some(Matcher::new(needle)));
     }
 
+    /// Arms a single fault: before the reply to the next request that contains `needle`, the client
+    /// gets `stray`, which answers nothing. From then on every reply is one behind.
+    pub fn stray_reply_once_after_request_matching(&self, needle: &[u8], stray: &[u8]) {
+        let armed = Some((Matcher::new(needle), stray.to_vec()));
+        self.change(|state| state.stray_once = armed);
+    }
+
     /// The open connections in the order of acceptance.
     pub fn connections(&self) -> Vec<ConnId> {
         self.state.borrow().connections.keys().copied().collect()

@@ -322,3 +322,15 @@ async fn a_dropped_proxy_closes_its_connections() {
     drop(proxy);
     assert!(matches!(client.receive().await.as_deref(), Ok("") | Err(_)));
 }
+
+#[tokio::test]
+async fn a_stray_reply_comes_once_and_before_the_reply_to_the_request_it_was_armed_for() {
+    let (_server, proxy) = start().await;
+    let mut client = Client::connect(proxy.port()).await;
+    proxy.stray_reply_once_after_request_matching(b"two", b":42\r\n");
+    assert_eq!(client.ask("SET n one").await, "+OK");
+    assert_eq!(client.ask("SET n two").await, ":42");
+    assert_eq!(client.ask("PING").await, "+OK");
+    assert_eq!(client.receive().await.unwrap(), "+PONG");
+    assert_eq!(client.ask("SET n two").await, "+OK");
+}

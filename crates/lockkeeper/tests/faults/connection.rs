@@ -1,11 +1,13 @@
 //! Making connections, losing them, and not making too many.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
 
-use lockkeeper::{Client, Error, Kind};
+use lockkeeper::{Client, Error, Kind, Severity};
 use testkit::{FaultProxy, RedisServer};
 use tokio::time::Instant;
 
+use crate::permissions::set_user;
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,6 +101,118 @@ async fn a_connection_closed_while_idle_does_not_fail_the_next_attempt() {
     .await;
 }
 
+/// A firewall or a router has forgotten the connection: it stays open on both sides, and nothing passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_dropped_without_a_word_while_idle_does_not_fail_the_next_attempt() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().keep_alive(ms(300))).await;
+        let idle = rig.proxy.connections()[0];
+        rig.proxy.black_hole_connection(idle, true);
+        // The ping finds out, before the next request.
+        rig.proxy.wait_for_connections(2).await;
+        let answer = rig.handle("a").lock().await;
+        rig.assert_held("a", &answer.expect("the server is there"), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_client_pings_once_in_a_period_and_keeps_its_connection() {
+    let period = ms(200);
+    let rig = Rig::new(Kind::Lock, options().keep_alive(period)).await;
+    let (pings, started) = (rig.proxy.expect_request(b"PING\r\n"), Instant::now());
+    pings.wait_for(5).await;
+    // The first may have been due just after the watch began.
+    assert!(started.elapsed() >= 4 * period, "{:?}", started.elapsed());
+    assert_eq!(rig.proxy.accepted(), 1, "it is in order");
+    // One that holds or asks need not.
+    let rig = Rig::new(Kind::Lock, options()).await;
+    let pings = rig.proxy.expect_request(b"PING\r\n");
+    rig.handle("a").taken().await.release().await.expect("held");
+    assert_eq!(pings.count(), 0);
+}
+
+/// What waits for a connection counts its time from when it was asked for, and not anew from when it
+/// was sent. That it got no answer in what was left says nothing about the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_had_to_wait_for_a_connection_is_answered_within_the_response_timeout() {
+    both(async |kind| {
+        let response = ms(4000);
+        let patient = options().response_timeout(response).connect_timeout(PATIENCE);
+        let rig = Rig::new(kind, patient).await;
+        rig.mark(Sent::Acquire);
+        let mut cli = rig.server.connection();
+        rig.proxy.refuse(true);
+        rig.proxy.cut();
+        rig.proxy.wait_for_refusals(1).await;
+        let started = Instant::now();
+        let attempt = tokio::spawn(rig.handle("a").try_lock().into_future());
+        tokio::time::sleep_until(started + ms(3000)).await;
+        // The server answers that it is there, and lets whatever would write wait.
+        cli.cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
+        let accepted = rig.proxy.accepted();
+        rig.proxy.refuse(false);
+        let answer = within(PATIENCE, "an answer", joined(attempt)).await;
+        let took = started.elapsed();
+        cli.cmd(&["CLIENT", "UNPAUSE"]).ok();
+        assert_unreachable(&answer);
+        assert!(took >= response && took < response + SOON, "{took:?}");
+        // The attempt has been undone, and the connection still serves.
+        let guard = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+        rig.assert_held("a", &guard.expect("it answers again"), 1);
+        let opened = rig.proxy.accepted() - accepted;
+        assert!(opened <= 2, "{opened} connections, for requests and for messages");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_more_clients_is_named_and_ridden_out() {
+    let server = RedisServer::start();
+    let client = connect(&server.url(), options().response_timeout(ms(3000))).await;
+    let mut cli = server.connection();
+    cli.cmd(&["CONFIG", "SET", "maxclients", "1"]).ok();
+    let answer = Client::connect_with(&server.url(), options()).await;
+    let said = assert_unreachable(&answer);
+    assert!(said.contains("raise maxclients"), "{said}");
+    // One that was connected has to come back.
+    cli.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).ok();
+    let handle = Handle::new(&client, Kind::Lock, "a");
+    // The first attempt may be what finds out that there is no connection any more.
+    assert_unreachable(&within(PATIENCE, "an attempt", handle.try_lock().into_future()).await);
+    let answer = within(PATIENCE, "an attempt", handle.try_lock().into_future()).await;
+    let said = assert_unreachable(&answer);
+    assert!(said.contains("raise maxclients"), "{said}");
+    let waiter = tokio::spawn(handle.lock().into_future());
+    cli.cmd(&["CONFIG", "SET", "maxclients", "100"]).ok();
+    let guard = within(PATIENCE, "the waiter", joined(waiter)).await;
+    assert_held(&server, Kind::Lock, "a", &guard.expect("there is room"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_a_url_is_said_without_showing_it() {
+    for port in ["99999", "0", "x", "-1"] {
+        let url = format!("redis://u:s3cret@127.0.0.1:{port}/2");
+        let error = Client::connect_with(&url, options()).await.expect_err("no such port");
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("the port in the URL must be a number from 1 to 65535"), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+    // What stands there in place of a port is a password.
+    let error = Client::connect_with("redis://u:s3cret", options()).await.expect_err("no host");
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+    let server = RedisServer::builder().password("s3cret").start();
+    let url = format!("{}/4711", server.url());
+    let error = Client::connect_with(&url, options()).await.expect_err("no such database");
+    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+    assert!(error.to_string().contains("check the number of the database"), "{error}");
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let error = Client::connect_with(&url, options()).await.expect_err("no password");
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    assert!(error.to_string().contains("give it in the URL"), "{error}");
+}
+
 /// Each of many cuts is answered by one connection for each that was cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cuts_cost_a_connection_each() {
@@ -190,6 +304,59 @@ async fn a_unix_socket_does_what_a_port_does() {
         assert_held(&server, kind, "a", &guard.expect("freed"), 1);
     })
     .await;
+}
+
+/// A restarted server counts its clients from 1 again, and those of a socket all have its address: the
+/// id of a connection that was lost is another client's now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_a_unix_socket_do_not_kill_each_other_after_a_restart() {
+    let server = Arc::new(RedisServer::builder().unix_socket().start());
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(connect(&server.url(), options()).await);
+    }
+    let again = Arc::clone(&server);
+    joined(tokio::task::spawn_blocking(move || again.restart())).await;
+    for (n, client) in clients.iter().enumerate() {
+        let handle = Handle::new(client, Kind::Lock, &format!("lock-{n}"));
+        let guard = within(PATIENCE, "acquire", handle.lock().into_future()).await;
+        guard.expect("reachable again").release().await.expect("held");
+    }
+    assert_eq!(kills(&server), 0, "there was nothing to kill");
+    // The same server: what was given up is killed, and that alone.
+    server.pause();
+    let probe = Handle::new(&clients[0], Kind::Lock, "a").try_lock().await;
+    server.resume();
+    assert_unreachable(&probe);
+    let handle = Handle::new(&clients[0], Kind::Lock, "b");
+    let guard = within(PATIENCE, "acquire", handle.lock().into_future()).await;
+    guard.expect("reachable again").release().await.expect("held");
+    assert_eq!(kills(&server), 1);
+    eventually(SOON, "undone", || stored(&server, Kind::Lock, "a").is_empty()).await;
+}
+
+/// A client that may not ask which run of the server it is must not kill at a guess.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_a_unix_socket_that_cannot_tell_servers_apart_kills_nothing() {
+    let server = RedisServer::builder().unix_socket().start();
+    set_user(&server, &["~*", "&*", "+@all", "-info"]);
+    let client = connect(&server.url_with("u", "s3cret"), options()).await;
+    server.pause();
+    let probe = Handle::new(&client, Kind::Lock, "a").try_lock().await;
+    server.resume();
+    assert_unreachable(&probe);
+    let handle = Handle::new(&client, Kind::Lock, "b");
+    let guard = within(PATIENCE, "acquire", handle.lock().into_future()).await;
+    guard.expect("reachable again").release().await.expect("held");
+    assert_eq!(kills(&server), 0);
+    let findings = client.check().await.expect("reachable").findings;
+    let fencing = findings.iter().find(|finding| finding.subject == "lost requests");
+    assert_eq!(fencing.expect("it is looked at").severity, Severity::Note, "{findings:?}");
+}
+
+/// How often a client has killed another connection.
+fn kills(server: &RedisServer) -> u64 {
+    server.commandstats("client|kill")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -398,3 +398,70 @@ async fn a_script_flush_between_any_two_requests_is_not_noticed() {
     })
     .await;
 }
+
+/// One reply too many, and each request gets the answer of the one before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_went_astray_are_not_believed() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options()).await;
+        let mark = rig.mark(Sent::Acquire);
+        let stranger = rig.stranger().await;
+        let name = |n: usize| format!("lock-{n}");
+        // Every other one is busy.
+        let mut theirs = Vec::new();
+        for n in (0..8).step_by(2) {
+            theirs.push(Handle::new(&stranger, kind, &name(n)).taken().await);
+        }
+        // What waits for a connection leaves in one write.
+        rig.proxy.refuse(true);
+        rig.proxy.cut();
+        rig.proxy.wait_for_refusals(1).await;
+        rig.proxy.stray_reply_once_after_request_matching(&mark, b"*0\r\n");
+        let mut attempts = Vec::new();
+        for n in 0..8 {
+            let mut attempt = Box::pin(rig.handle(&name(n)).try_lock().into_future());
+            start(&mut attempt).await;
+            attempts.push(tokio::spawn(attempt));
+        }
+        let accepted = rig.proxy.accepted();
+        rig.proxy.refuse(false);
+        for (n, attempt) in attempts.into_iter().enumerate() {
+            match within(PATIENCE, "an attempt", joined(attempt)).await {
+                // Too late for it, and asked for again on the next connection.
+                Ok(guard) => assert_eq!(guard.is_some(), n % 2 == 1, "lock-{n}"),
+                answer => drop(assert_unreachable(&answer)),
+            }
+        }
+        // And nothing is left of them.
+        for n in 0..8 {
+            let free = || rig.stored(&name(n)).len() == (n + 1) % 2;
+            eventually(PATIENCE, "undone", free).await;
+            let guard = rig.handle(&name(n)).try_lock().await.expect("reachable again");
+            assert_eq!(guard.is_some(), n % 2 == 1, "lock-{n}");
+        }
+        assert!(rig.proxy.accepted() >= accepted + 2, "the connection was given up");
+        assert!(theirs.iter().all(|guard| !guard.is_lost()));
+    })
+    .await;
+}
+
+/// A renewal that gets the answer to another one does not say that the lock is held, nor that it is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_gets_the_wrong_reply_is_repeated() {
+    both(async |kind| {
+        for stray in [&b"*2\r\n:-2\r\n:-2\r\n"[..], b":-2\r\n", b"+OK\r\n"] {
+            let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
+            let guard = rig.handle("a").taken().await;
+            let mark = rig.mark(Sent::Renew);
+            let renewals = rig.proxy.expect_delivery(&mark);
+            rig.proxy.stray_reply_once_after_request_matching(&mark, stray);
+            let accepted = rig.proxy.accepted();
+            renewals.wait_for(3).await;
+            assert!(rig.proxy.accepted() > accepted, "the connection was given up");
+            rig.assert_held("a", &guard, 1);
+            guard.release().await.expect("it is held");
+            rig.assert_free("a");
+        }
+    })
+    .await;
+}

@@ -86,6 +86,7 @@ impl Lane<'_> {
             // Doomed before the bytes leave: their reply must not be faster.
             let mut struck = false;
             self.state.send_if_modified(|state| {
+                state.go_astray(self.id, &bytes);
                 struck = state.strike(self.id, &bytes);
                 struck
             });
@@ -107,7 +108,11 @@ impl Lane<'_> {
         mut chunks: UnboundedReceiver<Chunk>,
         mut writer: WriteHalf<'_>,
     ) -> io::Result<()> {
-        while let Some(bytes) = self.next(&mut chunks).await {
+        while let Some(mut bytes) = self.next(&mut chunks).await {
+            self.state.send_if_modified(|state| {
+                bytes = state.with_stray(self.id, std::mem::take(&mut bytes));
+                false
+            });
             // The client may have gone while its requests are still held: they are to be delivered
             // all the same, so this is no reason to end the connection.
             let _ = writer.write_all(&bytes).await;

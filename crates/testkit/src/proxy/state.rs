@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) drop_replies: bool,
     /// Armed until the first match.
     pub(super) drop_reply_once: Option<Matcher>,
+    /// Armed until the first match, and what is then sent.
+    pub(super) stray_once: Option<(Matcher, Vec<u8>)>,
     /// The open ones.
     pub(super) connections: BTreeMap<ConnId, Connection>,
     pub(super) accepted: usize,
@@ -41,6 +43,8 @@ pub(super) struct Connection {
     pub(super) hold_requests: bool,
     /// The single fault has struck: swallow replies, reset the client when the server has closed.
     pub(super) doomed: bool,
+    /// Sent to the client before the next reply.
+    pub(super) stray: Vec<u8>,
     pub(super) subscriber: bool,
     subscribe: Matcher,
 }
@@ -52,6 +56,7 @@ impl Connection {
             black_hole: false,
             hold_requests: false,
             doomed: false,
+            stray: Vec::new(),
             subscriber: false,
             // With the line end: the word inside a script or a key does not count.
             subscribe: Matcher::new(b"SUBSCRIBE\r\n"),
@@ -71,6 +76,9 @@ impl State {
         self.connections.remove(&id);
         self.watches.values_mut().for_each(|watch| watch.forget(id));
         if let Some(matcher) = &mut self.drop_reply_once {
+            matcher.forget(id);
+        }
+        if let Some((matcher, _)) = &mut self.stray_once {
             matcher.forget(id);
         }
     }
@@ -122,6 +130,22 @@ impl State {
     /// A request has gone to the server. Returns whether anybody waiting should look.
     pub(super) fn delivered(&mut self, id: ConnId, bytes: &[u8]) -> bool {
         self.observe(Stage::Delivered, id, bytes)
+    }
+
+    /// The stray reply is due if these bytes, which are about to be delivered, ask for it.
+    pub(super) fn go_astray(&mut self, id: ConnId, bytes: &[u8]) {
+        let due = |(matcher, _): &mut (Matcher, Vec<u8>)| matcher.feed(id, bytes) > 0;
+        if let Some((_, stray)) = self.stray_once.take_if(due) {
+            self.with(id, |connection| connection.stray = stray);
+        }
+    }
+
+    /// What the client gets in place of a reply.
+    pub(super) fn with_stray(&mut self, id: ConnId, reply: Vec<u8>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.with(id, |connection| bytes = std::mem::take(&mut connection.stray));
+        bytes.extend(reply);
+        bytes
     }
 
     /// Whether the single fault strikes with these bytes, which are about to be delivered.

@@ -13,12 +13,25 @@ pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
         return Fault::Invalid { detail: error.to_string() };
     }
     if error.kind() == ErrorKind::Parse {
-        let detail = "what answers there is no Redis server".to_owned();
+        let detail = "the answer is not that of a Redis server: check host and port".to_owned();
         return Fault::Unreachable { maybe_ran, detail };
     }
     match error.code() {
         Some(code) => of_words(code, error.detail().unwrap_or_default()),
-        None => Fault::Unreachable { maybe_ran, detail: error.to_string() },
+        None => Fault::Unreachable { maybe_ran, detail: advised(error.to_string()) },
+    }
+}
+
+/// What the system says of a connection, and what to do about it.
+fn advised(text: String) -> String {
+    let advice = [
+        ("os error 24", "this process has no descriptor left; raise its limit (ulimit -n)"),
+        ("os error 23", "this machine has no descriptor left; raise fs.file-max"),
+        ("refused", "check that the server runs, and host and port"),
+    ];
+    match advice.iter().find(|(sign, _)| text.contains(sign)) {
+        Some((_, advice)) => format!("{text}: {advice}"),
+        None => text,
     }
 }
 
@@ -63,11 +76,25 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     if code == "UNSET" || code == "TOOMANY" {
         return Fault::Invalid { detail: detail.to_owned() };
     }
-    if ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|word| says(word))
+    if code == "NOAUTH" {
+        let advice =
+            "the server needs a password; give it in the URL, as in redis://:password@host";
+        return Fault::Denied { detail: format!("{text}: {advice}") };
+    }
+    // The last one: protected mode.
+    if ["NOPERM", "NOAUTH", "WRONGPASS", "DENIED"].iter().any(|word| says(word))
         || detail.contains("can't run this command")
         || detail.contains("can't access")
     {
         return Fault::Denied { detail: text };
+    }
+    if detail.contains("DB index is out of range") {
+        let advice = "check the number of the database in the URL";
+        return Fault::Invalid { detail: format!("{text}: {advice}") };
+    }
+    if detail.contains("max number of clients") {
+        let advice = "raise maxclients of the server, or close connections to it";
+        return Fault::Refused { detail: format!("{text}: {advice}") };
     }
     if NOT_NOW.iter().any(|word| says(word)) {
         return Fault::Refused { detail: text };
@@ -78,6 +105,16 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_system_says_comes_with_what_to_do() {
+        for (error, advice) in [(24, "ulimit -n"), (23, "fs.file-max"), (111, "host and port")] {
+            let error = std::io::Error::from_raw_os_error(error);
+            let fault = of_connection(&error.into(), false);
+            let said = format!("{fault:?}");
+            assert!(said.contains(advice), "{said}");
+        }
+    }
 
     #[test]
     fn words_of_old_and_new_servers_mean_the_same() {
@@ -92,6 +129,8 @@ mod tests {
         assert!(of_words("LOADING", "Redis is loading").may_pass());
         assert!(of_words("OOM", "command not allowed").may_pass());
         assert!(matches!(of_words("NOPERM", "User x has no"), Fault::Denied { .. }));
+        assert!(matches!(of_words("NOAUTH", "Authentication required."), Fault::Denied { .. }));
+        assert!(of_words("ERR", "max number of clients reached").may_pass());
         assert!(matches!(of_words("ERR", "syntax error"), Fault::Server { .. }));
     }
 }

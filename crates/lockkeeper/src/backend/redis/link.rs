@@ -1,15 +1,18 @@
 //! The connection that carries requests, and what the driver leaves to its user.
 //!
-//! - **Waves.** Requests of many tasks leave in one write: one task collects what is there, yields
-//!   once so that more can come, and sends it. Only waiting for the replies is left to other tasks,
-//!   so requests reach the server in the order in which they were handed over. While little is
-//!   under way a caller sends for itself, which saves a task switch.
-//! - **Deadlines.** Every request has one, also while there is no connection at all.
+//! - **Waves.** Requests of many tasks leave in one write: see [`waves`]. While little is under way
+//!   a caller sends for itself, which saves a task switch.
+//! - **Deadlines.** Every request has one, counted from when it was handed over, also while there is
+//!   no connection at all.
 //! - **Fencing.** A request that got no answer may still run, seconds later. So a connection with
 //!   such a request is given up: reset on this side, and killed on the server's before anything is
 //!   sent on the next one. Where the user may not do that, [`Link::fences`] says so.
+//! - **Keep-alive.** An idle connection is pinged, so that one that was dropped without a word is
+//!   replaced before the next request.
+//! - **Shapes.** A reply that does not fit its request belongs to another one. Then no reply of that
+//!   connection is believed any more.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::aio::MultiplexedConnection;
@@ -19,19 +22,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::fault;
-use super::script::{Command, Script, in_full};
+use super::script::{Command, in_full};
+use super::shape::Shape;
 use crate::backend::Fault;
 use crate::backend::wake::{Hub, Topic};
 use crate::config::ClientOptions;
 
+mod waves;
+
 /// Up to so many requests under way, a caller sends for itself.
 const DIRECT: usize = 8;
-
-/// The most requests in one write.
-const WAVE: usize = 256;
-
-/// Below this a write costs more than what it carries.
-const WAVE_MIN: usize = 16;
 
 type Answer = Result<Value, Fault>;
 
@@ -45,10 +45,15 @@ pub(super) struct Link {
 
 struct Shared {
     client: Client,
+    database: i64,
     pid: u32,
     options: ClientOptions,
     hub: Hub,
     queue: mpsc::UnboundedSender<Call>,
+    /// Replies so far: a connection on which there are no more of them is idle.
+    answered: AtomicU64,
+    /// Up to this generation of the connection, replies are not believed.
+    garbled: AtomicU64,
     /// Requests handed over to the wave task and not yet sent.
     queued: AtomicUsize,
     under_way: AtomicUsize,
@@ -73,8 +78,8 @@ struct State {
     condemned: Vec<Identity>,
     /// The last connection that ended: it may do so before it is put into service.
     ended: u64,
-    /// Why connecting failed in a way that waiting does not cure.
-    refused: Option<Fault>,
+    /// Why the last attempt to connect failed.
+    failed: Option<Fault>,
     closed: bool,
 }
 
@@ -85,7 +90,7 @@ struct Live {
     generation: u64,
 }
 
-/// How the server knows a connection. Both parts, because a restarted server counts its clients
+/// How the server knows a connection. Id and address, because a restarted server counts its clients
 /// from 1 again.
 #[derive(Clone, Debug, PartialEq)]
 struct Identity {
@@ -93,30 +98,34 @@ struct Identity {
     address: String,
     /// The server's own end, which is the same whatever name it was reached by.
     server: Option<String>,
+    /// Which run of the server, where the address does not tell clients apart and the user may ask.
+    run: Option<String>,
 }
 
 struct Call {
-    cmd: Cmd,
-    script: Option<&'static Script>,
+    command: Command,
     reply: oneshot::Sender<Answer>,
-    /// Stamped when it is taken from the queue: one look at the clock for a whole wave.
-    due: Option<Instant>,
+    due: Instant,
 }
 
 impl Link {
     /// Connects once, so that a mistake shows at once; after that, again and again.
     pub(super) async fn open(
         client: Client,
+        database: i64,
         options: &ClientOptions,
         hub: Hub,
     ) -> Result<Self, Fault> {
         let (queue, inbox) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             client,
+            database,
             pid: std::process::id(),
             options: options.clone(),
             hub,
             queue,
+            answered: AtomicU64::new(0),
+            garbled: AtomicU64::new(0),
             queued: AtomicUsize::new(0),
             under_way: AtomicUsize::new(0),
             state: Mutex::default(),
@@ -125,7 +134,7 @@ impl Link {
         });
         shared.connect().await?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(send_waves(Arc::clone(&shared), inbox));
+        tasks.spawn(waves::send(Arc::clone(&shared), inbox));
         tasks.spawn(keep_connected(Arc::clone(&shared)));
         Ok(Self { shared, _tasks: tasks })
     }
@@ -184,20 +193,18 @@ impl Shared {
         if self.pid != std::process::id() {
             return Err(Fault::Closed);
         }
-        let script = command.script();
+        let due = Instant::now() + self.options.response_timeout;
         let direct = self.queued.load(Ordering::Acquire) == 0
             && self.under_way.load(Ordering::Relaxed) < DIRECT;
         let live = if direct { self.lock().live.clone() } else { None };
         if let Some(live) = live {
             let _under_way = Counted::new(&self.under_way);
-            let due = Instant::now() + self.options.response_timeout;
             // Boxed, because every request that queues would carry the room for it.
-            return Box::pin(self.call_directly(live, &command.cmd, script, due)).await;
+            return Box::pin(self.call_directly(live, &command, due)).await;
         }
         let (reply, answer) = oneshot::channel();
         self.queued.fetch_add(1, Ordering::AcqRel);
-        let call = Call { cmd: command.cmd, script, reply, due: None };
-        if self.queue.send(call).is_err() {
+        if self.queue.send(Call { command, reply, due }).is_err() {
             return Err(Fault::Closed);
         }
         answer.await.unwrap_or(Err(Fault::Closed))
@@ -207,6 +214,7 @@ impl Shared {
         if reads.is_empty() {
             return Ok(Vec::new());
         }
+        let due = Instant::now() + self.options.response_timeout;
         let mut live = self.lock().live.clone();
         if live.is_none() {
             // What goes the usual way waits for a connection.
@@ -217,56 +225,83 @@ impl Shared {
             let detail = "the connection was lost again".to_owned();
             return Err(Fault::Unreachable { maybe_ran: false, detail });
         };
-        let due = Instant::now() + self.options.response_timeout;
+        let shapes: Vec<_> = reads.iter().map(Shape::of).collect();
         let mut pipeline = redis::Pipeline::with_capacity(reads.len());
-        let count = reads.len();
         for read in reads {
             pipeline.add_command(read);
         }
-        let sending = live.connection.send_packed_commands(&pipeline, 0, count);
-        let answers = self.judge(live.generation, timeout_at(due, sending).await)?;
-        if answers.len() < count {
-            let detail = "fewer answers than requests".to_owned();
-            return Err(Fault::Unreachable { maybe_ran: true, detail });
-        }
-        Ok(answers.into_iter().map(fault::check).collect())
+        let sending = live.connection.send_packed_commands(&pipeline, 0, shapes.len());
+        let fit = |replies: &Vec<Value>| Shape::fit(shapes.iter().copied(), replies);
+        let replies = self.answer(live.generation, due, sending, fit).await?;
+        Ok(replies.into_iter().map(fault::check).collect())
     }
 
-    async fn call_directly(
-        &self,
-        mut live: Live,
-        cmd: &Cmd,
-        script: Option<&'static Script>,
-        due: Instant,
-    ) -> Answer {
-        let answer = self.send_one(&mut live, cmd, due).await;
-        match (script, &answer) {
-            (Some(script), Ok(value)) if is_unknown_script(value) => {
-                self.send_one(&mut live, &in_full(script, cmd), due).await.and_then(fault::check)
+    async fn call_directly(&self, mut live: Live, command: &Command, due: Instant) -> Answer {
+        let (cmd, shape) = (&command.cmd, command.shape());
+        let answer = self.send_one(&mut live, cmd, shape, due).await?;
+        match command.script() {
+            Some(script) if is_unknown_script(&answer) => {
+                let whole = in_full(script, cmd);
+                self.send_one(&mut live, &whole, shape, due).await.and_then(fault::check)
             }
-            _ => answer.and_then(fault::check),
+            _ => fault::check(answer),
         }
     }
 
-    async fn send_one(&self, live: &mut Live, cmd: &Cmd, due: Instant) -> Answer {
-        let answer = timeout_at(due, live.connection.send_packed_command(cmd)).await;
-        self.judge(live.generation, answer)
+    async fn send_one(&self, live: &mut Live, cmd: &Cmd, shape: Shape, due: Instant) -> Answer {
+        let sending = live.connection.send_packed_command(cmd);
+        self.answer(live.generation, due, sending, |reply| shape.fits(reply)).await
     }
 
-    /// Gives the connection up if it failed.
+    /// Waits for the answer to a request that is sent now. One that was late already fails in time,
+    /// and says nothing about the connection: what follows on it runs after that request.
+    async fn answer<T>(
+        &self,
+        generation: u64,
+        due: Instant,
+        sending: impl Future<Output = redis::RedisResult<T>>,
+        fits: impl FnOnce(&T) -> bool,
+    ) -> Result<T, Fault> {
+        let was_late = due < self.in_time();
+        let answer = timeout_at(due, sending).await;
+        if was_late && answer.is_err() {
+            return Err(self.no_answer());
+        }
+        self.judge(generation, answer, fits)
+    }
+
+    /// The deadline of a request that is sent now and has not waited long before.
+    fn in_time(&self) -> Instant {
+        Instant::now() + self.options.response_timeout / 8 * 7
+    }
+
+    fn no_answer(&self) -> Fault {
+        let timeout = self.options.response_timeout;
+        let detail = format!("no answer within {timeout:?}");
+        Fault::Unreachable { maybe_ran: true, detail }
+    }
+
+    /// Gives the connection up if it failed, or if an answer does not fit its request. One reply too
+    /// many or too few gives every request behind it the reply of another; so from then on none is
+    /// believed, whatever it looks like.
     fn judge<T>(
         &self,
         generation: u64,
-        answer: Result<Result<T, redis::RedisError>, tokio::time::error::Elapsed>,
+        answer: Result<redis::RedisResult<T>, tokio::time::error::Elapsed>,
+        fits: impl FnOnce(&T) -> bool,
     ) -> Result<T, Fault> {
         let fault = match answer {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => fault::of_connection(&error, true),
-            Err(_) => {
-                let timeout = self.options.response_timeout;
-                let detail = format!("no answer within {timeout:?}");
+            Ok(Ok(value)) => {
+                if self.garbled.load(Ordering::Acquire) < generation && fits(&value) {
+                    self.answered.fetch_add(1, Ordering::Relaxed);
+                    return Ok(value);
+                }
+                self.garbled.fetch_max(generation, Ordering::AcqRel);
+                let detail = "a reply did not fit its request".to_owned();
                 Fault::Unreachable { maybe_ran: true, detail }
             }
+            Ok(Err(error)) => fault::of_connection(&error, true),
+            Err(_) => self.no_answer(),
         };
         self.give_up(generation, &fault);
         Err(fault)
@@ -332,7 +367,7 @@ impl Shared {
             return Err(Fault::Unreachable { maybe_ran: false, detail });
         }
         state.condemned.retain(|identity| !condemned.contains(identity));
-        state.refused = None;
+        state.failed = None;
         state.live = Some(Live { connection, identity, generation });
         drop(state);
         self.changed.notify_waiters();
@@ -347,13 +382,14 @@ impl Shared {
     ) -> Result<Option<Identity>, Fault> {
         let mut hello = redis::pipe();
         hello.cmd("CLIENT").arg("INFO");
-        hello.cmd("CLIENT").arg("SETNAME").arg(self.options.shown_name());
-        for Identity { id, address, .. } in condemned {
-            hello.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
+        super::say_who(&mut hello, &self.options);
+        if self.database != 0 {
+            hello.cmd("SELECT").arg(self.database);
         }
-        let replies = connection.send_packed_commands(&hello, 0, 2 + condemned.len()).await;
+        let count = hello.len();
+        let replies = connection.send_packed_commands(&hello, 0, count).await;
         let mut replies = replies.map_err(|error| fault::of_connection(&error, false))?.into_iter();
-        let identity = match replies.next().map(fault::check) {
+        let mut identity = match replies.next().map(fault::check) {
             Some(Ok(Value::BulkString(info))) => Identity::parse(&info),
             Some(Ok(Value::VerbatimString { text, .. })) => Identity::parse(text.as_bytes()),
             // Without a password where one is needed: better said now than at the first lock.
@@ -363,12 +399,53 @@ impl Shared {
             Some(Err(fault)) if fault.may_pass() => return Err(fault),
             _ => None,
         };
-        let killed = replies.skip(1).all(|reply| matches!(reply, Value::Int(_) | Value::Okay));
-        if identity.is_none() || !killed {
+        // Behind what is for people only.
+        replies.nth(3).map(fault::check).transpose()?;
+        if let Some(identity) = identity.as_mut().filter(|identity| identity.is_shared()) {
+            identity.run = self.run(connection).await?;
+        }
+        if identity.is_none() || !self.kill(connection, identity.as_ref(), condemned).await? {
             // For good: what was lost on an unknown connection may still come.
             self.fences.store(false, Ordering::Relaxed);
         }
         Ok(identity)
+    }
+
+    /// Which run of the server this is; nothing if the user may not ask.
+    async fn run(&self, connection: &mut MultiplexedConnection) -> Result<Option<String>, Fault> {
+        let mut info = redis::cmd("INFO");
+        info.arg("server");
+        let reply = connection.send_packed_command(&info).await;
+        let text = match reply.map_err(|error| fault::of_connection(&error, false))? {
+            Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+            Value::VerbatimString { text, .. } => text,
+            _ => return Ok(None),
+        };
+        let run = text.lines().find_map(|line| line.strip_prefix("run_id:"));
+        Ok(run.map(|run| run.trim().to_owned()))
+    }
+
+    /// Kills connections that were given up. Answers whether none of them can run anything any more.
+    async fn kill(
+        &self,
+        connection: &mut MultiplexedConnection,
+        own: Option<&Identity>,
+        condemned: &[Identity],
+    ) -> Result<bool, Fault> {
+        let fates = || condemned.iter().map(|old| old.fate(own));
+        let mut kills = redis::pipe();
+        for (old, _) in condemned.iter().zip(fates()).filter(|(_, fate)| *fate == Fate::There) {
+            kills.cmd("CLIENT").arg("KILL").arg("ID").arg(&old.id).arg("ADDR").arg(&old.address);
+        }
+        let known = fates().all(|fate| fate != Fate::Unknown);
+        if kills.is_empty() {
+            return Ok(known);
+        }
+        let count = kills.len();
+        let replies = connection.send_packed_commands(&kills, 0, count).await;
+        let replies = replies.map_err(|error| fault::of_connection(&error, false))?;
+        let killed = |reply| matches!(reply, &Value::Int(_) | &Value::Okay);
+        Ok(known && replies.iter().all(killed))
     }
 }
 
@@ -379,8 +456,38 @@ impl Identity {
         let field = |name: &str| {
             info.split_whitespace().find_map(|part| part.strip_prefix(name)).map(str::to_owned)
         };
-        Some(Self { id: field("id=")?, address: field("addr=")?, server: field("laddr=") })
+        let (id, address) = (field("id=")?, field("addr=")?);
+        Some(Self { id, address, server: field("laddr="), run: None })
     }
+
+    /// Whether other clients have the same address: those of a Unix socket all do.
+    fn is_shared(&self) -> bool {
+        self.address.ends_with(":0")
+    }
+
+    /// What has become of it, as far as the connection `own` of now can tell. After a restart the id
+    /// is another client's; only where the address is shared, that client would be killed.
+    fn fate(&self, own: Option<&Identity>) -> Fate {
+        if !self.is_shared() {
+            return Fate::There;
+        }
+        match (&self.run, own.and_then(|own| own.run.as_ref())) {
+            (Some(then), Some(now)) if then == now => Fate::There,
+            (Some(_), Some(_)) => Fate::Gone,
+            _ => Fate::Unknown,
+        }
+    }
+}
+
+/// What has become of a connection that was given up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    /// It may still run something.
+    There,
+    /// The server has been restarted since.
+    Gone,
+    /// The server does not say. To kill it might kill the connection of another client.
+    Unknown,
 }
 
 /// Counts itself for as long as it lives.
@@ -419,7 +526,10 @@ async fn keep_connected(link: Arc<Shared>) {
             return;
         }
         if live {
-            changed.await;
+            tokio::select! {
+                () = changed => {}
+                () = link.keep_alive() => {}
+            }
             continue;
         }
         // Always a pause, so that a fleet does not come back all at once, and a longer one after a
@@ -441,157 +551,19 @@ async fn keep_connected(link: Arc<Shared>) {
     }
 }
 
-/// Collects requests into waves. The one task that writes them.
-async fn send_waves(link: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Call>) {
-    let mut wave = Vec::with_capacity(WAVE);
-    while inbox.recv_many(&mut wave, 1).await > 0 {
-        tokio::task::yield_now().await;
-        let size = link.wave_size();
-        while wave.len() < size
-            && let Ok(call) = inbox.try_recv()
-        {
-            wave.push(call);
-        }
-        link.stamp(&mut wave);
-        let live = link.connected(&mut wave, &mut inbox).await;
-        link.queued.fetch_sub(wave.len(), Ordering::AcqRel);
-        match live {
-            Ok(live) => {
-                // More than a wave only after an outage.
-                while wave.len() > WAVE {
-                    let rest = wave.split_off(WAVE);
-                    hand_over(&link, live.clone(), std::mem::replace(&mut wave, rest));
-                }
-                hand_over(&link, live, std::mem::take(&mut wave));
-            }
-            Err(fault) => fail(wave.drain(..), &fault),
-        }
-        wave.reserve(WAVE);
-    }
-}
-
-fn fail(calls: impl Iterator<Item = Call>, fault: &Fault) {
-    for call in calls {
-        let _ = call.reply.send(Err(fault.clone()));
-    }
-}
-
 impl Shared {
-    /// Half of what there is to do: while the server works on one half, the callers of the other get
-    /// their answers and send again. One wave of everything would leave each side idle in turn.
-    fn wave_size(&self) -> usize {
-        let all = self.queued.load(Ordering::Relaxed) + self.under_way.load(Ordering::Relaxed);
-        all.div_ceil(2).clamp(WAVE_MIN, WAVE)
-    }
-
-    /// Those who wait for a connection need not wait for one that will not come by waiting.
-    fn refuse(&self, fault: Fault) {
-        self.lock().refused = Some(fault).filter(|fault| !fault.may_pass());
-        self.changed.notify_waiters();
-    }
-
-    /// The connection, as soon as there is one; meanwhile calls fail as their deadlines pass.
-    async fn connected(
-        &self,
-        wave: &mut Vec<Call>,
-        inbox: &mut mpsc::UnboundedReceiver<Call>,
-    ) -> Result<Live, Fault> {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
-                let state = self.lock();
-                if state.closed {
-                    return Err(Fault::Closed);
-                }
-                if let Some(fault) = &state.refused {
-                    return Err(fault.clone());
-                }
-                if let Some(live) = &state.live {
-                    return Ok(live.clone());
-                }
-            }
-            let Some(first) = wave.iter().filter_map(|call| call.due).min() else {
-                // Nobody waits any more.
-                return Err(Fault::Closed);
-            };
-            // Whatever comes meanwhile counts its time from now on, too.
-            tokio::select! {
-                () = changed => {}
-                () = tokio::time::sleep_until(first) => self.expire(wave),
-                _ = inbox.recv_many(wave, WAVE) => self.stamp(wave),
-            }
-        }
-    }
-
-    /// Sets the deadline of calls that have none yet.
-    fn stamp(&self, wave: &mut [Call]) {
-        let due = Instant::now() + self.options.response_timeout;
-        for call in wave {
-            call.due.get_or_insert(due);
-        }
-    }
-
-    fn expire(&self, wave: &mut Vec<Call>) {
-        let now = Instant::now();
-        let detail = format!("no connection to {}", self.client.get_connection_info().addr());
-        let fault = Fault::Unreachable { maybe_ran: false, detail };
-        let overdue = wave.extract_if(.., |call| call.due <= Some(now));
-        let overdue: Vec<_> = overdue.collect();
-        self.queued.fetch_sub(overdue.len(), Ordering::AcqRel);
-        fail(overdue.into_iter(), &fault);
-    }
-}
-
-/// Hands a wave to the driver, here and now: what is left for a task is to wait for the replies.
-fn hand_over(link: &Arc<Shared>, live: Live, wave: Vec<Call>) {
-    let mut replies = Box::pin(wait_for_replies(Arc::clone(link), live, wave));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    if replies.as_mut().poll(&mut context).is_pending() {
-        tokio::spawn(replies);
-    }
-}
-
-async fn wait_for_replies(link: Arc<Shared>, mut live: Live, wave: Vec<Call>) {
-    link.under_way.fetch_add(wave.len(), Ordering::Relaxed);
-    let mut pipeline = redis::Pipeline::with_capacity(wave.len());
-    let calls: Vec<_> = wave
-        .into_iter()
-        .map(|call| {
-            pipeline.add_command(call.cmd);
-            (call.script, call.reply, call.due)
-        })
-        .collect();
-    let due = Instant::now() + link.options.response_timeout;
-    let sending = live.connection.send_packed_commands(&pipeline, 0, calls.len());
-    let replies = link.judge(live.generation, timeout_at(due, sending).await);
-    link.under_way.fetch_sub(calls.len(), Ordering::Relaxed);
-    let mut replies = replies.map(Vec::into_iter);
-    for (cmd, (script, reply, due)) in pipeline.cmd_iter().zip(calls) {
-        let answer = match &mut replies {
-            Ok(values) => match values.next() {
-                Some(value) => value,
-                None => {
-                    // Nil would mean something.
-                    let detail = "fewer answers than requests".to_owned();
-                    let _ = reply.send(Err(Fault::Unreachable { maybe_ran: true, detail }));
-                    continue;
-                }
-            },
-            Err(fault) => {
-                let _ = reply.send(Err(fault.clone()));
-                continue;
-            }
-        };
-        match script {
-            // It did not run: the same call once more, and its caller knows nothing of it.
-            Some(script) if is_unknown_script(&answer) => {
-                let call = Call { cmd: in_full(script, cmd), script: None, reply, due };
-                link.queued.fetch_add(1, Ordering::AcqRel);
-                let _ = link.queue.send(call);
-            }
-            _ => drop(reply.send(fault::check(answer))),
+    /// Pings a connection on which nothing was answered for a while. What a firewall or a router has
+    /// forgotten gives no other sign.
+    async fn keep_alive(&self) {
+        let before = self.answered.load(Ordering::Relaxed);
+        tokio::time::sleep(self.options.keep_alive).await;
+        let live = self.lock().live.clone();
+        if let Some(mut live) = live
+            && self.answered.load(Ordering::Relaxed) == before
+        {
+            let due = Instant::now() + self.options.response_timeout;
+            // An error is an answer, too; without one the connection is given up.
+            let _ = self.send_one(&mut live, &redis::cmd("PING"), Shape::Status, due).await;
         }
     }
 }

@@ -17,6 +17,7 @@ use super::{
 use crate::OwnerId;
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
+use crate::name::Brief;
 use link::Link;
 use script::{Command, Script};
 
@@ -33,6 +34,7 @@ mod permits;
 mod pubsub;
 mod rw;
 mod script;
+mod shape;
 
 /// A Redis server as a store.
 #[derive(Clone, Debug)]
@@ -69,20 +71,20 @@ impl Redis {
     /// See [`Client::connect_with`](crate::Client::connect_with).
     pub async fn connect(url: &str, options: &ClientOptions) -> ClientResult<Self> {
         let failed = |fault| Error::from_fault(fault, None, Phase::Connect, None);
-        let client = client(url, options).map_err(failed)?;
+        let (client, database) = client(url, options).map_err(failed)?;
         let (hub, orders) = pubsub::hub();
         let address = client.get_connection_info().addr().to_string();
         let named = |fault| match fault {
             Fault::Unreachable { maybe_ran, detail } => {
                 Fault::Unreachable { maybe_ran, detail: format!("{address}: {detail}") }
             }
+            Fault::Refused { detail } => Fault::Refused { detail: format!("{address}: {detail}") },
             fault => fault,
         };
-        let link = Link::open(client.clone(), options, hub.clone()).await;
+        let link = Link::open(client.clone(), database, options, hub.clone()).await;
         let link = link.map_err(|fault| failed(named(fault)))?;
         let server = link.server().unwrap_or_else(|| address.clone());
-        let identity = format!("{server}/{}", client.get_connection_info().redis_settings().db());
-        let identity = Arc::from(identity);
+        let identity = Arc::from(format!("{server}/{database}"));
         let closing = Arc::new(Notify::new());
         let listening =
             pubsub::run(client, options.clone(), hub.clone(), orders, Arc::clone(&closing));
@@ -100,11 +102,16 @@ impl Redis {
     }
 }
 
-/// Reads the URL. Its errors never show it: it may hold a password.
-fn client(url: &str, options: &ClientOptions) -> Result<Client, Fault> {
+/// Reads the URL: the server, and the database. Its errors never show it: it may hold a password.
+fn client(url: &str, options: &ClientOptions) -> Result<(Client, i64), Fault> {
     let invalid = |detail: String| Fault::Invalid { detail };
     if url.starts_with("rediss:") && !cfg!(feature = "tls") {
         return Err(invalid("a rediss:// URL needs the feature \"tls\" of lockkeeper".to_owned()));
+    }
+    if !is_port_valid(url) {
+        let form = "the port in the URL must be a number from 1 to 65535, and a password must be \
+                    percent-encoded";
+        return Err(invalid(form.to_owned()));
     }
     let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(|error| {
         let form = "redis://[user:password@]host[:port][/db]";
@@ -116,9 +123,36 @@ fn client(url: &str, options: &ClientOptions) -> Result<Client, Fault> {
     let tcp = tcp.set_user_timeout(options.response_timeout);
     // Wake-ups and the end of a connection are pushed, for which the newer protocol is needed.
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let settings = settings.set_lib_name("lockkeeper", env!("CARGO_PKG_VERSION"));
+    // One command by which the driver connects: behind it, a server that says why it takes nobody
+    // and closes would not be heard.
+    let database = settings.db();
+    let settings = settings.set_db(0).set_skip_set_lib_name();
     let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-    open(info, options).map_err(|error| invalid(error.to_string()))
+    let client = open(info, options).map_err(|error| invalid(error.to_string()))?;
+    Ok((client, database))
+}
+
+/// What `CLIENT LIST` is to show of a connection: three commands. For people only; whether they are
+/// permitted does not matter.
+fn say_who(pipeline: &mut redis::Pipeline, options: &ClientOptions) {
+    pipeline.cmd("CLIENT").arg("SETNAME").arg(options.shown_name());
+    let version = env!("CARGO_PKG_VERSION");
+    for (field, value) in [("LIB-NAME", "lockkeeper"), ("LIB-VER", version)] {
+        pipeline.cmd("CLIENT").arg("SETINFO").arg(field).arg(value);
+    }
+}
+
+/// Whether the URL has no port, or one that can be. A path has none.
+fn is_port_valid(url: &str) -> bool {
+    let Some((scheme, rest)) = url.split_once("://") else { return true };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    match host.rsplit_once(':') {
+        Some((_, port)) if !scheme.ends_with("unix") && !host.ends_with(']') => {
+            port.is_empty() || port.parse::<u16>().is_ok_and(|port| port > 0)
+        }
+        _ => true,
+    }
 }
 
 #[cfg(feature = "tls")]
@@ -244,10 +278,8 @@ impl Inner {
         step: &Renewal,
         batch: &[&Renew],
     ) -> Vec<Result<Renewed, Fault>> {
-        match self.link.call((step.call)(batch)).await {
-            Ok(Value::Array(values)) if values.len() == batch.len() => {
-                values.into_iter().map(renewed).collect()
-            }
+        match self.link.call((step.call)(batch).answering_each(batch.len())).await {
+            Ok(Value::Array(values)) => values.into_iter().map(renewed).collect(),
             Ok(other) => vec![Err(unexpected(&other)); batch.len()],
             Err(fault) => vec![Err(fault); batch.len()],
         }
@@ -346,11 +378,9 @@ fn attempt(value: Value) -> Result<Attempt, Fault> {
     match value {
         Value::Nil => Ok(Attempt::GRANTED),
         Value::BulkString(token) => {
-            let text = String::from_utf8_lossy(&token).into_owned();
-            match text.parse() {
-                Ok(token) => Ok(Attempt::Granted { token: Some(token) }),
-                Err(_) => Err(Fault::Server { detail: format!("not a token: {text}") }),
-            }
+            let number = String::from_utf8_lossy(&token).parse();
+            let not_one = |_| Fault::Server { detail: format!("not a token: {}", Brief(&token)) };
+            number.map(|token| Attempt::Granted { token: Some(token) }).map_err(not_one)
         }
         Value::Int(-3) => Ok(Attempt::Gone),
         Value::Int(left) => Ok(Attempt::Busy(Some(ttl(left)))),
@@ -416,7 +446,8 @@ fn unfit(kind: Kind) -> Fault {
 }
 
 fn unexpected(value: &Value) -> Fault {
-    Fault::Server { detail: format!("unexpected answer: {value:?}") }
+    let shown = format!("{value:?}");
+    Fault::Server { detail: format!("unexpected answer: {}", Brief(shown.as_bytes())) }
 }
 
 impl Backend for Redis {

@@ -13,6 +13,7 @@ use redis::{Client, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
+use super::shape::Shape;
 use super::{fault, keys};
 use crate::backend::Fault;
 use crate::backend::wake::{Edge, Hub, Topic};
@@ -154,10 +155,9 @@ impl PubSub {
         let connecting = async {
             let mut connection =
                 self.client.get_multiplexed_async_connection_with_config(&config).await?;
-            let mut name = redis::cmd("CLIENT");
-            name.arg("SETNAME").arg(self.options.shown_name());
-            // For people only; whether it is permitted does not matter.
-            connection.send_packed_command(&name).await?;
+            let mut who = redis::pipe();
+            super::say_who(&mut who, &self.options);
+            connection.send_packed_commands(&who, 0, who.len()).await?;
             Ok(connection)
         };
         let connection = timeout(self.options.connect_timeout, connecting).await;
@@ -195,8 +195,13 @@ impl PubSub {
     }
 
     async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
-        let pong = connection.send_packed_command(&redis::cmd("PING")).await;
-        pong.map(drop).map_err(|error| fault::of_connection(&error, false))
+        let reply = connection.send_packed_command(&redis::cmd("PING")).await;
+        let reply = reply.map_err(|error| fault::of_connection(&error, false))?;
+        if Shape::Status.fits(&reply) {
+            Ok(())
+        } else {
+            Err(gone("a reply did not fit its request"))
+        }
     }
 
     /// All orders that are there, in two commands at most. The last order about a channel counts.

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use super::shape::Shape;
 use crate::OwnerId;
 use crate::backend::Fenced;
 
@@ -11,18 +12,21 @@ use crate::backend::Fenced;
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) source: &'static str,
-    hash: LazyLock<String>,
+    pub(super) hash: LazyLock<String>,
+    /// What it returns, as its header says.
+    pub(super) returns: Shape,
 }
 
-/// A script is one file, behind the parts it shares with others. Those that issue tokens are the same
-/// file with one part more, which the others need not carry.
+/// A script is what it returns and one file, behind the parts it shares with others. Those that issue
+/// tokens are the same file with one part more, which the others need not carry.
 macro_rules! scripts {
-    ($($NAME:ident = $($file:literal)+;)*) => {
+    ($($NAME:ident: $shape:ident = $($file:literal)+;)*) => {
         $(pub(super) static $NAME: Script = {
             const SOURCE: &str = concat!($(include_str!(concat!("lua/", $file))),+);
             Script {
                 source: SOURCE,
                 hash: LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned()),
+                returns: Shape::$shape,
             }
         };)*
 
@@ -32,50 +36,50 @@ macro_rules! scripts {
 }
 
 scripts! {
-    LOCK_ACQUIRE = "busy.lua" "hash.lua" "lock_acquire.lua";
-    LOCK_ACQUIRE_FENCED = "busy.lua" "hash.lua" "token.lua" "lock_acquire.lua";
-    LOCK_ACQUIRE_TOGETHER = "hash.lua" "lock_acquire_together.lua";
-    LOCK_HANDOVER = "lock_handover.lua";
-    LOCK_HANDOVER_FENCED = "token.lua" "lock_handover.lua";
-    LOCK_RELEASE = "lock_release.lua";
-    LOCK_RENEW = "lock_renew.lua";
-    LOCK_FORCE_UNLOCK = "meant.lua" "lock_force_unlock.lua";
-    LOCK_INSPECT = "lock_inspect.lua";
-    FAIR_ACQUIRE = "hash.lua" "fair.lua" "fair_acquire.lua";
-    FAIR_ACQUIRE_FENCED = "hash.lua" "token.lua" "fair.lua" "fair_acquire.lua";
-    FAIR_RELEASE = "fair.lua" "fair_release.lua";
-    FAIR_KEEP = "fair.lua" "fair_keep.lua";
-    FAIR_FORCE_UNLOCK = "hash.lua" "fair.lua" "meant.lua" "fair_force_unlock.lua";
-    FAIR_QUEUE = "fair.lua" "fair_queue.lua";
-    MUTEX_ACQUIRE = "mutex_acquire.lua";
-    MUTEX_HANDOVER = "mutex_handover.lua";
-    MUTEX_RELEASE = "mutex_release.lua";
-    MUTEX_RENEW = "mutex_renew.lua";
-    MUTEX_FORCE_UNLOCK = "meant.lua" "mutex_force_unlock.lua";
-    MUTEX_INSPECT = "mutex_inspect.lua";
-    READ_ACQUIRE = "rw.lua" "read_acquire.lua";
-    READ_RELEASE = "rw.lua" "read_release.lua";
-    READ_RENEW = "rw.lua" "read_renew.lua";
-    WRITE_ACQUIRE = "busy.lua" "rw.lua" "write_acquire.lua";
-    WRITE_ACQUIRE_FENCED = "busy.lua" "token.lua" "rw.lua" "write_acquire.lua";
-    WRITE_HANDOVER = "rw.lua" "write_handover.lua";
-    WRITE_HANDOVER_FENCED = "token.lua" "rw.lua" "write_handover.lua";
-    WRITE_RELEASE = "rw.lua" "write_release.lua";
-    WRITE_RENEW = "rw.lua" "write_renew.lua";
-    RW_FORCE_UNLOCK = "rw.lua" "meant.lua" "rw_force_unlock.lua";
-    RW_INSPECT = "rw.lua" "rw_inspect.lua";
-    SEMAPHORE_ACQUIRE = "busy.lua" "counter.lua" "replies.lua" "semaphore_acquire.lua";
-    SEMAPHORE_RELEASE = "counter.lua" "replies.lua" "semaphore_release.lua";
-    SEMAPHORE_CHANGE = "counter.lua" "replies.lua" "permits.lua" "semaphore_change.lua";
-    LATCH_CHANGE = "counter.lua" "replies.lua" "latch_change.lua";
-    COUNTER_INSPECT = "counter.lua" "counter_inspect.lua";
-    PERMITS_ACQUIRE = "busy.lua" "counter.lua" "permits.lua" "permits_acquire.lua";
-    PERMITS_RELEASE = "counter.lua" "permits.lua" "permits_release.lua";
-    PERMITS_CHANGE = "counter.lua" "replies.lua" "permits.lua" "permits_release.lua";
-    PERMITS_RENEW = "counter.lua" "permits.lua" "permits_renew.lua";
-    CLIENT_ANNOUNCE = "client_announce.lua";
-    FORCED_LOG = "forced_log.lua";
-    FORCED_READ = "forced_read.lua";
+    LOCK_ACQUIRE: Attempt = "busy.lua" "hash.lua" "lock_acquire.lua";
+    LOCK_ACQUIRE_FENCED: Attempt = "busy.lua" "hash.lua" "token.lua" "lock_acquire.lua";
+    LOCK_ACQUIRE_TOGETHER: Attempt = "hash.lua" "lock_acquire_together.lua";
+    LOCK_HANDOVER: Attempt = "lock_handover.lua";
+    LOCK_HANDOVER_FENCED: Attempt = "token.lua" "lock_handover.lua";
+    LOCK_RELEASE: Released = "lock_release.lua";
+    LOCK_RENEW: List = "lock_renew.lua";
+    LOCK_FORCE_UNLOCK: Forced = "meant.lua" "lock_force_unlock.lua";
+    LOCK_INSPECT: List = "lock_inspect.lua";
+    FAIR_ACQUIRE: Attempt = "hash.lua" "fair.lua" "fair_acquire.lua";
+    FAIR_ACQUIRE_FENCED: Attempt = "hash.lua" "token.lua" "fair.lua" "fair_acquire.lua";
+    FAIR_RELEASE: Released = "fair.lua" "fair_release.lua";
+    FAIR_KEEP: List = "fair.lua" "fair_keep.lua";
+    FAIR_FORCE_UNLOCK: Forced = "hash.lua" "fair.lua" "meant.lua" "fair_force_unlock.lua";
+    FAIR_QUEUE: List = "fair.lua" "fair_queue.lua";
+    MUTEX_ACQUIRE: Text = "mutex_acquire.lua";
+    MUTEX_HANDOVER: Attempt = "mutex_handover.lua";
+    MUTEX_RELEASE: Released = "mutex_release.lua";
+    MUTEX_RENEW: List = "mutex_renew.lua";
+    MUTEX_FORCE_UNLOCK: Forced = "meant.lua" "mutex_force_unlock.lua";
+    MUTEX_INSPECT: List = "mutex_inspect.lua";
+    READ_ACQUIRE: Attempt = "rw.lua" "read_acquire.lua";
+    READ_RELEASE: Released = "rw.lua" "read_release.lua";
+    READ_RENEW: List = "rw.lua" "read_renew.lua";
+    WRITE_ACQUIRE: Attempt = "busy.lua" "rw.lua" "write_acquire.lua";
+    WRITE_ACQUIRE_FENCED: Attempt = "busy.lua" "token.lua" "rw.lua" "write_acquire.lua";
+    WRITE_HANDOVER: Attempt = "rw.lua" "write_handover.lua";
+    WRITE_HANDOVER_FENCED: Attempt = "token.lua" "rw.lua" "write_handover.lua";
+    WRITE_RELEASE: Released = "rw.lua" "write_release.lua";
+    WRITE_RENEW: List = "rw.lua" "write_renew.lua";
+    RW_FORCE_UNLOCK: Forced = "rw.lua" "meant.lua" "rw_force_unlock.lua";
+    RW_INSPECT: List = "rw.lua" "rw_inspect.lua";
+    SEMAPHORE_ACQUIRE: Attempt = "busy.lua" "counter.lua" "replies.lua" "semaphore_acquire.lua";
+    SEMAPHORE_RELEASE: Released = "counter.lua" "replies.lua" "semaphore_release.lua";
+    SEMAPHORE_CHANGE: Word = "counter.lua" "replies.lua" "permits.lua" "semaphore_change.lua";
+    LATCH_CHANGE: Word = "counter.lua" "replies.lua" "latch_change.lua";
+    COUNTER_INSPECT: List = "counter.lua" "counter_inspect.lua";
+    PERMITS_ACQUIRE: Attempt = "busy.lua" "counter.lua" "permits.lua" "permits_acquire.lua";
+    PERMITS_RELEASE: Released = "counter.lua" "permits.lua" "permits_release.lua";
+    PERMITS_CHANGE: Released = "counter.lua" "replies.lua" "permits.lua" "permits_release.lua";
+    PERMITS_RENEW: List = "counter.lua" "permits.lua" "permits_renew.lua";
+    CLIENT_ANNOUNCE: Nothing = "client_announce.lua";
+    FORCED_LOG: Nothing = "forced_log.lua";
+    FORCED_READ: List = "forced_read.lua";
 }
 
 impl Script {
@@ -83,7 +87,7 @@ impl Script {
     pub(super) fn call(&'static self, keys: usize) -> Command {
         let mut cmd = Cmd::with_capacity(3 + keys + 6, 192 + 64 * keys);
         cmd.arg("EVALSHA").arg(&*self.hash).arg(keys);
-        Command { cmd, script: Some(self) }
+        Command { cmd, script: Some(self), shape: self.returns }
     }
 }
 
@@ -92,13 +96,25 @@ impl Script {
 pub(super) struct Command {
     pub(super) cmd: Cmd,
     script: Option<&'static Script>,
+    shape: Shape,
 }
 
 impl Command {
     pub(super) fn plain(name: &str) -> Self {
         let mut cmd = Cmd::with_capacity(8, 128);
         cmd.arg(name);
-        Self { cmd, script: None }
+        Self { cmd, script: None, shape: Shape::of_name(name.as_bytes()) }
+    }
+
+    /// A call of a script with its whole text: see [`in_full`].
+    pub(super) fn whole(cmd: Cmd, shape: Shape) -> Self {
+        Self { cmd, script: None, shape }
+    }
+
+    /// The reply is a list of exactly so many.
+    pub(super) fn answering_each(mut self, count: usize) -> Self {
+        self.shape = Shape::Each(count);
+        self
     }
 
     pub(super) fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
@@ -137,6 +153,10 @@ impl Command {
 
     pub(super) fn script(&self) -> Option<&'static Script> {
         self.script
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
     }
 }
 

@@ -1,0 +1,124 @@
+//! What the reply to a request can look like. No server sends anything else, so a reply that does not
+//! fit belongs to another request.
+
+use redis::{Arg, Cmd, Value};
+
+use super::script;
+
+/// The form of a reply. An error fits always.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Shape {
+    /// Of an acquire: nothing or a token if it is granted; a number or `BUSY` if not, alone or with the
+    /// number of listeners.
+    Attempt,
+    /// Of a release: a number, `KEPT`, nothing, or who holds it.
+    Released,
+    /// Of a forced unlock: a list, or a word.
+    Forced,
+    /// One of many words, or a number in digits.
+    Word,
+    /// A string, or nothing.
+    Text,
+    Number,
+    Status,
+    Nothing,
+    List,
+    /// A list of so many.
+    Each(usize),
+    /// Fields and values, in either protocol.
+    Pairs,
+    /// Anything: it is not known well enough.
+    Any,
+}
+
+impl Shape {
+    /// Of a command that is no script. Only where every server agrees.
+    pub(super) fn of_name(name: &[u8]) -> Self {
+        match name {
+            b"SET" | b"GET" | b"HGET" => Shape::Text,
+            b"PTTL" | b"LLEN" | b"EXISTS" | b"DEL" | b"ZREM" => Shape::Number,
+            b"PING" | b"TYPE" => Shape::Status,
+            b"SCAN" | b"HSCAN" | b"ZRANGE" | b"ZRANGEBYSCORE" | b"TIME" => Shape::List,
+            b"HGETALL" => Shape::Pairs,
+            _ => Shape::Any,
+        }
+    }
+
+    /// Of any command; one that calls a script is known by its hash.
+    pub(super) fn of(cmd: &Cmd) -> Self {
+        let mut words = cmd.args_iter().map(|arg| match arg {
+            Arg::Simple(word) => word,
+            _ => b"",
+        });
+        let (name, hash) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        if name != b"EVALSHA" {
+            return Self::of_name(name);
+        }
+        let known = script::ALL.iter().find(|(_, script)| script.hash.as_bytes() == hash);
+        known.map_or(Shape::Any, |(_, script)| script.returns)
+    }
+
+    /// Whether there is a reply for each of them, and each fits.
+    pub(super) fn fit(shapes: impl ExactSizeIterator<Item = Self>, replies: &[Value]) -> bool {
+        shapes.len() == replies.len() && shapes.zip(replies).all(|(shape, reply)| shape.fits(reply))
+    }
+
+    /// Whether a reply can be one to such a request.
+    pub(super) fn fits(self, reply: &Value) -> bool {
+        if matches!(reply, Value::ServerError(_)) {
+            return true;
+        }
+        match self {
+            Shape::Attempt => match reply {
+                Value::Nil | Value::Int(_) => true,
+                Value::BulkString(token) => token.iter().all(u8::is_ascii_digit),
+                Value::SimpleString(word) => word == "BUSY",
+                Value::Array(busy) => match busy.as_slice() {
+                    [Value::Int(_), Value::Int(_)] => true,
+                    [Value::SimpleString(word), Value::Int(_)] => word == "BUSY",
+                    _ => false,
+                },
+                _ => false,
+            },
+            Shape::Released => match reply {
+                Value::Nil | Value::Int(_) | Value::BulkString(_) => true,
+                Value::SimpleString(word) => word == "KEPT",
+                _ => false,
+            },
+            Shape::Forced => matches!(reply, Value::Array(_) | Value::BulkString(_)),
+            Shape::Word => matches!(reply, Value::BulkString(_)),
+            Shape::Text => matches!(reply, Value::BulkString(_) | Value::Nil),
+            Shape::Number => matches!(reply, Value::Int(_)),
+            Shape::Status => matches!(reply, Value::SimpleString(_)),
+            Shape::Nothing => matches!(reply, Value::Nil),
+            Shape::List => matches!(reply, Value::Array(_)),
+            Shape::Each(count) => matches!(reply, Value::Array(all) if all.len() == count),
+            Shape::Pairs => matches!(reply, Value::Map(_) | Value::Array(_)),
+            Shape::Any => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_fits_the_requests_that_can_have_it() {
+        let token = Value::BulkString(b"17".to_vec());
+        let owner = Value::BulkString(b"6e0c:17".to_vec());
+        let list = Value::Array(vec![Value::Int(-2)]);
+        assert!(Shape::Attempt.fits(&token) && !Shape::Attempt.fits(&owner));
+        let crowded = Value::Array(vec![Value::SimpleString("BUSY".to_owned()), Value::Int(3)]);
+        assert!(Shape::Attempt.fits(&crowded) && !Shape::Attempt.fits(&list));
+        assert!(Shape::Released.fits(&owner) && !Shape::Released.fits(&list));
+        assert!(Shape::Each(1).fits(&list) && !Shape::Each(2).fits(&list));
+        assert!(!Shape::Status.fits(&Value::Okay) && !Shape::Nothing.fits(&Value::Int(0)));
+        let mut get = redis::cmd("GET");
+        get.arg("a");
+        assert_eq!(Shape::of(&get), Shape::Text);
+        assert_eq!(Shape::of(&script::LOCK_RENEW.call(1).cmd), Shape::List);
+        assert!(Shape::fit([Shape::Number, Shape::List].into_iter(), &[Value::Int(1), list]));
+        assert!(!Shape::fit([Shape::Number].into_iter(), &[]));
+    }
+}
