@@ -208,6 +208,7 @@ impl Guard {
             reentrant: self.lease.reentrant,
             spin: None,
             beside: Some(*owner),
+            temporary: None,
         };
         acquire_beside(core, request, named.clone()).await
     }

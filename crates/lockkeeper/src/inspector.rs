@@ -243,8 +243,9 @@ impl Inspector {
         let prefix = &self.core.options.name_prefix;
         let bare = resource.name.as_bytes().strip_prefix(&prefix[..]).unwrap_or_default();
         let known = |entry| Holder::from(clients.complete(entry));
-        let waiter =
-            |id| known(HolderEntry { id, count: 0, shared: false, client: None, since: None });
+        let waiter = |id| {
+            known(HolderEntry { id, count: 0, shared: false, client: None, since: None, ttl: None })
+        };
         let told = clients.kind_of(&resource.name);
         LockInfo {
             name: LockName::from(bare),

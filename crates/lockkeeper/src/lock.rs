@@ -27,6 +27,8 @@ pub(crate) struct Handle {
     pub(crate) fenced: bool,
     pub(crate) reentrant: bool,
     pub(crate) spin: Option<Backoff>,
+    /// How many permits a semaphore is made with.
+    pub(crate) temporary: Option<u64>,
 }
 
 impl Handle {
@@ -39,6 +41,7 @@ impl Handle {
             fenced: false,
             reentrant: true,
             spin: None,
+            temporary: None,
         }
     }
 
@@ -139,6 +142,8 @@ pub struct Holder {
     /// Since when, where the holder is a lockkeeper client that has held it for more than about a
     /// second; by that client's clock.
     pub since: Option<SystemTime>,
+    /// How long its own lease lasts unless it is renewed, where each holder has one: that of a permit.
+    pub remaining: Option<Remaining>,
     /// The identity as it is stored, which need not be a text.
     pub(crate) stored: Vec<u8>,
 }
@@ -151,6 +156,7 @@ impl From<HolderEntry> for Holder {
             shared: entry.shared,
             client: entry.client,
             since: entry.since,
+            remaining: entry.ttl.map(|ttl| Some(ttl).into()),
             stored: entry.id,
         }
     }
@@ -201,10 +207,19 @@ impl Settings {
             _ => term(&handle.resource, lease, renewed, default)?,
         };
         let fenced = handle.fencing();
-        let Handle { core, resource, owner, reentrant, spin, .. } = handle;
-        let beside = None;
-        let request =
-            Request { resource, term, wait, owner, count, fenced, reentrant, spin, beside };
+        let Handle { core, resource, owner, reentrant, spin, temporary, .. } = handle;
+        let request = Request {
+            resource,
+            term,
+            wait,
+            owner,
+            count,
+            fenced,
+            reentrant,
+            spin,
+            beside: None,
+            temporary,
+        };
         Ok((core, request))
     }
 }

@@ -47,6 +47,42 @@ impl PermitSemaphore {
         &self.handle.resource.name
     }
 
+    /// Returns a handle whose acquires set the semaphore up with `permits` if there is none. It is
+    /// removed when its last permit is released or expires.
+    ///
+    /// If such a semaphore exists with another number, an acquire by this handle counts by its own: it
+    /// succeeds if at most `permits` are then taken in all, and only then changes the number. So two handles
+    /// with different numbers can be used at the same time. A semaphore that was set up in another way, by a
+    /// Redisson client for example, keeps its number and is never removed.
+    ///
+    /// While a temporary semaphore exists, [`try_set_permits`](PermitSemaphore::try_set_permits) leaves it
+    /// alone, and [`set_permits`](PermitSemaphore::set_permits) makes it a lasting one. Redisson clients
+    /// can use it, but do not prolong it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkeeper::Result<()> {
+    /// let client = lockkeeper::Client::memory();
+    /// let slots = client.permit_semaphore("slots").temporary(2);
+    /// let guard = slots.acquire(1).await?;
+    /// assert_eq!(slots.permits().await?, 2);
+    /// guard.release().await?;
+    /// assert_eq!(slots.permits().await?, 0, "it is gone");
+    /// # Ok(()) }
+    /// ```
+    pub fn temporary(&self, permits: u64) -> Self {
+        Self { handle: Handle { temporary: Some(permits), ..self.handle.clone() } }
+    }
+
+    /// Whether the semaphore exists and is removed with its last permit: see
+    /// [`temporary`](PermitSemaphore::temporary).
+    ///
+    /// # Errors
+    /// As [`available`](PermitSemaphore::available).
+    pub async fn is_temporary(&self) -> Result<bool> {
+        Ok(self.handle.inspect().await?.temporary)
+    }
+
     /// Waits until `permits` are held, all under one guard: [`Guard::permit_ids`](crate::Guard::permit_ids).
     /// In the order of [`Semaphore::acquire`](crate::Semaphore::acquire).
     ///

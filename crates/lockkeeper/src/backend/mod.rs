@@ -204,6 +204,10 @@ pub struct Acquire {
     pub waits: bool,
     /// Further locks of the same kind under owners of their own: all are taken, or none.
     pub also: Vec<(LockName, OwnerId)>,
+    /// A permit semaphore is made with so many permits where there is none, and goes with its last
+    /// permit. To this request one that was made so has this many; it has them to all, if any are
+    /// taken. One that was set up otherwise is what it is.
+    pub temporary: Option<u64>,
 }
 
 impl Acquire {
@@ -219,6 +223,7 @@ impl Acquire {
             fenced: None,
             waits: false,
             also: Vec::new(),
+            temporary: None,
         }
     }
 }
@@ -510,6 +515,8 @@ pub struct Snapshot {
     pub count: Option<i64>,
     /// How many permits of a permit semaphore are taken.
     pub taken: u64,
+    /// Whether it goes with its last permit: see [`Acquire::temporary`].
+    pub temporary: bool,
     /// How many wait, where that was asked for and is known: of a fair lock owners, of others
     /// clients.
     pub waiting: Option<u64>,
@@ -532,6 +539,8 @@ pub struct HolderEntry {
     pub client: Option<ClientInfo>,
     /// Since when, where its client says so.
     pub since: Option<SystemTime>,
+    /// How long its own lease lasts, where each holder has one: of a permit.
+    pub ttl: Option<Ttl>,
 }
 
 /// Why a store did not do what it was asked for.

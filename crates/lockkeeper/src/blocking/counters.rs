@@ -138,6 +138,19 @@ impl Permit {
 counter_type!(PermitSemaphore, "Permits with ids and leases.");
 
 impl PermitSemaphore {
+    /// See [`crate::PermitSemaphore::temporary`].
+    pub fn temporary(&self, permits: u64) -> Self {
+        Self { inner: self.inner.temporary(permits), ..self.clone() }
+    }
+
+    /// See [`crate::PermitSemaphore::is_temporary`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn is_temporary(&self) -> Result<bool> {
+        self.client.wait(self.inner.is_temporary())
+    }
+
     /// A request for permits, to be given a lease or a wait limit:
     /// `semaphore.request(1).wait(d).try_lock()?`.
     pub fn request(&self, permits: u32) -> Request {

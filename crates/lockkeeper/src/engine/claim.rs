@@ -101,6 +101,7 @@ impl Claim {
             // Readers share the lock: an order among them means nothing.
             fenced: request.fenced.filter(|_| request.resource.kind != Kind::Read),
             waits: request.wait != Wait::Never,
+            temporary: request.temporary,
             ..Acquire::new(self.resource.clone(), self.owner, ttl)
         };
         let answer = self.core.backend.acquire(acquire);

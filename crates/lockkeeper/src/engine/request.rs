@@ -52,6 +52,8 @@ pub(crate) struct Request {
     pub(crate) spin: Option<Backoff>,
     /// The hold of the same owner on the other side of a read/write lock.
     pub(crate) beside: Option<OwnerId>,
+    /// How many permits a semaphore has that this may make.
+    pub(crate) temporary: Option<u64>,
 }
 
 /// How those wait on each other who want the same of one client.

@@ -613,6 +613,11 @@ laws! {
         what_makes_no_sense_is_refused_and_changes_nothing
         a_name_in_use_for_something_else_is_refused
         it_ends_when_it_was_to_and_is_not_made_anew
+        a_temporary_semaphore_goes_with_its_last_permit
+        a_temporary_semaphore_ends_with_its_last_lease
+        a_temporary_acquire_counts_by_its_own_number
+        a_waiter_makes_a_temporary_semaphore_anew
+        what_was_set_up_otherwise_is_not_temporary
         a_waiter_is_woken_by_whatever_frees_permits
         who_waits_is_told
         an_end_that_comes_sooner_is_noticed_within_the_recheck

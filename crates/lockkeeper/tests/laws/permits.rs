@@ -259,6 +259,7 @@ pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &S
     assert_is!(ours.try_set_permits(u64::MAX).await, Err(Error::Invalid { .. }));
     assert_is!(ours.add_permits(i64::MIN).await, Err(Error::Invalid { .. }));
     assert_is!(ours.add_permits((1 << 53) - 1).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.temporary(1 << 54).acquire(1).await, Err(Error::Invalid { .. }));
     assert_eq!(counts(&ours).await, (2, 0, 2));
     let unset = store.client().await.permit_semaphore(store.name("unset"));
     let says_how = |error: Error| match error {
@@ -307,6 +308,110 @@ pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
     let anew = store.client().await.permit_semaphore(&name);
     assert!(anew.try_set_permits(2).await.unwrap(), "it was not made anew");
     assert_eq!(counts(&anew).await, (2, 0, 2));
+}
+
+pub(crate) async fn a_temporary_semaphore_goes_with_its_last_permit(store: &Store) {
+    let name = store.name("permits");
+    let ours = store.client().await.permit_semaphore(&name).temporary(2);
+    let theirs = store.client().await.permit_semaphore(&name).temporary(2);
+    let one = ours.acquire(1).lease(store.long()).await.unwrap();
+    assert!(ours.is_temporary().await.unwrap());
+    let two = theirs.try_acquire(1).await.unwrap().expect("one is free");
+    assert_eq!(counts(&ours).await, (0, 2, 2));
+    assert!(ours.try_acquire(1).await.unwrap().is_none());
+    one.release().await.unwrap();
+    assert_eq!(counts(&theirs).await, (1, 1, 2), "one is still held");
+    two.release().await.unwrap();
+    assert!(!ours.is_temporary().await.unwrap());
+    assert_eq!((counts(&ours).await, store.traces(&name)), ((0, 0, 0), 0), "nothing is left");
+    // The name is free for anything.
+    let lock = store.client().await.lock(&name).try_lock().await.unwrap().expect("it is free");
+    lock.release().await.unwrap();
+    // By id, as an operator does it.
+    let guard = ours.acquire(2).lease(store.long()).await.unwrap();
+    let ids = guard.permit_ids();
+    assert!(theirs.release(&ids[..1]).await.unwrap());
+    assert_eq!(counts(&theirs).await, (1, 1, 2));
+    assert!(theirs.release(&ids[1..]).await.unwrap());
+    assert_eq!(counts(&theirs).await, (0, 0, 0));
+}
+
+pub(crate) async fn a_temporary_semaphore_ends_with_its_last_lease(store: &Store) {
+    let name = store.name("permits");
+    let client = store.client().await;
+    let semaphore = client.permit_semaphore(&name).temporary(3);
+    let renewed = semaphore.acquire(1).await.unwrap();
+    dead_temporary(store, &semaphore, store.lease()).await;
+    assert_eq!(counts(&semaphore).await, (1, 2, 3));
+    sleep(store.watchdog() * 2).await;
+    assert_eq!(counts(&semaphore).await, (2, 1, 3), "renewals keep it");
+    drop(renewed);
+    eventually("it goes", async || counts(&semaphore).await == (0, 0, 0)).await;
+    dead_temporary(store, &semaphore, store.lease()).await;
+    eventually("it ends", async || counts(&semaphore).await == (0, 0, 0)).await;
+    assert!(client.lock(&name).try_lock().await.unwrap().is_some(), "the name is free");
+}
+
+/// A permit of a process that died, of a semaphore that it has made.
+async fn dead_temporary(store: &Store, semaphore: &PermitSemaphore, lease: Duration) {
+    let owner = OwnerId::fresh(Client::memory().id());
+    let resource = Resource { kind: Kind::Permits, name: semaphore.name().clone() };
+    let request = Acquire::new(resource, owner, lease.as_millis() as u64);
+    let request = Acquire { temporary: Some(3), ..request };
+    assert_eq!(store.backend().await.acquire(request).await, Ok(Attempt::GRANTED));
+}
+
+pub(crate) async fn a_temporary_acquire_counts_by_its_own_number(store: &Store) {
+    let semaphore = store.client().await.permit_semaphore(store.name("permits"));
+    let (two, three, one) =
+        (semaphore.temporary(2), semaphore.temporary(3), semaphore.temporary(1));
+    let first = two.acquire(2).lease(store.long()).await.unwrap();
+    assert!(two.try_acquire(1).await.unwrap().is_none());
+    assert!(one.try_acquire(1).await.unwrap().is_none(), "two are taken already");
+    assert_eq!(counts(&semaphore).await, (0, 2, 2), "who gets nothing changes nothing");
+    let third =
+        three.try_acquire(1).lease(store.long()).await.unwrap().expect("the third of three");
+    assert_eq!(counts(&semaphore).await, (0, 3, 3));
+    third.release().await.unwrap();
+    assert!(two.try_acquire(1).await.unwrap().is_none(), "two are taken");
+    assert_eq!(counts(&semaphore).await, (1, 2, 3));
+    first.release().await.unwrap();
+    assert_eq!(counts(&semaphore).await, (0, 0, 0));
+    let only = one.try_acquire(1).lease(store.long()).await.unwrap().expect("it is gone");
+    assert_eq!(counts(&semaphore).await, (0, 1, 1));
+    only.release().await.unwrap();
+}
+
+pub(crate) async fn a_waiter_makes_a_temporary_semaphore_anew(store: &Store) {
+    let name = store.name("permits");
+    let ours = store.client().await.permit_semaphore(&name).temporary(1);
+    let theirs = store.client().await.permit_semaphore(&name).temporary(1);
+    let guard = ours.acquire(1).lease(store.long()).await.unwrap();
+    let waiter = listening(store, &theirs, 1).await;
+    guard.release().await.unwrap();
+    let next = store.promptly("it is woken", waiter).await.unwrap();
+    assert_eq!(counts(&ours).await, (0, 1, 1));
+    next.release().await.unwrap();
+    assert_eq!(counts(&ours).await, (0, 0, 0));
+}
+
+pub(crate) async fn what_was_set_up_otherwise_is_not_temporary(store: &Store) {
+    let (ours, theirs) = pair(store, 2).await;
+    let (less, more) = (ours.temporary(1), ours.temporary(9));
+    let guard = less.acquire(2).lease(store.long()).await.unwrap();
+    assert!(!ours.is_temporary().await.unwrap());
+    assert!(more.try_acquire(1).await.unwrap().is_none(), "its number is its own");
+    assert_eq!(counts(&theirs).await, (0, 2, 2));
+    guard.release().await.unwrap();
+    assert_eq!(counts(&theirs).await, (2, 0, 2), "it stays");
+    // A number that is set lasts.
+    let name = store.name("adopted");
+    let semaphore = store.client().await.permit_semaphore(&name);
+    let guard = semaphore.temporary(2).acquire(1).lease(store.long()).await.unwrap();
+    semaphore.set_permits(4).await.unwrap();
+    assert!(!semaphore.is_temporary().await.unwrap());
+    guard.release().await.unwrap();
+    assert_eq!(counts(&semaphore).await, (4, 0, 4));
 }
 
 pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {

@@ -123,8 +123,11 @@ fn request(kind: Kind) -> BoxedStrategy<Request> {
     let resource = || select(&NAMES[..]).prop_map(move |name| named(kind, name));
     let own = move || (resource(), (0..OWNERS.len()).prop_map(owner), 0..4u32);
     let ttl = || select(times(kind).ttls);
-    let acquire = (own(), ttl()).prop_map(|((resource, owner, count), ttl)| {
-        Request::Acquire(Acquire { count, ..Acquire::new(resource, owner, ttl) })
+    let acquire = (own(), ttl(), prop::option::weighted(0.4, 1..5u64));
+    let acquire = acquire.prop_map(move |((resource, owner, count), ttl, temporary)| {
+        // Only a permit semaphore is made by those who acquire.
+        let temporary = temporary.filter(|_| kind == Kind::Permits);
+        Request::Acquire(Acquire { count, temporary, ..Acquire::new(resource, owner, ttl) })
     });
     let release = (own(), prop::option::weighted(0.2, ttl()), any::<bool>());
     let release = release.prop_map(|((resource, owner, count), ttl, undo)| {

@@ -64,14 +64,16 @@ fn ttl() -> impl Strategy<Value = u64> {
 fn acquire() -> impl Strategy<Value = Request> {
     let optional = (prop::option::weighted(0.15, owner()), prop::option::weighted(0.15, owner()));
     let also = prop_oneof![8 => Just(None), 1 => (select(&NAMES[..]), owner()).prop_map(Some)];
-    let more = (any::<bool>(), prop::bool::weighted(0.3), also);
+    let temporary = prop::option::weighted(0.4, 1..4_u64);
+    let more = (any::<bool>(), prop::bool::weighted(0.3), also, temporary);
     (resource(), owner(), 1..3_u32, ttl(), optional, more).prop_map(
-        |(resource, owner, count, ttl, (from, beside), (waits, fenced, also))| {
+        |(resource, owner, count, ttl, (from, beside), (waits, fenced, also, temporary))| {
             let fenced = fenced.then_some(Fenced { ttl: Some(ttl).filter(|ttl| *ttl < 1_000) });
             let also = also.filter(|_| resource.kind == Kind::Lock && from.is_none());
             let also = also.map(|(name, owner)| (LockName::from(name), owner));
             let also = also.filter(|(name, _)| *name != resource.name).into_iter().collect();
-            let request = Acquire::new(resource, owner, ttl);
+            let temporary = temporary.filter(|_| resource.kind == Kind::Permits);
+            let request = Acquire { temporary, ..Acquire::new(resource, owner, ttl) };
             Request::Acquire(Acquire { count, from, beside, fenced, waits, also, ..request })
         },
     )

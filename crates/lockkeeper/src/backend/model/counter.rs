@@ -81,7 +81,7 @@ pub(super) fn unset() -> Fault {
     invalid("the semaphore has no permits set: call try_set_permits first")
 }
 
-fn too_many() -> Fault {
+pub(super) fn too_many() -> Fault {
     invalid("more than can be counted: 2^53 - 1")
 }
 

@@ -134,11 +134,13 @@ impl State {
         let Some(taken) = self.permits.get(name).filter(|taken| taken.is_alive(now)) else {
             return Vec::new();
         };
-        let ids = taken.living(now).take(HOLDERS_MAX);
-        ids.map(|id| self.permit_holder(id, now)).collect()
+        let mut living: Vec<_> = taken.living(now).collect();
+        living.sort_unstable_by_key(|(id, end)| (*end, *id));
+        living.truncate(HOLDERS_MAX);
+        living.into_iter().map(|(id, end)| self.permit_holder(id, end, now)).collect()
     }
 
-    fn permit_holder(&self, id: PermitId, now: u64) -> HolderEntry {
+    fn permit_holder(&self, id: PermitId, end: u64, now: u64) -> HolderEntry {
         let living = self.clients.values().filter(|(_, until)| *until >= now);
         let mut clients = living.map(|(entry, _)| entry);
         let client = clients.find(|entry| id.is_of(entry.id));
@@ -152,6 +154,7 @@ impl State {
             shared: true,
             client: client.map(|entry| entry.info.clone()),
             since: since.map(|hold| hold.since),
+            ttl: Some(permits::left(end, now)),
         }
     }
 

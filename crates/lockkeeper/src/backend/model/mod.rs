@@ -31,7 +31,7 @@ pub(crate) use counter::REMEMBERED;
 #[cfg(feature = "redis")]
 pub(crate) use counter::check_change;
 #[cfg(feature = "redis")]
-pub(crate) use permits::{check_count, distinct};
+pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
 #[cfg(feature = "file")]
 pub(crate) use record::{Record, ends_front, lately};
 
@@ -313,6 +313,7 @@ impl State {
             shared,
             client: client.map(|(entry, _)| entry.info.clone()),
             since: hold.map(|hold| hold.since),
+            ttl: None,
         }
     }
 

@@ -1,12 +1,14 @@
 //! The permit semaphore: permits with ids and ends.
 
-use super::counter::{ABSENT, FREED, answer, check_change, countable, invalid, told_free, unset};
+use super::counter::{
+    ABSENT, COUNT_MAX, FREED, answer, check_change, countable, invalid, told_free, too_many, unset,
+};
 use super::*;
 use crate::PermitId;
 use crate::backend::{CountChange, PermitChange};
 
 /// The end of a permit that has none, as Redisson writes it.
-pub(super) const ENDLESS: u64 = 922_337_203_685_477;
+pub(crate) const ENDLESS: u64 = 922_337_203_685_477;
 
 /// How many permits that have ended one request sweeps out.
 const SWEPT_MAX: usize = 100;
@@ -19,6 +21,9 @@ const TAKEN_MAX: u32 = 10_000;
 pub(super) struct Taken {
     pub(super) ends: HashMap<PermitId, u64>,
     pub(super) expires: u64,
+    /// Acquires have made the semaphore: it lasts until its last permit ends, and goes with the last that
+    /// is released.
+    pub(super) temporary: bool,
 }
 
 impl Taken {
@@ -26,9 +31,9 @@ impl Taken {
         self.expires >= now && !self.ends.is_empty()
     }
 
-    /// Those that have not ended.
-    pub(super) fn living(&self, now: u64) -> impl Iterator<Item = PermitId> {
-        self.ends.iter().filter(move |(_, end)| **end > now).map(|(id, _)| *id)
+    /// Those that have not ended, each with its end.
+    pub(super) fn living(&self, now: u64) -> impl Iterator<Item = (PermitId, u64)> {
+        self.ends.iter().filter(move |(_, end)| **end > now).map(|(id, end)| (*id, *end))
     }
 }
 
@@ -49,6 +54,14 @@ pub(crate) fn check_count(count: u32) -> Result<(), Fault> {
     }
 }
 
+/// Whether permits can be acquired so.
+pub(crate) fn check_acquire(request: &Acquire) -> Result<(), Fault> {
+    match request.temporary {
+        Some(limit) if limit > COUNT_MAX => Err(too_many()),
+        _ => check_count(request.count),
+    }
+}
+
 /// Each id once; at least one.
 pub(crate) fn distinct(ids: &[PermitId]) -> Result<Vec<PermitId>, Fault> {
     let mut ids = ids.to_vec();
@@ -61,7 +74,7 @@ fn end(ttl: u64, now: u64) -> u64 {
     now.saturating_add(ttl).min(ENDLESS)
 }
 
-fn left(end: u64, now: u64) -> Ttl {
+pub(super) fn left(end: u64, now: u64) -> Ttl {
     if end >= ENDLESS { Ttl::Forever } else { Ttl::Millis(end - now) }
 }
 
@@ -88,11 +101,34 @@ impl State {
 
     fn remove(&mut self, name: &LockName, ids: &[PermitId], now: u64) -> i64 {
         let Some(ends) = self.ends(name, now) else { return 0 };
-        let removed = ids.iter().filter(|id| ends.remove(id).is_some()).count();
-        if ends.is_empty() {
-            self.permits.remove(name);
+        ids.iter().filter(|id| ends.remove(id).is_some()).count() as i64
+    }
+
+    fn is_temporary(&self, name: &LockName, now: u64) -> bool {
+        self.permits.get(name).is_some_and(|taken| taken.temporary && taken.expires >= now)
+    }
+
+    /// To be called when all else is done: no table is left without permits in it, and a temporary
+    /// semaphore lasts until its last permit ends.
+    fn tidy(&mut self, name: &LockName, now: u64) {
+        let temporary = self.is_temporary(name, now);
+        let Some(taken) = self.permits.get_mut(name) else { return };
+        let last = taken.ends.values().max().filter(|end| !temporary || **end > now);
+        match last.copied() {
+            None => {
+                self.permits.remove(name);
+                if temporary {
+                    self.names.remove(name);
+                }
+            }
+            Some(end) if temporary => {
+                taken.expires = end;
+                if let Some(entry) = self.names.get_mut(name) {
+                    entry.expires = end;
+                }
+            }
+            Some(_) => {}
         }
-        removed as i64
     }
 
     /// Takes out permits that have ended; says how many. Where there is no semaphore they are no
@@ -118,7 +154,9 @@ impl State {
     }
 
     pub(super) fn acquire_permits(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
-        answer(self.try_acquire_permits(request, now))
+        let outcome = self.try_acquire_permits(request, now);
+        self.tidy(&request.resource.name, now);
+        answer(outcome)
     }
 
     fn try_acquire_permits(
@@ -126,14 +164,27 @@ impl State {
         request: &Acquire,
         now: u64,
     ) -> Result<(Attempt, Vec<Wake>), Fault> {
-        check_count(request.count)?;
+        check_acquire(request)?;
         let name = &request.resource.name;
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
         let (free, end) = (self.number(name, now)?, end(request.ttl, now));
         let look = self.look(name, &ids, now);
         if look.present == 0 && free.is_none() {
-            return Err(unset());
+            let limit = request.temporary.ok_or_else(unset)?;
+            if limit < u64::from(request.count) {
+                return Ok((Attempt::Busy(None), Vec::new()));
+            }
+            self.create(name, limit - u64::from(request.count), Some(request.ttl), now);
+            let ends = ids.into_iter().map(|id| (id, end)).collect();
+            self.permits.insert(name.clone(), Taken { ends, expires: end, temporary: true });
+            return Ok((Attempt::GRANTED, Vec::new()));
         }
+        // Whatever has ended, the sum of what is free and what is taken stays.
+        let most = free.unwrap_or(0) + self.ends(name, now).map_or(0, |ends| ends.len() as i64);
+        let added = match request.temporary.filter(|_| self.is_temporary(name, now)) {
+            Some(limit) => i64::try_from(limit).unwrap_or(i64::MAX) - most,
+            None => 0,
+        };
         let ended = self.expire(name, request.count, now)?;
         if look.first_end.is_some() {
             self.set_ends(name, &ids, now, |old| old.max(end));
@@ -144,16 +195,18 @@ impl State {
             return Ok((Attempt::Gone, self.give(name, ended, now)?));
         }
         let (free, count) = (free.unwrap_or(0) + ended, i64::from(request.count));
-        if free < count {
+        if free + added < count {
             let next = self.ends(name, now).and_then(|ends| ends.values().min().copied());
             let next = next.filter(|end| *end < ENDLESS);
             let wait = next.map(|end| Ttl::Millis(end.saturating_sub(now).max(1)));
             return Ok((Attempt::Busy(wait), self.give(name, ended, now)?));
         }
-        self.add(name, ended - count);
+        self.add(name, ended + added - count);
         let expires = self.living(name, now).map_or(NEVER, |entry| entry.expires);
         if self.ends(name, now).is_none() {
-            self.permits.insert(name.clone(), Taken { ends: HashMap::new(), expires });
+            let temporary = self.is_temporary(name, now);
+            let taken = Taken { ends: HashMap::new(), expires, temporary };
+            self.permits.insert(name.clone(), taken);
         }
         if let Some(taken) = self.permits.get_mut(name) {
             taken.ends.extend(ids.into_iter().map(|id| (id, end)));
@@ -163,7 +216,8 @@ impl State {
                 (old, expires) => old.max(expires),
             };
         }
-        let wakes = if ended > 0 { told_free(name, free - count) } else { Vec::new() };
+        let more = ended > 0 || added > 0;
+        let wakes = if more { told_free(name, free + added - count) } else { Vec::new() };
         Ok((Attempt::GRANTED, wakes))
     }
 
@@ -208,7 +262,9 @@ impl State {
             None => (FREED, self.remove(name, ids, now)),
         };
         let ended = self.expire(name, 0, now)?;
-        Ok((released, self.give(name, given + ended, now)?))
+        let wakes = self.give(name, given + ended, now)?;
+        self.tidy(name, now);
+        Ok((released, wakes))
     }
 
     pub(super) fn renew_permits(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
@@ -225,10 +281,11 @@ impl State {
         let found = self.look(name, &ids, now).first_end;
         let ended = self.expire(name, 0, now)?;
         let wakes = self.give(name, ended, now)?;
-        let Some(found) = found else { return Ok((Renewed::Gone, wakes)) };
-        if let Some(ttl) = request.ttl {
+        if let Some(ttl) = request.ttl.filter(|_| found.is_some()) {
             self.set_ends(name, &ids, now, |old| old.max(end(ttl, now)));
         }
+        self.tidy(name, now);
+        let Some(found) = found else { return Ok((Renewed::Gone, wakes)) };
         Ok((Renewed::Held(left(found, now)), wakes))
     }
 
@@ -274,11 +331,24 @@ impl State {
         countable(free + added)?;
         let by = self.expire(name, 0, now)? + added;
         let wakes = self.give(name, by, now)?;
+        if let (CountChange::Resize(_), true) = (change, self.is_temporary(name, now)) {
+            self.make_lasting(name);
+        }
+        self.tidy(name, now);
         let changed = match change {
             CountChange::Add(_) => Changed::Count(free + by),
             _ => Changed::Done,
         };
         Ok((changed, wakes))
+    }
+
+    fn make_lasting(&mut self, name: &LockName) {
+        if let Some(taken) = self.permits.get_mut(name) {
+            (taken.temporary, taken.expires) = (false, NEVER);
+        }
+        if let Some(entry) = self.names.get_mut(name) {
+            entry.expires = NEVER;
+        }
     }
 
     pub(super) fn change_by_id(
@@ -313,6 +383,7 @@ impl State {
         now: u64,
     ) -> Result<Snapshot, Fault> {
         let mut snapshot = self.inspect_counter(resource, now)?;
+        snapshot.temporary = snapshot.count.is_some() && self.is_temporary(&resource.name, now);
         if let Some(ends) = self.ends(&resource.name, now) {
             let ended = ends.values().filter(|end| **end <= now).count();
             snapshot.taken = (ends.len() - ended) as u64;

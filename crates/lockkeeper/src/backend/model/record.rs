@@ -34,6 +34,10 @@ pub(crate) struct Record {
     patience: Option<rw::Patience>,
     #[serde(skip)]
     permits: Option<permits::Taken>,
+    /// Of the permits, what is not packed. Left out where it is false: an older version reads all
+    /// records but those.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    temporary: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<Token>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,6 +104,7 @@ impl Record {
             taken.ends.retain(|_, end| *end >= permits::ENDLESS);
             *free += (before - taken.ends.len()) as i64;
         }
+        // A temporary semaphore had an end.
         let permits = permits.filter(|taken| !taken.ends.is_empty());
         let token = self.token.filter(|token| token.expires == NEVER);
         let forced = self.forced.and_then(|log| log.after_restart(now, epoch));
@@ -133,7 +138,8 @@ impl Record {
             end.copy_from_slice(&permit[16..]);
             ends.insert(PermitId::from_bytes(id), u64::from_be_bytes(end));
         }
-        self.permits = Some(permits::Taken { ends, expires: u64::from_be_bytes(*expires) });
+        let (expires, temporary) = (u64::from_be_bytes(*expires), self.temporary);
+        self.permits = Some(permits::Taken { ends, expires, temporary });
         true
     }
 
@@ -206,13 +212,15 @@ impl State {
 
     /// Takes out what stands under `name`.
     pub(crate) fn take(&mut self, name: &LockName) -> Record {
+        let permits = self.permits.remove(name);
         Record {
+            temporary: permits.as_ref().is_some_and(|taken| taken.temporary),
+            permits,
             entry: self.names.remove(name),
             queue: self.queues.remove(name),
             grace: self.graces.remove(name),
             writers: self.writers.remove(name),
             patience: self.patience.remove(name),
-            permits: self.permits.remove(name),
             token: self.tokens.remove(name),
             forced: self.forced.remove(name),
         }
@@ -356,7 +364,8 @@ mod tests {
     #[test]
     fn permits_are_unpacked_as_they_were_packed() {
         let ends = [([7; 16], 9), ([8; 16], 1)].map(|(id, end)| (PermitId::from_bytes(id), end));
-        let permits = Some(permits::Taken { ends: HashMap::from(ends), expires: NEVER });
+        let permits =
+            Some(permits::Taken { ends: HashMap::from(ends), expires: NEVER, temporary: false });
         let record = Record { permits, ..Record::default() };
         let packed = record.packed_permits().unwrap();
         let mut read = Record::default();

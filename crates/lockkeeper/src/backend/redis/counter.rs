@@ -159,13 +159,13 @@ pub(super) fn attempted(value: Value) -> Result<Attempt, Fault> {
     }
 }
 
-/// Time to live, number, how many are taken.
+/// Time to live, number, how many are taken, whether it is temporary.
 pub(super) fn counted(value: Value) -> Result<Snapshot, Fault> {
     let parts = match &value {
         Value::Array(parts) => &parts[..],
         _ => &[],
     };
-    let [Value::Int(left), count, Value::Int(taken)] = parts else {
+    let [Value::Int(left), count, Value::Int(taken), Value::Int(temporary)] = parts else {
         return Err(unexpected(&value));
     };
     let count = match count {
@@ -173,5 +173,5 @@ pub(super) fn counted(value: Value) -> Result<Snapshot, Fault> {
         _ => None,
     };
     let (ttl, taken) = (count.map(|_| ttl(*left)), taken.unsigned_abs());
-    Ok(Snapshot { ttl, count, taken, ..Snapshot::default() })
+    Ok(Snapshot { ttl, count, taken, temporary: *temporary == 1, ..Snapshot::default() })
 }

@@ -71,6 +71,11 @@ pub(super) fn permit_ends(name: &LockName) -> Vec<u8> {
     suffixed(name, "timeout")
 }
 
+/// Marks a permit semaphore that acquires have made, and that goes when no permit is taken.
+pub(super) fn temporary(name: &LockName) -> Vec<u8> {
+    prefixed("lockkeeper_temporary", name)
+}
+
 /// The semaphores whose [`permit_ends`] a key may be: `a` and `{a}` share one.
 pub(super) fn semaphores_of(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     let tagged = key.strip_suffix(b":timeout").filter(|tagged| tagged.contains(&b'{'));

@@ -10,7 +10,7 @@ use super::counter::counted;
 use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
     Fault, Forced, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot,
-    Topic,
+    Topic, Ttl, model,
 };
 use crate::{LockName, PermitId};
 
@@ -300,13 +300,13 @@ impl Inner {
 /// Asks which permits are taken, the first ones.
 fn taken(name: &LockName) -> Cmd {
     let mut ids = of_key("ZRANGEBYSCORE", &keys::permit_ends(name));
-    ids.arg(format!("({}", now_ms())).arg("+inf").arg("LIMIT").arg(0).arg(HOLDERS_MAX);
+    ids.arg(format!("({}", now_ms())).arg("+inf").arg("WITHSCORES");
+    ids.arg("LIMIT").arg(0).arg(HOLDERS_MAX);
     ids
 }
 
 fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Value, Fault>) -> Listed {
-    let ids = ids.and_then(strings).unwrap_or_default();
-    snapshot.holders = ids.iter().map(|id| permit_holder(id)).collect();
+    snapshot.holders = ids.into_iter().flat_map(scored).map(permit_holder).collect();
     Listed { resource: Resource { kind: Kind::Permits, name: name.clone() }, snapshot }
 }
 
@@ -341,11 +341,34 @@ fn is_number(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
 }
 
-fn permit_holder(id: &[u8]) -> HolderEntry {
-    let bytes: Result<[u8; 16], _> = id.try_into();
+/// Members with their scores: by turns, or each with its own.
+fn scored(value: Value) -> Vec<(Vec<u8>, f64)> {
+    let Value::Array(values) = value else { return Vec::new() };
+    let mut flat = values.into_iter().flat_map(|value| match value {
+        Value::Array(pair) => pair,
+        other => vec![other],
+    });
+    let mut pairs = Vec::new();
+    while let (Some(Value::BulkString(member)), Some(score)) = (flat.next(), flat.next()) {
+        let score = match score {
+            Value::Double(score) => score,
+            Value::BulkString(text) => String::from_utf8_lossy(&text).parse().unwrap_or(0.0),
+            _ => 0.0,
+        };
+        pairs.push((member, score));
+    }
+    pairs
+}
+
+fn permit_holder((id, end): (Vec<u8>, f64)) -> HolderEntry {
+    let bytes: Result<[u8; 16], _> = id[..].try_into();
     let shown = bytes.map(|bytes| PermitId::from_bytes(bytes).to_string().into_bytes());
-    let id = shown.unwrap_or_else(|_| id.to_vec());
-    HolderEntry { id, count: 1, shared: true, client: None, since: None }
+    let id = shown.unwrap_or(id);
+    let ttl = match end {
+        end if end >= model::ENDLESS as f64 => Ttl::Forever,
+        end => Ttl::Millis((end - now_ms() as f64) as u64),
+    };
+    HolderEntry { id, count: 1, shared: true, client: None, since: None, ttl: Some(ttl) }
 }
 
 /// What a key may be.
@@ -424,6 +447,7 @@ impl Hash {
             shared: shared && shares,
             client: None,
             since: None,
+            ttl: None,
         });
         let snapshot = Snapshot {
             holders: holders.collect(),

@@ -357,7 +357,8 @@ impl Inner {
         let holds = client.iter().flat_map(|client| &client.holds);
         let hold = owner.and_then(|owner| holds.clone().find(|hold| hold.owner == owner));
         let since = hold.map(|hold| hold.since);
-        HolderEntry { id, count, shared, client: client.map(|client| client.info), since }
+        let client = client.map(|client| client.info);
+        HolderEntry { id, count, shared, client, since, ttl: None }
     }
 }
 

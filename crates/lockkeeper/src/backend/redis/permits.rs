@@ -10,11 +10,11 @@ use crate::{LockName, PermitId};
 
 impl Inner {
     pub(super) async fn acquire_permits(&self, request: Acquire) -> Result<Attempt, Fault> {
-        model::check_count(request.count)?;
+        model::check_acquire(&request)?;
         let ids = joined(PermitId::of(request.owner, request.count));
         let call = call(&script::PERMITS_ACQUIRE, &request.resource).arg(ids).arg(request.ttl);
         let call = call.arg(PUBLISH).arg(keys::permits_channel(&request.resource.name));
-        let call = call.arg(u8::from(request.waits));
+        let call = call.ttl_or_empty(request.temporary).arg(u8::from(request.waits));
         attempted(self.link.call(call).await?)
     }
 
@@ -39,8 +39,9 @@ impl Inner {
         id: OwnerId,
         change: CountChange,
     ) -> Result<Changed, Fault> {
-        let call = remembered(&script::SEMAPHORE_CHANGE, 3, resource);
+        let call = remembered(&script::SEMAPHORE_CHANGE, 4, resource);
         let call = call.arg(keys::permit_ends(&resource.name));
+        let call = call.arg(keys::temporary(&resource.name));
         self.change(call, resource, id, change, keys::permits_channel(&resource.name)).await
     }
 
@@ -59,8 +60,8 @@ impl Inner {
             PermitChange::Release => None,
             PermitChange::Lease(lease) => Some(lease),
         };
-        let call = script::PERMITS_CHANGE.call(3).arg(name(resource));
-        let call = call.arg(keys::permit_ends(&resource.name)).arg(keys::replies(&resource.name));
+        let call = with_keys(script::PERMITS_CHANGE.call(4), &resource.name);
+        let call = call.arg(keys::replies(&resource.name));
         let call = settling(call, resource, ids, lease, true).owner(&id);
         let answer = self.link.call(self.forgetting(call, &resource.name)).await?;
         self.settle(&resource.name, id);
@@ -74,7 +75,7 @@ impl Inner {
 
 /// Asks how many are free and how many are taken.
 pub(super) fn inspect(name: &LockName) -> Command {
-    script::COUNTER_INSPECT.call(2).arg(name.as_bytes()).arg(keys::permit_ends(name))
+    with_keys(script::COUNTER_INSPECT.call(3), name)
 }
 
 /// The arguments with which permits are given back or get an end.
@@ -91,9 +92,9 @@ fn settling(
 
 /// Every hold with the sweep of what has ended beside it.
 pub(super) fn renew(batch: &[&Renew]) -> Command {
-    let mut call = script::PERMITS_RENEW.call(2 * batch.len());
+    let mut call = script::PERMITS_RENEW.call(3 * batch.len());
     for renew in batch {
-        call = call.arg(name(&renew.resource)).arg(keys::permit_ends(&renew.resource.name));
+        call = with_keys(call, &renew.resource.name);
     }
     call = call.arg(PUBLISH);
     for renew in batch {
@@ -104,7 +105,12 @@ pub(super) fn renew(batch: &[&Renew]) -> Command {
 }
 
 fn call(script: &'static Script, resource: &Resource) -> Command {
-    script.call(2).arg(name(resource)).arg(keys::permit_ends(&resource.name))
+    with_keys(script.call(3), &resource.name)
+}
+
+/// The semaphore, which permits of it are taken, and the mark of a temporary one.
+fn with_keys(call: Command, name: &LockName) -> Command {
+    call.arg(name.as_bytes()).arg(keys::permit_ends(name)).arg(keys::temporary(name))
 }
 
 /// 16 bytes each, as one argument.

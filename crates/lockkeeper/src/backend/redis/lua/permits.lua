@@ -41,3 +41,21 @@ local function remove(ends, ids)
   return removed
 end
 
+-- Whether acquires have made the semaphore. One without a time to live is not such a one, whatever stands
+-- beside it: another client has set it up since.
+local function is_temporary(key, mark)
+  return redis.call('PTTL', key) >= 0 and redis.call('EXISTS', mark) == 1
+end
+
+-- A temporary semaphore lasts until its last permit ends, and goes with the last that is released.
+local function keep(key, ends, mark, now)
+  if not is_temporary(key, mark) then return end
+  local last = tonumber(redis.call('ZRANGE', ends, -1, -1, 'WITHSCORES')[2])
+  if not last or last <= now then
+    redis.call('UNLINK', key, ends, mark)
+    return
+  end
+  local left = string.format('%.0f', last - now)
+  for _, part in ipairs({ key, ends, mark }) do redis.call('PEXPIRE', part, left) end
+end
+

@@ -1,23 +1,42 @@
 -- Purpose:   take permits with ids, or repeat that
 -- KEYS[1]:   the semaphore
 -- KEYS[2]:   which permits are taken until when
+-- KEYS[3]:   the mark of a temporary semaphore
 -- ARGV[1]:   the ids, 16 bytes each
 -- ARGV[2]:   time to live in ms; never shortens what there is
 -- ARGV[3]:   publish command
 -- ARGV[4]:   channel
--- ARGV[5]:   1 if the caller waits
+-- ARGV[5]:   how many permits a temporary semaphore has for this request, which makes it where there is
+--            none; or empty. It becomes the number of the semaphore only if permits are taken
+-- ARGV[6]:   1 if the caller waits
 -- Returns:   nil granted; > 0 busy, until a permit ends, or BUSY, to a waiter with the number of
 --            listeners; -3 some are not there any more
--- Publishes: the free permits to the channel, if some have ended and any are free
+-- Publishes: the free permits to the channel, if more are free than were and any are
 local free, wrong = number(KEYS[1])
 if wrong then return wrong end
 local now, ids = clock(), split(ARGV[1])
 local present, first, found = look(KEYS[2], ids, now)
-if present == 0 and not free then return unset() end
+local limit = tonumber(ARGV[5])
+if present == 0 and not free then
+  if not limit then return unset() end
+  if limit < #ids then return redis.status_reply('BUSY') end
+  -- First, and with an end of its own: nothing else has happened where one of them is refused.
+  redis.call('SET', KEYS[3], '1', 'PX', ARGV[2])
+  -- Permits of an earlier one of this name are not permits of this one.
+  redis.call('UNLINK', KEYS[2])
+  redis.call('SET', KEYS[1], string.format('%.0f', limit - #ids), 'PX', ARGV[2])
+  for _, id in ipairs(ids) do set_end(KEYS[2], id, now + tonumber(ARGV[2])) end
+  keep(KEYS[1], KEYS[2], KEYS[3], now)
+  return nil
+end
 local over = ended(free, KEYS[2], now, #ids)
-local total = free and free + #over
-local takes = present == 0 and total >= #ids
-if takes then total = total - #ids end
+local total, added = free and free + #over, 0
+if limit and present == 0 and is_temporary(KEYS[1], KEYS[3]) then
+  -- Whatever has ended, the sum of what is free and what is taken stays.
+  added = limit - free - redis.call('ZCARD', KEYS[2])
+end
+local takes = present == 0 and total + added >= #ids
+if takes then total = total + added - #ids end
 -- Changes nothing, but is refused to whoever may not do what follows.
 redis.call('ZADD', KEYS[2], 'XX', 0, '')
 -- First, so that it is refused for want of memory before anything has changed.
@@ -36,11 +55,13 @@ if takes then
     redis.call('PEXPIRE', KEYS[2], left)
   end
 end
-if #over > 0 and total > 0 then redis.pcall(ARGV[3], ARGV[4], total) end
+if free then keep(KEYS[1], KEYS[2], KEYS[3], now) end
+local more = #over > 0 or (takes and added > 0)
+if more and total > 0 then redis.pcall(ARGV[3], ARGV[4], total) end
 if takes or first then return nil end
 -- Some were given back since, or have ended: what comes now is late.
 if present > 0 then return -3 end
 local score = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
 local left = redis.status_reply('BUSY')
 if score and score < ENDLESS then left = math.max(math.ceil(score - now), 1) end
-return busy(left, ARGV[5] == '1' and ARGV[4])
+return busy(left, ARGV[6] == '1' and ARGV[4])

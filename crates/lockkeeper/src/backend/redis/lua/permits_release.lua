@@ -1,7 +1,8 @@
 -- Purpose:   give permits with ids back, or say when they end
 -- KEYS[1]:   the semaphore
 -- KEYS[2]:   which permits are taken until when
--- KEYS[3]:   what was answered to requests that must not run twice, if this is one
+-- KEYS[3]:   the mark of a temporary semaphore
+-- KEYS[4]:   what was answered to requests that must not run twice, if this is one
 -- ARGV[1]:   the ids, 16 bytes each
 -- ARGV[2]:   in how many ms they end, or empty to give them back
 -- ARGV[3]:   1 for all or none, and none that has ended; 0 for those that are there
@@ -11,7 +12,7 @@
 -- ARGV[7..]: requests of this client that are settled and may be forgotten
 -- Returns:   >= 0 given back, how many were told (-1: could not tell); KEPT; nil not there
 -- Publishes: the free permits to the channel where they are more than before, if any
-local past = KEYS[3] and recall(KEYS[3], ARGV[6])
+local past = KEYS[4] and recall(KEYS[4], ARGV[6])
 if past then return past == 'DONE' and 0 or nil end
 local free, wrong = number(KEYS[1])
 if wrong then return wrong end
@@ -19,9 +20,9 @@ local now, ids = clock(), split(ARGV[1])
 local present, first = look(KEYS[2], ids, now)
 local fits = present > 0
 if ARGV[3] == '1' then fits = first end
-if KEYS[3] then
-  needs_no_memory(KEYS[3])
-  remember(KEYS[3], ARGV[6], fits and 'DONE' or 'NOTHING', { unpack(ARGV, 7) })
+if KEYS[4] then
+  needs_no_memory(KEYS[4])
+  remember(KEYS[4], ARGV[6], fits and 'DONE' or 'NOTHING', { unpack(ARGV, 7) })
 end
 -- Before the sweep, so that what has ended just now counts as its owner's. After a write that needs
 -- no memory the next is not refused for want of it.
@@ -38,6 +39,7 @@ if free and given > 0 then
   if total > 0 then told = redis.pcall(ARGV[4], ARGV[5], total) end
   if type(told) == 'table' then told = -1 end
 end
+if free then keep(KEYS[1], KEYS[2], KEYS[3], now) end
 if not fits then return nil end
 if ARGV[2] ~= '' then return redis.status_reply('KEPT') end
 return told

@@ -1,6 +1,7 @@
 -- Purpose:   renew or check many holds of permits; an error of one is that one's answer
--- KEYS[2i-1]: the semaphores
--- KEYS[2i]:  which permits are taken until when
+-- KEYS[3i-2]: the semaphores
+-- KEYS[3i-1]: which permits are taken until when
+-- KEYS[3i]:  the marks of temporary semaphores
 -- ARGV[1]:   publish command
 -- ARGV[3i-1]: the ids, 16 bytes each
 -- ARGV[3i]:  time to live in ms, never shortens what there is; 0 only looks
@@ -8,8 +9,8 @@
 -- Returns:   for each: >= -1 held, the time to live found (-1 endless); -2 gone; an error as text
 -- Publishes: the free permits to the channel, if some have ended and any are free
 local answers = {}
-for i = 1, #KEYS / 2 do
-  local key, ends, ttl = KEYS[2 * i - 1], KEYS[2 * i], tonumber(ARGV[3 * i])
+for i = 1, #KEYS / 3 do
+  local key, ends, ttl = KEYS[3 * i - 2], KEYS[3 * i - 1], tonumber(ARGV[3 * i])
   local free, wrong = number(key)
   local set = redis.pcall('ZCARD', ends)
   if type(set) == 'table' then wrong = wrong or set end
@@ -28,6 +29,7 @@ for i = 1, #KEYS / 2 do
     if first and ttl > 0 then
       for _, id in ipairs(ids) do set_end(ends, id, math.max(found[id], now + ttl)) end
     end
+    if free then keep(key, ends, KEYS[3 * i], now) end
     answers[i] = not first and -2 or first >= ENDLESS and -1 or math.ceil(first - now)
   end
 end

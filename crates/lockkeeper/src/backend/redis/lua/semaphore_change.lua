@@ -2,6 +2,7 @@
 -- KEYS[1]:   the semaphore
 -- KEYS[2]:   what was answered to its requests
 -- KEYS[3]:   which permits are taken until when, if they have ids
+-- KEYS[4]:   the mark of a temporary semaphore, if they have ids; a resize makes one that lasts of it
 -- ARGV[1]:   the request
 -- ARGV[2]:   create; add; drain; resize: make the total so many, taken ones included
 -- ARGV[3]:   how many permits
@@ -43,10 +44,16 @@ if free then
   -- Not SET: it would take the time to live off.
   if total ~= free then redis.call('INCRBY', KEYS[1], total - free) end
   if #over > 0 then remove(KEYS[3], over) end
+  if KEYS[4] and verb == 'resize' and is_temporary(KEYS[1], KEYS[4]) then
+    for i = 1, 3, 2 do redis.call('PERSIST', KEYS[i]) end
+    redis.call('UNLINK', KEYS[4])
+  elseif KEYS[4] then
+    keep(KEYS[1], KEYS[3], KEYS[4], now)
+  end
 elseif verb == 'create' or verb == 'resize' then
   remember(KEYS[2], ARGV[1], answer, { unpack(ARGV, 7) })
   -- Permits of an earlier one of this name are not permits of this one.
-  if KEYS[3] then redis.call('UNLINK', KEYS[3]) end
+  if KEYS[3] then redis.call('UNLINK', KEYS[3], KEYS[4]) end
   if ARGV[4] == '' then
     redis.call('SET', KEYS[1], ARGV[3])
   else
