@@ -62,7 +62,8 @@ impl Client {
                           its futures then work on any executor";
             return Err(Error::invalid(None, detail));
         }
-        let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+        // A word alone is no scheme, and may be a password.
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         let backend: Arc<dyn Backend> = match scheme {
             "memory" => memory(&url["memory".len()..])?,
             "file" => file(&url["file".len()..], &options).await?,

@@ -49,7 +49,12 @@ impl Place {
         let path = match fs::metadata(&given) {
             Ok(found) => {
                 check_file(&given, &found)?;
-                fs::canonicalize(&given).map_err(|error| cannot("be found", &given, &error))?
+                let path = fs::canonicalize(&given);
+                let path = path.map_err(|error| cannot("be found", &given, &error))?;
+                if found.size() == 0 {
+                    check_links(&given)?;
+                }
+                path
             }
             Err(error) if error.kind() == ErrorKind::NotFound => new_path(&given)?,
             Err(error) => return Err(cannot("be opened", &given, &error)),
@@ -167,6 +172,24 @@ fn check_file(path: &Path, found: &Metadata) -> Result<(), Fault> {
     if found.nlink() > 1 {
         let why = "under each of them other files would stand beside it";
         return Err(invalid(format!("{path} has {} names: {why}; keep one", found.nlink())));
+    }
+    Ok(())
+}
+
+/// Whether an empty file may become a file of locks. Not if a part of its path is a symbolic link that any user
+/// can have put there: another user would decide which file of this one's it is.
+fn check_links(path: &Path) -> Result<(), Fault> {
+    const OTHERS_WRITE: u32 = 0o002;
+    for part in path.ancestors() {
+        let folder = folder(part);
+        let writable = || fs::metadata(folder).is_ok_and(|data| data.mode() & OTHERS_WRITE != 0);
+        if part.is_symlink() && writable() {
+            let (path, part, folder) = (path.display(), part.display(), folder.display());
+            return Err(invalid(format!(
+                "{path} is empty, and found by the symbolic link {part} in {folder}, where every user \
+                 can make one: name the file without that link, or another path"
+            )));
+        }
     }
     Ok(())
 }

@@ -76,6 +76,9 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     if code == "UNSET" || code == "TOOMANY" {
         return Fault::Invalid { detail: detail.to_owned() };
     }
+    if code == "ERR" && detail.contains("DB index") {
+        return Fault::Invalid { detail: format!("the server has no such database: {text}") };
+    }
     if code == "NOAUTH" {
         let advice =
             "the server needs a password; give it in the URL, as in redis://:password@host";
@@ -132,5 +135,6 @@ mod tests {
         assert!(matches!(of_words("NOAUTH", "Authentication required."), Fault::Denied { .. }));
         assert!(of_words("ERR", "max number of clients reached").may_pass());
         assert!(matches!(of_words("ERR", "syntax error"), Fault::Server { .. }));
+        assert!(matches!(of_words("ERR", "DB index is out of range"), Fault::Invalid { .. }));
     }
 }
