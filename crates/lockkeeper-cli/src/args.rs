@@ -137,6 +137,9 @@ pub(crate) struct UnlockArgs {
     /// What the name is used as, where the store cannot tell
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) kind: Option<KindArg>,
+    /// Of a semaphore with permits: free only this one, by its id (see inspect); may be repeated
+    #[arg(long, value_name = "ID")]
+    pub(crate) permit: Vec<String>,
     /// With --yes: take it from a holder that is alive, too
     #[arg(long)]
     pub(crate) force: bool,

@@ -127,6 +127,9 @@ fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
     if holder.client.is_some() {
         parts.push(format!("id {}", person::text(&holder.id)));
     }
+    if let Some(remaining) = holder.remaining {
+        parts.push(format!("expires in {}", person::ttl(remaining)));
+    }
     match (lock.kind, holder.hold_count) {
         (Kind::Permits, _) => {}
         (_, 1) => parts.push("1 hold".to_owned()),

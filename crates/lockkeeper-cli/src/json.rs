@@ -108,6 +108,9 @@ pub(crate) struct Hold {
     pid: Option<u32>,
     program: Option<String>,
     since: Option<String>,
+    /// Of a permit: how long it lasts unless it is renewed; nothing if it has no end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl_ms: Option<u64>,
 }
 
 impl Hold {
@@ -121,6 +124,10 @@ impl Hold {
             pid: client.map(|client| client.pid),
             program: client.map(|client| client.program.clone()),
             since: holder.since.map(moment::exact),
+            ttl_ms: match holder.remaining {
+                Some(Remaining::For(left)) => Some(millis(left)),
+                _ => None,
+            },
         }
     }
 }

@@ -121,7 +121,8 @@ impl Print for Rows<'_> {
             return Ok(());
         }
         self.now = SystemTime::now();
-        let rows: Vec<_> = first.iter().map(|lock| row::cells(lock, self.now)).collect();
+        let rows = first.iter().flat_map(row::rows_of);
+        let rows: Vec<_> = rows.map(|row| row::cells(&row, self.now)).collect();
         let table = Table::fit(row::COLUMNS, rows.iter(), self.output.width, more);
         let heading = table.heading(|style, text| self.output.styled(style, text));
         self.output.line(&heading)?;
@@ -130,8 +131,9 @@ impl Print for Rows<'_> {
     }
 
     fn lock(&mut self, lock: &LockInfo) -> Result<(), Stop> {
-        if let Some(table) = &self.table {
-            let cells = row::cells(lock, self.now);
+        let Some(table) = &self.table else { return Ok(()) };
+        for row in row::rows_of(lock) {
+            let cells = row::cells(&row, self.now);
             let line = table.line(&cells, |style, text| self.output.styled(style, text));
             self.output.line(&line)?;
         }

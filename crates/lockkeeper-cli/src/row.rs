@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use anstyle::{AnsiColor, Style};
-use lockkeeper::{Kind, LockInfo, Remaining};
+use lockkeeper::{Holder, Kind, LockInfo, Remaining};
 
 use crate::person;
 use crate::table::{Cell, Column};
@@ -26,6 +26,26 @@ pub(crate) const COLUMNS: [Column; 7] = [
     number("WAITERS", 5),
     number("AGE", 3),
 ];
+
+/// The rows of a lock: of a permit semaphore one for each permit, and one for those that are not known singly;
+/// of any other one.
+pub(crate) fn rows_of(lock: &LockInfo) -> Vec<LockInfo> {
+    if lock.kind != Kind::Permits || lock.holders.is_empty() {
+        return vec![lock.clone()];
+    }
+    let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
+    let row = |holders: Vec<Holder>, taken, remaining| {
+        let mut row = lock.clone();
+        (row.holders, row.taken, row.remaining) = (holders, taken, remaining);
+        row
+    };
+    let single = lock.holders.iter().map(|holder| {
+        let remaining = holder.remaining.unwrap_or(Remaining::Forever);
+        row(vec![holder.clone()], 1, remaining)
+    });
+    let rest = (unseen > 0).then(|| row(Vec::new(), unseen, Remaining::Forever));
+    single.chain(rest).collect()
+}
 
 const DIM: Style = Style::new().dimmed();
 const WARN: Style = AnsiColor::Yellow.on_default();

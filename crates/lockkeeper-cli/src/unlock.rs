@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::time::SystemTime;
 
-use lockkeeper::{Error, Holder, Inspector, Kind, LockInfo};
+use lockkeeper::{Client, Error, Holder, Inspector, Kind, LockInfo};
 
 use crate::args::{Global, UnlockArgs};
 use crate::exit::{self, Code, Failure};
@@ -24,13 +24,6 @@ use crate::output::{Output, Stop};
 use crate::{json, person};
 
 pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Failure> {
-    // Before anything else: a script that forgot it shall fail on a free lock too.
-    if !args.yes && !io::stdin().is_terminal() {
-        return Err(Failure::usage(
-            "nobody can be asked here: add --yes to take the lock away without a question \
-             (and --force, to take it from a holder that is alive)",
-        ));
-    }
     let store = choose(global)?;
     let options = store.options.clone();
     // Who asks later who did it is not helped by the name of this program.
@@ -44,7 +37,7 @@ pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Fail
     let (lock, taken) = loop {
         let agreement = agree(&inspector, args, &mut agreed).await?;
         let Some(lock) = agreement else { return Ok(Code::BUSY) };
-        match take(&inspector, &lock, args).await {
+        match take(&client, &lock, args).await {
             // Others have it by now.
             Err(Error::NotHeld { .. }) => {}
             taken => break (lock, taken?),
@@ -63,9 +56,13 @@ pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Fail
 }
 
 /// Whether there was anything to take away from those who were seen.
-async fn take(inspector: &Inspector, lock: &LockInfo, args: &UnlockArgs) -> Result<bool, Error> {
+async fn take(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Result<bool, Error> {
     if lock.holders.is_empty() {
         return Ok(false);
+    }
+    let inspector = client.inspector();
+    if lock.kind == Kind::Permits {
+        return free_permits(client, lock, args).await;
     }
     let (name, kind, reason) = (args.name.bytes(), lock.kind, reason(args));
     if args.yes && args.force {
@@ -73,6 +70,30 @@ async fn take(inspector: &Inspector, lock: &LockInfo, args: &UnlockArgs) -> Resu
         return inspector.force_unlock(name, kind, reason).await;
     }
     inspector.force_unlock_from(name, kind, &lock.holders, reason).await
+}
+
+/// Permits are known one by one: those that are still held are freed, and others stay.
+async fn free_permits(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Result<bool, Error> {
+    let semaphore = client.permit_semaphore(args.name.bytes());
+    let mut any = false;
+    for id in lock.holders.iter().filter_map(|holder| holder.id.parse().ok()) {
+        any |= semaphore.release(&[id]).await?;
+    }
+    Ok(any)
+}
+
+/// Leaves of a semaphore's permits only those that were named, if any were.
+fn only_named(lock: &mut LockInfo, permits: &[String]) -> Result<(), Failure> {
+    if lock.kind == Kind::Permits {
+        if !permits.is_empty() {
+            lock.holders.retain(|holder| permits.contains(&holder.id));
+        }
+        lock.taken = lock.holders.len() as u64;
+    } else if !permits.is_empty() && !lock.is_free() {
+        let name = person::name(&lock.name);
+        return Err(Failure::usage(format!("\"{name}\" is a {}: leave --permit out", lock.kind)));
+    }
+    Ok(())
 }
 
 /// The lock as it is agreed to be taken away, or free; nothing, if it is not agreed. `agreed` are the
@@ -83,10 +104,11 @@ async fn agree(
     agreed: &mut Vec<String>,
 ) -> Result<Option<LockInfo>, Failure> {
     loop {
-        let lock = look(inspector, args.name.bytes(), args.kind).await?;
-        if matches!(lock.kind, Kind::Semaphore | Kind::Permits | Kind::Latch) && !lock.is_free() {
+        let mut lock = look(inspector, args.name.bytes(), args.kind).await?;
+        if matches!(lock.kind, Kind::Semaphore | Kind::Latch) && !lock.is_free() {
             return Err(uncounted(&lock));
         }
+        only_named(&mut lock, &args.permit)?;
         if lock.holders.iter().all(|holder| agreed.contains(&holder.id)) {
             return Ok(Some(lock));
         }
@@ -95,6 +117,12 @@ async fn agree(
                 Some(holder) if !args.force => Err(alive(&lock, holder)),
                 _ => Ok(Some(lock)),
             };
+        }
+        if !io::stdin().is_terminal() {
+            return Err(Failure::usage(
+                "nobody can be asked here: add --yes to take the lock away without a question \
+                 (and --force, to take it from a holder that is alive)",
+            ));
         }
         let again = !agreed.is_empty();
         *agreed = lock.holders.iter().map(|holder| holder.id.clone()).collect();
@@ -126,7 +154,6 @@ fn alive(lock: &LockInfo, holder: &Holder) -> Failure {
 fn uncounted(lock: &LockInfo) -> Failure {
     let name = person::name(&lock.name);
     let instead = match lock.kind {
-        Kind::Permits => "permits end with their leases, or are given back by id",
         Kind::Semaphore => "its permits have no holders; add some with the library",
         _ => "count it down, or delete it, with the library",
     };
@@ -162,8 +189,14 @@ fn question(lock: &LockInfo, again: bool) -> String {
             (false, _) => "not known to be alive".to_owned(),
         };
         text.push_str(&format!("  {} ({known})\n", person::holder(holder)));
+        if let Some(remaining) = holder.remaining {
+            let ttl = person::ttl(remaining);
+            text.push_str(&format!("    permit {}, expires in {ttl}\n", person::text(&holder.id)));
+        }
     }
-    if lock.holders.iter().any(is_alive) {
+    if lock.kind == Kind::Permits {
+        text.push_str("The holder of a permit finds out when it renews it.\n");
+    } else if lock.holders.iter().any(is_alive) {
         text.push_str("Who is alive is told at once; what it has begun may go on for a moment.\n");
     }
     text.push_str(&format!("Take \"{name}\" away from {}? [y/N] ", person::holders(lock)));
@@ -191,6 +224,7 @@ fn tell(output: &mut Output, lock: &LockInfo, taken: bool) -> Result<(), Stop> {
     let name = person::name(&lock.name);
     let line = match taken {
         true => format!("\"{name}\" was taken away from {}", person::holders(lock)),
+        false if lock.kind == Kind::Permits => format!("\"{name}\": no such permit is held"),
         false => format!("\"{name}\" is free: there was nothing to take away"),
     };
     output.line(&line)?;

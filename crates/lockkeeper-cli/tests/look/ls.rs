@@ -70,10 +70,14 @@ fn every_kind_is_listed_with_its_holder() {
         let names: Vec<_> = lines[1..].iter().map(|line| words(line)[0].clone()).collect();
         assert_eq!(
             names,
-            ["fair", "fenced", "lock", "mutex", "permits", "read", "written"],
-            "sorted"
+            ["fair", "fenced", "lock", "mutex", "permits", "permits", "permits", "read", "written"],
+            "sorted, and each permit in a row of its own"
         );
-        assert_eq!(words(lines[5])[3..6], ["3", "-", "0"], "permits are not endless");
+        for permit in &lines[5..8] {
+            let row = words(permit);
+            assert_eq!((&row[3][..], &row[5][..]), ("1", "0"), "{permit}");
+            assert!(row[4].ends_with('s'), "its own expiry: {permit}");
+        }
         let row = words(lines[3]);
         assert_eq!(row[..4], ["lock".to_owned(), "lock".to_owned(), myself(), "1".to_owned()]);
         assert!(row[4].ends_with('s') && row[6].ends_with('s'), "ttl and age: {row:?}");

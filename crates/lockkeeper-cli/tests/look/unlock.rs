@@ -21,7 +21,7 @@ fn where_nobody_can_be_asked_yes_must_be_said() {
         let guard = client.lock("a").lock().unwrap();
         stand.run(["unlock", "a"]).fails(64, &["--yes", "--force"]);
         stand.run(["unlock", "a", "--force", "--reason", "x"]).fails(64, &["--yes"]);
-        stand.run(["unlock", "free"]).fails(64, &["--yes"]);
+        stand.run(["unlock", "free"]).ok();
         assert!(!guard.is_lost() && client.lock("a").is_locked().unwrap());
     });
 }
@@ -111,18 +111,55 @@ fn there_is_nothing_wrong_with_a_free_lock() {
 fn what_counts_cannot_be_taken_away() {
     on_every_store(|stand| {
         let client = stand.client();
-        let permits = client.permit_semaphore("permits");
-        permits.set_permits(2).unwrap();
-        let taken = permits.acquire(1).unwrap();
         client.semaphore("semaphore").try_set_permits(2).unwrap();
         client.count_down_latch("latch").try_set_count(2).unwrap();
         let refused = ["cannot be taken away"];
-        stand.run(["unlock", "permits", "--yes", "--force"]).fails(64, &refused);
-        for kind in ["permits", "semaphore", "latch"] {
+        for kind in ["semaphore", "latch"] {
             stand.run(["unlock", kind, "--yes", "--force", "--kind", kind]).fails(64, &refused);
         }
-        assert!(!taken.is_lost());
-        assert_eq!(permits.acquired().unwrap(), 1);
+    });
+}
+
+#[test]
+fn permits_are_shown_and_freed_one_by_one() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let permits = client.permit_semaphore("permits");
+        permits.set_permits(4).unwrap();
+        let guards = [1, 2].map(|count| permits.acquire(count).unwrap());
+        alive(stand, "permits");
+        let ids: Vec<_> = guards.iter().flat_map(|guard| guard.permit_ids()).collect();
+        let document = stand.inspected("permits");
+        let holders = document["holders"].as_array().unwrap();
+        assert_eq!(holders.len(), 3, "{document:#}");
+        for holder in holders {
+            assert!(ids.iter().any(|id| holder["id"] == id.to_string()), "{document:#}");
+            let ttl = holder["ttl_ms"].as_u64().expect("it has an end");
+            assert!((1..=30_000).contains(&ttl), "{document:#}");
+        }
+        let text = stand.run(["inspect", "permits"]).ok();
+        assert_eq!(text.matches("expires in ").count(), 3, "{text}");
+        let text = stand.run(["ls"]).ok();
+        assert_eq!(text.lines().filter(|line| line.contains("permits")).count(), 3, "{text}");
+
+        let one = ids[1].to_string();
+        let args = ["unlock", "permits", "--yes", "--permit", &one];
+        stand.run(args).fails(75, &[&myself(), "alive", "--force"]);
+        let args = ["unlock", "permits", "--yes", "--force", "--json", "--permit", &one];
+        let document = stand.run(args).document("unlock");
+        assert_eq!(
+            (&document["unlocked"], &document["from"][0]["id"]),
+            (&json!(true), &json!(one))
+        );
+        assert_eq!(permits.acquired().unwrap(), 2, "only that one");
+        assert_eq!(stand.run(args).document("unlock")["unlocked"], false);
+
+        stand.run(["unlock", "permits", "--yes", "--force"]).ok();
+        assert_eq!((permits.acquired().unwrap(), permits.permits().unwrap()), (0, 4));
+        stand.run(["unlock", "free", "--yes", "--permit", &one]).ok();
+        let _lock = client.lock("lock").lock().unwrap();
+        let args = ["unlock", "lock", "--yes", "--force", "--permit", &one];
+        stand.run(args).fails(64, &["--permit"]);
     });
 }
 
