@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::duration;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, say};
 
 /// What the file may say. A key that is not known is an error: a misspelt one would otherwise be
 /// found out only when the wrong store is used.
@@ -36,8 +36,10 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads `given`, which must be there, or the user's file, which need not.
-    pub(crate) fn load(given: Option<&Path>) -> Result<Self, Failure> {
+    /// Reads `given`, which must be there, or the user's file, which need not. If the store is `named`
+    /// elsewhere the user's file may be one that this process may not read: it may be another user's, as under
+    /// `sudo`.
+    pub(crate) fn load(given: Option<&Path>, named: bool) -> Result<Self, Failure> {
         let Some(path) = given.map(Path::to_owned).or_else(default_path) else {
             return Ok(Self::default());
         };
@@ -51,6 +53,13 @@ impl Config {
                 config.beside(&path).map_err(|error| refused(Code::USAGE, error))
             }
             Err(error) if given.is_none() && is_missing(&error) => Ok(Self::default()),
+            Err(error) if given.is_none() && named && is_unreadable(&error) => {
+                let path = path.display();
+                say(format_args!(
+                    "the configuration {path} cannot be read and is not used: {error}"
+                ));
+                Ok(Self::default())
+            }
             Err(error) => Err(refused(Code::of_io(&error), error.to_string())),
         }
     }
@@ -80,6 +89,11 @@ fn wrong(text: &str, error: &toml::de::Error) -> String {
         Some(before) => format!("line {}: {}", before.matches('\n').count() + 1, error.message()),
         None => error.message().to_owned(),
     }
+}
+
+/// Whether there is no way to read it; not, that this process has no room for it, nor that it is no text.
+fn is_unreadable(error: &std::io::Error) -> bool {
+    error.kind() != ErrorKind::InvalidData && Code::of_io(error) != Code::INTERNAL
 }
 
 fn is_missing(error: &std::io::Error) -> bool {

@@ -44,7 +44,12 @@ impl Code {
 
     /// Of a file that was named and cannot be used.
     pub(crate) fn of_io(error: &std::io::Error) -> Self {
+        use rustix::io::Errno;
         match error.kind() {
+            // Nothing is wrong with the file.
+            _ if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) => {
+                Self::INTERNAL
+            }
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Self::DENIED,
             _ => Self::USAGE,
         }

@@ -57,12 +57,29 @@ fn main() -> ExitCode {
 
 /// One thread: renewals go on while a command waits, and nothing has to be started first.
 fn execute(cli: &Cli) -> Result<Code, Failure> {
+    check_descriptors()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal(format!("no runtime: {error}")))?;
     let outcome = runtime.block_on(command(cli));
     // Whatever still runs (a name that is being looked up) is not waited for.
     runtime.shutdown_background();
     outcome
+}
+
+/// So many descriptors are enough for any command; `run` needs most of them, with a file as its store.
+const DESCRIPTORS: usize = 24;
+
+/// Before anything else: without them the runtime would panic, and a store look as if it could not be used.
+fn check_descriptors() -> Result<(), Failure> {
+    use rustix::io::Errno;
+    let needed = (0..DESCRIPTORS).map(|_| rustix::io::dup(rustix::stdio::stderr()));
+    match needed.collect::<Result<Vec<_>, _>>() {
+        Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(Failure::internal(format!(
+            "{DESCRIPTORS} more file descriptors are needed: {error}; see `ulimit -n`"
+        ))),
+        // That it may be closed is another matter.
+        _ => Ok(()),
+    }
 }
 
 async fn command(cli: &Cli) -> Result<Code, Failure> {

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, say};
 
 /// No password is longer; a file that is no password file is not read to its end.
 const MAX: u64 = 64 * 1024;
@@ -13,6 +14,12 @@ const MAX: u64 = 64 * 1024;
 pub(crate) fn read(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+    if file.metadata().is_ok_and(|data| data.is_file() && data.mode() & 0o004 != 0) {
+        say(format_args!(
+            "every user of this host can read the password file {shown}: take that right away \
+             (chmod o-r)"
+        ));
+    }
     let mut line = Vec::new();
     let read = BufReader::new(file).take(MAX).read_until(b'\n', &mut line);
     read.map_err(|error| unreadable(path, &error))?;
@@ -31,14 +38,25 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Code::of_io(error), message)
 }
 
+/// Whether a Redis URL has a password.
+pub(crate) fn has_password(url: &str) -> bool {
+    if let Some(rest) = url.strip_prefix("redis+unix:") {
+        let query = rest.split_once('?').map_or("", |(_, query)| query);
+        return query.split('&').any(|pair| pair.starts_with("pass="));
+    }
+    let Some(("redis" | "rediss", rest)) = url.split_once("://") else { return false };
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+}
+
 /// Puts a password into a Redis URL that has none; any other URL stays as it is.
 pub(crate) fn add(url: &str, password: &str) -> String {
+    if has_password(url) {
+        return url.to_owned();
+    }
     let password = encoded(password);
     if let Some(rest) = url.strip_prefix("redis+unix:") {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-        if query.split('&').any(|pair| pair.starts_with("pass=")) {
-            return url.to_owned();
-        }
         let separator = if query.is_empty() { "" } else { "&" };
         return format!("redis+unix:{path}?{query}{separator}pass={password}");
     }
@@ -47,7 +65,6 @@ pub(crate) fn add(url: &str, password: &str) -> String {
     };
     let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     match authority.rsplit_once('@') {
-        Some((user, _)) if user.contains(':') => url.to_owned(),
         Some((user, host)) => format!("{scheme}://{user}:{password}@{host}{tail}"),
         None => format!("{scheme}://:{password}@{authority}{tail}"),
     }

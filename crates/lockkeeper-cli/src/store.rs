@@ -10,7 +10,7 @@ use lockkeeper::{Client, ClientOptions};
 
 use crate::args::Global;
 use crate::config::{Config, user_directory};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, say};
 use crate::secret;
 
 /// The variable that names the store.
@@ -36,7 +36,8 @@ pub(crate) struct Store {
 impl Store {
     /// Finds out which store is meant.
     pub(crate) fn resolve(global: &Global) -> Result<Self, Failure> {
-        let config = Config::load(global.config.as_deref())?;
+        let named = global.url.is_some() || env::var_os(URL_VARIABLE).is_some();
+        let config = Config::load(global.config.as_deref(), named)?;
         let (url, source) = choose(global, config.url.as_deref())?;
         if url.starts_with("memory:") {
             return Err(Failure::usage(format!(
@@ -70,6 +71,12 @@ impl Store {
 
 fn choose(global: &Global, configured: Option<&str>) -> Result<(String, &'static str), Failure> {
     if let Some(url) = &global.url {
+        if secret::has_password(url) {
+            say(format_args!(
+                "--url has a password in it, which every user of this host can see: put it into a file \
+                 that only you can read, and name that in {PASSWORD_VARIABLE}"
+            ));
+        }
         return Ok((url.clone(), "--url"));
     }
     match env::var(URL_VARIABLE) {

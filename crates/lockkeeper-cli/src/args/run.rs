@@ -49,7 +49,8 @@ pub(crate) struct KindOptions {
     /// First come, first served
     #[arg(long, group = "kind")]
     pub(crate) fair: bool,
-    /// Be one of at most N
+    /// Hold one of N permits. The semaphore is there as long as a permit is held; a run with another N
+    /// counts by its own, and says that it changes the number
     #[arg(long, value_name = "N", group = "kind", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     /// Give the command a token that grows with each holder, in LOCKKEEPER_TOKEN
@@ -97,9 +98,9 @@ pub(crate) struct LossOptions {
     /// The signal for its process group, by name or number
     #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse)]
     pub(crate) signal: Signal,
-    /// How long it has until it is killed; a third of the lease at most
-    #[arg(long, value_name = "DUR", default_value = "5", value_parser = duration::parse)]
-    pub(crate) grace: Duration,
+    /// How long it has until it is killed; a third of the lease at most [default: 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) grace: Option<Duration>,
     /// Run this line with sh -c when the lock is lost; it does not change the exit code
     #[arg(long, value_name = "LINE")]
     pub(crate) on_lost: Option<OsString>,
@@ -108,7 +109,7 @@ pub(crate) struct LossOptions {
 const EXIT_CODES: &str = "\
 Exit codes:
   that of the command, or 128+n if signal n ended it; and
-   64  the command line makes no sense, or the name is in use as another kind of lock
+   64  the command line makes no sense, or a semaphore and a lock are to have one name
    69  the store cannot be reached
    70  anything else that went wrong here
    75  the lock is busy, or was waited for in vain (see -E)
@@ -118,8 +119,8 @@ Exit codes:
   126  the command cannot be executed
   127  the command was not found
 
-Environment of the command: LOCKKEEPER_NAME, LOCKKEEPER_OWNER, LOCKKEEPER_TOKEN (with --fenced); of the \
-line for --on-lost also LOCKKEEPER_REASON. LOCKKEEPER_URL and LOCKKEEPER_PASSWORD_FILE are taken out.
+Environment of the command: LOCKKEEPER_NAME, LOCKKEEPER_OWNER, LOCKKEEPER_TOKEN (with --fenced), and \
+LOCKKEEPER_HELD, the owners of all runs around it; of the line for --on-lost also LOCKKEEPER_REASON. LOCKKEEPER_URL and LOCKKEEPER_PASSWORD_FILE are taken out.
 
 If the command stops (Ctrl-Z) for longer than the lease, or this process does, the lock is lost: the \
 command is killed before the lease can end.";

@@ -1,6 +1,6 @@
 //! Which lock, and how it is waited for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper::{
     Client, Error, FairLock, FencedLock, Guard, Holder, Inspector, Kind, Lock, LockName,
@@ -8,7 +8,10 @@ use lockkeeper::{
 };
 
 use crate::args::{RunArgs, WaitOptions};
-use crate::exit::Failure;
+use crate::exit::{Failure, say};
+
+/// How often a name is tried that is held as another kind: no message says when it is free.
+const OTHER_KIND: Duration = Duration::from_millis(100);
 
 /// The kinds, with the options that ask for them.
 const A_LOCK: &str = "a lock";
@@ -29,7 +32,7 @@ enum Handle {
     Fair(FairLock),
     Shared(RwLock),
     Exclusive(RwLock),
-    /// One of so many.
+    /// One of so many permits, of a semaphore that goes with the last of them.
     Permits(PermitSemaphore, u32),
 }
 
@@ -65,26 +68,83 @@ impl Target {
         Self { handle: Handle::new(client, args), name, inspector: client.inspector() }
     }
 
-    /// Takes it; nothing if it was busy for as long as it could be waited for.
+    /// Acquires it; nothing if it was busy until the wait limit.
     pub(super) async fn take(&self, patience: Patience) -> Result<Option<Guard>, Failure> {
-        let taken = match self.handle.another_number().await {
-            Ok(Some(failure)) => return Err(failure),
-            Ok(None) => self.handle.request(patience).await,
-            Err(error) => Err(error),
-        };
-        match taken {
-            Err(Error::WrongKind { found, .. }) => Err(self.in_use(&found).await),
-            taken => Ok(taken?),
+        let started = Instant::now();
+        let number = self.other_number().await?;
+        loop {
+            let left = patience.less(started.elapsed());
+            match self.handle.request(left).await {
+                Err(Error::WrongKind { found, .. }) => self.clash(&found).await?,
+                outcome => {
+                    let guard = outcome?;
+                    if let (Some(_), Some((before, now))) = (&guard, number) {
+                        let name = self.handle.name();
+                        say(format_args!("\"{name}\" had {before} permits, and has {now} now"));
+                    }
+                    return Ok(guard);
+                }
+            }
+            match left {
+                Patience::None => return Ok(None),
+                Patience::For(left) if left.is_zero() => return Ok(None),
+                Patience::For(left) => tokio::time::sleep(left.min(OTHER_KIND)).await,
+                Patience::Endless => tokio::time::sleep(OTHER_KIND).await,
+            }
         }
     }
 
-    /// What the name is in use as, and what can be done about it. The store only says what it is not, so
-    /// it is looked at once more; by then it may be free.
-    async fn in_use(&self, found: &str) -> Failure {
-        let looked = self.inspector.inspect(&self.name).await.ok().filter(|lock| !lock.is_free());
-        let (found, instead) = match looked.map(|lock| lock.kind) {
+    /// The number of permits that a semaphore has and the one it is to have, where they differ. That is
+    /// refused for one that `run` has not made.
+    async fn other_number(&self) -> Result<Option<(i64, i64)>, Failure> {
+        let Handle::Permits(semaphore, permits) = &self.handle else { return Ok(None) };
+        let permits = i64::from(*permits);
+        loop {
+            let found = match semaphore.permits().await {
+                Err(Error::WrongKind { found, .. }) => {
+                    self.clash(&found).await?;
+                    return Ok(None);
+                }
+                found => found?,
+            };
+            if found == 0 || found == permits {
+                return Ok(None);
+            }
+            if semaphore.is_temporary().await? {
+                return Ok(Some((found, permits)));
+            }
+            // It may have gone, and come again, between the two.
+            if semaphore.permits().await? == found {
+                return Err(Failure::usage(format!(
+                    "\"{}\" was set up with {found} permits, and not by `run`: \
+                     ask for --permits {found}, or use another name",
+                    semaphore.name()
+                )));
+            }
+        }
+    }
+
+    /// The name is in use as another kind than was asked for. Locks and read/write locks exclude each other:
+    /// to one the other is busy. What counts permits fails.
+    async fn clash(&self, found: &str) -> Result<(), Failure> {
+        // The store only says what it is not, so it is looked at once more.
+        let looked = self.inspector.inspect(&self.name).await.ok();
+        if looked.as_ref().is_some_and(|lock| lock.is_free()) {
+            return Ok(());
+        }
+        let kind = looked.map(|lock| lock.kind);
+        let is_lock = matches!(kind, Some(Kind::Lock | Kind::Fair | Kind::Read | Kind::Write));
+        if is_lock && !matches!(self.handle, Handle::Permits(..)) {
+            return Ok(());
+        }
+        Err(self.in_use(kind, found))
+    }
+
+    /// What the name is in use as, and what can be done about it.
+    fn in_use(&self, kind: Option<Kind>, found: &str) -> Failure {
+        let (found, instead) = match kind {
             Some(Kind::Lock | Kind::Fair) => (A_LOCK, "leave that out"),
-            Some(Kind::Read | Kind::Write) => (AN_RW_LOCK, "ask for --shared or --exclusive"),
+            Some(Kind::Read | Kind::Write) => (AN_RW_LOCK, "leave that out"),
             Some(Kind::Permits) => (A_SEMAPHORE, "ask for --permits"),
             _ => (found, "see `lockkeeper inspect`"),
         };
@@ -97,6 +157,26 @@ impl Target {
             "\"{}\" is in use as {found}, and was asked for as {asked}: use another name, or {instead}",
             self.handle.name()
         ))
+    }
+
+    /// Whether it is held by a `run` that this process runs below, and not to be had beside it. `held` are
+    /// the holders around this process.
+    pub(super) async fn waits_for_itself(&self, held: &[String]) -> bool {
+        let Ok(lock) = self.inspector.inspect(&self.name).await else { return false };
+        let around = |holder: &Holder| held.contains(&holder.id);
+        match &self.handle {
+            // If others hold some, one of those may be released.
+            Handle::Permits(_, permits) => {
+                let all = lock.holders.iter().filter(|holder| around(holder)).count() as u64;
+                all >= lock.taken && lock.taken >= u64::from(*permits)
+            }
+            Handle::Shared(_) => lock.holders.iter().any(|holder| around(holder) && !holder.shared),
+            _ => lock.holders.iter().any(around),
+        }
+    }
+
+    pub(super) fn name(&self) -> &LockName {
+        self.handle.name()
     }
 
     /// In a few words, who has it; nothing if nobody seems to.
@@ -120,7 +200,10 @@ impl Handle {
             return Self::Fair(if kind.fenced { lock.fenced() } else { lock });
         }
         match kind.permits {
-            Some(permits) => Self::Permits(client.permit_semaphore(name), permits),
+            Some(permits) => {
+                let semaphore = client.permit_semaphore(name).temporary(permits.into());
+                Self::Permits(semaphore, permits)
+            }
             None if kind.fenced => Self::Fenced(client.fenced_lock(name)),
             None => Self::Lock(client.lock(name)),
         }
@@ -132,23 +215,6 @@ impl Handle {
             Patience::None => self.try_lock().await,
             Patience::For(span) => self.try_lock().wait(span).await,
         }
-    }
-
-    /// Makes the semaphore, if it is to be one. If there is one, but of another size than was meant,
-    /// says so.
-    async fn another_number(&self) -> Result<Option<Failure>, Error> {
-        let Self::Permits(semaphore, permits) = self else { return Ok(None) };
-        if semaphore.try_set_permits((*permits).into()).await? {
-            return Ok(None);
-        }
-        let found = semaphore.permits().await?;
-        Ok((found != i64::from(*permits)).then(|| {
-            Failure::usage(format!(
-                "\"{}\" has {found} permits in the store, not {permits}: \
-                 ask for --permits {found}, or use another name",
-                semaphore.name()
-            ))
-        }))
     }
 
     fn name(&self) -> &LockName {

@@ -7,9 +7,34 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
+
+#[cfg(target_os = "linux")]
+use super::clock;
+
+/// Which of the processes below a command are wanted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Depth {
+    /// Those that signals for its group do not reach.
+    OtherGroups,
+    /// All: one of its group may leave that later.
+    All,
+}
+
+/// How often it is looked for processes that others have begun while they were looked for.
+#[cfg(target_os = "linux")]
+const ROUNDS: usize = 40;
+
+/// A process that has no environment, and is older, is one of the kernel's.
+#[cfg(target_os = "linux")]
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// How long a process takes to become another program, more or less.
+#[cfg(target_os = "linux")]
+const NAP: Duration = Duration::from_millis(5);
 
 /// Those that were found and have not ended.
 #[derive(Default)]
@@ -19,14 +44,16 @@ pub(super) struct Below {
 
 impl Below {
     /// Looks for more of them. They must be looked for before the command is killed.
-    pub(super) fn look(&mut self, command: Pid) {
+    pub(super) fn look(&mut self, command: Pid, depth: Depth) {
         self.handles.retain(|_, handle| is_alive(handle));
         let mut parents = vec![command];
         while let Some(parent) = parents.pop() {
             for child in children(parent) {
                 parents.push(child);
                 let known = self.handles.contains_key(&child);
-                if !known && rustix::process::getpgid(Some(child)) != Ok(command) {
+                let wanted =
+                    depth == Depth::All || rustix::process::getpgid(Some(child)) != Ok(command);
+                if !known && wanted {
                     // If it is still there, it is the one that was seen, and no other of its number.
                     let handle = handle(child).filter(|_| children(parent).contains(&child));
                     self.handles.extend(handle.map(|handle| (child, handle)));
@@ -68,6 +95,58 @@ fn children(parent: Pid) -> Vec<Pid> {
         list.split_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<i32>>()
     });
     numbers.filter_map(Pid::from_raw).collect()
+}
+
+/// Kills the processes that have begun since then and have `mark` in their environment, wherever they are by
+/// now. A daemon that young is one of them.
+#[cfg(target_os = "linux")]
+pub(super) fn kill_marked(mark: &[u8], since: Duration) {
+    for _ in 0..ROUNDS {
+        let (mut killed, mut unknown) = (false, false);
+        for process in super::group::processes() {
+            let Some(handle) = handle(process) else { continue };
+            match is_marked(process, mark, since) {
+                Some(true) if is_alive(&handle) => {
+                    send(&handle, Signal::KILL);
+                    killed = true;
+                }
+                None if is_alive(&handle) => unknown = true,
+                _ => {}
+            }
+        }
+        match (killed, unknown) {
+            (false, false) => return,
+            // It may have begun another before it died.
+            (true, _) => {}
+            (false, true) => std::thread::sleep(NAP),
+        }
+    }
+}
+
+/// Elsewhere they are not looked for.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn kill_marked(_: &[u8], _: Duration) {}
+
+/// Nothing, if that cannot be seen at this moment: a process that is becoming another program has no
+/// environment. Those of the kernel never have.
+#[cfg(target_os = "linux")]
+fn is_marked(process: Pid, mark: &[u8], since: Duration) -> Option<bool> {
+    let read = |file| std::fs::read(format!("/proc/{}/{file}", process.as_raw_nonzero()));
+    let begun = read("stat").ok().and_then(|stat| begun(&String::from_utf8_lossy(&stat)));
+    let Some(begun) = begun.filter(|begun| *begun >= since) else { return Some(false) };
+    match read("environ") {
+        Ok(all) if all.is_empty() => (clock::now() > begun + YOUNG).then_some(false),
+        Ok(all) => Some(all.split(|byte| *byte == 0).any(|one| one == mark)),
+        // It has ended, or is another user's.
+        Err(_) => Some(false),
+    }
+}
+
+/// When a process began, to the tick and not too early: the 22nd field, in ticks since the boot.
+#[cfg(target_os = "linux")]
+fn begun(stat: &str) -> Option<Duration> {
+    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+    Some(Duration::from_secs_f64((ticks + 1) as f64 / super::sys::ticks_per_second()))
 }
 
 #[cfg(target_os = "linux")]

@@ -136,16 +136,38 @@ pub(super) struct Environment {
     pub(super) name: OsString,
     pub(super) owner: Option<String>,
     pub(super) token: Option<u64>,
+    /// The holders of the runs around this one, the outermost first.
+    pub(super) around: Vec<String>,
 }
 
+/// The variable that names the holders of all runs around a process.
+const HELD_VARIABLE: &str = "LOCKKEEPER_HELD";
+
 impl Environment {
+    pub(super) fn new(name: &OsStr) -> Self {
+        let held = std::env::var(HELD_VARIABLE).unwrap_or_default();
+        let around = held.split_whitespace().map(str::to_owned).collect();
+        Self { name: name.to_owned(), around, ..Self::default() }
+    }
+
+    /// What shows the guardian that a process runs below the command.
+    pub(super) fn mark(&self) -> String {
+        format!("LOCKKEEPER_OWNER={}", self.owner.as_deref().unwrap_or_default())
+    }
+
     pub(super) fn apply(&self, command: &mut Command) {
         // The URL may hold a password.
         command.env_remove(URL_VARIABLE).env_remove(PASSWORD_VARIABLE);
         command.env("LOCKKEEPER_NAME", &self.name);
         // What stands there may be of another `run` around this one.
         let token = self.token.map(|token| token.to_string());
-        let told = [("LOCKKEEPER_OWNER", &self.owner), ("LOCKKEEPER_TOKEN", &token)];
+        let held: Vec<_> = self.around.iter().chain(&self.owner).map(String::as_str).collect();
+        let held = Some(held.join(" ")).filter(|held| !held.is_empty());
+        let told = [
+            ("LOCKKEEPER_OWNER", &self.owner),
+            ("LOCKKEEPER_TOKEN", &token),
+            (HELD_VARIABLE, &held),
+        ];
         for (variable, value) in told {
             match value {
                 Some(value) => command.env(variable, value),

@@ -39,7 +39,7 @@ enum Member {
 
 /// All that can be seen.
 #[cfg(target_os = "linux")]
-fn processes() -> impl Iterator<Item = Pid> {
+pub(super) fn processes() -> impl Iterator<Item = Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
 }

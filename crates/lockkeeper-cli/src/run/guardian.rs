@@ -5,7 +5,8 @@
 //! second. So this binary is started once more. The two share a socket. `run` writes down the
 //! child's process id and, with each renewal, until when its group may live. The guardian kills the
 //! group, the child wherever it is, and what is [below](super::below) it, when that time is over, and when
-//! the socket ends: then `run` is dead. When all is over `run` kills the guardian, which is quicker than
+//! the socket ends: then `run` is dead. By then the kernel has killed the child as well, and its children have
+//! lost their parent: those that the guardian has not seen below it yet are known by their environment. When all is over `run` kills the guardian, which is quicker than
 //! asking it to go and works even if somebody has stopped it.
 //!
 //! **No stranger is killed.** A process group's number is not given out again while the group has a
@@ -25,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::below::Below;
+use super::below::{self, Below, Depth};
 use super::{clock, sys};
 
 /// The argument that makes this binary a guardian. Not a command: nobody is to find it in the help.
@@ -57,6 +58,8 @@ pub(super) struct Guardian {
     process: Child,
     line: UnixStream,
     kill_at: Duration,
+    /// What stands in the environment of the command, and of no other process but those below it.
+    mark: String,
     ended: bool,
     replaced: u32,
 }
@@ -75,10 +78,11 @@ pub(super) enum Health {
 }
 
 impl Guardian {
-    /// Starts one that lets the child, whoever that will be, live until `kill_at`.
-    pub(super) fn start(kill_at: Duration) -> io::Result<Self> {
-        let (process, line) = spawn()?;
-        let guardian = Self { process, line, kill_at, ended: false, replaced: 0 };
+    /// Starts one that lets the child, whoever that will be, live until `kill_at`. `mark` will stand in
+    /// its environment.
+    pub(super) fn start(kill_at: Duration, mark: String) -> io::Result<Self> {
+        let (process, line) = spawn(&mark)?;
+        let guardian = Self { process, line, kill_at, mark, ended: false, replaced: 0 };
         guardian.send(KILL_AT, millis(kill_at));
         Ok(guardian)
     }
@@ -120,7 +124,7 @@ impl Guardian {
             return Health::Gone;
         }
         self.replaced += 1;
-        match spawn() {
+        match spawn(&self.mark) {
             Ok((process, line)) => {
                 (self.process, self.line) = (process, line);
                 self.send(KILL_AT, millis(self.kill_at));
@@ -173,13 +177,13 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// Both ends close on exec, so that only `run` has the one and only the guardian the other.
-fn spawn() -> io::Result<(Child, UnixStream)> {
+fn spawn(mark: &str) -> io::Result<(Child, UnixStream)> {
     let (ours, its) = UnixStream::pair()?;
     #[cfg(target_vendor = "apple")]
     rustix::net::sockopt::set_socket_nosigpipe(&ours, true)?;
     let process = Command::new(own_path()?)
         .arg0("lockkeeper-guardian")
-        .arg(ARGUMENT)
+        .args([ARGUMENT, mark])
         .env_clear()
         .current_dir("/")
         .process_group(0)
@@ -207,7 +211,9 @@ pub(crate) fn main() -> ExitCode {
     sys::block_all();
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(c"lk-guardian");
-    let mut ward = Ward::default();
+    raise_limit();
+    let mark = std::env::args_os().nth(2).unwrap_or_default().into_encoded_bytes();
+    let mut ward = Ward { mark, ..Ward::default() };
     let mut kill_at = None;
     loop {
         // Without a child there is nothing to do by any time.
@@ -231,6 +237,14 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// A handle of each process below the command takes a descriptor, and those may be many.
+fn raise_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ =
+        setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Whom a guardian sees to.
 #[derive(Default)]
 struct Ward {
@@ -238,7 +252,12 @@ struct Ward {
     /// The command, as long as it is not reaped.
     child: Option<Pid>,
     below: Below,
+    /// When it was last looked below the command, which is long ago at first: the command may have begun
+    /// before the guardian has. And when it will be looked again.
+    looked_at: Duration,
     look_at: Duration,
+    /// What stands in the environment of the command.
+    mark: Vec<u8>,
 }
 
 impl Ward {
@@ -247,7 +266,8 @@ impl Ward {
     fn look_now_and_then(&mut self) {
         let begun = clock::now();
         if let Some(child) = self.child.filter(|_| begun >= self.look_at) {
-            self.below.look(child);
+            self.below.look(child, Depth::All);
+            self.looked_at = begun;
             let took = clock::now().saturating_sub(begun);
             self.look_at = begun + LOOKS.max(took * 100);
         }
@@ -255,7 +275,7 @@ impl Ward {
 
     fn kill(&mut self) {
         if let Some(child) = self.child {
-            self.below.look(child);
+            self.below.look(child, Depth::All);
         }
         if let Some(group) = self.group {
             let _ = kill_process_group(group, Signal::KILL);
@@ -265,6 +285,7 @@ impl Ward {
             let _ = kill_process(child, Signal::KILL);
         }
         self.below.signal(Signal::KILL);
+        below::kill_marked(&self.mark, self.looked_at);
     }
 }
 

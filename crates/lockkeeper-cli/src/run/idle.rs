@@ -6,6 +6,7 @@ use super::clock;
 use super::plan::Plan;
 use super::signals::Signals;
 use super::supervise::{Ending, Why};
+use crate::exit::say;
 
 /// Until a signal, the loss of the lock, or `--max-hold`.
 pub(super) async fn hold(plan: &Plan, guard: &Guard, signals: &mut Signals) -> Ending {
@@ -25,7 +26,11 @@ pub(super) async fn hold(plan: &Plan, guard: &Guard, signals: &mut Signals) -> E
     let why = tokio::select! {
         biased;
         reason = guard.lost() => Some(Why::Lost(reason.to_string())),
-        () = max_hold => Some(Why::MaxHold),
+        () = max_hold => {
+            let (name, span) = (guard.name(), plan.max_hold.unwrap_or_default());
+            say(format_args!("releasing \"{name}\": it was held for --max-hold, {span:?}"));
+            Some(Why::MaxHold)
+        }
         _ = signals.ending() => None,
     };
     Ending { status: None, why, foreground: None, hook: None }

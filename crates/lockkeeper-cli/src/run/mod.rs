@@ -68,7 +68,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<Code, Failure
     let terminal = Terminal::open();
     let signals = Signals::new().map_err(no_signals)?;
     let verbose = global.verbose > 0;
-    let environment = Environment { name: args.name.given().to_owned(), ..Environment::default() };
+    let environment = Environment::new(args.name.given());
     Run { args, plan, terminal, inherited, signals, verbose, environment }.run(&store).await
 }
 
@@ -100,7 +100,8 @@ impl Run<'_> {
         };
         let patience = Patience::new(&self.args.waiting).less(started.elapsed());
         let target = Target::new(&client, self.args);
-        let wait = wait(&target, patience, self.verbose);
+        let around = self.environment.around.clone();
+        let wait = wait(&target, patience, &around, self.verbose);
         let outcome = match self.interruptible(wait).await {
             Outcome::Done(outcome) => outcome,
             Outcome::Interrupted(signal) => {
@@ -178,7 +179,11 @@ impl Run<'_> {
                     return Err(failure);
                 }
             },
-            None => idle::hold(&self.plan, &guard, &mut self.signals).await,
+            None => {
+                let name = guard.name();
+                say(format_args!("\"{name}\" is held until this process is told to end"));
+                idle::hold(&self.plan, &guard, &mut self.signals).await
+            }
         };
         let rest = self.plan.at_least.map(|span| (acquired + span).saturating_sub(clock::now()));
         self.finish(ending, client, guard, rest.filter(|rest| !rest.is_zero())).await
@@ -197,7 +202,7 @@ impl Run<'_> {
         let now = clock::now();
         let deadline = now + guard.remaining();
         let kill_at = deadline.saturating_sub(GUARDIAN_MARGIN);
-        let guardian = Guardian::start(kill_at).map_err(no_guardian)?;
+        let guardian = Guardian::start(kill_at, self.environment.mark()).map_err(no_guardian)?;
         let steps = Preparation {
             guardian: guardian.line().map_err(no_guardian)?,
             terminal: self.terminal.as_ref().and_then(Terminal::for_child),
@@ -308,17 +313,27 @@ async fn reason(guard: &Guard) -> String {
     reason.unwrap_or(LostReason::Expired).to_string()
 }
 
-/// Takes the lock, and with `-v` says whom it waits for.
+/// Acquires the lock. Says so if it waits for a run around this one, `around` being their holders, and
+/// with `-v` for whom it waits.
 async fn wait(
     target: &Target,
     patience: Patience,
+    around: &[String],
     verbose: bool,
 ) -> Result<Option<Guard>, Failure> {
     let take = target.take(patience);
-    if !verbose {
-        return take.await;
-    }
+    let waits = !matches!(patience, Patience::None);
     let tell = async {
+        if waits && !around.is_empty() && target.waits_for_itself(around).await {
+            let name = target.name();
+            say(format_args!(
+                "\"{name}\" is held by the `lockkeeper run` around this one, and is free only when the \
+                 command of that run has ended: if that waits for this one, neither ever ends"
+            ));
+        }
+        if !verbose {
+            return std::future::pending().await;
+        }
         tokio::time::sleep(WORTH_TELLING).await;
         match target.holders().await {
             Ok(Some(holders)) => say(format_args!("waiting; held by {holders}")),

@@ -6,7 +6,7 @@ use lockkeeper::{CONNECT_TIMEOUT, ClientOptions, RESPONSE_TIMEOUT, WATCHDOG_TIME
 use rustix::process::Signal;
 
 use crate::args::RunArgs;
-use crate::exit::Failure;
+use crate::exit::{Failure, say};
 use crate::store::Store;
 
 /// How long before the end of the lease, by this host's clock, the command is dead: 200 ms is the
@@ -19,6 +19,9 @@ pub(super) const GUARDIAN_MARGIN: Duration = Duration::from_millis(250);
 /// Below this there would be no time to renew a lease, to notice that it cannot be, and to stop the
 /// command.
 const MIN_LEASE: Duration = Duration::from_secs(1);
+
+/// The grace that is given unless another is asked for.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// The shortest time that an answer is waited for.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -47,12 +50,19 @@ impl Plan {
                  there must be time to renew it and to stop the command"
             )));
         }
+        let longest = (lease - 2 * KILL_MARGIN) / 3;
+        if let Some(grace) = args.loss.grace.filter(|grace| *grace > longest) {
+            say(format_args!(
+                "--grace {grace:?} is cut to {longest:?}: the command must have ended before the lease of \
+                 {lease:?} does; for a longer grace ask for a longer --lease"
+            ));
+        }
         Ok(Self {
             lease,
             at_least: args.holding.at_least.filter(|span| !span.is_zero()),
             max_hold: args.holding.max_hold,
             signal: args.loss.signal,
-            grace: args.loss.grace.min((lease - 2 * KILL_MARGIN) / 3),
+            grace: args.loss.grace.unwrap_or(GRACE).min(longest),
         })
     }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use lockkeeper::{Client, Guard, LostReason};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
-use super::below::Below;
+use super::below::{Below, Depth};
 use super::child::{Child, Environment, State};
 use super::guardian::{Guardian, Health};
 use super::hook::Hook;
@@ -223,7 +223,8 @@ impl Supervisor<'_> {
             self.tell(format_args!("stopping the command: {reason}"));
             self.state.hook = Some(Hook::start(self.on_lost, self.environment, reason));
         } else {
-            self.tell("stopping the command: --max-hold is over");
+            let (name, span) = (self.guard.name(), self.plan.max_hold.unwrap_or_default());
+            say(format_args!("stopping the command: \"{name}\" was held for --max-hold, {span:?}"));
         }
         self.state.stop = Some(Stop { why, kill_at, killed });
     }
@@ -425,7 +426,7 @@ impl Supervisor<'_> {
     /// Sends a signal to all that must end.
     fn order(&mut self, signal: Signal) {
         if !self.child.is_reaped() && signal != Signal::CONT {
-            self.state.below.look(self.child.group());
+            self.state.below.look(self.child.group(), Depth::OtherGroups);
         }
         self.send(signal);
         self.state.below.signal(signal);

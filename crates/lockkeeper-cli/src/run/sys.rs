@@ -150,6 +150,14 @@ pub(super) fn dead_child() -> Option<Pid> {
     Pid::from_raw(pid)
 }
 
+/// In what the kernel counts the age of processes.
+#[cfg(target_os = "linux")]
+pub(super) fn ticks_per_second() -> f64 {
+    // SAFETY: it asks for a number and changes nothing.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    ticks.max(1) as f64
+}
+
 /// Blocks every signal that can be.
 pub(super) fn block_all() {
     set_mask(&full());

@@ -46,7 +46,7 @@ fn a_password_comes_from_its_file_and_is_never_shown() {
     let server = RedisServer::builder().password("s3cr et:@/%").start();
     let place = format!("redis://127.0.0.1:{}", server.port());
     let scene = Scene::with(server);
-    fs::write(scene.path("password"), "s3cr et:@/%\nsecond line\n").unwrap();
+    secret(&scene, "password", "s3cr et:@/%\nsecond line\n");
     let mut command = scene.lockkeeper();
     command.args(["-v", "run", "--url", &place, "job", "-c"]);
     command.arg("echo ran ${LOCKKEEPER_PASSWORD_FILE-none} ${LOCKKEEPER_URL-none}");
@@ -62,6 +62,97 @@ fn a_password_comes_from_its_file_and_is_never_shown() {
     scene.finish(command).assert_quiet("");
     fs::remove_file(scene.path(CONFIG)).unwrap();
     scene.run(&["--url", &place, "job", "--", "true"]).assert_code(77);
+}
+
+/// A file that only its owner can read.
+fn secret(scene: &Scene, name: &str, text: &str) {
+    fs::write(scene.path(name), text).unwrap();
+    fs::set_permissions(scene.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn a_password_that_others_can_see_is_warned_of_once() {
+    let server = RedisServer::builder().password("s3cret").start();
+    let place = format!("redis://127.0.0.1:{}", server.port());
+    let scene = Scene::with(server);
+    let with = |url: &str, file: &str| {
+        let mut command = scene.lockkeeper();
+        command.args(["run", "job", "--url", url, "--", "true"]);
+        command.env("LOCKKEEPER_PASSWORD_FILE", file);
+        let outcome = scene.finish(command);
+        outcome.assert_code(0);
+        assert!(!outcome.errors.contains("s3cret"), "{outcome:?}");
+        outcome.errors
+    };
+    let in_url = place.replace("//", "//:s3cret@");
+    let said = with(&in_url, "");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("--url has a password") && said.contains("LOCKKEEPER_PASSWORD_FILE"));
+    secret(&scene, "password", "s3cret\n");
+    assert_eq!(with(&place, "password"), "");
+    fs::set_permissions(scene.path("password"), fs::Permissions::from_mode(0o644)).unwrap();
+    let said = with(&place, "password");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("the password file password") && said.contains("chmod"), "{said}");
+    // Not on a command line.
+    let mut command = scene.lockkeeper();
+    command.args(["run", "job", "--", "true"]).env("LOCKKEEPER_URL", &in_url);
+    scene.finish(command).assert_quiet("");
+}
+
+#[test]
+fn a_word_that_is_no_url_is_not_shown() {
+    let scene = Scene::file();
+    for word in ["s3cret", "s3cret@host", "s3cret@host:6379"] {
+        let outcome = scene.run(&["--url", word, "job", "--", "true"]);
+        outcome.assert_code(64);
+        assert!(!outcome.errors.contains("s3cret"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn an_empty_file_behind_a_link_that_others_can_make_is_not_taken() {
+    let scene = Scene::file();
+    fs::create_dir(scene.path("open")).unwrap();
+    fs::create_dir(scene.path("own")).unwrap();
+    fs::set_permissions(scene.path("open"), fs::Permissions::from_mode(0o1777)).unwrap();
+    fs::write(scene.path("own/empty"), "").unwrap();
+    std::os::unix::fs::symlink(scene.path("own/empty"), scene.path("open/link")).unwrap();
+    std::os::unix::fs::symlink(scene.path("own"), scene.path("open/way")).unwrap();
+    for path in ["open/link", "open/way/empty"] {
+        let outcome = scene.run(&["--url", &format!("file:{path}"), "job", "--", "true"]);
+        outcome.assert_code(64);
+        outcome.assert_says("symbolic link");
+        assert_eq!(fs::metadata(scene.path("own/empty")).unwrap().len(), 0);
+    }
+    // A link in a directory of one's own, and the file itself, are fine.
+    std::os::unix::fs::symlink("own/empty", scene.path("link")).unwrap();
+    scene.run(&["--url", "file:link", "job", "--", "true"]).assert_quiet("");
+    scene.run(&["--url", "file:open/link", "job", "--", "true"]).assert_quiet("");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_not_needed_by_all() {
+    let scene = Scene::file();
+    fs::create_dir_all(scene.path(CONFIG)).unwrap(); // which nobody can read as a file, root included
+    for args in [&["job", "--", "true"][..], &["--url", "file:own.db", "job", "--", "true"]] {
+        let mut command = scene.lockkeeper();
+        command.arg("run").args(args);
+        if args[0] == "--url" {
+            command.env_remove("LOCKKEEPER_URL");
+        }
+        let outcome = scene.finish(command);
+        outcome.assert_code(0);
+        outcome.assert_says("config.toml cannot be read and is not used");
+    }
+    // Where it must say which store it is, or was asked for.
+    let mut command = scene.lockkeeper();
+    command.env_remove("LOCKKEEPER_URL").args(["run", "job", "--", "touch", "ran"]);
+    let outcome = scene.finish(command);
+    outcome.assert_code(64);
+    outcome.assert_says("config.toml");
+    scene.run(&["--config", CONFIG, "job", "--", "touch", "ran"]).assert_code(64);
+    assert!(!scene.exists("ran"));
 }
 
 #[test]

@@ -81,11 +81,9 @@ fn busy_is_75_or_what_was_asked_for(scene: &Scene) {
 fn a_name_in_use_as_another_kind_is_64(scene: &Scene) {
     let _holder = scene.start(&["job", "-c", &sleeper()]);
     scene.process("pid");
-    for kind in ["--shared", "--exclusive", "--permits=2"] {
-        let outcome = scene.run(&[kind, "-n", "job", "--", "touch", "ran"]);
-        outcome.assert_code(64);
-        outcome.assert_says("job");
-    }
+    let outcome = scene.run(&["--permits=2", "-n", "job", "--", "touch", "ran"]);
+    outcome.assert_code(64);
+    outcome.assert_says("job");
     assert!(!scene.exists("ran"));
 }
 
@@ -128,6 +126,7 @@ fn max_hold_is_124(scene: &Scene) {
         format!("trap 'echo told > $D/told; exit 3' TERM; {}; sleep 60 & wait", announce("pid"));
     let outcome = scene.run(&["--max-hold", "0.3", "job", "-c", &line]);
     outcome.assert_code(124);
+    outcome.assert_says("stopping the command: \"job\" was held for --max-hold, 300ms");
     assert_eq!(scene.evidence("told"), "told\n");
     scene.assert_free("job");
 }
@@ -145,6 +144,38 @@ fn help_and_version_are_no_errors(scene: &Scene) {
         outcome.assert_code(0);
         assert!(outcome.output.contains(shown), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_database_that_the_server_does_not_have_is_64() {
+    let scene = Scene::redis();
+    let url = format!("{}/99999", scene.url());
+    let outcome = scene.run(&["--url", &url, "job", "--", "touch", "ran"]);
+    outcome.assert_code(64);
+    outcome.assert_says("no such database");
+    assert!(!scene.exists("ran"));
+}
+
+/// Nothing is wrong with what was asked for, wherever it is that the descriptors run out.
+#[test]
+fn too_few_descriptors_are_70() {
+    let scene = Scene::file();
+    std::fs::create_dir_all(scene.path(".config/lockkeeper")).unwrap();
+    std::fs::write(scene.path(".config/lockkeeper/config.toml"), "lease = 20").unwrap();
+    scene.run(&["job", "--", "true"]).assert_quiet("");
+    let mut internal = 0;
+    for limit in 4..40 {
+        let mut command = std::process::Command::new("sh");
+        let line = format!("ulimit -n {limit}; exec \"$0\" run job -- true");
+        command.args(["-c", &line, env!("CARGO_BIN_EXE_lockkeeper")]);
+        scene.surround(&mut command);
+        let outcome = scene.finish(command);
+        match outcome.code {
+            Some(70) => internal += 1,
+            code => assert_eq!(code, Some(0), "{limit}: {outcome:?}"),
+        }
+    }
+    assert!(internal > 3, "{internal}");
 }
 
 #[test]

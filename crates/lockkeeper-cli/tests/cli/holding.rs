@@ -17,6 +17,17 @@ on_every_store! {
     the_dead_of_a_group_are_not_waited_for,
     without_a_command_it_is_held_until_interrupted,
     without_a_command_max_hold_ends_it,
+    a_grace_that_is_cut_is_said,
+}
+
+fn a_grace_that_is_cut_is_said(scene: &Scene) {
+    let outcome = scene.run(&["--grace", "20", "--lease", "30", "job", "--", "true"]);
+    outcome.assert_code(0);
+    outcome.assert_says("--grace 20s is cut to 9.8s");
+    outcome.assert_says("--lease");
+    scene.run(&["--grace", "9", "--lease", "30", "job", "--", "true"]).assert_quiet("");
+    // Nobody has asked for the default.
+    scene.run(&["--lease", "2", "job", "--", "true"]).assert_quiet("");
 }
 
 fn it_is_held_for_longer_than_the_lease(scene: &Scene) {
@@ -115,8 +126,8 @@ fn the_dead_of_a_group_are_not_waited_for(scene: &Scene) {
 
 fn without_a_command_it_is_held_until_interrupted(scene: &Scene) {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let holder = scene.start(&["-v", "job"]);
-        holder.says("acquired");
+        let holder = scene.start(&["job"]);
+        holder.says("\"job\" is held until this process is told to end\n");
         scene.run(&["-n", "job", "--", "true"]).assert_code(75);
         holder.pid().signal(signal);
         holder.outcome().assert_code(0);
@@ -125,6 +136,8 @@ fn without_a_command_it_is_held_until_interrupted(scene: &Scene) {
 }
 
 fn without_a_command_max_hold_ends_it(scene: &Scene) {
-    scene.run(&["--max-hold", "0.2", "job"]).assert_code(124);
+    let outcome = scene.run(&["--max-hold", "0.2", "job"]);
+    outcome.assert_code(124);
+    outcome.assert_says("releasing \"job\": it was held for --max-hold, 200ms");
     scene.assert_free("job");
 }

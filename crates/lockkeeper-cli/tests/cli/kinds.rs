@@ -4,8 +4,14 @@ use crate::support::{Scene, announce, eventually, on_every_store, sleeper};
 
 on_every_store! {
     readers_share_and_a_writer_does_not,
+    a_lock_and_a_read_write_lock_are_busy_for_each_other,
+    a_lock_waits_for_a_read_write_lock_of_its_name,
     a_name_in_use_as_another_kind_is_explained,
-    permits_are_counted_and_their_number_is_agreed_on,
+    permits_are_counted,
+    a_semaphore_goes_with_its_last_permit,
+    a_semaphore_goes_when_its_last_holder_was_killed,
+    a_run_with_another_number_of_permits_changes_it,
+    a_semaphore_of_others_is_neither_changed_nor_removed,
     tokens_grow,
     only_a_fenced_lock_has_a_token,
     a_fair_lock_goes_by_the_order,
@@ -34,9 +40,10 @@ fn readers_share_and_a_writer_does_not(scene: &Scene) {
 fn a_name_in_use_as_another_kind_is_explained(scene: &Scene) {
     let kinds: [(&[&str], &str, &str); 3] = [
         (&[], "a lock", "leave that out"),
-        (&["-s"], "a read/write lock (--shared, --exclusive)", "ask for --shared or --exclusive"),
+        (&["-s"], "a read/write lock (--shared, --exclusive)", "leave that out"),
         (&["--permits", "2"], "a permit semaphore (--permits)", "ask for --permits"),
     ];
+    let counts = |options: &[&str]| options.first() == Some(&"--permits");
     std::fs::write(scene.path("config.toml"), "prefix = \"pre:\"").unwrap();
     let with = |options: &[&str], name: &str, line: &str| {
         scene.start(&[options, &["--config", "config.toml", "-n", name, "-c", line]].concat())
@@ -45,7 +52,7 @@ fn a_name_in_use_as_another_kind_is_explained(scene: &Scene) {
         let (name, file) = (format!("job {number}"), format!("file{number}"));
         let _holder = with(options, &name, &stay(&file));
         scene.process(&file);
-        for (others, asked, _) in kinds.iter().filter(|(others, ..)| others != options) {
+        for (others, asked, _) in kinds.iter().filter(|kind| counts(kind.0) != counts(options)) {
             let outcome = with(others, &name, "true").outcome();
             outcome.assert_code(64);
             assert_eq!(
@@ -59,21 +66,117 @@ fn a_name_in_use_as_another_kind_is_explained(scene: &Scene) {
     }
 }
 
-fn permits_are_counted_and_their_number_is_agreed_on(scene: &Scene) {
+/// As those of flock(1) are, where there is but one kind.
+fn a_lock_and_a_read_write_lock_are_busy_for_each_other(scene: &Scene) {
+    let kinds: [&[&str]; 5] = [&[], &["--fair"], &["--fenced"], &["-s"], &["-x"]];
+    for (number, kind) in kinds.iter().enumerate() {
+        let (name, file) = (format!("job {number}"), format!("file{number}"));
+        let _holder = scene.start(&[kind, &[name.as_str(), "-c", &stay(&file)][..]].concat());
+        scene.process(&file);
+        for other in kinds.iter().filter(|other| **other != ["-s"] || **kind != ["-s"]) {
+            let outcome = scene.run(&[other, &["-n", &name, "--", "touch", "ran"][..]].concat());
+            outcome.assert_code(75);
+            assert_eq!(outcome.errors, "", "{kind:?} {other:?}");
+        }
+    }
+    scene.run(&["-w2", "job 3", "--", "touch", "ran"]).assert_code(75);
+    assert!(!scene.exists("ran"));
+}
+
+fn a_lock_waits_for_a_read_write_lock_of_its_name(scene: &Scene) {
+    for (holds, waits) in [("-s", None), ("-x", Some("--fair")), ("--fenced", Some("-s"))] {
+        let holder = scene.start(&[holds, "job", "-c", &stay("held")]);
+        scene.process("held");
+        let kind: Vec<_> = waits.into_iter().collect();
+        let waiter = scene.start(&[&kind[..], &["-v", "job", "--", "true"]].concat());
+        waiter.says("waiting");
+        holder.process.terminate();
+        holder.outcome().assert_code(143);
+        let outcome = waiter.outcome();
+        outcome.assert_code(0);
+        outcome.assert_says("acquired");
+        std::fs::remove_file(scene.path("held")).unwrap();
+    }
+}
+
+/// Free, taken, in all.
+fn permits(scene: &Scene, name: &str) -> (i64, u64, i64) {
+    scene.ask(async |client| {
+        let semaphore = client.permit_semaphore(name);
+        let (free, taken) = (semaphore.available().await, semaphore.acquired().await);
+        (free.unwrap(), taken.unwrap(), semaphore.permits().await.unwrap())
+    })
+}
+
+fn permits_are_counted(scene: &Scene) {
     let first = scene.start(&["--permits", "2", "job", "-c", &stay("one")]);
     let _second = scene.start(&["--permits", "2", "job", "-c", &stay("two")]);
     scene.process("one");
     scene.process("two");
     scene.run(&["--permits", "2", "-n", "job", "--", "true"]).assert_code(75);
-    let other = scene.run(&["--permits", "3", "-n", "job", "--", "true"]);
-    other.assert_code(64);
-    other.assert_says("2 permits");
-    other.assert_says("not 3");
     first.process.terminate();
     first.outcome().assert_code(143);
     scene.run(&["--permits", "2", "-n", "job", "--", "true"]).assert_quiet("");
-    let free = scene.ask(async |client| client.permit_semaphore("job").available().await.unwrap());
-    assert_eq!(free, 1, "the third one has given back what it had");
+    assert_eq!(permits(scene, "job"), (1, 1, 2), "the third one has given back what it had");
+}
+
+fn a_semaphore_goes_with_its_last_permit(scene: &Scene) {
+    for number in ["2", "5", "1"] {
+        scene.run(&["--permits", number, "job", "--", "true"]).assert_quiet("");
+        assert_eq!(permits(scene, "job"), (0, 0, 0));
+    }
+    // The name is free for anything.
+    scene.run(&["-n", "job", "--", "true"]).assert_quiet("");
+    // One that waits makes it anew.
+    let holder = scene.start(&["--permits", "1", "job", "-c", &stay("held")]);
+    scene.process("held");
+    let waiter = scene.start(&["-v", "--permits", "1", "job", "--", "true"]);
+    waiter.says("waiting");
+    holder.process.terminate();
+    holder.outcome().assert_code(143);
+    waiter.outcome().assert_code(0);
+    assert_eq!(permits(scene, "job"), (0, 0, 0));
+}
+
+fn a_semaphore_goes_when_its_last_holder_was_killed(scene: &Scene) {
+    let run = scene.start(&["--permits", "2", "--lease", "6", "job", "-c", &stay("held")]);
+    let command = scene.process("held");
+    run.pid().signal(rustix::process::Signal::KILL);
+    command.dies();
+    eventually("the end of its permit", || permits(scene, "job") == (0, 0, 0));
+    scene.run(&["-n", "job", "--", "true"]).assert_quiet("");
+}
+
+fn a_run_with_another_number_of_permits_changes_it(scene: &Scene) {
+    let first = scene.start(&["--permits", "1", "job", "-c", &stay("one")]);
+    scene.process("one");
+    let busy = scene.run(&["--permits", "1", "-n", "job", "--", "true"]);
+    busy.assert_code(75);
+    let second = scene.start(&["--permits", "3", "job", "-c", &stay("two")]);
+    scene.process("two");
+    assert_eq!(second.errors(), "lockkeeper: \"job\" had 1 permits, and has 3 now\n");
+    assert_eq!(permits(scene, "job"), (1, 2, 3));
+    // Less than are held: it waits until few enough are, and changes nothing until then.
+    let third = scene.start(&["-v", "--permits", "2", "job", "--", "true"]);
+    third.says("waiting");
+    assert_eq!(permits(scene, "job"), (1, 2, 3));
+    first.process.terminate();
+    first.outcome().assert_code(143);
+    let third = third.outcome();
+    third.assert_code(0);
+    third.assert_says("had 3 permits, and has 2 now");
+    assert_eq!(permits(scene, "job"), (1, 1, 2));
+}
+
+fn a_semaphore_of_others_is_neither_changed_nor_removed(scene: &Scene) {
+    scene.ask(async |client| client.permit_semaphore("job").set_permits(2).await.unwrap());
+    let other = scene.run(&["--permits", "3", "-n", "job", "--", "touch", "ran"]);
+    other.assert_code(64);
+    other.assert_says("2 permits");
+    other.assert_says("--permits 2");
+    scene.run(&["--permits", "2", "-n", "job", "--", "true"]).assert_quiet("");
+    assert_eq!(permits(scene, "job"), (2, 0, 2));
+    assert!(!scene.exists("ran"));
 }
 
 fn tokens_grow(scene: &Scene) {

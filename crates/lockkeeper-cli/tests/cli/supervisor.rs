@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Stopwatch;
 
 use crate::support::{
-    Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper,
+    Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper, write,
 };
 
 on_every_store! {
@@ -16,6 +16,7 @@ on_every_store! {
     the_guardian_kills_a_command_that_has_left_its_group,
     the_guardian_kills_the_jobs_of_a_shell,
     killed_it_takes_the_jobs_of_a_shell_with_it,
+    killed_it_takes_a_child_in_a_session_of_its_own_with_it,
     with_the_guardian_stopped_too_it_kills_when_it_goes_on,
     stopped_for_a_moment_it_goes_on,
     a_guardian_that_is_killed_is_replaced,
@@ -78,6 +79,24 @@ fn killed_it_takes_the_jobs_of_a_shell_with_it(scene: &Scene) {
     run.pid().signal(Signal::KILL);
     command.dies();
     below.dies();
+}
+
+/// However young that is: the guardian cannot have seen it before.
+fn killed_it_takes_a_child_in_a_session_of_its_own_with_it(scene: &Scene) {
+    let child = format!("{}; exec sleep 60", announce("child"));
+    write(&scene.path("child.sh"), child);
+    let lines = [
+        "setsid sh child.sh & wait",
+        "setsid sh child.sh & sleep 60",
+        "(setsid sh child.sh & wait); :",
+    ];
+    for (round, line) in lines.iter().cycle().take(12).enumerate() {
+        let run = scene.start(&[&format!("job {round}"), "-c", line]);
+        let child = scene.process("child");
+        run.pid().signal(Signal::KILL);
+        child.dies();
+        std::fs::remove_file(scene.path("child")).unwrap();
+    }
 }
 
 fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {

@@ -7,6 +7,8 @@ use rustix::process::Signal;
 use crate::support::{Scene, eventually, on_every_store, sleeper};
 
 on_every_store! {
+    a_run_that_waits_for_the_run_around_it_says_so,
+    a_run_below_another_that_need_not_wait_says_nothing,
     it_waits_until_the_lock_is_free,
     a_wait_has_its_limit,
     a_signal_ends_the_wait_and_leaves_nothing,
@@ -83,4 +85,43 @@ fn verbose_says_who_holds_it(scene: &Scene) {
     }
     // Twice, and the library tells what it does, too.
     scene.run(&["-vv", "other", "--", "true"]).assert_says("acquired lock=");
+}
+
+/// `lockkeeper run ARGS` in the same scene, for a line of a command.
+fn nested(scene: &Scene, args: &str) -> String {
+    format!("{} run --url {} {args}", env!("CARGO_BIN_EXE_lockkeeper"), scene.url())
+}
+
+fn a_run_that_waits_for_the_run_around_it_says_so(scene: &Scene) {
+    for (outer, inner) in [
+        ("job", "job"),
+        ("-s job", "job"),
+        ("-x job", "-s job"),
+        ("--permits=1 job", "--permits=1 job"),
+    ] {
+        let inner = nested(scene, &format!("{inner} -- true"));
+        // Through a run of another name, too.
+        let between = nested(scene, &format!("between -c '{inner}'"));
+        for line in [&inner, &between] {
+            let outer: Vec<_> = outer.split(' ').collect();
+            let run = scene.start(&[&outer[..], &["-c", line]].concat());
+            run.says("\"job\" is held by the `lockkeeper run` around this one");
+            run.process.terminate();
+            run.outcome().assert_code(143);
+        }
+    }
+}
+
+fn a_run_below_another_that_need_not_wait_says_nothing(scene: &Scene) {
+    let line = nested(scene, "-s job -- true");
+    scene.run(&["-s", "job", "-c", &line]).assert_quiet("");
+    let line = nested(scene, "--permits 2 job -- true");
+    scene.run(&["--permits", "2", "job", "-c", &line]).assert_quiet("");
+    let line = nested(scene, "other -- true");
+    scene.run(&["job", "-c", &line]).assert_quiet("");
+    // Who asks not to wait is told by the exit code.
+    let line = nested(scene, "-n job -- true");
+    let outcome = scene.run(&["job", "-c", &line]);
+    outcome.assert_code(75);
+    assert_eq!(outcome.errors, "");
 }
