@@ -113,6 +113,8 @@ pub(super) struct Db {
     /// Whom the model has woken, whether anybody listens or not.
     #[cfg(test)]
     pub(super) woken: std::cell::RefCell<Vec<crate::backend::model::Wake>>,
+    /// The last to be dropped.
+    _in_use: super::InUse,
 }
 
 /// Why a transaction did not come to its end.
@@ -146,6 +148,7 @@ impl Db {
     /// Opens what is there, or makes it. Waits for others that do the same, for as long as the
     /// patience of this thread lasts.
     pub(super) fn open(place: &Place) -> Result<Self, Fault> {
+        let in_use = super::InUse::begin()?;
         time::known()?;
         let seen = Boot::read()?;
         let mut pause = Duration::from_millis(2);
@@ -184,6 +187,7 @@ impl Db {
             stopped: None,
             #[cfg(test)]
             woken: Default::default(),
+            _in_use: in_use,
         })
     }
 

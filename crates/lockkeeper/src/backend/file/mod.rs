@@ -82,7 +82,7 @@ impl Drop for Unopened {
     }
 }
 
-/// SQLite in use by a thread of this process.
+/// A database that is open in this process.
 ///
 /// SQLite keeps what it knows of locks on files in the memory of the process. A forked child inherits that
 /// knowledge without the locks, and mutexes that no thread of the child will unlock: a file that it opened
@@ -133,7 +133,6 @@ impl File {
 
     async fn start(path: &str, options: &ClientOptions) -> Result<Self, Fault> {
         let path = Place::parse(path)?;
-        let in_use = InUse::begin()?;
         let no_thread = |error: std::io::Error| Fault::Server {
             detail: format!("the thread of the file store cannot be started: {error}"),
         };
@@ -152,10 +151,7 @@ impl File {
         let listeners = hub.clone();
         thread::Builder::new()
             .name("lockkeeper-file".to_owned())
-            .spawn(move || {
-                let _in_use = in_use;
-                worker::run(work, listeners, path, limit, opened);
-            })
+            .spawn(move || worker::run(work, listeners, path, limit, opened))
             .map_err(no_thread)?;
         let unopened = Unopened(Some(mailbox));
         let opened = timeout(options.connect_timeout + STUCK, opening).await;
