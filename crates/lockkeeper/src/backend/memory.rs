@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::model::{State, Wake};
 use super::wake::Hub;
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, Kind, List,
-    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, Kind,
+    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 
 /// An embedded store. Clients that share it share its locks.
@@ -147,5 +147,36 @@ impl Backend for Memory {
 
     fn close(&self) -> BoxFuture<()> {
         at_once(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::backend::CROWD;
+    use crate::{LockName, OwnerId};
+
+    #[tokio::test]
+    async fn a_waiter_learns_that_enough_others_listen() {
+        let memory = Memory::new();
+        let lock = Resource { kind: Kind::Lock, name: LockName::from("it") };
+        let asked = |waits| {
+            let owner = OwnerId::fresh(Uuid::new_v4());
+            let request = Acquire { waits, ..Acquire::new(lock.clone(), owner, 10_000) };
+            memory.acquire(request)
+        };
+        assert!(asked(true).await.unwrap().is_granted());
+        let mut listening = Vec::new();
+        for _ in 0..CROWD {
+            assert!(matches!(asked(true).await, Ok(Attempt::Busy(_))));
+            let topic = Topic::told_of(&lock).unwrap();
+            listening.push(memory.subscribe(topic).await.unwrap());
+        }
+        assert!(matches!(asked(true).await, Ok(Attempt::Crowded(_, CROWD))));
+        assert!(matches!(asked(false).await, Ok(Attempt::Busy(_))), "it listens for nothing");
+        listening.pop();
+        assert!(matches!(asked(true).await, Ok(Attempt::Busy(_))), "there is room again");
     }
 }

@@ -291,7 +291,9 @@ impl<'a> Drive<'a> {
     async fn refused(&mut self, refused: Box<Refused>) -> Result<Round> {
         let Refused { answer, claim, seat, seen, sent } = *refused;
         match answer {
-            Ok(Attempt::Busy(_) | Attempt::Crowded(..) | Attempt::Gone) => self.failing_since = None,
+            Ok(Attempt::Busy(_) | Attempt::Crowded(..) | Attempt::Gone) => {
+                self.failing_since = None
+            }
             _ => drop(self.failing_since.get_or_insert(sent)),
         }
         match answer {

@@ -136,7 +136,9 @@ async fn a_file_that_others_write_to_all_the_time_is_busy_and_not_unreachable() 
     let writer = std::thread::spawn({
         let stop = Arc::clone(&stop);
         move || {
-            let begin = || database.execute_batch("BEGIN IMMEDIATE; UPDATE chores SET next = x''");
+            let begin = || {
+                database.execute_batch("BEGIN IMMEDIATE; UPDATE chores SET next = randomblob(4)")
+            };
             begin().unwrap();
             begun.send(()).unwrap();
             for _ in 0..20 {

@@ -125,7 +125,8 @@ async fn a_release_wakes_one_that_lives_however_many_have_died() {
     guard.release().await.unwrap();
     within(SOON, "the one that lives is woken", told.beyond(seen)).await;
     eventually("the dead are struck off", async || file.listeners("freed it") == 1).await;
-    let beside = || std::fs::read_dir(file.folder()).unwrap().map(|entry| entry.unwrap().file_name());
+    let beside =
+        || std::fs::read_dir(file.folder()).unwrap().map(|entry| entry.unwrap().file_name());
     let bells = || beside().filter(|name| name.to_string_lossy().contains("-bell-")).count();
     // Its own, and the client's, which hears of forced unlocks.
     eventually("so are their bells", async || bells() <= 2).await;

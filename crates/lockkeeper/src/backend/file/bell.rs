@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::io::Errno;
 
 /// How often it looks where nothing rings.
@@ -64,6 +64,8 @@ fn path(database: &Path, session: i64) -> PathBuf {
 pub(super) fn ring(database: &Path, session: i64) -> Ring {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match open(path(database, session), flags, Mode::empty()) {
+        // Others may have put something else there.
+        Ok(bell) if !is_pipe(&bell) => Ring::Unheard,
         // A pipe that is full rings already.
         Ok(bell) => match rustix::io::write(&bell, b"!") {
             Ok(_) | Err(Errno::AGAIN) => Ring::Heard,
@@ -72,6 +74,11 @@ pub(super) fn ring(database: &Path, session: i64) -> Ring {
         Err(Errno::NXIO) => Ring::Dead,
         Err(_) => Ring::Unheard,
     }
+}
+
+fn is_pipe(bell: &OwnedFd) -> bool {
+    let found = rustix::fs::fstat(bell);
+    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo)
 }
 
 /// Removes the bell of a process that has died.
@@ -126,7 +133,7 @@ impl Drop for Bell {
 /// A new pipe. It is opened for writing, too, so that it does not end when those who ring close it.
 #[cfg(not(target_vendor = "apple"))]
 fn hung(database: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
-    use rustix::fs::{CWD, FileType, chmod, mknodat};
+    use rustix::fs::{CWD, chmod, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
     let bell = open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     // Where others may write to the database, all of them must be able to ring.

@@ -84,6 +84,9 @@ CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
     FROM names ORDER BY names.name;
 ";
 
+/// If others have not written for so long, the one that does has come to no end.
+const LATELY: Duration = Duration::from_secs(2);
+
 thread_local! {
     /// How many pages the log had after the last commit of this thread.
     static LOG: Cell<i32> = const { Cell::new(0) };
@@ -101,6 +104,8 @@ pub(super) struct Db {
     inodes: Inodes,
     pub(super) session: Session,
     line: Line,
+    /// A number that moves when others write, and since when it has not.
+    version: Option<(i64, Instant)>,
     /// Messages were left for this very process.
     pub(super) has_mail: bool,
     /// With how many pages the log is carried over next.
@@ -180,6 +185,7 @@ impl Db {
             inodes,
             session,
             line,
+            version: None,
             has_mail: false,
             carry_at: LOG_MAX,
             chores_in,
@@ -252,30 +258,32 @@ impl Db {
         })
     }
 
-    /// Begins a transaction in which no other process writes, in the order in which they asked.
+    /// Begins a transaction in which no other process writes.
     fn begin_write(&self) -> rusqlite::Result<Option<Turn>> {
-        let begin = || self.run("BEGIN IMMEDIATE");
-        let entered = match self.line.enter() {
-            Entered::Behind if patience::is_left() => {
-                let began = || patience::at_once(begin).is_ok();
-                let Some(entered) = self.line.wait(began) else { return Ok(None) };
-                entered
+        let mut tried = 0;
+        loop {
+            let entered = self.line.enter(&mut tried);
+            if let Entered::Turn(turn) = entered {
+                return self.run("BEGIN IMMEDIATE").map(|()| Some(turn));
             }
-            entered => entered,
-        };
-        match entered {
-            Entered::Turn(turn) => begin().map(|()| Some(turn)),
-            Entered::Unordered => begin().map(|()| None),
-            Entered::Behind => {
-                let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
-                Err(rusqlite::Error::SqliteFailure(busy, None))
+            let began = match entered {
+                Entered::Unordered if tried == 0 => self.run("BEGIN IMMEDIATE"),
+                _ => patience::at_once(|| self.run("BEGIN IMMEDIATE")),
+            };
+            match began {
+                Err(error) if fault::is_busy(&error) && patience::is_left() => {}
+                began => return began.map(|()| None),
             }
         }
     }
 
-    /// A number that moves when others commit; nothing if it cannot be known.
-    pub(super) fn version(&self) -> Option<i64> {
-        self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).ok()
+    /// Whether other processes have written lately: then the file is busy, and not out of reach.
+    pub(super) fn is_written_to(&mut self) -> bool {
+        let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).ok();
+        if self.version.is_none_or(|(last, _)| Some(last) != version) {
+            self.version = version.map(|version| (version, Instant::now()));
+        }
+        self.version.is_some_and(|(_, since)| since.elapsed() < LATELY)
     }
 
     #[cfg(not(test))]

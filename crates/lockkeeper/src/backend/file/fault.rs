@@ -55,6 +55,11 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
     }
 }
 
+/// Whether another process was in the way.
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+}
+
 /// Whether there is no room for another open file: SQLite does not say.
 fn no_descriptors() -> bool {
     use rustix::fs::{Mode, OFlags, open};

@@ -48,7 +48,8 @@ impl Loaded<'_> {
     /// The answer that is to be remembered from now on.
     fn new_reply<'a>(&self, about: &About<'a>) -> Option<(&'a LockName, OwnerId, String)> {
         let (name, id) = about.reply?;
-        let reply = self.state.reply(name, id).filter(|reply| self.reply.as_ref() != Some(reply))?;
+        let reply =
+            self.state.reply(name, id).filter(|reply| self.reply.as_ref() != Some(reply))?;
         Some((name, id, reply))
     }
 }
@@ -67,11 +68,10 @@ impl Db {
         if let Some(answer) = self.glance(&about, answer)? {
             return answer;
         }
-        let version = self.version();
         match self.change(&about, answer) {
             // It was never this client's turn to write, but the store does answer: others have written.
             Err(Fault::Unreachable { maybe_ran: false, .. })
-                if request.waits && self.version() != version =>
+                if request.waits && self.is_written_to() =>
             {
                 Ok(Attempt::Busy(Some(Ttl::Millis(0))))
             }

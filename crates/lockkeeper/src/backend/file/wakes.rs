@@ -220,7 +220,8 @@ impl Db {
     /// Removes what those have left behind. If it cannot be done now, it is left to the sweep.
     pub(super) fn bury(&mut self) {
         let gone = std::mem::take(&mut self.session.gone);
-        let buried = self.write(|db, _| gone.iter().try_for_each(|session| db.strike_off(*session)));
+        let buried =
+            self.write(|db, _| gone.iter().try_for_each(|session| db.strike_off(*session)));
         if buried.is_ok() {
             gone.iter().for_each(|session| bell::remove(self.place.path(), *session));
         }

@@ -24,6 +24,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How often the thread sees whether the file is still there, when nothing else makes it look.
 const LOOKS: Duration = Duration::from_secs(3);
 
+/// For so long after its deadline the caller still waits for an answer.
+const HEARD: Duration = Duration::from_millis(250);
+
 /// How many orders are done before the thread looks what others have said.
 const ORDERS: usize = 64;
 
@@ -137,10 +140,11 @@ impl Worker {
     fn follow(&mut self, order: Order) -> bool {
         match order {
             Order::Do(deadline, work) => {
-                if Instant::now() >= deadline {
+                if Instant::now() >= deadline + HEARD {
                     work(Err(too_late()));
                     return true;
                 }
+                // After the deadline it is done only if nothing is in its way.
                 patience::set_limit(deadline);
                 match self.database() {
                     Ok(db) => {

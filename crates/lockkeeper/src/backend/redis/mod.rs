@@ -386,9 +386,7 @@ fn attempt(value: Value) -> Result<Attempt, Fault> {
         Value::Int(-3) => Ok(Attempt::Gone),
         Value::Int(left) => Ok(Attempt::Busy(Some(ttl(left)))),
         Value::Array(parts) => match parts.first() {
-            Some(Value::Int(left)) => {
-                Ok(Attempt::Busy(Some(ttl(*left))).among(listeners(&parts)))
-            }
+            Some(Value::Int(left)) => Ok(Attempt::Busy(Some(ttl(*left))).among(listeners(&parts))),
             _ => Err(unexpected(&Value::Array(parts))),
         },
         other => Err(unexpected(&other)),
