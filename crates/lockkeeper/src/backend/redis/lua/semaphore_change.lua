@@ -45,7 +45,8 @@ if free then
   if total ~= free then redis.call('INCRBY', KEYS[1], total - free) end
   if #over > 0 then remove(KEYS[3], over) end
   if KEYS[4] and verb == 'resize' and is_temporary(KEYS[1], KEYS[4]) then
-    for i = 1, 3, 2 do redis.call('PERSIST', KEYS[i]) end
+    redis.call('PERSIST', KEYS[1])
+    redis.call('PERSIST', KEYS[3])
     redis.call('UNLINK', KEYS[4])
   elseif KEYS[4] then
     keep(KEYS[1], KEYS[3], KEYS[4], now)
