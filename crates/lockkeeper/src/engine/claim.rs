@@ -241,8 +241,10 @@ fn keeps_places(kind: Kind) -> bool {
 pub(crate) async fn undo(core: Arc<Core>, release: Release, give_up: Tick, late: Option<Tick>) {
     let (mut failures, mut ends) = (0, give_up);
     while !core.is_abandoned() {
+        let permit = core.reaper.undo_permit().await;
         let sent = core.clock.now();
         let answer = core.backend.release(release.clone()).await;
+        drop(permit);
         core.note(sent, &answer);
         match answer {
             Ok(_) => match late.filter(|_| !core.backend.capabilities().fences_lost_requests) {

@@ -9,14 +9,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::Home;
 use crate::backend::BoxFuture;
 
-/// How many left-behind jobs are worked on at once; more wait their turn.
-const AT_ONCE: usize = 4096;
+/// How many requests to undo something are under way at once: thousands of cancelled acquires must
+/// not flood a store, least of all one that does not answer.
+const UNDOING: usize = 4096;
 
 enum Job {
     Work(BoxFuture<()>),
@@ -34,13 +35,21 @@ pub(crate) struct Reaper {
 struct Inner {
     jobs: mpsc::UnboundedSender<Job>,
     home: Arc<Home>,
+    undoing: Semaphore,
 }
 
 impl Reaper {
     pub(crate) fn start(home: Arc<Home>) -> Self {
         let (jobs, inbox) = mpsc::unbounded_channel();
         tokio::spawn(reap(inbox));
-        Self { inner: Arc::new(Inner { jobs, home }) }
+        let undoing = Semaphore::new(UNDOING);
+        Self { inner: Arc::new(Inner { jobs, home, undoing }) }
+    }
+
+    /// The right to send one request that undoes something. It limits requests and not jobs: a job
+    /// may wait for another one, and all jobs must be polled for that to end.
+    pub(crate) async fn undo_permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.inner.undoing.acquire().await.ok()
     }
 
     pub(crate) fn adopt(&self, job: BoxFuture<()>) {
@@ -72,8 +81,8 @@ impl Reaper {
 /// Ends by itself when the last handle of the client is gone and all is done.
 async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
     let mut running = JoinSet::new();
-    // Who waits for everything to be done. Work is taken all the while: what runs may wait for what
-    // has not begun.
+    // Callers that wait for everything to be done. All work is begun at once: a job may wait for
+    // another one that came later, or that was begun elsewhere.
     let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
     loop {
         if running.is_empty() {
@@ -82,7 +91,7 @@ async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
             }
         }
         let job = tokio::select! {
-            job = inbox.recv(), if running.len() < AT_ONCE => job,
+            job = inbox.recv() => job,
             Some(_) = running.join_next() => continue,
         };
         match job {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::{Client, ClientOptions, Error, LostReason};
-use testkit::{Flaky, Verb};
+use testkit::{Flaky, Gate, Verb};
 use tokio::time::sleep;
 
 /// Time for the reaper: much less than a lease.
@@ -94,6 +94,35 @@ async fn an_aborted_waiter_lets_the_next_one_in() {
     third.unwrap().unwrap();
     sleep(SETTLE).await;
     assert_eq!((memory.usage(), flaky.abandoned()), ((0, 0), vec![]));
+}
+
+/// A release holds its lease's turn when its caller drops it; thousands of other guards of the lease,
+/// dropped before, wait for that turn.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_release_is_finished_though_thousands_wait_for_it() {
+    let memory = Memory::new();
+    let flaky = Flaky::new(memory.clone());
+    let (mine, rival) =
+        (Client::with_backend(flaky.backend(), ClientOptions::new()).unwrap(), client(&memory));
+    let unrelated = mine.lock("unrelated").lock().await.unwrap();
+    let first = mine.lock("it").lock().await.unwrap();
+    let mut others = Vec::new();
+    for _ in 0..5000 {
+        others.push(first.reenter().await.unwrap());
+    }
+    flaky.script([Gate::Never]);
+    let mut release = Box::pin(first.release());
+    assert!(tokio::time::timeout(Duration::ZERO, &mut release).await.is_err(), "no answer yet");
+    drop(others);
+    sleep(Duration::from_millis(1)).await;
+    drop(release);
+    flaky.open();
+    drop(unrelated);
+    sleep(SETTLE).await;
+    for name in ["it", "unrelated"] {
+        assert!(rival.lock(name).try_lock().await.unwrap().is_some(), "{name} is still held");
+    }
+    assert_eq!(flaky.abandoned(), vec![]);
 }
 
 #[tokio::test(start_paused = true)]
