@@ -23,8 +23,6 @@ use super::{Core, RETRY_COUNTERS, Tick, jittered, until};
 use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
-/// The pause after a release that others elsewhere wait for, so that they get a chance.
-const COURTESY: Duration = Duration::from_millis(1);
 
 /// Re-check of those who are not told: mutex waiters, because others of the Redlock family do not
 /// publish, and everybody without the right to subscribe.
@@ -234,10 +232,11 @@ impl<'a> Drive<'a> {
         })
     }
 
-    async fn run(mut self, mut seat: Seat) -> Result<Option<Acquired>> {
-        if std::mem::take(&mut seat.pause) {
+    async fn run(mut self, seat: Seat) -> Result<Option<Acquired>> {
+        let pause = seat.pause(self.started);
+        if !pause.is_zero() {
             self.now = None;
-            self.nap(COURTESY).await;
+            self.nap(pause).await;
         }
         let claim = Claim::new(self.core, self.request);
         self.rounds(claim, seat).await
@@ -315,6 +314,7 @@ impl<'a> Drive<'a> {
         seen: Option<u64>,
     ) -> Result<Round> {
         (self.busy, self.failures) = (true, 0);
+        seat.busy();
         if self.request.wait == Wait::Never {
             return Ok(Round::GaveUp(None));
         }

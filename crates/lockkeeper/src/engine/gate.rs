@@ -11,8 +11,8 @@
 //! which has its own place in the store, never meet here: they sit alone.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,6 +30,18 @@ const MAX_PASSES: u32 = 64;
 /// For how long a lock is handed on inside one client before it is put up for everybody.
 const MAX_PASSING: Duration = Duration::from_millis(10);
 
+/// How long this client leaves a lock alone after a release that another client listens for. Its
+/// request arrives one round trip after the message, and the distance is not known: the pause
+/// doubles while no other client acquires the lock.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest such pause: enough for a client at 30 ms one way.
+const MAX_PAUSE: Duration = Duration::from_millis(64);
+
+/// A pause comes after at least so many times its length without one, so that pauses cost a client
+/// at most a quarter of its time.
+const PAUSE_RATIO: u32 = 3;
+
 /// How many parts the table of gates has, each with a lock of its own.
 const SHARDS: usize = 16;
 
@@ -39,6 +51,9 @@ pub(crate) struct Gates {
     shards: [Mutex<Table>; SHARDS],
     /// How many sit alone.
     alone: AtomicUsize,
+    /// The number of the next ticket. Never used twice: a waiter that leaves late, when its gate has
+    /// been taken down and set up again, must not remove the ticket of another.
+    next_ticket: AtomicU64,
 }
 
 type Table = HashMap<Resource, Gate>;
@@ -46,17 +61,22 @@ type Table = HashMap<Resource, Gate>;
 /// There is one for as long as somebody has the seat.
 #[derive(Debug, Default)]
 struct Gate {
-    queue: VecDeque<Ticket>,
+    /// By their numbers, so that a waiter leaves without a look at the others.
+    queue: BTreeMap<u64, Ticket>,
     /// Kept for those in the queue while the lock is held: a client subscribes once however many
     /// wait, and not at all when nobody does.
     subscription: Option<Subscription>,
 }
 
 impl Gate {
-    /// Drops the tickets of those who have left. Answers the subscription if nobody is left to need
-    /// it, to be dropped outside of the table's lock.
-    fn prune(&mut self) -> Option<Subscription> {
-        self.queue.retain(|ticket| !ticket.turn.is_closed());
+    /// Removes the ticket of a waiter that leaves. Answers the subscription if no waiter is left to
+    /// need it, to be dropped outside of the table's lock.
+    fn leave(&mut self, number: u64) -> Option<Subscription> {
+        self.queue.remove(&number);
+        self.unneeded()
+    }
+
+    fn unneeded(&mut self) -> Option<Subscription> {
         if self.queue.is_empty() { self.subscription.take() } else { None }
     }
 }
@@ -121,10 +141,7 @@ impl Gates {
         match lock(core.gates.shard(resource)).entry(resource.clone()) {
             Entry::Occupied(mut gate) => {
                 let Some(offer) = offer() else { return Entered::Taken };
-                let (ticket, turn) = oneshot::channel();
-                gate.get_mut().queue.push_back(Ticket { turn: ticket, offer });
-                let (core, resource) = (Arc::clone(core), resource.clone());
-                return Entered::Queued(Place { core, resource, turn, served: false });
+                return Entered::Queued(Place::new(core, resource, gate.get_mut(), offer));
             }
             Entry::Vacant(gate) => {
                 gate.insert(Gate::default());
@@ -141,10 +158,7 @@ impl Gates {
     ) -> Option<Place> {
         let mut gates = lock(core.gates.shard(resource));
         let gate = gates.get_mut(resource)?;
-        let (ticket, turn) = oneshot::channel();
-        gate.queue.push_back(Ticket { turn: ticket, offer: offer() });
-        let (core, resource) = (Arc::clone(core), resource.clone());
-        Some(Place { core, resource, turn, served: false })
+        Some(Place::new(core, resource, gate, offer()))
     }
 
     /// A seat beside the gate, for who need not wait for others of this client.
@@ -159,9 +173,9 @@ impl Gates {
         let mut gates = lock(self.shard(resource));
         let Entry::Occupied(mut gate) = gates.entry(resource.clone()) else { return None };
         loop {
-            match gate.get_mut().queue.pop_front() {
-                Some(ticket) if ticket.turn.is_closed() => {}
-                Some(ticket) => return Some((ticket, gate.get_mut().subscription.take())),
+            match gate.get_mut().queue.pop_first() {
+                Some((_, ticket)) if ticket.turn.is_closed() => {}
+                Some((_, ticket)) => return Some((ticket, gate.get_mut().subscription.take())),
                 None => break,
             }
         }
@@ -196,7 +210,7 @@ impl Gates {
     }
 
     fn tell(gate: Gate, fault: &Fault) {
-        for ticket in gate.queue {
+        for ticket in gate.queue.into_values() {
             let _ = ticket.turn.send(Box::new(Turn::Failed(fault.clone())));
         }
     }
@@ -207,11 +221,21 @@ impl Gates {
 pub(crate) struct Place {
     core: Arc<Core>,
     resource: Resource,
+    number: u64,
     turn: oneshot::Receiver<Box<Turn>>,
     served: bool,
 }
 
 impl Place {
+    /// At the end of the queue; the gate's table is locked.
+    fn new(core: &Arc<Core>, resource: &Resource, gate: &mut Gate, offer: Offer) -> Self {
+        let (ticket, turn) = oneshot::channel();
+        let number = core.gates.next_ticket.fetch_add(1, Ordering::Relaxed);
+        gate.queue.insert(number, Ticket { turn: ticket, offer });
+        let (core, resource) = (Arc::clone(core), resource.clone());
+        Self { core, resource, number, turn, served: false }
+    }
+
     pub(crate) async fn wait(&mut self) -> Turn {
         let turn = (&mut self.turn).await;
         self.served = true;
@@ -228,7 +252,7 @@ impl Drop for Place {
         self.turn.close();
         let unused = {
             let mut gates = lock(self.core.gates.shard(&self.resource));
-            gates.get_mut(&self.resource).and_then(Gate::prune)
+            gates.get_mut(&self.resource).and_then(|gate| gate.leave(self.number))
         };
         drop(unused);
     }
@@ -243,10 +267,44 @@ pub(crate) struct Seat {
     pub(crate) alone: bool,
     /// Of whoever waits on this seat.
     pub(crate) subscription: Option<Subscription>,
-    /// Others elsewhere wait: let them have a chance before trying again.
-    pub(crate) pause: bool,
     passes: u32,
     since: Tick,
+    courtesy: Courtesy,
+}
+
+/// Whether another client waits for a lock that was released, as far as the store tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Others {
+    None,
+    /// Some libraries do not listen, and not every store tells who does.
+    Unknown,
+    Listen,
+}
+
+/// How a client makes room for others. It goes from seat to seat for as long as there is a gate.
+#[derive(Clone, Copy, Debug)]
+struct Courtesy {
+    /// The next pause.
+    pause: Duration,
+    /// When the last pause ends, or ended.
+    until: Tick,
+}
+
+impl Courtesy {
+    const START: Self = Self { pause: PAUSE, until: Tick::from_nanos(0) };
+
+    fn released(&mut self, now: Tick, others: Others) {
+        match others {
+            Others::None => self.pause = PAUSE,
+            // Whoever does not listen looks from time to time, from near or far: a gap is enough.
+            Others::Unknown => self.until = now + PAUSE,
+            Others::Listen if now.since(self.until) >= self.pause * PAUSE_RATIO => {
+                self.until = now + self.pause;
+                self.pause = (self.pause * 2).min(MAX_PAUSE);
+            }
+            Others::Listen => {}
+        }
+    }
 }
 
 impl Seat {
@@ -256,15 +314,30 @@ impl Seat {
             resource: resource.clone(),
             alone,
             subscription: None,
-            pause: false,
             passes: 0,
             since: Tick::NEVER,
+            courtesy: Courtesy::START,
         }
     }
 
     /// The lock was taken from the store, not handed over: the count of passes starts anew.
     pub(crate) fn taken(&mut self, now: Tick) {
-        (self.passes, self.since, self.pause) = (0, now, false);
+        (self.passes, self.since) = (0, now);
+    }
+
+    /// Another client holds the lock: it has had its chance.
+    pub(crate) fn busy(&mut self) {
+        self.courtesy.pause = PAUSE;
+    }
+
+    /// The lock was released in the store, not handed over.
+    pub(crate) fn released(&mut self, now: Tick, others: Others) {
+        self.courtesy.released(now, others);
+    }
+
+    /// For how long the lock is still left to others.
+    pub(crate) fn pause(&self, now: Tick) -> Duration {
+        self.courtesy.until.since(now)
     }
 
     /// The lock is held now: the subscription is left to those in the queue, or ends.
@@ -274,7 +347,7 @@ impl Seat {
         let unused = match gates.get_mut(&self.resource) {
             Some(gate) => {
                 gate.subscription = Some(subscription);
-                gate.prune()
+                gate.unneeded()
             }
             None => Some(subscription),
         };
@@ -318,8 +391,64 @@ impl Drop for Seat {
         if let Some((ticket, kept)) = self.core.gates.next(&self.resource, true) {
             let mut heir = Seat::new(&self.core, &self.resource, false);
             heir.subscription = kept.or(self.subscription.take());
-            heir.pause = self.pause;
+            heir.courtesy = self.courtesy;
             heir.give(ticket);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queued(gate: &mut Gate, number: u64) -> oneshot::Receiver<Box<Turn>> {
+        let (turn, receiver) = oneshot::channel();
+        let offer = Offer { owner: OwnerId::fresh(uuid::Uuid::nil()), ttl: 1, fenced: None };
+        gate.queue.insert(number, Ticket { turn, offer });
+        receiver
+    }
+
+    /// A look at the others would find that they have gone, and remove them.
+    #[test]
+    fn a_waiter_leaves_without_a_look_at_the_others() {
+        let mut gate = Gate::default();
+        for number in 0..1000 {
+            drop(queued(&mut gate, number));
+        }
+        for (left, number) in (0..1000).rev().zip(0..1000) {
+            assert!(gate.leave(number).is_none());
+            assert_eq!(gate.queue.len(), left);
+        }
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_twice_or_late_removes_no_other() {
+        let mut gate = Gate::default();
+        let _waiters = [queued(&mut gate, 7), queued(&mut gate, 9)];
+        for number in [7, 7, 8] {
+            gate.leave(number);
+        }
+        assert_eq!(gate.queue.keys().copied().collect::<Vec<_>>(), [9]);
+    }
+
+    /// At most 64 ms, at most a quarter of the time, and short again once another client had the lock.
+    #[test]
+    fn the_pause_for_others_grows_while_none_of_them_acquires_the_lock() {
+        let millis = |n: u64| Tick::from_nanos(n * 1_000_000);
+        let (mut courtesy, mut now) = (Courtesy::START, 1_000);
+        for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
+            courtesy.released(millis(now), Others::Listen);
+            assert_eq!(courtesy.until, millis(now + pause));
+            now += pause;
+            let next = 3 * (2 * pause).min(64);
+            courtesy.released(millis(now + next - 1), Others::Listen);
+            assert_eq!(courtesy.until, millis(now), "too soon after the last");
+            now += next;
+        }
+        courtesy.released(millis(now), Others::None);
+        courtesy.released(millis(now + 300), Others::Listen);
+        assert_eq!(courtesy.until, millis(now + 301), "no one listened meanwhile");
+        courtesy.released(millis(now + 400), Others::Unknown);
+        assert_eq!(courtesy.until, millis(now + 401));
     }
 }

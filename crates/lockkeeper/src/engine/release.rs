@@ -12,7 +12,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::claim::Claim;
-use super::gate::{Offer, Seat, Ticket, Turn};
+use super::gate::{Offer, Others, Seat, Ticket, Turn};
 use super::lease::{HoldId, Lease, State, Status, Term, deadline};
 use super::{Core, RETRY_COUNTERS, Tick, lock};
 use crate::OwnerId;
@@ -222,20 +222,25 @@ async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
     }
     let answer = confirm(lease, lease.release_of(0), now).await;
     if let Ok((Released::Freed { listeners }, _)) = &answer {
-        seat.pause = others_wait(lease, &seat, *listeners);
+        let others = others(lease, &seat, *listeners);
+        seat.released(lease.core.clock.now(), others);
     }
     drop(seat);
     verdict(lease, answer)
 }
 
-/// Whether someone of another client waits for the lock, as far as can be known: those of the
-/// Redlock family do not subscribe.
-fn others_wait(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> bool {
-    match lease.resource.kind {
-        Kind::Mutex => true,
+/// Whether a waiter of another client listens for the lock.
+fn others(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> Others {
+    let own = match lease.resource.kind {
         // Readers of this very client listen on the same line as its writers.
-        Kind::Write => listeners.is_none_or(|count| count > 0),
-        _ => listeners.is_none_or(|count| count > 0 && count > seat.subscriptions()),
+        Kind::Write => 0,
+        _ => seat.subscriptions(),
+    };
+    match listeners {
+        Some(count) if count > own => Others::Listen,
+        // Those of the Redlock family do not subscribe.
+        Some(_) if lease.resource.kind != Kind::Mutex => Others::None,
+        Some(_) | None => Others::Unknown,
     }
 }
 

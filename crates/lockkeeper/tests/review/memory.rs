@@ -5,6 +5,7 @@ use std::iter;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -382,6 +383,56 @@ async fn who_waits_behind_another_does_not_call_a_silent_store_busy() {
     for waiter in together.into_iter().chain([late]) {
         assert_unreachable(&joined(waiter).await);
     }
+}
+
+/// Sixteen tasks of a near client use a lock all the time. A far client gets it within a second each
+/// time all the same, and the near one keeps at least half of its throughput.
+#[tokio::test(start_paused = true)]
+async fn a_far_client_gets_the_lock_beside_a_busy_near_one() {
+    for kind in [Kind::Lock, Kind::Mutex, Kind::Write] {
+        let alone = acquired_nearby(kind, None).await;
+        for one_way in [1, 3, 10] {
+            let beside = acquired_nearby(kind, Some(ms(one_way))).await;
+            assert!(2 * beside >= alone, "{kind} at {one_way} ms: {beside} against {alone}");
+        }
+    }
+}
+
+/// How often the near client acquires the lock in ten seconds.
+async fn acquired_nearby(kind: Kind, far_away: Option<Duration>) -> u64 {
+    let (flaky, far, near) = flaky().await;
+    let request = move |client: &Client| match kind {
+        Kind::Mutex => client.mutex("it").lock(),
+        Kind::Write => client.rw_lock("it").write(),
+        _ => client.lock("it").lock(),
+    };
+    let count = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let (near, count) = (near.clone(), Arc::clone(&count));
+        tasks.spawn(async move {
+            loop {
+                let guard = request(&near).await.unwrap();
+                sleep(ms(1)).await;
+                guard.release().await.unwrap();
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let end = Instant::now() + ms(10_000);
+    let Some(one_way) = far_away else {
+        tokio::time::sleep_until(end).await;
+        return count.load(Ordering::Relaxed);
+    };
+    // Messages are not delayed here: a request takes their way, too, and its answer as long.
+    flaky.script(iter::repeat_n(Gate::Slow(4 * one_way), 100_000));
+    while Instant::now() < end {
+        let asked = async { request(&far).await };
+        let granted = timeout(ms(1000), asked).await;
+        let guard = granted.unwrap_or_else(|_| panic!("{kind} at {one_way:?}: not within 1 s"));
+        guard.unwrap().release().await.unwrap();
+    }
+    count.load(Ordering::Relaxed)
 }
 
 /// A re-entry is under way, the release of its guard waits for it, and the client waits for that
