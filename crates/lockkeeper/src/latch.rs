@@ -93,7 +93,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     /// As [`wait`](CountDownLatch::wait); [`Unreachable`](Error::Unreachable) if the store did not
-    /// answer to the end.
+    /// answer at the end, at most one response timeout after it.
     pub async fn wait_for(&self, span: Duration) -> Result<bool> {
         self.opened(Wait::within(&self.handle.core, Some(span))).await
     }

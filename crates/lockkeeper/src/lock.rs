@@ -285,7 +285,12 @@ pub struct TryLockRequest {
 }
 
 impl TryLockRequest {
-    /// Waits for at most so long; everything counts, connecting too.
+    /// Waits for the lock for at most so long; everything counts, connecting too.
+    ///
+    /// A lock that is still busy then is `Ok(None)`. The limit does not cut a request that is under way:
+    /// its answer decides, for at most one
+    /// [response timeout](crate::ClientOptions::response_timeout). If no answer comes, or the store is
+    /// already known not to answer, it is [`Unreachable`](crate::Error::Unreachable).
     pub fn wait(mut self, span: Duration) -> Self {
         self.wait = Some(span);
         self
@@ -374,8 +379,8 @@ macro_rules! lock_methods {
             /// `Ok(None)`.
             ///
             /// # Errors
-            /// As [`lock`](Self::lock); without `wait`, `Unreachable` comes within the response
-            /// timeout.
+            /// As [`lock`](Self::lock); `Unreachable` comes within the response timeout without
+            /// `wait`, and otherwise at the wait limit or at most one response timeout after it.
             ///
             /// # Cancel safety
             /// As [`lock`](Self::lock).

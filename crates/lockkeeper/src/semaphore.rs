@@ -203,7 +203,7 @@ pub struct TryAcquirePermits {
 }
 
 impl TryAcquirePermits {
-    /// Waits for at most so long.
+    /// Waits for at most so long; see [`TryLockRequest::wait`](crate::TryLockRequest::wait).
     pub fn wait(mut self, span: Duration) -> Self {
         self.wait = Some(span);
         self

@@ -27,6 +27,8 @@ pub enum Gate {
     Ok,
     /// It never reaches the store, and the caller is told so.
     ErrBefore,
+    /// The store answers that it does not serve for the time being, as when it is out of memory.
+    Refuse,
     /// The store does it, but the answer is lost: the caller knows nothing.
     ErrAfter,
     /// Half of this passes before the store does it, and half before the caller hears of it.
@@ -161,6 +163,7 @@ async fn pass<T, W: Future<Output = T>>(
     match gate {
         Gate::Ok => work().await,
         Gate::ErrBefore => lost(unreachable(false)),
+        Gate::Refuse => lost(Fault::Refused { detail: "the store is full".to_owned() }),
         Gate::ErrAfter => {
             drop(work().await);
             lost(unreachable(true))

@@ -201,6 +201,20 @@ fn a_store_that_goes_while_it_is_waited_for_is_69() {
 }
 
 #[test]
+fn a_store_that_falls_silent_during_a_limited_wait_is_69() {
+    let scene = Scene::redis();
+    let _holder = scene.start(&["job", "-c", &sleeper()]);
+    scene.process("pid");
+    let waiter = scene.start(&["-v", "-w", "2s", "job", "--", "touch", "ran"]);
+    waiter.says("waiting");
+    scene.server().pause();
+    let outcome = waiter.outcome();
+    scene.server().resume();
+    outcome.assert_code(69);
+    assert!(!scene.exists("ran"));
+}
+
+#[test]
 fn a_silent_store_is_69_and_soon() {
     let scene = Scene::redis();
     scene.server().pause();

@@ -19,10 +19,14 @@ use super::lease::{HoldId, Lease};
 use super::owners::{acquire_as, other_side};
 use super::request::{Request, Seating, Wait};
 use super::watchdog::Kept;
-use super::{Core, RETRY_COUNTERS, Tick, jittered, until};
+use super::{Core, RETRY_COUNTERS, Tick, jittered, no_answer, until};
 use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
+
+/// At the wait limit, an answer older than this does not show that the store still answers: it is
+/// asked once more.
+const STALE: Duration = Duration::from_millis(250);
 
 /// Re-check of those who are not told: mutex waiters, because others of the Redlock family do not
 /// publish, and everybody without the right to subscribe.
@@ -108,7 +112,7 @@ async fn queue(core: &Arc<Core>, request: &Request, mut turn: Place) -> Option<T
         }
         given = until(&core.clock, limit, turn.wait()).await;
     }
-    given
+    given.or_else(|| turn.failure().map(Turn::Failed))
 }
 
 /// What comes after the queue.
@@ -119,10 +123,8 @@ async fn take_turn(
 ) -> Result<Option<Acquired>> {
     let drive = Drive::new(core, request);
     match turn {
-        // Nobody asked the store in this waiter's name; whether it answers is known all the same.
-        None if !core.silent_for().is_zero() => {
-            Err(drive.no_answer("no answer within the wait limit"))
-        }
+        // This waiter has not asked the store; whether it answers may be known all the same.
+        None if core.silent_since().is_some() => Err(drive.unserved()),
         None => Ok(None),
         Some(Turn::Seat(seat)) => drive.run(seat).await,
         Some(Turn::Handed(seat, claim, token, sent)) => {
@@ -145,9 +147,11 @@ struct Drive<'a> {
     failures: u32,
     /// When the first of the attempts was sent that have failed in a row.
     failing_since: Option<Tick>,
+    /// What the store said to the last of them, if it said something.
+    refusal: Option<Fault>,
     polling: bool,
-    /// The last thing the store said was "busy": what decides at the wait limit.
-    busy: bool,
+    /// When the store said "busy", if it has said nothing else since: what decides at the wait limit.
+    busy: Option<Tick>,
     /// Told the log that it waits for its own client.
     warned: bool,
     /// How often it was busy in a row: what a spinning waiter goes by.
@@ -185,8 +189,9 @@ impl<'a> Drive<'a> {
             now,
             failures: 0,
             failing_since: None,
+            refusal: None,
             polling: false,
-            busy: false,
+            busy: None,
             warned: false,
             spins: 0,
             kept: None,
@@ -264,21 +269,23 @@ impl<'a> Drive<'a> {
     /// One attempt, and what follows from its answer.
     async fn round(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         let core = self.core;
-        let limit = self.request.wait.limit();
         let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
         let sent = self.now.take().unwrap_or_else(|| core.clock.now());
         let patience = self.patience();
         if sent >= patience {
             return Err(self.unreachable());
         }
+        let answer_by = core.answer_by(self.request.wait.limit(), sent);
         let attempt = claim.attempt(self.request, sent);
-        let Some((answer, sent, claim)) = until(&core.clock, limit.min(patience), attempt).await
+        let Some((answer, sent, claim)) =
+            until(&core.clock, answer_by.min(patience), attempt).await
         else {
-            return if patience < limit {
-                Err(self.unreachable())
-            } else {
-                Ok(Round::GaveUp(None))
-            };
+            if patience < answer_by {
+                return Err(self.unreachable());
+            }
+            self.busy = None;
+            self.failing_since.get_or_insert(sent);
+            return Ok(Round::GaveUp(None));
         };
         match self.judge(Refused { answer, claim, seat, seen, sent }) {
             Ok(acquired) => Ok(Round::Acquired(acquired)),
@@ -293,7 +300,10 @@ impl<'a> Drive<'a> {
             Ok(Attempt::Busy(_) | Attempt::Crowded(..) | Attempt::Gone) => {
                 self.failing_since = None
             }
-            _ => drop(self.failing_since.get_or_insert(sent)),
+            _ => {
+                self.failing_since.get_or_insert(sent);
+                self.busy = None;
+            }
         }
         match answer {
             Ok(Attempt::Granted { .. }) => self.came_late(claim, seat).await,
@@ -313,12 +323,13 @@ impl<'a> Drive<'a> {
         mut seat: Seat,
         seen: Option<u64>,
     ) -> Result<Round> {
-        (self.busy, self.failures) = (true, 0);
+        let now = self.core.clock.now();
+        (self.busy, self.failures, self.refusal) = (Some(now), 0, None);
         seat.busy();
-        if self.request.wait == Wait::Never {
-            return Ok(Round::GaveUp(None));
+        if self.request.wait == Wait::Never || now >= self.request.wait.limit() {
+            return Ok(Round::GaveUp(Some(claim)));
         }
-        if !self.warned && self.core.clock.now().since(self.started) >= SUSPICIOUS {
+        if !self.warned && now.since(self.started) >= SUSPICIOUS {
             self.warned = true;
             // Of permits a client holds some and waits for others without anything being wrong.
             if self.request.seating() != Seating::Waiting {
@@ -334,7 +345,6 @@ impl<'a> Drive<'a> {
         }
         if self.request.resource.kind == Kind::Fair && self.kept.is_none() {
             let registry = &self.core.registry;
-            let now = self.core.clock.now();
             self.kept = Some(registry.keep(&self.request.resource, claim.owner, now));
         }
         if seat.alone && self.request.seating() == Seating::Waiting {
@@ -374,14 +384,14 @@ impl<'a> Drive<'a> {
             Entered::Seat(seat) => seat,
             Entered::Queued(mut place) => {
                 let turn = until(&core.clock, request.wait.limit(), place.wait()).await;
-                match turn {
+                match turn.or_else(|| place.failure().map(Turn::Failed)) {
                     Some(Turn::Seat(seat)) => seat,
                     Some(Turn::Failed(fault)) => {
                         return Err(core.error(fault, &request.resource, Phase::Acquire));
                     }
                     // Nobody hands over what has no seat.
                     Some(Turn::Handed(..)) | None => {
-                        self.busy &= core.silent_for().is_zero();
+                        self.busy = self.busy.filter(|_| core.silent_since().is_none());
                         return Ok(Round::GaveUp(None));
                     }
                 }
@@ -431,15 +441,21 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// On to the next attempt, unless the wait is over.
-    fn again(&self, claim: Claim, seat: Seat) -> Result<Round> {
+    /// On to the next attempt, unless the wait is over. A lock that was busy long ago is asked for once
+    /// more, to know whether the store still answers.
+    fn again(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         if self.core.is_closed() {
             return Err(Error::Closed { lock: Some(self.request.resource.name.clone()) });
         }
-        if self.core.clock.now() >= self.request.wait.limit() {
-            return Ok(Round::GaveUp(Some(claim)));
+        let now = self.core.clock.now();
+        if now < self.request.wait.limit() {
+            return Ok(Round::Again(claim, seat));
         }
-        Ok(Round::Again(claim, seat))
+        self.busy = self.busy.filter(|_| self.core.silent_since().is_none());
+        match self.busy {
+            Some(at) if now.since(at) >= STALE => Ok(Round::Again(claim, seat)),
+            _ => Ok(Round::GaveUp(Some(claim))),
+        }
     }
 
     /// Until when to bear with a store that does not answer.
@@ -457,25 +473,37 @@ impl<'a> Drive<'a> {
         if let Some(claim) = claim {
             claim.leave().await;
         }
-        if self.busy { Ok(None) } else { Err(self.no_answer("no answer within the wait limit")) }
+        if self.busy.is_some() { Ok(None) } else { Err(self.unserved()) }
     }
 
-    fn no_answer(&self, detail: &str) -> Error {
-        self.core.error(self.core.given_up(detail), &self.request.resource, Phase::Acquire)
+    /// Why the store has not served: what it said last, if it said something.
+    fn fault_so_far(&self) -> Fault {
+        self.refusal.clone().unwrap_or_else(|| no_answer("the store does not answer"))
     }
 
-    /// The store has been silent for too long: for those behind in the queue, too.
+    fn unserved(&self) -> Error {
+        self.failed(self.fault_so_far())
+    }
+
+    /// The store has not served for too long: those behind in the queue fail, too.
     fn unreachable(&self) -> Error {
-        let fault = self.core.given_up("the store does not answer");
+        let fault = self.fault_so_far();
         self.core.gates.fail(&self.request.resource, &fault);
-        self.core.error(fault, &self.request.resource, Phase::Acquire)
+        self.failed(fault)
+    }
+
+    fn failed(&self, fault: Fault) -> Error {
+        let Resource { kind, name } = &self.request.resource;
+        let since = self.failing_since.into_iter().chain(self.core.silent_since()).min();
+        let silent = since.map(|since| self.core.clock.now().since(since));
+        Error::from_fault(fault, Some((name, *kind)), Phase::Acquire, silent)
     }
 
     /// Granted each time, but each time after the lease had ended: the store is too slow for it.
     async fn came_late(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         let over = self.core.clock.now() >= self.patience();
         if over || self.request.wait == Wait::Never && self.failures > 3 {
-            return Err(self.no_answer("each grant arrived after its lease had ended"));
+            return Err(self.failed(no_answer("each grant arrived after its lease had ended")));
         }
         self.nap(self.core.backoff(self.failures)).await;
         self.failures += 1;
@@ -483,7 +511,7 @@ impl<'a> Drive<'a> {
     }
 
     /// Rides out what may pass, for as long as the caller and the settings allow.
-    async fn fault(&mut self, fault: Fault, claim: Claim, seat: Seat) -> Result<Round> {
+    async fn fault(&mut self, fault: Fault, claim: Claim, mut seat: Seat) -> Result<Round> {
         let resource = &self.request.resource;
         let over = self.core.clock.now() >= self.patience();
         if !fault.may_pass() || over || self.request.wait == Wait::Never {
@@ -491,10 +519,11 @@ impl<'a> Drive<'a> {
                 // Those behind have waited for the same store.
                 self.core.gates.fail(resource, &fault);
             }
-            return Err(self.core.error(fault, resource, Phase::Acquire));
+            return Err(self.failed(fault));
         }
-        self.busy = false;
-        tracing::debug!(lock = %resource.name, ?fault, "the store does not answer; waiting on");
+        tracing::debug!(lock = %resource.name, ?fault, "the store does not serve; waiting on");
+        seat.failed(&fault);
+        self.refusal = Some(fault).filter(|fault| matches!(fault, Fault::Refused { .. }));
         self.nap(self.core.backoff(self.failures)).await;
         self.failures += 1;
         self.again(claim, seat)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::request::Wait;
-use super::{Core, RETRY_COUNTERS, Tick, jittered, until};
+use super::{Core, RETRY_COUNTERS, Tick, jittered, no_answer, until};
 use crate::OwnerId;
 use crate::backend::{
     Change, Changed, CountChange, Fault, Resource, Snapshot, Subscription, Topic,
@@ -72,15 +72,14 @@ pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) ->
     let limit = wait.limit();
     let mut listening: Option<Subscription> = None;
     let (mut failures, mut failing_since, mut polling) = (0, None, false);
-    // The last thing the store said was "closed": what decides at the wait limit.
-    let mut closed = false;
     loop {
         let seen = listening.as_ref().map(Subscription::seen);
         let sent = core.clock.now();
         let patience =
             failing_since.map_or(Tick::NEVER, |since: Tick| since + core.options.unreachable_after);
         let asking = core.unbroken(core.backend.inspect(resource.clone()));
-        let answer = until(&core.clock, limit.min(patience), asking).await;
+        let answer_by = core.answer_by(limit, sent).min(patience);
+        let answer = until(&core.clock, answer_by, asking).await;
         if listening.as_ref().is_some_and(Subscription::said_zero) {
             return Ok(true);
         }
@@ -91,16 +90,14 @@ pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) ->
         match answer {
             Some(Ok(snapshot)) if is_open(&snapshot) => return Ok(true),
             Some(Ok(_)) if now >= limit || wait == Wait::Never => return Ok(false),
-            Some(Ok(_)) => (failures, failing_since, closed) = (0, None, true),
+            Some(Ok(_)) => (failures, failing_since) = (0, None),
             Some(Err(fault)) if !fault.may_pass() => {
                 return Err(core.error(fault, resource, Phase::Wait));
             }
-            None if closed && now >= limit => return Ok(false),
             answer => {
-                closed = false;
                 failing_since.get_or_insert(sent);
                 if now >= limit || now >= patience || wait == Wait::Never {
-                    let silent = || core.given_up("the store does not answer");
+                    let silent = || no_answer("the store does not answer");
                     let fault = answer.and_then(std::result::Result::err).unwrap_or_else(silent);
                     return Err(core.error(fault, resource, Phase::Wait));
                 }

@@ -66,6 +66,8 @@ struct Gate {
     /// Kept for those in the queue while the lock is held: a client subscribes once however many
     /// wait, and not at all when nobody does.
     subscription: Option<Subscription>,
+    /// Why the last request from the seat failed, until one is served.
+    failure: Option<Fault>,
 }
 
 impl Gate {
@@ -236,6 +238,12 @@ impl Place {
         Self { core, resource, number, turn, served: false }
     }
 
+    /// Why the last request about the lock failed, if it did: what a waiter knows of the store that
+    /// has not asked it.
+    pub(crate) fn failure(&self) -> Option<Fault> {
+        lock(self.core.gates.shard(&self.resource)).get(&self.resource)?.failure.clone()
+    }
+
     pub(crate) async fn wait(&mut self) -> Turn {
         let turn = (&mut self.turn).await;
         self.served = true;
@@ -270,6 +278,8 @@ pub(crate) struct Seat {
     passes: u32,
     since: Tick,
     courtesy: Courtesy,
+    /// The gate has a `failure`.
+    failing: bool,
 }
 
 /// Whether another client waits for a lock that was released, as far as the store tells.
@@ -317,17 +327,20 @@ impl Seat {
             passes: 0,
             since: Tick::NEVER,
             courtesy: Courtesy::START,
+            failing: false,
         }
     }
 
     /// The lock was taken from the store, not handed over: the count of passes starts anew.
     pub(crate) fn taken(&mut self, now: Tick) {
         (self.passes, self.since) = (0, now);
+        self.served();
     }
 
     /// Another client holds the lock: it has had its chance.
     pub(crate) fn busy(&mut self) {
         self.courtesy.pause = PAUSE;
+        self.served();
     }
 
     /// The lock was released in the store, not handed over.
@@ -338,6 +351,27 @@ impl Seat {
     /// For how long the lock is still left to others.
     pub(crate) fn pause(&self, now: Tick) -> Duration {
         self.courtesy.until.since(now)
+    }
+
+    /// A request about the lock failed.
+    pub(crate) fn failed(&mut self, fault: &Fault) {
+        if !self.alone {
+            self.failing = true;
+            self.note_failure(Some(fault.clone()));
+        }
+    }
+
+    fn served(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            self.note_failure(None);
+        }
+    }
+
+    fn note_failure(&self, failure: Option<Fault>) {
+        let mut gates = lock(self.core.gates.shard(&self.resource));
+        if let Some(gate) = gates.get_mut(&self.resource) {
+            gate.failure = failure;
+        }
     }
 
     /// The lock is held now: the subscription is left to those in the queue, or ends.
@@ -391,7 +425,7 @@ impl Drop for Seat {
         if let Some((ticket, kept)) = self.core.gates.next(&self.resource, true) {
             let mut heir = Seat::new(&self.core, &self.resource, false);
             heir.subscription = kept.or(self.subscription.take());
-            heir.courtesy = self.courtesy;
+            (heir.courtesy, heir.failing) = (self.courtesy, self.failing);
             heir.give(ticket);
         }
     }

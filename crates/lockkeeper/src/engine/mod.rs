@@ -64,8 +64,6 @@ pub(crate) struct Core {
     /// Since when the store has not answered (0: it answers), and when that was last noticed.
     silent_since: AtomicU64,
     last_failure: AtomicU64,
-    /// What the store said at the last failure, if it said something.
-    refusal: Mutex<Option<String>>,
     polling_warned: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
 }
@@ -91,7 +89,6 @@ impl Core {
             closing: Notify::new(),
             silent_since: AtomicU64::new(0),
             last_failure: AtomicU64::new(0),
-            refusal: Mutex::new(None),
             polling_warned: AtomicBool::new(false),
             last_warned: Mutex::new(None),
             options,
@@ -182,21 +179,16 @@ impl Core {
         let _ = self.backend.adjust(withdraw).await;
     }
 
-    /// Notes whether the store answers what was sent at `sent`.
+    /// Notes whether the store answers what was sent at `sent`. An error reply is an answer.
     fn note<T>(&self, sent: Tick, answer: &std::result::Result<T, Fault>) {
         let relaxed = Ordering::Relaxed;
         match answer {
-            Err(fault) if fault.may_pass() => {
+            Err(Fault::Unreachable { .. }) => {
                 let last = self.last_failure.swap(self.clock.now().as_nanos(), relaxed);
-                // A failure long ago, with nobody asking since, is not the same silence.
-                let anew = sent.since(Tick::from_nanos(last)) > self.options.unreachable_after;
+                let anew = sent.since(Tick::from_nanos(last)) > self.failures_apart();
                 if anew || self.silent_since.load(relaxed) == 0 {
                     self.silent_since.store(sent.as_nanos().max(1), relaxed);
                 }
-                *lock(&self.refusal) = match fault {
-                    Fault::Refused { detail } => Some(detail.clone()),
-                    _ => None,
-                };
             }
             _ if self.silent_since.load(relaxed) != 0 => self.answered(),
             _ => {}
@@ -208,35 +200,42 @@ impl Core {
         self.silent_since.store(0, Ordering::Relaxed);
     }
 
-    fn silent_for(&self) -> Duration {
-        match self.silent_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => self.clock.now().since(Tick::from_nanos(since)),
+    /// Since when the store has not answered, if the last request got no answer. A failure long ago,
+    /// with no request since, says nothing about now.
+    fn silent_since(&self) -> Option<Tick> {
+        let since = self.silent_since.load(Ordering::Relaxed);
+        if since == 0 {
+            return None;
+        }
+        let last = Tick::from_nanos(self.last_failure.load(Ordering::Relaxed));
+        let known = self.clock.now().since(last) <= self.failures_apart();
+        known.then_some(Tick::from_nanos(since))
+    }
+
+    /// The longest time between two failures of a request that is repeated.
+    fn failures_apart(&self) -> Duration {
+        self.options.response_timeout.saturating_add(self.options.max_backoff.saturating_mul(2))
+    }
+
+    fn silent_for(&self) -> Option<Duration> {
+        self.silent_since().map(|since| self.clock.now().since(since))
+    }
+
+    /// Until when to wait for the answer to what is sent at `sent`, if the wait limit is `limit`: it
+    /// limits the wait for a lock and cuts no round trip, unless the store is known to be silent.
+    fn answer_by(&self, limit: Tick, sent: Tick) -> Tick {
+        match self.silent_since() {
+            Some(_) => limit,
+            None => limit.max(sent + self.options.response_timeout),
         }
     }
 
-    /// Tells everybody in a queue that there is no hope, once the store has been silent for as long
-    /// as a waiter bears it. Whoever has the seat finds out for itself.
-    fn despair(&self, resource: Option<&Resource>) {
-        if self.silent_for() < self.options.unreachable_after {
-            return;
+    /// Fails everybody in a queue once the store has been silent for as long as a waiter bears it. The
+    /// one that has the seat finds out for itself.
+    fn despair(&self) {
+        if self.silent_for().is_some_and(|silent| silent >= self.options.unreachable_after) {
+            self.gates.fail_all(&no_answer("the store does not answer"));
         }
-        let fault = self.given_up("the store does not answer");
-        match resource {
-            Some(resource) => self.gates.fail(resource, &fault),
-            None => self.gates.fail_all(&fault),
-        }
-    }
-
-    /// What a caller is told whose patience with the store is at its end: what the store says, if it
-    /// says something.
-    fn given_up(&self, silent: &str) -> Fault {
-        // Other requests may have been served since: those that write less, or nothing.
-        let last_failure = Tick::from_nanos(self.last_failure.load(Ordering::Relaxed));
-        let recent = self.clock.now().since(last_failure) <= self.options.unreachable_after;
-        let refusal = lock(&self.refusal).clone().filter(|_| recent);
-        let detail = refusal.unwrap_or_else(|| silent.to_owned());
-        Fault::Unreachable { maybe_ran: true, detail }
     }
 
     /// The pause after a fault that may pass.
@@ -253,7 +252,7 @@ impl Core {
     }
 
     pub(crate) fn error(&self, fault: Fault, resource: &Resource, phase: Phase) -> Error {
-        let silent = Some(self.silent_for()).filter(|d| !d.is_zero());
+        let silent = self.silent_for();
         Error::from_fault(fault, Some((&resource.name, resource.kind)), phase, silent)
     }
 
@@ -283,6 +282,11 @@ pub(crate) const RETRY_COUNTERS: Duration = Duration::from_secs(20);
 
 /// How long it is tried to undo one that may have been done: a little less than the store remembers it.
 pub(crate) const UNDO_COUNTERS: Duration = Duration::from_secs(55);
+
+/// What a caller is told that has waited for an answer for long enough.
+fn no_answer(detail: &str) -> Fault {
+    Fault::Unreachable { maybe_ran: true, detail: detail.to_owned() }
+}
 
 fn who(options: &ClientOptions) -> ClientInfo {
     let info = ClientInfo::of_this_process();

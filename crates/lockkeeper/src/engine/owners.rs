@@ -11,7 +11,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use super::acquire::{Acquired, acquire_anew};
 use super::lease::TermSpec;
 use super::request::{Request, Wait};
-use super::{Core, Lease, lock, until};
+use super::{Core, Lease, lock, no_answer, until};
 use crate::Owner;
 use crate::backend::{Fenced, Kind, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
@@ -167,10 +167,11 @@ pub(crate) async fn reenter(
         let hold = Arc::clone(&lease).reenter(term, fenced, give_up).await?;
         Ok(Undo(Some((lease, hold))))
     };
-    match until(&core.clock, wait.limit(), core.unbroken(work)).await {
+    let answer_by = core.answer_by(wait.limit(), now);
+    match until(&core.clock, answer_by, core.unbroken(work)).await {
         Some(outcome) => outcome.map(Undo::keep),
         None => {
-            let fault = core.given_up("no answer within the wait limit");
+            let fault = no_answer("the store does not answer");
             Err(core.error(fault, &resource, Phase::Reenter))
         }
     }

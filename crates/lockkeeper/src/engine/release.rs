@@ -380,7 +380,10 @@ async fn insist(
         if core.clock.now() >= ends || core.is_abandoned() {
             return Err(fault);
         }
-        core.despair(Some(&lease.resource));
+        if core.clock.now().since(sent) >= core.options.unreachable_after {
+            // Those in the queue have waited for the same store.
+            core.gates.fail(&lease.resource, &fault);
+        }
         pause(core, &mut failures).await;
         if lease.resource.kind == Kind::Semaphore && core.clock.now() >= ends {
             return Err(fault);

@@ -295,7 +295,7 @@ impl Watchdog {
         let mut due = Vec::new();
         let next = self.registry.due(now, &mut due);
         let next = next.map(|next| next.min(self.renew(&core, now, due)));
-        core.despair(None);
+        core.despair();
         let waiting = self.speak_for_waiters(&core, now);
         self.show_presence(&core, now, next.is_some() || self.woken);
         let until = match (next, &self.presence) {

@@ -345,6 +345,29 @@ async fn at_the_wait_limit_busy_is_nothing_and_silence_is_an_error() {
     .await;
 }
 
+/// The connections stay open and nothing is answered any more: the waiter, which was told that it is busy,
+/// has to find out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_falls_silent_during_a_limited_wait_is_unreachable() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().unreachable_after(LONG)).await;
+        let holder = rig.strangers("a").await.taken().await;
+        let attempts = rig.proxy.expect_delivery(&rig.mark(Sent::Acquire));
+        let limit = ms(2400);
+        let waiting = tokio::spawn(rig.handle("a").try_lock().wait(limit).into_future());
+        // Before it subscribes and after.
+        attempts.wait_for(2).await;
+        rig.proxy.black_hole(true);
+        let answer = within(limit + RESPONSE + SOON, "a limited wait", joined(waiting)).await;
+        assert_unreachable(&answer);
+        rig.proxy.black_hole(false);
+        rig.proxy.cut();
+        holder.release().await.expect("held");
+        eventually(PATIENCE, "free", || rig.stored("a").is_empty()).await;
+    })
+    .await;
+}
+
 /// What a waiter inherits of an outage counts: no one waits `unreachable_after` twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_who_wait_for_a_dead_server_are_told_together() {

@@ -10,6 +10,7 @@ use lockkeeper::backend::{
     Topic,
 };
 use lockkeeper::{Client, CountDownLatch, Error, Kind, LockName, OwnerId, Result};
+use testkit::{Flaky, Gate};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
@@ -132,6 +133,35 @@ pub(crate) async fn the_wait_limit_is_kept_by_many_at_once(store: &Store) {
     while let Some(done) = tasks.join_next().await {
         assert!(!done.unwrap().unwrap());
     }
+}
+
+pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_gets_an_answer(store: &Store) {
+    let flaky = Flaky::new(store.backend().await);
+    let client = Client::with_backend(flaky.backend(), store.options()).unwrap();
+    let latch = client.count_down_latch(store.name("latch"));
+    for count in [1, 0] {
+        flaky.open();
+        match count {
+            0 => assert_eq!(latch.count_down().await.unwrap(), 0),
+            _ => assert!(latch.try_set_count(count).await.unwrap()),
+        }
+        flaky.script([Gate::Slow(Duration::from_millis(100))]);
+        let opened = latch.wait_for(Duration::from_millis(1)).await.expect("the store answers");
+        assert_eq!(opened, count == 0);
+    }
+}
+
+/// The waiter was told that it is closed, twice, and nothing since.
+pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable(store: &Store) {
+    let flaky = Flaky::new(store.backend().await);
+    let options = store.options().response_timeout(store.lease());
+    let client = Client::with_backend(flaky.backend(), options).unwrap();
+    let latch = client.count_down_latch(store.name("latch"));
+    assert!(latch.try_set_count(1).await.unwrap());
+    let answered = [Gate::Ok, Gate::Ok, Gate::Ok];
+    flaky.script(answered.into_iter().chain(std::iter::repeat_n(Gate::Never, 1000)));
+    assert_is!(latch.wait_for(store.lease()).await, Err(Error::Unreachable { .. }));
+    flaky.open();
 }
 
 pub(crate) async fn deleting_it_lets_the_waiters_go(store: &Store) {

@@ -221,6 +221,9 @@ laws! {
         a_waiter_gets_in_when_a_forgotten_guard_expires
         the_wait_limit_ends_in_none_while_it_is_busy
         the_wait_limit_holds_in_the_local_queue
+        waiters_of_one_client_that_time_out_together_find_it_busy
+        a_wait_limit_shorter_than_a_round_trip_gets_an_answer
+        a_store_that_falls_silent_during_the_wait_is_unreachable
         what_is_freed_within_the_wait_limit_is_granted
         an_endless_wait_limit_is_allowed
         a_waiters_lease_begins_with_the_grant
@@ -321,6 +324,7 @@ laws! {
         a_view_of_the_hold_may_reenter_it
         owners_of_one_client_exclude_each_other
         an_owner_reenters_by_every_request
+        an_owner_reenters_though_its_wait_limit_is_shorter_than_a_round_trip
         a_new_hold_of_the_same_owner_has_a_new_id
         requests_of_one_owner_go_one_at_a_time
         an_owner_is_not_kept_from_its_lock_by_those_who_wait
@@ -635,6 +639,8 @@ laws! {
         who_waits_is_told
         the_wait_limit_is_kept
         the_wait_limit_is_kept_by_many_at_once
+        a_wait_limit_shorter_than_a_round_trip_gets_an_answer
+        a_store_that_falls_silent_during_the_wait_is_unreachable
         deleting_it_lets_the_waiters_go
         what_makes_no_sense_is_refused
         a_name_in_use_for_something_else_is_refused

@@ -4,6 +4,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Client, Error, LostReason, Phase, Remaining};
+use testkit::{Flaky, Gate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -94,6 +95,21 @@ pub(crate) async fn an_owner_reenters_by_every_request<L: Reentrant>(store: &Sto
         guard.release().await.unwrap();
     }
     assert_eq!(lock.remaining().await.unwrap(), Remaining::Free);
+}
+
+pub(crate) async fn an_owner_reenters_though_its_wait_limit_is_shorter_than_a_round_trip<
+    L: Reentrant,
+>(
+    store: &Store,
+) {
+    let flaky = Flaky::new(store.backend().await);
+    let client = Client::with_backend(flaky.backend(), store.options()).unwrap();
+    let lock = L::of(&client, store.name("lock")).as_owner(&client.owner());
+    let outer = lock.lock().lease(store.long()).await.unwrap();
+    flaky.script([Gate::Slow(Duration::from_millis(100))]);
+    let inner = lock.try_lock().wait(Duration::from_millis(1)).await.expect("the store answers");
+    inner.expect("it is its own").release().await.unwrap();
+    outer.release().await.unwrap();
 }
 
 pub(crate) async fn a_new_hold_of_the_same_owner_has_a_new_id<L: Reentrant>(store: &Store) {

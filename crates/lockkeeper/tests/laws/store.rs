@@ -174,8 +174,7 @@ impl Store {
     }
 
     /// A lease that a law can wait out: long for a test, nothing on the paused clock. Also how long a law
-    /// waits for what does not come: in real time much longer than an answer takes, as a wait whose
-    /// first question is not answered by its end does not end in vain, but in an error.
+    /// waits for what does not come.
     pub(crate) fn lease(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(10),

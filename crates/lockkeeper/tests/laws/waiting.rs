@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
-use lockkeeper::Client;
+use lockkeeper::{Client, Error};
+use testkit::{Flaky, Gate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::decorators::{Counting, Deaf};
-use crate::store::{Exclusive, Store, eventually, left, one, pair, poll_once};
+use crate::store::{Exclusive, Store, assert_is, eventually, left, one, pair, poll_once};
 
 /// By how much a waiter may miss the end of a lease: who waits for a mutex looks every 100 ms, who
 /// spins not much less often, and the others know when the lease ends.
@@ -122,6 +123,62 @@ pub(crate) async fn the_wait_limit_holds_in_the_local_queue<L: Exclusive>(store:
     let took = start.elapsed();
     assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
     assert!(took < store.lease() + late::<L>() + store.slack(), "{took:?}");
+    guard.release().await.unwrap();
+}
+
+/// When the first of them times out, its turn goes to one that has next to no time left to ask.
+pub(crate) async fn waiters_of_one_client_that_time_out_together_find_it_busy<L: Exclusive>(
+    store: &Store,
+) {
+    let (ours, theirs) = pair::<L>(store).await;
+    let guard = theirs.lock().await.unwrap();
+    for _ in 0..15 {
+        let wait = || tokio::spawn(ours.try_lock().wait(Duration::from_millis(20)).into_future());
+        let waiters: Vec<_> = (0..8).map(|_| wait()).collect();
+        for waiter in waiters {
+            assert!(waiter.await.unwrap().expect("the store answers").is_none());
+        }
+    }
+    guard.release().await.unwrap();
+}
+
+pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_gets_an_answer<L: Exclusive>(
+    store: &Store,
+) {
+    let flaky = Flaky::new(store.backend().await);
+    let client = Client::with_backend(flaky.backend(), store.options()).unwrap();
+    let ours = L::of(&client, store.name("lock"));
+    let theirs: L = one(store).await;
+    let guard = theirs.lock().await.unwrap();
+    let attempt = async || {
+        flaky.script([Gate::Slow(Duration::from_millis(100))]);
+        ours.try_lock().wait(Duration::from_millis(1)).await.expect("the store answers")
+    };
+    assert!(attempt().await.is_none());
+    guard.release().await.unwrap();
+    // What the first attempt left in a queue may still be on its way out.
+    eventually("a grant after the limit counts", async || attempt().await.is_some()).await;
+}
+
+/// The waiter was told that it is busy, twice, and nothing since.
+pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable<L: Exclusive>(
+    store: &Store,
+) {
+    let flaky = Flaky::new(store.backend().await);
+    let options = store.options().response_timeout(store.lease());
+    let client = Client::with_backend(flaky.backend(), options).unwrap();
+    let theirs: L = one(store).await;
+    let guard = theirs.lock().await.unwrap();
+    let answered = [Gate::Ok, Gate::Ok, Gate::Ok];
+    flaky.script(answered.into_iter().chain(std::iter::repeat_n(Gate::Never, 1000)));
+    let start = Instant::now();
+    let ours = L::of(&client, store.name("lock"));
+    let answer = ours.try_lock().wait(store.lease()).await;
+    let took = start.elapsed();
+    assert_is!(answer, Err(Error::Unreachable { silent_for: Some(_), .. }));
+    assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
+    assert!(took < store.lease() * 2 + late::<L>() + store.slack(), "{took:?}");
+    flaky.open();
     guard.release().await.unwrap();
 }
 

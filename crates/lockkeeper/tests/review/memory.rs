@@ -385,6 +385,93 @@ async fn who_waits_behind_another_does_not_call_a_silent_store_busy() {
     }
 }
 
+/// The last of three is never given the seat before its limit.
+#[tokio::test(start_paused = true)]
+async fn who_waits_behind_another_does_not_call_a_store_busy_that_refuses() {
+    let (flaky, ours, theirs) = flaky().await;
+    flaky.script(iter::repeat_n(Gate::Refuse, 10_000));
+    let lock = ours.lock("it");
+    let waiters =
+        [9000, 9000, 8000].map(|limit| tokio::spawn(lock.try_lock().wait(ms(limit)).into_future()));
+    for waiter in waiters {
+        let error = joined(waiter).await.unwrap_err();
+        assert!(error.to_string().contains("full"), "{error}");
+    }
+    flaky.open();
+    // Served again, it is busy and no more.
+    let guard = theirs.lock("it").lock().await.unwrap();
+    flaky.script([Gate::Refuse]);
+    let waiters = [(); 3].map(|()| tokio::spawn(lock.try_lock().wait(ms(9000)).into_future()));
+    for waiter in waiters {
+        assert!(joined(waiter).await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
+}
+
+/// One request about another lock fails, with or without an answer; then nothing is asked for a long
+/// time, because the next renewal is far off.
+#[tokio::test(start_paused = true)]
+async fn a_failure_about_another_lock_is_no_silence() {
+    for failure in [Gate::Refuse, Gate::ErrBefore] {
+        let (flaky, ours, _) = flaky_with(ClientOptions::new().watchdog_timeout(HOUR)).await;
+        let guard = ours.lock("it").lock().await.unwrap();
+        let waiter = ours.lock("it");
+        let waiter = tokio::spawn(async move { waiter.lock().await });
+        sleep(ms(100)).await;
+        flaky.script([failure]);
+        assert_unreachable(&ours.lock("other").try_lock().await);
+        sleep(4 * lockkeeper::UNREACHABLE_AFTER).await;
+        assert!(!waiter.is_finished(), "{failure:?}: {:?}", joined(waiter).await);
+        guard.release().await.unwrap();
+        joined(waiter).await.unwrap().release().await.unwrap();
+    }
+}
+
+/// The release is refused again and again: the waiter behind it learns why it does not get the lock.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_behind_a_release_that_is_refused_is_told() {
+    let (flaky, ours, _) = flaky().await;
+    let guard = ours.lock("it").lock().await.unwrap();
+    // Kept for too long to be handed over.
+    sleep(ms(100)).await;
+    let lock = ours.lock("it");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    sleep(ms(1)).await;
+    flaky.script(iter::repeat_n(Gate::Refuse, 10_000));
+    let start = Instant::now();
+    let release = tokio::spawn(guard.release());
+    let error = joined(waiter).await.unwrap_err();
+    assert!(error.to_string().contains("full"), "{error}");
+    let took = start.elapsed();
+    assert!(took >= lockkeeper::UNREACHABLE_AFTER, "it gave up early: {took:?}");
+    assert!(took < lockkeeper::UNREACHABLE_AFTER + ms(2000), "{took:?}");
+    flaky.open();
+    drop(joined(release).await);
+}
+
+/// An attempt that gets no answer at all ends after one response timeout, whatever its wait limit; once
+/// the store is known to be silent the wait ends at its limit.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_without_an_answer_ends_after_the_response_timeout() {
+    let (flaky, ours, _) = flaky().await;
+    flaky.script([Gate::Never]);
+    let start = Instant::now();
+    assert_unreachable(&ours.lock("it").try_lock().wait(ms(10)).await);
+    let took = start.elapsed();
+    let response = lockkeeper::RESPONSE_TIMEOUT;
+    assert!(took >= response && took < response + ms(100), "{took:?}");
+    flaky.open();
+    sleep(SETTLE).await;
+    flaky.script([Gate::ErrBefore, Gate::Never]);
+    let start = Instant::now();
+    assert_unreachable(&ours.lock("it").try_lock().wait(ms(500)).await);
+    let took = start.elapsed();
+    assert!(took >= ms(500) && took < ms(600), "{took:?}");
+    flaky.open();
+    sleep(SETTLE).await;
+    ours.lock("it").try_lock().await.unwrap().expect("nothing was left").release().await.unwrap();
+}
+
 /// Sixteen tasks of a near client use a lock all the time. A far client gets it within a second each
 /// time all the same, and the near one keeps at least half of its throughput.
 #[tokio::test(start_paused = true)]
