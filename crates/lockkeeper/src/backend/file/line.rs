@@ -68,7 +68,7 @@ impl Line {
             let longest = (80 << (*tried / 2).min(8)).min(LONGEST);
             thread::sleep(Duration::from_micros(fastrand::u64(longest / 2..longest)));
             *tried += 1;
-            if *tried % IMPATIENT == 0 {
+            if tried.is_multiple_of(IMPATIENT) {
                 return Entered::Unordered;
             }
         }
