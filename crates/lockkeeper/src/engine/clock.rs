@@ -31,7 +31,7 @@ impl Tick {
         self.0
     }
 
-    pub(crate) const fn from_nanos(nanos: u64) -> Tick {
+    pub(crate) fn from_nanos(nanos: u64) -> Tick {
         Tick(nanos)
     }
 }

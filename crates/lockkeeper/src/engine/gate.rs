@@ -68,6 +68,7 @@ struct Gate {
     subscription: Option<Subscription>,
     /// Why the last request from the seat failed, until one is served.
     failure: Option<Fault>,
+    courtesy: Courtesy,
 }
 
 impl Gate {
@@ -277,7 +278,6 @@ pub(crate) struct Seat {
     pub(crate) subscription: Option<Subscription>,
     passes: u32,
     since: Tick,
-    courtesy: Courtesy,
     /// The gate has a `failure`.
     failing: bool,
 }
@@ -291,7 +291,7 @@ pub(crate) enum Others {
     Listen,
 }
 
-/// How a client makes room for others. It goes from seat to seat for as long as there is a gate.
+/// How a client makes room for others.
 #[derive(Clone, Copy, Debug)]
 struct Courtesy {
     /// The next pause.
@@ -300,9 +300,13 @@ struct Courtesy {
     until: Tick,
 }
 
-impl Courtesy {
-    const START: Self = Self { pause: PAUSE, until: Tick::from_nanos(0) };
+impl Default for Courtesy {
+    fn default() -> Self {
+        Self { pause: PAUSE, until: Tick::from_nanos(0) }
+    }
+}
 
+impl Courtesy {
     fn released(&mut self, now: Tick, others: Others) {
         match others {
             Others::None => self.pause = PAUSE,
@@ -326,7 +330,6 @@ impl Seat {
             subscription: None,
             passes: 0,
             since: Tick::NEVER,
-            courtesy: Courtesy::START,
             failing: false,
         }
     }
@@ -334,44 +337,38 @@ impl Seat {
     /// The lock was taken from the store, not handed over: the count of passes starts anew.
     pub(crate) fn taken(&mut self, now: Tick) {
         (self.passes, self.since) = (0, now);
-        self.served();
+        if std::mem::take(&mut self.failing) {
+            self.gate(|gate| gate.failure = None);
+        }
     }
 
     /// Another client holds the lock: it has had its chance.
     pub(crate) fn busy(&mut self) {
-        self.courtesy.pause = PAUSE;
-        self.served();
+        self.failing = false;
+        self.gate(|gate| (gate.courtesy.pause, gate.failure) = (PAUSE, None));
     }
 
     /// The lock was released in the store, not handed over.
-    pub(crate) fn released(&mut self, now: Tick, others: Others) {
-        self.courtesy.released(now, others);
+    pub(crate) fn released(&self, now: Tick, others: Others) {
+        self.gate(|gate| gate.courtesy.released(now, others));
     }
 
     /// For how long the lock is still left to others.
     pub(crate) fn pause(&self, now: Tick) -> Duration {
-        self.courtesy.until.since(now)
+        self.gate(|gate| gate.courtesy.until.since(now)).unwrap_or_default()
     }
 
     /// A request about the lock failed.
     pub(crate) fn failed(&mut self, fault: &Fault) {
-        if !self.alone {
-            self.failing = true;
-            self.note_failure(Some(fault.clone()));
-        }
+        self.failing = true;
+        self.gate(|gate| gate.failure = Some(fault.clone()));
     }
 
-    fn served(&mut self) {
-        if std::mem::take(&mut self.failing) {
-            self.note_failure(None);
+    fn gate<T>(&self, with: impl FnOnce(&mut Gate) -> T) -> Option<T> {
+        if self.alone {
+            return None;
         }
-    }
-
-    fn note_failure(&self, failure: Option<Fault>) {
-        let mut gates = lock(self.core.gates.shard(&self.resource));
-        if let Some(gate) = gates.get_mut(&self.resource) {
-            gate.failure = failure;
-        }
+        lock(self.core.gates.shard(&self.resource)).get_mut(&self.resource).map(with)
     }
 
     /// The lock is held now: the subscription is left to those in the queue, or ends.
@@ -425,7 +422,7 @@ impl Drop for Seat {
         if let Some((ticket, kept)) = self.core.gates.next(&self.resource, true) {
             let mut heir = Seat::new(&self.core, &self.resource, false);
             heir.subscription = kept.or(self.subscription.take());
-            (heir.courtesy, heir.failing) = (self.courtesy, self.failing);
+            heir.failing = self.failing;
             heir.give(ticket);
         }
     }
@@ -469,7 +466,7 @@ mod tests {
     #[test]
     fn the_pause_for_others_grows_while_none_of_them_acquires_the_lock() {
         let millis = |n: u64| Tick::from_nanos(n * 1_000_000);
-        let (mut courtesy, mut now) = (Courtesy::START, 1_000);
+        let (mut courtesy, mut now) = (Courtesy::default(), 1_000);
         for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
             courtesy.released(millis(now), Others::Listen);
             assert_eq!(courtesy.until, millis(now + pause));
