@@ -4,7 +4,7 @@
 //! for the command itself but not for its children, and nothing in this process helps against the
 //! second. So this binary is started once more. The two share a socket. `run` writes down the
 //! child's process id and, with each renewal, until when its group may live. The guardian kills the
-//! group, the child wherever it is, and what is [below](super::below) it, when that time is over, and when
+//! group, the child wherever it is, and what is [below] it, when that time is over, and when
 //! the socket ends: then `run` is dead. By then the kernel has killed the child as well, and its children have
 //! lost their parent: those that the guardian has not seen below it yet are known by their environment. When all is over `run` kills the guardian, which is quicker than
 //! asking it to go and works even if somebody has stopped it.

@@ -178,6 +178,7 @@ fn of_a_counter(kind: Kind) -> Vec<(&'static str, Request)> {
     let renewal = Renew { count: 2, ..Renew::new(resource(kind), owner(X), Some(2 * TTL)) };
     let by_id =
         |change| Change::Permits { resource: resource(kind), id: owner(Z), ids: ids(), change };
+    requests.push(("take temporary", acquire(Acquire { temporary: Some(7), ..took(Z) })));
     requests.push(("resize", counting(kind, CountChange::Resize(9))));
     requests.push(("renew", renew(renewal)));
     requests.push(("give back by id", adjust(by_id(PermitChange::Release))));
@@ -192,7 +193,7 @@ fn states(kind: Kind) -> Vec<Vec<Request>> {
     let create = CountChange::Create { count: 5, ttl: None };
     match kind {
         Kind::Semaphore | Kind::Permits => {
-            vec![
+            let mut states = vec![
                 vec![],
                 vec![
                     adjust(Change::Count {
@@ -202,7 +203,12 @@ fn states(kind: Kind) -> Vec<Vec<Request>> {
                     }),
                     acquire(Acquire { count: 2, ..taking(kind, X) }),
                 ],
-            ]
+            ];
+            if kind == Kind::Permits {
+                let temporary = Acquire { count: 2, temporary: Some(5), ..taking(kind, X) };
+                states.push(vec![acquire(temporary)]);
+            }
+            states
         }
         Kind::Latch => vec![vec![], vec![counter(create)]],
         Kind::Read | Kind::Write => vec![
@@ -243,7 +249,7 @@ fn keys(kind: Kind) -> Vec<String> {
             keys
         }
         Kind::Permits => {
-            let mut keys: Vec<String> = of(&["lockkeeper_replies"]);
+            let mut keys: Vec<String> = of(&["lockkeeper_replies", "lockkeeper_temporary"]);
             keys.push("{a}:timeout".to_owned());
             keys
         }
@@ -270,6 +276,7 @@ fn is_right(key: &str, command: &str) -> bool {
         key if key.contains("_queue") => "RPUSH",
         key if key.contains("_replies") => "HSET",
         key if key.contains("_token") || key.contains("_grace") => "SET",
+        key if key.contains("_temporary") => "SET",
         key if key.contains("rwlock_timeout") => "SET",
         _ => "ZADD",
     };
