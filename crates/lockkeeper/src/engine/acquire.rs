@@ -130,7 +130,7 @@ async fn take_turn(
         Some(Turn::Handed(seat, claim, token, sent)) => {
             match drive.begin(claim, seat, token, sent, core.clock.now()) {
                 Ok(acquired) => Ok(Some(acquired)),
-                Err(seat) => drive.run(*seat).await,
+                Err(seat) => drive.run(seat).await,
             }
         }
         Some(Turn::Failed(fault)) => Err(core.error(fault, &request.resource, Phase::Acquire)),
@@ -205,7 +205,7 @@ impl<'a> Drive<'a> {
         token: Option<u64>,
         sent: Tick,
         now: Tick,
-    ) -> Result<Acquired, Box<Seat>> {
+    ) -> Result<Acquired, Seat> {
         let seated = self.request.seating() == Seating::Exclusive;
         let lease = Lease::begin(claim, seat, seated, self.request, token, (sent, now))?;
         tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
@@ -233,7 +233,7 @@ impl<'a> Drive<'a> {
             }
             // Granted, but the answer took so long that the lease is over; the claim has undone it.
             let claim = Claim::new(self.core, self.request);
-            Box::new(Refused { answer: Ok(Attempt::GRANTED), claim, seat: *seat, seen, sent })
+            Box::new(Refused { answer: Ok(Attempt::GRANTED), claim, seat, seen, sent })
         })
     }
 

@@ -138,11 +138,11 @@ impl Lease {
         request: &Request,
         token: Option<u64>,
         (sent, now): (Tick, Tick),
-    ) -> std::result::Result<Arc<Self>, Box<Seat>> {
+    ) -> std::result::Result<Arc<Self>, Seat> {
         let (core, spec) = (&Arc::clone(&claim.core), request.term);
         let deadline = deadline(core, sent, spec.ttl);
         if now >= deadline {
-            return Err(Box::new(seat));
+            return Err(seat);
         }
         seat.leave_subscription();
         let lease = Arc::new(Self {
