@@ -66,7 +66,7 @@ pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
     let is_role = |f: &Finding| f.subject == "role" && f.severity == Severity::Danger;
     let mut hopeless = findings.iter().any(is_role);
     if !hopeless {
-        let tried = locks(client, &name).await;
+        let tried = locks(client, core, &name).await;
         findings.extend(tried.findings);
         (slowest, hopeless) = (slowest.max(tried.write), tried.unserved);
     }
@@ -74,7 +74,10 @@ pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
         findings.extend(wake_ups(core, &probe).await?);
     }
     findings.push(latency(slowest, core.options.watchdog_timeout));
-    findings.push(notices(core).await);
+    // A store that does not serve says so once.
+    if !hopeless {
+        findings.push(notices(core).await);
+    }
     findings.push(fencing(core));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(Report { findings, round_trip, slowest })
@@ -101,8 +104,17 @@ struct Tried {
     unserved: bool,
 }
 
+/// What to do about an error of the store: that of a permission is the store's own, and for anything
+/// else the store says what is wrong.
+fn advice(core: &Core, error: &Error) -> &'static str {
+    match error {
+        Error::Denied { .. } => core.backend.capabilities().permission_advice,
+        _ => "put right what the store complains of: until then it does not serve",
+    }
+}
+
 /// Takes one of each kind and gives it back.
-async fn locks(client: &Client, name: &str) -> Tried {
+async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
     let (mut findings, mut write, mut unserved) = (Vec::new(), Duration::ZERO, false);
     let mut works = Vec::new();
     for kind in [
@@ -128,10 +140,12 @@ async fn locks(client: &Client, name: &str) -> Tried {
             Err(error) => error.to_string(),
         };
         let detail = format!("a {kind} could not be taken and given back: {said}");
-        let remedy = "allow the user the commands and keys that the manual lists (manual::redis)";
         findings.push(match &outcome {
-            Err(Error::Denied { .. }) => Finding::danger("permissions", detail, remedy),
-            _ => Finding::danger("locks", detail, "find out what keeps the store from serving"),
+            Err(error @ Error::Denied { .. }) => {
+                Finding::danger("permissions", detail, advice(core, error))
+            }
+            Err(error) => Finding::danger("locks", detail, advice(core, error)),
+            Ok(_) => Finding::danger("locks", detail, "find out what removes or replaces keys"),
         });
         unserved = matches!(outcome, Err(Error::Unreachable { .. } | Error::Unconfirmed { .. }));
         if unserved {
@@ -183,8 +197,8 @@ async fn semaphore(client: &Client, name: &str) -> Result<bool> {
 
 /// Whether whoever frees a lock can tell those who wait.
 async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>> {
-    let remedy = "allow the user the channels that the manual lists (manual::redis)";
-    let polling = |why: String| {
+    let permission = core.backend.capabilities().permission_advice;
+    let polling = |why: String, remedy: &str| {
         let detail = format!("{why}: who waits finds out by asking again and again");
         Finding::note("wake-ups", detail, remedy)
     };
@@ -193,7 +207,8 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
         Ok(listening) => listening,
         Err(fault) => {
             let error = core.error(fault, probe, Phase::Wait);
-            return Ok(Some(polling(format!("cannot listen for freed locks ({error})"))));
+            let why = format!("cannot listen for freed locks ({error})");
+            return Ok(Some(polling(why, advice(core, &error))));
         }
     };
     let owner = OwnerId::fresh(core.id);
@@ -210,13 +225,16 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
     let (seen, begun) = (listening.seen(), Instant::now());
     let freed = core.unbroken(core.backend.release(Release::new(probe.clone(), owner))).await;
     if let Some(Err(fault)) = renewed.into_iter().next() {
-        let detail = format!("a lock cannot be renewed: {}", failed(fault));
-        let remedy = "allow the user PEXPIRE on the locks' keys";
-        return Ok(Some(Finding::danger("renewal", detail, remedy)));
+        let error = failed(fault);
+        let detail = format!("a lock cannot be renewed: {error}");
+        return Ok(Some(Finding::danger("renewal", detail, advice(core, &error))));
     }
     match freed.map_err(failed)? {
         Released::Freed { listeners: None } => {
-            return Ok(Some(polling("cannot publish that a lock was freed".to_owned())));
+            return Ok(Some(polling(
+                "cannot publish that a lock was freed".to_owned(),
+                permission,
+            )));
         }
         Released::Freed { .. } => {}
         other => {
@@ -230,7 +248,10 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
             "wake-ups",
             format!("a freed lock was made known in {:.1?}", begun.elapsed()),
         ),
-        Err(_) => polling("the word that a lock was freed did not arrive".to_owned()),
+        Err(_) => polling(
+            "the word that a lock was freed did not arrive".to_owned(),
+            "find out what delays messages between the store and its clients",
+        ),
     }))
 }
 
@@ -251,7 +272,7 @@ async fn notices(core: &Arc<Core>) -> Finding {
             let error = Error::from_fault(fault, None, Phase::Wait, None);
             let detail =
                 format!("a holder learns of a forced unlock at its next renewal ({error})");
-            Finding::note("notices", detail, "allow the user the channel lockkeeper_notice:*")
+            Finding::note("notices", detail, advice(core, &error))
         }
     }
 }

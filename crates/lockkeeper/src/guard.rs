@@ -73,6 +73,9 @@ impl Guard {
     /// Lets go of the guard but leaves the lock standing for `span` from now, then it frees itself.
     /// For a job that must not run again too soon, wherever.
     ///
+    /// Who looks at the lock meanwhile sees which process left it and when
+    /// ([`Holder::left`](crate::Holder::left)).
+    ///
     /// # Errors
     /// As [`release`](Guard::release). A span that is no lease (below 1 ms, above a century) is
     /// [`Invalid`](Error::Invalid), and the lock is then released.

@@ -243,9 +243,7 @@ impl Inspector {
         let prefix = &self.core.options.name_prefix;
         let bare = resource.name.as_bytes().strip_prefix(&prefix[..]).unwrap_or_default();
         let known = |entry| Holder::from(clients.complete(entry));
-        let waiter = |id| {
-            known(HolderEntry { id, count: 0, shared: false, client: None, since: None, ttl: None })
-        };
+        let waiter = |id| known(HolderEntry::new(id, 0, false));
         let told = clients.kind_of(&resource.name);
         LockInfo {
             name: LockName::from(bare),
@@ -283,7 +281,7 @@ struct Clients {
     entries: HashMap<Uuid, ClientEntry>,
     /// The first half of their ids, which is in those of their permits.
     halves: HashMap<[u8; 8], Uuid>,
-    holds: HashMap<OwnerId, SystemTime>,
+    holds: HashMap<OwnerId, Holding>,
     kinds: HashMap<LockName, Kind>,
 }
 
@@ -293,7 +291,7 @@ impl Clients {
         half.copy_from_slice(&entry.id.as_bytes()[..8]);
         self.halves.insert(half, entry.id);
         for hold in &entry.holds {
-            self.holds.insert(hold.owner, hold.since);
+            self.holds.insert(hold.owner, hold.clone());
             self.kinds.insert(hold.resource.name.clone(), hold.resource.kind);
         }
         self.entries.insert(entry.id, entry);
@@ -318,22 +316,23 @@ impl Clients {
     }
 
     /// Adds who it is and since when.
-    fn complete(&self, mut entry: HolderEntry) -> HolderEntry {
+    fn complete(&self, entry: HolderEntry) -> HolderEntry {
         let text = std::str::from_utf8(&entry.id).unwrap_or_default();
-        if let Ok(owner) = text.parse::<OwnerId>() {
-            let client = self.entries.get(&owner.client());
-            entry.client = entry.client.or_else(|| client.map(|client| client.info.clone()));
-            entry.since = entry.since.or_else(|| self.holds.get(&owner).copied());
+        let (client, hold) = if let Ok(owner) = text.parse::<OwnerId>() {
+            (self.entries.get(&owner.client()), self.holds.get(&owner))
         } else if let Ok(permit) = text.parse::<PermitId>() {
             let half: Option<[u8; 8]> = permit.as_bytes()[..8].try_into().ok();
             let id = half.and_then(|half| self.halves.get(&half));
             let client = id.and_then(|id| self.entries.get(id));
-            entry.client = entry.client.or_else(|| client.map(|client| client.info.clone()));
             let mut holds = client.into_iter().flat_map(|client| &client.holds);
-            let hold = holds.find(|hold| holds_permit(hold, permit));
-            entry.since = entry.since.or_else(|| hold.map(|hold| hold.since));
+            (client, holds.find(|hold| holds_permit(hold, permit)))
+        } else {
+            (None, None)
+        };
+        match client {
+            Some(client) => entry.described(client, hold),
+            None => entry,
         }
-        entry
     }
 }
 

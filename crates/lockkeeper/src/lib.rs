@@ -26,7 +26,7 @@ pub mod backend;
 pub mod blocking;
 pub mod manual;
 
-pub use backend::{ClientInfo, Finding, Forced, Kind, Severity};
+pub use backend::{ClientInfo, Finding, Forced, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
 pub use config::*;

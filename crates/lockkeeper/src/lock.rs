@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::backend::{
-    BoxFuture, Change, Changed, ClientInfo, Fenced, HolderEntry, Kind, Resource, Ttl,
+    BoxFuture, Change, Changed, ClientInfo, Fenced, HolderEntry, Kind, Resource, Seen, Ttl,
 };
 use crate::config::Backoff;
 use crate::engine::Core;
@@ -128,7 +128,10 @@ impl fmt::Debug for Handle {
 }
 
 /// Who holds a lock.
-#[derive(Clone, Debug, Eq, PartialEq)]
+///
+/// Two are equal if they are the same hold and the same is known of it; when its client was last
+/// [`seen`](Holder::seen) does not count, which is another time at each look.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Holder {
     /// The identity in the store: `<client uuid>:<number>` for lockkeeper and Redisson.
@@ -142,11 +145,29 @@ pub struct Holder {
     /// Since when, where the holder is a lockkeeper client that has held it for more than about a
     /// second; by that client's clock.
     pub since: Option<SystemTime>,
+    /// When its client last announced itself, where the holder is a lockkeeper client: it does so for as
+    /// long as it holds anything, and one that is not seen for longer than that was killed, is stopped or
+    /// cannot reach the store.
+    pub seen: Option<Seen>,
+    /// When its guard was left with [`leave_for`](crate::Guard::leave_for): nothing runs under the lock
+    /// any more, and it stands until its lease ends. By that client's clock.
+    pub left: Option<SystemTime>,
     /// How long its own lease lasts unless it is renewed, where each holder has one: that of a permit.
     pub remaining: Option<Remaining>,
     /// The identity as it is stored, which need not be a text.
     pub(crate) stored: Vec<u8>,
 }
+
+impl PartialEq for Holder {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { id, hold_count, shared, client, since, left, stored, seen: _, remaining: _ } = self;
+        (id, hold_count, shared) == (&other.id, &other.hold_count, &other.shared)
+            && (client, since, left) == (&other.client, &other.since, &other.left)
+            && *stored == other.stored
+    }
+}
+
+impl Eq for Holder {}
 
 impl From<HolderEntry> for Holder {
     fn from(entry: HolderEntry) -> Self {
@@ -156,6 +177,8 @@ impl From<HolderEntry> for Holder {
             shared: entry.shared,
             client: entry.client,
             since: entry.since,
+            seen: entry.seen,
+            left: entry.left,
             remaining: entry.ttl.map(|ttl| Some(ttl).into()),
             stored: entry.id,
         }

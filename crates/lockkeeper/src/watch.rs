@@ -161,7 +161,7 @@ async fn look_around(mut listing: Listing, mut hidden: Vec<LockInfo>) -> Result<
     let named = |lock: LockInfo| (lock.name.clone(), lock);
     while let Some(page) = listing.next().await? {
         locks.extend(page.into_iter().map(named));
-        if locks.len() >= WATCHED_MAX {
+        if locks.len() > WATCHED_MAX {
             whole = false;
             break;
         }
@@ -192,4 +192,36 @@ fn differs(old: &LockInfo, new: &LockInfo) -> bool {
     };
     (old.kind, old.waiting, old.count, old.taken) != (new.kind, new.waiting, new.count, new.taken)
         || who(old) != who(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::OwnerId;
+    use crate::backend::memory::Memory;
+    use crate::backend::{Acquire, Backend, Kind, Resource};
+    use crate::{Client, ClientOptions};
+
+    #[tokio::test]
+    async fn as_many_locks_as_a_watch_keeps_in_mind_are_all_of_them() {
+        let store = Memory::new();
+        let client = Client::with_backend(store.clone(), ClientOptions::new()).unwrap();
+        let owner = OwnerId::fresh(Uuid::new_v4());
+        let take = async |number: usize| {
+            let resource = Resource { kind: Kind::Lock, name: number.to_string()[..].into() };
+            store.acquire(Acquire::new(resource, owner, 600_000)).await.unwrap();
+        };
+        for number in 0..WATCHED_MAX {
+            take(number).await;
+        }
+        let mut watch = client.inspector().watch("*").every(Duration::ZERO);
+        watch.look().await.unwrap();
+        assert!(watch.is_complete());
+        assert_eq!(watch.locks().count(), WATCHED_MAX);
+        take(WATCHED_MAX).await;
+        watch.look().await.unwrap();
+        assert!(!watch.is_complete(), "one more is too many");
+    }
 }

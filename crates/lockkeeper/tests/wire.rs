@@ -421,6 +421,8 @@ async fn a_client_that_holds_something_says_who_it_is_until_it_shuts_down() {
     assert!((start..=now).contains(&since), "{since} is not when it was taken");
     assert_eq!(parts[4..], ["61"], "the name, in hexadecimal digits");
     assert_eq!(fields.remove("more"), Some("0".to_owned()));
+    assert_eq!(fields.remove("ttl"), Some("30000".to_owned()));
+    assert_eq!(fields.remove("every"), Some("10000".to_owned()));
     assert!(fields.is_empty(), "{fields:?}");
     let id = client.id().to_string();
     assert!(

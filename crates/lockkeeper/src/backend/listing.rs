@@ -1,6 +1,6 @@
 //! What a store can tell of all that is in it: pages of locks and of clients.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
@@ -63,6 +63,32 @@ pub struct ClientEntry {
     pub holds: Vec<Holding>,
     /// It holds more than it tells.
     pub more: bool,
+    /// When it said so, where that is known.
+    pub seen: Option<Seen>,
+}
+
+/// When a client last announced itself in the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Seen {
+    /// How long ago that was, by the store's clock.
+    pub ago: Duration,
+    /// How often it does so while it holds anything.
+    pub every: Duration,
+}
+
+/// How late an announcement may be: the client, the network or the store may be slow.
+const SEEN_SLACK: Duration = Duration::from_secs(1);
+
+impl Seen {
+    pub(crate) fn new(ago_ms: u64, every_ms: u64) -> Self {
+        Self { ago: Duration::from_millis(ago_ms), every: Duration::from_millis(every_ms) }
+    }
+
+    /// Whether the next announcement is overdue: the client was killed, is stopped or cannot reach the
+    /// store.
+    pub fn is_overdue(&self) -> bool {
+        self.ago > self.every + SEEN_SLACK
+    }
 }
 
 /// What a client says of one of its holds.
@@ -76,6 +102,8 @@ pub struct Holding {
     pub count: u32,
     /// Since when, by the client's clock.
     pub since: SystemTime,
+    /// When its guard was left with `leave_for`, if it was: the lock stands, and nothing runs under it.
+    pub left: Option<SystemTime>,
 }
 
 /// A forced unlock that is remembered.
@@ -90,12 +118,8 @@ pub struct Forced {
     pub reason: String,
     /// Whom it was taken from.
     pub holders: Vec<String>,
-}
-
-impl Forced {
-    pub(crate) fn new(at: SystemTime, by: String, reason: String, holders: Vec<String>) -> Self {
-        Self { at, by, reason, holders }
-    }
+    /// Which processes these were, in the same order, where their clients had said so.
+    pub clients: Vec<Option<ClientInfo>>,
 }
 
 /// A pattern that names match as in Redis: `*` any bytes, `?` one byte, `[a-z]` and `[^a-z]` one of

@@ -29,7 +29,7 @@ pub mod redis;
 pub mod wake;
 
 pub use finding::{Finding, Severity};
-pub use listing::{ClientEntry, Forced, Holding, List, Listed, Page, Pattern, Select};
+pub use listing::{ClientEntry, Forced, Holding, List, Listed, Page, Pattern, Seen, Select};
 pub use wake::{Subscription, Topic};
 
 /// An owned, boxed future.
@@ -85,12 +85,20 @@ pub struct Capabilities {
     pub identity: Arc<str>,
     /// Several locks can be taken in one request.
     pub takes_together: bool,
+    /// What to do where the user lacks a permission, for people; empty where none is needed.
+    pub permission_advice: &'static str,
 }
 
 impl Capabilities {
     /// Capabilities of a store that is known by `identity` and takes one lock at a time.
     pub fn new(fences_lost_requests: bool, identity: Arc<str>) -> Self {
-        Self { fences_lost_requests, identity, takes_together: false }
+        Self { fences_lost_requests, identity, takes_together: false, permission_advice: "" }
+    }
+
+    /// What to do where the user lacks a permission.
+    pub fn advising(mut self, permission_advice: &'static str) -> Self {
+        self.permission_advice = permission_advice;
+        self
     }
 
     /// Several locks can be taken in one request.
@@ -402,14 +410,8 @@ pub enum Change {
     },
     /// Say who a client is, for as long as it holds anything.
     Announce {
-        /// The client.
-        client: Uuid,
-        /// Who it is.
-        info: ClientInfo,
-        /// What it holds; not all of it, if that is much.
-        holds: Vec<Holding>,
-        /// It holds more than it tells.
-        more: bool,
+        /// Who it is and what it holds.
+        client: ClientEntry,
         /// For so many milliseconds.
         ttl: u64,
     },
@@ -539,8 +541,28 @@ pub struct HolderEntry {
     pub client: Option<ClientInfo>,
     /// Since when, where its client says so.
     pub since: Option<SystemTime>,
+    /// When its client last announced itself.
+    pub seen: Option<Seen>,
+    /// When its guard was left with `leave_for`, if it was.
+    pub left: Option<SystemTime>,
     /// How long its own lease lasts, where each holder has one: of a permit.
     pub ttl: Option<Ttl>,
+}
+
+impl HolderEntry {
+    pub(crate) fn new(id: Vec<u8>, count: u64, shared: bool) -> Self {
+        let (client, since, seen, left, ttl) = (None, None, None, None, None);
+        Self { id, count, shared, client, since, seen, left, ttl }
+    }
+
+    /// The same with what its client says of itself and of this hold, unless that is known already.
+    pub(crate) fn described(mut self, client: &ClientEntry, hold: Option<&Holding>) -> Self {
+        self.client.get_or_insert_with(|| client.info.clone());
+        self.seen = self.seen.or(client.seen);
+        self.since = self.since.or(hold.map(|hold| hold.since));
+        self.left = self.left.or(hold.and_then(|hold| hold.left));
+        self
+    }
 }
 
 /// Why a store did not do what it was asked for.

@@ -17,8 +17,8 @@
 //! Loss is terminal. A renewal that succeeds after it revives nothing: it is undone.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
@@ -26,7 +26,9 @@ use super::claim::{self, Claim};
 use super::gate::Seat;
 use super::request::Request;
 use super::{Core, Tick, lock};
-use crate::backend::{Acquire, Attempt, Fault, Fenced, Kind, Release, Renew, Renewed, Resource};
+use crate::backend::{
+    Acquire, Attempt, Fault, Fenced, Holding, Kind, Release, Renew, Renewed, Resource,
+};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::{Owner, OwnerId};
 
@@ -75,6 +77,8 @@ pub(crate) struct Lease {
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerId,
     pub(crate) granted: Tick,
+    /// The same by the wall clock, once it was asked for: it does not move when that clock does.
+    since: OnceLock<SystemTime>,
     /// How many permits it has.
     pub(crate) permits: u32,
     /// Whether its owner may hold it more than once.
@@ -129,6 +133,21 @@ const REASSERT: Duration = Duration::from_secs(10);
 const SIGNAL_AHEAD: Duration = Duration::from_millis(2);
 
 impl Lease {
+    /// What others are told of it.
+    pub(super) fn holding(&self, now: Tick) -> Holding {
+        let since = self.since.get_or_init(|| {
+            let wall = SystemTime::now();
+            wall.checked_sub(now.since(self.granted)).unwrap_or(wall)
+        });
+        Holding {
+            owner: self.owner,
+            resource: self.resource.clone(),
+            count: self.permits,
+            since: *since,
+            left: None,
+        }
+    }
+
     /// Takes over from `claim` and from the seat it was won on. Nothing, if the deadline has passed
     /// already: then it is no grant, and the claim undoes it.
     pub(crate) fn begin(
@@ -150,6 +169,7 @@ impl Lease {
             resource: claim.resource.clone(),
             owner: claim.owner,
             granted: now,
+            since: OnceLock::new(),
             permits: request.count,
             reentrant: request.reentrant && reentrant(request.resource.kind),
             fenced: request.fenced,

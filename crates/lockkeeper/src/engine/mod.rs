@@ -65,6 +65,8 @@ pub(crate) struct Core {
     silent_since: AtomicU64,
     last_failure: AtomicU64,
     polling_warned: AtomicBool,
+    /// What was left standing.
+    left: Mutex<Vec<presence::Left>>,
     last_warned: Mutex<Option<Tick>>,
 }
 
@@ -90,6 +92,7 @@ impl Core {
             silent_since: AtomicU64::new(0),
             last_failure: AtomicU64::new(0),
             polling_warned: AtomicBool::new(false),
+            left: Mutex::default(),
             last_warned: Mutex::new(None),
             options,
         });
@@ -175,8 +178,7 @@ impl Core {
         self.gates.emptied().await;
         self.reaper.drained().await;
         self.registry.stop();
-        let withdraw = crate::backend::Change::Withdraw { client: self.id };
-        let _ = self.backend.adjust(withdraw).await;
+        let _ = self.backend.adjust(self.farewell()).await;
     }
 
     /// Notes whether the store answers what was sent at `sent`. An error reply is an answer.

@@ -1,16 +1,16 @@
 //! The client as others see it while it holds something: a note of who it is and what it holds, and
 //! an ear for what is said to it.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 
-use super::watchdog::{Registry, subscribe};
-use super::{Core, Lease, Tick};
+use super::watchdog::{Registry, TOLD, subscribe};
+use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
-use crate::backend::{BoxFuture, Change, Holding, Topic, model};
+use crate::backend::{BoxFuture, Change, ClientEntry, Holding, Seen, Topic, model};
 use crate::error::LostReason;
 
 /// See the module.
@@ -18,8 +18,8 @@ pub(super) struct Presence {
     pub(super) last_held: Tick,
     announced: Option<Tick>,
     looked: Tick,
-    /// The holds that were told of, and since when: that does not move when the wall clock does.
-    told: HashMap<OwnerId, SystemTime>,
+    /// The holds that were told of.
+    told: HashSet<OwnerId>,
     /// Dropped, it ends the task that listens.
     _listening: JoinSet<()>,
 }
@@ -31,7 +31,7 @@ impl Presence {
     pub(super) fn new(core: &Arc<Core>, now: Tick) -> Self {
         let mut listening = JoinSet::new();
         listening.spawn(hear_notices(Arc::downgrade(core)));
-        let (announced, told) = (None, HashMap::new());
+        let (announced, told) = (None, HashSet::new());
         Self { last_held: now, announced, looked: now, told, _listening: listening }
     }
 
@@ -51,39 +51,87 @@ impl Presence {
         }
         self.looked = now;
         let (old, _) = registry.worth_telling(now, WORTH_TELLING, false);
-        if !due && old.iter().all(|lease| self.told.contains_key(&lease.owner)) {
+        if !due && old.iter().all(|lease| self.told.contains(&lease.owner)) {
             return;
         }
-        let (held, more) = registry.worth_telling(now, WORTH_TELLING, true);
+        let announce = core.announcement(now);
+        if let Change::Announce { client, .. } = &announce {
+            self.told = client.holds.iter().map(|hold| hold.owner).collect();
+        }
         self.announced = Some(now);
-        let wall = SystemTime::now();
-        let since = |lease: &Lease| {
-            let told = self.told.get(&lease.owner).copied();
-            told.or_else(|| wall.checked_sub(now.since(lease.granted))).unwrap_or(wall)
-        };
-        let holds: Vec<_> = held
-            .iter()
-            .map(|lease| Holding {
-                owner: lease.owner,
-                resource: lease.resource.clone(),
-                count: lease.permits,
-                since: since(lease),
-            })
-            .collect();
-        self.told = holds.iter().map(|hold| (hold.owner, hold.since)).collect();
-        let announce = Change::Announce {
-            client: core.id,
-            info: core.info.clone(),
-            holds,
-            more,
-            ttl: timeout.as_millis() as u64,
-        };
         let answer: BoxFuture<_> = core.backend.adjust(announce);
         tasks.spawn(async move {
             if let Err(fault) = answer.await {
                 tracing::debug!(?fault, "could not say who holds the locks");
             }
         });
+    }
+}
+
+/// A hold whose guard was left: nothing runs under the lock, but it stands until then.
+#[derive(Debug)]
+pub(super) struct Left {
+    holding: Holding,
+    until: Tick,
+}
+
+/// How much longer than such a lock the note of it stands.
+const LEFT_MARGIN: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// The note of who this client is, what it holds and what it has left.
+    fn announcement(&self, now: Tick) -> Change {
+        let (held, more) = self.registry.worth_telling(now, WORTH_TELLING, true);
+        self.note_of(held.iter().map(|lease| lease.holding(now)).collect(), more, now)
+    }
+
+    /// What is said when the client ends: nothing is known of it any longer, but what it has left.
+    pub(super) fn farewell(&self) -> Change {
+        let now = self.clock.now();
+        match self.left(now).is_empty() {
+            true => Change::Withdraw { client: self.id },
+            false => self.note_of(Vec::new(), false, now),
+        }
+    }
+
+    fn note_of(&self, mut holds: Vec<Holding>, more: bool, now: Tick) -> Change {
+        let mut ttl = self.options.watchdog_timeout;
+        let every = (ttl / 3).as_millis() as u64;
+        for (holding, rest) in self.left(now) {
+            holds.push(holding);
+            ttl = ttl.max(rest.saturating_add(LEFT_MARGIN));
+        }
+        let (info, seen) = (self.info.clone(), Some(Seen::new(0, every)));
+        let client = ClientEntry { id: self.id, info, holds, more, seen };
+        Change::Announce { client, ttl: ttl.as_millis() as u64 }
+    }
+
+    /// What was left and still stands, and for how long.
+    fn left(&self, now: Tick) -> Vec<(Holding, Duration)> {
+        let mut left = lock(&self.left);
+        left.retain(|left| left.until > now);
+        left.iter().map(|left| (left.holding.clone(), left.until.since(now))).collect()
+    }
+
+    /// A guard was left, and its lock stands for another `ttl` milliseconds: says so at once, because the
+    /// process may end soon. Its caller does not wait for it, and that it fails changes nothing.
+    pub(super) fn leave(&self, lease: &Lease, ttl: u64) {
+        let now = self.clock.now();
+        let holding = Holding { left: Some(SystemTime::now()), ..lease.holding(now) };
+        let until = now + Duration::from_millis(ttl);
+        {
+            let mut left = lock(&self.left);
+            left.push(Left { holding, until });
+            // People look at them, and all of it is sent each time.
+            let surplus = left.len().saturating_sub(TOLD);
+            left.drain(..surplus);
+        }
+        let answer = self.backend.adjust(self.announcement(now));
+        self.reaper.adopt(Box::pin(async move {
+            if let Err(fault) = answer.await {
+                tracing::debug!(?fault, "could not say who left the lock");
+            }
+        }));
     }
 }
 

@@ -208,7 +208,13 @@ async fn stay(lease: &Arc<Lease>, seat: Option<Seat>, ttl: u64) -> Result<()> {
     match answer {
         // No earlier try can have taken it off.
         Ok((Released::Absent { holder }, _)) => Err(not_held(lease, holder)),
-        answer => verdict(lease, answer),
+        answer => {
+            let left = verdict(lease, answer);
+            if left.is_ok() {
+                lease.core.leave(lease, ttl);
+            }
+            left
+        }
     }
 }
 

@@ -42,7 +42,7 @@ const BATCHES: usize = 8;
 const SPEAK: Duration = Duration::from_millis(800);
 
 /// How many holds are told of: people look at them, and it is all sent again each time.
-const TOLD: usize = 128;
+pub(super) const TOLD: usize = 128;
 
 /// Of how many holds these are chosen: a walk over a million would be felt by all others.
 const LOOKED_AT: usize = 4096;

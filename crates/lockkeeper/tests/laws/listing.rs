@@ -75,6 +75,9 @@ pub(crate) async fn a_held_lock_is_listed_with_all_there_is_to_know<L: Exclusive
     is_ours(holder);
     is_about(holder.since, then);
     assert_eq!(told.since(), holder.since);
+    let seen = holder.seen.expect("its client says when it was there");
+    assert!(seen.every == store.watchdog() / 3 && seen.ago <= store.watchdog(), "{seen:?}");
+    assert_eq!(holder.left, None);
     let Remaining::For(left) = told.remaining else { panic!("{told:?}") };
     assert!(left <= store.long() && left > store.long() / 2, "{left:?}");
     assert_eq!((told.waiting, told.count, told.taken), (Some(0), None, 0));

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
+use std::time::{Duration, SystemTime};
 
 use lockkeeper::{Error, Kind, LockInfo, Remaining};
 
-use crate::listing::is_ours;
+use crate::listing::{is_about, is_ours, told};
 use crate::store::{Store, assert_is, eventually};
 
 async fn inspect(store: &Store, name: &str) -> LockInfo {
@@ -175,4 +176,90 @@ pub(crate) async fn an_empty_name_is_refused(store: &Store) {
         let forced = inspector.force_unlock("", Kind::Lock, "").await;
         assert_is!(forced, Err(Error::Invalid { .. }));
     }
+}
+
+/// Its client may be gone by then: it is known from the lock's own history.
+pub(crate) async fn a_forced_unlock_names_the_process_it_was_taken_from(store: &Store) {
+    let name = store.name("lock");
+    let victim = store.client_with(store.options().program("victim")).await;
+    let guard = victim.lock(&name).lock().lease(store.long()).await.unwrap();
+    told(store, &name).await;
+    let inspector = store.client_with(store.options().program("operator")).await.inspector();
+    assert!(inspector.force_unlock(&name, Kind::Lock, "why").await.unwrap());
+    drop(guard);
+    victim.shutdown().await;
+    let forced = inspect(store, &name).await.forced.remove(0);
+    assert!(forced.by.contains("operator"), "{forced:?}");
+    let [Some(client)] = &forced.clients[..] else { panic!("{forced:?}") };
+    assert_eq!((client.pid, &client.program[..]), (std::process::id(), "victim"));
+    assert!(!client.host.is_empty());
+
+    // Of a stranger nothing is known but its identity.
+    let owner = store.stranger_takes::<lockkeeper::Lock>(&name[..].into()).await;
+    assert!(inspector.force_unlock(&name, Kind::Lock, "why").await.unwrap());
+    let forced = inspect(store, &name).await.forced.remove(0);
+    assert_eq!((forced.holders, forced.clients), (vec![owner.to_string()], vec![None]));
+}
+
+/// A process that died: it is not called alive, and it is said when it was last seen.
+pub(crate) async fn a_client_that_is_silent_is_overdue(store: &Store) {
+    let name = store.name("lock");
+    let options = store.options().watchdog_timeout(Duration::from_secs(12)).program("dies");
+    let client = store.client_with(options).await;
+    let guard = client.lock(&name).lock().lease(Duration::from_secs(60)).await.unwrap();
+    let before = told(store, &name).await.holders.remove(0);
+    assert!(before.seen.is_some());
+    client.abandon();
+    let mut after = None;
+    eventually("it is overdue", async || {
+        after = inspect(store, &name).await.holders.pop();
+        after.as_ref().is_some_and(|holder| holder.seen.is_some_and(|seen| seen.is_overdue()))
+    })
+    .await;
+    let after = after.expect("it still holds it");
+    assert_eq!((after.id, after.client), (before.id, before.client));
+    assert!(after.seen.expect("it was seen").ago > Duration::from_secs(4));
+    drop(guard);
+}
+
+/// The process that left it is gone; who it was is known for as long as the lock stands.
+pub(crate) async fn a_lock_that_was_left_says_who_left_it_and_when(store: &Store) {
+    let then = SystemTime::now();
+    for (name, kind) in [("lock", Kind::Lock), ("mutex", Kind::Mutex), ("fair", Kind::Fair)] {
+        let name = store.name(name);
+        let client = store.client_with(store.options().program("job")).await;
+        let request = match kind {
+            Kind::Mutex => client.mutex(&name).lock(),
+            Kind::Fair => client.fair_lock(&name).lock(),
+            _ => client.lock(&name).lock(),
+        };
+        let guard = request.await.unwrap();
+        let owner = guard.owner_id().to_string();
+        // Longer than it would be told of a client that holds something.
+        guard.leave_for(store.long() * 4).await.unwrap();
+        client.shutdown().await;
+        let found = inspect(store, &name).await;
+        assert_eq!(found.kind, kind);
+        let [holder] = &found.holders[..] else { panic!("{found:?}") };
+        assert_eq!(holder.id, owner);
+        let client = holder.client.as_ref().expect("it said who it is");
+        assert_eq!((client.pid, &client.program[..]), (std::process::id(), "job"));
+        is_about(holder.since, then);
+        is_about(holder.left, then);
+        let inspector = store.client().await.inspector();
+        let listed = crate::listing::all(&mut inspector.list(&name[..])).await;
+        assert_eq!(listed[0].holders[0].left, holder.left);
+    }
+}
+
+/// Whoever goes on tells both what it holds and what it left.
+pub(crate) async fn a_client_that_left_a_lock_goes_on(store: &Store) {
+    let (client, left, held) = (store.client().await, store.name("left"), store.name("held"));
+    let guard = client.lock(&left).lock().await.unwrap();
+    guard.leave_for(store.long()).await.unwrap();
+    let beside = client.lock(&held).lock().await.unwrap();
+    assert_eq!(told(store, &held).await.holders[0].left, None);
+    let holder = told(store, &left).await.holders.remove(0);
+    assert!(holder.left.is_some(), "{holder:?}");
+    beside.release().await.unwrap();
 }

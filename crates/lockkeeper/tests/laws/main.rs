@@ -479,6 +479,10 @@ laws! {
         permits_are_seen
         counters_are_seen
         an_empty_name_is_refused
+        a_forced_unlock_names_the_process_it_was_taken_from
+        a_client_that_is_silent_is_overdue
+        a_lock_that_was_left_says_who_left_it_and_when
+        a_client_that_left_a_lock_goes_on
     }
     watch (alone) {
         what_comes_changes_and_goes_is_told

@@ -17,7 +17,7 @@ impl Db {
             if let Select::Clients = request.select {
                 return Ok(Page { clients, ..Page::default() });
             }
-            clients.into_iter().for_each(|client| state.put_client(client));
+            clients.into_iter().for_each(|client| state.put_client(client, moment.now));
             let mut page = Page::default();
             match &request.select {
                 Select::Clients => {}

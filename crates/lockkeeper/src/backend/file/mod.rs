@@ -196,7 +196,9 @@ fn stuck(maybe_ran: bool) -> Fault {
 impl Backend for File {
     fn capabilities(&self) -> Capabilities {
         // One thread does one request after the other: an earlier one is over when a later is answered.
-        Capabilities::new(true, Arc::clone(&self.inner.identity)).taking_together()
+        Capabilities::new(true, Arc::clone(&self.inner.identity)).taking_together().advising(
+            "let the user write to the file, to those beside it (-wal, -shm) and to their directory",
+        )
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {

@@ -9,22 +9,23 @@ use super::waiters::Who;
 use super::wakes::Told;
 use crate::backend::model::{Record, State, Wake};
 use crate::backend::{
-    Acquire, Attempt, Change, Changed, ClientEntry, Fault, Kind, Release, Released, Renew, Renewed,
-    Resource, Snapshot, Ttl,
+    Acquire, Attempt, Change, Changed, Fault, Kind, Release, Released, Renew, Renewed, Resource,
+    Snapshot, Ttl,
 };
 use crate::{LockName, OwnerId};
 
-/// What a request is about: the names, who may be in a queue, and the request itself if its answer is
-/// remembered.
+/// What a request is about: the names, who may be in a queue, the request itself if its answer is
+/// remembered, and whether it must be known who the holders are.
 struct About<'a> {
     names: Vec<&'a LockName>,
+    clients: bool,
     waiter: Option<OwnerId>,
     reply: Option<(&'a LockName, OwnerId)>,
 }
 
 impl<'a> About<'a> {
     fn one(name: &'a LockName) -> Self {
-        Self { names: vec![name], waiter: None, reply: None }
+        Self { names: vec![name], clients: false, waiter: None, reply: None }
     }
 
     fn by(self, owner: OwnerId) -> Self {
@@ -135,15 +136,15 @@ impl Db {
 
     pub(super) fn adjust(&mut self, change: &Change) -> Result<Changed, Fault> {
         let about = match change {
-            Change::ForceUnlock { resource, .. } => About::one(&resource.name),
+            Change::ForceUnlock { resource, .. } => {
+                About { clients: true, ..About::one(&resource.name) }
+            }
             Change::Count { resource, id, .. } | Change::Permits { resource, id, .. } => {
                 About::one(&resource.name).remembered(Some((&resource.name, *id)))
             }
-            Change::Announce { client, info, holds, more, ttl } => {
-                let (id, info, holds, more) = (*client, info.clone(), holds.clone(), *more);
-                let client = ClientEntry { id, info, holds, more };
+            Change::Announce { client, ttl } => {
                 return self.write(|db, moment| {
-                    db.store_client(&client, moment.now.saturating_add(*ttl))?;
+                    db.store_client(client, *ttl, moment.now)?;
                     Ok(Changed::Done)
                 });
             }
@@ -160,7 +161,7 @@ impl Db {
             let mut state = State::behind(moment.epoch);
             for client in record.clients() {
                 if let Some(client) = db.load_client(client, moment.now)? {
-                    state.put_client(client);
+                    state.put_client(client, moment.now);
                 }
             }
             state.put(&resource.name, record);
@@ -212,6 +213,11 @@ impl Db {
         let mut before = Vec::with_capacity(about.names.len());
         for name in &about.names {
             let record = self.load(name, Who::These(about.waiter.as_slice()), moment)?;
+            for client in record.clients().into_iter().filter(|_| about.clients) {
+                if let Some(client) = self.load_client(client, moment.now)? {
+                    state.put_client(client, moment.now);
+                }
+            }
             state.put(name, record.clone());
             before.push((*name, record));
         }

@@ -10,7 +10,7 @@ use super::db::{Db, Hitch};
 use super::time::Moment;
 use super::waiters::Who;
 use crate::backend::model::{REMEMBERED, Record};
-use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource};
+use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource, Seen};
 use crate::{LockName, OwnerId};
 
 /// Who a client is and what it holds, as it is stored.
@@ -23,6 +23,11 @@ struct About {
     started: u64,
     holds: Vec<Hold>,
     more: bool,
+    /// For how many milliseconds it was said, and how often it is. Earlier versions do not say.
+    #[serde(default)]
+    ttl: u64,
+    #[serde(default)]
+    every: u64,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -33,6 +38,8 @@ struct Hold {
     count: u32,
     /// Milliseconds by the wall clock.
     since: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left: Option<u64>,
 }
 
 /// SQLite counts with a sign.
@@ -123,27 +130,35 @@ impl Db {
     }
 
     pub(super) fn load_client(&self, client: Uuid, now: u64) -> Result<Option<ClientEntry>, Hitch> {
-        let sql = "SELECT about FROM clients WHERE id = ?1 AND boot = ?2 AND ends >= ?3";
+        let sql = "SELECT about, ends FROM clients WHERE id = ?1 AND boot = ?2 AND ends >= ?3";
         let mut select = self.connection.prepare_cached(sql)?;
         let given = (client.to_string(), &self.boot, signed(now));
-        let about: Option<String> = select.query_row(given, |row| row.get(0)).optional()?;
-        Ok(about.and_then(|about| About::read(client, &about)))
+        let row: Option<(String, i64)> =
+            select.query_row(given, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        Ok(row.and_then(|(about, ends)| About::read(client, &about, left(ends, now))))
     }
 
     pub(super) fn load_clients(&self, now: u64) -> Result<Vec<ClientEntry>, Hitch> {
-        let sql = "SELECT id, about FROM clients WHERE boot = ?1 AND ends >= ?2";
+        let sql = "SELECT id, about, ends FROM clients WHERE boot = ?1 AND ends >= ?2";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((&self.boot, signed(now)))?;
         let mut clients = Vec::new();
         while let Some(row) = rows.next()? {
-            let (id, about): (String, String) = (row.get(0)?, row.get(1)?);
-            clients.extend(Uuid::try_parse(&id).ok().and_then(|id| About::read(id, &about)));
+            let (id, about, ends): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let id = Uuid::try_parse(&id).ok();
+            clients.extend(id.and_then(|id| About::read(id, &about, left(ends, now))));
         }
         Ok(clients)
     }
 
-    pub(super) fn store_client(&self, client: &ClientEntry, until: u64) -> Result<(), Hitch> {
-        let about = serde_json::to_string(&About::of(client))
+    pub(super) fn store_client(
+        &self,
+        client: &ClientEntry,
+        ttl: u64,
+        now: u64,
+    ) -> Result<(), Hitch> {
+        let until = now.saturating_add(ttl);
+        let about = serde_json::to_string(&About::of(client, ttl))
             .map_err(|error| unreadable("who the client is", &error))?;
         let sql = "INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3, ?4)";
         let given = (client.id.to_string(), &self.boot, signed(until), about);
@@ -174,6 +189,11 @@ pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Rec
     Ok(if row.get(1)? { record } else { record.after_restart(moment.now, moment.epoch) })
 }
 
+/// How many milliseconds an announcement holds that ends then.
+fn left(ends: i64, now: u64) -> u64 {
+    u64::try_from(ends).unwrap_or(0).saturating_sub(now)
+}
+
 fn millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
@@ -183,7 +203,7 @@ fn time(millis: u64) -> SystemTime {
 }
 
 impl About {
-    fn of(client: &ClientEntry) -> Self {
+    fn of(client: &ClientEntry, ttl: u64) -> Self {
         let ClientInfo { host, pid, program, started } = client.info.clone();
         let hold = |hold: &Holding| Hold {
             owner: hold.owner,
@@ -191,20 +211,26 @@ impl About {
             name: hold.resource.name.as_bytes().to_vec(),
             count: hold.count,
             since: millis(hold.since),
+            left: hold.left.map(millis),
         };
         let holds = client.holds.iter().map(hold).collect();
-        Self { host, pid, program, started: millis(started), holds, more: client.more }
+        let every = client.seen.map_or(0, |seen| seen.every.as_millis() as u64);
+        Self { host, pid, program, started: millis(started), holds, more: client.more, ttl, every }
     }
 
     /// It is for people: what cannot be read is not known.
-    fn read(id: Uuid, about: &str) -> Option<ClientEntry> {
-        let Self { host, pid, program, started, holds, more } = serde_json::from_str(about).ok()?;
+    fn read(id: Uuid, about: &str, left: u64) -> Option<ClientEntry> {
+        let Self { host, pid, program, started, holds, more, ttl, every } =
+            serde_json::from_str(about).ok()?;
         let hold = |hold: Hold| {
             let (kind, name) = (Kind::from_word(&hold.kind)?, LockName::from(&hold.name[..]));
             let (resource, since) = (Resource { kind, name }, time(hold.since));
-            Some(Holding { owner: hold.owner, resource, count: hold.count, since })
+            let left = hold.left.map(time);
+            Some(Holding { owner: hold.owner, resource, count: hold.count, since, left })
         };
         let info = ClientInfo { host, pid, program, started: time(started) };
-        Some(ClientEntry { id, info, holds: holds.into_iter().filter_map(hold).collect(), more })
+        let seen = (every > 0).then(|| Seen::new(ttl.saturating_sub(left), every));
+        let holds = holds.into_iter().filter_map(hold).collect();
+        Some(ClientEntry { id, info, holds, more, seen })
     }
 }

@@ -1,11 +1,11 @@
 //! What there is, for people: locks, clients, and who forced what open.
 
 use std::collections::VecDeque;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::*;
 use crate::PermitId;
-use crate::backend::{ClientEntry, Forced, List, Listed, Page, Select};
+use crate::backend::{ClientEntry, Forced, Holding, List, Listed, Page, Select};
 
 /// How many forced unlocks of a name are remembered, and for how long after the last.
 const FORCED_MAX: usize = 20;
@@ -31,12 +31,46 @@ struct Entry {
     by: String,
     reason: String,
     holders: Vec<String>,
+    /// Who they were. Records of earlier versions do not have it, and these read it without.
+    #[cfg_attr(feature = "file", serde(default, skip_serializing_if = "Vec::is_empty"))]
+    clients: Vec<Option<Victim>>,
+}
+
+/// Who a holder was, as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
+struct Victim {
+    host: String,
+    pid: u32,
+    program: String,
+    /// Milliseconds by the wall clock.
+    started: u64,
+}
+
+impl Victim {
+    fn of(info: &ClientInfo) -> Self {
+        let ClientInfo { host, pid, program, started } = info.clone();
+        let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        Self { host, pid, program, started }
+    }
+
+    fn info(&self) -> ClientInfo {
+        let Self { host, pid, program, started } = self.clone();
+        ClientInfo { host, pid, program, started: time(started) }
+    }
+}
+
+fn time(millis: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(millis)
 }
 
 impl Entry {
     fn forced(&self) -> Forced {
-        let at = UNIX_EPOCH + Duration::from_millis(self.at);
-        Forced::new(at, self.by.clone(), self.reason.clone(), self.holders.clone())
+        let Self { at, by, reason, holders, clients } = self.clone();
+        let mut clients: Vec<_> =
+            clients.iter().map(|client| client.as_ref().map(Victim::info)).collect();
+        clients.resize(holders.len(), None);
+        Forced { at: time(at), by, reason, holders, clients }
     }
 }
 
@@ -71,8 +105,11 @@ impl State {
 
     /// The clients that say who they are.
     fn clients(&self, now: u64) -> Vec<ClientEntry> {
-        let living = self.clients.values().filter(|(_, until)| *until >= now);
-        living.map(|(entry, _)| entry.clone()).collect()
+        self.announced(now).map(|announced| announced.seen(now)).collect()
+    }
+
+    fn announced(&self, now: u64) -> impl Iterator<Item = &Announced> {
+        self.clients.values().filter(move |announced| announced.until >= now)
     }
 
     /// What stands under a name, if a list should have it: a number by itself may be anything.
@@ -125,8 +162,7 @@ impl State {
 
     /// What a client says that it uses the name as.
     fn told_kind(&self, name: &LockName, now: u64) -> Option<Kind> {
-        let living = self.clients.values().filter(|(_, until)| *until >= now);
-        let mut holds = living.flat_map(|(entry, _)| &entry.holds);
+        let mut holds = self.announced(now).flat_map(|announced| &announced.client.holds);
         holds.find(|hold| hold.resource.name == *name).map(|hold| hold.resource.kind)
     }
 
@@ -141,34 +177,31 @@ impl State {
     }
 
     fn permit_holder(&self, id: PermitId, end: u64, now: u64) -> HolderEntry {
-        let living = self.clients.values().filter(|(_, until)| *until >= now);
-        let mut clients = living.map(|(entry, _)| entry);
-        let client = clients.find(|entry| id.is_of(entry.id));
-        let since = client.and_then(|entry| {
-            let mut holds = entry.holds.iter();
-            holds.find(|hold| PermitId::of(hold.owner, hold.count).any(|own| own == id))
-        });
-        HolderEntry {
-            id: id.to_string().into_bytes(),
-            count: 1,
-            shared: true,
-            client: client.map(|entry| entry.info.clone()),
-            since: since.map(|hold| hold.since),
-            ttl: Some(permits::left(end, now)),
-        }
+        let ttl = Some(permits::left(end, now));
+        let holder = HolderEntry { ttl, ..HolderEntry::new(id.to_string().into_bytes(), 1, true) };
+        let mut announced = self.announced(now);
+        let Some(announced) = announced.find(|announced| id.is_of(announced.client.id)) else {
+            return holder;
+        };
+        let client = announced.seen(now);
+        let is_its = |hold: &&Holding| PermitId::of(hold.owner, hold.count).any(|own| own == id);
+        holder.described(&client, client.holds.iter().find(is_its))
     }
 
     /// Remembers a forced unlock.
     pub(super) fn log_forced(
         &mut self,
         name: &LockName,
-        (by, reason, holders): (&ClientInfo, &str, Vec<String>),
+        (by, reason, victims): (&ClientInfo, &str, Vec<HolderEntry>),
         now: u64,
     ) {
         self.forced.retain(|_, log| log.is_alive(now));
         let log = self.forced.entry(name.clone()).or_default();
-        let (at, by) = (now + self.epoch, by.in_a_line());
-        log.entries.push_front(Entry { at, by, reason: reason.to_owned(), holders });
+        let (at, by, reason) = (now + self.epoch, by.in_a_line(), reason.to_owned());
+        let clients = victims.iter().map(|victim| victim.client.as_ref().map(Victim::of)).collect();
+        let text = |victim: HolderEntry| String::from_utf8_lossy(&victim.id).into_owned();
+        let holders = victims.into_iter().map(text).collect();
+        log.entries.push_front(Entry { at, by, reason, holders, clients });
         log.entries.truncate(FORCED_MAX);
         log.expires = now + FORCED_FOR;
     }

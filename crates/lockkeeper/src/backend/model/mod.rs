@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry as MapEntry, OccupiedEntry};
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -55,8 +56,8 @@ pub struct State {
     tokens: HashMap<LockName, Token>,
     /// What was forced open.
     forced: HashMap<LockName, list::ForcedLog>,
-    /// Who the clients are, and until when that holds.
-    clients: HashMap<Uuid, (ClientEntry, u64)>,
+    /// Who the clients are.
+    clients: HashMap<Uuid, Announced>,
     /// The size at which entries that nobody asked about since they expired are swept out.
     sweep_at: usize,
     /// What the wall clock is ahead of the store's time, in milliseconds: tokens go by it.
@@ -69,6 +70,25 @@ pub struct State {
 struct Entry {
     value: Value,
     expires: u64,
+}
+
+/// What a client says of itself, when it did, and until when that holds.
+#[derive(Clone, Debug)]
+struct Announced {
+    client: ClientEntry,
+    at: u64,
+    until: u64,
+}
+
+impl Announced {
+    /// What it says, with how long ago that was.
+    fn seen(&self, now: u64) -> ClientEntry {
+        let mut client = self.client.clone();
+        if let Some(seen) = &mut client.seen {
+            seen.ago += Duration::from_millis(now.saturating_sub(self.at));
+        }
+        client
+    }
 }
 
 /// Without an end.
@@ -231,15 +251,13 @@ impl State {
         match change {
             Change::ForceUnlock { resource, reason, by, from } => {
                 let victims = self.inspect(resource, now).map(|snapshot| snapshot.holders);
-                let ids: Vec<_> = victims.into_iter().flatten().map(|holder| holder.id).collect();
-                if from.as_ref().is_some_and(|from| ids.iter().any(|id| !from.contains(id))) {
+                let victims = victims.unwrap_or_default();
+                if from.as_ref().is_some_and(|from| victims.iter().any(|v| !from.contains(&v.id))) {
                     return (Ok(Changed::Other), Vec::new());
                 }
                 let (answer, wakes) = self.force(resource, reason, now);
                 if answer == Ok(Changed::Done) {
-                    let text = |id: &Vec<u8>| String::from_utf8_lossy(id).into_owned();
-                    let holders = ids.iter().map(text).collect();
-                    self.log_forced(&resource.name, (by, reason, holders), now);
+                    self.log_forced(&resource.name, (by, reason, victims), now);
                 }
                 (answer, wakes)
             }
@@ -250,10 +268,11 @@ impl State {
             Change::Permits { resource, id, ids, change } => {
                 self.change_by_id(resource, *id, ids, *change, now)
             }
-            Change::Announce { client, info, holds, more, ttl } => {
-                self.clients.retain(|_, (_, until)| *until >= now);
-                let (id, info, holds, more) = (*client, info.clone(), holds.clone(), *more);
-                self.clients.insert(id, (ClientEntry { id, info, holds, more }, now + ttl));
+            Change::Announce { client, ttl } => {
+                self.clients.retain(|_, announced| announced.until >= now);
+                let until = now.saturating_add(*ttl);
+                self.clients
+                    .insert(client.id, Announced { client: client.clone(), at: now, until });
                 (Ok(Changed::Done), Vec::new())
             }
             Change::Withdraw { client } => {
@@ -305,16 +324,13 @@ impl State {
 
     /// Who holds something, for people.
     fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> HolderEntry {
-        let client = self.clients.get(&owner.client()).filter(|(_, until)| *until >= now);
-        let hold = client.and_then(|(entry, _)| entry.holds.iter().find(|h| h.owner == owner));
-        HolderEntry {
-            id: owner.to_string().into_bytes(),
-            count: u64::from(count),
-            shared,
-            client: client.map(|(entry, _)| entry.info.clone()),
-            since: hold.map(|hold| hold.since),
-            ttl: None,
-        }
+        let holder = HolderEntry::new(owner.to_string().into_bytes(), u64::from(count), shared);
+        let announced = self.clients.get(&owner.client());
+        let Some(announced) = announced.filter(|announced| announced.until >= now) else {
+            return holder;
+        };
+        let client = announced.seen(now);
+        holder.described(&client, client.holds.iter().find(|hold| hold.owner == owner))
     }
 
     /// How many names are in use, with queues and other things beside them; expired ones included
@@ -362,7 +378,8 @@ pub(crate) fn one_line(reason: &str) -> String {
 
 /// Reads what [`notice`] wrote.
 pub(crate) fn read_notice(line: &[u8]) -> Option<(OwnerId, String)> {
-    let text = std::str::from_utf8(line).ok()?;
+    // Whoever wrote it: what is taken away is taken away.
+    let text = String::from_utf8_lossy(line);
     let (victim, reason) = text.strip_prefix("revoked ")?.split_once(' ')?;
     Some((victim.parse().ok()?, reason.to_owned()))
 }

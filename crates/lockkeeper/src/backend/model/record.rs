@@ -257,8 +257,8 @@ impl State {
     }
 
     /// Puts in who a client is.
-    pub(crate) fn put_client(&mut self, client: ClientEntry) {
-        self.clients.insert(client.id, (client, NEVER));
+    pub(crate) fn put_client(&mut self, client: ClientEntry, now: u64) {
+        self.clients.insert(client.id, Announced { client, at: now, until: NEVER });
     }
 }
 

@@ -1,6 +1,6 @@
 //! What clients say of themselves: who they are, and what they hold.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 use uuid::Uuid;
@@ -9,18 +9,19 @@ use super::list::{cursor, of_key, place};
 use super::script::{self, Command};
 use super::{Inner, bulk, keys, strings};
 use crate::backend::{
-    Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource,
+    Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource, Seen,
 };
 use crate::{LockName, OwnerId};
 
 impl Inner {
     pub(super) async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
-        let ClientEntry { id, info, holds, more } = client;
+        let ClientEntry { id, info, holds, more, seen } = client;
         let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let call = script::CLIENT_ANNOUNCE.call(2).arg(keys::client(id)).arg(keys::clients());
         let call = call.arg(ttl).arg(id.as_hyphenated().to_string());
         let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
         let call = call.arg(write_holds(&holds)).arg(u8::from(more));
+        let call = call.arg(seen.map_or(0, |seen| seen.every.as_millis() as u64));
         self.link.call(call).await.map(|_| Changed::Done)
     }
 
@@ -36,8 +37,27 @@ impl Inner {
     pub(super) async fn client_of(&self, id: &[u8]) -> Option<ClientEntry> {
         let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
         let client = Uuid::try_parse(client).ok()?;
-        let get = Command::plain("HGETALL").arg(keys::client(client));
-        said(client, self.link.call(get).await.ok()?)
+        self.read_clients(&[client]).await.ok()?.pop()?.ok()?
+    }
+
+    /// What the keys of clients say; nothing of one that says nothing.
+    async fn read_clients(
+        &self,
+        ids: &[Uuid],
+    ) -> Result<Vec<Result<Option<ClientEntry>, Fault>>, Fault> {
+        let read = |id: &Uuid| {
+            let key = keys::client(*id);
+            [of_key("HGETALL", &key), of_key("PTTL", &key)]
+        };
+        let answers = self.link.read(ids.iter().flat_map(read).collect()).await?;
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+        Ok(ids
+            .iter()
+            .map(|id| {
+                Ok((next(), next())).and_then(|(fields, left)| Ok(said(*id, fields?, left.ok())))
+            })
+            .collect())
     }
 
     /// The cursor is a place among them; who comes or goes meanwhile moves others by one.
@@ -54,12 +74,10 @@ impl Inner {
         };
         let more = ids.len() as u64 > last - first;
         let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
-        let read = |id: &Uuid| of_key("HGETALL", &keys::client(*id));
-        let answers = self.link.read(ids.iter().map(read).collect()).await?;
         let mut page = Page { next: more.then(|| cursor(last + 1)), ..Page::default() };
-        for (id, answer) in ids.into_iter().zip(answers) {
+        for answer in self.read_clients(&ids).await? {
             match answer {
-                Ok(fields) => page.clients.extend(said(id, fields)),
+                Ok(said) => page.clients.extend(said),
                 Err(_) => page.incomplete = true,
             }
         }
@@ -67,8 +85,8 @@ impl Inner {
     }
 }
 
-/// What a client's key says.
-fn said(id: Uuid, fields: Value) -> Option<ClientEntry> {
+/// What a client's key says, which has `left` milliseconds to live.
+fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
     let pairs: Vec<(Vec<u8>, Vec<u8>)> = match fields {
         Value::Map(pairs) => {
             pairs.into_iter().filter_map(|(k, v)| Some((bulk(k).ok()?, bulk(v).ok()?))).collect()
@@ -90,20 +108,43 @@ fn said(id: Uuid, fields: Value) -> Option<ClientEntry> {
     };
     let holds = field("holds").unwrap_or_default();
     let holds = holds.lines().filter_map(|line| read_holding(id, line)).collect();
-    Some(ClientEntry { id, info, holds, more: field("more").as_deref() == Some("1") })
+    // Earlier versions do not say for how long it was written.
+    let millis = |name: &str| field(name)?.parse::<u64>().ok().filter(|millis| *millis > 0);
+    let left = left.and_then(|left| if let Value::Int(left) = left { Some(left) } else { None });
+    let left = left.and_then(|left| u64::try_from(left).ok());
+    let seen = match (millis("ttl"), millis("every"), left) {
+        (Some(ttl), Some(every), Some(left)) => Some(Seen::new(ttl.saturating_sub(left), every)),
+        _ => None,
+    };
+    let more = field("more").as_deref() == Some("1");
+    Some(ClientEntry { id, info, holds, more, seen })
 }
 
-/// One line for each: number, kind, permits, since when, and the name in hexadecimal digits, because
-/// it may be anything.
+/// Adds who a holder is that the lock was taken from: nothing, if that is not known.
+pub(super) fn victim(call: Command, client: Option<&ClientInfo>) -> Command {
+    let Some(ClientInfo { host, pid, program, started }) = client else {
+        return call.arg("").arg("").arg("").arg("");
+    };
+    let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    call.arg(host).arg(pid).arg(program).arg(started as u64)
+}
+
+/// One line for each: number, kind, permits, since when, the name in hexadecimal digits, because it may
+/// be anything, and when it was left, if it was.
 fn write_holds(holds: &[Holding]) -> String {
     use std::fmt::Write;
     let mut text = String::new();
-    for Holding { owner, resource, count, since } in holds {
-        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let millis =
+        |time: &SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    for Holding { owner, resource, count, since, left } in holds {
+        let since = millis(since);
         let (number, kind) = (owner.number(), resource.kind.word());
         let _ = write!(text, "{number} {kind} {count} {since} ");
         for byte in resource.name.as_bytes() {
             let _ = write!(text, "{byte:02x}");
+        }
+        if let Some(left) = left {
+            let _ = write!(text, " {}", millis(left));
         }
         text.push('\n');
     }
@@ -115,12 +156,13 @@ fn read_holding(client: Uuid, line: &str) -> Option<Holding> {
     let owner = OwnerId::numbered(client, parts.next()?.parse().ok()?);
     let kind = Kind::from_word(parts.next()?)?;
     let count = parts.next()?.parse().ok()?;
-    let since = UNIX_EPOCH + Duration::from_millis(parts.next()?.parse().ok()?);
+    let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));
+    let since = time(parts.next()?)?;
     let digits = parts.next()?.as_bytes().chunks_exact(2);
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let name: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
     let resource = Resource { kind, name: LockName::from(&name[..]) };
-    Some(Holding { owner, resource, count, since })
+    Some(Holding { owner, resource, count, since, left: parts.next().and_then(time) })
 }
 
 #[cfg(test)]
@@ -136,9 +178,11 @@ mod tests {
             resource: Resource { kind: Kind::Permits, name },
             count: 3,
             since: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+            left: None,
         };
-        let text = write_holds(&[hold.clone(), hold.clone()]);
+        let left = Holding { left: Some(hold.since + Duration::from_secs(1)), ..hold.clone() };
+        let text = write_holds(&[hold.clone(), left.clone()]);
         let read: Vec<_> = text.lines().filter_map(|line| read_holding(client, line)).collect();
-        assert_eq!(read, [hold.clone(), hold]);
+        assert_eq!(read, [hold, left]);
     }
 }

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::counter::counted;
 use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
-    Fault, Forced, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot,
-    Topic, Ttl, model,
+    ClientInfo, Fault, Forced, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select,
+    Snapshot, Topic, Ttl, model,
 };
 use crate::{LockName, PermitId};
 
@@ -368,7 +368,7 @@ fn permit_holder((id, end): (Vec<u8>, f64)) -> HolderEntry {
         end if end >= model::ENDLESS as f64 => Ttl::Forever,
         end => Ttl::Millis((end - now_ms() as f64) as u64),
     };
-    HolderEntry { id, count: 1, shared: true, client: None, since: None, ttl: Some(ttl) }
+    HolderEntry { ttl: Some(ttl), ..HolderEntry::new(id, 1, true) }
 }
 
 /// What a key may be.
@@ -441,14 +441,9 @@ impl Hash {
         }
         let kind = self.kind(queued.is_some_and(|queued| queued > 0));
         let shares = self.mode.is_some();
-        let holders = self.holders.into_iter().map(|(id, count, shared)| HolderEntry {
-            id,
-            count,
-            shared: shared && shares,
-            client: None,
-            since: None,
-            ttl: None,
-        });
+        let holders = self.holders.into_iter();
+        let holders =
+            holders.map(|(id, count, shared)| HolderEntry::new(id, count, shared && shares));
         let snapshot = Snapshot {
             holders: holders.collect(),
             ttl: Some(ttl(left)),
@@ -469,13 +464,27 @@ fn is_owner(field: &[u8]) -> bool {
         && number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
 }
 
-/// At, by, why, and then whom it was taken from.
+/// At, by, why, and then by turns whom it was taken from and who that was: host, process, program and
+/// start, all empty if it is not known.
 fn forced(entry: Value) -> Option<Forced> {
     let parts = strings(entry).ok()?;
-    let mut parts = parts.into_iter().map(|part| String::from_utf8_lossy(&part).into_owned());
-    let at = UNIX_EPOCH + Duration::from_millis(parts.next()?.parse().ok()?);
-    let (by, reason) = (parts.next()?, parts.next()?);
-    Some(Forced::new(at, by, reason, parts.collect()))
+    let parts: Vec<_> =
+        parts.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect();
+    let [at, by, reason, victims @ ..] = &parts[..] else { return None };
+    let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));
+    let (mut holders, mut clients) = (Vec::new(), Vec::new());
+    for victim in victims.chunks_exact(5) {
+        let [id, host, pid, program, started] = victim else { continue };
+        holders.push(id.clone());
+        clients.push(pid.parse().ok().zip(time(started)).map(|(pid, started)| ClientInfo {
+            host: host.clone(),
+            pid,
+            program: program.clone(),
+            started,
+        }));
+    }
+    let (at, by, reason) = (time(at)?, by.clone(), reason.clone());
+    Some(Forced { at, by, reason, holders, clients })
 }
 
 #[cfg(test)]

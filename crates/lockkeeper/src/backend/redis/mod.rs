@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 
 use super::wake::Hub;
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientEntry, ClientInfo,
-    Fault, Finding, HolderEntry, Kind, List, Page, Release, Released, Renew, Renewed, Resource,
-    Snapshot, Subscription, Topic, Ttl, model,
+    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
+    Finding, HolderEntry, Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot,
+    Subscription, Topic, Ttl, model,
 };
 use crate::OwnerId;
 use crate::config::ClientOptions;
@@ -199,6 +199,9 @@ const RENEWALS: &[Renewal] = &[
     Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
 ];
 
+/// How many holders are remembered that a lock was taken from: a script takes not many more arguments.
+const VICTIMS_MAX: usize = 1000;
+
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }
@@ -303,6 +306,9 @@ impl Inner {
         for id in from.into_iter().flatten() {
             call = call.arg(id);
         }
+        // Who the holders are is read before they learn of it: they may withdraw what they say of
+        // themselves.
+        let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
         let answer = self.link.call(call).await?;
         if matches!(&answer, Value::BulkString(said) if said == b"other") {
             return Ok(Changed::Other);
@@ -314,8 +320,10 @@ impl Inner {
         // The lock is open. What follows is for people, and its failure changes nothing of that.
         let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
         let mut log = log.arg(by.in_a_line()).arg(reason);
-        for victim in victims {
-            log = log.arg(victim);
+        for victim in victims.into_iter().take(VICTIMS_MAX) {
+            let client = known.iter().find(|holder| holder.id == victim);
+            log =
+                clients::victim(log.arg(victim), client.and_then(|holder| holder.client.as_ref()));
         }
         if let Err(fault) = self.link.call(log).await {
             tracing::warn!(?fault, lock = %resource.name, "the forced unlock was not recorded");
@@ -354,11 +362,9 @@ impl Inner {
     async fn holder(&self, id: Vec<u8>, count: u64, shared: bool) -> HolderEntry {
         let client = self.client_of(&id).await;
         let owner: Option<OwnerId> = std::str::from_utf8(&id).ok().and_then(|id| id.parse().ok());
-        let holds = client.iter().flat_map(|client| &client.holds);
-        let hold = owner.and_then(|owner| holds.clone().find(|hold| hold.owner == owner));
-        let since = hold.map(|hold| hold.since);
-        let client = client.map(|client| client.info);
-        HolderEntry { id, count, shared, client, since, ttl: None }
+        let holder = HolderEntry::new(id, count, shared);
+        let Some(client) = client else { return holder };
+        holder.described(&client, client.holds.iter().find(|hold| Some(hold.owner) == owner))
     }
 }
 
@@ -452,7 +458,9 @@ fn unexpected(value: &Value) -> Fault {
 impl Backend for Redis {
     fn capabilities(&self) -> Capabilities {
         let identity = Arc::clone(&self.inner.identity);
-        Capabilities::new(self.inner.link.fences(), identity).taking_together()
+        Capabilities::new(self.inner.link.fences(), identity).taking_together().advising(
+            "allow the user the commands, keys and channels that the manual lists (manual::redis)",
+        )
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
@@ -498,9 +506,7 @@ impl Backend for Redis {
                 Change::Permits { resource, id, ids, change } => {
                     inner.change_by_id(&resource, id, &ids, change).await
                 }
-                Change::Announce { client, info, holds, more, ttl } => {
-                    inner.announce(ClientEntry { id: client, info, holds, more }, ttl).await
-                }
+                Change::Announce { client, ttl } => inner.announce(client, ttl).await,
                 Change::Withdraw { client } => inner.withdraw(client).await,
             }
         })

@@ -90,7 +90,7 @@ pub(super) fn inspected(answer: Value) -> Result<Snapshot, Fault> {
     while let (Some(id), Some(count), Some(shared)) = (values.next(), values.next(), values.next())
     {
         let (id, count, shared) = (bulk(id)?, number(&count), shared == Value::Int(1));
-        holders.push(HolderEntry { id, count, shared, client: None, since: None, ttl: None });
+        holders.push(HolderEntry::new(id, count, shared));
     }
     Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
 }

@@ -9,6 +9,7 @@
 -- ARGV[6]:   start, in ms since the epoch
 -- ARGV[7]:   what it holds, a line each
 -- ARGV[8]:   whether it holds more than that
+-- ARGV[9]:   how often it says so, in ms
 -- Returns:   nil
 -- Publishes: nothing
 local time, ttl = redis.call('TIME'), tonumber(ARGV[1])
@@ -17,6 +18,6 @@ redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('(%.0f', now))
 redis.call('ZADD', KEYS[2], string.format('%.0f', now + ttl), ARGV[2])
 if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
 redis.call('HSET', KEYS[1], 'host', ARGV[3], 'pid', ARGV[4], 'program', ARGV[5], 'start', ARGV[6],
-  'holds', ARGV[7], 'more', ARGV[8])
+  'holds', ARGV[7], 'more', ARGV[8], 'ttl', ARGV[1], 'every', ARGV[9])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return nil
