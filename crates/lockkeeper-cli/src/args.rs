@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use lockkeeper::Kind;
 
@@ -40,7 +41,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
     /// The configuration file [default: ~/.config/lockkeeper/config.toml]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
     /// Say on standard error what happens; twice: everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -48,6 +49,45 @@ pub(crate) struct Global {
     /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", default_value_t)]
     pub(crate) color: ColorChoice,
+}
+
+/// The same error with what was probably meant, where clap cannot know.
+pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let words: Vec<_> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(tip) = tip(unknown, &words) {
+        let _ = error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        // It would be said to be a name.
+        error.remove(ContextKind::TrailingArg);
+    }
+    error
+}
+
+/// What to write instead of a word that is not known.
+fn tip(unknown: &str, words: &[String]) -> Option<String> {
+    let at = words.iter().position(|word| word == unknown)?;
+    let is_run = words[..at].iter().any(|word| word == "run");
+    let option = unknown.split_once('=').map_or(unknown, |(option, _)| option);
+    Some(match option {
+        "--ttl" if is_run => "the lease is set with '--lease DUR'".to_owned(),
+        "--try" if is_run => "not to wait is '--no-wait'".to_owned(),
+        "--unlock" | "-u" if is_run => "a lock is freed with 'lockkeeper unlock NAME'".to_owned(),
+        "--no-fork" | "-F" if is_run => {
+            "leave it out: lockkeeper stays beside the command to renew the lock".to_owned()
+        }
+        word if is_run && !word.starts_with('-') => {
+            let (before, command) = words.split_at(at);
+            let line = [&before[1..], &["--".to_owned()], command].concat().join(" ");
+            format!("write '--' before the command: 'lockkeeper {line}'")
+        }
+        _ => return None,
+    })
 }
 
 /// The commands.
@@ -63,16 +103,20 @@ pub(crate) enum Command {
     /// is read. Waiters are clients that listen; of a fair lock, places in its queue.
     Ls(LsArgs),
     /// Show everything about one lock
+    ///
+    /// With --quiet it only says whether the lock is held: exit code 0 if it is, 1 if it is free, and
+    /// above that if it could not be found out. A semaphore is held while a permit is taken (one whose
+    /// permits have no leases: while none is free), a latch while it is closed.
     Inspect(InspectArgs),
     /// Watch locks as they change
     Watch(WatchArgs),
     /// Take a lock away from its holder
     ///
-    /// Shows who holds it, and asks. The holder is told at once, and why, if it is a lockkeeper
-    /// client; a client of another library finds out when it renews. Where nobody can be asked, --yes
-    /// takes the lock from a holder that is not seen to be alive, and --yes --force from any. Only
-    /// lockkeeper clients can be seen to be alive. Exits with 0 also if the lock is free, and with 75
-    /// if it stays where it is.
+    /// Shows who holds it and when that process was last seen, and asks. The holder is notified at
+    /// once, and why, if it is a lockkeeper client that runs; a client of another library notices at
+    /// its next renewal, or not at all. Where no one can be asked, --yes takes the lock from a holder
+    /// that no lockkeeper client has announced within its lease, and --yes --force from any. Exits
+    /// with 0 also if the lock is free, and with 75 if it stays where it is.
     Unlock(UnlockArgs),
     /// Look for what endangers locks on this store
     ///
@@ -97,6 +141,15 @@ const PATTERN: &str = "Only names that match: * is any text, ? any character, [a
 pub(crate) struct LsArgs {
     #[arg(value_name = "PATTERN", help = PATTERN)]
     pub(crate) pattern: Option<OsString>,
+    /// Only these kinds, separated by commas
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kind: Vec<KindArg>,
+    /// Sort by this column, all of the list; most holds, most waiters and highest age come first
+    #[arg(long, value_enum, value_name = "COLUMN")]
+    pub(crate) sort: Option<Sort>,
+    /// The other way round
+    #[arg(short, long, requires = "sort")]
+    pub(crate) reverse: bool,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
@@ -110,6 +163,9 @@ pub(crate) struct InspectArgs {
     /// What the name is used as, where the store cannot tell
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) kind: Option<KindArg>,
+    /// Print nothing; exit with 0 if it is held, and with 1 if it is free
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
@@ -140,7 +196,7 @@ pub(crate) struct UnlockArgs {
     /// Of a semaphore with permits: free only this one, by its id (see inspect); may be repeated
     #[arg(long, value_name = "ID")]
     pub(crate) permit: Vec<String>,
-    /// With --yes: take it from a holder that is alive, too
+    /// With --yes: take it from a holder that may still run, too
     #[arg(long)]
     pub(crate) force: bool,
     /// Do not ask
@@ -195,7 +251,7 @@ pub(crate) struct CompletionsArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
     /// Where to write the pages to
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
 }
 
@@ -224,6 +280,18 @@ impl Name {
     }
 }
 
+/// A column of a list.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Sort {
+    Name,
+    Kind,
+    Holder,
+    Holds,
+    Ttl,
+    Waiters,
+    Age,
+}
+
 /// What a name is used as.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum KindArg {
@@ -244,6 +312,11 @@ pub(crate) enum KindArg {
 }
 
 impl KindArg {
+    /// Whether this is what a list says.
+    pub(crate) fn is(self, kind: Kind) -> bool {
+        self.kind() == kind || self == KindArg::Rw && kind == Kind::Read
+    }
+
     /// As the library says it. A read/write lock is asked about by either of its sides.
     pub(crate) fn kind(self) -> Kind {
         match self {
@@ -267,5 +340,18 @@ mod tests {
     #[test]
     fn the_definitions_make_sense() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_tip_says_what_to_write() {
+        let tip = |line: &str, unknown: &str| {
+            let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            tip(unknown, &words)
+        };
+        let said = "write '--' before the command: 'lockkeeper run -n a -- echo hi'";
+        assert_eq!(tip("lockkeeper run -n a echo hi", "echo").unwrap(), said);
+        assert!(tip("lockkeeper run a --ttl=5", "--ttl=5").unwrap().contains("--lease"));
+        assert_eq!(tip("lockkeeper ls a b", "b"), None);
+        assert_eq!(tip("lockkeeper run --colour", "--colour"), None, "clap knows one like it");
     }
 }

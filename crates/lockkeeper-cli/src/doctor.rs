@@ -11,7 +11,7 @@ use crate::args::{DoctorArgs, Global};
 use crate::exit::{Code, Failure};
 use crate::inspect::document;
 use crate::output::{Output, Stop};
-use crate::{json, open};
+use crate::{json, open, person};
 
 /// The library takes no less.
 const LEAST_LEASE: Duration = Duration::from_millis(30);
@@ -41,8 +41,9 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Fail
 }
 
 fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
-    let widest = report.findings.iter().map(|finding| finding.subject.width()).max().unwrap_or(0);
-    for finding in &report.findings {
+    let findings: Vec<_> = report.findings.iter().map(harmless).collect();
+    let widest = findings.iter().map(|finding| finding.subject.width()).max().unwrap_or(0);
+    for finding in &findings {
         match output.width {
             Some(width) => on_a_terminal(output, finding, widest, width)?,
             None => in_a_pipe(output, finding, widest)?,
@@ -63,6 +64,15 @@ fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
         output.line(&line)?;
     }
     Ok(output.flush()?)
+}
+
+/// The same with what the store says escaped.
+fn harmless(finding: &Finding) -> Finding {
+    let mut finding = finding.clone();
+    for part in [&mut finding.subject, &mut finding.detail, &mut finding.remedy] {
+        *part = person::text(part);
+    }
+    finding
 }
 
 /// One line for each, so that it can be searched.

@@ -16,6 +16,8 @@ pub(crate) struct Code(pub(crate) u8);
 impl Code {
     /// All went well.
     pub(crate) const OK: Code = Code(0);
+    /// `inspect --quiet`: nobody holds it, as `grep --quiet` says that there is nothing.
+    pub(crate) const FREE: Code = Code(1);
     /// `doctor`: something endangers locks.
     pub(crate) const DANGER: Code = Code(1);
     /// The command line, the configuration or the request makes no sense.
@@ -114,9 +116,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One line on standard error. That it may be closed must not change what is done.
+/// One line on standard error, whatever is in the message: some of it may come out of a store. That it
+/// may be closed must not change what is done.
 pub(crate) fn say(message: impl fmt::Display) {
     use std::io::Write;
+    let message = crate::person::text(&message.to_string());
     let _ = writeln!(std::io::stderr(), "lockkeeper: {message}");
 }
 

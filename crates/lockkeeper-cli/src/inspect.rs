@@ -10,11 +10,15 @@ use crate::args::{Global, InspectArgs, KindArg};
 use crate::exit::{Code, Failure};
 use crate::open::open;
 use crate::output::{Output, Stop};
+use crate::person::Presence;
 use crate::{json, moment, person};
 
 pub(crate) async fn run(global: &Global, args: &InspectArgs) -> Result<Code, Failure> {
     let client = open(global).await?;
     let lock = look(&client.inspector(), args.name.bytes(), args.kind).await?;
+    if args.quiet {
+        return Ok(if is_held(&lock) { Code::OK } else { Code::FREE });
+    }
     let (mut output, now) = (Output::new(global), SystemTime::now());
     let printed = match args.json {
         true => document(&mut output, &json::Everything::of(&lock, now)),
@@ -42,9 +46,19 @@ pub(crate) async fn look(
     Ok(lock)
 }
 
+/// Whether somebody holds it. A semaphore is held while a permit is taken, or, if its permits have no
+/// leases, while none is free; a latch while it is closed.
+fn is_held(lock: &LockInfo) -> bool {
+    match (lock.kind, lock.count) {
+        (Kind::Semaphore, Some(free)) => free <= 0,
+        (Kind::Latch, Some(count)) => count > 0,
+        _ => !lock.holders.is_empty() || lock.taken > 0,
+    }
+}
+
 /// One JSON document on a line of its own.
 pub(crate) fn document(output: &mut Output, document: &impl serde::Serialize) -> Result<(), Stop> {
-    serde_json::to_writer(&mut *output, document)?;
+    json::write(&mut *output, document)?;
     output.line("")?;
     Ok(output.flush()?)
 }
@@ -142,8 +156,15 @@ fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
         let age = person::age(Some(since), now);
         parts.push(format!("for {age}, since {}", moment::plain(since)));
     }
-    if holder.client.is_none() {
-        parts.push("no live lockkeeper client says it is its own".to_owned());
+    match (person::presence(holder), holder.left) {
+        (Presence::Unknown, _) => {
+            parts.push("no live lockkeeper client says it is its own".to_owned());
+        }
+        (_, Some(left)) => {
+            let ended = "its job has ended, and the lock stays until it expires";
+            parts.push(format!("left {}: {ended}", moment::plain(left)));
+        }
+        _ => parts.push(person::last_seen(holder, now)),
     }
     parts.join(", ")
 }
@@ -167,7 +188,7 @@ fn identified(holder: &Holder) -> String {
 fn forced_unlock(forced: &Forced, now: SystemTime) -> String {
     let at = moment::plain(forced.at);
     let age = person::age(Some(forced.at), now);
-    let from: Vec<_> = forced.holders.iter().map(|holder| person::text(holder)).collect();
+    let from = person::victims(forced);
     let reason = match &forced.reason[..] {
         "" => "without a reason".to_owned(),
         reason => format!("because: {}", person::text(reason)),

@@ -3,12 +3,51 @@
 //! Fields are added, never renamed. A field that a kind of lock cannot have is left out; one that
 //! it can have and that is not known is `null`.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Finding, Forced, Holder, Kind, LockInfo, LockName, Remaining, Report};
+use lockkeeper::{
+    ClientInfo, Finding, Forced, Holder, Kind, LockInfo, LockName, Remaining, Report,
+};
 use serde::Serialize;
+use serde_json::ser::Formatter;
 
 use crate::{moment, person};
+
+/// Writes a document such that nothing in it moves a cursor or turns a line around.
+pub(crate) fn write(output: impl io::Write, document: &impl Serialize) -> serde_json::Result<()> {
+    document.serialize(&mut serde_json::Serializer::with_formatter(output, Harmless))
+}
+
+/// The usual form on one line, in which not only what JSON demands is escaped but all that
+/// [`person::text`] would escape.
+struct Harmless;
+
+impl Formatter for Harmless {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        output: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        if fragment.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+            || person::text(fragment) == fragment
+        {
+            return output.write_all(fragment.as_bytes());
+        }
+        let mut buffer = [0; 4];
+        for c in fragment.chars() {
+            let c = &*c.encode_utf8(&mut buffer);
+            if person::text(c) == c {
+                output.write_all(c.as_bytes())?;
+                continue;
+            }
+            for unit in c.encode_utf16() {
+                write!(output, "\\u{unit:04x}")?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A name: text, and the bytes as well where the text is not all of it.
 #[derive(Debug, Serialize)]
@@ -111,6 +150,10 @@ pub(crate) struct Hold {
     /// Of a permit: how long it lasts unless it is renewed; nothing if it has no end.
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl_ms: Option<u64>,
+    /// How long ago its client announced itself.
+    seen_ms: Option<u64>,
+    /// When its guard was left: nothing runs under the lock since.
+    left: Option<String>,
 }
 
 impl Hold {
@@ -128,6 +171,8 @@ impl Hold {
                 Some(Remaining::For(left)) => Some(millis(left)),
                 _ => None,
             },
+            seen_ms: holder.seen.map(|seen| millis(seen.ago)),
+            left: holder.left.map(moment::exact),
         }
     }
 }
@@ -162,12 +207,31 @@ struct ForcedUnlock {
     by: String,
     reason: String,
     from: Vec<String>,
+    /// The same with which processes they were.
+    victims: Vec<Victim>,
+}
+
+/// Whom a forced unlock took the lock from.
+#[derive(Debug, Serialize)]
+struct Victim {
+    id: String,
+    host: Option<String>,
+    pid: Option<u32>,
+    program: Option<String>,
 }
 
 impl ForcedUnlock {
     fn of(forced: &Forced) -> Self {
-        let Forced { at, by, reason, holders, .. } = forced.clone();
-        Self { at: moment::exact(at), by, reason, from: holders }
+        let Forced { at, by, reason, holders, clients, .. } = forced.clone();
+        let clients = clients.into_iter().chain(std::iter::repeat(None));
+        let victim = |(id, client): (&String, Option<ClientInfo>)| Victim {
+            id: id.clone(),
+            host: client.as_ref().map(|client| client.host.clone()),
+            pid: client.as_ref().map(|client| client.pid),
+            program: client.map(|client| client.program),
+        };
+        let victims = holders.iter().zip(clients).map(victim).collect();
+        Self { at: moment::exact(at), by, reason, from: holders, victims }
     }
 }
 

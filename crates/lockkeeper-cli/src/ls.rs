@@ -1,15 +1,16 @@
 //! `ls`: the locks of a store.
 //!
 //! A list may be far longer than fits into memory, so it is printed page by page. Only what fits the
-//! first rows is sorted; what is longer comes in the order in which the store gives it.
+//! first rows is sorted; what is longer comes in the order in which the store gives it, unless an order
+//! was asked for.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Listing, LockInfo, LockName};
+use lockkeeper::{Listing, LockInfo, LockName, Remaining};
 
-use crate::args::{Global, LsArgs};
+use crate::args::{Global, KindArg, LsArgs, Sort};
 use crate::exit::{self, Code, Failure};
 use crate::open::open;
 use crate::output::{Output, Stop};
@@ -22,10 +23,11 @@ const FIRST: usize = 1000;
 pub(crate) async fn run(global: &Global, args: &LsArgs) -> Result<Code, Failure> {
     let client = open(global).await?;
     let pattern = args.pattern.as_ref().map_or(&b"*"[..], |pattern| pattern.as_bytes());
-    let listing = client.inspector().list(pattern);
+    let locks = Locks { listing: client.inspector().list(pattern), kinds: &args.kind };
+    let order = args.sort.map(|sort| (sort, args.reverse));
     let listed = match args.json {
-        true => list(listing, Document::new(Output::new(global))).await,
-        false => list(listing, Rows::new(Output::new(global), pattern)).await,
+        true => list(locks, order, Document::new(Output::new(global))).await,
+        false => list(locks, order, Rows::new(Output::new(global), pattern)).await,
     };
     match listed {
         Ok(()) => Ok(Code::OK),
@@ -43,9 +45,32 @@ trait Print {
     fn end(&mut self, complete: bool) -> Result<(), Stop>;
 }
 
-async fn list(mut listing: Listing, mut print: impl Print) -> Result<(), Stop> {
+/// The locks of the kinds that were asked for, page by page.
+struct Locks<'a> {
+    listing: Listing,
+    /// All, if there are none.
+    kinds: &'a [KindArg],
+}
+
+impl Locks<'_> {
+    async fn next(&mut self) -> lockkeeper::Result<Option<Vec<LockInfo>>> {
+        let mut page = self.listing.next().await?;
+        if let Some(page) = page.as_mut().filter(|_| !self.kinds.is_empty()) {
+            page.retain(|lock| self.kinds.iter().any(|kind| kind.is(lock.kind)));
+        }
+        Ok(page)
+    }
+}
+
+async fn list(
+    mut locks: Locks<'_>,
+    order: Option<(Sort, bool)>,
+    mut print: impl Print,
+) -> Result<(), Stop> {
     let mut first = Vec::new();
-    let more = gather(&mut listing, &mut first).await;
+    // What is to be sorted must be there.
+    let enough = if order.is_some() { usize::MAX } else { FIRST };
+    let more = gather(&mut locks, &mut first, enough).await;
     if let (Err(error), true) = (&more, first.is_empty()) {
         return Err(error.clone().into());
     }
@@ -53,17 +78,20 @@ async fn list(mut listing: Listing, mut print: impl Print) -> Result<(), Stop> {
         first.sort_by(|a, b| a.name.cmp(&b.name));
         // A store that grows meanwhile may give one twice.
         first.dedup_by(|a, b| a.name == b.name && a.kind == b.kind);
+        if let Some((column, reverse)) = order {
+            sort(&mut first, column, reverse);
+        }
     }
     print.begin(&first, !matches!(more, Ok(false)))?;
     first.iter().try_for_each(|lock| print.lock(lock))?;
     drop(first);
     let rest = match more {
-        Ok(true) => rest(&mut listing, &mut print).await,
+        Ok(true) => rest(&mut locks, &mut print).await,
         Ok(false) => Ok(()),
         Err(error) => Err(error.into()),
     };
     // Whatever happened, what was printed is right, and a document of it is well-formed.
-    let complete = rest.is_ok() && listing.is_complete();
+    let complete = rest.is_ok() && locks.listing.is_complete();
     print.end(complete)?;
     rest?;
     if !complete {
@@ -74,10 +102,37 @@ async fn list(mut listing: Listing, mut print: impl Print) -> Result<(), Stop> {
     Ok(())
 }
 
+/// By a column, and by name where that is the same. Numbers that say the most come first.
+fn sort(locks: &mut [LockInfo], column: Sort, reverse: bool) {
+    let ttl = |lock: &LockInfo| match lock.remaining {
+        Remaining::For(left) => (0, left),
+        Remaining::Forever => (1, Duration::ZERO),
+        Remaining::Free => (2, Duration::ZERO),
+    };
+    // Who does not say since when comes last.
+    let since = |lock: &LockInfo| (lock.since().is_none(), lock.since());
+    locks.sort_by(|a, b| {
+        let order = match column {
+            Sort::Name => a.name.cmp(&b.name),
+            Sort::Kind => a.kind.word().cmp(b.kind.word()),
+            Sort::Holder => person::holders(a).cmp(&person::holders(b)),
+            Sort::Holds => person::holds(b).cmp(&person::holds(a)),
+            Sort::Ttl => ttl(a).cmp(&ttl(b)),
+            Sort::Waiters => b.waiting.cmp(&a.waiting),
+            Sort::Age => since(a).cmp(&since(b)),
+        };
+        if reverse { order.reverse() } else { order }
+    });
+}
+
 /// The first rows; answers whether there may be more.
-async fn gather(listing: &mut Listing, rows: &mut Vec<LockInfo>) -> lockkeeper::Result<bool> {
-    while rows.len() < FIRST {
-        match listing.next().await? {
+async fn gather(
+    locks: &mut Locks<'_>,
+    rows: &mut Vec<LockInfo>,
+    enough: usize,
+) -> lockkeeper::Result<bool> {
+    while rows.len() < enough {
+        match locks.next().await? {
             Some(page) => rows.extend(page),
             None => return Ok(false),
         }
@@ -86,10 +141,10 @@ async fn gather(listing: &mut Listing, rows: &mut Vec<LockInfo>) -> lockkeeper::
 }
 
 /// All others, as they come.
-async fn rest(listing: &mut Listing, print: &mut impl Print) -> Result<(), Stop> {
+async fn rest(locks: &mut Locks<'_>, print: &mut impl Print) -> Result<(), Stop> {
     loop {
         print.pause()?;
-        match listing.next().await? {
+        match locks.next().await? {
             Some(page) => page.iter().try_for_each(|lock| print.lock(lock))?,
             None => return Ok(()),
         }
@@ -175,7 +230,7 @@ impl Print for Document {
     fn lock(&mut self, lock: &LockInfo) -> Result<(), Stop> {
         self.output.write_all(if self.any { b",\n" } else { b"\n" })?;
         self.any = true;
-        Ok(serde_json::to_writer(&mut self.output, &json::Lock::of(lock, self.now))?)
+        Ok(json::write(&mut self.output, &json::Lock::of(lock, self.now))?)
     }
 
     fn pause(&mut self) -> Result<(), Stop> {

@@ -1,12 +1,14 @@
 //! Locks in words for people.
 //!
 //! Everything that comes out of a store was written there by somebody else: before it goes to a
-//! terminal, whatever could move the cursor or turn the line around is escaped.
+//! terminal, whatever could move the cursor or turn the line around is escaped by [`text`]. Standard
+//! error is escaped as a whole where it is written ([`say`](crate::exit::say)), JSON by its own rules
+//! ([`json::write`](crate::json::write)).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Holder, LockInfo, LockName, Remaining};
+use lockkeeper::{ClientInfo, Forced, Holder, LockInfo, LockName, Remaining};
 
 /// What is not known, or does not apply.
 pub(crate) const UNKNOWN: &str = "-";
@@ -24,9 +26,88 @@ pub(crate) fn text(text: &str) -> String {
 /// Who it is: `host/pid/program` where its client says so, otherwise its identity in the store.
 pub(crate) fn holder(holder: &Holder) -> String {
     match &holder.client {
-        Some(client) => text(&format!("{}/{}/{}", client.host, client.pid, client.program)),
+        Some(client) => process(client),
         None => text(&holder.id),
     }
+}
+
+fn process(client: &ClientInfo) -> String {
+    text(&format!("{}/{}/{}", client.host, client.pid, client.program))
+}
+
+/// What is known of the process behind a holder.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Presence {
+    /// A lockkeeper client that announces itself: it is notified at once.
+    Announced,
+    /// One that has not announced itself for this long, though it should have: it was killed, is stopped
+    /// or cannot reach the store.
+    Overdue(Duration),
+    /// A guard that was left (`--at-least`): nothing runs under the lock.
+    Left,
+    /// No lockkeeper client says that it is its own: it is of another library, or has died.
+    Unknown,
+}
+
+pub(crate) fn presence(holder: &Holder) -> Presence {
+    match (&holder.client, holder.left, holder.seen) {
+        (_, Some(_), _) => Presence::Left,
+        (None, None, _) => Presence::Unknown,
+        (Some(_), None, Some(seen)) if seen.is_overdue() => Presence::Overdue(seen.ago),
+        (Some(_), None, _) => Presence::Announced,
+    }
+}
+
+/// When the process behind a holder was last heard of.
+pub(crate) fn last_seen(holder: &Holder, now: SystemTime) -> String {
+    match (presence(holder), holder.seen) {
+        (Presence::Left, _) => {
+            format!("left {} ago, nothing runs under it", age(holder.left, now))
+        }
+        (Presence::Unknown, _) => "not known to be alive".to_owned(),
+        (_, Some(seen)) => format!("last seen {} ago", span(seen.ago)),
+        // A version that does not say when.
+        (_, None) => "seen within its lease".to_owned(),
+    }
+}
+
+/// What becomes of the holders when the lock is taken away from them.
+pub(crate) fn consequence(holders: &[Holder]) -> String {
+    let presences: Vec<_> = holders.iter().map(presence).collect();
+    if let [presence] = presences[..] {
+        return match presence {
+            Presence::Announced => "it is notified at once and has to stop".to_owned(),
+            Presence::Overdue(ago) => {
+                format!("it was last seen {} ago: it stops if it still runs", span(ago))
+            }
+            Presence::Left => "nothing runs under it any more".to_owned(),
+            Presence::Unknown => {
+                "it is not notified: it notices at its next renewal, if it renews".to_owned()
+            }
+        };
+    }
+    let count = |is: fn(&Presence) -> bool| presences.iter().filter(|p| is(p)).count();
+    let parts = [
+        (count(|p| matches!(p, Presence::Announced)), "notified at once"),
+        (count(|p| matches!(p, Presence::Overdue(_))), "not seen lately"),
+        (count(|p| matches!(p, Presence::Left)), "left"),
+        (count(|p| matches!(p, Presence::Unknown)), "not notified"),
+    ];
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+    format!("{}, of {}", parts.join(", "), holders.len())
+}
+
+/// Whom a forced unlock took the lock from: where that was known `host/pid/program`, and the identity.
+pub(crate) fn victims(forced: &Forced) -> Vec<String> {
+    let clients = forced.clients.iter().map(Option::as_ref).chain(std::iter::repeat(None));
+    let victims = forced.holders.iter().zip(clients);
+    victims
+        .map(|(id, client)| match client {
+            Some(client) => format!("{} (id {})", process(client), text(id)),
+            None => text(id),
+        })
+        .collect()
 }
 
 /// All holders in one cell: the first, and how many others. A process with several permits, or

@@ -1,10 +1,10 @@
 //! `unlock`: takes a lock away from its holder.
 //!
-//! Who is asked decides what must be said. A person on a terminal sees who holds the lock and whether
-//! that process is alive, and answers; that answer is all it takes. A script (`--yes`) sees nothing,
-//! and was written when the holder was thought dead: it gets the lock only from holders that no live
-//! lockkeeper client claims, unless it says `--force`. A client of another library cannot be seen
-//! alive, so it counts as one of those.
+//! Who is asked decides what must be said. A person on a terminal sees who holds the lock and when that
+//! process was last seen, and answers; that answer is all it takes. A script (`--yes`) sees nothing,
+//! and was written when the holder was thought dead: it gets the lock only from holders that no
+//! lockkeeper client has claimed within its lease, unless it says `--force`. A client of another
+//! library is never seen, so it counts as one of those.
 //!
 //! The answer is for the holders that were shown, and the store takes the lock from no others. If others
 //! have it by then, the question is put again; if nobody has it any more, there is nothing left to do,
@@ -14,24 +14,19 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::time::SystemTime;
 
-use lockkeeper::{Client, Error, Holder, Inspector, Kind, LockInfo};
+use lockkeeper::{Client, ClientOptions, Error, Holder, Inspector, Kind, LockInfo};
 
 use crate::args::{Global, UnlockArgs};
 use crate::exit::{self, Code, Failure};
 use crate::inspect::{document, look};
 use crate::open::choose;
 use crate::output::{Output, Stop};
+use crate::person::Presence;
 use crate::{json, person};
 
 pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Failure> {
     let store = choose(global)?;
-    let options = store.options.clone();
-    // Who asks later who did it is not helped by the name of this program.
-    let options = match operator() {
-        Some(who) => options.program(format!("{who} by lockkeeper")),
-        None => options,
-    };
-    let client = store.connect_with(options).await?;
+    let client = store.connect_with(as_operator(store.options.clone())).await?;
     let inspector = client.inspector();
     let mut agreed = Vec::new();
     let (lock, taken) = loop {
@@ -113,15 +108,15 @@ async fn agree(
             return Ok(Some(lock));
         }
         if args.yes {
-            return match lock.holders.iter().find(|holder| is_alive(holder)) {
-                Some(holder) if !args.force => Err(alive(&lock, holder)),
+            return match lock.holders.iter().find(|holder| may_run(holder)) {
+                Some(holder) if !args.force => Err(kept(&lock, holder)),
                 _ => Ok(Some(lock)),
             };
         }
         if !io::stdin().is_terminal() {
             return Err(Failure::usage(
                 "nobody can be asked here: add --yes to take the lock away without a question \
-                 (and --force, to take it from a holder that is alive)",
+                 (and --force, to take it from a holder that may still run)",
             ));
         }
         let again = !agreed.is_empty();
@@ -136,19 +131,19 @@ async fn agree(
     }
 }
 
-/// Its client has said who it is within the last lease: it runs, and renews what it holds.
-fn is_alive(holder: &Holder) -> bool {
-    holder.client.is_some()
+/// Its client has announced itself within the last lease, and may run.
+fn may_run(holder: &Holder) -> bool {
+    matches!(person::presence(holder), Presence::Announced | Presence::Overdue(_))
 }
 
-fn alive(lock: &LockInfo, holder: &Holder) -> Failure {
-    let (name, holder) = (person::name(&lock.name), person::holder(holder));
-    Failure::new(
-        Code::BUSY,
-        format!(
-            "\"{name}\" is held by {holder}, which is alive: add --force to take it all the same"
-        ),
-    )
+fn kept(lock: &LockInfo, holder: &Holder) -> Failure {
+    let (name, seen) = (person::name(&lock.name), person::last_seen(holder, SystemTime::now()));
+    let instead = match person::presence(holder) {
+        Presence::Overdue(_) => "wait until its lease ends, or add --force to take it now",
+        _ => "add --force to take it all the same",
+    };
+    let holder = person::holder(holder);
+    Failure::new(Code::BUSY, format!("\"{name}\" is held by {holder}, {seen}: {instead}"))
 }
 
 fn uncounted(lock: &LockInfo) -> Failure {
@@ -160,19 +155,35 @@ fn uncounted(lock: &LockInfo) -> Failure {
     Failure::usage(format!("\"{name}\" is a {}, which cannot be taken away: {instead}", lock.kind))
 }
 
-/// What the holder is told and what is remembered. Without a reason at least who it was, as far as
-/// the environment says; under `sudo` that is not root.
+/// What the holder is told and what is remembered. Without a reason at least who it was.
 fn reason(args: &UnlockArgs) -> String {
-    args.reason.clone().unwrap_or_else(|| match operator() {
-        Some(who) => format!("unlocked by {who}, who gave no reason"),
-        None => "unlocked without a reason".to_owned(),
-    })
+    let reason = args.reason.clone();
+    reason.unwrap_or_else(|| format!("unlocked by {}, who gave no reason", operator()))
 }
 
-/// Who sits at the keyboard, as far as the environment tells.
-fn operator() -> Option<String> {
+/// Settings of a client that may take locks away: who asks later who did it is not helped by the name
+/// of this program.
+pub(crate) fn as_operator(options: ClientOptions) -> ClientOptions {
+    options.program(format!("{} by lockkeeper", operator()))
+}
+
+/// Who sits at the keyboard: as the environment says, where under `sudo` that is not root; otherwise as
+/// the system does.
+fn operator() -> String {
     let name = |variable: &&str| std::env::var(variable).ok().filter(|name| !name.is_empty());
-    ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(name)
+    let told = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(name);
+    let uid = rustix::process::getuid().as_raw().to_string();
+    told.or_else(|| account(&uid)).unwrap_or_else(|| format!("uid {uid}"))
+}
+
+/// The name of the account with this number, if it is one of this host's own.
+fn account(uid: &str) -> Option<String> {
+    let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut accounts = accounts.lines().map(|line| line.split(':'));
+    accounts.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)? == uid).then(|| name.to_owned())
+    })
 }
 
 fn question(lock: &LockInfo, again: bool) -> String {
@@ -183,10 +194,10 @@ fn question(lock: &LockInfo, again: bool) -> String {
     }
     text.push_str(&format!("\"{name}\" is a {} and held by\n", lock.kind));
     for holder in &lock.holders {
-        let known = match (is_alive(holder), holder.since) {
-            (true, Some(_)) => format!("alive, for {}", person::age(holder.since, now)),
-            (true, None) => "alive".to_owned(),
-            (false, _) => "not known to be alive".to_owned(),
+        let seen = person::last_seen(holder, now);
+        let known = match holder.since {
+            Some(_) => format!("{seen}, holds it for {}", person::age(holder.since, now)),
+            None => seen,
         };
         text.push_str(&format!("  {} ({known})\n", person::holder(holder)));
         if let Some(remaining) = holder.remaining {
@@ -196,8 +207,12 @@ fn question(lock: &LockInfo, again: bool) -> String {
     }
     if lock.kind == Kind::Permits {
         text.push_str("The holder of a permit finds out when it renews it.\n");
-    } else if lock.holders.iter().any(is_alive) {
-        text.push_str("Who is alive is told at once; what it has begun may go on for a moment.\n");
+    } else {
+        text.push_str(&format!("If you take it away: {}", person::consequence(&lock.holders)));
+        text.push_str(match lock.holders.iter().any(may_run) {
+            true => "; what it has begun may go on for a moment.\n",
+            false => ".\n",
+        });
     }
     text.push_str(&format!("Take \"{name}\" away from {}? [y/N] ", person::holders(lock)));
     text

@@ -26,6 +26,11 @@ pub(crate) struct RunArgs {
     #[arg(id = "line", allow_hyphen_values = true)]
     pub(crate) line: Option<OsString>,
 
+    /// Of flock: nothing to do here, for no command ever inherits the lock
+    #[arg(short = 'o', long, hide = true)]
+    #[allow(dead_code, reason = "accepted so that lines written for flock work")]
+    close: bool,
+
     #[command(flatten)]
     pub(crate) kind: KindOptions,
     #[command(flatten)]
@@ -44,7 +49,7 @@ pub(crate) struct KindOptions {
     #[arg(short, long, group = "kind")]
     pub(crate) shared: bool,
     /// Have it alone, also against those who share it (the writing side)
-    #[arg(short = 'x', long, group = "kind")]
+    #[arg(short = 'x', long, visible_short_alias = 'e', group = "kind")]
     pub(crate) exclusive: bool,
     /// First come, first served
     #[arg(long, group = "kind")]
@@ -63,13 +68,15 @@ pub(crate) struct KindOptions {
 #[command(next_help_heading = "If it is busy")]
 pub(crate) struct WaitOptions {
     /// Do not wait
-    #[arg(short, long, conflicts_with = "wait")]
+    #[arg(short, long, visible_aliases = ["nb", "nonblock"], alias = "nonblocking")]
+    #[arg(conflicts_with = "wait")]
     pub(crate) no_wait: bool,
     /// Wait for at most so long [default: for ever]
-    #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
+    #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
     /// Exit with N when it is busy or was waited for in vain
-    #[arg(short = 'E', long, value_name = "N", default_value_t = 75)]
+    #[arg(short = 'E', long, visible_alias = "conflict-exit-code", value_name = "N")]
+    #[arg(default_value_t = 75)]
     pub(crate) busy_exit_code: u8,
     /// Run this line with sh -c then; it does not change the exit code
     #[arg(long, value_name = "LINE")]

@@ -12,6 +12,7 @@ use rustix::process::{Pid, kill_process};
 use super::child::{Environment, shell};
 use super::signals::Signals;
 use crate::exit::say;
+use crate::person;
 
 /// How long the line for a lost lock is waited for, once there is nothing else to do. It is then left
 /// to itself, not killed.
@@ -30,7 +31,8 @@ impl Hook {
         };
         let mut command = shell(line);
         environment.apply(&mut command);
-        command.env("LOCKKEEPER_REASON", reason).stdin(Stdio::null());
+        // It may come out of the store, and a variable cannot hold a NUL.
+        command.env("LOCKKEEPER_REASON", person::text(reason)).stdin(Stdio::null());
         let process = command.spawn();
         Self { process: process.inspect_err(|error| say(format_args!("sh: {error}"))).ok() }
     }

@@ -34,6 +34,7 @@ pub(super) fn told(name: &str) -> LockInfo {
     });
     let mut told = TOLD.clone();
     told.name = LockName::from(name);
+    told.forced[0].clients = vec![None];
     told
 }
 
@@ -46,6 +47,7 @@ pub(super) fn holder(pid: u32) -> Holder {
     holder.id = format!("5ca1ab1e-0000-4000-8000-000000000000:{pid}");
     holder.since = Some(start().wall - Duration::from_secs(60));
     holder.client = Some(client);
+    holder.seen = None;
     holder
 }
 

@@ -54,7 +54,7 @@ fn print(output: &mut Output, event: &str, lock: &LockInfo, as_json: bool) -> Re
     let now = SystemTime::now();
     let at = moment::exact(now);
     if as_json {
-        serde_json::to_writer(&mut *output, &Line { event, at, lock: json::Lock::of(lock, now) })?;
+        json::write(&mut *output, &Line { event, at, lock: json::Lock::of(lock, now) })?;
         output.line("")?;
     } else {
         output.line(&format!("{at} {event} {}", in_words(lock)))?;

@@ -135,11 +135,11 @@ impl Live {
             }
             Report::Failed(why) => self.view.failed(why),
             Report::Inspected(lock) => self.view.inspected(*lock, now),
-            Report::Forced(name, Ok(true)) => {
-                let text = format!("{} was taken away; its holder is told", person::name(&name));
+            Report::Forced(name, Ok(Some(consequence))) => {
+                let text = format!("{} was taken away; {consequence}", person::name(&name));
                 self.view.tell(Tone::Good, text, now);
             }
-            Report::Forced(name, Ok(false)) => {
+            Report::Forced(name, Ok(None)) => {
                 let text = format!("{} was free: nothing was taken away", person::name(&name));
                 self.view.tell(Tone::Bad, text, now);
             }

@@ -10,7 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use super::view::Look;
 use crate::exit::{Code, Failure};
+use crate::person;
 use crate::store::Store;
+use crate::unlock::as_operator;
 
 /// How soon a store that could not be reached is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -22,8 +24,8 @@ pub(super) enum Report {
     Looked(Look),
     Failed(String),
     Inspected(Box<LockInfo>),
-    /// What came of taking a lock away: whether there was anything to take.
-    Forced(LockName, Result<bool, String>),
+    /// What came of taking a lock away: what becomes of its holders, if there was anything to take.
+    Forced(LockName, Result<Option<String>, String>),
     /// It makes no sense to go on.
     Hopeless(Failure),
 }
@@ -66,7 +68,7 @@ fn seen(watch: &mut Watch, took: Duration) -> Look {
 /// A server that is not there yet may come; a URL that makes no sense will not make any later.
 async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Inspector> {
     loop {
-        match store.connect().await {
+        match store.connect_with(as_operator(store.options.clone())).await {
             Ok(client) => return Some(client.inspector()),
             Err(failure) if failure.code == Code::UNREACHABLE => {
                 reports.send(Report::Failed(failure.message)).ok()?;
@@ -106,6 +108,7 @@ pub(super) async fn force(
     reports: UnboundedSender<Report>,
 ) {
     let forced = inspector.force_unlock_from(&name, kind, &from, reason).await;
+    let forced = forced.map(|taken| taken.then(|| person::consequence(&from)));
     let forced = forced.map_err(|error| match error {
         Error::NotHeld { .. } => "it has changed hands meanwhile, and was left alone".to_owned(),
         error => error.to_string(),

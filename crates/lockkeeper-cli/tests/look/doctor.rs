@@ -3,7 +3,7 @@
 use testkit::RedisServer;
 
 use crate::schema;
-use crate::support::{Stand, on_every_store};
+use crate::support::{Ran, Stand, on_every_store};
 
 /// A server on which locks are safe.
 fn safe() -> Stand {
@@ -89,4 +89,30 @@ fn failures_have_their_codes() {
     stand.server().kill();
     stand.run(["doctor"]).fails(69, &["redis://"]);
     stand.run(["doctor", "--json"]).fails(69, &["redis://"]);
+}
+
+/// Nothing can be written, as on a full disk: what helps a Redis server is no help then.
+#[test]
+fn advice_fits_the_store() {
+    let stand = Stand::file();
+    // Keeps open what SQLite would otherwise have to write before it can read.
+    let client = stand.client();
+    client.lock("a").lock().unwrap().release().unwrap();
+    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
+    let mut command = stand.wrapped(["sh", "-c", limited], ["doctor"]);
+    let ran = Ran::of(&mut command);
+    assert_eq!((ran.code, &ran.err[..]), (Some(1), ""), "{ran:?}");
+    let dangers: Vec<_> = ran.out.lines().filter(|line| line.starts_with("danger")).collect();
+    assert!(dangers.iter().any(|line| line.contains("locks")), "{ran:?}");
+    for word in ["channel", "PEXPIRE", "manual::redis", "allow the user", "lockkeeper_notice"] {
+        assert!(!ran.out.contains(word), "{word}: {}", ran.out);
+    }
+
+    let stand = safe();
+    let acl = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels"];
+    stand.server().cli(&acl).ok();
+    let url = stand.server().url_with("app", "secret");
+    let text = stand.run(["doctor", "--url", &url]).ok();
+    let noted = text.lines().find(|line| line.starts_with("note    wake-ups")).expect(&text);
+    assert!(noted.contains("allow the user the commands, keys and channels"), "{noted}");
 }

@@ -22,7 +22,7 @@ fn a_lock_is_shown_with_its_holder() {
         assert_eq!(lines[..3], ["a", "  kind      lock", "  state     held"]);
         assert_eq!(lines[3], format!("  held by   {}", myself()));
         let id = format!("            id {}, 2 holds, for ", guard.owner_id());
-        assert!(lines[4].starts_with(&id) && lines[4].ends_with(" UTC"), "{text}");
+        assert!(lines[4].starts_with(&id) && lines[4].contains(" UTC, last seen "), "{text}");
         assert!(lines[5].starts_with("  ttl       2") && lines[5].ends_with('s'), "{text}");
 
         let document = stand.inspected("a");
@@ -51,6 +51,43 @@ fn a_free_name_is_free() {
         let document = stand.inspected("nobody's");
         assert_eq!((&document["free"], &document["holders"]), (&json!(true), &json!([])));
     });
+}
+
+/// For scripts: `if lockkeeper inspect --quiet NAME`.
+#[test]
+fn whether_it_is_held_is_an_exit_code() {
+    on_every_store(|stand| {
+        let asked = |args: &[&str]| {
+            let ran = stand.run([&["inspect"], args].concat());
+            assert_eq!((&ran.out[..], &ran.err[..]), ("", ""), "{ran:?}");
+            ran.code
+        };
+        assert_eq!(asked(&["--quiet", "a"]), Some(1));
+        let client = stand.client();
+        let guard = client.lock("a").lock().unwrap();
+        assert_eq!(asked(&["--quiet", "a"]), Some(0));
+        guard.release().unwrap();
+        assert_eq!(asked(&["--quiet", "a"]), Some(1));
+
+        let permits = client.permit_semaphore("permits");
+        permits.set_permits(2).unwrap();
+        assert_eq!(asked(&["permits", "--quiet", "--kind", "permits"]), Some(1));
+        let _taken = permits.acquire(1).unwrap();
+        assert_eq!(asked(&["permits", "-q"]), Some(0));
+        let semaphore = client.semaphore("semaphore");
+        semaphore.try_set_permits(1).unwrap();
+        assert_eq!(asked(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(1));
+        let _permit = semaphore.acquire(1).unwrap();
+        assert_eq!(asked(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(0));
+        let latch = client.count_down_latch("latch");
+        assert_eq!(asked(&["latch", "--quiet", "--kind", "latch"]), Some(1));
+        latch.try_set_count(1).unwrap();
+        assert_eq!(asked(&["latch", "--quiet", "--kind", "latch"]), Some(0));
+    });
+    let stand = Stand::redis();
+    stand.run(["inspect", "--quiet", "--json", "a"]).fails(64, &["--json"]);
+    stand.server().kill();
+    stand.run(["inspect", "--quiet", "a"]).fails(69, &["redis://"]);
 }
 
 #[test]

@@ -231,3 +231,83 @@ fn verbose_says_which_store_and_hides_the_password() {
     assert!(!ran.err.contains("sesame"), "{ran:?}");
     stand.run(["ls", "--url", "redis://:wrong@127.0.0.1:1"]).fails(69, &["redis://127.0.0.1:1"]);
 }
+
+#[test]
+fn kinds_can_be_chosen() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let _guards = [
+            client.lock("lock").lock().unwrap(),
+            client.rw_lock("read").read().unwrap(),
+            client.rw_lock("written").write().unwrap(),
+        ];
+        let names = |args: &[&str]| -> Vec<String> {
+            let table = stand.run([&["ls"], args].concat()).ok();
+            let rows = table.lines().skip(1);
+            rows.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+        };
+        assert_eq!(names(&["--kind", "rw"]), ["read", "written"]);
+        assert_eq!(names(&["--kind", "lock"]), ["lock"]);
+        assert_eq!(names(&["--kind", "rw,lock", "*r*"]), ["read", "written"]);
+        assert_eq!(names(&["--kind", "permits"]), [""; 0]);
+        let document = stand.run(["ls", "--json", "--kind", "lock"]).document("ls");
+        assert_eq!(document["locks"].as_array().unwrap().len(), 1);
+    });
+    Stand::redis().run(["ls", "--kind", "cat"]).fails(64, &["cat", "permits"]);
+}
+
+/// Also beyond the rows that are sorted by themselves.
+#[test]
+fn a_list_can_be_sorted_by_each_column() {
+    let stand = Stand::redis();
+    let many = "for i = 1, 3000 do \
+                    redis.call('HSET', 'job:' .. i, ARGV[1] .. ':' .. i, i % 7 + 1) \
+                    redis.call('PEXPIRE', 'job:' .. i, 600000 + i * 1000) \
+                end";
+    stand.server().cli(&["EVAL", many, "0", STRANGER]).ok();
+    let sorted = |args: &[&str]| -> Vec<Value> {
+        let document = stand.run([&["ls", "--json"], args].concat()).document("ls");
+        document["locks"].as_array().unwrap().clone()
+    };
+    let numbers = |locks: &[Value], field: &str| -> Vec<u64> {
+        locks.iter().map(|lock| lock[field].as_u64().unwrap()).collect()
+    };
+    let texts = |locks: &[Value], field: &str| -> Vec<String> {
+        locks.iter().map(|lock| lock[field].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(texts(&sorted(&["--sort", "name"]), "name").is_sorted());
+    assert!(numbers(&sorted(&["--sort", "ttl"]), "ttl_ms").is_sorted());
+    let holds = sorted(&["--sort", "holds"]);
+    assert_eq!(holds.len(), 3000);
+    assert!(numbers(&holds, "holds").is_sorted_by(|a, b| a >= b), "the most first");
+    assert!(numbers(&sorted(&["--sort", "holds", "-r"]), "holds").is_sorted());
+    let same = holds.iter().filter(|lock| lock["holds"] == 1).cloned().collect::<Vec<_>>();
+    assert!(texts(&same, "name").is_sorted(), "by name where it is the same");
+    let last = sorted(&["--sort", "name", "--reverse"]);
+    assert_eq!(last[0]["name"], "job:999");
+    for column in ["kind", "holder", "waiters", "age"] {
+        assert_eq!(sorted(&["--sort", column]).len(), 3000, "{column}");
+    }
+    stand.run(["ls", "--sort", "colour"]).fails(64, &["colour", "waiters"]);
+    stand.run(["ls", "--reverse"]).fails(64, &["--sort"]);
+}
+
+#[test]
+fn the_oldest_comes_first_by_age() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let _first = client.lock("b").lock().unwrap();
+        let known = |name: &str| {
+            eventually("since when is known", || {
+                let locks = stand.listed();
+                find(&locks, name)?["since"].as_str().map(str::to_owned)
+            })
+        };
+        known("b");
+        let _second = client.lock("a").lock().unwrap();
+        known("a");
+        let table = stand.run(["ls", "--sort", "age"]).ok();
+        let names: Vec<_> = table.lines().map(|line| &line[..1]).collect();
+        assert_eq!(names, ["N", "b", "a"], "{table}");
+    });
+}

@@ -3,6 +3,7 @@
 
 mod colours;
 mod doctor;
+mod escapes;
 mod inspect;
 mod ls;
 mod ls_long;

@@ -136,7 +136,7 @@ fn the_checker_finds_what_is_wrong() {
     let place = Place { file: "unlock.json".to_owned(), schema: load("unlock.json") };
     let good = json!({"name": "a", "kind": "lock", "unlocked": true, "reason": null,
         "from": [{"id": "x", "holds": 1, "shared": false, "host": null, "pid": 7,
-                  "program": null, "since": null}]});
+                  "program": null, "since": null, "seen_ms": 3, "left": null}]});
     check(&place, &good, "it").unwrap();
     let wrong = |change: &dyn Fn(&mut Value)| {
         let mut bad = good.clone();

@@ -69,9 +69,26 @@ impl Stand {
 
     /// The binary on this store, with nothing else in its environment; no terminal in sight.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.start(BINARY);
+        command.args(args);
+        command
+    }
+
+    /// The same as the arguments of another program, which is to execute it.
+    pub(crate) fn wrapped<S: AsRef<OsStr>>(
+        &self,
+        wrapper: [&str; 3],
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = self.start(&format!("/bin/{}", wrapper[0]));
+        command.args(&wrapper[1..]).arg(BINARY).args(args);
+        command
+    }
+
+    fn start(&self, program: &str) -> Command {
         testkit::signals::as_at_a_terminal();
-        let mut command = Command::new(BINARY);
-        command.args(args).env_clear().env("LOCKKEEPER_URL", &self.url).env("USER", "tester");
+        let mut command = Command::new(program);
+        command.env_clear().env("LOCKKEEPER_URL", &self.url).env("USER", "tester");
         command.env("HOME", self.home.path()).stdin(Stdio::null());
         command
     }

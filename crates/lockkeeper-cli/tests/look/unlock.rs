@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use lockkeeper::LostReason;
+use lockkeeper::blocking::Client;
+use lockkeeper::{ClientOptions, LostReason};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Stand, eventually, myself, on_every_store};
+use crate::support::{PATIENCE, STRANGER, Stand, eventually, myself, on_every_store};
 
-/// Waits until the holder's client has said who it is: that is how it is seen to be alive.
-fn alive(stand: &Stand, name: &str) {
+/// Waits until the holder's client has said who it is: that is how it is seen.
+fn seen(stand: &Stand, name: &str) {
     eventually("the holder is known", || {
         stand.inspected(name)["holders"][0]["pid"].is_number().then_some(())
     });
@@ -27,12 +28,12 @@ fn where_nobody_can_be_asked_yes_must_be_said() {
 }
 
 #[test]
-fn a_holder_that_is_alive_is_told_at_once_and_why() {
+fn a_holder_that_was_seen_is_notified_at_once_and_why() {
     on_every_store(|stand| {
         let client = stand.client();
         let guard = client.lock("a").lock().unwrap();
-        alive(stand, "a");
-        stand.run(["unlock", "a", "--yes"]).fails(75, &[&myself(), "alive", "--force"]);
+        seen(stand, "a");
+        stand.run(["unlock", "a", "--yes"]).fails(75, &[&myself(), "last seen", "--force"]);
         assert!(!guard.is_lost(), "without --force it keeps it");
 
         let begun = testkit::Stopwatch::start();
@@ -45,6 +46,106 @@ fn a_holder_that_is_alive_is_told_at_once_and_why() {
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         assert!(client.lock("a").try_lock().unwrap().is_some(), "the next one gets it");
     });
+}
+
+/// Its note outlives it for a while; nobody can say that it is alive.
+#[test]
+fn of_a_holder_that_was_killed_it_is_said_when_it_was_last_seen() {
+    on_every_store(|stand| {
+        let options = ClientOptions::new().watchdog_timeout(Duration::from_secs(15));
+        let client = Client::connect_with(&stand.url, options).unwrap();
+        let guard = client.lock("a").lease(Duration::from_secs(60)).lock().unwrap();
+        seen(stand, "a");
+        client.abandon();
+        let refused = eventually("it is missed", || {
+            let ran = stand.run(["unlock", "a", "--yes"]);
+            assert_eq!(ran.code, Some(75), "{ran:?}");
+            assert!(ran.err.contains("last seen") && !ran.err.contains("alive"), "{ran:?}");
+            Some(ran.err).filter(|said| said.contains("wait until its lease ends"))
+        });
+        assert!(refused.contains(&myself()), "{refused}");
+        let holder = &stand.inspected("a")["holders"][0];
+        assert!(holder["seen_ms"].as_u64().is_some_and(|ago| ago > 5_000), "{holder}");
+        let text = stand.run(["inspect", "a"]).ok();
+        assert!(text.contains(", last seen "), "{text}");
+        drop(guard);
+    });
+}
+
+/// What was left behind on purpose: nobody is harmed, and no force is needed.
+#[test]
+fn a_lock_that_was_left_shows_who_ran_the_job_and_when() {
+    on_every_store(|stand| {
+        stand.run(["run", "a", "--at-least", "10m", "--", "/bin/true"]).ok();
+        let document = stand.inspected("a");
+        let holder = &document["holders"][0];
+        assert_eq!(holder["program"], "true", "{document:#}");
+        assert!(holder["host"].is_string() && holder["pid"].is_number(), "{document:#}");
+        assert!(holder["since"].is_string() && holder["left"].is_string(), "{document:#}");
+        let text = stand.run(["inspect", "a"]).ok();
+        let shown = format!("{}/{}/true", holder["host"].as_str().unwrap(), holder["pid"]);
+        assert!(text.contains(&format!("held by   {shown}\n")), "{text}");
+        assert!(text.contains(", left 20") && text.contains("its job has ended"), "{text}");
+        assert!(stand.run(["ls"]).ok().contains(&shown));
+        let said = stand.run(["unlock", "a", "--yes"]).ok();
+        assert_eq!(said, format!("\"a\" was taken away from {shown}\n"));
+    });
+}
+
+#[test]
+fn it_is_remembered_who_took_it_and_from_whom() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let guard = client.lock("a").lock().unwrap();
+        seen(stand, "a");
+        stand.run(["unlock", "a", "--yes", "--force", "--reason", "stuck"]).ok();
+        drop(guard);
+        client.shutdown();
+        let forced = &stand.inspected("a")["forced"][0];
+        assert!(
+            forced["by"].as_str().unwrap().starts_with("tester by lockkeeper pid "),
+            "{forced}"
+        );
+        let victim = &forced["victims"][0];
+        assert_eq!(victim["pid"], std::process::id(), "{forced}");
+        assert_eq!((&victim["id"], victim["host"].is_string()), (&forced["from"][0], true));
+        let text = stand.run(["inspect", "a"]).ok();
+        assert!(text.contains(&format!("from {} (id ", myself())), "{text}");
+    });
+}
+
+#[test]
+fn without_an_environment_the_system_says_who_it_was() {
+    let stand = Stand::redis();
+    stand.stranger_holds("a", 1);
+    let mut command = stand.command(["unlock", "a", "--yes"]);
+    assert_eq!(command.env_remove("USER").output().unwrap().status.code(), Some(0));
+    let forced = &stand.inspected("a")["forced"][0];
+    let user = std::process::Command::new("id").arg("-un").output().unwrap().stdout;
+    let user = String::from_utf8(user).unwrap();
+    let (by, said) = (forced["by"].as_str().unwrap(), forced["reason"].as_str().unwrap());
+    assert!(by.starts_with(&format!("{} by lockkeeper", user.trim())), "{forced}");
+    assert!(said.contains(user.trim()), "{forced}");
+}
+
+/// Those that were written before more was known of them.
+#[test]
+fn records_of_earlier_versions_are_read() {
+    let stand = Stand::redis();
+    let entry = r#"{"at":"1700000000000","by":"x pid 1 on y","reason":"why","holders":["it:1"]}"#;
+    stand.server().cli(&["LPUSH", "lockkeeper_forced:{a}", entry]).ok();
+    let owner = stand.stranger_holds("a", 1);
+    let client = format!("lockkeeper_client:{STRANGER}");
+    let fields = ["host", "h", "pid", "7", "program", "p", "start", "1", "holds", "", "more", "0"];
+    stand.server().cli(&[&["HSET", &client[..]], &fields[..]].concat()).ok();
+    let document = stand.inspected("a");
+    assert_eq!(document["forced"][0]["from"], json!(["it:1"]));
+    let nobody = json!([{"id": "it:1", "host": null, "pid": null, "program": null}]);
+    assert_eq!(document["forced"][0]["victims"], nobody);
+    let holder = &document["holders"][0];
+    assert_eq!((&holder["id"], &holder["host"]), (&json!(owner), &json!("h")));
+    assert_eq!((&holder["seen_ms"], &holder["left"]), (&Value::Null, &Value::Null));
+    stand.run(["unlock", "a", "--yes"]).fails(75, &["seen within its lease", "--force"]);
 }
 
 #[test]

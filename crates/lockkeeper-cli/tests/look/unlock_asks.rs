@@ -6,7 +6,7 @@ use crate::support::{PATIENCE, Stand, eventually, myself};
 use crate::terminal::Terminal;
 
 #[test]
-fn a_yes_is_enough_even_if_the_holder_is_alive() {
+fn a_yes_is_enough_even_if_the_holder_runs() {
     let stand = Stand::redis();
     let client = stand.client();
     let guard = client.lock("a").lock().unwrap();
@@ -16,7 +16,8 @@ fn a_yes_is_enough_even_if_the_holder_is_alive() {
         let terminal = Terminal::run(&stand, 150, &["unlock", "a", "--reason", "stuck"]);
         let screen = terminal.shows("[y/N]");
         assert!(screen.contains("\"a\" is a lock and held by\n"), "{screen}");
-        assert!(screen.contains(&format!("  {} (alive", myself())), "{screen}");
+        assert!(screen.contains(&format!("  {} (last seen ", myself())), "{screen}");
+        assert!(screen.contains("it is notified at once and has to stop"), "{screen}");
         let asked = screen.trim_end().lines().last().unwrap();
         assert_eq!(asked, format!("Take \"a\" away from {}? [y/N]", myself()));
         assert!(!guard.is_lost(), "not before the answer");
@@ -34,7 +35,9 @@ fn anything_else_is_a_no() {
     stand.stranger_holds("a", 1);
     for answer in ["", "n", "yep", "no"] {
         let terminal = Terminal::run(&stand, 100, &["unlock", "a", "--force"]);
-        assert!(terminal.shows("[y/N]").contains("not known to be alive"));
+        let screen = terminal.shows("[y/N]");
+        assert!(screen.contains("not known to be alive"), "{screen}");
+        assert!(screen.contains("it is not notified: it notices at its next renewal"), "{screen}");
         terminal.types(answer);
         let (screen, code) = terminal.ended();
         assert_eq!(code, 75, "{screen}");

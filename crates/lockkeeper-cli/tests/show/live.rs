@@ -125,14 +125,14 @@ fn a_lock_is_taken_away_and_its_holder_told_why() {
         terminal.run(WATCH);
         terminal.shows("stuck");
         terminal.types("u");
-        terminal.shows("It is told at once");
+        terminal.shows("it is notified at once");
         terminal.types("it hangs");
         terminal.shows("reason  it hangs");
         terminal.press("Enter");
         terminal.shows("Take it away?");
         assert!(!guard.is_lost(), "nothing is done before a yes");
         terminal.types("y");
-        terminal.shows("stuck was taken away; its holder is told");
+        terminal.shows("stuck was taken away; it is notified at once and has to stop");
         assert_eq!(guard.wait_lost(PATIENCE), Some(LostReason::Revoked("it hangs".to_owned())));
         let forced = client.inspector().inspect("stuck").expect("the store answers").forced;
         assert_eq!(forced[0].reason, "it hangs");

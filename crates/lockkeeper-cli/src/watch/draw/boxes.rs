@@ -78,7 +78,7 @@ pub(super) fn forcing(frame: &mut Frame<'_>, forcing: &Forcing, theme: &Theme) {
             Span::styled("held by ", theme.dim),
             Span::raw(cut(person::holders(lock), 8)),
         ]),
-        Line::styled("It is told at once and has to stop. Who waits is next.", theme.dim),
+        Line::styled(cut(person::consequence(&lock.holders), 0), theme.dim),
         Line::default(),
         Line::from(vec![
             Span::styled("reason  ", theme.dim),

@@ -160,6 +160,9 @@ fn holder_lines<'a>(holder: &Holder, theme: &Theme, now: Now) -> Vec<Line<'a>> {
     if let Some(since) = holder.since {
         facts.push(format!("for {}", person::age(Some(since), now.wall)));
     }
+    if holder.seen.is_some() || holder.left.is_some() {
+        facts.push(person::last_seen(holder, now.wall));
+    }
     let mut lines = vec![Line::from(vec![
         Span::raw(person::holder(holder)),
         Span::styled(format!("  {}", facts.join(", ")), theme.dim),
@@ -171,7 +174,7 @@ fn holder_lines<'a>(holder: &Holder, theme: &Theme, now: Now) -> Vec<Line<'a>> {
 }
 
 fn forced_lines<'a>(forced: &Forced, theme: &Theme) -> Vec<Line<'a>> {
-    let from: Vec<_> = forced.holders.iter().map(|holder| person::text(holder)).collect();
+    let from = person::victims(forced);
     vec![
         Line::styled(person::text(&forced.reason), theme.warning),
         Line::raw(format!("  {}", moment::plain(forced.at))),

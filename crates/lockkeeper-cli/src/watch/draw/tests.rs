@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Kind, Remaining};
+use lockkeeper::{Kind, Remaining, Seen};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -232,6 +232,38 @@ fn what_does_not_fit_into_the_pane_is_reached_by_scrolling() {
     assert!(pane(&mut view).contains("orders:42"), "another lock is shown from its beginning");
 }
 
+/// Not everybody learns at once that a lock was taken away: some never do.
+#[test]
+fn the_question_says_what_becomes_of_the_holders() {
+    let seen = |ago: u64| {
+        let mut holder = holder(7);
+        let (ago, every) = (Duration::from_secs(ago), Duration::from_secs(10));
+        holder.seen = Some(Seen { ago, every });
+        holder
+    };
+    let (mut left, mut unknown) = (seen(500), holder(7));
+    left.left = Some(start().wall);
+    unknown.client = None;
+    let cases = [
+        (vec![seen(9)], "it is notified at once and has to stop"),
+        (vec![seen(14)], "it was last seen 14s ago: it stops if it still runs"),
+        (vec![left.clone()], "nothing runs under it any more"),
+        (vec![unknown.clone()], "it is not notified: it notices at its next renewal, if it renews"),
+        (
+            vec![seen(9), seen(14), unknown, left],
+            "1 notified at once, 1 not seen lately, 1 left, 1 not notified, of 4",
+        ),
+    ];
+    for (holders, said) in cases {
+        let mut held = lock("a");
+        held.holders = holders;
+        let mut view = view(vec![held]);
+        press(&mut view, "u");
+        let screen = text(&mut view, (80, 14), start());
+        assert!(screen.iter().any(|line| line.contains(&format!("│ {said} "))), "{screen:#?}");
+    }
+}
+
 #[test]
 fn the_question_before_a_lock_is_taken_away() {
     let mut view = some();
@@ -245,7 +277,7 @@ fn the_question_before_a_lock_is_taken_away() {
             "  gp╭ take it away ────────────────────────────────────────────────────────╮ 61s",
             "  le│ lock orders:42                                                       │ ≥1s",
             "  or│ held by web-1/7/checkout                                             │ 61s",
-            "  re│ It is told at once and has to stop. Who waits is next.               │ 61s",
+            "  re│ it is notified at once and has to stop                               │ 61s",
             "  st│                                                                      │ 61s",
             "    │ reason  it hangs▏                                                    │",
             "    │                                                                      │",
