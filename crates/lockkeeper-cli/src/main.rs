@@ -8,6 +8,7 @@ compile_error!("lockkeeper's command line needs process groups and signals: a Un
 
 mod args;
 mod bench;
+mod complete;
 mod config;
 mod demo;
 mod docs;
@@ -42,12 +43,15 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == run::guardian::ARGUMENT) {
         return run::guardian::main();
     }
+    if std::env::args_os().nth(1).is_some_and(|first| first == complete::ARGUMENT) {
+        return complete::main();
+    }
     if std::env::args_os().nth(1).is_some_and(|first| first == demo::worker::ARGUMENT) {
         return demo::worker::main();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&error),
+        Err(error) => return exit::usage(&args::advised(error)),
     };
     match execute(&cli) {
         Ok(code) => code.into(),

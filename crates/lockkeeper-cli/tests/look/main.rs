@@ -2,6 +2,7 @@
 //! binary, real stores, and a real terminal where one makes a difference.
 
 mod colours;
+mod docs;
 mod doctor;
 mod escapes;
 mod inspect;

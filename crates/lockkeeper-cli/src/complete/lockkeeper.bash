@@ -1,0 +1,45 @@
+# Completion for bash: asks lockkeeper itself what can be typed next.
+
+_lockkeeper() {
+    local line=${COMP_LINE:0:COMP_POINT} directive= offer typed
+    local -a words offers=()
+    COMPREPLY=()
+    # Not COMP_WORDS: there a name such as orders:42 is three words.
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    typed=${words[${#words[@]} - 1]}
+
+    while IFS= read -r offer; do
+        if [[ -z $directive ]]; then directive=$offer; else offers+=("${offer%%$'\t'*}"); fi
+    done < <("${words[0]}" __complete "${words[@]:1}" 2> /dev/null)
+
+    case $directive in
+        command\ *)
+            local first=0
+            while [[ ${COMP_WORDS[first]} != -- ]]; do first=$((first + 1)); done
+            first=$((first + 1))
+            if declare -F _command_offset > /dev/null; then
+                _command_offset "$first"
+            elif ((COMP_CWORD == first)); then
+                while IFS= read -r offer; do offers+=("$offer"); done < <(compgen -c -- "$typed")
+                COMPREPLY=("${offers[@]}")
+            else
+                compopt -o default
+            fi
+            return
+            ;;
+        files)
+            compopt -o default
+            return
+            ;;
+    esac
+
+    # Readline replaces only what is behind the last colon or equals sign.
+    local kept=
+    case $typed in
+        *[:=]*) kept=${typed%"${typed##*[:=]}"} ;;
+    esac
+    for offer in "${offers[@]}"; do COMPREPLY+=("${offer#"$kept"}"); done
+}
+
+complete -F _lockkeeper lockkeeper

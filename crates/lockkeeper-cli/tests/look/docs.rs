@@ -1,0 +1,150 @@
+//! What is installed beside the binary, and what is said to whoever types the wrong thing.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::support::{BINARY, Stand};
+
+/// What bash offers for a line, with the script that the binary prints.
+fn completed(stand: &Stand, line: &str) -> BTreeSet<String> {
+    let binary = std::path::Path::new(BINARY);
+    let script = "eval \"$(lockkeeper completions bash)\"; \
+                  COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; \
+                  read -ra COMP_WORDS <<< \"$COMP_LINE\"; \
+                  [[ $COMP_LINE == *' ' ]] && COMP_WORDS+=(''); \
+                  COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+                  compopt() { echo \"compopt $*\"; }; \
+                  _lockkeeper; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "--noprofile", "-c", script, "bash", line]);
+    bash.env_clear().env("LOCKKEEPER_URL", &stand.url);
+    bash.env("PATH", format!("{}:/usr/bin:/bin", binary.parent().unwrap().display()));
+    let output = bash.output().expect("bash can be started");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{line}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+fn has(offered: &BTreeSet<String>, words: &[&str]) {
+    for word in words {
+        assert!(offered.contains(*word), "{word:?} is not in {offered:?}");
+    }
+}
+
+#[test]
+fn bash_completes_commands_options_and_names() {
+    let stand = Stand::file();
+    let client = stand.client();
+    let _guards = ["orders:42", "orders:43", "deploy", "two words", "$(reboot)"]
+        .map(|name| client.lock(name).lock().unwrap());
+    has(&completed(&stand, "lockkeeper "), &["run", "ls", "inspect", "unlock"]);
+    has(&completed(&stand, "lockkeeper run deploy --m"), &["--max-hold"]);
+    has(&completed(&stand, "lockkeeper run deploy "), &["--wait", "--no-wait", "--"]);
+    has(&completed(&stand, "lockkeeper inspect deploy --k"), &["--kind"]);
+    has(&completed(&stand, "lockkeeper ls --sort "), &["age", "ttl"]);
+    has(&completed(&stand, "lockkeeper ls --sort=a"), &["age"]);
+
+    let names = completed(&stand, "lockkeeper run -n ");
+    assert_eq!(names, ["orders:42", "orders:43", "deploy"].map(str::to_owned).into());
+    // Readline has the colon behind it already.
+    let names = completed(&stand, "lockkeeper unlock orders:4");
+    assert_eq!(names, ["42", "43"].map(str::to_owned).into());
+    assert_eq!(completed(&stand, "lockkeeper inspect nothing"), BTreeSet::new());
+
+    has(&completed(&stand, "lockkeeper run deploy -- prin"), &["printf", "printenv"]);
+    let rest = completed(&stand, "lockkeeper run deploy -- printf a");
+    assert_eq!(rest, ["compopt -o default".to_owned()].into(), "as without lockkeeper");
+    assert_eq!(completed(&stand, "lockkeeper --config "), ["compopt -o default".to_owned()].into());
+}
+
+#[test]
+fn a_store_that_is_not_there_keeps_nobody_waiting_and_is_not_made() {
+    let stand = Stand::file();
+    assert_eq!(completed(&stand, "lockkeeper run "), BTreeSet::new());
+    assert!(!std::path::Path::new(stand.url.strip_prefix("file:").unwrap()).exists());
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let begun = testkit::Stopwatch::start();
+    assert_eq!(completed(&stand, &format!("lockkeeper --url {url} run ")), BTreeSet::new());
+    // It would be three seconds until the connection is given up.
+    assert!(begun.elapsed() < std::time::Duration::from_millis(2900), "{:?}", begun.elapsed());
+}
+
+fn pages(stand: &Stand) -> Vec<(String, String)> {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = stand.command(["man"]);
+    assert!(command.arg(directory.path()).status().unwrap().success());
+    let files = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap());
+    let read = |entry: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        (entry.file_name().into_string().unwrap(), text)
+    };
+    files.map(read).collect()
+}
+
+#[test]
+fn pages_have_examples_and_refer_to_pages_that_exist() {
+    let stand = Stand::file();
+    let pages = pages(&stand);
+    let names: BTreeSet<_> = pages.iter().map(|(name, _)| name.trim_end_matches(".1")).collect();
+    assert!(names.contains("lockkeeper") && names.contains("lockkeeper-inspect"), "{names:?}");
+    for (name, page) in &pages {
+        let (_, examples) = page.split_once(".SH EXAMPLES").expect(name);
+        assert!(examples.contains("lockkeeper "), "{name}: {examples}");
+        let plain = page.replace("\\-", "-");
+        for (at, _) in plain.match_indices("(1)") {
+            let word = plain[..at].rsplit(|c: char| c.is_whitespace()).next().unwrap();
+            assert!(names.contains(word), "{name} refers to {word}(1)");
+        }
+    }
+}
+
+#[test]
+fn a_synopsis_is_the_usage() {
+    let stand = Stand::file();
+    for (name, page) in pages(&stand) {
+        let synopsis = page.split(".SH SYNOPSIS").nth(1).expect(&name);
+        let synopsis = synopsis.split(".SH").next().unwrap().replace("\\-", "-");
+        let command = name.trim_end_matches(".1").replacen('-', " ", 1);
+        assert!(synopsis.contains(&command), "{name}: {synopsis}");
+        if name == "lockkeeper-run.1" {
+            assert!(synopsis.contains("lockkeeper run [OPTIONS] NAME [-- CMD [ARG]...]"));
+            assert!(synopsis.contains("lockkeeper run [OPTIONS] NAME -c LINE"), "{synopsis}");
+        }
+    }
+}
+
+#[test]
+fn flocks_options_work() {
+    let stand = Stand::file();
+    let client = stand.client();
+    let quick =
+        |args: &[&str]| stand.run([&["run", "a"], args, &["--", "/bin/true"]].concat()).code;
+    for free in [
+        &["--nonblock"][..],
+        &["--nb"],
+        &["--timeout", "5"],
+        &["-e"],
+        &["--close"],
+        &["--conflict-exit-code", "3"],
+        &["--shared"],
+        &["--exclusive", "--verbose"],
+    ] {
+        assert_eq!(quick(free), Some(0), "{free:?}");
+    }
+    let _guard = client.lock("a").lock().unwrap();
+    assert_eq!(quick(&["--nb"]), Some(75));
+    assert_eq!(quick(&["--timeout", "0.1", "--conflict-exit-code", "3"]), Some(3));
+    assert_eq!(quick(&["--nonblock", "-E", "4", "-o"]), Some(4));
+}
+
+#[test]
+fn who_types_the_wrong_thing_is_told_the_right_one() {
+    let stand = Stand::file();
+    let tells = |args: &[&str], what: &str| stand.run(args).fails(64, &[what]);
+    tells(&["run", "deploy", "echo", "hi"], "'lockkeeper run deploy -- echo hi'");
+    tells(&["run", "deploy", "--no-fork", "--", "true"], "leave it out");
+    tells(&["run", "deploy", "--unlock"], "lockkeeper unlock");
+    tells(&["run", "deploy", "--ttl", "5", "--", "true"], "--lease");
+    tells(&["run", "deploy", "--waitt", "5", "--", "true"], "--wait");
+}
