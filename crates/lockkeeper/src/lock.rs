@@ -160,7 +160,8 @@ pub struct Holder {
 
 impl PartialEq for Holder {
     fn eq(&self, other: &Self) -> bool {
-        let Self { id, hold_count, shared, client, since, left, stored, seen: _, remaining: _ } = self;
+        let Self { id, hold_count, shared, client, since, left, stored, seen: _, remaining: _ } =
+            self;
         (id, hold_count, shared) == (&other.id, &other.hold_count, &other.shared)
             && (client, since, left) == (&other.client, &other.since, &other.left)
             && *stored == other.stored

@@ -228,7 +228,7 @@ fn permits_are_shown_and_freed_one_by_one() {
         let permits = client.permit_semaphore("permits");
         permits.set_permits(4).unwrap();
         let guards = [1, 2].map(|count| permits.acquire(count).unwrap());
-        alive(stand, "permits");
+        seen(stand, "permits");
         let ids: Vec<_> = guards.iter().flat_map(|guard| guard.permit_ids()).collect();
         let document = stand.inspected("permits");
         let holders = document["holders"].as_array().unwrap();
@@ -245,7 +245,7 @@ fn permits_are_shown_and_freed_one_by_one() {
 
         let one = ids[1].to_string();
         let args = ["unlock", "permits", "--yes", "--permit", &one];
-        stand.run(args).fails(75, &[&myself(), "alive", "--force"]);
+        stand.run(args).fails(75, &[&myself(), "last seen", "--force"]);
         let args = ["unlock", "permits", "--yes", "--force", "--json", "--permit", &one];
         let document = stand.run(args).document("unlock");
         assert_eq!(

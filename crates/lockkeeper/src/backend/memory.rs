@@ -76,9 +76,11 @@ impl Memory {
     }
 }
 
-/// Whether one who is refused listens for the end of what only a few can acquire.
+/// Whether all who listen beside one who is refused can acquire what it waits for. Readers and writers
+/// listen for the same.
 fn listens(request: &Acquire) -> bool {
-    request.waits && request.from.is_none() && request.resource.kind != Kind::Read
+    let rw = matches!(request.resource.kind, Kind::Read | Kind::Write);
+    request.waits && request.from.is_none() && !rw
 }
 
 /// An answer that is there already.

@@ -35,6 +35,11 @@ pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Re-check of those who do not listen because enough others do.
 const CROWDED: Duration = Duration::from_millis(500);
 
+/// How often one re-checks like that before it listens all the same. Those who listen acquire the lock
+/// before those who look now and then, and would keep it among themselves; the crowd is then one too
+/// large, and one of them leaves.
+const ENOUGH: u32 = 4;
+
 /// How often a waiting writer says that it still waits: the store forgets it after two seconds.
 const INTENT: Duration = Duration::from_millis(1200);
 
@@ -124,7 +129,7 @@ async fn take_turn(
     let drive = Drive::new(core, request);
     match turn {
         // This waiter has not asked the store; whether it answers may be known all the same.
-        None if core.silent_since().is_some() => Err(drive.unserved()),
+        None if core.is_silent() => Err(drive.unserved()),
         None => Ok(None),
         Some(Turn::Seat(seat)) => drive.run(seat).await,
         Some(Turn::Handed(seat, claim, token, sent)) => {
@@ -150,6 +155,8 @@ struct Drive<'a> {
     /// What the store said to the last of them, if it said something.
     refusal: Option<Fault>,
     polling: bool,
+    /// How often it has not listened because enough others do.
+    crowded: u32,
     /// When the store said "busy", if it has said nothing else since: what decides at the wait limit.
     busy: Option<Tick>,
     /// Told the log that it waits for its own client.
@@ -191,6 +198,7 @@ impl<'a> Drive<'a> {
             failing_since: None,
             refusal: None,
             polling: false,
+            crowded: 0,
             busy: None,
             warned: false,
             spins: 0,
@@ -352,13 +360,17 @@ impl<'a> Drive<'a> {
         }
         match seen {
             None if self.polling => self.nap(jittered(POLL)).await,
-            None if crowd >= CROWD => self.nap(self.pause(ttl).min(jittered(CROWDED))).await,
+            None if crowd >= CROWD && self.crowded < ENOUGH => {
+                self.crowded += 1;
+                self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
+            }
             // As many stay as make a crowd.
             Some(_) if crowd > CROWD && fastrand::u64(..crowd) >= CROWD => {
                 seat.subscription = None;
                 self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
             }
             None => {
+                self.crowded = 0;
                 let topic = self.request.topic(claim.owner);
                 return self.subscribe(topic, claim, seat, self.pause(ttl)).await;
             }
@@ -391,7 +403,7 @@ impl<'a> Drive<'a> {
                     }
                     // Nobody hands over what has no seat.
                     Some(Turn::Handed(..)) | None => {
-                        self.busy = self.busy.filter(|_| core.silent_since().is_none());
+                        self.busy = self.busy.filter(|_| !core.is_silent());
                         return Ok(Round::GaveUp(None));
                     }
                 }
@@ -451,7 +463,7 @@ impl<'a> Drive<'a> {
         if now < self.request.wait.limit() {
             return Ok(Round::Again(claim, seat));
         }
-        self.busy = self.busy.filter(|_| self.core.silent_since().is_none());
+        self.busy = self.busy.filter(|_| !self.core.is_silent());
         match self.busy {
             Some(at) if now.since(at) >= STALE => Ok(Round::Again(claim, seat)),
             _ => Ok(Round::GaveUp(Some(claim))),

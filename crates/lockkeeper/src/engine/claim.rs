@@ -17,6 +17,10 @@ use crate::backend::{Acquire, Attempt, BoxFuture, Fault, Kind, Release, Resource
 /// How long whoever gives up waits for its place to be given up: not for a store that is silent.
 const LEAVING: Duration = Duration::from_millis(50);
 
+/// How long a queue position may outlast the lease that was asked for. After that the store has dropped
+/// it, also beside waiters of Redisson, and a client whose store never returns must end.
+const POSITION: Duration = Duration::from_secs(600);
+
 /// How long the store believes that a writer waits.
 const INTENT: Duration = Duration::from_secs(2);
 
@@ -176,7 +180,7 @@ impl Claim {
 
     fn undoing(&self) -> BoxFuture<()> {
         let core = Arc::clone(&self.core);
-        let give_up = if self.queued { Tick::NEVER } else { self.ends };
+        let give_up = if self.queued { self.ends + POSITION } else { self.ends };
         let release = Release {
             undo: true,
             count: self.count,

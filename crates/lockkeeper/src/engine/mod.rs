@@ -226,10 +226,16 @@ impl Core {
     /// Until when to wait for the answer to what is sent at `sent`, if the wait limit is `limit`: it
     /// limits the wait for a lock and cuts no round trip, unless the store is known to be silent.
     fn answer_by(&self, limit: Tick, sent: Tick) -> Tick {
-        match self.silent_since() {
-            Some(_) => limit,
-            None => limit.max(sent + self.options.response_timeout),
+        match self.is_silent() {
+            true => limit,
+            false => limit.max(sent + self.options.response_timeout),
         }
+    }
+
+    /// Whether the store has failed to answer for a response timeout. A connection that broke a moment
+    /// ago says nothing: the next answer may be there at once.
+    fn is_silent(&self) -> bool {
+        self.silent_for().is_some_and(|silent| silent >= self.options.response_timeout)
     }
 
     /// Fails everybody in a queue once the store has been silent for as long as a waiter bears it. The

@@ -13,9 +13,9 @@ use super::claim::Claim;
 use super::gate::{Entered, Gates};
 use super::lease::{HoldId, TermSpec};
 use super::request::{Request, Wait};
-use super::{Core, Lease, jittered, release};
+use super::{Core, Lease, jittered, no_answer, release, until};
 use crate::backend::{Acquire, Attempt, BoxFuture, Kind};
-use crate::error::Result;
+use crate::error::{Phase, Result};
 
 /// How long one member is waited for while others are held.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -84,7 +84,17 @@ pub(crate) async fn acquire_all(
             }
             let left = left.saturating_sub(clock.now().since(since));
             let patience = if i == first { left } else { left.min(PATIENCE) };
-            match one(&parts[i], terms.assembling, patience, wait).await {
+            let acquiring = one(&parts[i], terms.assembling, patience, wait);
+            let acquired = match i == first {
+                true => acquiring.await,
+                // With others held, not even for an answer.
+                false => match until(&clock, clock.now() + PATIENCE, acquiring).await {
+                    Some(acquired) => acquired,
+                    None if patience < PATIENCE => Err(unanswered(&parts[i])),
+                    None => Ok(None),
+                },
+            };
+            match acquired {
                 Ok(Some(acquired)) => taken.add(i, acquired),
                 Ok(None) => {
                     blocked = Some(i);
@@ -134,6 +144,10 @@ pub(crate) async fn acquire_all(
             tokio::time::sleep_until(instant).await;
         }
     }
+}
+
+fn unanswered((core, request): &Part) -> crate::Error {
+    core.error(no_answer("the store does not answer"), &request.resource, Phase::Acquire)
 }
 
 async fn one(

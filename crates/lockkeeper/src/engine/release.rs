@@ -237,13 +237,10 @@ async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
 
 /// Whether a waiter of another client listens for the lock.
 fn others(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> Others {
-    let own = match lease.resource.kind {
-        // Readers of this very client listen on the same line as its writers.
-        Kind::Write => 0,
-        _ => seat.subscriptions(),
-    };
     match listeners {
-        Some(count) if count > own => Others::Listen,
+        Some(count) if count > seat.subscriptions() => Others::Listen,
+        // Readers of this very client listen on the same channel as its writers.
+        Some(1..) if lease.resource.kind == Kind::Write => Others::Unknown,
         // Those of the Redlock family do not subscribe.
         Some(_) if lease.resource.kind != Kind::Mutex => Others::None,
         Some(_) | None => Others::Unknown,

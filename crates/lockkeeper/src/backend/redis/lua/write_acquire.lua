@@ -45,7 +45,9 @@ if mode == 'read' then
 end
 if not free then
   if ARGV[6] == '1' then wait(KEYS[2], KEYS[3], ARGV[1]) end
-  return busy(left, ARGV[8])
+  -- Readers that wait listen, too, but cannot acquire it before the writers: only these are a crowd.
+  local writers = redis.pcall('ZCARD', KEYS[2])
+  return busy(left, type(writers) == 'number' and writers >= 16 and ARGV[8])
 end
 if token then put_token(KEYS[4], token, ARGV[7]) end
 redis.call('HSET', KEYS[1], 'mode', 'write', field, '1')
