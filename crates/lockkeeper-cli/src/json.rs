@@ -257,7 +257,7 @@ impl Unlock {
             kind: lock.kind.word(),
             unlocked,
             from: from.iter().map(Hold::of).collect(),
-            reason: unlocked.then(|| reason.to_owned()),
+            reason: (unlocked && lock.kind != Kind::Permits).then(|| reason.to_owned()),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::time::SystemTime;
 
-use lockkeeper::{Client, ClientOptions, Error, Holder, Inspector, Kind, LockInfo};
+use lockkeeper::{Client, ClientOptions, Error, Holder, Inspector, Kind, LockInfo, PermitId};
 
 use crate::args::{Global, UnlockArgs};
 use crate::exit::{self, Code, Failure};
@@ -74,12 +74,31 @@ async fn free_permits(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Re
     for id in lock.holders.iter().filter_map(|holder| holder.id.parse().ok()) {
         any |= semaphore.release(&[id]).await?;
     }
+    let left = semaphore.permits().await? - semaphore.available().await?;
+    if args.permit.is_empty() && left > 0 {
+        let name = person::name(&lock.name);
+        exit::say(format_args!(
+            "\"{name}\": {left} more permits are taken; run it again to free them"
+        ));
+    }
     Ok(any)
 }
 
 /// Leaves of a semaphore's permits only those that were named, if any were.
 fn only_named(lock: &mut LockInfo, permits: &[String]) -> Result<(), Failure> {
     if lock.kind == Kind::Permits {
+        if let Some(id) = permits.iter().find(|id| id.parse::<PermitId>().is_err()) {
+            let id = person::text(id);
+            return Err(Failure::usage(format!("\"{id}\" is no id of a permit: see inspect")));
+        }
+        let all = lock.holders.len() as u64 == lock.taken;
+        let shown = |id: &&String| lock.holders.iter().any(|holder| holder.id == **id);
+        if let (false, Some(id)) = (all, permits.iter().find(|id| !shown(id))) {
+            return Err(Failure::usage(format!(
+                "\"{id}\" is not among the {} permits that can be shown: free some of those first",
+                lock.holders.len()
+            )));
+        }
         if !permits.is_empty() {
             lock.holders.retain(|holder| permits.contains(&holder.id));
         }

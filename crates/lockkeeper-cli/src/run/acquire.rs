@@ -116,8 +116,8 @@ impl Target {
             // It may have gone, and come again, between the two.
             if semaphore.permits().await? == found {
                 return Err(Failure::usage(format!(
-                    "\"{}\" was set up with {found} permits, and not by `run`: \
-                     ask for --permits {found}, or use another name",
+                    "\"{}\" is a lasting semaphore with {found} permits, made by another program or by an \
+                     earlier version: ask for --permits {found}, or use another name",
                     semaphore.name()
                 )));
             }

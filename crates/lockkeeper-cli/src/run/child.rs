@@ -150,9 +150,24 @@ impl Environment {
         Self { name: name.to_owned(), around, ..Self::default() }
     }
 
-    /// What shows the guardian that a process runs below the command.
+    /// What shows the guardian that a process runs below the command. The lines for busy and lost do not
+    /// have it.
     pub(super) fn mark(&self) -> String {
-        format!("LOCKKEEPER_OWNER={}", self.owner.as_deref().unwrap_or_default())
+        format!("{HELD_VARIABLE}={}", self.held(&self.owner).unwrap_or_default())
+    }
+
+    fn held(&self, owner: &Option<String>) -> Option<String> {
+        let held: Vec<_> = self.around.iter().chain(owner).map(String::as_str).collect();
+        Some(held.join(" ")).filter(|held| !held.is_empty())
+    }
+
+    /// For a line that does not run under the lock.
+    pub(super) fn apply_outside(&self, command: &mut Command) {
+        self.apply(command);
+        match self.held(&None) {
+            Some(held) => command.env(HELD_VARIABLE, held),
+            None => command.env_remove(HELD_VARIABLE),
+        };
     }
 
     pub(super) fn apply(&self, command: &mut Command) {
@@ -161,8 +176,7 @@ impl Environment {
         command.env("LOCKKEEPER_NAME", &self.name);
         // What stands there may be of another `run` around this one.
         let token = self.token.map(|token| token.to_string());
-        let held: Vec<_> = self.around.iter().chain(&self.owner).map(String::as_str).collect();
-        let held = Some(held.join(" ")).filter(|held| !held.is_empty());
+        let held = self.held(&self.owner);
         let told = [
             ("LOCKKEEPER_OWNER", &self.owner),
             ("LOCKKEEPER_TOKEN", &token),

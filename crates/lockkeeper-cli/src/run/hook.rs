@@ -30,7 +30,7 @@ impl Hook {
             return Self { process: None };
         };
         let mut command = shell(line);
-        environment.apply(&mut command);
+        environment.apply_outside(&mut command);
         // It may come out of the store, and a variable cannot hold a NUL.
         command.env("LOCKKEEPER_REASON", person::text(reason)).stdin(Stdio::null());
         let process = command.spawn();

@@ -256,7 +256,7 @@ fn what_answers_may_be_no_redis_server() {
     let scene = Scene::file();
     let outcome = scene.run(&["--url", &url, "job", "--", "true"]);
     outcome.assert_code(69);
-    outcome.assert_says("no Redis server");
+    outcome.assert_says("not that of a Redis server");
     assert_eq!(outcome.errors.lines().count(), 1, "{outcome:?}");
 }
 

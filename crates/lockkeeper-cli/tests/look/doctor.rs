@@ -112,7 +112,8 @@ fn advice_fits_the_store() {
     let acl = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels"];
     stand.server().cli(&acl).ok();
     let url = stand.server().url_with("app", "secret");
-    let text = stand.run(["doctor", "--url", &url]).ok();
+    let ran = Ran::of(stand.command(["doctor"]).env("LOCKKEEPER_URL", &url));
+    let text = ran.ok();
     let noted = text.lines().find(|line| line.starts_with("note    wake-ups")).expect(&text);
     assert!(noted.contains("allow the user the commands, keys and channels"), "{noted}");
 }

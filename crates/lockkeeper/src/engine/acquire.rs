@@ -35,10 +35,9 @@ pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Re-check of those who do not listen because enough others do.
 const CROWDED: Duration = Duration::from_millis(500);
 
-/// How often one re-checks like that before it listens all the same. Those who listen acquire the lock
-/// before those who look now and then, and would keep it among themselves; the crowd is then one too
-/// large, and one of them leaves.
-const ENOUGH: u32 = 4;
+/// How many of a crowd leave it each time, about. Those who listen acquire the lock before those who look
+/// now and then, and must not keep it among themselves.
+const LEAVING: u64 = 2;
 
 /// How often a waiting writer says that it still waits: the store forgets it after two seconds.
 const INTENT: Duration = Duration::from_millis(1200);
@@ -155,8 +154,6 @@ struct Drive<'a> {
     /// What the store said to the last of them, if it said something.
     refusal: Option<Fault>,
     polling: bool,
-    /// How often it has not listened because enough others do.
-    crowded: u32,
     /// When the store said "busy", if it has said nothing else since: what decides at the wait limit.
     busy: Option<Tick>,
     /// Told the log that it waits for its own client.
@@ -198,7 +195,6 @@ impl<'a> Drive<'a> {
             failing_since: None,
             refusal: None,
             polling: false,
-            crowded: 0,
             busy: None,
             warned: false,
             spins: 0,
@@ -360,17 +356,13 @@ impl<'a> Drive<'a> {
         }
         match seen {
             None if self.polling => self.nap(jittered(POLL)).await,
-            None if crowd >= CROWD && self.crowded < ENOUGH => {
-                self.crowded += 1;
-                self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
-            }
-            // As many stay as make a crowd.
-            Some(_) if crowd > CROWD && fastrand::u64(..crowd) >= CROWD => {
+            None if crowd >= CROWD => self.nap(self.pause(ttl).min(jittered(CROWDED))).await,
+            // About as many stay as make a crowd, and others than before.
+            Some(_) if crowd >= CROWD && fastrand::u64(..crowd + LEAVING) >= CROWD => {
                 seat.subscription = None;
                 self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
             }
             None => {
-                self.crowded = 0;
                 let topic = self.request.topic(claim.owner);
                 return self.subscribe(topic, claim, seat, self.pause(ttl)).await;
             }

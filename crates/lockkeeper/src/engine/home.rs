@@ -3,7 +3,9 @@
 //! Timers and connections need a tokio runtime. A future that is polled on a thread without one is
 //! polled inside the client's own runtime, so that it works on any executor.
 
+use std::any::Any;
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
@@ -52,8 +54,25 @@ impl Core {
             if entered.is_some() && self.reaper.is_gone() {
                 return Poll::Ready(Err(Error::Closed { lock: None }));
             }
-            work.as_mut().poll(cx)
+            if entered.is_none() {
+                return work.as_mut().poll(cx);
+            }
+            // It may end at this very moment.
+            match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+                Ok(polled) => polled,
+                Err(panic) if is_of_shutdown(&*panic) => {
+                    Poll::Ready(Err(Error::Closed { lock: None }))
+                }
+                Err(panic) => resume_unwind(panic),
+            }
         })
         .await
     }
+}
+
+/// Whether a timer panicked because its runtime ends.
+fn is_of_shutdown(panic: &(dyn Any + Send)) -> bool {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    said.is_some_and(|said| said.contains("is being shutdown"))
 }

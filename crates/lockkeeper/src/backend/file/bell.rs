@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Mode, OFlags, open};
+use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, open};
 use rustix::io::Errno;
 
 /// How often it looks where nothing rings.
@@ -60,8 +60,11 @@ fn path(database: &Path, session: i64) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// Wakes the process that listens by this session.
+/// Wakes the process that listens by this session. One below zero has no bell.
 pub(super) fn ring(database: &Path, session: i64) -> Ring {
+    if session < 0 {
+        return Ring::Unheard;
+    }
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match open(path(database, session), flags, Mode::empty()) {
         // Others may have put something else there.
@@ -71,7 +74,8 @@ pub(super) fn ring(database: &Path, session: i64) -> Ring {
             Ok(_) | Err(Errno::AGAIN) => Ring::Heard,
             Err(_) => Ring::Dead,
         },
-        Err(Errno::NXIO) => Ring::Dead,
+        // Without a reader, or removed when its process ended.
+        Err(Errno::NXIO | Errno::NOENT) => Ring::Dead,
         Err(_) => Ring::Unheard,
     }
 }
@@ -99,6 +103,18 @@ impl Bell {
                 }
             };
         }
+    }
+
+    /// Whether this client looks by itself because no one can ring.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing)
+    }
+
+    /// Whether others find what this client hears: not if its pipe was removed.
+    pub(super) fn is_found(&self) -> bool {
+        let Self::Hung(bell, path) = self else { return true };
+        let (bell, found) = (rustix::fs::fstat(bell), rustix::fs::lstat(path));
+        bell.is_ok_and(|bell| found.is_ok_and(|found| found.st_ino == bell.st_ino))
     }
 
     /// Sleeps until there is an order, the bell rings, or `limit` has passed.
@@ -133,14 +149,23 @@ impl Drop for Bell {
 /// A new pipe. It is opened for writing, too, so that it does not end when those who ring close it.
 #[cfg(not(target_vendor = "apple"))]
 fn hung(database: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
-    use rustix::fs::{CWD, chmod, mknodat};
+    use rustix::fs::{CWD, fchmod, fchown, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
-    let bell = open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-    // Where others may write to the database, all of them must be able to ring.
-    if bell.is_ok() && rustix::fs::stat(database).is_ok_and(|found| found.st_mode & 0o022 != 0) {
-        let _ = chmod(path, Mode::from_raw_mode(0o622));
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let bell = open(path, flags, Mode::empty())?;
+    // Whoever may write to the directory may have put something else there meanwhile.
+    if !is_pipe(&bell) {
+        return Err(Errno::EXIST);
     }
-    bell
+    // Those who may write to the database must be able to ring, and no one else.
+    if let Ok(found) = rustix::fs::stat(database) {
+        let (owner, group) = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
+        if fchown(&bell, Some(owner), Some(group)).is_err() {
+            let _ = fchown(&bell, None, Some(group));
+        }
+        let _ = fchmod(&bell, Mode::from_raw_mode(0o600 | found.st_mode & 0o022));
+    }
+    Ok(bell)
 }
 
 #[cfg(target_vendor = "apple")]
@@ -158,8 +183,8 @@ fn hear(rings: &PipeReader, bell: &OwnedFd, limit: Option<Duration>) -> Woken {
     if fds[1].revents().is_empty() {
         return Woken::Otherwise;
     }
-    // How often it rang does not matter.
-    while rustix::io::read(bell, &mut [0; 64]).is_ok_and(|read| read == 64) {}
+    // How often it rang does not matter. One read: a writer that does not stop must not keep the thread.
+    let _ = rustix::io::read(bell, &mut [0; 4096]);
     Woken::Rung
 }
 

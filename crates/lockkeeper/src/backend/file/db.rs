@@ -87,6 +87,12 @@ CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
 /// If others have not written for so long, the one that does has come to no end.
 const LATELY: Duration = Duration::from_secs(2);
 
+/// A pause of a few hundred microseconds: see `patience`.
+const PAUSES: i32 = 8;
+
+/// What is said where it is not this client's turn to write for as long as it waits.
+pub(super) const OTHERS_WRITE: &str = "many processes write to the file of locks at once";
+
 thread_local! {
     /// How many pages the log had after the last commit of this thread.
     static LOG: Cell<i32> = const { Cell::new(0) };
@@ -271,13 +277,24 @@ impl Db {
                 _ => patience::at_once(|| self.run("BEGIN IMMEDIATE")),
             };
             match began {
-                Err(error) if fault::is_busy(&error) && patience::is_left() => {}
+                Err(error) if fault::is_busy(&error) && patience::pause(PAUSES) => {}
                 began => return began.map(|()| None),
             }
         }
     }
 
-    /// Whether other processes have written lately: then the file is busy, and not out of reach.
+    /// What a fault of a transaction means if other processes write: the file is busy, and not out of
+    /// reach.
+    pub(super) fn or_busy(&mut self, fault: Fault) -> Fault {
+        match fault {
+            Fault::Unreachable { maybe_ran: false, .. } if self.is_written_to() => {
+                Fault::Refused { detail: OTHERS_WRITE.to_owned() }
+            }
+            fault => fault,
+        }
+    }
+
+    /// Whether other processes have written lately.
     pub(super) fn is_written_to(&mut self) -> bool {
         let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).ok();
         if self.version.is_none_or(|(last, _)| Some(last) != version) {

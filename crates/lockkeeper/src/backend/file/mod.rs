@@ -16,11 +16,11 @@ use tokio::time::timeout;
 use super::wake::{Edge, Hub};
 use super::{
     Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
-    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
 };
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
-use db::Db;
+use db::{Db, OTHERS_WRITE};
 use mailbox::{Mailbox, Order};
 use place::Place;
 
@@ -116,6 +116,9 @@ impl Drop for InUse {
     }
 }
 
+/// When a waiter tries again that was kept from writing by others, in milliseconds.
+const CROWDED: u64 = 200;
+
 /// The thread answers in time even when others are in its way. This much later it is the disk that does
 /// not answer.
 const STUCK: Duration = Duration::from_millis(500);
@@ -202,7 +205,17 @@ impl Backend for File {
     }
 
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
-        self.ask(move |db| db.acquire(&request))
+        let waits = request.waits;
+        let asked = self.ask(move |db| db.acquire(&request));
+        Box::pin(async move {
+            match asked.await {
+                // It was not this client's turn to write, but others write: a waiter waits on.
+                Err(Fault::Refused { detail }) if waits && detail == OTHERS_WRITE => {
+                    Ok(Attempt::Busy(Some(Ttl::Millis(CROWDED))))
+                }
+                answer => answer,
+            }
+        })
     }
 
     fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {

@@ -10,7 +10,7 @@ use super::wakes::Told;
 use crate::backend::model::{Record, State, Wake};
 use crate::backend::{
     Acquire, Attempt, Change, Changed, Fault, Kind, Release, Released, Renew, Renewed, Resource,
-    Snapshot, Ttl,
+    Snapshot,
 };
 use crate::{LockName, OwnerId};
 
@@ -69,22 +69,15 @@ impl Db {
         if let Some(answer) = self.glance(&about, answer)? {
             return answer;
         }
-        match self.change(&about, answer) {
-            // It was never this client's turn to write, but the store does answer: others have written.
-            Err(Fault::Unreachable { maybe_ran: false, .. })
-                if request.waits && self.is_written_to() =>
-            {
-                Ok(Attempt::Busy(Some(Ttl::Millis(0))))
-            }
-            done => done?.0,
-        }
+        self.change(&about, answer).map_err(|fault| self.or_busy(fault))?.0
     }
 
     pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
         let Resource { kind, name } = &request.resource;
         let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
         let about = About::one(name).by(request.owner).remembered(remembered);
-        let (mut answer, told) = self.change(&about, |state, now| state.release(request, now))?;
+        let changed = self.change(&about, |state, now| state.release(request, now));
+        let (mut answer, told) = changed.map_err(|fault| self.or_busy(fault))?;
         if let Ok(Released::Freed { listeners }) = &mut answer {
             *listeners = Some(told.sessions);
         }
@@ -130,7 +123,7 @@ impl Db {
                 self.ring(told);
                 answers
             }
-            Err(fault) => vec![Err(fault); batch.len()],
+            Err(fault) => vec![Err(self.or_busy(fault)); batch.len()],
         }
     }
 

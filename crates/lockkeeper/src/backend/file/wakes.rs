@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::PipeReader;
+use std::path::Path;
 use std::time::Duration;
 
 use super::bell::{self, Bell, Ring, Woken};
@@ -34,7 +35,7 @@ const SPARE: usize = 3;
 const SPARE_FOR_PERMITS: usize = 15;
 
 /// How many sessions more are at hand in case that some of their processes have died.
-const RESERVE: usize = 16;
+const RESERVE: usize = 64;
 
 /// One process, or rather one client, as a listener.
 #[derive(Debug)]
@@ -94,6 +95,20 @@ impl Session {
         self.is_listening().then(|| due.saturating_sub(now))
     }
 
+    /// Makes it known to others, or to be made known, by a bell that rings.
+    fn hang_bell(&mut self, database: &Path) {
+        self.bell.hang(database, self.id);
+        if self.bell.is_missing() {
+            self.id = -self.id.abs();
+        }
+    }
+
+    /// Begins anew, under another id: others may be about to remove what belongs to the old one.
+    fn start_anew(&mut self, database: &Path) {
+        (self.id, self.bell) = (fastrand::i64(1..), Bell::Silent);
+        self.hang_bell(database);
+    }
+
     /// Whether others have given it up, or would have.
     fn has_lapsed(&self, now: u64) -> bool {
         self.ends < now
@@ -139,7 +154,7 @@ impl Db {
                 Topic::Permits(_) => SPARE_FOR_PERMITS,
                 _ => SPARE,
             };
-            let few = state.usable(&wake.topic, now).map(|usable| usable.saturating_add(spare));
+            let few = state.usable(wake, now).map(|usable| usable.saturating_add(spare));
             let others = match few {
                 Some(few) => self.some_others(&topic, few.saturating_add(RESERVE), now)?,
                 None => self.others(&topic, (i64::MIN, i64::MAX), usize::MAX, now)?,
@@ -156,6 +171,13 @@ impl Db {
             insert.execute((signed(now), &topic, &*wake.payload))?;
         }
         Ok(told)
+    }
+
+    /// Whether this session is in the file.
+    fn is_known(&self) -> Result<bool, Hitch> {
+        let sql = "SELECT 1 FROM sessions WHERE id = ?1 AND boot = ?2";
+        let mut select = self.connection.prepare_cached(sql)?;
+        Ok(select.exists((self.session.id, &self.boot))?)
     }
 
     /// Whether others know that this client listens for a topic.
@@ -243,7 +265,10 @@ impl Db {
             return self.receive();
         }
         // Before others can know of it.
-        self.session.bell.hang(self.place.path(), self.session.id);
+        if self.session.ends > 0 && self.session.has_lapsed(since_start()) {
+            self.session.start_anew(self.place.path());
+        }
+        self.session.hang_bell(self.place.path());
         let (mail, ends) = self.write(|db, moment| {
             let (session, ends) = (&db.session, moment.now + LASTS);
             let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
@@ -300,6 +325,12 @@ impl Db {
 
     /// Gives a sign of life, and puts back what others may have swept away.
     pub(super) fn refresh(&mut self) -> Result<Mail, Fault> {
+        if self.session.has_lapsed(since_start())
+            || !self.session.bell.is_found()
+            || !self.read(|db, _| db.is_known())?
+        {
+            self.session.start_anew(self.place.path());
+        }
         let (mail, ends) = self.write(|db, Moment { now, .. }| {
             let (session, ends) = (&db.session, now + LASTS);
             let sql = "UPDATE sessions SET ends = ?2 WHERE id = ?1 AND boot = ?3";

@@ -24,6 +24,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How often the thread sees whether the file is still there, when nothing else makes it look.
 const LOOKS: Duration = Duration::from_secs(3);
 
+/// The same while a waiter listens: it would never be woken by a file that is gone.
+const LISTENING_LOOKS: Duration = Duration::from_secs(1);
+
 /// For so long after its deadline the caller still waits for an answer.
 const HEARD: Duration = Duration::from_millis(250);
 
@@ -133,7 +136,8 @@ impl Worker {
         let Some(db) = &self.db else { return again };
         let due = db.session.due_in(since_start()).map(Duration::from_millis);
         // A failed refresh is tried again later, not all the time.
-        Some(again.or(due).unwrap_or(LOOKS).min(LOOKS))
+        let looks = if db.session.is_listening() { LISTENING_LOOKS } else { LOOKS };
+        Some(again.or(due).unwrap_or(looks).min(looks))
     }
 
     /// False at the end.
@@ -141,7 +145,7 @@ impl Worker {
         match order {
             Order::Do(deadline, work) => {
                 if Instant::now() >= deadline + HEARD {
-                    work(Err(too_late()));
+                    work(Err(self.too_late()));
                     return true;
                 }
                 // After the deadline it is done only if nothing is in its way.
@@ -326,6 +330,15 @@ impl Worker {
         }
     }
 
+    fn too_late(&mut self) -> Fault {
+        let detail = "it was not its turn before its time was over".to_owned();
+        let fault = Fault::Unreachable { maybe_ran: false, detail };
+        match &mut self.db {
+            Some(db) => db.or_busy(fault),
+            None => fault,
+        }
+    }
+
     fn end(&mut self) {
         patience::work_alone();
         patience::set_limit(soon());
@@ -334,9 +347,4 @@ impl Worker {
         }
         drop(self.closing.take());
     }
-}
-
-fn too_late() -> Fault {
-    let detail = "it was not its turn before its time was over".to_owned();
-    Fault::Unreachable { maybe_ran: false, detail }
 }

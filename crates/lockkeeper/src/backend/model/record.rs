@@ -239,9 +239,9 @@ impl State {
         Some(self.replies.get(name)?.get(id)?.to_string())
     }
 
-    /// How many of those who listen for `topic` can make use of what was freed; nothing if all of them may.
-    pub(crate) fn usable(&self, topic: &Topic, now: u64) -> Option<usize> {
-        match topic {
+    /// How many of those who listen can make use of what was freed; nothing if all of them may.
+    pub(crate) fn usable(&self, wake: &Wake, now: u64) -> Option<usize> {
+        match &wake.topic {
             Topic::Freed(_) | Topic::Turn(..) => Some(1),
             // One writer, but any number of readers.
             Topic::Rw(name) => {
@@ -250,7 +250,8 @@ impl State {
             }
             Topic::Permits(name) => match self.names.get(name).map(|entry| &entry.value) {
                 Some(Value::Number(free)) => usize::try_from(*free).ok(),
-                _ => None,
+                // Removed with its last permit: the message says how many there are.
+                _ => std::str::from_utf8(&wake.payload).ok()?.parse().ok(),
             },
             Topic::Latch(_) | Topic::Notice(_) | Topic::Reconnected => None,
         }

@@ -116,8 +116,7 @@ impl Holds {
         self.readers.iter().map(|reader| reader.until).filter(|until| *until >= now).max()
     }
 
-    /// The same for writers, which bury the dead: these would stay for as long as others keep the
-    /// lock alive. Readers, which meet them only by chance, do not.
+    /// The same for writers, which remove expired readers: others may keep the lock alive for long.
     fn bury(&mut self, now: u64) -> Option<u64> {
         self.readers.retain(|reader| reader.until >= now);
         self.longest(now)
@@ -335,8 +334,7 @@ impl State {
         let Some(reader) = holds.reader(request.owner) else {
             return absent(holds.any(), Vec::new());
         };
-        // The lock ends with its last reader. If that is another one, its end stays; a writer's in
-        // any case.
+        // The lock ends with its last reader; the end of another one, or of a writer, stays.
         let last = shared && reader.until.saturating_add(SLACK) >= *expires;
         if request.keep > 0 {
             if reader.until < now {
@@ -543,8 +541,7 @@ impl State {
             .filter(|turn| *turn > now)
     }
 
-    /// How long a new reader stays out that finds a writer (which may have the lock for `left`), or
-    /// writers that wait; nothing if it is let in.
+    /// How long a new reader stays out behind a writer (with `left` of its lease), or waiting writers.
     fn stays_out(
         &mut self,
         name: &LockName,

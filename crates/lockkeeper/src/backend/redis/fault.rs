@@ -76,9 +76,6 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     if code == "UNSET" || code == "TOOMANY" {
         return Fault::Invalid { detail: detail.to_owned() };
     }
-    if code == "ERR" && detail.contains("DB index") {
-        return Fault::Invalid { detail: format!("the server has no such database: {text}") };
-    }
     if code == "NOAUTH" {
         let advice =
             "the server needs a password; give it in the URL, as in redis://:password@host";
