@@ -13,7 +13,7 @@ use crate::backend::{
 };
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
-use crate::lock::{Holder, Remaining};
+use crate::holder::{Holder, Remaining};
 use crate::watch::Watch;
 use crate::{LockName, OwnerId, PermitId};
 

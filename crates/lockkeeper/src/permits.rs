@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed};
 use crate::engine::{counter, lease_millis};
 use crate::error::Phase;
-use crate::lock::{Handle, LockRequest, Remaining, TryLockRequest};
+use crate::holder::Remaining;
+use crate::lock::{Handle, LockRequest, TryLockRequest};
 use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 

@@ -1,7 +1,8 @@
 //! The read/write lock.
 
 use crate::backend::Kind;
-use crate::lock::{Handle, Holder, LockRequest, Remaining, TryLockRequest, fenced_methods};
+use crate::holder::{Holder, Remaining};
+use crate::lock::{Handle, LockRequest, TryLockRequest, fenced_methods};
 use crate::{LockName, Member, Owner, Result};
 
 /// Many readers or one writer: Redisson's `RReadWriteLock`.

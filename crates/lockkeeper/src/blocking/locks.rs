@@ -6,7 +6,8 @@ use super::{Client, Guard, Request};
 use crate::backend::Kind;
 use crate::config::Backoff;
 use crate::guard::Hold;
-use crate::lock::{Handle, Holder, Remaining};
+use crate::holder::{Holder, Remaining};
+use crate::lock::Handle;
 use crate::run::{Ran, RunError};
 use crate::{LockName, Result};
 

@@ -111,7 +111,7 @@ pub(super) struct Db {
     pub(super) session: Session,
     line: Line,
     /// A number that moves when others write, and since when it has not.
-    version: Option<(i64, Instant)>,
+    version: Option<(i64, Option<Instant>)>,
     /// Messages were left for this very process.
     pub(super) has_mail: bool,
     /// With how many pages the log is carried over next.
@@ -297,10 +297,14 @@ impl Db {
     /// Whether other processes have written lately.
     pub(super) fn is_written_to(&mut self) -> bool {
         let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).ok();
-        if self.version.is_none_or(|(last, _)| Some(last) != version) {
-            self.version = version.map(|version| (version, Instant::now()));
-        }
-        self.version.is_some_and(|(_, since)| since.elapsed() < LATELY)
+        // The first look says nothing of what was before.
+        let since = match self.version {
+            Some((last, since)) if Some(last) == version => since,
+            Some(_) => Some(Instant::now()),
+            None => None,
+        };
+        self.version = version.map(|version| (version, since));
+        since.is_some_and(|since| since.elapsed() < LATELY)
     }
 
     #[cfg(not(test))]
