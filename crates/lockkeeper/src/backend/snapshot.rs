@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub count: Option<i64>,
     /// How many permits of a permit semaphore are taken.
     pub taken: u64,
-    /// Whether it goes with its last permit: see [`Acquire::temporary`].
+    /// Whether it goes with its last permit: see [`Acquire::temporary`](super::Acquire::temporary).
     pub temporary: bool,
     /// How many wait, where that was asked for and is known: of a fair lock owners, of others
     /// clients.
