@@ -152,7 +152,7 @@ fn a_database_that_the_server_does_not_have_is_64() {
     let url = format!("{}/99999", scene.url());
     let outcome = scene.run(&["--url", &url, "job", "--", "touch", "ran"]);
     outcome.assert_code(64);
-    outcome.assert_says("no such database");
+    outcome.assert_says("check the number of the database");
     assert!(!scene.exists("ran"));
 }
 
