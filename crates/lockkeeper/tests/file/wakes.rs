@@ -1,5 +1,9 @@
 //! Wake-ups that go missing, and listeners that go away.
 
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
 use lockkeeper::backend::{Acquire, Backend, Release, Released, Topic};
 use lockkeeper::{LockName, OwnerId};
 use rusqlite::params;
@@ -52,6 +56,42 @@ async fn a_listener_that_was_given_up_comes_back_and_looks() {
     within(PATIENCE, "it looks again", told.beyond(seen)).await;
     eventually("it is known again", async || file.listeners("freed it") == 1).await;
     assert_eq!(release(&*backend, "it").await, 1);
+}
+
+/// The named pipes beside the file, and their modes.
+fn pipes(file: &LockFile) -> Vec<(PathBuf, u32)> {
+    let found = fs::read_dir(file.folder()).unwrap().map(|entry| entry.unwrap());
+    let pipes = found.filter(|entry| entry.file_type().unwrap().is_fifo());
+    pipes.map(|pipe| (pipe.path(), pipe.metadata().unwrap().mode() & 0o777)).collect()
+}
+
+/// A sweep of another process removes the pipe of a session that has lapsed: its client must hang up
+/// another, by which others find it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_whose_pipe_was_removed_gets_another() {
+    let file = LockFile::new();
+    let backend = file.backend(&ClientOptions::new()).await;
+    let _told = backend.subscribe(freed("it")).await.unwrap();
+    let (removed, _) = pipes(&file).pop().expect("it listens");
+    file.look().execute_batch("DELETE FROM sessions; DELETE FROM listeners").unwrap();
+    fs::remove_file(&removed).unwrap();
+    eventually("it is known again", async || file.listeners("freed it") == 1).await;
+    let id: i64 = file.look().query_row("SELECT id FROM sessions", [], |row| row.get(0)).unwrap();
+    let (pipe, _) = pipes(&file).pop().expect("others can wake it");
+    assert!(pipe.display().to_string().ends_with(&format!("-bell-{id:016x}")), "{pipe:?}");
+}
+
+/// Those who may write to the file may wake its listeners, and no one else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_is_open_to_those_who_may_write_to_the_file() {
+    for (file_mode, pipe_mode) in [(0o600, 0o600), (0o644, 0o600), (0o660, 0o620), (0o666, 0o622)] {
+        let file = LockFile::new();
+        let backend = file.backend(&ClientOptions::new()).await;
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(file_mode)).unwrap();
+        let _told = backend.subscribe(freed("it")).await.unwrap();
+        let modes: Vec<_> = pipes(&file).into_iter().map(|(_, mode)| mode).collect();
+        assert_eq!(modes, [pipe_mode], "the file is {file_mode:o}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
