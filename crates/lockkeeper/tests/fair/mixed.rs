@@ -348,6 +348,29 @@ async fn those_behind_a_waiter_of_ours_come_up_with_it() {
     }
 }
 
+/// The scores behind the head need not have been counted from it. Whatever the head had too much of,
+/// nobody is left with less than one wait for each position: each take lowers everybody by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_lowered_to_less_than_its_position_needs() {
+    let rig = Rig::new("a");
+    let guard = rig.held().await;
+    let (_, first) = rig.waiter(&rig.lock().await).await;
+    let second = placed(&rig).await;
+    rig.cmd(&["ZINCRBY", &rig.timeouts_key(), &(5 * WAIT).to_string(), &second]);
+    // Among ours alone this one gets what its position needs, and Java counts from that.
+    let third = placed(&rig).await;
+    let (early, late) = (Java::new(&rig, 1, WAIT), Java::new(&rig, 2, WAIT));
+    assert!(!early.take());
+    assert!(!late.take());
+    cancel(first).await;
+    eventually(SOON, "it has left", || rig.queue().len() == 4).await;
+    let due = [1, 2, 3, 4].map(|position| position * WAIT);
+    let scores = lowered(&rig, &[&second, &third, &early.id, &late.id], rig.ends());
+    let close = scores.iter().zip(due).all(|(found, due)| (found - due).abs() < 1_010);
+    assert!(close, "{scores:?} is not {due:?}");
+    guard.release().await.unwrap();
+}
+
 /// Where only ours wait, and each of them says about once a second that it does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_behind_the_head_come_up_too_when_they_next_speak() {

@@ -54,8 +54,8 @@ end
 -- To be called when the head has changed. A waiter of ours at the head keeps its position in Redisson's
 -- view for as long as if it had come now, and no longer: among ours alone a take lowers no score, so
 -- that the score of the next is too high by WAIT for each take since it came. Where a stranger waits,
--- the others' scores are too high by the same, for they were counted from this one: they are lowered
--- with it, but not to less than what the second in the queue needs.
+-- the others' scores may be too high by the same, if they were counted from this one: they are lowered
+-- with it, but nobody to less than its position needs, for each take lowers everybody by WAIT.
 local function lower_head(queue, timeouts, seen, now, left)
   local first = redis.call('LINDEX', queue, 0)
   if not first or not redis.call('ZSCORE', seen, first) then return end
@@ -64,13 +64,10 @@ local function lower_head(queue, timeouts, seen, now, left)
   if excess < 1000 then return end
   redis.call('ZADD', timeouts, string.format('%.0f', most), first)
   if not strangers(queue, timeouts, seen) then return end
-  local scores = redis.call('ZRANGE', timeouts, 0, -1, 'WITHSCORES')
-  for i = 1, #scores, 2 do
-    local ends = tonumber(scores[i + 1])
-    local lowered = math.max(ends - excess, most + WAIT)
-    if lowered < ends and scores[i] ~= first then
-      redis.call('ZADD', timeouts, string.format('%.0f', lowered), scores[i])
-    end
+  for position, other in ipairs(redis.call('LRANGE', queue, 1, -1)) do
+    local ends = tonumber(redis.call('ZSCORE', timeouts, other) or most)
+    local lowered = math.max(ends - excess, most + position * WAIT)
+    if lowered < ends then redis.call('ZADD', timeouts, string.format('%.0f', lowered), other) end
   end
 end
 
