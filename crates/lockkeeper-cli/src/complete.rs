@@ -256,7 +256,7 @@ async fn gather(global: &Global, typed: &str, names: &mut Vec<String>) -> Option
     if shown.strip_prefix("file:").is_some_and(|path| !Path::new(path).exists()) {
         return None;
     }
-    let client = store.connect().await.ok()?;
+    let client = store.connect_to_look().await.ok()?;
     let pattern: String = typed.chars().flat_map(literal).chain(['*']).collect();
     let mut listing = client.inspector().list(pattern);
     while let Some(page) = listing.next().await.ok()? {

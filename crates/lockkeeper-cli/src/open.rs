@@ -15,7 +15,7 @@ pub(crate) fn choose(global: &Global) -> Result<Store, Failure> {
     Ok(store)
 }
 
-/// The same, and opens it.
+/// The same, and opens it to look.
 pub(crate) async fn open(global: &Global) -> Result<Client, Failure> {
-    choose(global)?.connect().await
+    choose(global)?.connect_to_look().await
 }

@@ -62,6 +62,11 @@ impl Store {
         self.connect_with(self.options.clone()).await
     }
 
+    /// Opens it to look: it need not be writable.
+    pub(crate) async fn connect_to_look(&self) -> Result<Client, Failure> {
+        self.connect_with(self.options.clone().read_only()).await
+    }
+
     /// Opens it with settings made out of [`options`](Store::options).
     pub(crate) async fn connect_with(&self, options: ClientOptions) -> Result<Client, Failure> {
         let client = Client::connect_with(&self.url, options).await;

@@ -72,6 +72,7 @@ pub struct ClientOptions {
     pub(crate) program: Option<String>,
     pub(crate) tls: Tls,
     pub(crate) clock: Option<Clock>,
+    pub(crate) read_only: bool,
 }
 
 /// How a [`SpinLock`](crate::SpinLock) waits between two tries.
@@ -160,6 +161,7 @@ impl Default for ClientOptions {
             program: None,
             tls: Tls::default(),
             clock: None,
+            read_only: false,
         }
     }
 }
@@ -168,6 +170,13 @@ impl ClientOptions {
     /// The defaults.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Opens a file store even if this user may only read it: the locks can be listed and inspected, and
+    /// every request that would change something is refused. Without effect on other stores.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
     }
 
     /// The lease of a lock for which none was given; it is renewed every third of it.

@@ -68,7 +68,7 @@ fn seen(watch: &mut Watch, took: Duration) -> Look {
 /// A server that is not there yet may come; a URL that makes no sense will not make any later.
 async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Inspector> {
     loop {
-        match store.connect_with(as_operator(store.options.clone())).await {
+        match store.connect_with(as_operator(store.options.clone()).read_only()).await {
             Ok(client) => return Some(client.inspector()),
             Err(failure) if failure.code == Code::UNREACHABLE => {
                 reports.send(Report::Failed(failure.message)).ok()?;

@@ -77,6 +77,7 @@ const PARTS: &[(&str, fn())] = &[
     ("crashes::worker", crashes::worker),
     ("idle::ten_waiters", idle::ten_waiters),
     ("places::one_with_fewer_rights", places::one_with_fewer_rights),
+    ("places::one_that_looks", places::one_that_looks),
     ("processes::one_that_waits", processes::one_that_waits),
     ("processes::one_in_a_transaction", processes::one_in_a_transaction),
     ("processes::one_that_opens", processes::one_that_opens),

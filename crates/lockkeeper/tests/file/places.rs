@@ -147,6 +147,53 @@ pub(crate) fn one_with_fewer_rights() {
     }
 }
 
+pub(crate) fn one_that_looks() {
+    let (url, _) = given();
+    let looked = async {
+        let client = Client::connect_with(&url, ClientOptions::new().read_only()).await?;
+        let lock = client.lock("it");
+        let held = lock.is_locked().await?;
+        let mut listing = client.inspector().list("*");
+        let listed = listing.next().await?.map_or(0, |page| page.len());
+        let refused = lock.try_lock().await;
+        let denied =
+            matches!(&refused, Err(Error::Denied { detail, .. }) if detail.contains("writable"));
+        Ok::<_, Error>(format!("held {held}, listed {listed}, denied {denied}"))
+    };
+    println!("looked: {:?}", block_on(looked));
+}
+
+/// Who may only read the file sees its locks, and changes nothing.
+#[tokio::test]
+async fn a_file_that_may_only_be_read_can_be_looked_at() {
+    let file = LockFile::new();
+    let client = connect(&file).await;
+    let guard = client.lock("it").lock().await.unwrap();
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let all = |of_files, of_folder| {
+        for entry in fs::read_dir(file.folder()).unwrap() {
+            mode(&entry.unwrap().path(), of_files);
+        }
+        mode(file.folder(), of_folder);
+    };
+    let looked = || {
+        let command = as_nobody(command("places::one_that_looks", &file.url(), ""));
+        ChildProcess::from_command(command).expect_line("looked: ")
+    };
+    all(0o444, 0o555);
+    let said = looked();
+    assert!(said.contains("held true, listed 1, denied true"), "{said}");
+    all(0o644, 0o755);
+    guard.release().await.unwrap();
+    client.shutdown().await;
+    // Where no other process has it open, and its index is not in use.
+    all(0o444, 0o555);
+    let said = looked();
+    assert!(said.contains("held false, listed 0, denied true"), "{said}");
+    all(0o644, 0o755);
+}
+
 /// Whoever may write to the file may write anything; what is meant to run in others does not.
 #[tokio::test]
 async fn triggers_in_the_file_do_not_run() {

@@ -70,6 +70,13 @@ impl Boot {
         settled
     }
 
+    /// The same for a process that may only read: where the file knows of an earlier start of the machine,
+    /// all of its leases have ended.
+    pub(super) fn agreed(&self, connection: &Connection, epoch: u64) -> rusqlite::Result<String> {
+        let known = stored(connection)?.filter(|stored| self.is(stored, epoch));
+        Ok(known.map_or_else(|| self.id.clone(), |known| known.boot))
+    }
+
     /// Writes down that the clock was set: whoever goes by it must not take this for another start.
     pub(super) fn note(connection: &Connection, boot: &str, epoch: u64) -> rusqlite::Result<()> {
         let mut update =

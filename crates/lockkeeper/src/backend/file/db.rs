@@ -108,6 +108,8 @@ pub(super) struct Db {
     epoch: u64,
     /// What was opened.
     inodes: Inodes,
+    /// Whether this user may write it.
+    writable: bool,
     pub(super) session: Session,
     line: Line,
     /// A number that moves when others write, and since when it has not.
@@ -127,6 +129,9 @@ pub(super) struct Db {
     /// The last to be dropped.
     _in_use: super::InUse,
 }
+
+/// A connection, the files it has open, and whether it may write.
+type Opened = (Connection, Inodes, bool);
 
 /// Why a transaction did not come to its end.
 pub(super) enum Hitch {
@@ -163,7 +168,7 @@ impl Db {
         time::known()?;
         let seen = Boot::read()?;
         let mut pause = Duration::from_millis(2);
-        let (connection, inodes) = loop {
+        let (connection, inodes, writable) = loop {
             match try_open(place) {
                 Ok(Some(opened)) => break opened,
                 Err(fault) if !fault.may_pass() || !patience::is_left() => return Err(fault),
@@ -177,7 +182,10 @@ impl Db {
         };
         connection.set_prepared_statement_cache_capacity(64);
         let epoch = Moment::read().epoch;
-        let boot = seen.agree(&connection, epoch);
+        let boot = match writable {
+            true => seen.agree(&connection, epoch),
+            false => seen.agreed(&connection, epoch),
+        };
         let boot = boot.map_err(|error| fault::of(&error, place))?;
         // Not all short-lived processes shall do them, but some must.
         let chores_in = fastrand::u32(1..super::chores::EVERY);
@@ -189,6 +197,7 @@ impl Db {
             boot,
             epoch,
             inodes,
+            writable,
             session,
             line,
             version: None,
@@ -232,6 +241,9 @@ impl Db {
         &mut self,
         work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
     ) -> Result<T, Fault> {
+        if !self.writable {
+            return Err(self.place.denied("cannot be written"));
+        }
         self.transaction(Self::begin_write, work)
     }
 
@@ -266,17 +278,13 @@ impl Db {
 
     /// Begins a transaction in which no other process writes.
     fn begin_write(&self) -> rusqlite::Result<Option<Turn>> {
-        let mut tried = 0;
         loop {
-            let entered = self.line.enter(&mut tried);
-            if let Entered::Turn(turn) = entered {
-                return self.run("BEGIN IMMEDIATE").map(|()| Some(turn));
+            match self.line.enter() {
+                Entered::Turn(turn) => return self.run("BEGIN IMMEDIATE").map(|()| Some(turn)),
+                Entered::Unlockable => return self.run("BEGIN IMMEDIATE").map(|()| None),
+                Entered::Late => {}
             }
-            let began = match entered {
-                Entered::Unordered if tried == 0 => self.run("BEGIN IMMEDIATE"),
-                _ => patience::at_once(|| self.run("BEGIN IMMEDIATE")),
-            };
-            match began {
+            match patience::at_once(|| self.run("BEGIN IMMEDIATE")) {
                 Err(error) if fault::is_busy(&error) && patience::pause(PAUSES) => {}
                 began => return began.map(|()| None),
             }
@@ -351,7 +359,45 @@ impl Db {
 }
 
 /// Nothing if another file took its place meanwhile.
-fn try_open(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
+fn try_open(place: &Place) -> Result<Option<Opened>, Fault> {
+    match open_to_write(place) {
+        Err(Fault::Denied { .. }) if place.is_read_only() => open_to_read(place).map(Some),
+        opened => {
+            opened.map(|opened| opened.map(|(connection, inodes)| (connection, inodes, true)))
+        }
+    }
+}
+
+/// Opens a file that this user may not write. SQLite then writes nothing beside it, either.
+fn open_to_read(place: &Place) -> Result<Opened, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    let inodes = place.inodes();
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
+    prepare(&connection).map_err(failed)?;
+    if version(&connection, place)? != VERSION {
+        return Err(
+            place.denied("has the form of another version of lockkeeper and cannot be written")
+        );
+    }
+    Ok((connection, inodes, false))
+}
+
+/// What goes for a connection of any sort.
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(patience::pause))?;
+    // Others may write to the file: nothing that they put into it shall run here.
+    for unneeded in [
+        DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER,
+        DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW,
+        DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
+    ] {
+        connection.set_db_config(unneeded, false)?;
+    }
+    Ok(())
+}
+
+fn open_to_write(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
     let failed = |error: rusqlite::Error| fault::of(&error, place);
     place.create()?;
     let before = place.inode();
@@ -361,15 +407,7 @@ fn try_open(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
         None => flags | OpenFlags::SQLITE_OPEN_CREATE,
     };
     let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
-    connection.busy_handler(Some(patience::pause)).map_err(failed)?;
-    // Others may write to the file: nothing that they put into it shall run here.
-    for unneeded in [
-        DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER,
-        DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW,
-        DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
-    ] {
-        connection.set_db_config(unneeded, false).map_err(failed)?;
-    }
+    prepare(&connection).map_err(failed)?;
     let mut version = version(&connection, place)?;
     if connection.is_readonly(MAIN_DB).map_err(failed)? {
         return Err(place.denied("cannot be written"));

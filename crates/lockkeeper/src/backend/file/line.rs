@@ -1,32 +1,38 @@
-//! The line of processes that wait to write.
+//! The queue of processes that wait to write.
 //!
-//! To try for SQLite's write lock costs several system calls, each of which takes the kernel longer the
-//! more processes have the file open; with hundreds that try again and again the tries alone would keep the
-//! machine busy. So a process first takes an advisory lock on the log file, which is cheap to try for, and
-//! holds it for as long as its transaction lasts. SQLite itself locks nothing in that file, so that closing
-//! it ends no lock of SQLite's.
+//! Trying for SQLite's write lock costs several system calls, each of which takes the kernel longer the
+//! more processes have the file open, and SQLite can only be asked again and again. With hundreds of
+//! writers the tries alone would keep the machine busy. So a process first locks the log file with
+//! `flock` and holds that lock for the length of its transaction. The kernel queues the waiters and
+//! wakes one of them for each unlock; a waiter costs nothing meanwhile. SQLite itself locks nothing in
+//! that file, so that closing it ends no lock of SQLite's.
 //!
-//! It is no queue: to wait until one certain process is let run would take longer, on a busy machine, than
-//! all of their transactions. Those who have waited for long try less often.
+//! `flock` has no timeout. A thread of its own waits in it, started when the lock is first found taken;
+//! if the lock comes after the wait limit, the thread unlocks it at once.
 //!
-//! What excludes others is SQLite's own lock. A process that waits for long, perhaps for one that is
-//! stopped, tries for that one without its turn now and then.
+//! SQLite's own lock is what excludes other writers. A process that waits for long, perhaps for a
+//! stopped one, tries for that lock without its turn now and then.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
 use super::patience;
 
-/// How often in vain until a try without the turn: after some 200 ms, and about as often from then on.
-const IMPATIENT: u32 = 24;
+/// In microseconds. A transaction takes some tens of them: most turns come during these pauses, for less than it
+/// costs to wake the waiting thread.
+const PAUSES: [u64; 3] = [60, 120, 240];
 
-/// The longest pause between two tries, in microseconds.
-const LONGEST: u64 = 16_000;
+/// How long a process waits for its turn before it tries without.
+const IMPATIENT: Duration = Duration::from_secs(1);
+
+/// How often a waiter checks whether its client is closing.
+const CHECKED: Duration = Duration::from_millis(250);
 
 /// The turn to write; it ends when dropped.
 #[derive(Debug)]
@@ -36,41 +42,172 @@ pub(super) struct Turn(#[expect(dead_code)] OwnedFd);
 #[derive(Debug)]
 pub(super) enum Entered {
     Turn(Turn),
-    /// It is another's, and there is no time left to wait.
-    Behind,
-    /// There is no line here, or it takes too long.
-    Unordered,
+    /// Another process has had the turn for long, or the wait limit has passed.
+    Late,
+    /// The file cannot be locked.
+    Unlockable,
 }
 
 #[derive(Debug)]
 pub(super) struct Line {
     log: PathBuf,
+    /// The thread that waits, once one was needed; nothing if it could not be started.
+    waiter: OnceLock<Option<Arc<Waiter>>>,
 }
 
 impl Line {
     pub(super) fn new(log: &Path) -> Self {
-        Self { log: log.to_owned() }
+        Self { log: log.to_owned(), waiter: OnceLock::new() }
     }
 
-    /// Waits for the turn as long as the patience of this thread lasts. `tried` counts how often, over
-    /// several calls.
-    pub(super) fn enter(&self, tried: &mut u32) -> Entered {
-        let opened = open(&self.log, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let Ok(file) = opened else { return Entered::Unordered };
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Entered::Turn(Turn(file)),
-                Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) if !patience::is_left() => return Entered::Behind,
-                Err(Errno::WOULDBLOCK) => {}
-                Err(_) => return Entered::Unordered,
-            }
-            let longest = (80 << (*tried / 2).min(8)).min(LONGEST);
-            thread::sleep(Duration::from_micros(fastrand::u64(longest / 2..longest)));
-            *tried += 1;
-            if tried.is_multiple_of(IMPATIENT) {
-                return Entered::Unordered;
+    /// Waits for the turn until the wait limit of this thread.
+    pub(super) fn enter(&self) -> Entered {
+        let Ok(log) = opened(&self.log) else { return Entered::Unlockable };
+        for pause in PAUSES {
+            match flock(&log, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Entered::Turn(Turn(log)),
+                Err(Errno::WOULDBLOCK) if !patience::is_left() => return Entered::Late,
+                Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_micros(pause)),
+                Err(_) => return Entered::Unlockable,
             }
         }
+        match self.waiter.get_or_init(|| Waiter::start(&self.log).ok()) {
+            Some(waiter) => waiter.wait(),
+            None => Entered::Unlockable,
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(Some(waiter)) = self.waiter.get() {
+            *waiter.state() = State::Closed;
+            waiter.changed.notify_all();
+        }
+    }
+}
+
+fn opened(log: &Path) -> rustix::io::Result<OwnedFd> {
+    open(log, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// What the thread that waits and the one that writes tell each other.
+#[derive(Debug)]
+struct Waiter {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The turn is not needed, or no longer.
+    Idle,
+    /// The turn is needed.
+    Wanted,
+    /// The turn is here, or the file cannot be locked.
+    Came(rustix::io::Result<Turn>),
+    /// The thread must end.
+    Closed,
+}
+
+impl Waiter {
+    fn start(log: &Path) -> std::io::Result<Arc<Self>> {
+        let waiter = Arc::new(Self { state: Mutex::new(State::Idle), changed: Condvar::new() });
+        let (shared, log) = (Arc::clone(&waiter), log.to_owned());
+        let thread = thread::Builder::new().name("lockkeeper-line".to_owned());
+        thread.spawn(move || while shared.serve(&log) {})?;
+        Ok(waiter)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for one turn; false at the end.
+    fn serve(&self, log: &Path) -> bool {
+        let state = self
+            .changed
+            .wait_while(self.state(), |state| matches!(state, State::Idle | State::Came(_)));
+        if matches!(*state.unwrap_or_else(PoisonError::into_inner), State::Closed) {
+            return false;
+        }
+        let came = opened(log).and_then(|log| {
+            rustix::io::retry_on_intr(|| flock(&log, FlockOperation::LockExclusive))?;
+            Ok(Turn(log))
+        });
+        let mut state = self.state();
+        if let State::Wanted = *state {
+            *state = State::Came(came);
+            self.changed.notify_all();
+        }
+        // If it is not needed any longer, it ends here.
+        true
+    }
+
+    fn wait(&self) -> Entered {
+        let begun = Instant::now();
+        let mut state = self.state();
+        *state = State::Wanted;
+        self.changed.notify_all();
+        loop {
+            let waited = self.changed.wait_timeout(state, CHECKED.min(patience::left()));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let entered = match std::mem::replace(&mut *state, State::Idle) {
+                State::Came(Ok(turn)) => Entered::Turn(turn),
+                State::Came(Err(_)) => Entered::Unlockable,
+                _ if !patience::is_left() || begun.elapsed() >= IMPATIENT => Entered::Late,
+                waiting => {
+                    *state = waiting;
+                    continue;
+                }
+            };
+            return entered;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::NamedTempFile;
+
+    use super::*;
+
+    /// The turn, if it comes within so long.
+    fn turn(line: &Line, limit: Duration) -> Option<Turn> {
+        patience::set_limit(Instant::now() + limit);
+        loop {
+            match line.enter() {
+                Entered::Turn(turn) => return Some(turn),
+                Entered::Late if patience::is_left() => {}
+                Entered::Late => return None,
+                Entered::Unlockable => panic!("the file is there"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_turn_comes_when_the_one_before_it_ends() {
+        let log = NamedTempFile::new().expect("there is room");
+        let first = turn(&Line::new(log.path()), Duration::ZERO).expect("the file is free");
+        let second = Line::new(log.path());
+        assert!(turn(&second, Duration::ZERO).is_none());
+        assert!(turn(&second, IMPATIENT + CHECKED).is_none());
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| turn(&second, Duration::from_secs(60)).is_some());
+            drop(first);
+            assert!(waiting.join().expect("it has ended"));
+        });
+    }
+
+    #[test]
+    fn a_turn_that_comes_too_late_is_passed_on() {
+        let log = NamedTempFile::new().expect("there is room");
+        let first = turn(&Line::new(log.path()), Duration::ZERO).expect("the file is free");
+        let second = Line::new(log.path());
+        assert!(turn(&second, CHECKED).is_none());
+        drop(first);
+        // The kernel gives it to the second first.
+        assert!(turn(&Line::new(log.path()), Duration::from_secs(60)).is_some());
+        drop(second);
     }
 }

@@ -152,6 +152,7 @@ impl File {
         let limit = Instant::now() + options.connect_timeout;
         let work = (Arc::clone(&mailbox), rings);
         let listeners = hub.clone();
+        let path = (path, options.read_only);
         thread::Builder::new()
             .name("lockkeeper-file".to_owned())
             .spawn(move || worker::run(work, listeners, path, limit, opened))

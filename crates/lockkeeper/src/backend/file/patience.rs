@@ -27,10 +27,16 @@ pub(super) fn set_limit(limit: Instant) {
     LIMIT.set(Some(limit));
 }
 
-/// Whether it is worth waiting any longer.
-pub(super) fn is_left() -> bool {
+/// How long this thread still waits for others.
+pub(super) fn left() -> Duration {
     let closing = MAILBOX.with_borrow(|mailbox| mailbox.as_ref().is_some_and(|m| m.is_closing()));
-    !closing && LIMIT.get().is_some_and(|limit| Instant::now() < limit)
+    let limit = LIMIT.get().filter(|_| !closing);
+    limit.map_or(Duration::ZERO, |limit| limit.saturating_duration_since(Instant::now()))
+}
+
+/// Whether it waits any longer.
+pub(super) fn is_left() -> bool {
+    !left().is_zero()
 }
 
 /// Does something without waiting for others.

@@ -19,6 +19,8 @@ pub(super) struct Place {
     given: PathBuf,
     wal: PathBuf,
     shm: PathBuf,
+    /// Open it for reading only, if it may not be written.
+    read_only: bool,
 }
 
 /// How long a path SQLite takes, in bytes.
@@ -85,12 +87,21 @@ impl Place {
             name.push(suffix);
             PathBuf::from(name)
         };
-        Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path, given })
+        Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path, given, read_only: false })
     }
 
     /// The same, where the path leads now.
     pub(super) fn found_anew(&self) -> Result<Self, Fault> {
-        Self::find(&self.given)
+        Ok(Self::find(&self.given)?.read_only(self.read_only))
+    }
+
+    /// The same, to be opened for reading only if it may not be written.
+    pub(super) fn read_only(self, read_only: bool) -> Self {
+        Self { read_only, ..self }
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -87,6 +87,9 @@ impl Db {
     /// A fault of the whole is the fault of each; a record that cannot be read is the fault of those
     /// who asked about it.
     pub(super) fn renew(&mut self, batch: &[Renew]) -> Vec<Result<Renewed, Fault>> {
+        if batch.iter().all(|renew| renew.waiting) && self.all_wait_behind(batch) {
+            return vec![Ok(Renewed::Waiting); batch.len()];
+        }
         let done = self.write(|db, moment| {
             let mut state = State::behind(moment.epoch);
             let (mut before, mut faults) = (HashMap::new(), HashMap::new());
@@ -125,6 +128,18 @@ impl Db {
             }
             Err(fault) => vec![Err(self.or_busy(fault)); batch.len()],
         }
+    }
+
+    fn all_wait_behind(&mut self, batch: &[Renew]) -> bool {
+        let behind = self.read(|db, moment| {
+            for Renew { resource, owner, .. } in batch {
+                if !db.waits_behind(&resource.name, *owner, moment.now)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        });
+        behind.unwrap_or(false)
     }
 
     pub(super) fn adjust(&mut self, change: &Change) -> Result<Changed, Fault> {

@@ -81,7 +81,7 @@ impl Db {
         if record == before {
             return Ok(());
         }
-        self.store_waiters(name, before.waiters(), record.waiters())?;
+        self.store_waiters(name, before.waiters(), record.waiters(), moment.now)?;
         if record.is_empty() {
             // Of an earlier start of the machine, too.
             self.erase_waiters(name.as_bytes())?;

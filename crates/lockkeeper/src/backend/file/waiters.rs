@@ -1,5 +1,10 @@
-//! Who waits in the queue of a fair lock: a row for each, and a request reads only those who matter to
-//! it, so that its cost does not grow with the queue.
+//! The queue of a fair lock: one row for each waiter. A request reads only the rows that matter to it,
+//! so that its cost does not grow with the queue.
+//!
+//! A waiter writes a sign of life about once a second, and the model drops a head that was silent for
+//! three. With a thousand processes in the queue these writes would keep the head from its turn. So only
+//! the front of the queue writes them that often. A waiter behind it does so every ten seconds; when it
+//! comes up to the front, that counts as a sign of life.
 
 use std::collections::HashMap;
 
@@ -9,6 +14,15 @@ use super::db::{Db, Hitch};
 use super::rows::signed;
 use crate::backend::model::{ends_front, lately};
 use crate::{LockName, OwnerId};
+
+/// How many waiters are the front of a queue.
+const FRONT: usize = 32;
+
+/// How often a waiter behind the front writes a sign of life, in milliseconds.
+const BACK_EVERY: u64 = 10_000;
+
+/// A waiter behind the front is alive if it wrote one within so many milliseconds.
+const BACK_SILENT: u64 = 30_000;
 
 /// Whose places must be known.
 #[derive(Clone, Copy)]
@@ -48,6 +62,10 @@ impl Db {
             }
             places.sort_unstable_by_key(|(place, ..)| *place);
             places.dedup_by_key(|(place, ..)| *place);
+        } else {
+            for (.., heard) in places.iter_mut().skip(FRONT) {
+                *heard = if *heard + BACK_SILENT >= now { now } else { *heard };
+            }
         }
         Ok(places.into_iter().map(|(_, owner, heard)| (owner, heard)).collect())
     }
@@ -69,6 +87,28 @@ impl Db {
             }
         }
         Ok(front)
+    }
+
+    /// Whether a waiter need not write a sign of life now: it is behind the front, wrote one lately, and
+    /// the head of the queue is not silent.
+    pub(super) fn waits_behind(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        now: u64,
+    ) -> Result<bool, Hitch> {
+        let sql = "SELECT own.heard, (SELECT heard FROM waiters WHERE name = ?1 ORDER BY place),
+                (SELECT count(*) FROM (SELECT 1 FROM waiters AS ahead
+                    WHERE ahead.name = ?1 AND ahead.place < own.place LIMIT ?3))
+            FROM waiters AS own WHERE own.name = ?1 AND own.owner = ?2";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let given = (name.as_bytes(), owner.to_bytes(), FRONT as i64);
+        let found = select.query_row(given, |row| {
+            let [own, head] = [row.get::<_, i64>(0)?, row.get(1)?].map(i64::unsigned_abs);
+            let behind = row.get::<_, i64>(2)? >= FRONT as i64;
+            Ok(behind && own + BACK_EVERY >= now && ends_front(head, now))
+        });
+        Ok(found.optional()?.unwrap_or(false))
     }
 
     /// Somebody else who was heard of lately; if nobody was, the last one.
@@ -104,6 +144,7 @@ impl Db {
         name: &LockName,
         before: Option<Vec<(OwnerId, u64)>>,
         after: Option<Vec<(OwnerId, u64)>>,
+        now: u64,
     ) -> Result<(), Hitch> {
         let (before, after) = match (before, after) {
             (None, None) => return Ok(()),
@@ -130,8 +171,18 @@ impl Db {
             self.connection.prepare_cached(sql)?.execute(given)?;
         }
         let sql = "DELETE FROM waiters WHERE name = ?1 AND owner = ?2";
+        let gone = left.len().min(FRONT);
         for owner in left.into_keys() {
             self.connection.prepare_cached(sql)?.execute((name, owner.to_bytes()))?;
+        }
+        if gone > 0 {
+            // As many have come up to the front.
+            let sql = "UPDATE waiters SET heard = ?2 WHERE name = ?1 AND heard BETWEEN ?3 AND ?2
+                AND place IN (SELECT place FROM waiters WHERE name = ?1 ORDER BY place
+                    LIMIT ?4 OFFSET ?5)";
+            let alive = signed(now.saturating_sub(BACK_SILENT));
+            let given = (name, signed(now), alive, gone as i64, (FRONT - gone) as i64);
+            self.connection.prepare_cached(sql)?.execute(given)?;
         }
         Ok(())
     }
@@ -140,5 +191,117 @@ impl Db {
         let sql = "DELETE FROM waiters WHERE name = ?1";
         self.connection.prepare_cached(sql)?.execute([name])?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tempfile::TempDir;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::backend::file::patience;
+    use crate::backend::file::place::Place;
+    use crate::backend::file::time::Moment;
+    use crate::backend::{Acquire, Attempt, Kind, Release, Renew, Renewed, Resource};
+
+    struct Queue {
+        db: Db,
+        lock: Resource,
+        holder: OwnerId,
+        waiters: Vec<OwnerId>,
+        _folder: TempDir,
+    }
+
+    impl Queue {
+        /// A held lock, and `count` that wait for it since the moment 10,000.
+        fn of(count: usize) -> Self {
+            let folder = TempDir::new().expect("there is room");
+            patience::set_limit(Instant::now() + Duration::from_secs(600));
+            let place = Place::find(&folder.path().join("locks.db")).expect("a place for it");
+            let lock = Resource { kind: Kind::Fair, name: LockName::from("a") };
+            let mut owners = std::iter::repeat_with(|| OwnerId::fresh(Uuid::new_v4()));
+            let holder = owners.next().expect("endless");
+            let waiters = owners.take(count).collect();
+            let db = Db::open(&place).expect("it can be made");
+            let mut queue = Self { db, lock, holder, waiters, _folder: folder };
+            queue.at(10_000);
+            assert!(matches!(queue.acquire(holder), Attempt::Granted { .. }));
+            for owner in queue.waiters.clone() {
+                assert!(matches!(queue.acquire(owner), Attempt::Busy(_)));
+            }
+            queue
+        }
+
+        fn at(&mut self, now: u64) {
+            self.db.stopped = Some(Moment { now, epoch: 0 });
+        }
+
+        fn acquire(&mut self, owner: OwnerId) -> Attempt {
+            let request = Acquire::new(self.lock.clone(), owner, 600_000);
+            self.db.acquire(&Acquire { waits: true, ..request }).expect("it is answered")
+        }
+
+        fn renew(&mut self, waiter: usize) -> Renewed {
+            let renew = Renew::new(self.lock.clone(), self.waiters[waiter], None);
+            let answer = self.db.renew(&[Renew { waiting: true, ..renew }]).remove(0);
+            answer.expect("it is answered")
+        }
+
+        fn heard(&self, waiter: usize) -> i64 {
+            let sql = "SELECT heard FROM waiters WHERE owner = ?1";
+            let owner = self.waiters[waiter].to_bytes();
+            self.db.connection.query_row(sql, [owner], |row| row.get(0)).expect("it waits")
+        }
+    }
+
+    #[test]
+    fn only_the_front_writes_signs_of_life_each_time() {
+        let mut queue = Queue::of(40);
+        for now in (11_000..=20_000).step_by(1_000) {
+            queue.at(now);
+            for waiter in 0..40 {
+                assert_eq!(queue.renew(waiter), Renewed::Waiting);
+                let expected = if waiter < FRONT { now as i64 } else { 10_000 };
+                assert_eq!(queue.heard(waiter), expected, "waiter {waiter} at {now}");
+            }
+            let shown = queue.db.inspect(&queue.lock).expect("it is answered").queue;
+            assert_eq!(shown.len(), 40, "all of them wait, at {now}");
+        }
+        queue.at(20_001);
+        assert_eq!(queue.renew(39), Renewed::Waiting);
+        assert_eq!(queue.heard(39), 20_001, "now and then those behind write one, too");
+    }
+
+    #[test]
+    fn a_waiter_that_comes_up_to_the_front_has_time_to_speak() {
+        let mut queue = Queue::of(40);
+        queue.at(10_100);
+        let release = Release::new(queue.lock.clone(), queue.holder);
+        queue.db.release(&release).expect("it is answered");
+        assert!(matches!(queue.acquire(queue.waiters[0]), Attempt::Granted { .. }));
+        let heard: Vec<_> = (31..34).map(|waiter| queue.heard(waiter)).collect();
+        assert_eq!(heard, [10_000, 10_100, 10_000]);
+        // One that was silent for long gets no more time.
+        queue.at(41_000);
+        let release = Release::new(queue.lock.clone(), queue.waiters[0]);
+        queue.db.release(&release).expect("it is answered");
+        assert_eq!(queue.heard(33), 10_000);
+    }
+
+    #[test]
+    fn a_waiter_behind_the_front_drops_all_who_died_before_it() {
+        let mut queue = Queue::of(40);
+        let release = Release::new(queue.lock.clone(), queue.holder);
+        queue.db.release(&release).expect("it is answered");
+        queue.at(12_999);
+        assert_eq!(queue.renew(39), Renewed::Waiting, "the front may still speak");
+        queue.at(13_001);
+        assert_eq!(queue.renew(39), Renewed::Waiting, "a silence of all is forgiven once");
+        queue.at(16_001);
+        assert_eq!(queue.renew(39), Renewed::Due, "it is the only one left");
+        assert!(matches!(queue.acquire(queue.waiters[39]), Attempt::Granted { .. }));
     }
 }

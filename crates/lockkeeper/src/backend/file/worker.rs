@@ -50,7 +50,7 @@ pub(super) struct Worker {
 pub(super) fn run(
     (mailbox, rings): (Arc<Mailbox>, PipeReader),
     hub: Hub,
-    path: PathBuf,
+    (path, read_only): (PathBuf, bool),
     limit: Instant,
     opened: oneshot::Sender<Result<PathBuf, Fault>>,
 ) {
@@ -59,6 +59,7 @@ pub(super) fn run(
     patience::work_for(&mailbox);
     patience::set_limit(limit);
     let found = Place::find(&path)
+        .map(|place| place.read_only(read_only))
         .and_then(|place| Ok((Db::open(&place)?, place)))
         .map_err(|fault| drop_sent(&mailbox, fault));
     let (db, place) = match found {

@@ -7,6 +7,9 @@ use super::*;
 /// A waiter that was not heard of for so long is dead.
 pub(super) const SILENT: u64 = 3000;
 
+/// A waiter that was heard of within so long need not be noted again.
+const RECENT: u64 = 500;
+
 /// If nobody was heard of for so long, nobody could be.
 pub(super) const STALLED: u64 = 1500;
 
@@ -52,9 +55,14 @@ impl Queue {
         self.ends >= now
     }
 
-    /// Hears of a waiter; false if it has no place.
+    /// Hears of a waiter; false if it has no place. A waiter that asks again soon after changes nothing,
+    /// so that a file store answers it without a write.
     fn hear(&mut self, owner: OwnerId, now: u64) -> bool {
-        self.heard.get_mut(&owner).map(|heard| *heard = now).is_some()
+        let Some(heard) = self.heard.get_mut(&owner) else { return false };
+        if *heard + RECENT < now {
+            *heard = now;
+        }
+        true
     }
 
     fn join(&mut self, owner: OwnerId, now: u64) {
