@@ -166,6 +166,11 @@ fn a_waiter_gets_the_lock_when_it_is_released(redisson: Redisson) {
     let (one, two) = (stage.on("wait 1"), stage.on("wait 2"));
     one.lock("wait").lock().ok();
     let waits = two.lock("wait").lock();
+    // From here on it has been waiting, however late it began.
+    let numsub = ["PUBSUB", "NUMSUB", "redisson_lock__channel:{wait}"];
+    while stage.server.cli(&numsub).array()[1].int() == 0 {
+        assert!(waits.answer_within(Duration::from_millis(1)).is_none());
+    }
     assert!(waits.answer_within(SHORT).is_none());
     // A worker that waits does not keep others from working.
     assert!(one.lock("wait").is_held().ok());
