@@ -30,7 +30,7 @@ async fn main() -> Result<()> {
 
     story.tell("—", "now dan takes it for two seconds and hangs");
     let (dan, eve) = (Client::connect(&url).await?, Client::connect(&url).await?);
-    let stale = dan.lock("report").lock().lease(LEASE).await?;
+    let stale = dan.lock("report").lease(LEASE).lock().await?;
     story.tell("dan", "has it, and is stuck in a long pause");
     let told = tokio::spawn(async move {
         let reason = stale.lost().await;

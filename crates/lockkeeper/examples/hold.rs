@@ -10,7 +10,7 @@
 use std::io::Read;
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Hold, Result, RunError};
+use lockkeeper::{AnyLock, Client, ClientOptions, Hold, Result, RunError};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -22,20 +22,20 @@ async fn main() -> Result<()> {
     let span = Duration::from_millis(ms.parse().expect("a number of milliseconds"));
     let options = ClientOptions::new().watchdog_timeout(span);
     let client = Client::connect_with(url, options).await?;
-    let request = match kind.as_str() {
-        "mutex" => client.mutex(name).lock(),
-        _ => client.lock(name).lock(),
+    let lock: AnyLock = match kind.as_str() {
+        "mutex" => client.mutex(name).into(),
+        _ => client.lock(name).into(),
     };
     let guard = match mode.as_str() {
         "run" => {
-            match request.lease(span).run(work).await {
+            match lock.lease(span).run(work).await {
                 Err(RunError::Lost { reason, .. }) => println!("lost {reason:?}"),
                 other => println!("unexpected: {other:?}"),
             }
             return Ok(());
         }
-        "lease" => request.lease(span).await?,
-        _ => request.await?,
+        "lease" => lock.lease(span).lock().await?,
+        _ => lock.lock().await?,
     };
     println!("held {}", guard.owner_id());
     let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));

@@ -26,7 +26,7 @@ async fn main() -> Result<()> {
                 b.store(b.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 guard.release().await?;
             }
-            Result::Ok(())
+            Ok::<_, lockkeeper::Error>(())
         });
     }
     while let Some(done) = transfers.join_next().await {

@@ -15,10 +15,9 @@ async fn main() -> Result<()> {
     println!("nobody may write meanwhile: {}", prices.try_write().await?.is_none());
 
     other.release().await?;
-    let writing = one.try_upgrade().await?.expect("it is the only reader");
+    let writing = one.try_upgrade().await.expect("it is the only reader");
     println!("the only reader may write: {}", prices.is_write_locked().await?);
     writing.release().await?;
-    one.release().await?;
 
     let writing = prices.write().await?;
     let reading = writing.downgrade().await?;

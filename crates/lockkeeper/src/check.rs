@@ -10,7 +10,7 @@ use crate::backend::{Fault, Finding, Kind, Released, Resource, Severity, Topic};
 use crate::backend::{Release, Renew, Subscription};
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
-use crate::{Client, LockName, OwnerId};
+use crate::{AnyLock, Client, LockName, OwnerId};
 
 /// What [`Client::check`] found.
 #[derive(Clone, Debug)]
@@ -162,18 +162,18 @@ async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
 
 async fn of_a_kind(client: &Client, kind: Kind, name: &str) -> Result<bool> {
     match kind {
-        Kind::Mutex => once(client.mutex(name).try_lock()).await,
-        Kind::Fair => once(client.fair_lock(name).try_lock()).await,
-        Kind::Read => once(client.rw_lock(name).try_read()).await,
-        Kind::Write => once(client.rw_lock(name).try_write()).await,
+        Kind::Mutex => once(client.mutex(name)).await,
+        Kind::Fair => once(client.fair_lock(name)).await,
+        Kind::Read => once(client.rw_lock(name).reader()).await,
+        Kind::Write => once(client.rw_lock(name).writer()).await,
         Kind::Permits => permits(client, name).await,
         Kind::Semaphore => semaphore(client, name).await,
-        _ => once(client.lock(name).try_lock()).await,
+        _ => once(client.lock(name)).await,
     }
 }
 
-async fn once(request: crate::TryLockRequest) -> Result<bool> {
-    match request.lease(STAYS).await? {
+async fn once(lock: impl Into<AnyLock>) -> Result<bool> {
+    match lock.into().lease(STAYS).try_lock().await? {
         Some(guard) => guard.release().await.map(|()| true),
         None => Ok(false),
     }
@@ -181,7 +181,7 @@ async fn once(request: crate::TryLockRequest) -> Result<bool> {
 
 async fn permits(client: &Client, name: &str) -> Result<bool> {
     let semaphore = client.permit_semaphore(name);
-    Ok(semaphore.try_set_permits_for(1, STAYS).await? && once(semaphore.try_acquire(1)).await?)
+    Ok(semaphore.try_set_permits_for(1, STAYS).await? && once(semaphore).await?)
 }
 
 async fn semaphore(client: &Client, name: &str) -> Result<bool> {

@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// A new local identity, under which locks are re-entrant: see [`Lock::as_owner`].
-    pub fn owner(&self) -> Owner {
+    pub fn new_owner(&self) -> Owner {
         Owner { client: self.core.id, number: fastrand::u64(..) }
     }
 

@@ -75,6 +75,36 @@ pub struct ClientOptions {
     pub(crate) read_only: bool,
 }
 
+/// The lease of a hold: fixed, or renewed by the watchdog. A `Duration` is a fixed lease.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// use std::time::Duration;
+/// use lockkeeper::LeaseTime;
+///
+/// let client = lockkeeper::Client::memory();
+/// let fixed = client.lock("a").lease(Duration::from_secs(5)).lock().await?;
+/// let renewed = client.lock("b").lease(LeaseTime::Renewed(Duration::from_secs(5))).lock().await?;
+/// # drop((fixed, renewed));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LeaseTime {
+    /// The hold expires after this span unless it is released before. The watchdog never renews it, but
+    /// signals its loss.
+    Fixed(Duration),
+    /// The watchdog renews the lease every third of this span, instead of the client's
+    /// [`watchdog_timeout`](ClientOptions::watchdog_timeout).
+    Renewed(Duration),
+}
+
+impl From<Duration> for LeaseTime {
+    fn from(span: Duration) -> Self {
+        Self::Fixed(span)
+    }
+}
+
 /// How a [`SpinLock`](crate::SpinLock) waits between two tries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {

@@ -18,8 +18,7 @@ use crate::lock::{Handle, fenced_methods, lock_methods, owner_methods, reentranc
 /// let client = lockkeeper::Client::memory();
 /// let lock = client.fair_lock("printer");
 /// let first = lock.lock().await?;
-/// let second = tokio::spawn(lock.lock().into_future());
-/// # use std::future::IntoFuture;
+/// let second = tokio::spawn(lock.lock());
 /// while lock.waiting().await? == 0 {
 ///     tokio::task::yield_now().await;
 /// }
@@ -33,10 +32,10 @@ pub struct FairLock {
     handle: Handle,
 }
 
-lock_methods!(FairLock);
+lock_methods!(FairLock, LockGuard);
 owner_methods!(FairLock);
 reentrancy_methods!(FairLock);
-fenced_methods!(FairLock);
+fenced_methods!(FairLock, FencedLock);
 
 impl FairLock {
     /// How many wait in the queue, as the store says.
@@ -45,11 +44,5 @@ impl FairLock {
     /// As [`is_locked`](FairLock::is_locked).
     pub async fn waiting(&self) -> Result<usize> {
         Ok(self.handle.inspect().await?.queue.len())
-    }
-}
-
-impl From<FairLock> for crate::Member {
-    fn from(lock: FairLock) -> Self {
-        Self(lock.into_handle())
     }
 }

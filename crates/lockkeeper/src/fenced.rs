@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Result;
 use crate::lock::{Handle, lock_methods, owner_methods};
 
-/// The lock whose guards have a [`token`](crate::Guard::token): Redisson's `RFencedLock`.
+/// The lock whose guards have a [`token`](crate::FencedGuard::token): Redisson's `RFencedLock`.
 ///
 /// A token handed out later is greater, also after the store has lost its data, provided that the
 /// clock of the server that took over is not behind the old one's by more than the time since the
@@ -24,10 +24,10 @@ use crate::lock::{Handle, lock_methods, owner_methods};
 /// let fence = Fence::new(); // where the ledger is kept
 ///
 /// let first = lock.lock().await?;
-/// let old = first.token().expect("a fenced lock issues tokens");
+/// let old = first.token();
 /// first.release().await?;
 /// let second = lock.lock().await?;
-/// let new = second.token().expect("a fenced lock issues tokens");
+/// let new = second.token();
 ///
 /// assert!(fence.admit(new).is_ok());
 /// assert!(fence.admit(old).is_err(), "a request of the first holder that was under way");
@@ -38,14 +38,8 @@ pub struct FencedLock {
     handle: Handle,
 }
 
-lock_methods!(FencedLock);
+lock_methods!(FencedLock, FencedGuard);
 owner_methods!(FencedLock);
-
-impl From<FencedLock> for crate::Member {
-    fn from(lock: FencedLock) -> Self {
-        Self(lock.into_handle())
-    }
-}
 
 /// The check at the resource: admits a token unless a greater one was there before.
 ///

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod any;
 mod check;
 mod client;
 mod config;
@@ -27,24 +28,32 @@ pub mod backend;
 pub mod blocking;
 pub mod manual;
 
+pub use any::{AnyGuard, AnyLock, Hold};
 pub use backend::{ClientInfo, Finding, Forced, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
-pub use config::*;
+pub use config::{
+    Backoff, CONNECT_TIMEOUT, ClientOptions, DRIFT_FIXED, DRIFT_RATIO, KEEP_ALIVE, LeaseTime,
+    MAX_BACKOFF, MAX_LEASE, MIN_BACKOFF, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER,
+    WATCHDOG_TIMEOUT,
+};
 pub use engine::Clock;
 pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, Stale};
-pub use guard::{Guard, Hold, Reenter};
+pub use guard::{
+    FencedGuard, FencedReadGuard, FencedWriteGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard,
+    UpgradeError, WriteGuard,
+};
 pub use holder::{Holder, Remaining};
 pub use inspector::{Inspector, Listing, LockInfo};
 pub use latch::CountDownLatch;
-pub use lock::{Lock, LockRequest, Mutex, TryLockRequest};
-pub use multi::{Member, MultiGuard, MultiLock, MultiLockRequest, TryMultiLockRequest};
+pub use lock::{Lock, Mutex};
+pub use multi::{MultiGuard, MultiLock};
 pub use name::{LockName, Owner, OwnerId, ParseOwnerIdError, ParsePermitIdError, PermitId};
 pub use permits::PermitSemaphore;
-pub use run::{Ran, RunError};
-pub use rw::RwLock;
-pub use semaphore::{AcquirePermits, Permit, Semaphore, TryAcquirePermits};
+pub use run::{Completed, RunError};
+pub use rw::{FencedRwLock, RwLock};
+pub use semaphore::{Permit, Semaphore};
 pub use spin::SpinLock;
 pub use watch::{Event, Watch};

@@ -1,20 +1,21 @@
 //! The re-entrant lock and the plain mutex: handles that build requests.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{BoxFuture, Change, Changed, Fenced, Kind, Resource};
-use crate::config::Backoff;
-use crate::engine::Core;
-use crate::engine::acquire::acquire;
+use crate::any::{AnyGuard, Hold};
+use crate::backend::{Change, Changed, Fenced, Kind, Resource};
+use crate::config::{Backoff, LeaseTime, MIN_WATCHDOG};
+use crate::engine::acquire::{Acquired, acquire};
 use crate::engine::lease::TermSpec;
 use crate::engine::request::{Request, Wait};
+use crate::engine::{Core, lease_millis};
 use crate::error::{Error, Phase, Result};
-use crate::guard::{Guard, Hold, term};
+use crate::guard::FromAcquired;
 use crate::holder::{Holder, Remaining};
-use crate::run::{Ran, RunError, run};
+use crate::run::{Completed, RunError, run};
 use crate::{LockName, Owner};
 
 /// What the handles of all locks have in common.
@@ -25,6 +26,7 @@ pub(crate) struct Handle {
     pub(crate) owner: Option<Owner>,
     pub(crate) fenced: bool,
     pub(crate) reentrant: bool,
+    pub(crate) lease: Option<LeaseTime>,
     pub(crate) spin: Option<Backoff>,
     /// How many permits a semaphore is made with.
     pub(crate) temporary: Option<u64>,
@@ -39,6 +41,7 @@ impl Handle {
             owner: None,
             fenced: false,
             reentrant: true,
+            lease: None,
             spin: None,
             temporary: None,
         }
@@ -54,18 +57,98 @@ impl Handle {
         Self { owner: Some(owner.clone()), ..self.clone() }
     }
 
-    /// A request that waits.
-    pub(crate) fn lock(&self) -> LockRequest {
-        LockRequest { settings: self.settings(1) }
+    pub(crate) fn leased(&self, lease: LeaseTime) -> Self {
+        Self { lease: Some(lease), ..self.clone() }
     }
 
-    /// A request that gives up.
-    pub(crate) fn try_lock(&self) -> TryLockRequest {
-        TryLockRequest { settings: self.settings(1), wait: None }
+    pub(crate) fn fenced(&self) -> Self {
+        Self { fenced: true, ..self.clone() }
     }
 
-    pub(crate) fn settings(&self, count: u32) -> Settings {
-        Settings { handle: self.clone(), lease: None, renewed: None, count }
+    /// Waits until it is held.
+    pub(crate) fn lock<G: FromAcquired>(
+        &self,
+        count: u32,
+    ) -> impl Future<Output = Result<G>> + Send + Unpin + use<G> {
+        let acquired = self.acquired(count, Wait::Forever);
+        Box::pin(async move {
+            // Waiting without a limit ends with the lock or with an error.
+            let acquired = acquired.await?.ok_or(Error::Closed { lock: None })?;
+            Ok(G::from_acquired(acquired))
+        })
+    }
+
+    /// One attempt, or as many as fit into `wait`.
+    pub(crate) fn try_lock<G: FromAcquired>(
+        &self,
+        count: u32,
+        wait: Option<Duration>,
+    ) -> impl Future<Output = Result<Option<G>>> + Send + Unpin + use<G> {
+        let acquired = self.acquired(count, Wait::within(&self.core, wait));
+        Box::pin(async move { Ok(acquired.await?.map(G::from_acquired)) })
+    }
+
+    pub(crate) fn acquired(
+        &self,
+        count: u32,
+        wait: Wait,
+    ) -> impl Future<Output = Result<Option<Acquired>>> + Send + use<> {
+        let (core, request) = (Arc::clone(&self.core), self.request(count, wait));
+        async move {
+            let request = request?;
+            core.anywhere(|| acquire(&core, &request)).await
+        }
+    }
+
+    /// What is to be acquired; checked before anything is sent.
+    pub(crate) fn request(&self, count: u32, wait: Wait) -> Result<Request> {
+        self.ensure_named()?;
+        if count == 0 {
+            let detail = "at least one permit must be acquired";
+            return Err(Error::invalid(Some(&self.resource.name), detail));
+        }
+        let Self { core, resource, owner, reentrant, spin, temporary, lease, .. } = self;
+        let term = match resource.kind {
+            Kind::Semaphore => TermSpec::ENDLESS,
+            _ => term(resource, *lease, core.options.watchdog_timeout)?,
+        };
+        Ok(Request {
+            resource: resource.clone(),
+            term,
+            wait,
+            owner: owner.clone(),
+            count,
+            fenced: self.fencing(),
+            reentrant: *reentrant,
+            spin: *spin,
+            beside: None,
+            temporary: *temporary,
+        })
+    }
+
+    /// Acquires, runs `work`, releases.
+    pub(crate) async fn run<T, W: Future<Output = T>>(
+        &self,
+        count: u32,
+        work: impl FnOnce(Hold) -> W,
+    ) -> Result<Completed<T>, RunError<T>> {
+        let started = self.core.clock.now();
+        let guard: AnyGuard = self.lock(count).await.map_err(RunError::Acquire)?;
+        let hold = guard.hold();
+        run(guard, started, || work(hold)).await
+    }
+
+    /// The same if it is acquired within `wait`.
+    pub(crate) async fn try_run<T, W: Future<Output = T>>(
+        &self,
+        wait: Option<Duration>,
+        work: impl FnOnce(Hold) -> W,
+    ) -> Result<Option<Completed<T>>, RunError<T>> {
+        let started = self.core.clock.now();
+        let guard: Option<AnyGuard> = self.try_lock(1, wait).await.map_err(RunError::Acquire)?;
+        let Some(guard) = guard else { return Ok(None) };
+        let hold = guard.hold();
+        run(guard, started, || work(hold)).await.map(Some)
     }
 
     /// How tokens are issued, if they are.
@@ -126,168 +209,26 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// What is common to the requests.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    pub(crate) handle: Handle,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) renewed: Option<Duration>,
-    pub(crate) count: u32,
-}
-
-impl Settings {
-    /// What it comes to; checked before anything is sent.
-    pub(crate) fn request(self, wait: Wait) -> Result<(Arc<Core>, Request)> {
-        let Self { handle, lease, renewed, count } = self;
-        handle.ensure_named()?;
-        if count == 0 {
-            let detail = "at least one permit must be asked for";
-            return Err(Error::invalid(Some(&handle.resource.name), detail));
-        }
-        let default = handle.core.options.watchdog_timeout;
-        let term = match handle.resource.kind {
-            Kind::Semaphore => TermSpec::ENDLESS,
-            _ => term(&handle.resource, lease, renewed, default)?,
-        };
-        let fenced = handle.fencing();
-        let Handle { core, resource, owner, reentrant, spin, temporary, .. } = handle;
-        let request = Request {
-            resource,
-            term,
-            wait,
-            owner,
-            count,
-            fenced,
-            reentrant,
-            spin,
-            beside: None,
-            temporary,
-        };
-        Ok((core, request))
+/// The lease that a request comes to; checked before anything is sent.
+pub(crate) fn term(
+    resource: &Resource,
+    lease: Option<LeaseTime>,
+    default: Duration,
+) -> Result<TermSpec> {
+    let (span, renewed) = match lease.unwrap_or(LeaseTime::Renewed(default)) {
+        LeaseTime::Fixed(span) => (span, false),
+        LeaseTime::Renewed(span) => (span, true),
+    };
+    if renewed && span < MIN_WATCHDOG {
+        let detail = format!("a renewed lease must be at least {MIN_WATCHDOG:?}, not {span:?}");
+        return Err(Error::invalid(Some(&resource.name), detail));
     }
-}
-
-/// A request that waits until the lock is held: `.await` it, or [`run`](LockRequest::run).
-#[derive(Debug)]
-#[must_use = "does nothing unless awaited"]
-pub struct LockRequest {
-    pub(crate) settings: Settings,
-}
-
-impl LockRequest {
-    /// A fixed lease: the lock ends after it unless it is released before. The watchdog looks
-    /// after it but never renews it.
-    pub fn lease(mut self, span: Duration) -> Self {
-        self.settings.lease = Some(span);
-        self
-    }
-
-    /// A lease that the watchdog renews, for this request, instead of the client's default.
-    pub fn renewed(mut self, span: Duration) -> Self {
-        self.settings.renewed = Some(span);
-        self
-    }
-
-    /// Acquires, runs `work`, releases; the work is dropped when the lock is lost.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub async fn run<T, W: Future<Output = T>>(
-        self,
-        work: impl FnOnce(Hold) -> W,
-    ) -> Result<Ran<T>, RunError<T>> {
-        let started = self.settings.handle.core.clock.now();
-        let guard = self.await.map_err(RunError::Acquire)?;
-        let hold = guard.hold();
-        run(guard, started, || work(hold)).await
-    }
-}
-
-impl IntoFuture for LockRequest {
-    type Output = Result<Guard>;
-    type IntoFuture = BoxFuture<Result<Guard>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let request = self.settings.request(Wait::Forever);
-        Box::pin(async move {
-            let (core, request) = request?;
-            // Waiting for ever ends with the lock or with an error.
-            let acquired = core.anywhere(|| acquire(&core, &request)).await?;
-            acquired.map(Guard::new).ok_or(Error::Closed { lock: None })
-        })
-    }
-}
-
-/// A request that gives up: at once, or after [`wait`](TryLockRequest::wait). `.await` it, or
-/// [`run`](TryLockRequest::run).
-#[derive(Debug)]
-#[must_use = "does nothing unless awaited"]
-pub struct TryLockRequest {
-    pub(crate) settings: Settings,
-    pub(crate) wait: Option<Duration>,
-}
-
-impl TryLockRequest {
-    /// Waits for the lock for at most so long; everything counts, connecting too.
-    ///
-    /// A lock that is still busy then is `Ok(None)`. The limit does not cut a request that is under way:
-    /// its answer decides, for at most one
-    /// [response timeout](crate::ClientOptions::response_timeout). If no answer comes, or the store is
-    /// already known not to answer, it is [`Unreachable`](crate::Error::Unreachable).
-    pub fn wait(mut self, span: Duration) -> Self {
-        self.wait = Some(span);
-        self
-    }
-
-    /// See [`LockRequest::lease`].
-    pub fn lease(mut self, span: Duration) -> Self {
-        self.settings.lease = Some(span);
-        self
-    }
-
-    /// See [`LockRequest::renewed`].
-    pub fn renewed(mut self, span: Duration) -> Self {
-        self.settings.renewed = Some(span);
-        self
-    }
-
-    /// Acquires, runs `work`, releases; nothing if the lock is busy. The work is dropped when the
-    /// lock is lost.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub async fn run<T, W: Future<Output = T>>(
-        self,
-        work: impl FnOnce(Hold) -> W,
-    ) -> Result<Option<Ran<T>>, RunError<T>> {
-        let started = self.settings.handle.core.clock.now();
-        match self.await.map_err(RunError::Acquire)? {
-            None => Ok(None),
-            Some(guard) => {
-                let hold = guard.hold();
-                run(guard, started, || work(hold)).await.map(Some)
-            }
-        }
-    }
-}
-
-impl IntoFuture for TryLockRequest {
-    type Output = Result<Option<Guard>>;
-    type IntoFuture = BoxFuture<Result<Option<Guard>>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let wait = Wait::within(&self.settings.handle.core, self.wait);
-        let request = self.settings.request(wait);
-        Box::pin(async move {
-            let (core, request) = request?;
-            Ok(core.anywhere(|| acquire(&core, &request)).await?.map(Guard::new))
-        })
-    }
+    Ok(TermSpec { ttl: lease_millis(resource, span)?, renewed })
 }
 
 /// The methods that every lock handle has.
 macro_rules! lock_methods {
-    ($Type:ident) => {
+    ($Type:ident, $Guard:ident) => {
         impl $Type {
             pub(crate) fn new(handle: $crate::lock::Handle) -> Self {
                 Self { handle }
@@ -302,8 +243,14 @@ macro_rules! lock_methods {
                 &self.handle.resource.name
             }
 
-            /// Waits until the lock is held. Without a [`lease`](crate::LockRequest::lease) the watchdog
-            /// keeps it for as long as the guard lives.
+            /// The same lock, to be acquired with this lease: a fixed one for a `Duration`, a renewed one for
+            /// [`LeaseTime::Renewed`](crate::LeaseTime::Renewed). Without it the watchdog renews the lease for
+            /// as long as the guard lives.
+            pub fn lease(&self, lease: impl Into<$crate::LeaseTime>) -> Self {
+                Self { handle: self.handle.leased(lease.into()) }
+            }
+
+            /// Waits until the lock is acquired.
             ///
             /// # Errors
             /// [`Unreachable`](crate::Error::Unreachable) once the store has not answered for
@@ -312,50 +259,85 @@ macro_rules! lock_methods {
             /// [`Invalid`](crate::Error::Invalid) at once.
             ///
             /// # Cancel safety
-            /// Dropping the future leaves nothing behind: no hold, no place in a queue, no
-            /// subscription.
-            pub fn lock(&self) -> $crate::LockRequest {
-                self.handle.lock()
+            /// Dropping the future leaves nothing behind: no hold, no queue position, no subscription.
+            pub fn lock(
+                &self,
+            ) -> impl std::future::Future<Output = $crate::Result<$crate::$Guard>>
+            + Send + Unpin + use<> {
+                self.handle.lock(1)
             }
 
-            /// One attempt, or with [`wait`](crate::TryLockRequest::wait) as many as fit. Busy is
-            /// `Ok(None)`.
+            /// Makes one attempt to acquire the lock. A busy lock is `Ok(None)`.
             ///
             /// # Errors
-            /// As [`lock`](Self::lock); `Unreachable` comes within the response timeout without
-            /// `wait`, and otherwise at the wait limit or at most one response timeout after it.
+            /// As [`lock`](Self::lock); `Unreachable` comes within the response timeout.
             ///
             /// # Cancel safety
             /// As [`lock`](Self::lock).
-            pub fn try_lock(&self) -> $crate::TryLockRequest {
-                self.handle.try_lock()
+            pub fn try_lock(
+                &self,
+            ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
+            + Send + Unpin + use<> {
+                self.handle.try_lock(1, None)
             }
 
-            /// Waits for the lock, runs `work` under it and releases it. When the lock is lost the
-            /// work is dropped at its next await point; it cannot stop threads, spawned tasks or
-            /// requests already sent.
+            /// Waits for the lock for at most `wait`. Everything counts, connecting too. A lock that is
+            /// still busy then is `Ok(None)`.
+            ///
+            /// The limit does not cut a request that is under way: its answer decides, for at most one
+            /// [response timeout](crate::ClientOptions::response_timeout).
+            ///
+            /// # Errors
+            /// As [`lock`](Self::lock); `Unreachable` if no answer comes by the wait limit, at most one
+            /// response timeout after it.
+            ///
+            /// # Cancel safety
+            /// As [`lock`](Self::lock).
+            pub fn try_lock_for(
+                &self,
+                wait: std::time::Duration,
+            ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
+            + Send + Unpin + use<> {
+                self.handle.try_lock(1, Some(wait))
+            }
+
+            /// Waits for the lock, runs `work` under it and releases it. When the lock is lost, the work is
+            /// dropped at its next await point; that stops no threads, spawned tasks or requests already
+            /// sent.
             ///
             /// # Errors
             /// See [`RunError`](crate::RunError).
             pub async fn run<T, W: std::future::Future<Output = T>>(
                 &self,
                 work: impl FnOnce($crate::Hold) -> W,
-            ) -> $crate::Result<$crate::Ran<T>, $crate::RunError<T>> {
-                self.lock().run(work).await
+            ) -> $crate::Result<$crate::Completed<T>, $crate::RunError<T>> {
+                self.handle.run(1, work).await
             }
 
-            /// Runs `work` under the lock if it is free, otherwise answers `Ok(None)` at once.
+            /// Runs `work` under the lock if it is free. A busy lock is `Ok(None)`, at once.
             ///
             /// # Errors
             /// See [`RunError`](crate::RunError).
             pub async fn try_run<T, W: std::future::Future<Output = T>>(
                 &self,
                 work: impl FnOnce($crate::Hold) -> W,
-            ) -> $crate::Result<Option<$crate::Ran<T>>, $crate::RunError<T>> {
-                self.try_lock().run(work).await
+            ) -> $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>> {
+                self.handle.try_run(None, work).await
             }
 
-            /// Whether anybody holds it, as the store says.
+            /// Waits for the lock for at most `wait`, then as [`try_run`](Self::try_run).
+            ///
+            /// # Errors
+            /// See [`RunError`](crate::RunError).
+            pub async fn try_run_for<T, W: std::future::Future<Output = T>>(
+                &self,
+                wait: std::time::Duration,
+                work: impl FnOnce($crate::Hold) -> W,
+            ) -> $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>> {
+                self.handle.try_run(Some(wait), work).await
+            }
+
+            /// Whether the lock is held, as the store says.
             ///
             /// # Errors
             /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else.
@@ -363,7 +345,7 @@ macro_rules! lock_methods {
                 Ok(!self.handle.inspect().await?.holders.is_empty())
             }
 
-            /// How long it stands if nobody renews it.
+            /// The remaining TTL of the key.
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked).
@@ -371,7 +353,7 @@ macro_rules! lock_methods {
                 self.handle.remaining().await
             }
 
-            /// Who holds it.
+            /// The holder, as the store says.
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked).
@@ -379,10 +361,10 @@ macro_rules! lock_methods {
                 Ok(self.handle.holders().await?.into_iter().next())
             }
 
-            /// Takes the lock away from whoever holds it; true if anybody did. A holder that is a
-            /// lockkeeper client is told at once, if it listens; at its next check otherwise.
+            /// Force-releases the lock; true if it was held. A holder that is a lockkeeper client is
+            /// notified at once if it listens, and finds out at its next check otherwise.
             ///
-            /// It is sent once: if its answer is lost, whether it took effect is not known.
+            /// The request is sent once. If its answer is lost, the outcome is unknown.
             ///
             /// # Errors
             /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else, which is
@@ -391,7 +373,7 @@ macro_rules! lock_methods {
                 self.handle.force_unlock(String::new()).await
             }
 
-            /// [`force_unlock`](Self::force_unlock) with a reason, which the holder gets to read.
+            /// [`force_unlock`](Self::force_unlock) with a reason that is passed to the holder.
             ///
             /// # Errors
             /// As [`force_unlock`](Self::force_unlock).
@@ -409,12 +391,12 @@ macro_rules! lock_methods {
 macro_rules! owner_methods {
     ($Type:ident) => {
         impl $Type {
-            /// The same lock in the name of `owner`: its acquires re-enter what it holds already.
+            /// The same lock in the name of `owner`: its acquires re-enter the lock if `owner` holds it.
             pub fn as_owner(&self, owner: &$crate::Owner) -> Self {
                 Self { handle: self.handle.owned_by(owner) }
             }
 
-            /// How often `owner` holds it, as the store says.
+            /// The hold count of `owner`, as the store says.
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked); [`Invalid`](crate::Error::Invalid) for an owner of
@@ -450,16 +432,13 @@ macro_rules! reentrancy_methods {
     };
 }
 
-/// Locks that issue tokens on request.
+/// Locks that can issue fencing tokens.
 macro_rules! fenced_methods {
-    ($Type:ident) => {
+    ($Type:ident, $Fenced:ident) => {
         impl $Type {
-            /// The same lock, but each guard has a [`token`](crate::Guard::token) that is greater
-            /// than all before it: see [`FencedLock`](crate::FencedLock).
-            pub fn fenced(&self) -> Self {
-                let mut handle = self.handle.clone();
-                handle.fenced = true;
-                Self { handle }
+            /// The same lock, issuing a [fencing token](crate::FencedLock) with each grant.
+            pub fn fenced(&self) -> $crate::$Fenced {
+                $crate::$Fenced::new(self.handle.fenced())
             }
         }
     };
@@ -470,14 +449,14 @@ pub(crate) use {fenced_methods, lock_methods, owner_methods, reentrancy_methods}
 /// The re-entrant lock, Redisson's `RLock`: a hash `name → {owner → hold count}` with a time to live.
 ///
 /// Ownership is a value, not a thread: every acquire has an owner of its own, so that two tasks
-/// that share a handle exclude each other. To hold it more than once, use [`Guard::reenter`] or
+/// that share a handle exclude each other. To hold it more than once, use [`LockGuard::reenter`](crate::LockGuard::reenter) or
 /// [`as_owner`](Lock::as_owner):
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> lockkeeper::Result<()> {
 /// let client = lockkeeper::Client::memory();
-/// let (lock, owner) = (client.lock("orders:42"), client.owner());
+/// let (lock, owner) = (client.lock("orders:42"), client.new_owner());
 /// let outer = lock.as_owner(&owner).lock().await?;
 /// let inner = lock.as_owner(&owner).lock().await?;
 /// assert_eq!(lock.hold_count(&owner).await?, 2);
@@ -502,10 +481,10 @@ pub struct Lock {
     handle: Handle,
 }
 
-lock_methods!(Lock);
+lock_methods!(Lock, LockGuard);
 owner_methods!(Lock);
 reentrancy_methods!(Lock);
-fenced_methods!(Lock);
+fenced_methods!(Lock, FencedLock);
 
 /// The plain lock of the Redlock family: `SET name id NX PX ms`. Not re-entrant, and about half the
 /// work for the server.
@@ -526,4 +505,4 @@ pub struct Mutex {
     handle: Handle,
 }
 
-lock_methods!(Mutex);
+lock_methods!(Mutex, MutexGuard);

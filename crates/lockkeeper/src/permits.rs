@@ -1,12 +1,17 @@
 //! The permit semaphore: permits with ids and leases.
 
+use std::future::Future;
 use std::time::Duration;
 
+use crate::any::Hold;
 use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed};
+use crate::config::LeaseTime;
 use crate::engine::{counter, lease_millis};
 use crate::error::Phase;
+use crate::guard::PermitsGuard;
 use crate::holder::Remaining;
-use crate::lock::{Handle, LockRequest, TryLockRequest};
+use crate::lock::Handle;
+use crate::run::{Completed, RunError};
 use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 
@@ -14,7 +19,7 @@ use crate::{Error, LockName, OwnerId, PermitId, Result};
 /// `RPermitExpirableSemaphore`.
 ///
 /// A permit whose holder died comes back when its lease ends, and a holder is told of a loss: permits
-/// are held by a [`Guard`](crate::Guard), renewed by the watchdog unless a lease was given.
+/// are held by a [`PermitsGuard`], renewed by the watchdog unless a lease was given.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -38,14 +43,18 @@ impl PermitSemaphore {
         Self { handle }
     }
 
-    #[cfg(feature = "blocking")]
-    pub(crate) fn handle(&self) -> Handle {
-        self.handle.clone()
+    pub(crate) fn into_handle(self) -> Handle {
+        self.handle
     }
 
     /// The name, prefix included.
     pub fn name(&self) -> &LockName {
         &self.handle.resource.name
+    }
+
+    /// The same semaphore, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
+    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
+        Self { handle: self.handle.leased(lease.into()) }
     }
 
     /// Returns a handle whose acquires set the semaphore up with `permits` if there is none. It is
@@ -84,7 +93,7 @@ impl PermitSemaphore {
         Ok(self.handle.inspect().await?.temporary)
     }
 
-    /// Waits until `permits` are held, all under one guard: [`Guard::permit_ids`](crate::Guard::permit_ids).
+    /// Waits until `permits` are held, all under one guard: [`PermitsGuard::permit_ids`](crate::PermitsGuard::permit_ids).
     /// In the order of [`Semaphore::acquire`](crate::Semaphore::acquire).
     ///
     /// # Errors
@@ -93,19 +102,53 @@ impl PermitSemaphore {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
-    pub fn acquire(&self, permits: u32) -> LockRequest {
-        LockRequest { settings: self.handle.settings(permits) }
+    pub fn acquire(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<PermitsGuard>> + Send + Unpin + use<> {
+        self.handle.lock(permits)
     }
 
-    /// One attempt, or with [`wait`](TryLockRequest::wait) as many as fit; too few is `Ok(None)`.
+    /// Makes one attempt. Too few free permits are `Ok(None)`.
     ///
     /// # Errors
     /// As [`acquire`](PermitSemaphore::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](PermitSemaphore::acquire).
-    pub fn try_acquire(&self, permits: u32) -> TryLockRequest {
-        TryLockRequest { settings: self.handle.settings(permits), wait: None }
+    pub fn try_acquire(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + Unpin + use<> {
+        self.handle.try_lock(permits, None)
+    }
+
+    /// Waits for at most `wait`. See [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+    ///
+    /// # Errors
+    /// As [`acquire`](PermitSemaphore::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](PermitSemaphore::acquire).
+    pub fn try_acquire_for(
+        &self,
+        permits: u32,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + Unpin + use<> {
+        self.handle.try_lock(permits, Some(wait))
+    }
+
+    /// Waits for `permits`, runs `work` and releases them. When they are lost, the work is dropped at its
+    /// next await point.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub async fn run<T, W: Future<Output = T>>(
+        &self,
+        permits: u32,
+        work: impl FnOnce(Hold) -> W,
+    ) -> Result<Completed<T>, RunError<T>> {
+        self.handle.run(permits, work).await
     }
 
     /// Gives back permits by their ids, also those of others: all of them, or none and `false` if one
@@ -119,7 +162,7 @@ impl PermitSemaphore {
     }
 
     /// Gives a permit a new end, `span` from now; false if it is not taken any more. This may shorten
-    /// it. Where a guard stands for the permit, use [`Guard::extend`](crate::Guard::extend).
+    /// it. Where a guard stands for the permit, use [`PermitsGuard::extend`](crate::PermitsGuard::extend).
     ///
     /// # Errors
     /// As [`release`](PermitSemaphore::release).
@@ -131,7 +174,7 @@ impl PermitSemaphore {
     /// Remaining lease of a permit, as the store says: of any holder, in Java too.
     /// [`Free`](Remaining::Free) if it was released or has expired,
     /// [`Forever`](Remaining::Forever) if it has no end. A guard answers for its own permits without a
-    /// request: [`Guard::remaining`](crate::Guard::remaining).
+    /// request: [`PermitsGuard::remaining`](crate::PermitsGuard::remaining).
     ///
     /// # Errors
     /// As [`available`](PermitSemaphore::available).

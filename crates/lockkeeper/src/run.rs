@@ -5,14 +5,15 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::LockName;
+use crate::any::AnyGuard;
 use crate::engine::Tick;
-use crate::error::{Error, LostReason};
-use crate::guard::Guard;
+use crate::error::{Error, LostReason, Phase};
 
 /// What came of work that ran under a lock from beginning to end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub struct Ran<T> {
+pub struct Completed<T> {
     /// What the work returned.
     pub output: T,
     /// How long the lock was waited for.
@@ -29,8 +30,10 @@ pub enum RunError<T> {
     #[error(transparent)]
     Acquire(Error),
     /// The lock was lost. The work was dropped, or had just finished.
-    #[error("the lock was lost while the work ran: {reason}")]
+    #[error("lock {lock:?}: lost while the work ran: {reason}")]
     Lost {
+        /// The lock.
+        lock: LockName,
         /// Why.
         reason: LostReason,
         /// What the work returned, if it finished before the loss was known.
@@ -38,33 +41,55 @@ pub enum RunError<T> {
     },
     /// The work finished and the lock was held to the end, but whether it was given back is not
     /// known.
-    #[error("the work finished, but: {error}")]
+    #[error("the work finished, but: {source}")]
     Release {
-        /// What came of the release.
-        error: Error,
+        /// The error of the release.
+        source: Error,
         /// What the work returned.
         output: T,
     },
 }
 
+impl<T> From<RunError<T>> for Error {
+    /// Forgets the output of the work.
+    fn from(error: RunError<T>) -> Self {
+        match error {
+            RunError::Acquire(error) | RunError::Release { source: error, .. } => error,
+            RunError::Lost { lock, reason, .. } => {
+                Error::Lost { lock, phase: Phase::Release, reason }
+            }
+        }
+    }
+}
+
+/// The lock that was lost, and why.
+pub(crate) type Loss = (LockName, LostReason);
+
 /// Something held that work can run under.
 pub(crate) trait Held {
-    /// Why it is held no longer.
-    fn lost_reason(&self) -> Option<LostReason>;
-    /// Resolves when it is held no longer.
-    fn lost_later(&self) -> impl Future<Output = LostReason> + Send + 'static;
+    /// The loss, if it is no longer held.
+    fn loss(&self) -> Option<Loss>;
+    /// Resolves when it is no longer held.
+    fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static;
+    /// A lock of it.
+    fn lock(&self) -> &LockName;
     /// Since when it is held, and what time it is.
     fn granted(&self) -> (Tick, Tick);
     fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static;
 }
 
-impl Held for Guard {
-    fn lost_reason(&self) -> Option<LostReason> {
-        self.lease().lost_reason()
+impl Held for AnyGuard {
+    fn loss(&self) -> Option<Loss> {
+        self.lease().lost_reason().map(|reason| (self.name().clone(), reason))
     }
 
-    fn lost_later(&self) -> impl Future<Output = LostReason> + Send + 'static {
-        self.lost()
+    fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static {
+        let (name, lost) = (self.name().clone(), self.lost());
+        async move { (name, lost.await) }
+    }
+
+    fn lock(&self) -> &LockName {
+        self.name()
     }
 
     fn granted(&self) -> (Tick, Tick) {
@@ -83,12 +108,12 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
     guard: impl Held,
     started: Tick,
     work: impl FnOnce() -> W,
-) -> Result<Ran<T>, RunError<T>> {
+) -> Result<Completed<T>, RunError<T>> {
     let mut lost = pin!(guard.lost_later());
     let mut work = pin!(Some(work()));
     let outcome = std::future::poll_fn(|cx| {
-        if let Some(reason) = guard.lost_reason() {
-            return Poll::Ready(Err(reason));
+        if let Some(loss) = guard.loss() {
+            return Poll::Ready(Err(loss));
         }
         let Some(running) = work.as_mut().as_pin_mut() else {
             return Poll::Pending;
@@ -103,30 +128,32 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
     work.set(None);
     let output = match outcome {
         Ok(output) => output,
-        Err(reason) => {
-            return Err(RunError::Lost { reason, output: None });
-        }
+        Err((lock, reason)) => return Err(RunError::Lost { lock, reason, output: None }),
     };
     let (granted, ended) = guard.granted();
     let (waited, held) = (granted.since(started), ended.since(granted));
     // Lost before the work had finished, or while it did: the clock knows.
-    let reason = guard.lost_reason();
-    finished(guard.give_back().await, reason, Ran { output, waited, held })
+    let (lock, loss) = (guard.lock().clone(), guard.loss());
+    finished(guard.give_back().await, lock, loss, Completed { output, waited, held })
 }
 
 /// What work that came to its end is worth, by what was known of the lock then and what its release
 /// said.
 pub(crate) fn finished<T>(
     released: Result<(), Error>,
-    lost: Option<LostReason>,
-    ran: Ran<T>,
-) -> Result<Ran<T>, RunError<T>> {
-    match (released, lost) {
-        (Ok(()), None) => Ok(ran),
-        (_, Some(reason)) => Err(RunError::Lost { reason, output: Some(ran.output) }),
-        (Err(Error::NotHeld { .. }), None) => {
-            Err(RunError::Lost { reason: LostReason::Deleted, output: Some(ran.output) })
+    lock: LockName,
+    loss: Option<Loss>,
+    completed: Completed<T>,
+) -> Result<Completed<T>, RunError<T>> {
+    match (released, loss) {
+        (Ok(()), None) => Ok(completed),
+        (_, Some((lock, reason))) => {
+            Err(RunError::Lost { lock, reason, output: Some(completed.output) })
         }
-        (Err(error), None) => Err(RunError::Release { error, output: ran.output }),
+        (Err(Error::NotHeld { .. }), None) => {
+            let reason = LostReason::Deleted;
+            Err(RunError::Lost { lock, reason, output: Some(completed.output) })
+        }
+        (Err(source), None) => Err(RunError::Release { source, output: completed.output }),
     }
 }

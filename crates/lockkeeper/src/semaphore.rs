@@ -1,16 +1,16 @@
 //! The semaphore: permits without owners.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{BoxFuture, Changed, CountChange};
-use crate::engine::acquire::{Acquired, acquire};
+use crate::backend::{Changed, CountChange};
+use crate::engine::acquire::Acquired;
 use crate::engine::lease::HoldId;
 use crate::engine::request::Wait;
 use crate::engine::{Lease, counter, lease_millis, release};
-use crate::lock::{Handle, Settings};
+use crate::lock::Handle;
 use crate::{Error, LockName, Result};
 
 /// So many permits for all processes together: Redisson's `RSemaphore`.
@@ -66,19 +66,53 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind: permits that were granted after all are given back.
-    pub fn acquire(&self, permits: u32) -> AcquirePermits {
-        AcquirePermits { settings: self.handle.settings(permits) }
+    pub fn acquire(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<Permit>> + Send + Unpin + use<> {
+        let acquired = self.handle.acquired(permits, Wait::Forever);
+        Box::pin(async move {
+            // Waiting without a limit ends with permits or with an error.
+            Permit::new(acquired.await?.ok_or(Error::Closed { lock: None })?)
+        })
     }
 
-    /// One attempt, or with [`wait`](TryAcquirePermits::wait) as many as fit; too few is `Ok(None)`.
+    /// Makes one attempt. Too few free permits are `Ok(None)`.
     ///
     /// # Errors
     /// As [`acquire`](Semaphore::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
-    pub fn try_acquire(&self, permits: u32) -> TryAcquirePermits {
-        TryAcquirePermits { settings: self.handle.settings(permits), wait: None }
+    pub fn try_acquire(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
+        self.try_acquire_within(permits, None)
+    }
+
+    /// Waits for at most `wait`. See [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Semaphore::acquire).
+    pub fn try_acquire_for(
+        &self,
+        permits: u32,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
+        self.try_acquire_within(permits, Some(wait))
+    }
+
+    fn try_acquire_within(
+        &self,
+        permits: u32,
+        wait: Option<Duration>,
+    ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
+        let acquired = self.handle.acquired(permits, Wait::within(&self.handle.core, wait));
+        Box::pin(async move { acquired.await?.map(Permit::new).transpose() })
     }
 
     /// Gives back permits that were [forgotten](Permit::forget), here or elsewhere.
@@ -172,60 +206,8 @@ pub(crate) fn check_count(name: &LockName, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// A request that waits for permits: `.await` it.
-#[derive(Debug)]
-#[must_use = "does nothing unless awaited"]
-pub struct AcquirePermits {
-    settings: Settings,
-}
-
-impl IntoFuture for AcquirePermits {
-    type Output = Result<Permit>;
-    type IntoFuture = BoxFuture<Result<Permit>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let request = self.settings.request(Wait::Forever);
-        Box::pin(async move {
-            let (core, request) = request?;
-            // Waiting for ever ends with permits or with an error.
-            let acquired = core.anywhere(|| acquire(&core, &request)).await?;
-            Permit::new(acquired.ok_or(Error::Closed { lock: None })?)
-        })
-    }
-}
-
-/// A request for permits that gives up: at once, or after [`wait`](TryAcquirePermits::wait).
-#[derive(Debug)]
-#[must_use = "does nothing unless awaited"]
-pub struct TryAcquirePermits {
-    settings: Settings,
-    wait: Option<Duration>,
-}
-
-impl TryAcquirePermits {
-    /// Waits for at most so long; see [`TryLockRequest::wait`](crate::TryLockRequest::wait).
-    pub fn wait(mut self, span: Duration) -> Self {
-        self.wait = Some(span);
-        self
-    }
-}
-
-impl IntoFuture for TryAcquirePermits {
-    type Output = Result<Option<Permit>>;
-    type IntoFuture = BoxFuture<Result<Option<Permit>>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let wait = Wait::within(&self.settings.handle.core, self.wait);
-        let request = self.settings.request(wait);
-        Box::pin(async move {
-            let (core, request) = request?;
-            core.anywhere(|| acquire(&core, &request)).await?.map(Permit::new).transpose()
-        })
-    }
-}
-
 /// Permits of a [`Semaphore`]. **Dropping it releases them in the background**: as for a
-/// [`Guard`](crate::Guard), wait for [`release`](Permit::release) or
+/// [guard](crate::AnyGuard), wait for [`release`](Permit::release) or
 /// [`Client::shutdown`](crate::Client::shutdown) before the program ends.
 #[must_use = "if it is not kept, the permits are given back at once"]
 pub struct Permit {

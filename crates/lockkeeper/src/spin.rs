@@ -26,7 +26,7 @@ pub struct SpinLock {
     handle: Handle,
 }
 
-lock_methods!(SpinLock);
+lock_methods!(SpinLock, LockGuard);
 owner_methods!(SpinLock);
 
 impl SpinLock {
@@ -35,11 +35,5 @@ impl SpinLock {
         let mut handle = self.handle.clone();
         handle.spin = Some(backoff);
         Self { handle }
-    }
-}
-
-impl From<SpinLock> for crate::Member {
-    fn from(lock: SpinLock) -> Self {
-        Self(lock.into_handle())
     }
 }

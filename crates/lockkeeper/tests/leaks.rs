@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::{
-    Client, ClientOptions, CountDownLatch, Error, Guard, LockRequest, Member, MultiLock, Result,
+    AnyGuard, AnyLock, Client, ClientOptions, CountDownLatch, Error, MultiLock, Result,
 };
 use testkit::{ChildProcess, RedisServer};
 use tokio::task::JoinSet;
@@ -60,7 +60,7 @@ enum Fate {
 
 /// The outcome of `work`, if it is not dropped before.
 async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
-    let work = work.into_future();
+    let work = work;
     match fastrand::u8(..4) {
         0 => Some(work.await),
         _ => timeout(Duration::from_micros(fastrand::u64(..4000)), work).await.ok(),
@@ -81,30 +81,47 @@ fn name(kind: &str) -> String {
     format!("{kind} {}", fastrand::usize(..NAMES))
 }
 
-fn request(client: &Client, kind: &str) -> LockRequest {
-    let (name, fenced) = (name(kind), fastrand::bool());
-    let owner = client.owner();
+fn lock(client: &Client, kind: &str) -> AnyLock {
+    let name = name(kind);
+    let owner = client.new_owner();
     match kind {
-        "lock" => client.lock(name).as_owner(&owner).lock(),
-        "mutex" => client.mutex(name).lock(),
-        "fair" => client.fair_lock(name).lock(),
-        "fenced" => client.fenced_lock(name).lock(),
-        "spin" => client.spin_lock(name).lock(),
-        "rw" => {
-            let lock = client.rw_lock(name).as_owner(&owner);
-            let lock = if fenced { lock.fenced() } else { lock };
-            if fastrand::u8(..3) == 0 { lock.write() } else { lock.read() }
-        }
+        "lock" => client.lock(name).as_owner(&owner).into(),
+        "mutex" => client.mutex(name).into(),
+        "fair" => client.fair_lock(name).into(),
+        "fenced" => client.fenced_lock(name).into(),
+        "spin" => client.spin_lock(name).into(),
+        "rw" => client.rw_lock(name).fenced().as_owner(&owner).writer(),
         other => panic!("no such kind: {other}"),
     }
 }
 
+/// The sides of a read/write lock, one beside the other or one after the other.
+async fn sides(client: &Client) {
+    let rw = client.rw_lock(name("rw")).as_owner(&client.new_owner());
+    if fastrand::bool() {
+        let Some(reading) = or_drop(rw.read()).await.and_then(fine) else { return };
+        match or_drop(reading.try_upgrade()).await {
+            Some(Ok(writing)) => drop(or_drop(writing.release()).await.map(fine)),
+            Some(Err(refused)) => drop(refused.into_guard()),
+            None => {}
+        }
+    } else {
+        let Some(writing) = or_drop(rw.write()).await.and_then(fine) else { return };
+        let nested = or_drop(writing.read()).await.and_then(fine);
+        match fastrand::u8(..3) {
+            0 => drop(or_drop(writing.downgrade()).await.map(fine)),
+            1 => drop((writing, nested)),
+            _ => drop((nested, writing)),
+        }
+    }
+}
+
 /// A hold, or the attempt at one, that ends in one of many ways.
-async fn hold(request: LockRequest) {
+async fn hold(lock: AnyLock) {
     let fixed = fastrand::u8(..3) == 0;
     let span = Duration::from_millis(fastrand::u64(20..200));
-    let request = if fixed { request.lease(span) } else { request };
-    let Some(guard) = or_drop(request).await else { return };
+    let lock = if fixed { lock.lease(span) } else { lock };
+    let Some(guard) = or_drop(lock.lock()).await else { return };
     let guard = guard.unwrap();
     match fastrand::u8(..12) {
         0 => drop(guard),
@@ -114,29 +131,17 @@ async fn hold(request: LockRequest) {
         4 => drop(or_drop(guard.extend(span)).await.map(fine)),
         5 => drop(fine(guard.leave_for(span).await)),
         6 if fixed => std::mem::forget(guard),
-        7 => drop(or_drop(guard.downgrade()).await.map(fine)),
-        8 => beside(guard).await,
         _ => drop(fine(guard.release().await)),
-    }
-}
-
-/// The other side of a read/write lock, too; for anything else it is refused.
-async fn beside(guard: Guard) {
-    let upgraded = or_drop(guard.try_upgrade()).await.and_then(fine).flatten();
-    let nested = or_drop(guard.read()).await.and_then(fine);
-    match fastrand::bool() {
-        true => drop((guard, nested, upgraded)),
-        false => drop((upgraded, nested, guard)),
     }
 }
 
 async fn hold_several(client: &Client) {
     let rw = client.rw_lock(name("rw"));
     let all = [
-        Member::from(client.lock(name("lock"))),
-        Member::from(client.mutex(name("mutex"))),
-        Member::from(client.fair_lock(name("fair"))),
-        Member::from(client.spin_lock(name("spin"))),
+        AnyLock::from(client.lock(name("lock"))),
+        AnyLock::from(client.mutex(name("mutex"))),
+        AnyLock::from(client.fair_lock(name("fair"))),
+        AnyLock::from(client.spin_lock(name("spin"))),
         if fastrand::bool() { rw.writer() } else { rw.reader() },
     ];
     let some = all.into_iter().filter(|_| fastrand::bool());
@@ -173,7 +178,7 @@ async fn use_permits_with_ids(client: &Client) {
     let semaphore = client.permit_semaphore(name("permits"));
     let count = fastrand::u32(1..=3);
     if fastrand::u8(..4) > 0 {
-        return hold(semaphore.acquire(count)).await;
+        return hold(semaphore.into()).await;
     }
     let Some(guard) = or_drop(semaphore.acquire(count)).await else { return };
     let guard = guard.unwrap();
@@ -209,7 +214,8 @@ async fn cycle(client: &Client, fate: Fate) {
         3..=5 => use_permits_with_ids(client).await,
         6 | 7 => use_a_latch(client.count_down_latch(name("latch"))).await,
         8..=10 if fate == Fate::Lives => use_permits(client).await,
-        _ => hold(request(client, KINDS[fastrand::usize(..KINDS.len())])).await,
+        11 | 12 => sides(client).await,
+        _ => hold(lock(client, KINDS[fastrand::usize(..KINDS.len())])).await,
     }
 }
 
@@ -346,19 +352,19 @@ async fn everything_is_free(client: &Client) {
         })
         .await;
         // What has ended is swept out by the next request.
-        let guard = timeout(patience, semaphore.acquire(PERMITS).into_future()).await;
+        let guard = timeout(patience, semaphore.acquire(PERMITS)).await;
         guard.expect("all permits").unwrap().release().await.unwrap();
         client.count_down_latch(format!("latch {n}")).delete().await.unwrap();
-        for request in [
-            client.lock(format!("lock {n}")).lock(),
-            client.mutex(format!("mutex {n}")).lock(),
-            client.fair_lock(format!("fair {n}")).lock(),
-            client.rw_lock(format!("rw {n}")).write(),
-            client.fenced_lock(format!("fenced {n}")).lock(),
-            client.spin_lock(format!("spin {n}")).lock(),
+        for lock in [
+            AnyLock::from(client.lock(format!("lock {n}"))),
+            client.mutex(format!("mutex {n}")).into(),
+            client.fair_lock(format!("fair {n}")).into(),
+            client.rw_lock(format!("rw {n}")).writer(),
+            client.fenced_lock(format!("fenced {n}")).into(),
+            client.spin_lock(format!("spin {n}")).into(),
         ] {
-            let what = format!("{request:?}");
-            let guard = timeout(patience, request.into_future()).await;
+            let what = format!("{lock:?}");
+            let guard = timeout(patience, lock.lock()).await;
             guard
                 .unwrap_or_else(|_| panic!("still held: {what}"))
                 .unwrap()

@@ -49,13 +49,14 @@ async fn the_permissions_of_the_manual_are_enough_for_the_whole_family() {
     server.cli(&acl(1)).ok();
     let client = Client::connect(&server.url_with("locks", "secret")).await.unwrap();
 
-    let fair = client.fair_lock("app:fair").fenced();
+    let queue = client.fair_lock("app:fair");
+    let fair = queue.fenced();
     let guard = fair.lock().await.unwrap();
-    let next = tokio::spawn(fair.lock().into_future());
-    while fair.waiting().await.unwrap() == 0 {
+    let next = tokio::spawn(fair.lock());
+    while queue.waiting().await.unwrap() == 0 {
         tokio::task::yield_now().await;
     }
-    let gives_up = fair.try_lock().wait(std::time::Duration::from_secs(1)).await.unwrap();
+    let gives_up = fair.try_lock_for(std::time::Duration::from_secs(1)).await.unwrap();
     assert!(gives_up.is_none());
     guard.release().await.unwrap();
     next.await.unwrap().unwrap().release().await.unwrap();
@@ -63,21 +64,21 @@ async fn the_permissions_of_the_manual_are_enough_for_the_whole_family() {
 
     let rw = client.rw_lock("app:rw").fenced();
     let reading = rw.read().await.unwrap();
-    let writer = tokio::spawn(rw.write().into_future());
+    let writer = tokio::spawn(rw.write());
     let soon = std::time::Duration::from_secs(1);
-    assert!(rw.try_write().wait(soon).await.unwrap().is_none());
+    assert!(rw.try_write_for(soon).await.unwrap().is_none());
     reading.release().await.unwrap();
     let reading = writer.await.unwrap().unwrap().downgrade().await.unwrap();
     reading.extend(std::time::Duration::from_secs(60)).await.unwrap();
-    let writing = reading.try_upgrade().await.unwrap().expect("it is the only reader");
-    writing.release().await.unwrap();
+    let writing = reading.try_upgrade().await.expect("it is the only reader");
+    let _reading = writing.downgrade().await.unwrap();
     assert_eq!(rw.holders().await.unwrap().len(), 1);
     assert!(rw.force_unlock().await.unwrap());
 
     let semaphore = client.semaphore("app:semaphore");
     assert!(semaphore.try_set_permits(2).await.unwrap());
     let permit = semaphore.acquire(2).await.unwrap();
-    assert!(semaphore.try_acquire(1).wait(soon).await.unwrap().is_none());
+    assert!(semaphore.try_acquire_for(1, soon).await.unwrap().is_none());
     permit.release().await.unwrap();
     assert_eq!(semaphore.add_permits(1).await.unwrap(), 3);
     assert_eq!(semaphore.drain_permits().await.unwrap(), 3);
@@ -147,11 +148,11 @@ async fn the_script_of_the_manual_refuses_an_older_token() {
     let lock = client.fenced_lock("account");
     let token = async || {
         let guard = lock.lock().await.unwrap();
-        let token = guard.token().expect("a fenced lock issues tokens");
+        let token = guard.token();
         guard.release().await.unwrap();
         token.to_string()
     };
-    let (old, new) = (token().await, token().await);
+    let (old, new): (String, String) = (token().await, token().await);
     let write = |token: &str, value: &str| {
         let script = block(FENCING, "lua", 0);
         server.cli(&["EVAL", script, "2", "{a}:value", "{a}:token", token, value]).int()

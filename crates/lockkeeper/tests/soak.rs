@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cap::Cap;
 use lockkeeper::backend::memory::Memory;
-use lockkeeper::{Client, ClientOptions, Guard, Result};
+use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Result};
 use testkit::RedisServer;
 
 #[global_allocator]
@@ -83,17 +83,14 @@ async fn or_drop<T>(work: impl Future<Output = T>) -> Option<T> {
 
 /// One short hold, or the attempt at one, ended in one of many ways.
 async fn cycle(client: &Client, name: &str) {
-    let lock = client.lock(name);
+    let lock = AnyLock::from(client.lock(name));
+    let mutex = AnyLock::from(client.mutex([name, " mutex"].concat()));
     let guard = match fastrand::u8(..8) {
-        0 => or_drop(lock.lock().into_future()).await.map(Result::unwrap),
-        1 => or_drop(lock.lock().lease(Duration::from_secs(60)).into_future())
-            .await
-            .map(Result::unwrap),
-        2 => lock.try_lock().wait(Duration::from_secs(60)).await.unwrap(),
-        3 => or_drop(client.mutex([name, " mutex"].concat()).lock().into_future())
-            .await
-            .map(Result::unwrap),
-        4 => or_drop(lock.as_owner(&client.owner()).lock().into_future()).await.map(Result::unwrap),
+        0 => or_drop(lock.lock()).await.map(Result::unwrap),
+        1 => or_drop(lock.lease(Duration::from_secs(60)).lock()).await.map(Result::unwrap),
+        2 => lock.try_lock_for(Duration::from_secs(60)).await.unwrap(),
+        3 => or_drop(mutex.lock()).await.map(Result::unwrap),
+        4 => or_drop(lock.as_owner(&client.new_owner()).lock()).await.map(Result::unwrap),
         5 => {
             let ran = or_drop(lock.run(|_| tokio::task::yield_now())).await;
             assert!(ran.is_none_or(|outcome| outcome.is_ok()));
@@ -106,7 +103,7 @@ async fn cycle(client: &Client, name: &str) {
     }
 }
 
-async fn give_back(guard: Guard) {
+async fn give_back(guard: AnyGuard) {
     match fastrand::u8(..8) {
         0 => drop(guard),
         1 => drop(guard.release()),
@@ -114,7 +111,7 @@ async fn give_back(guard: Guard) {
         3 => drop(guard.lost()),
         4 => {
             // A mutex cannot be re-entered; a re-entry may also be dropped.
-            let again = or_drop(guard.reenter().into_future()).await;
+            let again = or_drop(guard.reenter()).await;
             drop(again);
             guard.release().await.unwrap();
         }
@@ -154,7 +151,7 @@ async fn burst(clients: &[Client], waiting: &impl AsyncFn()) {
         let take = |number: usize| {
             let name = format!("name {number}");
             let (lock, mutex) = (client.lock(&name), client.mutex([&name, " mutex"].concat()));
-            let lock = lock.as_owner(&client.owner());
+            let lock = lock.as_owner(&client.new_owner());
             async move { (lock.lock().await.unwrap(), mutex.lock().await.unwrap()) }
         };
         (0..NAMES).map(take).collect()

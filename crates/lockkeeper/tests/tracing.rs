@@ -71,7 +71,7 @@ async fn acquire_wait_renew_and_release_are_logged_with_the_locks_name() {
 async fn a_loss_is_a_warning_with_its_reason() {
     let (log, _on) = Log::start(Level::WARN);
     let client = client("loss").await;
-    let guard = client.lock("a").lock().lease(Duration::from_secs(1)).await.unwrap();
+    let guard = client.lock("a").lease(Duration::from_secs(1)).lock().await.unwrap();
     assert_eq!(guard.lost().await, LostReason::Expired);
     log.line(&["WARN", "lock lost", "lock=a", "its lease ran out"]);
 }

@@ -104,10 +104,10 @@ async fn a_lock_is_a_hash_of_owner_to_hold_count_with_a_time_to_live() {
         assert_eq!(hash(&server, name), held_by(&id, "1"));
         assert_ttl(&server, name, 30_000);
 
-        let second = guard.reenter().lease(Duration::from_secs(60)).await.unwrap();
+        let second = guard.reenter_for(Duration::from_secs(60)).await.unwrap();
         assert_eq!(hash(&server, name), held_by(&id, "2"));
         assert_ttl(&server, name, 60_000);
-        let third = guard.reenter().lease(Duration::from_secs(1)).await.unwrap();
+        let third = guard.reenter_for(Duration::from_secs(1)).await.unwrap();
         assert_eq!(hash(&server, name), held_by(&id, "3"));
         assert_ttl(&server, name, 60_000);
         third.release().await.unwrap();
@@ -137,7 +137,7 @@ async fn a_fixed_lease_is_the_time_to_live_and_the_prefix_is_part_of_the_name() 
     let server = RedisServer::start();
     let options = ClientOptions::new().name_prefix("shop:");
     let client = Client::connect_with(&server.url(), options).await.unwrap();
-    let guard = client.lock("a").lock().lease(Duration::from_secs(7)).await.unwrap();
+    let guard = client.lock("a").lease(Duration::from_secs(7)).lock().await.unwrap();
     assert_ttl(&server, "shop:a", 7_000);
     let mut listener = server.connection();
     listener.subscribe(&["redisson_lock__channel:{shop:a}"]);

@@ -96,14 +96,14 @@ impl Any {
 }
 
 /// One kind, on a name for each task or on one for all of them.
-struct Member {
+struct AnyLock {
     runtime: Handle,
     client: Client,
     kind: Kind,
     shared: bool,
 }
 
-impl Contender for Member {
+impl Contender for AnyLock {
     fn name(&self) -> String {
         self.kind.name().into()
     }
@@ -143,7 +143,7 @@ fn measure(bench: &mut Bench, workload: &str, kinds: &[Kind], shared: bool) -> R
     let client = runtime.block_on(Client::connect(&bench.url()))?;
     let member = |kind: &Kind| -> Box<dyn Contender> {
         let (runtime, client) = (runtime.clone(), client.clone());
-        Box::new(Member { runtime, client, kind: *kind, shared })
+        Box::new(AnyLock { runtime, client, kind: *kind, shared })
     };
     let mut members: Vec<_> = kinds.iter().map(member).collect();
     let slices = bench.interleave(members.len(), |probe, member, time| {

@@ -36,7 +36,7 @@ pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     let line = format!("is killed. The store keeps her lock for {rest_millis} ms more");
     stage.tell("ann", &line).await?;
 
-    let guard = bob.lock(NAME).try_lock().wait(Duration::from_secs(20)).await?;
+    let guard = bob.lock(NAME).try_lock_for(Duration::from_secs(20)).await?;
     let waited = killed.elapsed();
     let line = format!("waited for it, and has it {} ms after the kill", waited.as_millis());
     stage.tell("bob", &line).await?;

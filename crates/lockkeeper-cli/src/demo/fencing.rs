@@ -27,9 +27,9 @@ pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     stop(&ann, &bob).await?;
     stage.tell("ann", &format!("has token {old}, and is stopped on her way to the ledger")).await?;
 
-    let guard = bob.fenced_lock(NAME).try_lock().wait(Duration::from_secs(20)).await?;
+    let guard = bob.fenced_lock(NAME).try_lock_for(Duration::from_secs(20)).await?;
     let guard = guard.ok_or_else(|| Failure::internal("a stopped process kept its lock"))?;
-    let new = guard.token().unwrap_or_default();
+    let new = guard.token();
     let admitted = ledger.admit(new);
     stage.tell("bob", &format!("got it when her lease had ended, and writes with {new}")).await?;
     stage.check(admitted.is_ok() && new > old, "a later token is greater, and admitted").await?;

@@ -55,7 +55,7 @@ async fn by_silence(stage: &mut Stage) -> Result<(), Stop> {
     let ann = Client::with_backend(wire.clone(), ClientOptions::new())?;
     let bob = Client::with_backend(store, ClientOptions::new())?;
     let asked = Instant::now();
-    let guard = ann.lock(NAME).lock().renewed(LEASE).await?;
+    let guard = ann.lock(NAME).lease(lockkeeper::LeaseTime::Renewed(LEASE)).lock().await?;
     let got = Instant::now();
     let told = tokio::spawn(guard.lost());
     let waiting = tokio::spawn(async move {

@@ -115,8 +115,9 @@ pub(crate) fn main() -> ExitCode {
 
 async fn hold(url: &str, name: &str, lease: Duration) -> lockkeeper::Result<()> {
     let client = Client::connect(url).await?;
-    let guard = client.fenced_lock(name).lock().renewed(lease).await?;
-    let token = guard.token().unwrap_or_default();
+    let guard =
+        client.fenced_lock(name).lease(lockkeeper::LeaseTime::Renewed(lease)).lock().await?;
+    let token = guard.token();
     say(format_args!("held {token}"));
     let (sender, mut orders) = mpsc::unbounded_channel();
     thread::spawn(move || {

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::{
-    Client, Error, FairLock, FencedLock, Guard, Holder, Inspector, Kind, Lock, LockName,
-    LockRequest, PermitSemaphore, RwLock, TryLockRequest,
+    AnyGuard, AnyLock, Client, Error, Holder, Inspector, Kind, LockName, PermitSemaphore,
 };
 
 use crate::args::{RunArgs, WaitOptions};
@@ -20,19 +19,18 @@ const A_SEMAPHORE: &str = "a permit semaphore (--permits)";
 
 /// The lock that was asked for, and the means to say why it cannot be had.
 pub(super) struct Target {
-    handle: Handle,
+    lock: AnyLock,
+    asked: Asked,
     name: Vec<u8>,
     inspector: Inspector,
 }
 
-/// A handle of the kind that was asked for.
-enum Handle {
-    Lock(Lock),
-    Fenced(FencedLock),
-    Fair(FairLock),
-    Shared(RwLock),
-    Exclusive(RwLock),
-    /// One of so many permits, of a semaphore that goes with the last of them.
+/// The kind that was asked for.
+enum Asked {
+    Lock,
+    Shared,
+    Exclusive,
+    /// One of so many permits, of a semaphore that is removed with the last of them.
     Permits(PermitSemaphore, u32),
 }
 
@@ -64,22 +62,23 @@ impl Patience {
 
 impl Target {
     pub(super) fn new(client: &Client, args: &RunArgs) -> Self {
+        let (lock, asked) = chosen(client, args);
         let name = args.name.bytes().to_owned();
-        Self { handle: Handle::new(client, args), name, inspector: client.inspector() }
+        Self { lock, asked, name, inspector: client.inspector() }
     }
 
     /// Acquires it; nothing if it was busy until the wait limit.
-    pub(super) async fn take(&self, patience: Patience) -> Result<Option<Guard>, Failure> {
+    pub(super) async fn take(&self, patience: Patience) -> Result<Option<AnyGuard>, Failure> {
         let started = Instant::now();
         let number = self.other_number().await?;
         loop {
             let left = patience.less(started.elapsed());
-            match self.handle.request(left).await {
+            match self.attempt(left).await {
                 Err(Error::WrongKind { found, .. }) => self.clash(&found).await?,
                 outcome => {
                     let guard = outcome?;
                     if let (Some(_), Some((before, now))) = (&guard, number) {
-                        let name = self.handle.name();
+                        let name = self.lock.name();
                         say(format_args!("\"{name}\" had {before} permits, and has {now} now"));
                     }
                     return Ok(guard);
@@ -97,7 +96,7 @@ impl Target {
     /// The number of permits that a semaphore has and the one it is to have, where they differ. That is
     /// refused for one that `run` has not made.
     async fn other_number(&self) -> Result<Option<(i64, i64)>, Failure> {
-        let Handle::Permits(semaphore, permits) = &self.handle else { return Ok(None) };
+        let Asked::Permits(semaphore, permits) = &self.asked else { return Ok(None) };
         let permits = i64::from(*permits);
         loop {
             let found = match semaphore.permits().await {
@@ -134,7 +133,7 @@ impl Target {
         }
         let kind = looked.map(|lock| lock.kind);
         let is_lock = matches!(kind, Some(Kind::Lock | Kind::Fair | Kind::Read | Kind::Write));
-        if is_lock && !matches!(self.handle, Handle::Permits(..)) {
+        if is_lock && !matches!(self.asked, Asked::Permits(..)) {
             return Ok(());
         }
         Err(self.in_use(kind, found))
@@ -148,14 +147,14 @@ impl Target {
             Some(Kind::Permits) => (A_SEMAPHORE, "ask for --permits"),
             _ => (found, "see `lockkeeper inspect`"),
         };
-        let asked = match self.handle {
-            Handle::Lock(_) | Handle::Fenced(_) | Handle::Fair(_) => A_LOCK,
-            Handle::Shared(_) | Handle::Exclusive(_) => AN_RW_LOCK,
-            Handle::Permits(..) => A_SEMAPHORE,
+        let asked = match self.asked {
+            Asked::Lock => A_LOCK,
+            Asked::Shared | Asked::Exclusive => AN_RW_LOCK,
+            Asked::Permits(..) => A_SEMAPHORE,
         };
         Failure::usage(format!(
             "\"{}\" is in use as {found}, and was asked for as {asked}: use another name, or {instead}",
-            self.handle.name()
+            self.lock.name()
         ))
     }
 
@@ -164,104 +163,61 @@ impl Target {
     pub(super) async fn waits_for_itself(&self, held: &[String]) -> bool {
         let Ok(lock) = self.inspector.inspect(&self.name).await else { return false };
         let around = |holder: &Holder| held.contains(&holder.id);
-        match &self.handle {
+        match &self.asked {
             // If others hold some, one of those may be released.
-            Handle::Permits(_, permits) => {
+            Asked::Permits(_, permits) => {
                 let all = lock.holders.iter().filter(|holder| around(holder)).count() as u64;
                 all >= lock.taken && lock.taken >= u64::from(*permits)
             }
-            Handle::Shared(_) => lock.holders.iter().any(|holder| around(holder) && !holder.shared),
+            Asked::Shared => lock.holders.iter().any(|holder| around(holder) && !holder.shared),
             _ => lock.holders.iter().any(around),
         }
     }
 
     pub(super) fn name(&self) -> &LockName {
-        self.handle.name()
+        self.lock.name()
     }
 
-    /// In a few words, who has it; nothing if nobody seems to.
+    /// The holders in a few words; nothing if there seems to be none.
     pub(super) async fn holders(&self) -> Result<Option<String>, Error> {
-        self.handle.holders().await
+        if let Asked::Permits(semaphore, permits) = &self.asked {
+            let taken = semaphore.acquired().await?;
+            return Ok((taken > 0).then(|| format!("{taken} holders of {permits}")));
+        }
+        let holders = self.lock.holders().await?;
+        Ok((!holders.is_empty()).then(|| holders.iter().map(shown).collect::<Vec<_>>().join(", ")))
+    }
+
+    async fn attempt(&self, patience: Patience) -> Result<Option<AnyGuard>, Error> {
+        match patience {
+            Patience::Endless => self.lock.lock().await.map(Some),
+            Patience::None => self.lock.try_lock().await,
+            Patience::For(span) => self.lock.try_lock_for(span).await,
+        }
     }
 }
 
-impl Handle {
-    fn new(client: &Client, args: &RunArgs) -> Self {
-        let (name, kind) = (args.name.bytes(), &args.kind);
-        if kind.shared {
-            return Self::Shared(client.rw_lock(name));
-        }
-        if kind.exclusive {
-            let lock = client.rw_lock(name);
-            return Self::Exclusive(if kind.fenced { lock.fenced() } else { lock });
-        }
-        if kind.fair {
-            let lock = client.fair_lock(name);
-            return Self::Fair(if kind.fenced { lock.fenced() } else { lock });
-        }
-        match kind.permits {
-            Some(permits) => {
-                let semaphore = client.permit_semaphore(name).temporary(permits.into());
-                Self::Permits(semaphore, permits)
-            }
-            None if kind.fenced => Self::Fenced(client.fenced_lock(name)),
-            None => Self::Lock(client.lock(name)),
-        }
+fn chosen(client: &Client, args: &RunArgs) -> (AnyLock, Asked) {
+    let (name, kind) = (args.name.bytes(), &args.kind);
+    if kind.shared {
+        return (client.rw_lock(name).reader(), Asked::Shared);
     }
-
-    async fn request(&self, patience: Patience) -> Result<Option<Guard>, Error> {
-        match patience {
-            Patience::Endless => self.lock().await.map(Some),
-            Patience::None => self.try_lock().await,
-            Patience::For(span) => self.try_lock().wait(span).await,
-        }
+    if kind.exclusive {
+        let lock = client.rw_lock(name);
+        let writer = if kind.fenced { lock.fenced().writer() } else { lock.writer() };
+        return (writer, Asked::Exclusive);
     }
-
-    fn name(&self) -> &LockName {
-        match self {
-            Self::Lock(lock) => lock.name(),
-            Self::Fenced(lock) => lock.name(),
-            Self::Fair(lock) => lock.name(),
-            Self::Shared(lock) | Self::Exclusive(lock) => lock.name(),
-            Self::Permits(semaphore, _) => semaphore.name(),
-        }
+    if let Some(permits) = kind.permits {
+        let semaphore = client.permit_semaphore(name).temporary(permits.into());
+        return (semaphore.clone().into(), Asked::Permits(semaphore, permits));
     }
-
-    fn lock(&self) -> LockRequest {
-        match self {
-            Self::Lock(lock) => lock.lock(),
-            Self::Fenced(lock) => lock.lock(),
-            Self::Fair(lock) => lock.lock(),
-            Self::Shared(lock) => lock.read(),
-            Self::Exclusive(lock) => lock.write(),
-            Self::Permits(semaphore, _) => semaphore.acquire(1),
-        }
-    }
-
-    fn try_lock(&self) -> TryLockRequest {
-        match self {
-            Self::Lock(lock) => lock.try_lock(),
-            Self::Fenced(lock) => lock.try_lock(),
-            Self::Fair(lock) => lock.try_lock(),
-            Self::Shared(lock) => lock.try_read(),
-            Self::Exclusive(lock) => lock.try_write(),
-            Self::Permits(semaphore, _) => semaphore.try_acquire(1),
-        }
-    }
-
-    async fn holders(&self) -> Result<Option<String>, Error> {
-        let holders = match self {
-            Self::Lock(lock) => lock.holder().await?.into_iter().collect(),
-            Self::Fenced(lock) => lock.holder().await?.into_iter().collect(),
-            Self::Fair(lock) => lock.holder().await?.into_iter().collect(),
-            Self::Shared(lock) | Self::Exclusive(lock) => lock.holders().await?,
-            Self::Permits(semaphore, permits) => {
-                let taken = semaphore.acquired().await?;
-                return Ok((taken > 0).then(|| format!("{taken} holders of {permits}")));
-            }
-        };
-        Ok((!holders.is_empty()).then(|| holders.iter().map(shown).collect::<Vec<_>>().join(", ")))
-    }
+    let lock = match (kind.fair, kind.fenced) {
+        (true, true) => client.fair_lock(name).fenced().into(),
+        (true, false) => client.fair_lock(name).into(),
+        (false, true) => client.fenced_lock(name).into(),
+        (false, false) => client.lock(name).into(),
+    };
+    (lock, Asked::Lock)
 }
 
 fn shown(holder: &Holder) -> String {

@@ -1,6 +1,6 @@
 //! Holding the lock with no command: until somebody says that it is enough.
 
-use lockkeeper::Guard;
+use lockkeeper::AnyGuard;
 
 use super::clock;
 use super::plan::Plan;
@@ -9,7 +9,7 @@ use super::supervise::{Ending, Why};
 use crate::exit::say;
 
 /// Until a signal, the loss of the lock, or `--max-hold`.
-pub(super) async fn hold(plan: &Plan, guard: &Guard, signals: &mut Signals) -> Ending {
+pub(super) async fn hold(plan: &Plan, guard: &AnyGuard, signals: &mut Signals) -> Ending {
     let over = plan.max_hold.map(|span| clock::now() + span);
     let max_hold = async {
         let Some(over) = over else {

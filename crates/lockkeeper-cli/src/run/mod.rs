@@ -23,7 +23,7 @@ use std::pin::pin;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Client, Guard, LostReason};
+use lockkeeper::{AnyGuard, Client, LostReason};
 use rustix::process::Signal;
 
 use crate::args::{Global, RunArgs};
@@ -163,7 +163,7 @@ impl Run<'_> {
     }
 
     /// Runs the command under the lock, or waits for the end if there is none.
-    async fn hold(mut self, client: &Client, guard: Guard) -> Result<Code, Failure> {
+    async fn hold(mut self, client: &Client, guard: AnyGuard) -> Result<Code, Failure> {
         let acquired = clock::now();
         let permit = guard.permit_ids().first().map(ToString::to_string);
         self.environment.owner = Some(permit.unwrap_or_else(|| guard.owner_id().to_string()));
@@ -193,7 +193,7 @@ impl Run<'_> {
         &mut self,
         mut command: Command,
         client: &Client,
-        guard: &Guard,
+        guard: &AnyGuard,
     ) -> Result<Ending, Failure> {
         self.environment.apply(&mut command);
         self.signals.listen_for_command().map_err(no_signals)?;
@@ -248,7 +248,7 @@ impl Run<'_> {
         mut self,
         ending: Ending,
         client: &Client,
-        guard: Guard,
+        guard: AnyGuard,
         rest: Option<Duration>,
     ) -> Result<Code, Failure> {
         let Ending { status, why, foreground, hook } = ending;
@@ -308,7 +308,7 @@ impl Run<'_> {
 }
 
 /// Why the lock is lost. That it is, is seen by the clock; the reason may take a moment.
-async fn reason(guard: &Guard) -> String {
+async fn reason(guard: &AnyGuard) -> String {
     let reason = tokio::time::timeout(GOODBYE, guard.lost()).await;
     reason.unwrap_or(LostReason::Expired).to_string()
 }
@@ -320,7 +320,7 @@ async fn wait(
     patience: Patience,
     around: &[String],
     verbose: bool,
-) -> Result<Option<Guard>, Failure> {
+) -> Result<Option<AnyGuard>, Failure> {
     let take = target.take(patience);
     let waits = !matches!(patience, Patience::None);
     let tell = async {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard};
+use lockkeeper::{AnyGuard, Error};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
@@ -26,7 +26,7 @@ pub(super) enum Refusal {
 /// the lease was not over. It is tried until the lease is, or for a while; then it ends by itself. Who is
 /// told to end by a signal, which is `told`, waits for no more than one answer.
 pub(super) async fn give_back(
-    guard: Guard,
+    guard: AnyGuard,
     rest: Option<Duration>,
     told: impl Future<Output = Signal>,
 ) -> Result<(), Refusal> {

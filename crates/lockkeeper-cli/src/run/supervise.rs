@@ -17,7 +17,7 @@ use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use lockkeeper::{Client, Guard, LostReason};
+use lockkeeper::{AnyGuard, Client, LostReason};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::below::{Below, Depth};
@@ -93,7 +93,7 @@ impl Stop {
 pub(super) struct Supervisor<'a> {
     pub(super) plan: &'a Plan,
     pub(super) client: &'a Client,
-    pub(super) guard: &'a Guard,
+    pub(super) guard: &'a AnyGuard,
     pub(super) child: Child,
     pub(super) guardian: Option<Guardian>,
     pub(super) terminal: Option<&'a mut Terminal>,

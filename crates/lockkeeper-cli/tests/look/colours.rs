@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::support::{Ran, Stand};
+use crate::support::{Completed, Stand};
 use crate::terminal::Terminal;
 
 const ESCAPE: char = '\u{1b}';
@@ -54,11 +54,13 @@ fn a_pipe_gets_them_only_on_demand_and_is_never_cut() {
     let plain = stand.run(["ls"]).ok();
     assert!(!plain.contains(ESCAPE) && !plain.contains('…'), "{plain}");
     assert!(plain.contains("any-narrow-terminal:日本語 "), "{plain}");
-    let with = |name: &str| Ran::of(stand.command(["ls"]).env(name, "1").env("COLUMNS", "20")).ok();
+    let with =
+        |name: &str| Completed::of(stand.command(["ls"]).env(name, "1").env("COLUMNS", "20")).ok();
     assert!(with("CLICOLOR_FORCE").contains(ESCAPE));
     assert!(!with("NO_COLOR").contains(ESCAPE));
     assert!(stand.run(["ls", "--color=always"]).ok().contains(ESCAPE));
-    let both = Ran::of(stand.command(["ls"]).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1")).ok();
+    let both =
+        Completed::of(stand.command(["ls"]).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1")).ok();
     assert!(!both.contains(ESCAPE), "who wants none gets none");
 }
 

@@ -3,7 +3,7 @@
 use testkit::RedisServer;
 
 use crate::schema;
-use crate::support::{Ran, Stand, on_every_store};
+use crate::support::{Completed, Stand, on_every_store};
 
 /// A server on which locks are safe.
 fn safe() -> Stand {
@@ -100,7 +100,7 @@ fn advice_fits_the_store() {
     client.lock("a").lock().unwrap().release().unwrap();
     let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
     let mut command = stand.wrapped(["sh", "-c", limited], ["doctor"]);
-    let ran = Ran::of(&mut command);
+    let ran = Completed::of(&mut command);
     assert_eq!((ran.code, &ran.err[..]), (Some(1), ""), "{ran:?}");
     let dangers: Vec<_> = ran.out.lines().filter(|line| line.starts_with("danger")).collect();
     assert!(dangers.iter().any(|line| line.contains("locks")), "{ran:?}");
@@ -112,7 +112,7 @@ fn advice_fits_the_store() {
     let acl = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels"];
     stand.server().cli(&acl).ok();
     let url = stand.server().url_with("app", "secret");
-    let ran = Ran::of(stand.command(["doctor"]).env("LOCKKEEPER_URL", &url));
+    let ran = Completed::of(stand.command(["doctor"]).env("LOCKKEEPER_URL", &url));
     let text = ran.ok();
     let noted = text.lines().find(|line| line.starts_with("note    wake-ups")).expect(&text);
     assert!(noted.contains("allow the user the commands, keys and channels"), "{noted}");

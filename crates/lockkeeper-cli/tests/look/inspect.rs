@@ -98,7 +98,7 @@ fn the_queue_of_a_fair_lock_is_in_order() {
         let waiters: Vec<Client> = (0..3).map(|_| stand.client()).collect();
         thread::scope(|scope| {
             for (n, client) in waiters.iter().enumerate() {
-                scope.spawn(|| client.fair_lock("fair").wait(PATIENCE).try_lock());
+                scope.spawn(|| client.fair_lock("fair").try_lock_for(PATIENCE));
                 // Each is in the queue before the next one asks.
                 eventually("it queues", || {
                     (stand.inspected("fair")["queue"].as_array()?.len() == n + 1).then_some(())
@@ -191,7 +191,7 @@ fn tokens_and_forced_unlocks_are_remembered() {
         client.inspector().force_unlock("a", Kind::Lock, "second").unwrap();
 
         let document = stand.inspected("a");
-        assert_eq!(document["token"], again.token().unwrap());
+        assert_eq!(document["token"], again.token());
         let forced = document["forced"].as_array().unwrap();
         assert_eq!(forced.len(), 2);
         assert_eq!((&forced[0]["reason"], &forced[1]["from"]), (&json!("second"), &json!([owner])));
@@ -199,7 +199,7 @@ fn tokens_and_forced_unlocks_are_remembered() {
 
         let text = stand.run(["inspect", "a"]).ok();
         assert!(text.contains("state     free"), "{text}");
-        assert!(text.contains(&format!("token     {} was issued last", again.token().unwrap())));
+        assert!(text.contains(&format!("token     {} was issued last", again.token())));
         let lines: Vec<_> = text.lines().skip_while(|line| !line.contains("forced")).collect();
         assert!(lines[0].starts_with("  forced    20") && lines[0].ends_with("because: second"));
         assert!(

@@ -2,10 +2,10 @@
 
 use std::thread;
 
-use lockkeeper::blocking::Client;
+use lockkeeper::blocking::{AnyGuard, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Ran, STRANGER, Stand, eventually, myself, on_every_store};
+use crate::support::{Completed, PATIENCE, STRANGER, Stand, eventually, myself, on_every_store};
 
 fn find<'a>(locks: &'a [Value], name: &str) -> Option<&'a Value> {
     locks.iter().find(|lock| lock["name"] == name)
@@ -19,13 +19,13 @@ fn every_kind_is_listed_with_its_holder() {
         let permits = client.permit_semaphore("permits");
         permits.set_permits(5).unwrap();
         let _guards = [
-            client.lock("lock").lock().unwrap(),
-            client.fair_lock("fair").lock().unwrap(),
-            client.fenced_lock("fenced").lock().unwrap(),
-            client.rw_lock("read").read().unwrap(),
-            rw.write().unwrap(),
-            permits.acquire(3).unwrap(),
-            client.mutex("mutex").lock().unwrap(),
+            AnyGuard::from(client.lock("lock").lock().unwrap()),
+            client.fair_lock("fair").lock().unwrap().into(),
+            client.fenced_lock("fenced").lock().unwrap().into(),
+            client.rw_lock("read").read().unwrap().into(),
+            rw.write().unwrap().into(),
+            permits.acquire(3).unwrap().into(),
+            client.mutex("mutex").lock().unwrap().into(),
         ];
         let kinds = [
             ("lock", "lock", 1),
@@ -119,8 +119,8 @@ fn waiters_are_counted() {
         let waiters: Vec<Client> = (0..2).map(|_| stand.client()).collect();
         thread::scope(|scope| {
             for client in &waiters {
-                scope.spawn(|| client.fair_lock("fair").wait(PATIENCE).try_lock());
-                scope.spawn(|| client.lock("plain").wait(PATIENCE).try_lock());
+                scope.spawn(|| client.fair_lock("fair").try_lock_for(PATIENCE));
+                scope.spawn(|| client.lock("plain").try_lock_for(PATIENCE));
             }
             eventually("both are counted", || {
                 let locks = stand.listed();
@@ -202,7 +202,7 @@ fn failures_have_their_codes() {
     stand.run(["ls", "--config", "/nowhere"]).fails(64, &["/nowhere"]);
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     stand.stranger_holds("a", 1);
-    let ran = Ran::of(stand.command(["ls"]).stdout(full));
+    let ran = Completed::of(stand.command(["ls"]).stdout(full));
     assert_eq!(ran.code, Some(70), "{ran:?}");
     assert!(ran.err.contains("standard output"), "{ran:?}");
 
@@ -215,10 +215,11 @@ fn failures_have_their_codes() {
 #[test]
 fn without_a_url_it_is_the_users_own_file() {
     let stand = Stand::file();
-    let ran = Ran::of(stand.command(["ls", "-v"]).env_remove("LOCKKEEPER_URL"));
+    let ran = Completed::of(stand.command(["ls", "-v"]).env_remove("LOCKKEEPER_URL"));
     assert_eq!((ran.code, &ran.out[..]), (Some(0), ""), "{ran:?}");
     assert!(ran.err.contains("lockkeeper/locks.db") && ran.err.contains("this host"), "{ran:?}");
-    let homeless = Ran::of(stand.command(["ls"]).env_remove("LOCKKEEPER_URL").env_remove("HOME"));
+    let homeless =
+        Completed::of(stand.command(["ls"]).env_remove("LOCKKEEPER_URL").env_remove("HOME"));
     homeless.fails(64, &["--url file:PATH"]);
 }
 
@@ -237,9 +238,9 @@ fn kinds_can_be_chosen() {
     on_every_store(|stand| {
         let client = stand.client();
         let _guards = [
-            client.lock("lock").lock().unwrap(),
-            client.rw_lock("read").read().unwrap(),
-            client.rw_lock("written").write().unwrap(),
+            AnyGuard::from(client.lock("lock").lock().unwrap()),
+            client.rw_lock("read").read().unwrap().into(),
+            client.rw_lock("written").write().unwrap().into(),
         ];
         let names = |args: &[&str]| -> Vec<String> {
             let table = stand.run([&["ls"], args].concat()).ok();

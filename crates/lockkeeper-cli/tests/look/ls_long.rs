@@ -8,7 +8,7 @@ use std::time::Duration;
 use testkit::FaultProxy;
 
 use crate::schema;
-use crate::support::{Ran, Stand, eventually};
+use crate::support::{Completed, Stand, eventually};
 
 /// Makes locks by the thousand, on the server itself.
 fn make(stand: &Stand, count: u32) {
@@ -69,7 +69,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
         let mut output = BufReader::new(child.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
         drop(output);
-        let ran = Ran::from(child.wait_with_output().unwrap());
+        let ran = Completed::from(child.wait_with_output().unwrap());
         assert_eq!((ran.code, &ran.err[..]), (Some(0), ""), "{args:?}");
     }
 }
@@ -86,7 +86,7 @@ fn a_list_that_breaks_off_says_so_and_is_well_formed() {
     output.read_line(&mut text).unwrap();
     stand.server().kill();
     output.read_to_string(&mut text).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = Completed::from(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(69), "{ran:?}");
     assert!(ran.err.contains("unreachable"), "{ran:?}");
     let document = schema::checked("ls", &text);
@@ -112,7 +112,7 @@ fn a_list_that_breaks_off_before_its_first_rows_are_full_prints_what_there_is() 
     eventually("the second page", || (second_page.count() > 0).then_some(()));
     proxy.refuse(true);
     proxy.cut();
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = Completed::from(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(69), "{ran:?}");
     let document = schema::checked("ls", &ran.out);
     assert_eq!(document["complete"], false);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::schema;
-use crate::support::{Ran, Stand, on_every_store};
+use crate::support::{Completed, Stand, on_every_store};
 
 /// A name, and how it is shown.
 fn odd() -> Vec<(Vec<u8>, String)> {
@@ -26,11 +26,11 @@ fn odd() -> Vec<(Vec<u8>, String)> {
     ]
 }
 
-fn run(stand: &Stand, before: &[&str], name: &[u8]) -> Ran {
+fn run(stand: &Stand, before: &[&str], name: &[u8]) -> Completed {
     let mut command = stand.command(before);
     let mut option = b"--name=".to_vec();
     option.extend_from_slice(name);
-    Ran::of(command.arg(OsStr::from_bytes(&option)))
+    Completed::of(command.arg(OsStr::from_bytes(&option)))
 }
 
 #[test]

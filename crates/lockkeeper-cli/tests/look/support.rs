@@ -93,8 +93,8 @@ impl Stand {
         command
     }
 
-    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
-        Ran::of(&mut self.command(args))
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Completed {
+        Completed::of(&mut self.command(args))
     }
 
     /// What `ls` gives, checked against its schema.
@@ -120,13 +120,13 @@ impl Stand {
 
 /// How the binary ended.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct Completed {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Ran {
+impl Completed {
     pub(crate) fn of(command: &mut Command) -> Self {
         command.output().expect("the binary can be started").into()
     }
@@ -154,7 +154,7 @@ impl Ran {
     }
 }
 
-impl From<Output> for Ran {
+impl From<Output> for Completed {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).expect("the binary writes UTF-8");
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::blocking::Client;
+use lockkeeper::blocking::{AnyGuard, Client};
 use lockkeeper::{ClientOptions, LostReason};
 use serde_json::{Value, json};
 
@@ -154,10 +154,10 @@ fn every_kind_with_holders_can_be_taken_away() {
         let client = stand.client();
         let rw = client.rw_lock("rw");
         let cases = [
-            ("lock", client.lock("lock").lock().unwrap()),
-            ("fair", client.fair_lock("fair").lock().unwrap()),
-            ("mutex", client.mutex("mutex").lock().unwrap()),
-            ("rw", rw.read().unwrap()),
+            ("lock", AnyGuard::from(client.lock("lock").lock().unwrap())),
+            ("fair", client.fair_lock("fair").lock().unwrap().into()),
+            ("mutex", client.mutex("mutex").lock().unwrap().into()),
+            ("rw", rw.read().unwrap().into()),
         ];
         for (name, guard) in cases {
             let args = ["unlock", name, "--yes", "--force", "--json", "--kind", name];

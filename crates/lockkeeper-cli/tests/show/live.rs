@@ -25,7 +25,7 @@ fn locks_come_and_go_and_are_counted() {
         assert!(row.contains("█") && row.contains("s   "), "a gauge and what is left: {screen}");
         let waiter = std::thread::spawn({
             let client = stand.client();
-            move || client.lock("orders:42").wait(PATIENCE).try_lock()
+            move || client.lock("orders:42").try_lock_for(PATIENCE)
         });
         terminal.shows(" 1 lock   1 held   1 waiting");
         guard.release().expect("it is ours");
@@ -152,7 +152,7 @@ fn everything_about_a_fair_lock_is_told() {
         .enumerate()
         .map(|(at, other)| {
             let lock = other.fair_lock("turns");
-            let waiter = std::thread::spawn(move || lock.wait(PATIENCE).try_lock());
+            let waiter = std::thread::spawn(move || lock.try_lock_for(PATIENCE));
             eventually("it stands in line", || {
                 (client.fair_lock("turns").waiting().ok()? == at + 1).then_some(())
             });

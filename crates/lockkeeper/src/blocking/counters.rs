@@ -1,9 +1,9 @@
 //! What is counted, for threads.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
-use super::{Client, Guard, Request};
+use super::{Client, PermitsGuard};
+use crate::config::LeaseTime;
 use crate::{LockName, PermitId, Remaining, Result};
 
 macro_rules! counter_type {
@@ -81,7 +81,7 @@ impl Semaphore {
     /// # Errors
     /// As there.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
-        let permit = self.client.wait(self.inner.acquire(permits).into_future())?;
+        let permit = self.client.wait(self.inner.acquire(permits))?;
         Ok(Permit { permit, client: self.client.clone() })
     }
 
@@ -90,16 +90,15 @@ impl Semaphore {
     /// # Errors
     /// As there.
     pub fn try_acquire(&self, permits: u32) -> Result<Option<Permit>> {
-        self.try_acquire_within(permits, Duration::ZERO)
+        self.try_acquire_for(permits, Duration::ZERO)
     }
 
-    /// See [`crate::Semaphore::try_acquire`].
+    /// See [`crate::Semaphore::try_acquire_for`].
     ///
     /// # Errors
     /// As there.
-    pub fn try_acquire_within(&self, permits: u32, span: Duration) -> Result<Option<Permit>> {
-        let request = self.inner.try_acquire(permits).wait(span);
-        let permit = self.client.wait(request.into_future())?;
+    pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permit>> {
+        let permit = self.client.wait(self.inner.try_acquire_for(permits, wait))?;
         Ok(permit.map(|permit| Permit { permit, client: self.client.clone() }))
     }
 }
@@ -151,26 +150,35 @@ impl PermitSemaphore {
         self.client.wait(self.inner.is_temporary())
     }
 
-    /// A request for permits, to be given a lease or a wait limit:
-    /// `semaphore.request(1).wait(d).try_lock()?`.
-    pub fn request(&self, permits: u32) -> Request {
-        Request::new(&self.client, self.inner.handle(), permits)
+    /// The same semaphore, to be acquired with this lease. See [`crate::PermitSemaphore::lease`].
+    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
+        Self { inner: self.inner.lease(lease), ..self.clone() }
     }
 
     /// See [`crate::PermitSemaphore::acquire`].
     ///
     /// # Errors
     /// As there.
-    pub fn acquire(&self, permits: u32) -> Result<Guard> {
-        self.request(permits).lock()
+    pub fn acquire(&self, permits: u32) -> Result<PermitsGuard> {
+        let guard = self.client.wait(self.inner.acquire(permits))?;
+        Ok(PermitsGuard::new(&self.client, guard))
     }
 
     /// See [`crate::PermitSemaphore::try_acquire`].
     ///
     /// # Errors
     /// As there.
-    pub fn try_acquire(&self, permits: u32) -> Result<Option<Guard>> {
-        self.request(permits).try_lock()
+    pub fn try_acquire(&self, permits: u32) -> Result<Option<PermitsGuard>> {
+        self.try_acquire_for(permits, Duration::ZERO)
+    }
+
+    /// See [`crate::PermitSemaphore::try_acquire_for`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<PermitsGuard>> {
+        let guard = self.client.wait(self.inner.try_acquire_for(permits, wait))?;
+        Ok(guard.map(|guard| PermitsGuard::new(&self.client, guard)))
     }
 
     /// See [`crate::PermitSemaphore::release`].

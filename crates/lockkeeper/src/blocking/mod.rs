@@ -22,31 +22,32 @@
 //! there. Making a client and dropping the last handle of one do not panic, but block the task.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle as Runtime};
 use tokio::sync::oneshot;
 
+use crate::Owner;
 use crate::config::ClientOptions;
-use crate::error::{Error, LostReason, Result};
-use crate::guard::Hold;
-use crate::lock::{Handle, Settings};
-use crate::run::{Ran, RunError, finished};
-use crate::{LockName, Owner, OwnerId, PermitId};
+use crate::error::{Error, Result};
 
 mod counters;
+mod guards;
 mod inspector;
 mod locks;
 mod multi;
 
 pub use counters::{CountDownLatch, Permit, PermitSemaphore, Semaphore};
+pub use guards::{
+    AnyGuard, FencedGuard, FencedReadGuard, FencedWriteGuard, LockGuard, MutexGuard, PermitsGuard,
+    ReadGuard, WriteGuard,
+};
 pub use inspector::{Inspector, Listing, Watch};
-pub use locks::{FairLock, FencedLock, Lock, Mutex, RwLock, SpinLock};
-pub use multi::{Member, MultiGuard, MultiLock, MultiRequest};
+pub use locks::{FairLock, FencedLock, FencedRwLock, Lock, Mutex, RwLock, SpinLock};
+pub use multi::{AnyLock, MultiGuard, MultiLock};
 
 /// A client for threads. Cloning it is cheap and gives the same client.
 ///
@@ -54,7 +55,7 @@ pub use multi::{Member, MultiGuard, MultiLock, MultiRequest};
 /// for at most one [response timeout](ClientOptions::response_timeout): a program whose `main` drops its
 /// guards and clients leaves no lock held. What is never dropped is not released at the end of the
 /// program: guards and clients in a `static`, in a thread that is still running, or on the stack when
-/// [`std::process::exit`] is called. There, call [`release`](Guard::release) or
+/// [`std::process::exit`] is called. There, call [`release`](LockGuard::release) or
 /// [`shutdown`](Client::shutdown).
 ///
 /// In a forked child the client is closed: its guards are lost, its requests fail with
@@ -230,15 +231,6 @@ impl Client {
     fn thread(&self) -> Owner {
         self.inner.client.owner_numbered(thread_number())
     }
-
-    /// A handle in the name of the calling thread.
-    fn by_thread(&self, handle: &Handle) -> Handle {
-        handle.owned_by(&self.thread())
-    }
-
-    fn guard(&self, guard: crate::Guard) -> Guard {
-        Guard { client: self.clone(), guard }
-    }
 }
 
 /// A number of the calling thread that no other thread of the process ever has.
@@ -246,217 +238,4 @@ fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
     NUMBER.with(|number| *number)
-}
-
-/// A request with settings of its own: `lock.lease(d).lock()?`, `lock.wait(d).try_lock()?`.
-#[derive(Clone, Debug)]
-#[must_use = "does nothing until lock or try_lock is called"]
-pub struct Request {
-    client: Client,
-    handle: Handle,
-    count: u32,
-    lease: Option<Duration>,
-    renewed: Option<Duration>,
-    wait: Option<Duration>,
-}
-
-impl Request {
-    fn new(client: &Client, handle: Handle, count: u32) -> Self {
-        Self { client: client.clone(), handle, count, lease: None, renewed: None, wait: None }
-    }
-
-    /// A fixed lease. See [`crate::LockRequest::lease`].
-    pub fn lease(mut self, span: Duration) -> Self {
-        self.lease = Some(span);
-        self
-    }
-
-    /// A lease of its own that the watchdog renews. See [`crate::LockRequest::renewed`].
-    pub fn renewed(mut self, span: Duration) -> Self {
-        self.renewed = Some(span);
-        self
-    }
-
-    /// Waits for at most so long; goes with [`try_lock`](Request::try_lock).
-    pub fn wait(mut self, span: Duration) -> Self {
-        self.wait = Some(span);
-        self
-    }
-
-    /// Waits until it is held.
-    ///
-    /// # Errors
-    /// See [`crate::Lock::lock`]; [`Invalid`](Error::Invalid) with a wait limit, which goes with
-    /// `try_lock`.
-    pub fn lock(self) -> Result<Guard> {
-        if self.wait.is_some() {
-            let detail = "a wait limit goes with try_lock, not with lock";
-            return Err(Error::invalid(Some(&self.handle.resource.name), detail));
-        }
-        let request = crate::LockRequest { settings: self.settings() };
-        Ok(self.client.guard(self.client.wait(request.into_future())?))
-    }
-
-    /// One attempt, or with a wait limit as many as fit; busy is `Ok(None)`.
-    ///
-    /// # Errors
-    /// See [`crate::Lock::try_lock`].
-    pub fn try_lock(self) -> Result<Option<Guard>> {
-        let request = crate::TryLockRequest { settings: self.settings(), wait: self.wait };
-        Ok(self.client.wait(request.into_future())?.map(|guard| self.client.guard(guard)))
-    }
-
-    /// Waits until it is held, runs `work`, releases. Work on a thread cannot be stopped: look at
-    /// [`Hold::is_lost`] in it.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub fn run<T>(self, work: impl FnOnce(Hold) -> T) -> Result<Ran<T>, RunError<T>> {
-        let started = Instant::now();
-        self.lock().map_err(RunError::Acquire)?.run(started, work)
-    }
-
-    /// Runs `work` if it is held in time, otherwise answers `Ok(None)`.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub fn try_run<T>(self, work: impl FnOnce(Hold) -> T) -> Result<Option<Ran<T>>, RunError<T>> {
-        let started = Instant::now();
-        match self.try_lock().map_err(RunError::Acquire)? {
-            None => Ok(None),
-            Some(guard) => guard.run(started, work).map(Some),
-        }
-    }
-
-    fn settings(&self) -> Settings {
-        let Self { lease, renewed, count, .. } = *self;
-        Settings { handle: self.handle.clone(), lease, renewed, count }
-    }
-}
-
-/// A lock that is held. Dropping it releases the lock in the background; if it is the last that belongs
-/// to its client, dropping it waits for the release: see [`Client`]. See also [`crate::Guard`].
-#[derive(Debug)]
-#[must_use = "if it is not kept, the lock is released at once"]
-pub struct Guard {
-    /// Before the client in the order of dropping, which carries the runtime that releases it.
-    guard: crate::Guard,
-    client: Client,
-}
-
-impl Guard {
-    /// See [`crate::Guard::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(self) -> Result<()> {
-        let Self { client, guard } = self;
-        client.wait(guard.release())
-    }
-
-    /// See [`crate::Guard::leave_for`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn leave_for(self, span: Duration) -> Result<()> {
-        let Self { client, guard } = self;
-        client.wait(guard.leave_for(span))
-    }
-
-    /// See [`crate::Guard::reenter`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn reenter(&self) -> Result<Guard> {
-        let guard = self.client.wait(self.guard.reenter().into_future())?;
-        Ok(self.client.guard(guard))
-    }
-
-    /// See [`crate::Guard::read`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn read(&self) -> Result<Guard> {
-        Ok(self.client.guard(self.client.wait(self.guard.read())?))
-    }
-
-    /// See [`crate::Guard::downgrade`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn downgrade(self) -> Result<Guard> {
-        let Self { client, guard } = self;
-        Ok(client.guard(client.wait(guard.downgrade())?))
-    }
-
-    /// See [`crate::Guard::try_upgrade`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn try_upgrade(&self) -> Result<Option<Guard>> {
-        let guard = self.client.wait(self.guard.try_upgrade())?;
-        Ok(guard.map(|guard| self.client.guard(guard)))
-    }
-
-    /// See [`crate::Guard::token`].
-    pub fn token(&self) -> Option<u64> {
-        self.guard.token()
-    }
-
-    /// See [`crate::Guard::permit_ids`].
-    pub fn permit_ids(&self) -> Vec<PermitId> {
-        self.guard.permit_ids()
-    }
-
-    /// See [`crate::Guard::extend`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn extend(&self, span: Duration) -> Result<()> {
-        self.client.wait(self.guard.extend(span))
-    }
-
-    fn run<T>(self, started: Instant, work: impl FnOnce(Hold) -> T) -> Result<Ran<T>, RunError<T>> {
-        let granted = Instant::now();
-        let output = work(self.hold());
-        let (waited, held) = (granted - started, granted.elapsed());
-        let reason = self.guard.lease().lost_reason();
-        finished(self.release(), reason, Ran { output, waited, held })
-    }
-
-    /// See [`crate::Guard::hold`].
-    pub fn hold(&self) -> Hold {
-        self.guard.hold()
-    }
-
-    /// The name of the lock, prefix included.
-    pub fn name(&self) -> &LockName {
-        self.guard.name()
-    }
-
-    /// See [`crate::Guard::owner_id`].
-    pub fn owner_id(&self) -> OwnerId {
-        self.guard.owner_id()
-    }
-
-    /// See [`crate::Guard::hold_count`].
-    pub fn hold_count(&self) -> u32 {
-        self.guard.hold_count()
-    }
-
-    /// See [`crate::Guard::remaining`].
-    pub fn remaining(&self) -> Duration {
-        self.guard.remaining()
-    }
-
-    /// See [`crate::Guard::is_lost`].
-    pub fn is_lost(&self) -> bool {
-        self.guard.is_lost()
-    }
-
-    /// Waits for at most `span` for the lock to be lost; the reason, if it was.
-    pub fn wait_lost(&self, span: Duration) -> Option<LostReason> {
-        let lost = self.guard.lost();
-        self.client.wait(async move { tokio::time::timeout(span, lost).await.ok() })
-    }
 }

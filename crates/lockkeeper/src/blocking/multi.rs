@@ -1,22 +1,75 @@
 //! Several locks as one, for threads.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Client, FairLock, FencedLock, Lock, Mutex, RwLock, SpinLock};
+use super::{AnyGuard, Client, FairLock, FencedLock, Lock, Mutex, PermitSemaphore, SpinLock};
+use crate::any::Hold;
+use crate::config::LeaseTime;
 use crate::error::{Error, LostReason};
-use crate::guard::Hold;
-use crate::run::{Held, Ran, RunError, finished};
+use crate::run::{Completed, Held, RunError, finished};
 use crate::{LockName, Result};
 
-/// A lock as part of a [`MultiLock`]: made from any handle by `into()`, and by [`RwLock::reader`] and
-/// [`RwLock::writer`]. It keeps its client alive.
+/// A lock of any kind. See [`crate::AnyLock`]. It is acquired in the name of its guard, not of the calling
+/// thread.
 #[derive(Clone, Debug)]
-pub struct Member {
-    member: crate::Member,
+pub struct AnyLock {
+    inner: crate::AnyLock,
     client: Client,
 }
+
+impl AnyLock {
+    pub(super) fn new(client: &Client, inner: crate::AnyLock) -> Self {
+        Self { inner, client: client.clone() }
+    }
+
+    /// The name, prefix included.
+    pub fn name(&self) -> &LockName {
+        self.inner.name()
+    }
+
+    /// The same lock, to be acquired with this lease.
+    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
+        Self::new(&self.client, self.inner.lease(lease))
+    }
+
+    /// Waits until the lock is acquired.
+    ///
+    /// # Errors
+    /// See [`crate::AnyLock::lock`].
+    pub fn lock(&self) -> Result<AnyGuard> {
+        Ok(AnyGuard::new(&self.client, self.client.wait(self.inner.lock())?))
+    }
+
+    /// Makes one attempt. A busy lock is `Ok(None)`.
+    ///
+    /// # Errors
+    /// See [`crate::AnyLock::try_lock`].
+    pub fn try_lock(&self) -> Result<Option<AnyGuard>> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// Waits for the lock for at most `wait`. A lock that is still busy then is `Ok(None)`.
+    ///
+    /// # Errors
+    /// See [`crate::AnyLock::try_lock_for`].
+    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<AnyGuard>> {
+        let guard = self.client.wait(self.inner.try_lock_for(wait))?;
+        Ok(guard.map(|guard| AnyGuard::new(&self.client, guard)))
+    }
+}
+
+macro_rules! any_lock {
+    ($($Lock:ident)+) => {
+        $(impl From<$Lock> for AnyLock {
+            fn from($Lock { inner, client }: $Lock) -> Self {
+                Self { inner: inner.into(), client }
+            }
+        })+
+    };
+}
+
+any_lock!(Lock FairLock FencedLock Mutex SpinLock PermitSemaphore);
 
 /// Several locks as one, of any kinds: all are held, or none. See [`crate::MultiLock`].
 ///
@@ -31,10 +84,10 @@ pub struct MultiLock {
 
 impl MultiLock {
     /// These locks as one. `client` carries the waiting; the members may be of others.
-    pub fn new<M: Into<Member>>(client: &Client, members: impl IntoIterator<Item = M>) -> Self {
+    pub fn new<L: Into<AnyLock>>(client: &Client, members: impl IntoIterator<Item = L>) -> Self {
         let members = members.into_iter().map(Into::into);
         let (members, clients): (Vec<_>, Vec<_>) =
-            members.map(|Member { member, client }| (member, client)).unzip();
+            members.map(|AnyLock { inner, client }| (inner, client)).unzip();
         let inner = crate::MultiLock::new(members);
         Self { inner, client: client.clone(), clients: clients.into() }
     }
@@ -44,30 +97,51 @@ impl MultiLock {
         self.inner.names()
     }
 
-    /// Waits until all are held.
+    /// The same locks, to be acquired with this lease: `multi.lease(d).lock()?`. See
+    /// [`crate::MultiLock::lease`].
+    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
+        Self { inner: self.inner.lease(lease), ..self.clone() }
+    }
+
+    /// Waits until all are acquired.
     ///
     /// # Errors
     /// See [`crate::MultiLock::lock`].
     pub fn lock(&self) -> Result<MultiGuard> {
-        self.request().lock()
+        Ok(self.guard(self.client.wait(self.inner.lock())?))
     }
 
-    /// One attempt; if one of them is busy it is `Ok(None)`.
+    /// Makes one attempt. If one of the locks is busy it is `Ok(None)`.
     ///
     /// # Errors
     /// See [`crate::MultiLock::try_lock`].
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        self.request().try_lock()
+        self.try_lock_for(Duration::ZERO)
     }
 
-    /// A request with a fixed lease: `multi.lease(d).lock()?`.
-    pub fn lease(&self, span: Duration) -> MultiRequest<'_> {
-        self.request().lease(span)
+    /// Waits for at most `wait`. See [`crate::MultiLock::try_lock_for`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
+        let guard = self.client.wait(self.inner.try_lock_for(wait))?;
+        Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// A request that waits for at most so long: `multi.wait(d).try_lock()?`.
-    pub fn wait(&self, span: Duration) -> MultiRequest<'_> {
-        self.request().wait(span)
+    /// Whether any of the locks is held, as the stores say.
+    ///
+    /// # Errors
+    /// See [`crate::MultiLock::is_locked`].
+    pub fn is_locked(&self) -> Result<bool> {
+        self.client.wait(self.inner.is_locked())
+    }
+
+    /// Force-releases all of the locks; true if any was held.
+    ///
+    /// # Errors
+    /// See [`crate::MultiLock::force_unlock`].
+    pub fn force_unlock(&self) -> Result<bool> {
+        self.client.wait(self.inner.force_unlock())
     }
 
     /// Waits for all, runs `work`, releases. Work on a thread cannot be stopped: look at
@@ -75,75 +149,19 @@ impl MultiLock {
     ///
     /// # Errors
     /// See [`RunError`].
-    pub fn run<T>(&self, work: impl FnOnce(Vec<Hold>) -> T) -> Result<Ran<T>, RunError<T>> {
+    pub fn run<T>(&self, work: impl FnOnce(Vec<Hold>) -> T) -> Result<Completed<T>, RunError<T>> {
         let started = Instant::now();
         let guard = self.lock().map_err(RunError::Acquire)?;
         let granted = Instant::now();
-        let output = work(guard.members().iter().map(crate::Guard::hold).collect());
+        let output = work(guard.members().iter().map(crate::AnyGuard::hold).collect());
         let (waited, held) = (granted - started, granted.elapsed());
-        let reason = guard.guard.lost_reason();
-        finished(guard.release(), reason, Ran { output, waited, held })
-    }
-
-    fn request(&self) -> MultiRequest<'_> {
-        MultiRequest { multi: self, lease: None, wait: None }
+        let (lock, loss) = (guard.guard.lock().clone(), guard.guard.loss());
+        finished(guard.release(), lock, loss, Completed { output, waited, held })
     }
 
     fn guard(&self, guard: crate::MultiGuard) -> MultiGuard {
         let clients = Arc::clone(&self.clients);
         MultiGuard { guard, client: self.client.clone(), _clients: clients }
-    }
-}
-
-/// A request for a [`MultiLock`] with settings of its own.
-#[derive(Clone, Copy, Debug)]
-#[must_use = "does nothing until lock or try_lock is called"]
-pub struct MultiRequest<'a> {
-    multi: &'a MultiLock,
-    lease: Option<Duration>,
-    wait: Option<Duration>,
-}
-
-impl MultiRequest<'_> {
-    /// A fixed lease for all of them. See [`crate::MultiLockRequest::lease`].
-    pub fn lease(mut self, span: Duration) -> Self {
-        self.lease = Some(span);
-        self
-    }
-
-    /// Waits for at most so long; goes with [`try_lock`](MultiRequest::try_lock).
-    pub fn wait(mut self, span: Duration) -> Self {
-        self.wait = Some(span);
-        self
-    }
-
-    /// Waits until all are held.
-    ///
-    /// # Errors
-    /// See [`crate::MultiLock::lock`]; [`Invalid`](Error::Invalid) with a wait limit, which goes with
-    /// `try_lock`.
-    pub fn lock(self) -> Result<MultiGuard> {
-        if self.wait.is_some() {
-            return Err(Error::invalid(None, "a wait limit goes with try_lock, not with lock"));
-        }
-        let mut request = self.multi.inner.lock();
-        if let Some(span) = self.lease {
-            request = request.lease(span);
-        }
-        Ok(self.multi.guard(self.multi.client.wait(request.into_future())?))
-    }
-
-    /// One attempt, or with a wait limit as many as fit; if one is busy it is `Ok(None)`.
-    ///
-    /// # Errors
-    /// See [`crate::MultiLock::try_lock`].
-    pub fn try_lock(self) -> Result<Option<MultiGuard>> {
-        let mut request = self.multi.inner.try_lock().wait(self.wait.unwrap_or_default());
-        if let Some(span) = self.lease {
-            request = request.lease(span);
-        }
-        let guard = self.multi.client.wait(request.into_future())?;
-        Ok(guard.map(|guard| self.multi.guard(guard)))
     }
 }
 
@@ -169,7 +187,7 @@ impl MultiGuard {
     }
 
     /// The guards of the members, with their tokens, in the order of [`MultiLock::names`].
-    pub fn members(&self) -> &[crate::Guard] {
+    pub fn members(&self) -> &[crate::AnyGuard] {
         self.guard.members()
     }
 
@@ -187,29 +205,5 @@ impl MultiGuard {
     pub fn wait_lost(&self, span: Duration) -> Option<(LockName, LostReason)> {
         let lost = self.guard.lost();
         self.client.wait(async move { tokio::time::timeout(span, lost).await.ok() })
-    }
-}
-
-macro_rules! member {
-    ($($Type:ident)+) => {
-        $(impl From<$Type> for Member {
-            fn from(lock: $Type) -> Self {
-                Self { member: crate::Member(lock.handle()), client: lock.client }
-            }
-        })+
-    };
-}
-
-member!(Lock FairLock FencedLock Mutex SpinLock);
-
-impl RwLock {
-    /// See [`crate::RwLock::reader`].
-    pub fn reader(&self) -> Member {
-        Member { member: self.inner.reader(), client: self.client.clone() }
-    }
-
-    /// See [`crate::RwLock::writer`].
-    pub fn writer(&self) -> Member {
-        Member { member: self.inner.writer(), client: self.client.clone() }
     }
 }

@@ -96,7 +96,7 @@ async fn delete(stage: &Stage, sort: Sort, hold: &Hold) {
 /// The rival can have it soon.
 async fn assert_free_soon(stage: &Stage, sort: Sort) {
     let rivals = stage.rivals(sort);
-    let taken = timeout(SETTLE, rivals.lock().into_future()).await;
+    let taken = timeout(SETTLE, rivals.lock()).await;
     let guard = taken.unwrap_or_else(|_| panic!("{sort:?}: somebody still has it")).unwrap();
     guard.release().await.unwrap();
 }
@@ -107,7 +107,7 @@ async fn assert_free_soon(stage: &Stage, sort: Sort) {
 async fn a_renewal_answered_after_its_hold_was_given_back_lengthens_nothing() {
     let stage = stage(Sort::Lock).await;
     let renewed = stage.client.lock("it").lock().await.unwrap();
-    let fixed = renewed.reenter().lease(Duration::from_secs(12)).await.unwrap();
+    let fixed = renewed.reenter_for(Duration::from_secs(12)).await.unwrap();
     // The store renews after half of it.
     slow_renewal(&stage.flaky, ms(200)).await;
     sleep(ms(150)).await;
@@ -199,7 +199,7 @@ async fn a_lock_left_standing_that_is_gone_at_the_second_try_is_not_held() {
 async fn queue_behind_a_release_without_an_answer(held: Duration, verb: Verb) {
     for sort in handed_over() {
         let stage = stage(sort).await;
-        let guard = stage.mine(sort).lock().lease(HOUR).await.unwrap();
+        let guard = stage.mine(sort).lock_for(HOUR).await.unwrap();
         let waiters: Vec<_> = (0..3)
             .map(|_| {
                 let lock = stage.mine(sort);
@@ -244,9 +244,9 @@ async fn those_queued_behind_a_hand_over_without_an_answer_are_told() {
 async fn a_hand_over_whose_answer_never_came_leaves_no_hold() {
     for sort in handed_over() {
         let stage = stage(sort).await;
-        let guard = stage.mine(sort).lock().lease(Duration::from_secs(2)).await.unwrap();
+        let guard = stage.mine(sort).lock_for(Duration::from_secs(2)).await.unwrap();
         let lock = stage.mine(sort);
-        let waiter = tokio::spawn(async move { lock.lock().lease(HOUR).await });
+        let waiter = tokio::spawn(async move { lock.lock_for(HOUR).await });
         tokio::task::yield_now().await;
         let gates = std::iter::once(Gate::ErrAfter).chain(repeat_n(Gate::ErrBefore, EVER));
         stage.flaky.script(gates);
@@ -275,7 +275,7 @@ async fn a_hand_over_whose_answer_never_came_leaves_no_hold() {
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_asks_while_its_last_guard_is_given_back_gets_the_lock() {
     let stage = stage(Sort::Lock).await;
-    let owner = stage.client.owner();
+    let owner = stage.client.new_owner();
     let lock = stage.client.lock("it").as_owner(&owner);
     let outer = lock.lock().await.unwrap();
     let inner = lock.lock().await.unwrap();
@@ -286,7 +286,7 @@ async fn an_owner_that_asks_while_its_last_guard_is_given_back_gets_the_lock() {
     queued(&mut first).await;
     let mut second = Box::pin(outer.release());
     queued(&mut second).await;
-    let mut request = lock.lock().into_future();
+    let mut request = lock.lock();
     queued(&mut request).await;
     let all = async { tokio::join!(first, second, request) };
     let (first, second, again) = timeout(SETTLE, all).await.expect("nothing hangs");

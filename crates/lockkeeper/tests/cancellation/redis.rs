@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Client, Error, Guard, Member, MultiLock, Result};
+use lockkeeper::{AnyGuard, AnyLock, Client, Error, MultiLock, RwLock};
 use testkit::RedisServer;
 
 use crate::stage::Held;
@@ -141,20 +141,22 @@ async fn assert_nothing_left(server: &RedisServer, client: &Client, sorts: &[Sor
 }
 
 async fn assert_free(client: &Client, sort: Sort, name: &str) {
-    let locks = match sort {
+    let locks: Vec<AnyLock> = match sort {
         Sort::Plain => {
-            vec![client.lock(name).try_lock(), client.mutex(format!("mutex {name}")).try_lock()]
+            vec![client.lock(name).into(), client.mutex(format!("mutex {name}")).into()]
         }
-        Sort::Fair => vec![client.fair_lock(name).try_lock()],
-        Sort::Fenced => vec![client.fenced_lock(name).try_lock()],
-        Sort::Spin | Sort::Multi => vec![client.spin_lock(name).try_lock()],
-        Sort::ReadWrite => vec![client.rw_lock(name).try_write(), client.rw_lock(name).try_read()],
+        Sort::Fair => vec![client.fair_lock(name).into()],
+        Sort::Fenced => vec![client.fenced_lock(name).into()],
+        Sort::Spin | Sort::Multi => vec![client.spin_lock(name).into()],
+        Sort::ReadWrite => vec![client.rw_lock(name).writer(), client.rw_lock(name).reader()],
         Sort::Permits => {
             let semaphore = client.permit_semaphore(name);
             let counts =
                 (semaphore.available().await.unwrap(), semaphore.acquired().await.unwrap());
             assert_eq!(counts, (PERMITS.into(), 0), "{name}");
-            vec![semaphore.try_acquire(PERMITS)]
+            let all = semaphore.try_acquire(PERMITS).await.unwrap();
+            all.unwrap_or_else(|| panic!("{name} is held")).release().await.unwrap();
+            Vec::new()
         }
         Sort::Semaphore => {
             assert_eq!(
@@ -167,7 +169,7 @@ async fn assert_free(client: &Client, sort: Sort, name: &str) {
         Sort::Latch => Vec::new(),
     };
     for lock in locks {
-        let guard = lock.await.unwrap();
+        let guard = lock.try_lock().await.unwrap();
         guard.unwrap_or_else(|| panic!("{name} is held")).release().await.unwrap();
     }
 }
@@ -180,7 +182,7 @@ struct Count {
 }
 
 /// The outcome of `work`, if it comes before a random moment; one in 32 has all the time it needs.
-async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
+async fn or_drop<T>(work: impl Future<Output = T>) -> Option<T> {
     let late = async {
         match fastrand::u8(..32) {
             0 => std::future::pending().await,
@@ -195,7 +197,7 @@ async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
     };
     tokio::select! {
         biased;
-        done = work.into_future() => Some(done),
+        done = work => Some(done),
         () = late => None,
     }
 }
@@ -203,25 +205,20 @@ async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
 async fn acquire(client: &Client, sort: Sort) -> Option<Held> {
     let name = sort.any_name();
     let long = Duration::from_secs(60);
-    let patient = |guard: Result<Option<Guard>>| guard.map(|g| g.expect("a minute has not passed"));
-    let guard = match (sort, fastrand::u8(..4)) {
-        (Sort::Plain, 0) => or_drop(client.lock(name).lock()).await?,
-        (Sort::Plain, 1) => or_drop(client.lock(name).lock().lease(long)).await?,
-        (Sort::Plain, 2) => or_drop(client.mutex(format!("mutex {name}")).lock()).await?,
-        (Sort::Plain, _) => patient(or_drop(client.lock(name).try_lock().wait(long)).await?),
-        (Sort::Fair, 0) => patient(or_drop(client.fair_lock(name).try_lock().wait(long)).await?),
-        (Sort::Fair, 1) => or_drop(client.fair_lock(name).fenced().lock()).await?,
-        (Sort::Fair, _) => or_drop(client.fair_lock(name).lock()).await?,
-        (Sort::Fenced, _) => or_drop(client.fenced_lock(name).lock()).await?,
-        (Sort::Spin, _) => or_drop(client.spin_lock(name).lock()).await?,
-        (Sort::ReadWrite, 0) => or_drop(client.rw_lock(name).write()).await?,
-        (Sort::ReadWrite, 1) => {
-            patient(or_drop(client.rw_lock(name).try_write().wait(long)).await?)
-        }
-        (Sort::ReadWrite, _) => or_drop(client.rw_lock(name).read()).await?,
+    let lock: AnyLock = match (sort, fastrand::u8(..4)) {
+        (Sort::Plain, 0) => client.lock(name).lease(long).into(),
+        (Sort::Plain, 1) => client.mutex(format!("mutex {name}")).into(),
+        (Sort::Plain, _) => client.lock(name).into(),
+        (Sort::Fair, 0) => client.fair_lock(name).fenced().into(),
+        (Sort::Fair, _) => client.fair_lock(name).into(),
+        (Sort::Fenced, _) => client.fenced_lock(name).into(),
+        (Sort::Spin, _) => client.spin_lock(name).into(),
+        (Sort::ReadWrite, 0 | 1) => return write(client.rw_lock(name)).await.map(Held::Guard),
+        (Sort::ReadWrite, _) => return read(client.rw_lock(name)).await.map(Held::Guard),
         (Sort::Permits, n) => {
             let permits = 1 + u32::from(n) % PERMITS;
-            or_drop(client.permit_semaphore(name).acquire(permits)).await?
+            let guard = or_drop(client.permit_semaphore(name).acquire(permits)).await?;
+            return Some(Held::Guard(guard.unwrap().into()));
         }
         (Sort::Semaphore, n) => {
             let permits = 1 + u32::from(n) % PERMITS;
@@ -247,38 +244,51 @@ async fn acquire(client: &Client, sort: Sort) -> Option<Held> {
                 return None;
             }
             let kind = |name: String| match n {
-                0 => Member::from(client.fair_lock(name)),
-                _ => Member::from(client.lock(name)),
+                0 => AnyLock::from(client.fair_lock(name)),
+                _ => AnyLock::from(client.lock(name)),
             };
             let both = or_drop(MultiLock::new([kind(name), kind(other)]).lock()).await?;
             return Some(Held::Multi(both.unwrap()));
         }
     };
-    Some(Held::Guard(guard.unwrap()))
+    let guard = match fastrand::bool() {
+        true => or_drop(lock.lock()).await?.unwrap(),
+        false => {
+            let guard = or_drop(lock.try_lock_for(long)).await?;
+            guard.unwrap().expect("a minute has not passed")
+        }
+    };
+    Some(Held::Guard(guard))
 }
 
-/// What can be done with a read/write lock beside giving it back.
-async fn change_sides(guard: Guard) -> Option<Guard> {
+/// Acquires it for writing; reads beside that, or goes on reading.
+async fn write(lock: RwLock) -> Option<AnyGuard> {
+    let guard = or_drop(lock.write()).await?.unwrap();
     match fastrand::u8(..4) {
-        // Each is an error for the wrong side, and changes nothing then.
         0 => drop(or_drop(Box::pin(guard.read())).await),
-        1 => drop(or_drop(Box::pin(guard.try_upgrade())).await),
-        2 => return or_drop(Box::pin(guard.downgrade())).await?.ok(),
+        1 => return or_drop(Box::pin(guard.downgrade())).await?.ok().map(Into::into),
         _ => {}
     }
-    Some(guard)
+    Some(guard.into())
+}
+
+/// Acquires it for reading; goes on writing, if there is no other reader.
+async fn read(lock: RwLock) -> Option<AnyGuard> {
+    let guard = or_drop(lock.read()).await?.unwrap();
+    match fastrand::u8(..4) {
+        0 => match or_drop(Box::pin(guard.try_upgrade())).await? {
+            Ok(guard) => Some(guard.into()),
+            Err(error) => Some(error.into_guard().into()),
+        },
+        _ => Some(guard.into()),
+    }
 }
 
 async fn acquire_and_walk_away(clients: [Client; 2], sorts: &[Sort], times: usize) -> Count {
     let mut count = Count::default();
     for _ in 0..times {
         let sort = sorts[fastrand::usize(..sorts.len())];
-        let held = match acquire(&clients[fastrand::usize(..2)], sort).await {
-            Some(Held::Guard(guard)) if matches!(sort, Sort::ReadWrite) => {
-                change_sides(guard).await.map(Held::Guard)
-            }
-            held => held,
-        };
+        let held = acquire(&clients[fastrand::usize(..2)], sort).await;
         let Some(held) = held else {
             count.dropped += 1;
             continue;

@@ -199,31 +199,31 @@ impl Script {
                 scene((), async move { got(lock.take(How::Forever).await) })
             }
             Script::NestedRead => {
-                let guard = Arc::new(lock.taken().await.guard());
+                let guard = Arc::new(stage.client.rw_lock("it").write().await.unwrap());
                 let writing = Arc::clone(&guard);
                 scene(guard, async move { writing.read().await.is_ok() })
             }
             Script::ReleaseAroundARead => {
-                let guard = lock.taken().await.guard();
+                let guard = stage.client.rw_lock("it").write().await.unwrap();
                 let reading = guard.read().await.unwrap();
                 let release = guard.release();
                 scene(reading, async move { release.await.is_ok() })
             }
             Script::Downgrade => {
-                let guard = lock.taken().await.guard();
+                let guard = stage.client.rw_lock("it").write().await.unwrap();
                 scene((), async move { guard.downgrade().await.is_ok() })
             }
             Script::TryUpgrade => {
-                let guard = Arc::new(stage.mine(Sort::Read).taken().await.guard());
-                let reading = Arc::clone(&guard);
-                scene(guard, async move { matches!(reading.try_upgrade().await, Ok(Some(_))) })
+                let reading = stage.client.rw_lock("it").read().await.unwrap();
+                scene((), async move { reading.try_upgrade().await.is_ok() })
             }
             Script::TryUpgradeInVain => {
-                let guard = Arc::new(stage.mine(Sort::Read).taken().await.guard());
+                let reading = stage.client.rw_lock("it").read().await.unwrap();
                 let another = stage.rivals(Sort::Read).taken().await;
-                let reading = Arc::clone(&guard);
-                let kept = (guard, another);
-                scene(kept, async move { matches!(reading.try_upgrade().await, Ok(None)) })
+                scene(
+                    another,
+                    async move { reading.try_upgrade().await.is_err_and(|e| e.is_busy()) },
+                )
             }
             Script::CountDown => {
                 assert!(stage.rival.count_down_latch("it").try_set_count(COUNT).await.unwrap());

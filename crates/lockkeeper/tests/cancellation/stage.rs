@@ -6,8 +6,7 @@ use std::time::Duration;
 use lockkeeper::backend::BoxFuture;
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::{
-    Client, ClientOptions, Guard, Kind, LockRequest, Member, MultiGuard, MultiLock, Owner, Permit,
-    Result, TryLockRequest,
+    AnyGuard, AnyLock, Client, ClientOptions, Kind, MultiGuard, MultiLock, Owner, Permit, Result,
 };
 use testkit::Flaky;
 
@@ -63,7 +62,7 @@ pub(crate) enum How {
 
 /// What is held then.
 pub(crate) enum Held {
-    Guard(Guard),
+    Guard(AnyGuard),
     Permit(Permit),
     Multi(MultiGuard),
     /// Whoever has waited for a latch has nothing.
@@ -81,7 +80,7 @@ impl Held {
         }
     }
 
-    pub(crate) fn guard(self) -> Guard {
+    pub(crate) fn guard(self) -> AnyGuard {
         match self {
             Held::Guard(guard) => guard,
             _ => panic!("it has no guard of its own"),
@@ -105,44 +104,60 @@ impl Handle {
     }
 
     pub(crate) fn owned(mut self) -> Self {
-        self.owner = Some(self.client.owner());
+        self.owner = Some(self.client.new_owner());
         self
     }
 
-    /// A request for what has a guard.
-    pub(crate) fn lock(&self) -> LockRequest {
+    /// What has a guard of its own, but for permits.
+    pub(crate) fn any(&self) -> AnyLock {
         let client = &self.client;
-        match (self.sort, &self.owner) {
-            (Sort::Lock, None) => client.lock("it").lock(),
-            (Sort::Lock, Some(owner)) => client.lock("it").as_owner(owner).lock(),
-            (Sort::Mutex, _) => client.mutex("it").lock(),
-            (Sort::Fair, None) => client.fair_lock("it").lock(),
-            (Sort::Fair, Some(owner)) => client.fair_lock("it").as_owner(owner).lock(),
-            (Sort::Fenced, None) => client.fenced_lock("it").lock(),
-            (Sort::Fenced, Some(owner)) => client.fenced_lock("it").as_owner(owner).lock(),
-            (Sort::Spin, None) => client.spin_lock("it").lock(),
-            (Sort::Spin, Some(owner)) => client.spin_lock("it").as_owner(owner).lock(),
-            (Sort::Read, None) => client.rw_lock("it").read(),
-            (Sort::Read, Some(owner)) => client.rw_lock("it").as_owner(owner).read(),
-            (Sort::Write, None) => client.rw_lock("it").write(),
-            (Sort::Write, Some(owner)) => client.rw_lock("it").as_owner(owner).write(),
-            (Sort::Permits, _) => client.permit_semaphore("it").acquire(PERMITS),
-            _ => panic!("{:?} has no guard of its own", self.sort),
+        let lock: AnyLock = match self.sort {
+            Sort::Lock => client.lock("it").into(),
+            Sort::Mutex => client.mutex("it").into(),
+            Sort::Fair => client.fair_lock("it").into(),
+            Sort::Fenced => client.fenced_lock("it").into(),
+            Sort::Spin => client.spin_lock("it").into(),
+            Sort::Read => client.rw_lock("it").reader(),
+            Sort::Write => client.rw_lock("it").writer(),
+            Sort::Permits => client.permit_semaphore("it").into(),
+            _ => panic!("{:?} is no lock of its own", self.sort),
+        };
+        match &self.owner {
+            Some(owner) if self.sort != Sort::Mutex => lock.as_owner(owner),
+            _ => lock,
         }
     }
 
+    /// Acquires what has a guard.
+    pub(crate) fn lock(&self) -> BoxFuture<Result<AnyGuard>> {
+        if self.sort == Sort::Permits {
+            let acquire = self.client.permit_semaphore("it").acquire(PERMITS);
+            return Box::pin(async move { acquire.await.map(Into::into) });
+        }
+        Box::pin(self.any().lock())
+    }
+
     /// One attempt at what has a guard.
-    pub(crate) fn try_lock(&self) -> TryLockRequest {
+    pub(crate) fn try_lock(&self) -> BoxFuture<Result<Option<AnyGuard>>> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    pub(crate) fn try_lock_for(&self, wait: Duration) -> BoxFuture<Result<Option<AnyGuard>>> {
+        if self.sort == Sort::Permits {
+            let acquire = self.client.permit_semaphore("it").try_acquire_for(PERMITS, wait);
+            return Box::pin(async move { Ok(acquire.await?.map(Into::into)) });
+        }
+        Box::pin(self.any().try_lock_for(wait))
+    }
+
+    /// Acquires it with a fixed lease.
+    pub(crate) async fn lock_for(&self, span: Duration) -> Result<AnyGuard> {
         match self.sort {
-            Sort::Lock => self.client.lock("it").try_lock(),
-            Sort::Mutex => self.client.mutex("it").try_lock(),
-            Sort::Fair => self.client.fair_lock("it").try_lock(),
-            Sort::Fenced => self.client.fenced_lock("it").try_lock(),
-            Sort::Spin => self.client.spin_lock("it").try_lock(),
-            Sort::Read => self.client.rw_lock("it").try_read(),
-            Sort::Write => self.client.rw_lock("it").try_write(),
-            Sort::Permits => self.client.permit_semaphore("it").try_acquire(PERMITS),
-            _ => panic!("{:?} has no guard of its own", self.sort),
+            Sort::Permits => {
+                let semaphore = self.client.permit_semaphore("it").lease(span);
+                Ok(semaphore.acquire(PERMITS).await?.into())
+            }
+            _ => self.any().lease(span).lock().await,
         }
     }
 
@@ -151,12 +166,12 @@ impl Handle {
         match self.sort {
             Sort::Multi => MultiLock::new(["a", "b", "it"].map(|name| client.lock(name))),
             Sort::Mixed => MultiLock::new([
-                Member::from(client.fair_lock("a")),
+                AnyLock::from(client.fair_lock("a")),
                 client.rw_lock("b").reader(),
                 client.lock("it").into(),
             ]),
             Sort::Abroad => {
-                MultiLock::new([Member::from(client.lock("it")), abroad.rw_lock("there").writer()])
+                MultiLock::new([AnyLock::from(client.lock("it")), abroad.rw_lock("there").writer()])
             }
             _ => panic!("{:?} is no multi-lock", self.sort),
         }
@@ -174,9 +189,9 @@ impl Handle {
     async fn take_one(&self, how: How) -> Result<Option<Held>> {
         let taken = match how {
             How::Forever => Some(self.lock().await?),
-            How::Leased(span) => Some(self.lock().lease(span).await?),
+            How::Leased(span) => Some(self.lock_for(span).await?),
             How::Once => self.try_lock().await?,
-            How::Within(span) => self.try_lock().wait(span).await?,
+            How::Within(span) => self.try_lock_for(span).await?,
         };
         Ok(taken.map(Held::Guard))
     }
@@ -186,7 +201,7 @@ impl Handle {
         let taken = match how {
             How::Forever | How::Leased(_) => Some(semaphore.acquire(PERMITS).await?),
             How::Once => semaphore.try_acquire(PERMITS).await?,
-            How::Within(span) => semaphore.try_acquire(PERMITS).wait(span).await?,
+            How::Within(span) => semaphore.try_acquire_for(PERMITS, span).await?,
         };
         Ok(taken.map(Held::Permit))
     }
@@ -195,9 +210,9 @@ impl Handle {
         let multi = self.multi();
         let taken = match how {
             How::Forever => Some(multi.lock().await?),
-            How::Leased(span) => Some(multi.lock().lease(span).await?),
+            How::Leased(span) => Some(multi.lease(span).lock().await?),
             How::Once => multi.try_lock().await?,
-            How::Within(span) => multi.try_lock().wait(span).await?,
+            How::Within(span) => multi.try_lock_for(span).await?,
         };
         Ok(taken.map(Held::Multi))
     }
@@ -221,7 +236,7 @@ impl Handle {
         let work = tokio::time::sleep(BUSY);
         match self.sort {
             Sort::Multi | Sort::Mixed | Sort::Abroad => self.multi().run(|_| work).await.is_ok(),
-            _ => self.lock().run(|_| work).await.is_ok(),
+            _ => self.any().run(|_| work).await.is_ok(),
         }
     }
 
@@ -231,7 +246,7 @@ impl Handle {
             Sort::Multi | Sort::Mixed | Sort::Abroad => {
                 matches!(self.multi().try_run(|_| work).await, Ok(Some(_)))
             }
-            _ => matches!(self.try_lock().run(|_| work).await, Ok(Some(_))),
+            _ => matches!(self.any().try_run(|_| work).await, Ok(Some(_))),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What waiting and taking cost the server.
 
-use lockkeeper::{Client, Guard};
+use lockkeeper::{Client, LockGuard};
 use tokio::task::JoinHandle;
 
 use crate::support::*;
@@ -47,8 +47,8 @@ async fn who_waits_behind_a_slow_stranger_at_a_free_lock_does_not_ask_again_and_
 struct Line {
     rig: Rig,
     clients: Vec<Client>,
-    tasks: Vec<JoinHandle<Guard>>,
-    guard: Option<Guard>,
+    tasks: Vec<JoinHandle<LockGuard>>,
+    guard: Option<LockGuard>,
 }
 
 impl Line {
@@ -59,7 +59,7 @@ impl Line {
         let mut tasks = Vec::new();
         for _ in 0..count {
             let lock = client.fair_lock(&rig.name);
-            tasks.push(tokio::spawn(async move { lock.lock().lease(LONG).await.unwrap() }));
+            tasks.push(tokio::spawn(async move { lock.lease(LONG).lock().await.unwrap() }));
         }
         eventually(PATIENCE, "all wait", || rig.queue().len() == count).await;
         let last = || rig.queue().iter().all(|id| rig.listeners(&rig.channel_of(id)) == 1);
@@ -89,7 +89,7 @@ impl Line {
         let (calls, inside) = (scripts(&self.rig).0 - calls, scripts(&self.rig).1 - inside);
         for () in again {
             let lock = self.clients[0].fair_lock(&self.rig.name);
-            self.tasks.push(tokio::spawn(async move { lock.lock().lease(LONG).await.unwrap() }));
+            self.tasks.push(tokio::spawn(async move { lock.lease(LONG).lock().await.unwrap() }));
         }
         let length = self.tasks.len();
         eventually(PATIENCE, "all wait again", || self.rig.queue().len() == length).await;

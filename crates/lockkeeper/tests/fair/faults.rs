@@ -1,7 +1,7 @@
 //! Answers are lost, servers restart, connections break: the queue stays as it is.
 
 use lockkeeper::backend::redis::script_text;
-use lockkeeper::{Client, ClientOptions, Guard};
+use lockkeeper::{Client, ClientOptions, LockGuard};
 use testkit::FaultProxy;
 use tokio::task::JoinHandle;
 
@@ -80,7 +80,7 @@ async fn a_take_whose_answer_is_lost_is_a_take() {
 async fn a_release_whose_answer_is_lost_tells_the_next() {
     let faulty = Faulty::new().await;
     let rig = &faulty.rig;
-    let guard = faulty.client.fair_lock("a").lock().lease(LONG).await.unwrap();
+    let guard = faulty.client.fair_lock("a").lease(LONG).lock().await.unwrap();
     let (first, first_task) = rig.waiter(&rig.lock().await).await;
     let (_, second_task) = rig.waiter(&rig.lock().await).await;
     faulty.lose("FAIR_RELEASE");
@@ -137,7 +137,7 @@ async fn a_waiter_whose_keep_alives_answer_is_lost_keeps_its_place() {
 }
 
 /// Whoever gets the lock gives it back at once.
-fn passed_on(task: JoinHandle<Guard>) -> JoinHandle<()> {
+fn passed_on(task: JoinHandle<LockGuard>) -> JoinHandle<()> {
     tokio::spawn(async move { task.await.unwrap().release().await.unwrap() })
 }
 
@@ -195,7 +195,7 @@ async fn a_waiter_cancelled_in_an_outage_longer_than_its_lease_leaves_no_positio
     let lease = ms(500);
     let (one, two) = (client().await.fair_lock("a"), client().await.fair_lock("a"));
     let guard = rig.held().await;
-    let first = tokio::spawn(async move { one.lock().lease(lease).await.map(drop) });
+    let first = tokio::spawn(async move { one.lease(lease).lock().await.map(drop) });
     eventually(SOON, "the first waits", || rig.queue().len() == 1).await;
     let (second, task) = rig.waiter(&two).await;
     // Nobody can be heard: then silence is forgiven for another three seconds.

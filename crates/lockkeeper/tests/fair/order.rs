@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, FairLock};
+use lockkeeper::{Client, ClientOptions, FencedLock};
 use testkit::{ChildProcess, FaultProxy, example_path};
 use tokio::task::JoinHandle;
 
@@ -13,11 +13,11 @@ use crate::support::*;
 type Grants = Arc<Mutex<Vec<(u64, String)>>>;
 
 /// Waits, has the lock for an instant, and passes it on.
-fn passer_by(lock: FairLock, grants: &Grants) -> JoinHandle<()> {
+fn passer_by(lock: FencedLock, grants: &Grants) -> JoinHandle<()> {
     let grants = Arc::clone(grants);
     tokio::spawn(async move {
         let guard = lock.lock().await.expect("reachable");
-        let grant = (guard.token().expect("it is fenced"), guard.owner_id().to_string());
+        let grant = (guard.token(), guard.owner_id().to_string());
         grants.lock().unwrap_or_else(PoisonError::into_inner).push(grant);
         guard.release().await.expect("it is held");
     })
@@ -72,7 +72,7 @@ impl Mortal {
     }
 }
 
-async fn wait_and_keep(lock: FairLock) {
+async fn wait_and_keep(lock: FencedLock) {
     let guard = lock.lock().await.expect("reachable");
     guard.release().await.expect("it is held");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use lockkeeper::{Client, FairLock, Guard};
+use lockkeeper::{Client, FairLock, LockGuard};
 pub(crate) use testkit::Stopwatch;
 use testkit::{Cli, RedisServer, Reply};
 use tokio::task::JoinHandle;
@@ -157,17 +157,17 @@ impl Rig {
     }
 
     /// Takes the lock for longer than any test.
-    pub(crate) async fn held(&self) -> Guard {
+    pub(crate) async fn held(&self) -> LockGuard {
         let lock = self.lock().await;
-        lock.lock().lease(LONG).await.expect("it is free")
+        lock.lease(LONG).lock().await.expect("it is free")
     }
 
     /// Waits for the lock until it has it. Returns its id once it stands at the end of the queue and
     /// listens.
-    pub(crate) async fn waiter(&self, lock: &FairLock) -> (String, JoinHandle<Guard>) {
+    pub(crate) async fn waiter(&self, lock: &FairLock) -> (String, JoinHandle<LockGuard>) {
         let before = self.queue();
         let lock = lock.clone();
-        let task = tokio::spawn(async move { lock.lock().lease(LONG).await.expect("reachable") });
+        let task = tokio::spawn(async move { lock.lease(LONG).lock().await.expect("reachable") });
         let mut queue = Vec::new();
         eventually(SOON, "it stands in the queue", || {
             queue = self.queue();

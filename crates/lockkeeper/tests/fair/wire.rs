@@ -94,7 +94,7 @@ async fn a_waiter_that_gives_up_takes_its_place_along_and_nothing_else() {
     let mut left = scores.clone();
     left.remove(&second);
     assert_eq!(rig.scores(), left, "nobody comes up where only ours wait");
-    assert!(two.try_lock().wait(ms(1_000)).await.unwrap().is_none());
+    assert!(two.try_lock_for(ms(1_000)).await.unwrap().is_none());
     eventually(SOON, "it has left", || rig.queue().len() == 2).await;
     assert_eq!((rig.scores().len(), rig.seen().len()), (2, 2));
     assert!(two.try_lock().await.unwrap().is_none());

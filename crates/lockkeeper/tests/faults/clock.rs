@@ -13,9 +13,9 @@ async fn a_clock_that_jumps_is_noticed_at_once_and_signalled_within_a_quarter_se
         let server = RedisServer::start();
         let clock = Clock::system();
         let client = connect(&server.url(), options().clock(clock.clone())).await;
-        let renewed = Handle::new(&client, kind, "renewed").taken().await;
-        let fixed = Handle::new(&client, kind, "fixed");
-        let fixed = fixed.lock().lease(LONG).await.expect("free");
+        let renewed = taken(&lock_of(&client, kind, "renewed")).await;
+        let fixed = lock_of(&client, kind, "fixed");
+        let fixed = fixed.lease(LONG).lock().await.expect("free");
         let cases = [(renewed, LostReason::Unreachable), (fixed, LostReason::Expired)];
         watched(&server).await;
         // Polled before the jump, so that it is the signal that ends them and not their first look.
@@ -52,7 +52,7 @@ async fn a_clock_that_jumps_by_less_than_the_lease_costs_a_renewal() {
         let server = RedisServer::start();
         let clock = Clock::system();
         let client = connect(&server.url(), options().clock(clock.clone())).await;
-        let guard = Handle::new(&client, kind, "a").taken().await;
+        let guard = taken(&lock_of(&client, kind, "a")).await;
         watched(&server).await;
         server.cli(&["PEXPIRE", "a", "40000"]);
         clock.skip(LONG / 2);
@@ -68,8 +68,8 @@ async fn a_fixed_lease_notices_a_deletion_within_a_tick() {
         let server = RedisServer::start();
         // Looked at every 200 ms.
         let client = connect(&server.url(), options().watchdog_timeout(ms(600))).await;
-        let guard = Handle::new(&client, kind, "a");
-        let guard = guard.lock().lease(LONG).await.expect("free");
+        let guard = lock_of(&client, kind, "a");
+        let guard = guard.lease(LONG).lock().await.expect("free");
         assert_eq!(server.cli(&["DEL", "a"]).int(), 1);
         let reason = within(ms(200) + SOON, "the loss", guard.lost()).await;
         assert_eq!(reason, LostReason::Deleted);
@@ -83,11 +83,11 @@ async fn a_fixed_lease_notices_a_thief_within_a_tick() {
     both(async |kind| {
         let server = RedisServer::start();
         let client = connect(&server.url(), options().watchdog_timeout(ms(600))).await;
-        let guard = Handle::new(&client, kind, "a");
-        let guard = guard.lock().lease(LONG).await.expect("free");
+        let guard = lock_of(&client, kind, "a");
+        let guard = guard.lease(LONG).lock().await.expect("free");
         server.cli(&["DEL", "a"]);
-        let thief = Handle::new(&connect(&server.url(), options()).await, kind, "a");
-        let thief = thief.taken().await;
+        let thief = lock_of(&connect(&server.url(), options()).await, kind, "a");
+        let thief = taken(&thief).await;
         let reason = within(ms(200) + SOON, "the loss", guard.lost()).await;
         // Looked at between the two, it was deleted.
         assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{reason:?}");
@@ -104,8 +104,8 @@ async fn a_fixed_lease_that_the_server_cut_short_is_cut_short_here() {
         let (warnings, _collecting) = Warnings::collect();
         let server = RedisServer::start();
         let client = connect(&server.url(), options().watchdog_timeout(ms(600))).await;
-        let guard = Handle::new(&client, kind, "a");
-        let guard = guard.lock().lease(LONG).await.expect("free");
+        let guard = lock_of(&client, kind, "a");
+        let guard = guard.lease(LONG).lock().await.expect("free");
         assert!(guard.remaining() > ms(50_000));
         server.cli(&["PEXPIRE", "a", "3000"]);
         eventually(SOON, "the new deadline", || guard.remaining() <= ms(3000)).await;
@@ -124,7 +124,7 @@ async fn a_renewed_lease_that_the_server_cut_short_is_renewed_with_a_warning() {
         let (warnings, _collecting) = Warnings::collect();
         let server = RedisServer::start();
         let client = connect(&server.url(), options().watchdog_timeout(ms(3000))).await;
-        let guard = Handle::new(&client, kind, "a").taken().await;
+        let guard = taken(&lock_of(&client, kind, "a")).await;
         server.cli(&["PEXPIRE", "a", "1800"]);
         eventually(SOON, "renewed", || pttl(&server, "a") > 2000).await;
         eventually(SOON, "a warning", || warnings.containing("clock runs ahead") > 0).await;
@@ -137,7 +137,7 @@ async fn a_renewed_lease_that_the_server_cut_short_is_renewed_with_a_warning() {
 async fn a_foreign_field_in_a_lock_is_a_loss() {
     let server = RedisServer::start();
     let client = connect(&server.url(), options().watchdog_timeout(ms(3000))).await;
-    let guard = Handle::new(&client, Kind::Lock, "a").taken().await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     let foreign = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:7";
     server.cli(&["HSET", "a", foreign, "1"]);
     let reason = within(PATIENCE, "the loss", guard.lost()).await;

@@ -46,7 +46,7 @@ async fn a_server_that_resets_is_unreachable_within_the_connect_timeout() {
 async fn an_outage_is_no_reconnect_storm() {
     let rig = Rig::new(Kind::Lock, options().retry_backoff(ms(20), ms(500))).await;
     // Holding something, so that the subscription connection takes part.
-    let guard = rig.handle("held").taken().await;
+    let guard = taken(&rig.handle("held")).await;
     rig.proxy.wait_for_subscriber().await;
     rig.proxy.refuse(true);
     rig.proxy.cut();
@@ -77,7 +77,7 @@ async fn an_outage_is_no_reconnect_storm() {
     let accepted = rig.proxy.accepted();
     for n in 0..64 {
         let handle = rig.handle(&format!("task-{n}"));
-        let guard = within(SOON, "acquire", handle.lock().into_future()).await;
+        let guard = within(SOON, "acquire", handle.lock()).await;
         guard.expect("reachable again").release().await.expect("held");
     }
     rig.assert_held("held", &guard, 1);
@@ -128,7 +128,7 @@ async fn an_idle_client_pings_once_in_a_period_and_keeps_its_connection() {
     // One that holds or asks need not.
     let rig = Rig::new(Kind::Lock, options()).await;
     let pings = rig.proxy.expect_request(b"PING\r\n");
-    rig.handle("a").taken().await.release().await.expect("held");
+    taken(&rig.handle("a")).await.release().await.expect("held");
     assert_eq!(pings.count(), 0);
 }
 
@@ -146,7 +146,7 @@ async fn a_request_that_had_to_wait_for_a_connection_is_answered_within_the_resp
         rig.proxy.cut();
         rig.proxy.wait_for_refusals(1).await;
         let started = Instant::now();
-        let attempt = tokio::spawn(rig.handle("a").try_lock().into_future());
+        let attempt = tokio::spawn(rig.handle("a").try_lock());
         tokio::time::sleep_until(started + ms(3000)).await;
         // The server answers that it is there, and lets whatever would write wait.
         cli.cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
@@ -158,7 +158,7 @@ async fn a_request_that_had_to_wait_for_a_connection_is_answered_within_the_resp
         assert_unreachable(&answer);
         assert!(took >= response && took < response + SOON, "{took:?}");
         // The attempt has been undone, and the connection still serves.
-        let guard = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+        let guard = within(SOON, "acquire", rig.handle("a").lock()).await;
         rig.assert_held("a", &guard.expect("it answers again"), 1);
         let opened = rig.proxy.accepted() - accepted;
         assert!(opened <= 2, "{opened} connections, for requests and for messages");
@@ -177,13 +177,13 @@ async fn a_server_that_takes_no_more_clients_is_named_and_ridden_out() {
     assert!(said.contains("raise maxclients"), "{said}");
     // One that was connected has to come back.
     cli.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).ok();
-    let handle = Handle::new(&client, Kind::Lock, "a");
+    let handle = lock_of(&client, Kind::Lock, "a");
     // The first attempt may be what finds out that there is no connection any more.
-    assert_unreachable(&within(PATIENCE, "an attempt", handle.try_lock().into_future()).await);
-    let answer = within(PATIENCE, "an attempt", handle.try_lock().into_future()).await;
+    assert_unreachable(&within(PATIENCE, "an attempt", handle.try_lock()).await);
+    let answer = within(PATIENCE, "an attempt", handle.try_lock()).await;
     let said = assert_unreachable(&answer);
     assert!(said.contains("raise maxclients"), "{said}");
-    let waiter = tokio::spawn(handle.lock().into_future());
+    let waiter = tokio::spawn(handle.lock());
     cli.cmd(&["CONFIG", "SET", "maxclients", "100"]).ok();
     let guard = within(PATIENCE, "the waiter", joined(waiter)).await;
     assert_held(&server, Kind::Lock, "a", &guard.expect("there is room"), 1);
@@ -219,7 +219,7 @@ async fn cuts_cost_a_connection_each() {
     let rig = Rig::new(Kind::Lock, options()).await;
     for round in 1..=10 {
         rig.proxy.cut();
-        let guard = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+        let guard = within(SOON, "acquire", rig.handle("a").lock()).await;
         guard.expect("reachable again").release().await.expect("held");
         // The command connection, and the one for wake-ups, if it was open.
         assert!(rig.proxy.accepted() <= 2 + 2 * round);
@@ -238,10 +238,10 @@ async fn a_client_has_two_connections_that_say_whose_they_are() {
     let mut held = Vec::new();
     for n in 0..20 {
         let (busy_name, name) = (format!("busy-{n}"), format!("held-{n}"));
-        busy.push(Handle::new(&other, Kind::Lock, &busy_name).taken().await);
-        held.push(Handle::new(&client, Kind::Lock, &name).taken().await);
-        let handle = Handle::new(&client, Kind::Lock, &busy_name);
-        waiters.push(tokio::spawn(handle.lock().into_future()));
+        busy.push(taken(&lock_of(&other, Kind::Lock, &busy_name)).await);
+        held.push(taken(&lock_of(&client, Kind::Lock, &name)).await);
+        let handle = lock_of(&client, Kind::Lock, &busy_name);
+        waiters.push(tokio::spawn(handle.lock()));
         eventually(PATIENCE, "listening", || listeners(&server, &busy_name) == 1).await;
     }
     let list = server.cli(&["CLIENT", "LIST"]);
@@ -263,9 +263,9 @@ async fn a_client_has_two_connections_that_say_whose_they_are() {
 async fn a_shutdown_closes_every_connection_and_leaves_nothing() {
     let server = RedisServer::start();
     let client = connect(&server.url(), options()).await;
-    let guard = Handle::new(&client, Kind::Lock, "a").taken().await;
-    let waiting = Handle::new(&client, Kind::Lock, "a");
-    let waiter = tokio::spawn(waiting.lock().into_future());
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    let waiting = lock_of(&client, Kind::Lock, "a");
+    let waiter = tokio::spawn(waiting.lock());
     eventually(PATIENCE, "two connections", || connections(&server) == 2).await;
     client.shutdown().await;
     let answer = within(SOON, "the waiter", joined(waiter)).await;
@@ -279,7 +279,7 @@ async fn a_shutdown_closes_every_connection_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_does_not_wait_for_a_server_that_is_gone() {
     let rig = Rig::new(Kind::Lock, options()).await;
-    let guard = rig.handle("a").taken().await;
+    let guard = taken(&rig.handle("a")).await;
     rig.proxy.black_hole(true);
     within(2 * RESPONSE + SOON, "shutdown", rig.client.shutdown()).await;
     assert!(guard.is_lost());
@@ -290,9 +290,9 @@ async fn a_unix_socket_does_what_a_port_does() {
     both(async |kind| {
         let server = RedisServer::builder().unix_socket().start();
         let client = connect(&server.url(), options()).await;
-        let holder = Handle::new(&client, kind, "a").taken().await;
-        let other = Handle::new(&connect(&server.url(), options()).await, kind, "a");
-        let waiter = tokio::spawn(other.lock().into_future());
+        let holder = taken(&lock_of(&client, kind, "a")).await;
+        let other = lock_of(&connect(&server.url(), options()).await, kind, "a");
+        let waiter = tokio::spawn(other.lock());
         eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
         // And comes back after a cut.
         server.cli(&["PEXPIRE", "a", "30000"]);
@@ -318,18 +318,18 @@ async fn clients_of_a_unix_socket_do_not_kill_each_other_after_a_restart() {
     let again = Arc::clone(&server);
     joined(tokio::task::spawn_blocking(move || again.restart())).await;
     for (n, client) in clients.iter().enumerate() {
-        let handle = Handle::new(client, Kind::Lock, &format!("lock-{n}"));
-        let guard = within(PATIENCE, "acquire", handle.lock().into_future()).await;
+        let handle = lock_of(client, Kind::Lock, &format!("lock-{n}"));
+        let guard = within(PATIENCE, "acquire", handle.lock()).await;
         guard.expect("reachable again").release().await.expect("held");
     }
     assert_eq!(kills(&server), 0, "there was nothing to kill");
     // The same server: what was given up is killed, and that alone.
     server.pause();
-    let probe = Handle::new(&clients[0], Kind::Lock, "a").try_lock().await;
+    let probe = lock_of(&clients[0], Kind::Lock, "a").try_lock().await;
     server.resume();
     assert_unreachable(&probe);
-    let handle = Handle::new(&clients[0], Kind::Lock, "b");
-    let guard = within(PATIENCE, "acquire", handle.lock().into_future()).await;
+    let handle = lock_of(&clients[0], Kind::Lock, "b");
+    let guard = within(PATIENCE, "acquire", handle.lock()).await;
     guard.expect("reachable again").release().await.expect("held");
     assert_eq!(kills(&server), 1);
     eventually(SOON, "undone", || stored(&server, Kind::Lock, "a").is_empty()).await;
@@ -342,11 +342,11 @@ async fn a_client_of_a_unix_socket_that_cannot_tell_servers_apart_kills_nothing(
     set_user(&server, &["~*", "&*", "+@all", "-info"]);
     let client = connect(&server.url_with("u", "s3cret"), options()).await;
     server.pause();
-    let probe = Handle::new(&client, Kind::Lock, "a").try_lock().await;
+    let probe = lock_of(&client, Kind::Lock, "a").try_lock().await;
     server.resume();
     assert_unreachable(&probe);
-    let handle = Handle::new(&client, Kind::Lock, "b");
-    let guard = within(PATIENCE, "acquire", handle.lock().into_future()).await;
+    let handle = lock_of(&client, Kind::Lock, "b");
+    let guard = within(PATIENCE, "acquire", handle.lock()).await;
     guard.expect("reachable again").release().await.expect("held");
     assert_eq!(kills(&server), 0);
     let findings = client.check().await.expect("reachable").findings;
@@ -364,7 +364,7 @@ async fn a_unix_socket_takes_a_password_and_a_database() {
     let server = RedisServer::builder().unix_socket().password("p@ss:w/rd").start();
     let url = format!("{}&db=3", server.url());
     let client = connect(&url, options()).await;
-    let _guard = Handle::new(&client, Kind::Mutex, "a").taken().await;
+    let _guard = taken(&lock_of(&client, Kind::Mutex, "a")).await;
     assert_eq!(exists_in(&server, 3, "a"), 1);
     let error = Client::connect_with(&server.url_with("", "wr0ng-s3cret"), options()).await;
     let error = error.expect_err("the password is wrong");
@@ -377,10 +377,10 @@ async fn a_database_number_is_kept_over_a_reconnect() {
     both(async |kind| {
         let server = RedisServer::start();
         let client = connect(&format!("{}/5", server.url()), options()).await;
-        let handle = Handle::new(&client, kind, "a");
-        handle.taken().await.release().await.expect("held");
+        let handle = lock_of(&client, kind, "a");
+        taken(&handle).await.release().await.expect("held");
         cut_all(&server);
-        let guard = within(SOON, "acquire", handle.lock().into_future()).await;
+        let guard = within(SOON, "acquire", handle.lock()).await;
         let guard = guard.expect("reachable again");
         assert_eq!((exists_in(&server, 5, "a"), exists_in(&server, 0, "a")), (1, 0));
         guard.release().await.expect("held");

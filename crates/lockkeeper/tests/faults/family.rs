@@ -3,7 +3,9 @@
 use std::future::Future;
 
 use lockkeeper::backend::BoxFuture;
-use lockkeeper::{Client, ClientOptions, Error, Guard, Kind, LostReason, Permit, Result};
+use lockkeeper::{
+    AnyGuard, AnyLock, Client, ClientOptions, Error, Kind, LostReason, Permit, Result,
+};
 use testkit::{FaultProxy, RedisServer};
 use tokio::time::Instant;
 
@@ -106,7 +108,7 @@ pub(crate) async fn persistent() -> RedisServer {
 /// What is held.
 #[derive(Debug)]
 pub(crate) enum Held {
-    Guard(Guard),
+    Guard(AnyGuard),
     Permit(Permit),
 }
 
@@ -118,7 +120,7 @@ impl Held {
         }
     }
 
-    pub(crate) fn guard(&self) -> &Guard {
+    pub(crate) fn guard(&self) -> &AnyGuard {
         match self {
             Held::Guard(guard) => guard,
             Held::Permit(_) => panic!("a permit has no lease"),
@@ -144,40 +146,37 @@ impl Thing {
         Self { client: client.clone(), sort, name: name.to_owned() }
     }
 
+    /// As a lock; nothing for permits without owners.
+    fn lock(&self) -> Option<AnyLock> {
+        let Self { client, name, .. } = self;
+        Some(match self.sort {
+            Sort::Fair => client.fair_lock(name).into(),
+            Sort::Fenced => client.fenced_lock(name).into(),
+            Sort::Spin => client.spin_lock(name).into(),
+            Sort::Read => client.rw_lock(name).reader(),
+            Sort::Write => client.rw_lock(name).writer(),
+            Sort::Permits => client.permit_semaphore(name).into(),
+            Sort::Semaphore => return None,
+        })
+    }
+
     /// Waits until it is held.
     pub(crate) fn take(&self) -> BoxFuture<Result<Held>> {
-        let Self { client, name, .. } = self;
-        let request = match self.sort {
-            Sort::Fair => client.fair_lock(name).lock(),
-            Sort::Fenced => client.fenced_lock(name).lock(),
-            Sort::Spin => client.spin_lock(name).lock(),
-            Sort::Read => client.rw_lock(name).read(),
-            Sort::Write => client.rw_lock(name).write(),
-            Sort::Permits => client.permit_semaphore(name).acquire(1),
-            Sort::Semaphore => {
-                let request = client.semaphore(name).acquire(1);
-                return Box::pin(async move { request.await.map(Held::Permit) });
+        let (lock, semaphore) = (self.lock(), self.client.semaphore(&self.name));
+        Box::pin(async move {
+            match lock {
+                Some(lock) => lock.lock().await.map(Held::Guard),
+                None => semaphore.acquire(1).await.map(Held::Permit),
             }
-        };
-        Box::pin(async move { request.await.map(Held::Guard) })
+        })
     }
 
     /// One attempt.
     pub(crate) async fn attempt(&self) -> Result<Option<Held>> {
-        let Self { client, name, .. } = self;
-        let request = match self.sort {
-            Sort::Fair => client.fair_lock(name).try_lock(),
-            Sort::Fenced => client.fenced_lock(name).try_lock(),
-            Sort::Spin => client.spin_lock(name).try_lock(),
-            Sort::Read => client.rw_lock(name).try_read(),
-            Sort::Write => client.rw_lock(name).try_write(),
-            Sort::Permits => client.permit_semaphore(name).try_acquire(1),
-            Sort::Semaphore => {
-                let permit = client.semaphore(name).try_acquire(1).await?;
-                return Ok(permit.map(Held::Permit));
-            }
-        };
-        Ok(request.await?.map(Held::Guard))
+        Ok(match self.lock() {
+            Some(lock) => lock.try_lock().await?.map(Held::Guard),
+            None => self.client.semaphore(&self.name).try_acquire(1).await?.map(Held::Permit),
+        })
     }
 
     pub(crate) async fn taken(&self) -> Held {
@@ -186,17 +185,8 @@ impl Thing {
 
     /// The same for a fixed time.
     pub(crate) async fn leased(&self, span: std::time::Duration) -> Held {
-        let Self { client, name, .. } = self;
-        let request = match self.sort {
-            Sort::Fair => client.fair_lock(name).lock(),
-            Sort::Fenced => client.fenced_lock(name).lock(),
-            Sort::Spin => client.spin_lock(name).lock(),
-            Sort::Read => client.rw_lock(name).read(),
-            Sort::Write => client.rw_lock(name).write(),
-            Sort::Permits => client.permit_semaphore(name).acquire(1),
-            Sort::Semaphore => panic!("a permit has no lease"),
-        };
-        let guard = within(PATIENCE, "taking what is free", request.lease(span).into_future());
+        let lock = self.lock().expect("a permit has no lease").lease(span);
+        let guard = within(PATIENCE, "taking what is free", lock.lock());
         Held::Guard(guard.await.expect("it is free"))
     }
 

@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use lockkeeper::{Client, Error};
+use lockkeeper::{AnyGuard, Client, Error};
 use testkit::RedisServer;
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ async fn a_full_server_still_renews_and_gives_back() {
             assert!(!held.guard().is_lost() && !dropped.guard().is_lost());
             within(SOON, "extend", held.guard().extend(LONG)).await.expect("held");
             if !matches!(sort, Sort::Permits) {
-                let inner = within(SOON, "re-entry", held.guard().reenter().into_future()).await;
+                let inner = within(SOON, "re-entry", held.guard().reenter()).await;
                 let inner = inner.expect("a re-entry needs no memory to speak of");
                 within(SOON, "its release", inner.release()).await.expect("held");
             }
@@ -46,10 +46,10 @@ async fn a_full_server_still_renews_and_gives_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_still_renews_a_writer_that_reads() {
     let set = Set::new(Sort::Write, options().watchdog_timeout(ms(3000))).await;
-    let owner = set.rig.client.owner();
+    let owner = set.rig.client.new_owner();
     let lock = set.rig.client.rw_lock("a").as_owner(&owner);
     let writer = lock.write().await.expect("free");
-    let reader = lock.read().lease(LONG).await.expect("its owner writes");
+    let reader = lock.lease(LONG).read().await.expect("its owner writes");
     fill(set.server());
     let renewals = set.proxy().expect_delivery(&set.rig.hash(Sort::Write.renewal()));
     // Well beyond the lease it had when the memory ran out.
@@ -78,9 +78,9 @@ async fn a_full_server_still_opens_latches_and_lets_waiters_go() {
     assert!(opened.try_set_count(2).await.expect("told"));
     assert!(deleted.try_set_count(2).await.expect("told"));
     let holder = stranger.fair_lock("f").lock().await.expect("free");
-    let queued = tokio::spawn(client.fair_lock("f").lock().into_future());
+    let queued = tokio::spawn(client.fair_lock("f").lock());
     let reader = stranger.rw_lock("r").read().await.expect("free");
-    let intends = tokio::spawn(client.rw_lock("r").write().into_future());
+    let intends = tokio::spawn(client.rw_lock("r").write());
     let writing = client.rw_lock("w").write().await.expect("free");
     let reading = writing.read().await.expect("held");
     let exist = |key: &str| server.cli(&["EXISTS", key]).int() == 1;
@@ -97,7 +97,7 @@ async fn a_full_server_still_opens_latches_and_lets_waiters_go() {
     eventually(ms(1000), "they wait no longer", gone).await;
     within(SOON, "writing", writing.release()).await.expect("held");
     assert!(!reading.is_lost());
-    for guard in [holder, reader, reading] {
+    for guard in [AnyGuard::from(holder), reader.into(), reading.into()] {
         within(SOON, "release", guard.release()).await.expect("held");
     }
     assert!(!exist("f") && !exist("r") && !exist("w"));

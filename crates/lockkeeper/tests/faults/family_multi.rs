@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::{Kind, LostReason, Member, MultiLock};
+use lockkeeper::{AnyLock, Kind, LostReason, MultiLock};
 use testkit::RedisServer;
 use tokio::time::Instant;
 
@@ -43,8 +43,8 @@ impl Pair {
         let there = Rig::on(started().await, Kind::Lock, patience.clone()).await;
         let client = connect(&here.url(), patience).await;
         let both = MultiLock::new([
-            Member::from(client.lock("here")),
-            Member::from(there.client.fair_lock("there")),
+            AnyLock::from(client.lock("here")),
+            AnyLock::from(there.client.fair_lock("there")),
         ]);
         Self { here: Arc::new(here), there, both }
     }
@@ -83,7 +83,7 @@ async fn an_outage_of_one_server_is_ridden_out() {
 async fn rides_out(there_first: bool) {
     let pair = Pair::new(there_first).await;
     pair.down();
-    let waiter = tokio::spawn(pair.both.lock().into_future());
+    let waiter = tokio::spawn(pair.both.lock());
     tokio::time::sleep(OUTAGE).await;
     assert!(!waiter.is_finished(), "it did not wait");
     pair.there.proxy.refuse(false);
@@ -102,14 +102,14 @@ async fn is_told(there_first: bool) {
     let pair = Pair::new(there_first).await;
     pair.down();
     let started = Instant::now();
-    let answer = pair.both.lock().into_future();
+    let answer = pair.both.lock();
     let answer = within(UNREACHABLE_AFTER + OUTAGE + SOON, "an answer", answer).await;
     assert_unreachable(&answer);
     assert!(started.elapsed() >= UNREACHABLE_AFTER, "it gave up early");
     eventually(SOON, "nothing is held", || pair.stored() == [0, 0]).await;
-    let attempt = within(RESPONSE + SOON, "one attempt", pair.both.try_lock().into_future()).await;
+    let attempt = within(RESPONSE + SOON, "one attempt", pair.both.try_lock()).await;
     assert_unreachable(&attempt);
-    let limited = pair.both.try_lock().wait(ms(300)).into_future();
+    let limited = pair.both.try_lock_for(ms(300));
     assert_unreachable(&within(ms(300) + SOON, "a limited wait", limited).await);
     eventually(SOON, "nothing is held", || pair.stored() == [0, 0]).await;
 }

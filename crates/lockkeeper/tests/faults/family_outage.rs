@@ -311,7 +311,7 @@ async fn permits_dropped_long_before_the_server_is_back_are_given_back() {
     assert_eq!(semaphore.add_permits(9).await.expect("told"), 10);
     let mut permits = Vec::new();
     for _ in 0..5 {
-        permits.push(semaphore.acquire(2).into_future().await.expect("free"));
+        permits.push(semaphore.acquire(2).await.expect("free"));
     }
     assert_eq!(rig.server().cli(&["GET", "a"]).text(), "0");
     down(rig.proxy());

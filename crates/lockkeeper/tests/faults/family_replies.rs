@@ -4,7 +4,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Guard, Kind, Member, MultiLock, Result};
+use lockkeeper::{AnyGuard, AnyLock, Client, Error, Kind, LockGuard, MultiLock, Result};
 use testkit::Cli;
 
 use crate::family::ends_by_itself;
@@ -15,7 +15,7 @@ async fn rig() -> Rig {
 }
 
 /// The outcome of `work`, during which one reply to `script` is lost.
-async fn losing<T>(rig: &Rig, script: &str, what: &str, work: impl IntoFuture<Output = T>) -> T {
+async fn losing<T>(rig: &Rig, script: &str, what: &str, work: impl Future<Output = T>) -> T {
     losing_within(SOON, rig, script, what, work).await
 }
 
@@ -24,7 +24,7 @@ async fn losing_in_vain<T>(
     rig: &Rig,
     script: &str,
     what: &str,
-    work: impl IntoFuture<Output = T>,
+    work: impl Future<Output = T>,
 ) -> T {
     losing_within(IN_VAIN + SOON, rig, script, what, work).await
 }
@@ -38,11 +38,11 @@ async fn losing_within<T>(
     rig: &Rig,
     script: &str,
     what: &str,
-    work: impl IntoFuture<Output = T>,
+    work: impl Future<Output = T>,
 ) -> T {
     let before = rig.proxy.swallowed_replies();
     rig.proxy.drop_replies_once_after_request_matching(&rig.hash(script));
-    let outcome = within(limit, what, work.into_future()).await;
+    let outcome = within(limit, what, work).await;
     // What is done in the background may take a moment longer.
     let lost = rig.proxy.wait_for_swallowed_replies(before + 1);
     within(SOON, &format!("{what}: a reply is lost"), lost).await;
@@ -158,7 +158,7 @@ async fn every_change_of_a_semaphore_counts_once() {
     let add = semaphore.add_permits(-2);
     assert_eq!(losing(&rig, change, "take away", add).await.expect("told"), -2);
     assert_eq!(get(&rig, "a"), "-2");
-    let none = semaphore.try_acquire(1).wait(IN_VAIN);
+    let none = semaphore.try_acquire_for(1, IN_VAIN);
     let none = losing_in_vain(&rig, lua("SEMAPHORE_ACQUIRE"), "in vain", none).await;
     assert!(none.expect("busy in the end").is_none());
     assert_eq!(get(&rig, "a"), "-2");
@@ -226,7 +226,7 @@ async fn every_request_of_a_fair_lock_counts_once() {
     rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua("FAIR_ACQUIRE")));
     let before = rig.proxy.swallowed_replies();
     let attempts = rig.proxy.expect_delivery(&rig.hash(lua("FAIR_ACQUIRE")));
-    let waiter = tokio::spawn(lock.lock().into_future());
+    let waiter = tokio::spawn(lock.lock());
     // Without an answer; again; after the subscription.
     attempts.wait_for(3).await;
     assert!(rig.proxy.swallowed_replies() > before);
@@ -244,7 +244,7 @@ async fn every_request_of_a_fair_lock_counts_once() {
     assert_eq!(queued(), [1, 1, 1], "still one place");
 
     // Somebody behind it gives up, and its word is lost.
-    let in_vain = lock.try_lock().wait(IN_VAIN);
+    let in_vain = lock.try_lock_for(IN_VAIN);
     let in_vain = losing_in_vain(&rig, lua("FAIR_RELEASE"), "in vain", in_vain).await;
     assert!(in_vain.expect("busy").is_none());
     eventually(SOON, "its place is given up", || queued() == [1, 1, 1]).await;
@@ -314,13 +314,16 @@ async fn every_request_of_a_writer_counts_once() {
     assert!(!reading.is_lost());
     assert_eq!(messages(&mut heard), ["1"], "told once");
 
-    // One attempt only: it fails, leaves nothing, and can be made again.
-    let upgrade = reading.try_upgrade();
-    assert_unreachable(&losing(&rig, lua("WRITE_ACQUIRE"), "upgrade", upgrade).await);
+    // One attempt only: it fails, leaves nothing but the read lock, and can be made again.
+    let upgrade = losing(&rig, lua("WRITE_ACQUIRE"), "upgrade", reading.try_upgrade()).await;
+    let upgrade = upgrade.expect_err("the reply is lost");
+    assert!(matches!(upgrade.error(), Some(Error::Unreachable { .. })), "{upgrade:?}");
+    let reading = upgrade.into_guard();
     eventually(SOON, "undone", || sides(&rig) == (vec![1], vec![], 1)).await;
-    let writing = reading.try_upgrade().await.expect("reachable").expect("the only reader");
-    assert_eq!(sides(&rig), (vec![1], vec![1], 1));
-    writing.release().await.expect("held");
+    let upgrade = losing(&rig, lua("READ_RELEASE"), "upgrade", reading.try_upgrade()).await;
+    let writing = upgrade.expect("the only reader");
+    assert_eq!(sides(&rig), (vec![], vec![1], 0));
+    let reading = writing.downgrade().await.expect("held");
     losing(&rig, lua("READ_RELEASE"), "reading", reading.release()).await.expect("held");
     assert_eq!(keys(&rig), [""; 0]);
 
@@ -343,14 +346,14 @@ async fn a_writer_that_waits_says_so_once() {
     let reader = rig.stranger().await.rw_lock("a").read().await.expect("free");
     let lock = rig.client.rw_lock("a");
     let waiting = || number(&rig, &["ZCARD", "lockkeeper_writers:{a}"]);
-    let in_vain = lock.try_write().wait(ms(500));
+    let in_vain = lock.try_write_for(ms(500));
     let in_vain = losing(&rig, lua("WRITE_RELEASE"), "taken back", in_vain).await;
     assert!(in_vain.expect("busy").is_none());
     // Well before it would be forgotten by itself.
     eventually(ms(1000), "nobody waits", || waiting() == 0).await;
     let attempts = rig.proxy.expect_delivery(&rig.hash(lua("WRITE_ACQUIRE")));
     rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua("WRITE_ACQUIRE")));
-    let writer = tokio::spawn(lock.write().into_future());
+    let writer = tokio::spawn(lock.write());
     attempts.wait_for(3).await;
     assert_eq!(waiting(), 1, "one word of one writer");
     let taken = async {
@@ -364,7 +367,7 @@ async fn a_writer_that_waits_says_so_once() {
 }
 
 /// The token of whoever holds it is the one in the store, and the next is greater.
-fn assert_token(rig: &Rig, guard: &Guard, before: u64) -> u64 {
+fn assert_token(rig: &Rig, guard: &AnyGuard, before: u64) -> u64 {
     let token = guard.token().expect("fenced");
     assert_eq!(get(rig, "redisson_lock_token:{a}"), token.to_string());
     assert!(token > before, "{token} after {before}");
@@ -378,11 +381,11 @@ async fn a_token_whose_reply_is_lost_is_the_holders_all_the_same() {
     let mut last = 0;
     for round in 0..2 {
         for (script, lock) in [
-            (lua("LOCK_ACQUIRE_FENCED"), client.fenced_lock("a").lock()),
-            (lua("FAIR_ACQUIRE_FENCED"), client.fair_lock("a").fenced().lock()),
-            (lua("WRITE_ACQUIRE_FENCED"), client.rw_lock("a").fenced().write()),
+            (lua("LOCK_ACQUIRE_FENCED"), AnyLock::from(client.fenced_lock("a"))),
+            (lua("FAIR_ACQUIRE_FENCED"), client.fair_lock("a").fenced().into()),
+            (lua("WRITE_ACQUIRE_FENCED"), client.rw_lock("a").fenced().writer()),
         ] {
-            let guard = losing(&rig, script, "acquire", lock).await.expect("repeated");
+            let guard = losing(&rig, script, "acquire", lock.lock()).await.expect("repeated");
             last = assert_token(&rig, &guard, last);
             let inner = guard.reenter().await.expect("held");
             assert_eq!(inner.token(), Some(last), "round {round}: a re-entry has the same");
@@ -402,18 +405,19 @@ async fn a_hand_over_whose_reply_is_lost_passes_lock_and_token_once() {
         (lua("WRITE_HANDOVER"), true, false),
     ] {
         let rig = rig().await;
-        let request = || match (write, fenced) {
-            (true, true) => rig.client.rw_lock("a").fenced().write(),
-            (true, false) => rig.client.rw_lock("a").write(),
-            (false, _) => rig.client.fenced_lock("a").lock(),
+        let lock: AnyLock = match (write, fenced) {
+            (true, true) => rig.client.rw_lock("a").fenced().writer(),
+            (true, false) => rig.client.rw_lock("a").writer(),
+            (false, _) => rig.client.fenced_lock("a").into(),
         };
+        let request = || lock.lock();
         let mut done = false;
         // A lock that was held for 10 ms is released, not handed over; a slow machine may need more
         // than one round. Each round must go well.
         for _ in 0..100 {
             let first = request().await.expect("free");
             let before = first.token();
-            let mut second = Box::pin(request().into_future());
+            let mut second = Box::pin(request());
             start(&mut second).await;
             rig.proxy.drop_replies_once_after_request_matching(&rig.hash(script));
             within(SOON, "release", first.release()).await.expect("it was held to the end");
@@ -441,9 +445,9 @@ async fn several_locks_whose_reply_is_lost_are_each_held_once() {
         || names.map(|name| rig.stored(name).iter().map(|(_, count)| *count).collect::<Vec<_>>());
     let plain = MultiLock::new(names.map(|name| rig.client.lock(name)));
     let mixed = MultiLock::new([
-        Member::from(rig.client.lock("a")),
-        Member::from(rig.client.fair_lock("b")),
-        Member::from(rig.client.spin_lock("c")),
+        AnyLock::from(rig.client.lock("a")),
+        AnyLock::from(rig.client.fair_lock("b")),
+        AnyLock::from(rig.client.spin_lock("c")),
     ]);
     for (script, multi) in [
         (lua("LOCK_ACQUIRE_TOGETHER"), &plain),
@@ -465,10 +469,10 @@ async fn a_renewal_whose_reply_is_lost_keeps_what_is_held() {
     let client = &rig.client;
     assert!(client.permit_semaphore("permits").try_set_permits(1).await.expect("told"));
     let held = [
-        (lua("LOCK_RENEW"), client.fair_lock("fair").lock().await),
-        (lua("READ_RENEW"), client.rw_lock("read").read().await),
-        (lua("WRITE_RENEW"), client.rw_lock("write").write().await),
-        (lua("PERMITS_RENEW"), client.permit_semaphore("permits").acquire(1).await),
+        (lua("LOCK_RENEW"), AnyLock::from(client.fair_lock("fair")).lock().await),
+        (lua("READ_RENEW"), client.rw_lock("read").reader().lock().await),
+        (lua("WRITE_RENEW"), client.rw_lock("write").writer().lock().await),
+        (lua("PERMITS_RENEW"), AnyLock::from(client.permit_semaphore("permits")).lock().await),
     ];
     for (script, guard) in &held {
         let before = rig.proxy.swallowed_replies();
@@ -511,7 +515,7 @@ async fn a_forced_unlock_whose_reply_is_lost_is_as_if_it_had_come() {
         };
         assert!(honest, "{answer:?}");
     }
-    for victim in [fair, read] {
+    for victim in [AnyGuard::from(fair), read.into()] {
         assert_not_held(&victim.release().await);
     }
     assert_eq!(number(&rig, &["EXISTS", "a", "f"]), 0);
@@ -523,7 +527,7 @@ async fn a_question_whose_reply_is_lost_can_be_asked_again() {
     let (fair, prices) = (rig.client.fair_lock("f"), rig.client.rw_lock("a"));
     let holder = rig.stranger().await;
     let _held = (fair_held(&holder).await, prices.read().await.expect("free"));
-    let _waiter = tokio::spawn(holder.fair_lock("f").lock().into_future());
+    let _waiter = tokio::spawn(holder.fair_lock("f").lock());
     let queued = || number(&rig, &["LLEN", "redisson_lock_queue:{f}"]) == 1;
     eventually(PATIENCE, "one waits", queued).await;
     let waiting = losing(&rig, lua("FAIR_QUEUE"), "waiting", fair.waiting()).await;
@@ -534,6 +538,6 @@ async fn a_question_whose_reply_is_lost_can_be_asked_again() {
     assert_eq!(within(SOON, "holders", prices.holders()).await.expect("again").len(), 1);
 }
 
-async fn fair_held(client: &Client) -> Guard {
+async fn fair_held(client: &Client) -> LockGuard {
     client.fair_lock("f").lock().await.expect("free")
 }

@@ -1,6 +1,6 @@
 //! Time that passes for one side only, and data that goes back in time.
 
-use lockkeeper::{Client, Clock, Guard, LostReason};
+use lockkeeper::{AnyGuard, AnyLock, Client, Clock, LostReason};
 use testkit::RedisServer;
 use tokio::time::Instant;
 
@@ -87,13 +87,13 @@ async fn a_fixed_lease_notices_a_deletion_within_a_tick() {
 }
 
 /// All that issue tokens, by turns on one name.
-async fn next(client: &Client, round: usize) -> Guard {
-    let request = match round % 3 {
-        0 => client.fenced_lock("a").lock(),
-        1 => client.fair_lock("a").fenced().lock(),
-        _ => client.rw_lock("a").fenced().write(),
+async fn next(client: &Client, round: usize) -> AnyGuard {
+    let lock: AnyLock = match round % 3 {
+        0 => client.fenced_lock("a").into(),
+        1 => client.fair_lock("a").fenced().into(),
+        _ => client.rw_lock("a").fenced().writer(),
     };
-    within(PATIENCE, "a token", request.into_future()).await.expect("free")
+    within(PATIENCE, "a token", lock.lock()).await.expect("free")
 }
 
 /// The next token, which is greater than the last and stands in the store as plain digits.

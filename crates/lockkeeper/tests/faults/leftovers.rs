@@ -10,13 +10,13 @@ use crate::support::*;
 async fn a_thousand_waiters_that_gave_up_leave_nobody_listening() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let stranger = rig.strangers("a").await.taken().await;
+        let stranger = taken(&rig.strangers("a").await).await;
         let handle = rig.handle("a");
-        let first = tokio::spawn(handle.lock().into_future());
+        let first = tokio::spawn(handle.lock());
         eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
         let mut waiters = Vec::new();
         for _ in 0..1000 {
-            let mut waiter = Box::pin(handle.try_lock().wait(ms(3000)).into_future());
+            let mut waiter = Box::pin(handle.try_lock_for(ms(3000)));
             start(&mut waiter).await;
             waiters.push(waiter);
         }
@@ -39,13 +39,13 @@ async fn a_thousand_waiters_that_gave_up_leave_nobody_listening() {
 async fn waiters_that_walked_away_leave_nobody_listening() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let stranger = rig.strangers("a").await.taken().await;
+        let stranger = taken(&rig.strangers("a").await).await;
         let handle = rig.handle("a");
-        let first = tokio::spawn(handle.lock().into_future());
+        let first = tokio::spawn(handle.lock());
         eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
         let mut waiters = Vec::new();
         for _ in 0..100 {
-            let mut waiter = Box::pin(handle.lock().into_future());
+            let mut waiter = Box::pin(handle.lock());
             start(&mut waiter).await;
             waiters.push(waiter);
         }
@@ -68,7 +68,7 @@ async fn a_shutdown_with_an_acquire_under_way_leaves_no_hold() {
         let mark = rig.mark(Sent::Acquire);
         let (sent, delivered) = (rig.proxy.expect_request(&mark), rig.proxy.expect_delivery(&mark));
         rig.proxy.delay(ms(200));
-        let acquire = tokio::spawn(rig.handle("a").lock().into_future());
+        let acquire = tokio::spawn(rig.handle("a").lock());
         sent.wait().await;
         within(PATIENCE, "shutdown", rig.client.shutdown()).await;
         delivered.wait().await;

@@ -31,17 +31,17 @@ async fn listed(client: &Client) -> (BTreeSet<String>, bool) {
 }
 
 /// One of everything that can be listed, held by a client that may do everything.
-async fn one_of_each(server: &RedisServer, prefix: &str) -> (Client, Vec<lockkeeper::Guard>) {
+async fn one_of_each(server: &RedisServer, prefix: &str) -> (Client, Vec<lockkeeper::AnyGuard>) {
     let client = connect(&server.url(), options().name_prefix(prefix)).await;
     let permits = client.permit_semaphore("permits");
     assert!(permits.try_set_permits(3).await.unwrap());
     let held = vec![
-        client.mutex("mutex").lock().await.unwrap(),
-        client.lock("lock").lock().await.unwrap(),
-        client.fair_lock("fair").lock().await.unwrap(),
-        client.rw_lock("read").read().await.unwrap(),
-        client.rw_lock("write").write().await.unwrap(),
-        permits.acquire(2).await.unwrap(),
+        lockkeeper::AnyGuard::from(client.mutex("mutex").lock().await.unwrap()),
+        client.lock("lock").lock().await.unwrap().into(),
+        client.fair_lock("fair").lock().await.unwrap().into(),
+        client.rw_lock("read").read().await.unwrap().into(),
+        client.rw_lock("write").write().await.unwrap().into(),
+        permits.acquire(2).await.unwrap().into(),
     ];
     // A mutex is listed from the time on that it is told of.
     let end = tokio::time::Instant::now() + PATIENCE;

@@ -13,7 +13,7 @@ async fn a_check_of_a_lock_without_an_end_leaves_it_alone() {
     both(async |kind| {
         // Looked at every 200 ms.
         let rig = Rig::new(kind, options().watchdog_timeout(ms(600))).await;
-        let guard = rig.handle("a").lock().lease(LONG).await.expect("free");
+        let guard = rig.handle("a").lease(LONG).lock().await.expect("free");
         let owner = guard.owner_id().to_string();
         assert_eq!(rig.server.cli(&["PERSIST", "a"]).int(), 1);
         // The second is sent when the answer of the first is there.
@@ -35,7 +35,7 @@ async fn a_check_of_a_lock_without_an_end_leaves_it_alone() {
 async fn a_renewal_of_a_lock_without_an_end_gives_it_one() {
     both(async |kind| {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         assert_eq!(rig.server.cli(&["PERSIST", "a"]).int(), 1);
         eventually(PATIENCE, "an end", || pttl(&rig.server, "a") > 0).await;
         rig.assert_held("a", &guard, 1);
@@ -64,10 +64,10 @@ async fn the_right_to_one_key_taken_away_costs_that_lock_alone() {
         let mut permitted = Vec::new();
         for n in 0..8 {
             let name = format!("a-{n}");
-            let guard = Handle::new(&client, kind, &name).taken().await;
+            let guard = taken(&lock_of(&client, kind, &name)).await;
             permitted.push((name, guard));
         }
-        let forbidden = Handle::new(&client, kind, "b").taken().await;
+        let forbidden = taken(&lock_of(&client, kind, "b")).await;
         may(&["~a-*", "~lockkeeper*"]);
         // Not one of its renewals is answered from now on. The others were taken before it, and
         // would be lost before it if theirs were not either.

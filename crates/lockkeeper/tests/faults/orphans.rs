@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Guard, Kind, Result};
+use lockkeeper::{AnyGuard, AnyLock, Client, Error, Kind, Result};
 use testkit::{ConnId, FaultProxy, History, RedisServer};
 use tokio::time::Instant;
 
@@ -95,11 +95,11 @@ async fn walk_away(client: &Client, task: usize, round: usize, granted: &AtomicU
         true => format!("own:{kind}:{task}:{}", round % 8),
         false => format!("shared:{kind}:{}", fastrand::u8(..8)),
     };
-    let handle = Handle::new(client, kind, &name);
-    let request = handle.lock().into_future();
+    let handle = lock_of(client, kind, &name);
+    let request = handle.lock();
     let guard = match fastrand::u8(..10) {
         // After so many polls: mostly right after the request was handed over.
-        0..6 => polled(request, fastrand::u32(0..4)).await,
+        0..6 => polled(Box::pin(request), fastrand::u32(0..4)).await,
         // After some time.
         6..8 => {
             tokio::time::timeout(Duration::from_micros(fastrand::u64(..3000)), request).await.ok()
@@ -150,7 +150,7 @@ async fn a_network_gone_mad_leaves_no_orphan_and_breaks_no_exclusion() {
                     0 => format!("shared-{}", task % 8),
                     _ => format!("own-{client}-{task}"),
                 };
-                let handle = Handle::new(&connected, kind, &name);
+                let handle = lock_of(&connected, kind, &name);
                 let (history, stop) = (history.clone(), Arc::clone(&stop));
                 tasks.push(tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
@@ -171,10 +171,10 @@ async fn a_network_gone_mad_leaves_no_orphan_and_breaks_no_exclusion() {
     .await;
 }
 
-async fn hold_for_a_moment(handle: &Handle, history: &History, client: usize, task: usize) {
-    let request = handle.lock().into_future();
+async fn hold_for_a_moment(handle: &AnyLock, history: &History, client: usize, task: usize) {
+    let request = handle.lock();
     let guard = match fastrand::u8(..4) {
-        0 => polled(request, fastrand::u32(1..4)).await,
+        0 => polled(Box::pin(request), fastrand::u32(1..4)).await,
         1 => tokio::time::timeout(ms(fastrand::u64(..100)), request).await.ok(),
         _ => Some(request.await),
     };
@@ -313,8 +313,8 @@ impl Late {
         }
     }
 
-    async fn take(&self) -> Guard {
-        let request = self.rig.handle("a").lock().into_future();
+    async fn take(&self) -> AnyGuard {
+        let request = self.rig.handle("a").lock();
         within(PATIENCE, "acquire", request).await.expect("free")
     }
 }
@@ -442,12 +442,14 @@ async fn a_partial_release_that_arrives_late_cuts_no_lease_that_is_counted_on() 
             };
             let owner = outer.owner_id().to_string();
             let short = ms(9_000);
-            let inner = outer.reenter().lease(short).await.expect("held");
+            let inner = outer.reenter_for(short).await.expect("held");
             late.hold();
             within(PATIENCE, "release", outer.release()).await.expect("held");
-            let again = inner.reenter();
-            let again = if fixed { again.lease(LONG) } else { again };
-            let again = again.await.expect("held");
+            let again = match fixed {
+                true => inner.reenter_for(LONG).await,
+                false => inner.reenter().await,
+            };
+            let again = again.expect("held");
             assert_eq!(hold_of(server, sort, &owner).1, 2, "{sort:?}");
             late.deliver().await;
             let (before, promised) = (Instant::now(), again.remaining());
@@ -516,7 +518,7 @@ async fn a_hand_over_that_arrives_late_moves_nothing() {
                 let handed = late.rig.proxy.expect_request(&late.rig.mark(Sent::HandOver));
                 let handle = late.rig.handle("a");
                 let first = late.take().await;
-                let mut second = Box::pin(handle.lock().into_future());
+                let mut second = Box::pin(handle.lock());
                 start(&mut second).await;
                 late.hold();
                 let release = first.release();
@@ -552,7 +554,7 @@ async fn a_renewal_that_arrives_late_renews_nothing() {
         let released: Result<(), Error> = guard.release().await;
         released.expect("it is held");
         let other = late.rig.strangers("a").await;
-        let heir = other.lock().lease(ms(30_000)).await.expect("free");
+        let heir = other.lease(ms(30_000)).lock().await.expect("free");
         late.deliver().await;
         late.rig.assert_held("a", &heir, 1);
         assert!(pttl(&late.rig.server, "a") <= 30_000);

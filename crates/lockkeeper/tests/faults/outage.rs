@@ -76,10 +76,10 @@ async fn those_who_wait_for_their_own_client_are_told_of_an_outage_in_time() {
         let patience = options().unreachable_after(UNREACHABLE_AFTER);
         let rig = Rig::new(kind, patience).await;
         let handle = rig.handle("a");
-        let guard = handle.lock().lease(LONG).await.expect("free");
+        let guard = handle.lease(LONG).lock().await.expect("free");
         let mut waiters = Vec::new();
         for _ in 0..8 {
-            let mut waiter = Box::pin(handle.lock().into_future());
+            let mut waiter = Box::pin(handle.lock());
             start(&mut waiter).await;
             waiters.push(tokio::spawn(waiter));
         }
@@ -111,11 +111,11 @@ async fn a_waiter_at_a_full_server_is_told_though_other_requests_succeed() {
         let patience = 4 * UNREACHABLE_AFTER;
         let busy = options().watchdog_timeout(ms(3000)).unreachable_after(patience);
         let rig = Rig::on(server, kind, busy).await;
-        let held = rig.handle("held").taken().await;
+        let held = taken(&rig.handle("held")).await;
         let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
         fill(&rig.server);
         let started = Instant::now();
-        let answer = rig.handle("a").lock().into_future();
+        let answer = rig.handle("a").lock();
         let answer = within(patience + RESPONSE + SOON, "an answer", answer).await;
         assert_unreachable(&answer);
         let error = answer.unwrap_err().to_string();
@@ -135,7 +135,7 @@ async fn a_server_that_drops_every_connection_is_not_stormed() {
     let (min, max) = (ms(20), ms(200));
     let rig = Rig::new(Kind::Lock, options().retry_backoff(min, max)).await;
     // Holding something, so that the subscription connection takes part.
-    let guard = rig.handle("held").taken().await;
+    let guard = taken(&rig.handle("held")).await;
     rig.proxy.wait_for_subscriber().await;
     let (started, before) = (Instant::now(), rig.proxy.accepted());
     while started.elapsed() < ms(3000) {
@@ -148,7 +148,7 @@ async fn a_server_that_drops_every_connection_is_not_stormed() {
     let most = 2 * (5 + span.as_millis() / 100);
     assert!(opened as u128 <= most, "{opened} connections in {span:?}, {most} at most");
     // Once it keeps its connections, everything is as before.
-    let again = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+    let again = within(SOON, "acquire", rig.handle("a").lock()).await;
     again.expect("reachable again").release().await.expect("held");
     rig.assert_held("held", &guard, 1);
 }

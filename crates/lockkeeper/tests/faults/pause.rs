@@ -24,10 +24,10 @@ async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_gets_it()
             .drift(0.0, DRIFT);
         let history = History::new();
         let holder = connect(&server.url(), options.clone()).await;
-        let guard = Handle::new(&holder, kind, "a").taken().await;
+        let guard = taken(&lock_of(&holder, kind, "a")).await;
         history.granted("a", "holder", None);
         let other = connect(&server.url(), options).await;
-        let other = Handle::new(&other, kind, "a");
+        let other = lock_of(&other, kind, "a");
         let waiter = tokio::spawn({
             let history = history.clone();
             async move {
@@ -72,8 +72,8 @@ async fn a_server_stopped_for_less_than_the_lease_loses_nothing() {
         let server = RedisServer::start();
         let options = options().watchdog_timeout(ms(5000)).response_timeout(ms(300));
         let holder = connect(&server.url(), options.clone()).await;
-        let guard = Handle::new(&holder, kind, "a").taken().await;
-        let other = Handle::new(&connect(&server.url(), options).await, kind, "a");
+        let guard = taken(&lock_of(&holder, kind, "a")).await;
+        let other = lock_of(&connect(&server.url(), options).await, kind, "a");
         assert!(other.try_lock().await.expect("reachable").is_none());
         server.pause();
         // Over the renewal that is due after 1.7 s, and several response timeouts.
@@ -83,7 +83,7 @@ async fn a_server_stopped_for_less_than_the_lease_loses_nothing() {
         // Without a renewal less than 2.8 s would be left.
         eventually(SOON, "renewed", || pttl(&server, "a") > 3500).await;
         assert_held(&server, kind, "a", &guard, 1);
-        let limited = other.try_lock().wait(ms(1000)).await;
+        let limited = other.try_lock_for(ms(1000)).await;
         assert!(limited.expect("reachable").is_none(), "two holders");
         guard.release().await.expect("it is held");
         assert_free(&server, kind, "a");
@@ -97,7 +97,7 @@ async fn an_acquire_given_up_while_the_server_was_stopped_leaves_nothing() {
     both(async |kind| {
         let server = RedisServer::start();
         let client = connect(&server.url(), options()).await;
-        let handle = Handle::new(&client, kind, "a");
+        let handle = lock_of(&client, kind, "a");
         server.pause();
         let answer = within(SOON, "try_lock", async { handle.try_lock().await }).await;
         assert_unreachable(&answer);
@@ -128,7 +128,7 @@ async fn exclusion_holds_over_stops_of_any_length() {
         let mut workers = Vec::new();
         for n in 0..4 {
             let client = connect(&server.url(), options.clone()).await;
-            let handle = Handle::new(&client, kind, "a");
+            let handle = lock_of(&client, kind, "a");
             let history = history.clone();
             workers.push(tokio::spawn(async move {
                 while Instant::now() < end {

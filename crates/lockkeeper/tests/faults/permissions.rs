@@ -43,11 +43,11 @@ async fn without_channels_a_lock_works_and_its_waiters_poll() {
         let one = connect(&url, options()).await;
         let two = connect(&url, options()).await;
         for round in 0..3 {
-            let guard = Handle::new(&one, kind, "a").taken().await;
+            let guard = taken(&lock_of(&one, kind, "a")).await;
             assert_held(&server, kind, "a", &guard, 1);
-            let handle = Handle::new(&two, kind, "a");
+            let handle = lock_of(&two, kind, "a");
             let before = asked(&server);
-            let waiter = tokio::spawn(handle.lock().into_future());
+            let waiter = tokio::spawn(handle.lock());
             // It polls: a few times a second, and not more.
             let start = Instant::now();
             eventually(PATIENCE, "polling", || asked(&server) >= before + 8).await;
@@ -76,10 +76,10 @@ async fn without_subscribe_waiters_poll() {
         let (server, url) = with_user(&["~*", "&*", "+@all", "-subscribe"]);
         let client = connect(&url, options()).await;
         let stranger = connect(&server.url(), options()).await;
-        let guard = Handle::new(&stranger, kind, "a").taken().await;
+        let guard = taken(&lock_of(&stranger, kind, "a")).await;
         let before = asked(&server);
-        let handle = Handle::new(&client, kind, "a");
-        let waiter = tokio::spawn(handle.lock().into_future());
+        let handle = lock_of(&client, kind, "a");
+        let waiter = tokio::spawn(handle.lock());
         eventually(PATIENCE, "polling", || asked(&server) >= before + 4).await;
         guard.release().await.expect("held");
         let guard = within(SOON, "the waiter", joined(waiter)).await;
@@ -93,9 +93,9 @@ async fn channels_taken_away_while_waiting_turn_a_waiter_to_polling() {
     both(async |kind| {
         let (server, url) = with_user(&["~*", "&*", "+@all"]);
         let stranger = connect(&server.url(), options()).await;
-        let guard = Handle::new(&stranger, kind, "a").taken().await;
-        let handle = Handle::new(&connect(&url, options()).await, kind, "a");
-        let waiter = tokio::spawn(handle.lock().into_future());
+        let guard = taken(&lock_of(&stranger, kind, "a")).await;
+        let handle = lock_of(&connect(&url, options()).await, kind, "a");
+        let waiter = tokio::spawn(handle.lock());
         eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
         // The server disconnects those who listen where they may not any more.
         set_user(&server, &["~*", "+@all", "resetchannels"]);
@@ -114,13 +114,13 @@ async fn without_a_command_every_request_is_denied_at_once_and_names_it() {
         (Kind::Mutex, &["~*", "&*", "+@all", "-set", "-eval"], "set"),
     ] {
         let (server, url) = with_user(rights);
-        let handle = Handle::new(&connect(&url, options()).await, kind, "a");
+        let handle = lock_of(&connect(&url, options()).await, kind, "a");
         for _ in 0..2 {
-            let answer = within(SOON, "try_lock", handle.try_lock().into_future()).await;
+            let answer = within(SOON, "try_lock", handle.try_lock()).await;
             let said = assert_denied(&answer);
             assert!(said.contains(command), "{said} does not name {command}");
             // One who would wait for ever is told just as soon.
-            let answer = within(SOON, "lock", handle.lock().into_future()).await;
+            let answer = within(SOON, "lock", handle.lock()).await;
             assert!(assert_denied(&answer).contains(command));
         }
         assert_free(&server, kind, "a");
@@ -133,8 +133,8 @@ async fn without_a_command_every_request_is_denied_at_once_and_names_it() {
 async fn without_a_command_inside_a_script_the_request_is_denied_and_changes_nothing() {
     for denied in ["-pttl", "-hset", "-pexpire"] {
         let (server, url) = with_user(&["~*", "&*", "+@all", denied]);
-        let handle = Handle::new(&connect(&url, options()).await, Kind::Lock, "a");
-        let answer = within(SOON, "lock", handle.lock().into_future()).await;
+        let handle = lock_of(&connect(&url, options()).await, Kind::Lock, "a");
+        let answer = within(SOON, "lock", handle.lock()).await;
         let said = assert_denied(&answer);
         assert!(said.contains("script"), "{said}");
         let left = server.cli(&["EXISTS", "a"]).int();
@@ -147,13 +147,12 @@ async fn without_a_key_every_request_is_denied_at_once() {
     both(async |kind| {
         let (server, url) = with_user(&["~mine:*", "&*", "+@all"]);
         let client = connect(&url, options()).await;
-        let answer =
-            within(SOON, "lock", Handle::new(&client, kind, "a").lock().into_future()).await;
+        let answer = within(SOON, "lock", lock_of(&client, kind, "a").lock()).await;
         let said = assert_denied(&answer);
         assert!(said.contains("key"), "{said}");
         assert_free(&server, kind, "a");
         // Its own it may have, though not the note of who it is: that never fails a lock.
-        let guard = Handle::new(&client, kind, "mine:a").taken().await;
+        let guard = taken(&lock_of(&client, kind, "mine:a")).await;
         assert_held(&server, kind, "mine:a", &guard, 1);
         guard.release().await.expect("held");
     })
@@ -165,9 +164,9 @@ async fn rights_taken_away_fail_a_waiter_at_once() {
     both(async |kind| {
         let (server, url) = with_user(&["~*", "&*", "+@all"]);
         let stranger = connect(&server.url(), options()).await;
-        let _held = Handle::new(&stranger, kind, "a").taken().await;
-        let handle = Handle::new(&connect(&url, options()).await, kind, "a");
-        let waiter = tokio::spawn(handle.lock().into_future());
+        let _held = taken(&lock_of(&stranger, kind, "a")).await;
+        let handle = lock_of(&connect(&url, options()).await, kind, "a");
+        let waiter = tokio::spawn(handle.lock());
         eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
         // The server also cuts off the user's subscriptions: the waiter looks again.
         set_user(&server, &["resetkeys", "resetchannels", "+@all"]);
@@ -182,16 +181,16 @@ async fn without_the_client_command_locks_work() {
     both(async |kind| {
         let (server, url) = with_user(&["~*", "&*", "+@all", "-client"]);
         let client = connect(&url, options()).await;
-        let handle = Handle::new(&client, kind, "a");
-        let guard = handle.taken().await;
+        let handle = lock_of(&client, kind, "a");
+        let guard = taken(&handle).await;
         assert_held(&server, kind, "a", &guard, 1);
         guard.release().await.expect("held");
         server.cli(&["CLIENT", "KILL", "USER", "u"]);
-        let guard = within(SOON, "again", handle.lock().into_future()).await;
+        let guard = within(SOON, "again", handle.lock()).await;
         let guard = guard.expect("reconnected");
         // Wake-ups come, too.
-        let other = Handle::new(&connect(&url, options()).await, kind, "a");
-        let waiter = tokio::spawn(other.lock().into_future());
+        let other = lock_of(&connect(&url, options()).await, kind, "a");
+        let waiter = tokio::spawn(other.lock());
         eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
         guard.release().await.expect("held");
         let guard = within(SOON, "the waiter", joined(waiter)).await;
@@ -223,12 +222,12 @@ async fn a_password_changed_meanwhile_is_denied_after_the_next_reconnect() {
     both(async |kind| {
         let (server, url) = with_user(&["~*", "&*", "+@all"]);
         let client = connect(&url, options()).await;
-        let handle = Handle::new(&client, kind, "a");
-        handle.taken().await.release().await.expect("held");
+        let handle = lock_of(&client, kind, "a");
+        taken(&handle).await.release().await.expect("held");
         server.cli(&["ACL", "SETUSER", "u", "resetpass", ">other"]).ok();
         server.cli(&["CLIENT", "KILL", "USER", "u"]);
         let refused = || async {
-            let answer = within(SOON, "lock", handle.lock().into_future()).await;
+            let answer = within(SOON, "lock", handle.lock()).await;
             assert_denied(&answer);
         };
         refused().await;
@@ -253,7 +252,7 @@ async fn a_password_changed_meanwhile_is_denied_after_the_next_reconnect() {
 async fn a_password_is_nowhere_to_be_seen() {
     let (_server, url) = with_user(&["~*", "&*", "+@all"]);
     let client = connect(&url, options()).await;
-    let guard = Handle::new(&client, Kind::Lock, "a").taken().await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     let shown = format!("{client:?} {:?} {guard:?}", client.lock("a"));
     assert!(!shown.contains("s3cret"), "{shown}");
     for bad in ["redis://u:s3cret@:bad:port", "redis://u:s3cret@127.0.0.1:1/x", "http://u:s3cret@h"]

@@ -28,7 +28,7 @@ async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_n
         let name = format!("{kind}:{mode}");
         let holder = child(&server, kind, &name, 2500, mode);
         holder.expect_line("held");
-        let handle = Handle::new(&client, kind, &name);
+        let handle = lock_of(&client, kind, &name);
         let waiter = tokio::spawn(async move { (handle.lock().await, SystemTime::now()) });
         eventually(PATIENCE, "listening", || listeners(&server, &name) == 1).await;
         holder.kill();
@@ -53,7 +53,7 @@ async fn a_process_that_ends_well_frees_its_lock_at_once() {
     let client = connect(&server.url(), options()).await;
     let mut holder = child(&server, Kind::Lock, "a", 60_000, "lease");
     holder.expect_line("held");
-    let handle = Handle::new(&client, Kind::Lock, "a");
+    let handle = lock_of(&client, Kind::Lock, "a");
     let waiter = tokio::spawn(async move { handle.lock().await });
     eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
     holder.close_input();
@@ -75,7 +75,7 @@ async fn work_gets_no_turn_after_the_process_was_stopped_past_the_deadline() {
     // The lease must really end, at the server too.
     tokio::time::sleep(ms(1600)).await;
     let heir = connect(&server.url(), options()).await;
-    let heir = Handle::new(&heir, Kind::Lock, "a").try_lock().await;
+    let heir = lock_of(&heir, Kind::Lock, "a").try_lock().await;
     let heir = heir.expect("reachable").expect("its lease has ended");
     worker.resume();
     let line = worker.next_line(PATIENCE);

@@ -36,25 +36,25 @@ trait Condition: Send + Sync + 'static {
 /// there before is still there after.
 async fn is_ridden_out<C: Condition>(url: String, server: Arc<RedisServer>, kind: Kind, it: C) {
     let client = connect(&url, short()).await;
-    let held = Handle::new(&client, kind, "held").taken().await;
-    let handle = Handle::new(&client, kind, "a");
+    let held = taken(&lock_of(&client, kind, "held")).await;
+    let handle = lock_of(&client, kind, "a");
     it.begin();
-    let answer = within(RESPONSE + SOON, "one attempt", handle.try_lock().into_future()).await;
+    let answer = within(RESPONSE + SOON, "one attempt", handle.try_lock()).await;
     let said = assert_unreachable(&answer);
     assert!(said.contains(C::SAYS), "{said:?} does not say {:?}", C::SAYS);
     assert!(said.contains('a'), "it names the lock: {said}");
 
     let started = Instant::now();
-    let limited = handle.try_lock().wait(ms(300)).into_future();
+    let limited = handle.try_lock_for(ms(300));
     assert_unreachable(&within(ms(300) + SOON, "a limited wait", limited).await);
     assert!(started.elapsed() >= ms(300), "{:?}", started.elapsed());
 
     // A client that knows nothing of the outage yet has its whole patience before it.
-    let patient = handle.lock().into_future();
+    let patient = handle.lock();
     let answer = within(UNREACHABLE_AFTER + SOON, "a patient wait", patient).await;
     assert_unreachable(&answer);
 
-    let waiter = tokio::spawn(handle.lock().into_future());
+    let waiter = tokio::spawn(handle.lock());
     tokio::task::yield_now().await;
     it.end();
     // Its patience may have ended just before the condition did; whoever asks now gets it.
@@ -62,7 +62,7 @@ async fn is_ridden_out<C: Condition>(url: String, server: Arc<RedisServer>, kind
         Ok(guard) => guard.release().await.expect("held"),
         answer => drop(assert_unreachable(&answer)),
     }
-    let guard = within(SOON, "afterwards", handle.lock().into_future()).await;
+    let guard = within(SOON, "afterwards", handle.lock()).await;
     let guard = guard.expect("it is over");
     assert_held(&server, kind, "a", &guard, 1);
     guard.release().await.expect("held");
@@ -74,9 +74,9 @@ async fn is_ridden_out<C: Condition>(url: String, server: Arc<RedisServer>, kind
 /// One who waits from before it begins until after it ends gets the lock.
 async fn is_waited_out<C: Condition>(url: String, server: Arc<RedisServer>, kind: Kind, it: C) {
     let client = connect(&url, options()).await;
-    let handle = Handle::new(&client, kind, "a");
+    let handle = lock_of(&client, kind, "a");
     it.begin();
-    let waiter = tokio::spawn(handle.lock().into_future());
+    let waiter = tokio::spawn(handle.lock());
     // Several response timeouts.
     tokio::time::sleep(3 * RESPONSE).await;
     assert!(!waiter.is_finished(), "it did not wait");
@@ -266,15 +266,15 @@ async fn a_server_that_is_loading_is_waited_out() {
         server.cli(&["EVAL", fill, "0"]).ok();
         // It answers at once; a machine that stands still is not to be taken for it.
         let client = connect(&server.url(), options().response_timeout(PATIENCE)).await;
-        let held = Handle::new(&client, kind, "held").taken().await;
-        let handle = Handle::new(&client, kind, "a");
+        let held = taken(&lock_of(&client, kind, "held")).await;
+        let handle = lock_of(&client, kind, "a");
         let port = server.port();
         let restarting = tokio::task::spawn_blocking({
             let server = Arc::clone(&server);
             move || server.restart()
         });
         eventually(PATIENCE, "loading", || is_loading(port) == Some(true)).await;
-        let attempt = handle.try_lock().into_future();
+        let attempt = handle.try_lock();
         let answer = within(PATIENCE, "one attempt", attempt).await;
         let mut loading = None;
         eventually(PATIENCE, "it is known", || {
@@ -284,7 +284,7 @@ async fn a_server_that_is_loading_is_waited_out() {
         .await;
         assert_eq!(loading, Some(true), "it was over too soon to say anything");
         let said = assert_unreachable(&answer);
-        let guard = within(PATIENCE, "a patient wait", handle.lock().into_future()).await;
+        let guard = within(PATIENCE, "a patient wait", handle.lock()).await;
         let guard = guard.expect("loaded");
         joined(restarting).await;
         assert_held(&server, kind, "a", &guard, 1);
@@ -318,23 +318,23 @@ fn is_loading(port: u16) -> Option<bool> {
 async fn at_the_wait_limit_busy_is_nothing_and_silence_is_an_error() {
     both(async |kind| {
         let rig = Rig::new(kind, options().unreachable_after(LONG)).await;
-        let holder = rig.strangers("a").await.taken().await;
+        let holder = taken(&rig.strangers("a").await).await;
         let handle = rig.handle("a");
         let started = Instant::now();
-        let busy = handle.try_lock().wait(ms(1000)).into_future();
+        let busy = handle.try_lock_for(ms(1000));
         let busy = within(ms(1000) + SOON, "a limited wait", busy).await;
         assert!(busy.expect("the server answers").is_none());
         assert!(started.elapsed() >= ms(1000));
         // Silent at first, busy at last.
         rig.proxy.refuse(true);
         rig.proxy.cut();
-        let late = tokio::spawn(handle.try_lock().wait(ms(2000)).into_future());
+        let late = tokio::spawn(handle.try_lock_for(ms(2000)));
         rig.proxy.wait_for_refusals(3).await;
         rig.proxy.refuse(false);
         let late = within(ms(2000) + SOON, "a limited wait", joined(late)).await;
         assert!(late.expect("it answered in the end").is_none());
         // Busy at first, silent at last.
-        let silent = tokio::spawn(handle.try_lock().wait(ms(2500)).into_future());
+        let silent = tokio::spawn(handle.try_lock_for(ms(2500)));
         eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
         rig.proxy.refuse(true);
         rig.proxy.cut();
@@ -351,10 +351,10 @@ async fn at_the_wait_limit_busy_is_nothing_and_silence_is_an_error() {
 async fn a_server_that_falls_silent_during_a_limited_wait_is_unreachable() {
     both(async |kind| {
         let rig = Rig::new(kind, options().unreachable_after(LONG)).await;
-        let holder = rig.strangers("a").await.taken().await;
+        let holder = taken(&rig.strangers("a").await).await;
         let attempts = rig.proxy.expect_delivery(&rig.mark(Sent::Acquire));
         let limit = ms(2400);
-        let waiting = tokio::spawn(rig.handle("a").try_lock().wait(limit).into_future());
+        let waiting = tokio::spawn(rig.handle("a").try_lock_for(limit));
         // Before it subscribes and after.
         attempts.wait_for(2).await;
         rig.proxy.black_hole(true);
@@ -376,7 +376,7 @@ async fn all_who_wait_for_a_dead_server_are_told_together() {
         rig.proxy.refuse(true);
         rig.proxy.cut();
         let (handle, started) = (rig.handle("a"), Instant::now());
-        let waiters: Vec<_> = (0..16).map(|_| tokio::spawn(handle.lock().into_future())).collect();
+        let waiters: Vec<_> = (0..16).map(|_| tokio::spawn(handle.lock())).collect();
         let all = async {
             for waiter in waiters {
                 assert_unreachable(&joined(waiter).await);
@@ -393,7 +393,7 @@ async fn all_who_wait_for_a_dead_server_are_told_together() {
 async fn a_release_refused_for_now_is_repeated() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         let releases = rig.proxy.expect_request(&rig.mark(Sent::Release));
         rig.server.cli(&["REPLICAOF", "127.0.0.1", "1"]).ok();
         let release = tokio::spawn(guard.release());
@@ -411,7 +411,7 @@ async fn a_release_refused_for_now_is_repeated() {
 async fn a_release_that_is_never_answered_is_unconfirmed() {
     both(async |kind| {
         let rig = Rig::new(kind, short()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.proxy.black_hole(true);
         let answer = within(UNREACHABLE_AFTER + SOON, "release", guard.release()).await;
         assert!(matches!(answer, Err(Error::Unconfirmed { .. })), "{answer:?}");

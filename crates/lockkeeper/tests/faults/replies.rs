@@ -12,7 +12,7 @@ async fn an_acquire_whose_reply_is_lost_is_granted_once() {
         let rig = Rig::new(kind, options()).await;
         let requests = rig.proxy.expect_request(&rig.mark(Sent::Acquire));
         rig.lose_reply(Sent::Acquire);
-        let guard = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+        let guard = within(SOON, "acquire", rig.handle("a").lock()).await;
         let guard = guard.expect("it is repeated");
         assert!(rig.proxy.swallowed_replies() >= 1);
         assert_eq!(requests.count(), 2, "once for each connection");
@@ -32,7 +32,7 @@ async fn a_single_attempt_whose_reply_is_lost_fails_and_leaves_nothing() {
             Kind::Mutex => "set",
             _ => "hset",
         };
-        let answer = within(SOON, "try_lock", rig.handle("a").try_lock().into_future()).await;
+        let answer = within(SOON, "try_lock", rig.handle("a").try_lock()).await;
         assert_unreachable(&answer);
         assert_eq!(rig.server.commandstats(executed), 1, "it was granted");
         eventually(SOON, "undone", || rig.stored("a").is_empty()).await;
@@ -46,7 +46,7 @@ async fn a_single_attempt_whose_reply_is_lost_fails_and_leaves_nothing() {
 async fn a_lock_whose_renewals_reply_is_lost_stays_held() {
     both(async |kind| {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
         rig.lose_reply(Sent::Renew);
         // Every second, the lost one is repeated: the last of these is well beyond the first lease.
@@ -63,7 +63,7 @@ async fn a_lock_whose_renewals_reply_is_lost_stays_held() {
 async fn a_fixed_lease_whose_checks_reply_is_lost_stays_held() {
     both(async |kind| {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(600))).await;
-        let guard = rig.handle("a").lock().lease(LONG).await.expect("free");
+        let guard = rig.handle("a").lease(LONG).lock().await.expect("free");
         let checks = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
         rig.lose_reply(Sent::Renew);
         checks.wait_for(4).await;
@@ -78,7 +78,7 @@ async fn a_fixed_lease_whose_checks_reply_is_lost_stays_held() {
 async fn a_release_whose_reply_is_lost_is_ok_and_told_once() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         let mut listener = rig.server.connection();
         listener.subscribe(&[channel("a")]);
         rig.lose_reply(Sent::Release);
@@ -98,7 +98,7 @@ async fn a_release_whose_reply_is_lost_is_ok_and_told_once() {
 async fn a_release_found_done_after_the_deadline_is_unconfirmed() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").lock().lease(ms(1000)).await.expect("free");
+        let guard = rig.handle("a").lease(ms(1000)).lock().await.expect("free");
         let deadline = guard.deadline();
         rig.lose_reply(Sent::Release);
         // The repetition cannot get through before the lease has ended.
@@ -117,11 +117,11 @@ async fn a_release_found_done_after_the_deadline_is_unconfirmed() {
 async fn a_release_that_finds_nothing_at_its_first_answer_is_not_held() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.server.cli(&["DEL", "a"]);
         assert_not_held(&guard.release().await);
         // Also when it took an outage in which the release was not sent at all.
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.proxy.refuse(true);
         rig.proxy.cut();
         // Whoever asks finds out that there is no connection, if nobody has yet.
@@ -137,9 +137,9 @@ async fn a_release_that_finds_nothing_at_its_first_answer_is_not_held() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_re_entry_and_its_release_whose_replies_are_lost_count_once() {
     let rig = Rig::new(Kind::Lock, options()).await;
-    let outer = rig.handle("a").taken().await;
+    let outer = taken(&rig.handle("a")).await;
     rig.lose_reply(Sent::Acquire);
-    let inner = within(SOON, "re-entry", outer.reenter().into_future()).await;
+    let inner = within(SOON, "re-entry", outer.reenter()).await;
     let inner = inner.expect("it is repeated");
     assert!(rig.proxy.swallowed_replies() >= 1);
     rig.assert_held("a", &outer, 2);
@@ -162,8 +162,8 @@ async fn a_hand_over_whose_reply_is_lost_passes_the_lock_once() {
         // A lock that was held for 10 ms is released, not handed over; a slow machine may need more
         // than one round. Each round must go well.
         for _ in 0..100 {
-            let first = handle.taken().await;
-            let mut second = Box::pin(handle.lock().into_future());
+            let first = taken(&handle).await;
+            let mut second = Box::pin(handle.lock());
             start(&mut second).await;
             let given = first.owner_id().to_string();
             rig.lose_reply(Sent::HandOver);
@@ -189,8 +189,8 @@ async fn a_hand_over_to_one_who_left_meanwhile_leaves_nothing() {
         let rig = Rig::new(kind, options()).await;
         let handle = rig.handle("a");
         for _ in 0..100 {
-            let first = handle.taken().await;
-            let mut second = Box::pin(handle.lock().into_future());
+            let first = taken(&handle).await;
+            let mut second = Box::pin(handle.lock());
             start(&mut second).await;
             rig.lose_reply(Sent::HandOver);
             let release = tokio::spawn(first.release());
@@ -212,7 +212,7 @@ async fn a_hand_over_to_one_who_left_meanwhile_leaves_nothing() {
 async fn leaving_a_lock_standing_twice_is_leaving_it_once() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         let owner = guard.owner_id().to_string();
         rig.lose_reply(Sent::Release);
         within(SOON, "leave_for", guard.leave_for(ms(30_000))).await.expect("it is held");
@@ -228,7 +228,7 @@ async fn leaving_a_lock_standing_twice_is_leaving_it_once() {
 async fn an_extension_whose_reply_is_lost_can_be_repeated() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").lock().lease(ms(20_000)).await.expect("free");
+        let guard = rig.handle("a").lease(ms(20_000)).lock().await.expect("free");
         rig.lose_reply(Sent::Renew);
         let lost = within(SOON, "extend", guard.extend(LONG)).await;
         if lost.is_err() {
@@ -248,7 +248,7 @@ async fn an_extension_whose_reply_is_lost_can_be_repeated() {
 async fn a_forced_unlock_whose_reply_is_lost_is_as_if_it_had_come() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let victim = rig.strangers("a").await.taken().await;
+        let victim = taken(&rig.strangers("a").await).await;
         rig.lose_reply(Sent::ForceUnlock);
         // Either the library repeats it and tells the truth, or it says that it does not know.
         let answer = within(SOON, "force_unlock", rig.handle("a").force_unlock()).await;
@@ -271,7 +271,7 @@ async fn a_forced_unlock_whose_reply_is_lost_is_as_if_it_had_come() {
 async fn a_question_whose_reply_is_lost_can_be_asked_again() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let _guard = rig.handle("a").taken().await;
+        let _guard = taken(&rig.handle("a")).await;
         rig.lose_reply(Sent::Inspect);
         let lost = within(SOON, "is_locked", rig.handle("a").is_locked()).await;
         assert!(!matches!(lost, Ok(false)), "it is locked: {lost:?}");
@@ -286,9 +286,9 @@ async fn a_question_whose_reply_is_lost_can_be_asked_again() {
 async fn a_subscription_whose_reply_is_lost_is_made_again() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let holder = rig.strangers("a").await.taken().await;
+        let holder = taken(&rig.strangers("a").await).await;
         rig.proxy.drop_replies_once_after_request_matching(channel("a").as_bytes());
-        let waiter = tokio::spawn(rig.handle("a").lock().into_future());
+        let waiter = tokio::spawn(rig.handle("a").lock());
         rig.proxy.wait_for_swallowed_replies(1).await;
         eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
         holder.release().await.expect("it is held");
@@ -303,7 +303,7 @@ async fn a_subscription_whose_reply_is_lost_is_made_again() {
 async fn an_introduction_whose_reply_is_lost_is_made_again() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.proxy.drop_replies_once_after_request_matching(b"SETNAME");
         rig.proxy.cut();
         within(SOON + SOON, "release", guard.release()).await.expect("it is held");
@@ -320,7 +320,7 @@ async fn a_note_whose_reply_is_lost_fails_no_lock() {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
         let hash = rig.server.cli(&["SCRIPT", "LOAD", lua("CLIENT_ANNOUNCE")]).ok();
         rig.proxy.drop_replies_once_after_request_matching(hash.text().as_bytes());
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
         rig.proxy.wait_for_swallowed_replies(1).await;
         renewals.wait_for(4).await;
@@ -340,11 +340,11 @@ async fn a_reply_lost_after_a_script_flush_is_no_different() {
         rig.proxy.drop_replies_once_after_request_matching(purpose.as_bytes());
     };
     flush("take a free lock");
-    let outer = within(SOON, "acquire", rig.handle("a").lock().into_future()).await;
+    let outer = within(SOON, "acquire", rig.handle("a").lock()).await;
     let outer = outer.expect("it is repeated");
     rig.assert_held("a", &outer, 1);
     flush("take a free lock");
-    let inner = within(SOON, "re-entry", outer.reenter().into_future()).await;
+    let inner = within(SOON, "re-entry", outer.reenter()).await;
     let inner = inner.expect("it is repeated");
     rig.assert_held("a", &outer, 2);
     flush("take holds off");
@@ -364,7 +364,7 @@ async fn a_script_flush_between_any_two_requests_is_not_noticed() {
         let handle = rig.handle("a");
         for _ in 0..20 {
             flush();
-            let guard = handle.taken().await;
+            let guard = taken(&handle).await;
             flush();
             assert!(handle.is_locked().await.expect("asked"));
             if kind == Kind::Lock {
@@ -373,7 +373,7 @@ async fn a_script_flush_between_any_two_requests_is_not_noticed() {
                 flush();
                 inner.release().await.expect("held");
             }
-            let mut heir = Box::pin(handle.lock().into_future());
+            let mut heir = Box::pin(handle.lock());
             start(&mut heir).await;
             flush();
             guard.release().await.expect("held");
@@ -385,7 +385,7 @@ async fn a_script_flush_between_any_two_requests_is_not_noticed() {
             rig.assert_free("a");
         }
         // And under the watchdog: no renewal finds its script.
-        let guard = handle.taken().await;
+        let guard = taken(&handle).await;
         let renewals = rig.proxy.expect_request(b"renew or check many");
         eventually(PATIENCE, "renewed by the whole text", || {
             flush();
@@ -410,7 +410,7 @@ async fn replies_that_went_astray_are_not_believed() {
         // Every other one is busy.
         let mut theirs = Vec::new();
         for n in (0..8).step_by(2) {
-            theirs.push(Handle::new(&stranger, kind, &name(n)).taken().await);
+            theirs.push(taken(&lock_of(&stranger, kind, &name(n))).await);
         }
         // What waits for a connection leaves in one write.
         rig.proxy.refuse(true);
@@ -419,7 +419,7 @@ async fn replies_that_went_astray_are_not_believed() {
         rig.proxy.stray_reply_once_after_request_matching(&mark, b"*0\r\n");
         let mut attempts = Vec::new();
         for n in 0..8 {
-            let mut attempt = Box::pin(rig.handle(&name(n)).try_lock().into_future());
+            let mut attempt = Box::pin(rig.handle(&name(n)).try_lock());
             start(&mut attempt).await;
             attempts.push(tokio::spawn(attempt));
         }
@@ -451,7 +451,7 @@ async fn a_renewal_that_gets_the_wrong_reply_is_repeated() {
     both(async |kind| {
         for stray in [&b"*2\r\n:-2\r\n:-2\r\n"[..], b":-2\r\n", b"+OK\r\n"] {
             let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
-            let guard = rig.handle("a").taken().await;
+            let guard = taken(&rig.handle("a")).await;
             let mark = rig.mark(Sent::Renew);
             let renewals = rig.proxy.expect_delivery(&mark);
             rig.proxy.stray_reply_once_after_request_matching(&mark, stray);

@@ -13,15 +13,15 @@ async fn a_holder_learns_that_the_server_came_back_empty() {
     both(async |kind| {
         let server = Arc::new(RedisServer::start());
         let client = connect(&server.url(), options()).await;
-        let renewed = Handle::new(&client, kind, "renewed").taken().await;
-        let fixed = Handle::new(&client, kind, "fixed");
-        let fixed = fixed.lock().lease(LONG).await.expect("free");
+        let renewed = taken(&lock_of(&client, kind, "renewed")).await;
+        let fixed = lock_of(&client, kind, "fixed");
+        let fixed = fixed.lease(LONG).lock().await.expect("free");
         restart(&server).await;
         for (guard, name) in [(renewed, "renewed"), (fixed, "fixed")] {
             let reason = within(SOON, "the loss", guard.lost()).await;
             assert_eq!(reason, LostReason::Deleted, "{name}");
             assert!(guard.is_lost());
-            let other = Handle::new(&connect(&server.url(), options()).await, kind, name);
+            let other = lock_of(&connect(&server.url(), options()).await, kind, name);
             let heir = other.try_lock().await.expect("reachable");
             let heir = heir.expect("it is free: the server has forgotten everything");
             assert_not_held(&guard.release().await);
@@ -36,9 +36,9 @@ async fn a_waiter_rides_out_a_restart_and_gets_in() {
     both(async |kind| {
         let server = Arc::new(RedisServer::start());
         let holder = connect(&server.url(), options()).await;
-        let holder = Handle::new(&holder, kind, "a").taken().await;
+        let holder = taken(&lock_of(&holder, kind, "a")).await;
         let client = connect(&server.url(), options()).await;
-        let handle = Handle::new(&client, kind, "a");
+        let handle = lock_of(&client, kind, "a");
         let waiter = tokio::spawn(async move { handle.lock().await });
         eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
         restart(&server).await;
@@ -56,7 +56,7 @@ async fn a_hold_survives_a_restart_with_data_and_is_renewed_at_once() {
     both(async |kind| {
         let server = Arc::new(RedisServer::builder().persistent(true).start());
         let client = connect(&server.url(), options()).await;
-        let guard = Handle::new(&client, kind, "a").taken().await;
+        let guard = taken(&lock_of(&client, kind, "a")).await;
         // Less than is due, so that a renewal shows. The next regular one is 20 s away.
         server.cli(&["PEXPIRE", "a", "30000"]);
         restart(&server).await;
@@ -87,7 +87,7 @@ async fn reconnect_early(kind: Kind) {
     let first = rig.proxy.connections()[0];
     let second = rig.proxy.accepted() + 1;
     rig.proxy.delay(ms(500));
-    let guard = rig.handle("a").taken().await;
+    let guard = taken(&rig.handle("a")).await;
     rig.proxy.wait_for_connections(second).await;
     // Its first words are on their way for half a second; what comes now is fast.
     rig.proxy.delay(ms(0));
@@ -101,7 +101,7 @@ async fn reconnect_early(kind: Kind) {
 async fn the_watchdog_carries_a_lock_over_an_outage_shorter_than_its_lease() {
     both(async |kind| {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(6000))).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.proxy.refuse(true);
         rig.proxy.cut();
         // Beyond the next renewal, which is due after 2 s.
@@ -121,7 +121,7 @@ async fn the_watchdog_carries_a_lock_over_an_outage_shorter_than_its_lease() {
 async fn a_guard_dropped_during_an_outage_is_given_back_after_it() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.proxy.refuse(true);
         rig.proxy.cut();
         rig.proxy.wait_for_refusals(1).await;
@@ -138,7 +138,7 @@ async fn a_guard_dropped_during_an_outage_is_given_back_after_it() {
 async fn a_release_during_an_outage_waits_for_its_end() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.proxy.refuse(true);
         rig.proxy.cut();
         let release = tokio::spawn(guard.release());
@@ -156,7 +156,7 @@ async fn many_holds_are_all_renewed_after_a_reconnect() {
     let names: Vec<_> = (0..300).map(|n| format!("many-{n}")).collect();
     let mut guards = Vec::new();
     for name in &names {
-        guards.push(rig.handle(name).taken().await);
+        guards.push(taken(&rig.handle(name)).await);
         rig.server.cli(&["PEXPIRE", name, "30000"]);
     }
     rig.proxy.cut();

@@ -105,13 +105,13 @@ async fn a_key_of_another_kind_is_refused_at_once_and_left_alone() {
             cli.cmd(&["FLUSHALL"]).ok();
             cli.cmd(make).ok();
             let before = dump(&mut cli);
-            let handle = Handle::new(&client, kind, "k");
+            let handle = lock_of(&client, kind, "k");
             let refused = |answer: Result<(), Error>| {
                 let wrong = matches!(answer, Err(Error::WrongKind { .. }));
                 assert!(wrong, "a {kind} on {what}: {answer:?}");
             };
             refused(handle.try_lock().await.map(drop));
-            refused(within(SOON, "lock", handle.lock().into_future()).await.map(drop));
+            refused(within(SOON, "lock", handle.lock()).await.map(drop));
             refused(handle.is_locked().await.map(drop));
             refused(handle.force_unlock().await.map(drop));
             assert_eq!(dump(&mut cli), before, "a {kind} on {what}");
@@ -127,7 +127,7 @@ async fn a_batch_with_one_overwritten_key_renews_the_others() {
         let names = ["a", "b", "c", "d", "e"];
         let mut guards = Vec::new();
         for name in names {
-            guards.push(rig.handle(name).taken().await);
+            guards.push(taken(&rig.handle(name)).await);
         }
         // In the middle, so that a batch that stops there shows.
         rig.server.cli(&["DEL", "c"]);
@@ -152,7 +152,7 @@ async fn a_batch_with_one_overwritten_key_renews_the_others() {
 async fn a_release_of_an_overwritten_key_is_not_held() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
-        let guard = rig.handle("a").taken().await;
+        let guard = taken(&rig.handle("a")).await;
         rig.server.cli(&["DEL", "a"]);
         rig.server.cli(&["LPUSH", "a", "somebody's data"]);
         assert_not_held(&guard.release().await);
@@ -165,15 +165,15 @@ async fn a_release_of_an_overwritten_key_is_not_held() {
 async fn a_full_server_still_renews_re_enters_and_releases() {
     both(async |kind| {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
-        let guard = rig.handle("a").taken().await;
-        let other = rig.handle("b").taken().await;
+        let guard = taken(&rig.handle("a")).await;
+        let other = taken(&rig.handle("b")).await;
         let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
         fill(&rig.server);
         // It is full: whoever wants something new is told so.
         let said = assert_unreachable(&rig.handle("new").try_lock().await);
         assert!(said.contains("OOM"), "{said}");
         if kind == Kind::Lock {
-            let inner = within(SOON, "re-entry", guard.reenter().into_future()).await;
+            let inner = within(SOON, "re-entry", guard.reenter()).await;
             let inner = inner.expect("a re-entry needs no memory to speak of");
             rig.assert_held("a", &guard, 2);
             within(SOON, "release", inner.release()).await.expect("held");
@@ -203,8 +203,8 @@ async fn a_full_server_does_not_stand_in_the_way_of_a_hand_over() {
             // All but the last step before the lock is taken: it must be released within 10 ms.
             rig.server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).ok();
             let mut full = rig.server.connection();
-            let first = handle.taken().await;
-            let mut second = Box::pin(handle.lock().into_future());
+            let first = taken(&handle).await;
+            let mut second = Box::pin(handle.lock());
             start(&mut second).await;
             full.cmd(&["CONFIG", "SET", "maxmemory", "1"]).ok();
             let released = within(SOON, "release", first.release()).await;

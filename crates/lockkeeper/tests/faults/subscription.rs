@@ -9,7 +9,7 @@ use lockkeeper::backend::{
     Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
     Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
 };
-use lockkeeper::{Client, Guard, Kind, Result};
+use lockkeeper::{AnyGuard, Client, Kind, Result};
 use testkit::RedisServer;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -22,16 +22,16 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// A waiter behind a proxy for a lock that a stranger holds.
 struct Waiting {
     rig: Rig,
-    holder: Option<Guard>,
-    waiter: JoinHandle<Result<Guard>>,
+    holder: Option<AnyGuard>,
+    waiter: JoinHandle<Result<AnyGuard>>,
 }
 
 impl Waiting {
     async fn new(kind: Kind) -> Self {
         let rig = Rig::new(kind, options()).await;
-        let holder = Some(rig.strangers("a").await.taken().await);
+        let holder = Some(taken(&rig.strangers("a").await).await);
         let attempts = rig.proxy.expect_delivery(&rig.mark(Sent::Acquire));
-        let waiter = tokio::spawn(rig.handle("a").lock().into_future());
+        let waiter = tokio::spawn(rig.handle("a").lock());
         eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
         // The second attempt follows the confirmation: from here on it sleeps.
         attempts.wait_for(2).await;
@@ -203,7 +203,7 @@ async fn a_lock_without_an_end_is_not_asked_for_all_the_time() {
 async fn a_time_to_live_that_reads_zero_is_not_asked_for_all_the_time() {
     let server = RedisServer::start();
     let stranger = connect(&server.url(), options()).await;
-    let _holder = Handle::new(&stranger, Kind::Lock, "a").taken().await;
+    let _holder = taken(&lock_of(&stranger, Kind::Lock, "a")).await;
     let redis = Redis::connect(&server.url(), &options()).await.expect("there");
     let client = Client::with_backend(Arc::new(ReadsZero(redis)), options()).expect("valid");
     let lock = client.lock("a");

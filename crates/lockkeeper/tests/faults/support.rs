@@ -8,9 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper::backend::redis::script_text;
-use lockkeeper::{
-    Client, ClientOptions, Error, Guard, Kind, Lock, LockRequest, Mutex, TryLockRequest,
-};
+use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Error, Kind};
 use testkit::{FaultProxy, RedisServer, Reply};
 use tokio::time::Instant;
 use tracing::field::{Field, Visit};
@@ -98,57 +96,17 @@ pub(crate) async fn start<T>(future: &mut Pin<Box<impl Future<Output = T> + ?Siz
 }
 
 /// A lock of either kind.
-#[derive(Clone, Debug)]
-pub(crate) enum Handle {
-    Lock(Lock),
-    Mutex(Mutex),
+pub(crate) fn lock_of(client: &Client, kind: Kind, name: &str) -> AnyLock {
+    match kind {
+        Kind::Mutex => client.mutex(name).into(),
+        _ => client.lock(name).into(),
+    }
 }
 
-/// Calls the method of whichever it is.
-macro_rules! either {
-    ($self:ident.$method:ident($($arg:expr),*)) => {
-        match $self {
-            Handle::Lock(lock) => lock.$method($($arg),*),
-            Handle::Mutex(mutex) => mutex.$method($($arg),*),
-        }
-    };
-}
-
-impl Handle {
-    pub(crate) fn new(client: &Client, kind: Kind, name: &str) -> Self {
-        match kind {
-            Kind::Mutex => Self::Mutex(client.mutex(name)),
-            _ => Self::Lock(client.lock(name)),
-        }
-    }
-
-    pub(crate) fn lock(&self) -> LockRequest {
-        either!(self.lock())
-    }
-
-    pub(crate) fn try_lock(&self) -> TryLockRequest {
-        either!(self.try_lock())
-    }
-
-    pub(crate) async fn force_unlock(&self) -> lockkeeper::Result<bool> {
-        match self {
-            Handle::Lock(lock) => lock.force_unlock().await,
-            Handle::Mutex(mutex) => mutex.force_unlock().await,
-        }
-    }
-
-    pub(crate) async fn is_locked(&self) -> lockkeeper::Result<bool> {
-        match self {
-            Handle::Lock(lock) => lock.is_locked().await,
-            Handle::Mutex(mutex) => mutex.is_locked().await,
-        }
-    }
-
-    pub(crate) async fn taken(&self) -> Guard {
-        within(PATIENCE, "taking a free lock", async { self.lock().await })
-            .await
-            .expect("the lock is free and the server answers")
-    }
+/// Acquires a lock that is free.
+pub(crate) async fn taken(lock: &AnyLock) -> AnyGuard {
+    let guard = within(PATIENCE, "acquiring a free lock", lock.lock()).await;
+    guard.expect("the lock is free and the server answers")
 }
 
 /// Who holds what, as the server has it: owner and count. Not by way of the library.
@@ -168,7 +126,14 @@ pub(crate) fn stored(server: &RedisServer, kind: Kind, name: &str) -> Vec<(Strin
 
 /// Exactly this guard holds it, so often, and with an end.
 #[track_caller]
-pub(crate) fn assert_held(server: &RedisServer, kind: Kind, name: &str, guard: &Guard, count: i64) {
+pub(crate) fn assert_held(
+    server: &RedisServer,
+    kind: Kind,
+    name: &str,
+    guard: impl AsRef<AnyGuard>,
+    count: i64,
+) {
+    let guard = guard.as_ref();
     assert_eq!(
         stored(server, kind, name),
         [(guard.owner_id().to_string(), count)],
@@ -272,8 +237,8 @@ impl Rig {
         Self { client, proxy, server, kind }
     }
 
-    pub(crate) fn handle(&self, name: &str) -> Handle {
-        Handle::new(&self.client, self.kind, name)
+    pub(crate) fn handle(&self, name: &str) -> AnyLock {
+        lock_of(&self.client, self.kind, name)
     }
 
     /// A client past the proxy.
@@ -282,8 +247,8 @@ impl Rig {
     }
 
     /// The same lock for a client past the proxy.
-    pub(crate) async fn strangers(&self, name: &str) -> Handle {
-        Handle::new(&self.stranger().await, self.kind, name)
+    pub(crate) async fn strangers(&self, name: &str) -> AnyLock {
+        lock_of(&self.stranger().await, self.kind, name)
     }
 
     /// What only a call of this script contains. The server knows it from here on.
@@ -312,7 +277,7 @@ impl Rig {
     }
 
     #[track_caller]
-    pub(crate) fn assert_held(&self, name: &str, guard: &Guard, count: i64) {
+    pub(crate) fn assert_held(&self, name: &str, guard: impl AsRef<AnyGuard>, count: i64) {
         assert_held(&self.server, self.kind, name, guard, count);
     }
 

@@ -12,9 +12,9 @@ async fn works(server: &RedisServer, options: ClientOptions) {
     let (one, two) =
         (connect(&server.url(), options.clone()).await, connect(&server.url(), options).await);
     for kind in KINDS {
-        let holder = Handle::new(&one, kind, "a").taken().await;
-        let handle = Handle::new(&two, kind, "a");
-        let waiter = tokio::spawn(handle.lock().into_future());
+        let holder = taken(&lock_of(&one, kind, "a")).await;
+        let handle = lock_of(&two, kind, "a");
+        let waiter = tokio::spawn(handle.lock());
         eventually(PATIENCE, "listening", || listeners(server, "a") == 1).await;
         assert_held(server, kind, "a", &holder, 1);
         holder.release().await.expect("held");
@@ -79,7 +79,7 @@ async fn a_wrong_password_over_tls_is_denied_and_not_shown() {
 async fn a_hold_over_tls_survives_a_lost_connection() {
     let server = RedisServer::builder().tls().start();
     let client = connect(&server.url(), options().tls_ca(server.ca_pem())).await;
-    let guard = Handle::new(&client, Kind::Lock, "a").taken().await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     let notices = || !server.cli(&["PUBSUB", "CHANNELS", "lockkeeper_notice:*"]).array().is_empty();
     eventually(PATIENCE, "listening for notices", notices).await;
     server.cli(&["PEXPIRE", "a", "30000"]);

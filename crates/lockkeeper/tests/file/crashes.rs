@@ -46,10 +46,10 @@ pub(crate) fn worker() {
         println!("working");
         for turn in 0_u64.. {
             let (me, asked) = (std::process::id(), now());
-            let guard = lock.lock().lease(LEASE).await.expect("the lock can be had");
-            let token = guard.token().expect("it is fenced");
+            let guard = lock.lease(LEASE).lock().await.expect("the lock can be had");
+            let token = guard.token();
             say(format!("granted {me} {turn} {asked} {} {token}\n", now()));
-            let permit = semaphore.try_acquire(1).lease(LEASE).await.expect("it can be asked");
+            let permit = semaphore.lease(LEASE).try_acquire(1).await.expect("it can be asked");
             let until = now();
             if !guard.is_lost() {
                 say(format!("held {me} {turn} {until}\n"));

@@ -59,7 +59,7 @@ async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
 }
 
 async fn within<T>(limit: Duration, what: &str, work: impl IntoFuture<Output = T>) -> T {
-    let done = timeout(limit, work.into_future()).await;
+    let done = timeout(limit, work).await;
     done.unwrap_or_else(|_| panic!("{what}: not within {limit:?}"))
 }
 

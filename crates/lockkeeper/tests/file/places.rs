@@ -71,7 +71,7 @@ async fn a_file_of_a_newer_version_is_refused() {
 async fn a_file_of_an_older_version_is_brought_up_to_date() {
     let file = LockFile::new();
     let client = connect(&file).await;
-    let guard = client.lock("it").lock().lease(PATIENCE).await.unwrap();
+    let guard = client.lock("it").lease(PATIENCE).lock().await.unwrap();
     std::mem::forget((client, guard));
     file.look().execute_batch("DROP TABLE start; PRAGMA user_version = 1").unwrap();
     let client = connect(&file).await;

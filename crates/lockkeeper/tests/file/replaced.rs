@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use lockkeeper::{Guard, LostReason};
+use lockkeeper::{LockGuard, LostReason};
 
 use super::*;
 
@@ -18,22 +18,22 @@ fn files(file: &LockFile) -> [PathBuf; 3] {
 }
 
 /// Two clients with a lock each, one that is renewed and one that is not, and which are known to listen.
-async fn holders(file: &LockFile) -> ([Client; 2], [Guard; 2]) {
+async fn holders(file: &LockFile) -> ([Client; 2], [LockGuard; 2]) {
     let clients = [connect(file).await, connect(file).await];
     let renewed = clients[0].lock("renewed").lock().await.unwrap();
-    let fixed = clients[1].lock("fixed").lock().lease(PATIENCE).await.unwrap();
+    let fixed = clients[1].lock("fixed").lease(PATIENCE).lock().await.unwrap();
     eventually("they listen", async || file.listeners("notice") == 2).await;
     (clients, [renewed, fixed])
 }
 
-async fn lost(guards: [Guard; 2], clients: &[Client; 2], file: &LockFile) {
+async fn lost(guards: [LockGuard; 2], clients: &[Client; 2], file: &LockFile) {
     for guard in guards {
         let reason = within(SOON, "the loss", guard.lost()).await;
         assert_eq!(reason, LostReason::Deleted, "{}", guard.name());
     }
     // All go on with the file that is there now, and exclude each other again.
     let newcomer = connect(file).await;
-    let guard = newcomer.lock("renewed").lock().lease(PATIENCE).await.unwrap();
+    let guard = newcomer.lock("renewed").lease(PATIENCE).lock().await.unwrap();
     for client in clients {
         assert!(client.lock("renewed").try_lock().await.unwrap().is_none());
     }
@@ -76,7 +76,7 @@ async fn when_another_file_takes_its_place_holders_lose_their_locks_at_once() {
 async fn who_waits_is_not_forgotten_when_the_file_is_deleted() {
     let file = LockFile::new();
     let (holder, waiter) = (connect(&file).await, connect(&file).await);
-    let guard = holder.lock("it").lock().lease(PATIENCE).await.unwrap();
+    let guard = holder.lock("it").lease(PATIENCE).lock().await.unwrap();
     let lock = waiter.lock("it");
     let waiting = tokio::spawn(async move { lock.lock().await });
     eventually("it waits", async || file.listeners("freed it") == 1).await;
@@ -209,7 +209,7 @@ async fn a_holder_whose_file_was_out_of_reach_hears_again() {
         rows.map(Result::unwrap).collect::<Vec<_>>()
     };
     // Its next renewal is long away.
-    let guard = holder.lock("it").lock().lease(PATIENCE * 3).await.unwrap();
+    let guard = holder.lock("it").lease(PATIENCE * 3).lock().await.unwrap();
     eventually("it listens", async || !sessions().is_empty()).await;
     let before = sessions();
     fs::rename(&place, &away).unwrap();

@@ -20,10 +20,10 @@ fn restarted(look: &rusqlite::Connection) {
 async fn leases_of_another_start_of_the_machine_have_ended() {
     let file = LockFile::new();
     let dead = connect(&file).await;
-    let lock = dead.lock("lock").lock().lease(PATIENCE).await.unwrap();
-    let mutex = dead.mutex("mutex").lock().lease(PATIENCE).await.unwrap();
-    let fair = dead.fair_lock("fair").lock().lease(PATIENCE).await.unwrap();
-    let write = dead.rw_lock("rw").write().lease(PATIENCE).await.unwrap();
+    let lock = dead.lock("lock").lease(PATIENCE).lock().await.unwrap();
+    let mutex = dead.mutex("mutex").lease(PATIENCE).lock().await.unwrap();
+    let fair = dead.fair_lock("fair").lease(PATIENCE).lock().await.unwrap();
+    let write = dead.rw_lock("rw").lease(PATIENCE).write().await.unwrap();
     let other = connect(&file).await;
     let (in_queue, want) = (other.fair_lock("fair"), other.rw_lock("rw"));
     let waiters = [
@@ -68,7 +68,7 @@ async fn what_has_no_end_outlives_the_machine() {
     semaphore.acquire(2).await.unwrap().forget();
     latch.try_set_count(3).await.unwrap();
     permits.try_set_permits(4).await.unwrap();
-    let taken = permits.acquire(3).lease(PATIENCE).await.unwrap();
+    let taken = permits.lease(PATIENCE).acquire(3).await.unwrap();
     let short = client.semaphore("short");
     short.try_set_permits_for(1, PATIENCE).await.unwrap();
     restart(&file);
@@ -89,7 +89,7 @@ async fn tokens_grow_across_starts_of_the_machine() {
     let lock = client.fenced_lock("lock");
     let token = async || {
         let guard = lock.lock().await.unwrap();
-        let token = guard.token().unwrap();
+        let token = guard.token();
         guard.release().await.unwrap();
         token
     };
@@ -126,7 +126,7 @@ async fn the_wall_clock_neither_ends_nor_lengthens_a_lease() {
     let file = LockFile::new();
     let client = connect(&file).await;
     let lock = client.lock("lock");
-    let guard = lock.lock().lease(PATIENCE).await.unwrap();
+    let guard = lock.lease(PATIENCE).lock().await.unwrap();
     for wall_end in [0_i64, i64::MAX] {
         file.look().execute("UPDATE names SET wall_end = ?1", [wall_end]).unwrap();
         let Remaining::For(left) = lock.remaining().await.unwrap() else { panic!("it is held") };

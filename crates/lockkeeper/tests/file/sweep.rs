@@ -133,7 +133,7 @@ async fn a_reader_that_stays_for_long_leaves_no_long_log_behind() {
 async fn those_who_waited_before_a_restart_are_forgotten() {
     let file = LockFile::new();
     let [dead, waiter] = [connect(&file).await, connect(&file).await];
-    let held = dead.fair_lock("it").lock().lease(PATIENCE).await.unwrap();
+    let held = dead.fair_lock("it").lease(PATIENCE).lock().await.unwrap();
     let lock = waiter.fair_lock("it");
     let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
     let waiters = || file.count("SELECT count(*) FROM waiters", []);

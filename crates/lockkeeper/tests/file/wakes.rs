@@ -99,7 +99,7 @@ async fn listeners_of_a_dead_process_are_not_counted_for_long_and_then_swept_out
     let file = LockFile::new();
     let client = connect(&file).await;
     let backend = file.backend(&ClientOptions::new()).await;
-    let guard = client.lock("it").lock().lease(PATIENCE).await.unwrap();
+    let guard = client.lock("it").lease(PATIENCE).lock().await.unwrap();
     let waiter = child("wakes::one_that_waits", &file.url(), "it");
     eventually("it waits", async || file.listeners("freed it") == 1).await;
     waiter.kill();
@@ -154,7 +154,7 @@ async fn a_release_wakes_a_few_of_many_waiters() {
 async fn a_release_wakes_one_that_lives_however_many_have_died() {
     let file = LockFile::new();
     let client = connect(&file).await;
-    let guard = client.lock("it").lock().lease(PATIENCE).await.unwrap();
+    let guard = client.lock("it").lease(PATIENCE).lock().await.unwrap();
     let waiters: Vec<_> =
         (0..6).map(|_| child("wakes::one_that_waits", &file.url(), "it")).collect();
     eventually("all wait", async || file.listeners("freed it") == 6).await;

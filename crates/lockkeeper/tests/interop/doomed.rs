@@ -5,7 +5,7 @@ use std::future::pending;
 use std::process::Command;
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions};
+use lockkeeper::{AnyLock, Client, ClientOptions};
 use testkit::{ChildProcess, RedisServer};
 
 use crate::support::ms;
@@ -42,13 +42,14 @@ async fn holds_until_it_is_killed() {
         println!("\nheld");
         return pending().await;
     }
-    let guard = match kind {
-        "fair" => client.fair_lock(name).lock().lease(lease).await,
-        "read" => client.rw_lock(name).read().lease(lease).await,
-        "write" => client.rw_lock(name).write().lease(lease).await,
-        "permit" => permits.acquire(1).lease(lease).await,
+    let lock: AnyLock = match kind {
+        "fair" => client.fair_lock(name).into(),
+        "read" => client.rw_lock(name).reader(),
+        "write" => client.rw_lock(name).writer(),
+        "permit" => permits.into(),
         _ => panic!("unknown: {kind}"),
     };
-    println!("\nheld {}", guard.as_ref().unwrap().owner_id());
+    let guard = lock.lease(lease).lock().await.unwrap();
+    println!("\nheld {}", guard.owner_id());
     pending().await
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{ClientOptions, Error, FairLock, Guard, LostReason, Remaining};
+use lockkeeper::{ClientOptions, Error, FairLock, LockGuard, LostReason, Remaining};
 use testkit::java::{Lock, Pending, Worker};
 use testkit::{JavaPeer, RedisServer, Redisson, Reply};
 use tokio::task::JoinHandle;
@@ -89,7 +89,7 @@ async fn nothing_is_left(server: &RedisServer, name: &str) {
 
 /// Somebody who stands in the queue.
 enum Waiter<'a> {
-    Ours(String, JoinHandle<(Guard, Instant)>),
+    Ours(String, JoinHandle<(LockGuard, Instant)>),
     Java(String, Lock<'a>, Pending<()>),
 }
 
@@ -97,7 +97,7 @@ impl<'a> Waiter<'a> {
     /// Returns when it stands at the end of the queue and listens.
     async fn ours(server: &RedisServer, name: &str, lock: &FairLock) -> Self {
         let before = queue(server, name);
-        let request = lock.lock().lease(LONG).into_future();
+        let request = lock.lease(LONG).lock();
         let task = tokio::spawn(async move { (request.await.unwrap(), Instant::now()) });
         let id = newcomer(server, name, &before).await;
         listened_to(server, &format!("{}:{id}", lock_channel(name)), 1).await;
@@ -152,7 +152,7 @@ async fn lines_up(server: &RedisServer, name: &str, id: &str) {
 }
 
 enum Holder<'a> {
-    Ours(Guard),
+    Ours(LockGuard),
     Java(Lock<'a>),
 }
 
@@ -188,9 +188,9 @@ async fn each_side_keeps_the_other_out_and_sees_what_it_holds(redisson: Redisson
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let (one, two) = (stage.one.fair(name), stage.two.fair(name));
 
-    let owner = stage.client.owner();
-    let guard = lock.as_owner(&owner).lock().lease(LONG).await.unwrap();
-    let again = lock.as_owner(&owner).lock().lease(LONG).await.unwrap();
+    let owner = stage.client.new_owner();
+    let guard = lock.as_owner(&owner).lease(LONG).lock().await.unwrap();
+    let again = lock.as_owner(&owner).lease(LONG).lock().await.unwrap();
     assert!(!one.try_lock().ok());
     assert!(!one.try_lock_within(SHORT, Some(LONG)).ok());
     assert!(one.is_locked().ok() && !one.is_held().ok());
@@ -206,7 +206,7 @@ async fn each_side_keeps_the_other_out_and_sees_what_it_holds(redisson: Redisson
     one.lock_for(LONG).ok();
     assert!(one.try_lock_within(SHORT, Some(LONG)).ok(), "re-entry");
     assert!(lock.try_lock().await.unwrap().is_none());
-    assert!(lock.try_lock().wait(IN_VAIN).await.unwrap().is_none());
+    assert!(lock.try_lock_for(IN_VAIN).await.unwrap().is_none());
     let holder = lock.holder().await.unwrap().unwrap();
     assert_eq!((holder.id, holder.hold_count), (stage.one.owner(), 2));
     let Remaining::For(left) = lock.remaining().await.unwrap() else { panic!("it has an end") };
@@ -247,7 +247,7 @@ async fn waiters_are_served_in_the_order_of_arrival(redisson: Redisson) {
     let (ours, others) = (stage.client.fair_lock(name), other.fair_lock(name));
     let three = stage.peer.on(&format!("{name} 3"));
 
-    let guard = ours.lock().lease(LONG).await.unwrap();
+    let guard = ours.lease(LONG).lock().await.unwrap();
     let ends = ends(server(), name);
     let mut waiters = vec![
         Waiter::java(server(), name, &stage.one).await,
@@ -282,7 +282,7 @@ async fn who_gives_up_leaves_the_queue_to_the_others(redisson: Redisson) {
     let [three, four] = [3, 4].map(|number| stage.peer.on(&format!("{name} {number}")));
     let (impatient, patience) = (three.owner(), ms(3_000));
 
-    let guard = lock.lock().lease(LONG).await.unwrap();
+    let guard = lock.lease(LONG).lock().await.unwrap();
     let ends = ends(server(), name);
     let first = Waiter::java(server(), name, &stage.one).await;
     let dropped = Waiter::ours(server(), name, &lock).await;
@@ -290,7 +290,7 @@ async fn who_gives_up_leaves_the_queue_to_the_others(redisson: Redisson) {
     lines_up(server(), name, &impatient).await;
     let second = Waiter::java(server(), name, &stage.two).await;
     let before = queue(server(), name);
-    let gives_up = tokio::spawn(lock.try_lock().wait(patience).into_future());
+    let gives_up = tokio::spawn(lock.try_lock_for(patience));
     newcomer(server(), name, &before).await;
     let third = Waiter::ours(server(), name, &lock).await;
     let fourth = Waiter::java(server(), name, &four).await;
@@ -354,7 +354,7 @@ async fn a_place_of_ours_lasts_for_as_long_as_java_holds_the_lock(redisson: Redi
 async fn a_waiter_of_ours_that_java_has_dropped_lines_up_again(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, eviction").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
-    let guard = lock.lock().lease(LONG).await.unwrap();
+    let guard = lock.lease(LONG).lock().await.unwrap();
     let evicted = Waiter::ours(server(), name, &lock).await;
     let java = Waiter::java(server(), name, &stage.one).await;
     let timeouts = key("redisson_lock_timeout", name);
@@ -421,7 +421,7 @@ async fn a_lease_that_ends_makes_way(redisson: Redisson) {
     let lease = ms(2_000);
 
     let ended = Instant::now() + lease;
-    let guard = lock.lock().lease(lease).await.unwrap();
+    let guard = lock.lease(lease).lock().await.unwrap();
     let next = Waiter::java(server(), name, &stage.one).await;
     let last = one_of_ours_for_an_old_java(redisson, name, &lock).await;
     let (holds, granted) = next.served().await;
@@ -501,7 +501,7 @@ async fn a_dead_waiter_of_ours_stops_java_until_ours_come_by(redisson: Redisson)
     let came = Instant::now();
     eventually("the dead one is passed over", || {
         let asks = tokio::task::block_in_place(|| {
-            tokio::runtime::Handle::current().block_on(lock.try_lock().into_future())
+            tokio::runtime::Handle::current().block_on(lock.try_lock())
         });
         assert!(asks.unwrap().is_none());
         !pending.is_pending()
@@ -518,7 +518,7 @@ async fn a_dead_waiter_of_java_is_passed_over_when_its_time_is_over() {
     let builder = JavaPeer::builder(Redisson::Newest).fair_wait(ms(1_500));
     let peer = builder.start(&server.url());
     let lock = connect(&server, ClientOptions::new()).await.fair_lock(name);
-    let guard = lock.lock().lease(ms(1_500)).await.unwrap();
+    let guard = lock.lease(ms(1_500)).lock().await.unwrap();
     let dies = Waiter::java(&server, name, &peer.on("one")).await;
     let ours = Waiter::ours(&server, name, &lock).await;
     let due = scores(&server, name)[dies.id()];

@@ -108,7 +108,7 @@ async fn deleting_it_opens_it(redisson: Redisson) {
     listened_to(server(), &channel(name), 2).await;
     assert!(there.answer_within(SHORT).is_none() && !here.is_finished());
     assert!(ours.delete().await.unwrap());
-    within(SOON, "Java goes on", there.into_future()).await.ok();
+    within(SOON, "Java goes on", there).await.ok();
     within(SOON, "ours goes on", joined(here)).await;
 
     assert!(ours.try_set_count(5).await.unwrap());
@@ -121,7 +121,7 @@ async fn deleting_it_opens_it(redisson: Redisson) {
     // Whoever sets it anew and opens it lets them go.
     assert!(ours.try_set_count(1).await.unwrap());
     ours.count_down().await.unwrap();
-    within(SOON, "Java goes on", there.into_future()).await.ok();
+    within(SOON, "Java goes on", there).await.ok();
 }
 
 async fn a_latch_that_java_set_to_nothing_is_open(redisson: Redisson) {

@@ -108,13 +108,13 @@ async fn what_java_holds_is_listed_as_what_it_is(redisson: Redisson) {
 async fn who_waits_for_a_fair_lock_is_seen_whichever_side_it_is_on(redisson: Redisson) {
     let stage = Stage::new(redisson, "listing, queue").await;
     let (inspector, name) = (stage.client.inspector(), stage.name.as_str());
-    let guard = stage.client.fair_lock(name).lock().lease(LONG).await.unwrap();
+    let guard = stage.client.fair_lock(name).lease(LONG).lock().await.unwrap();
     let queued = || server().cli(&["LLEN", &format!("redisson_lock_queue:{{{name}}}")]).int();
     let owner = stage.one.owner();
     let java = stage.one.fair(name).lock();
     eventually("Java waits", || queued() == 1).await;
     let ours = connect(server(), lockkeeper::ClientOptions::new()).await;
-    let waiting = tokio::spawn(ours.fair_lock(name).lock().lease(LONG).into_future());
+    let waiting = tokio::spawn(ours.fair_lock(name).lease(LONG).lock());
     eventually("ours waits behind it", || queued() == 2).await;
     let found = inspector.inspect(name).await.unwrap();
     assert_eq!((found.kind, found.waiting), (Kind::Fair, Some(2)));

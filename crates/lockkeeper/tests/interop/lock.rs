@@ -5,7 +5,7 @@ use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::{ClientOptions, Error, Guard, LostReason, Remaining};
+use lockkeeper::{ClientOptions, Error, LockGuard, LostReason, Remaining};
 use testkit::{ChildProcess, JavaPeer, RedisServer, Redisson};
 
 use crate::support::*;
@@ -83,7 +83,7 @@ async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
     assert!(theirs.try_lock().await.ok());
     assert_eq!(stored(&name), (one.owner(), "1".to_owned()));
     assert!(ours.try_lock().await.unwrap().is_none());
-    assert!(ours.try_lock().wait(IN_VAIN).await.unwrap().is_none());
+    assert!(ours.try_lock_for(IN_VAIN).await.unwrap().is_none());
     assert!(ours.is_locked().await.unwrap());
     assert!(!two.lock(&name).try_lock().await.ok());
     assert_eq!(stored(&name), (one.owner(), "1".to_owned()));
@@ -137,7 +137,7 @@ async fn a_lease_that_ends_lets_the_other_side_in(redisson: Redisson) {
 
     one.lock(&name).lock_for(LEASE).await.ok();
     let end = ends(server(), &name);
-    let guard = within(PATIENCE, "Java's lease ends", ours.lock().lease(LEASE)).await.unwrap();
+    let guard = within(PATIENCE, "Java's lease ends", ours.lease(LEASE).lock()).await.unwrap();
     assert_had_after(end, SystemTime::now());
     assert!(one.lock(&name).unlock().await.err().is_not_owner());
 
@@ -153,7 +153,7 @@ async fn a_lease_that_ends_lets_the_other_side_in(redisson: Redisson) {
 }
 
 /// The release of a lock that Java has now says so and changes nothing.
-async fn assert_not_held(guard: Guard, owner: &str) {
+async fn assert_not_held(guard: LockGuard, owner: &str) {
     match guard.release().await {
         Err(Error::NotHeld { holder, .. }) => assert_eq!(holder.as_deref(), Some(owner)),
         other => panic!("expected NotHeld, got {other:?}"),
@@ -167,7 +167,7 @@ async fn a_java_lock_is_renewed_while_rust_waits_and_ends_with_its_process(redis
     let one = peer.on("one");
     one.lock("x").lock().await.ok();
     let owner = one.owner();
-    assert!(lock.try_lock().wait(BEYOND).await.unwrap().is_none(), "it was not renewed");
+    assert!(lock.try_lock_for(BEYOND).await.unwrap().is_none(), "it was not renewed");
     assert_eq!(lock.holder().await.unwrap().unwrap().id, owner);
 
     let waiter = tokio::spawn({
@@ -234,7 +234,7 @@ async fn an_unlock_by_who_does_not_hold_it_is_refused(redisson: Redisson) {
     assert_eq!(stored(name), (guard.owner_id().to_string(), "1".to_owned()));
     guard.release().await.unwrap();
 
-    let guard = ours.lock().lease(LONG).await.unwrap();
+    let guard = ours.lease(LONG).lock().await.unwrap();
     server().cli(&["DEL", name]).ok();
     theirs.lock().await.ok();
     assert_not_held(guard, &one.owner()).await;
@@ -264,7 +264,7 @@ async fn holds_and_times_are_seen_from_the_other_side(redisson: Redisson) {
         assert_eq!(holder.map_or(0, |holder| holder.hold_count), count);
     }
 
-    let owner = client.owner();
+    let owner = client.new_owner();
     let first = ours.as_owner(&owner).lock().await.unwrap();
     let second = ours.as_owner(&owner).lock().await.unwrap();
     let third = first.reenter().await.unwrap();
@@ -280,7 +280,7 @@ async fn holds_and_times_are_seen_from_the_other_side(redisson: Redisson) {
     third.release().await.unwrap();
     assert_eq!(theirs.remaining().await.ok(), -2);
 
-    let leased = ours.lock().lease(LONG).await.unwrap();
+    let leased = ours.lease(LONG).lock().await.unwrap();
     let left = theirs.remaining().await.ok();
     assert!((50_000..=60_000).contains(&left), "{left}");
     leased.release().await.unwrap();
@@ -295,8 +295,8 @@ async fn a_shorter_re_entry_shortens_a_java_lock_and_not_ours(redisson: Redisson
     theirs.unlock().await.ok();
     theirs.unlock().await.ok();
 
-    let guard = ours.lock().lease(LONG).await.unwrap();
-    let again = guard.reenter().lease(LONG / 2).await.unwrap();
+    let guard = ours.lease(LONG).lock().await.unwrap();
+    let again = guard.reenter_for(LONG / 2).await.unwrap();
     let left = theirs.remaining().await.ok();
     assert!((30_001..=60_000).contains(&left), "{left}");
     again.release().await.unwrap();
@@ -421,7 +421,7 @@ async fn a_non_reentrant_lock_is_the_same_lock(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "non-reentrant").await;
     let channel = lock_channel(&name);
     let (ours, theirs) = (client.lock(&name).non_reentrant(), one.non_reentrant(&name));
-    let owner = client.owner();
+    let owner = client.new_owner();
 
     theirs.lock().await.ok();
     let waiter = tokio::spawn({

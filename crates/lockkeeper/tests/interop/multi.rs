@@ -51,7 +51,7 @@ async fn who_holds_all_excludes_the_other_side(redisson: Redisson) {
     theirs.lock().await.ok();
     assert_eq!(held(&names), 3);
     assert!(ours.try_lock().await.unwrap().is_none());
-    assert!(ours.try_lock().wait(IN_VAIN).await.unwrap().is_none());
+    assert!(ours.try_lock_for(IN_VAIN).await.unwrap().is_none());
     for name in &names {
         assert!(client.lock(name).try_lock().await.unwrap().is_none());
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{ClientOptions, Guard, LostReason, PermitId, PermitSemaphore};
+use lockkeeper::{ClientOptions, LostReason, PermitId, PermitSemaphore, PermitsGuard};
 use testkit::Redisson;
 use tokio::task::JoinHandle;
 
@@ -44,8 +44,8 @@ fn now() -> i64 {
     time.array()[0].int() * 1000 + time.array()[1].int() / 1000
 }
 
-fn waits(permits: &PermitSemaphore, count: u32) -> JoinHandle<(Guard, Instant)> {
-    let request = permits.acquire(count).into_future();
+fn waits(permits: &PermitSemaphore, count: u32) -> JoinHandle<(PermitsGuard, Instant)> {
+    let request = permits.acquire(count);
     tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
 }
 
@@ -65,7 +65,7 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
 
     assert!(ours.try_set_permits(5).await.unwrap());
     assert!(!java.try_set_permits(6).ok());
-    let guard = ours.acquire(2).lease(LONG).await.unwrap();
+    let guard = ours.lease(LONG).acquire(2).await.unwrap();
     let id = java.acquire().ok();
     let leased = java.acquire_for(LONG).ok();
     agree(1, 4).await;
@@ -138,7 +138,7 @@ async fn a_lease_is_changed_from_the_other_side(redisson: Redisson) {
     if redisson == Redisson::Newest {
         assert!((30_000..=60_000).contains(&java.lease(&hex).ok()));
     }
-    let guard = ours.acquire(1).lease(ms(10_000)).await.unwrap();
+    let guard = ours.lease(ms(10_000)).acquire(1).await.unwrap();
     let own = guard.permit_ids()[0];
     assert!(java.update_lease(&own.to_string(), LONG).ok());
     near(own, 60_000);
@@ -159,7 +159,7 @@ async fn a_permit_that_is_given_back_wakes_the_other_side(redisson: Redisson) {
     let (mut by_us, mut by_java) = (Handovers::default(), Handovers::default());
     ours.try_set_permits(1).await.unwrap();
     for _ in 0..5 {
-        let guard = ours.acquire(1).lease(LONG).await.unwrap();
+        let guard = ours.lease(LONG).acquire(1).await.unwrap();
         let there = java.acquire();
         listened_to(server(), &channel(name), 1).await;
         let released = Instant::now();
@@ -181,14 +181,14 @@ async fn a_permit_that_is_given_back_wakes_the_other_side(redisson: Redisson) {
 
     // One guard gives back as many as there are who wait.
     ours.set_permits(2).await.unwrap();
-    let guard = ours.acquire(2).lease(LONG).await.unwrap();
+    let guard = ours.lease(LONG).acquire(2).await.unwrap();
     let there = [java.acquire(), stage.two.permits(name).acquire()];
     listened_to(server(), &channel(name), 1).await;
     assert!(there.iter().all(|waits| waits.answer_within(SHORT).is_none()));
     guard.release().await.unwrap();
     let mut ids = Vec::new();
     for waits in there {
-        ids.push(within(SOON, "a permit for Java", waits.into_future()).await.ok());
+        ids.push(within(SOON, "a permit for Java", waits).await.ok());
     }
     // And back, with a list.
     let here = [waits(&ours, 1), waits(&ours, 1)];
@@ -213,15 +213,15 @@ async fn what_makes_permits_wakes_the_other_side(redisson: Redisson) {
     let there = java.acquire();
     asleep(name, 1, || !there.is_pending()).await;
     ours.try_set_permits(1).await.unwrap();
-    within(SOON, "it was set up", there.into_future()).await.ok();
+    within(SOON, "it was set up", there).await.ok();
     let there = java.acquire();
     asleep(name, 1, || !there.is_pending()).await;
     ours.add_permits(1).await.unwrap();
-    within(SOON, "permits were added", there.into_future()).await.ok();
+    within(SOON, "permits were added", there).await.ok();
     let there = java.acquire();
     asleep(name, 1, || !there.is_pending()).await;
     ours.set_permits(3).await.unwrap();
-    within(SOON, "permits were set", there.into_future()).await.ok();
+    within(SOON, "permits were set", there).await.ok();
 
     let _one = told("permits were added", &|| java.add_permits(1).ok()).await;
     let _two = told("permits were set", &|| java.set_permits(5).ok()).await;
@@ -244,7 +244,7 @@ async fn a_permit_whose_lease_ends_comes_back(redisson: Redisson) {
     guard.release().await.unwrap();
 
     let before = Instant::now();
-    let guard = ours.acquire(1).lease(lease).await.unwrap();
+    let guard = ours.lease(lease).acquire(1).await.unwrap();
     let acquired = Instant::now();
     let answer = java.acquire().await;
     assert!(answer.ended + ms(50) >= before + lease, "before its end");
@@ -297,7 +297,7 @@ async fn a_permit_without_a_lease_stays_on_either_side(redisson: Redisson) {
     assert!(there.is_pending() && !guard.is_lost());
     assert_eq!((end(name, id), ours.acquired().await.unwrap()), (Some(NEVER), 2));
     guard.release().await.unwrap();
-    let other = within(SOON, "ours is free", there.into_future()).await.ok();
+    let other = within(SOON, "ours is free", there).await.ok();
     // An end can be given to Java's.
     assert!(ours.update_lease(id, ms(300)).await.unwrap());
     let (guard, _) = within(ms(300) + SOON, "it has ended", joined(waits(&ours, 1))).await;
@@ -312,7 +312,7 @@ async fn a_time_to_live_holds_for_both(redisson: Redisson) {
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
     assert!(ours.try_set_permits_for(3, ms(3_000)).await.unwrap());
-    let guard = ours.acquire(1).lease(LONG).await.unwrap();
+    let guard = ours.lease(LONG).acquire(1).await.unwrap();
     let left = server().cli(&["PTTL", &taken_key(name)]).int();
     assert!((1..=3_000).contains(&left), "what is taken ends with it: {left}");
     let id = java.acquire_for(LONG).ok();

@@ -103,7 +103,7 @@ async fn who_holds_it_excludes_the_other_side(library: Redlock) {
     assert!(theirs.try_acquire(LONG).await.ok());
     let value = pair.value();
     assert!(ours.try_lock().await.unwrap().is_none());
-    assert!(ours.try_lock().wait(IN_VAIN).await.unwrap().is_none());
+    assert!(ours.try_lock_for(IN_VAIN).await.unwrap().is_none());
     let holder = ours.holder().await.unwrap().expect("they hold it");
     assert_eq!((&holder.id, holder.hold_count), (&value, 1));
     assert!(holder.client.is_none());
@@ -155,7 +155,7 @@ async fn a_lease_that_ends_lets_the_other_side_in(library: Redlock) {
 
     assert!(theirs.try_acquire(LEASE).await.ok());
     let end = pair.ends();
-    let guard = within(PATIENCE, "their lease ends", ours.lock().lease(LEASE)).await.unwrap();
+    let guard = within(PATIENCE, "their lease ends", ours.lease(LEASE).lock()).await.unwrap();
     assert_had_after(end, SystemTime::now());
 
     let end = pair.ends();
@@ -177,10 +177,10 @@ async fn an_extension_keeps_the_other_side_out(library: Redlock) {
 
     assert!(theirs.try_acquire(LEASE).await.ok());
     theirs.extend(4 * LEASE).await.ok();
-    assert!(ours.try_lock().wait(2 * LEASE).await.unwrap().is_none());
+    assert!(ours.try_lock_for(2 * LEASE).await.unwrap().is_none());
     theirs.release().await.ok();
 
-    let guard = ours.lock().lease(LEASE).await.unwrap();
+    let guard = ours.lease(LEASE).lock().await.unwrap();
     guard.extend(4 * LEASE).await.unwrap();
     assert!(!theirs.acquire(LONG, 2 * LEASE).await.ok());
     guard.release().await.unwrap();

@@ -7,7 +7,7 @@
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{ClientOptions, Error, Guard, LockRequest, LostReason, Remaining};
+use lockkeeper::{AnyGuard, ClientOptions, Error, LostReason, Remaining};
 use testkit::java::{Answer, Lock};
 use testkit::{JavaPeer, RedisServer, Redisson};
 use tokio::task::JoinHandle;
@@ -61,7 +61,9 @@ fn end(server: &RedisServer, name: &str) -> Instant {
 }
 
 /// Waits in the background, and says since when it has the lock.
-fn waits(request: LockRequest) -> JoinHandle<(Guard, Instant)> {
+fn waits<G: Send + 'static>(
+    request: impl Future<Output = lockkeeper::Result<G>> + Send + 'static,
+) -> JoinHandle<(G, Instant)> {
     tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
 }
 
@@ -84,7 +86,7 @@ async fn readers_share_and_a_writer_excludes_on_both_sides(redisson: Redisson) {
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (read, write) = (stage.one.read(name), stage.one.write(name));
 
-    let reader = lock.read().lease(LONG).await.unwrap();
+    let reader = lock.lease(LONG).read().await.unwrap();
     read.lock().ok();
     assert!(stage.two.read(name).try_lock().ok());
     let third = lock.try_read().await.unwrap().expect("readers share");
@@ -99,21 +101,21 @@ async fn readers_share_and_a_writer_excludes_on_both_sides(redisson: Redisson) {
     stage.two.read(name).unlock().ok();
     assert!(!exists(name));
 
-    let reader = lock.read().lease(LONG).await.unwrap();
+    let reader = lock.lease(LONG).read().await.unwrap();
     read.lock().ok();
     read.unlock().ok();
     assert!(!write.try_lock().ok(), "ours still reads");
     assert!(!write.try_lock_within(SHORT, Some(LONG)).ok());
     reader.release().await.unwrap();
 
-    let writer = lock.write().lease(LONG).await.unwrap();
+    let writer = lock.lease(LONG).write().await.unwrap();
     assert!(!read.try_lock().ok() && !write.try_lock().ok());
     assert!(read.unlock().err().is_not_owner());
     assert!(write.unlock().err().is_not_owner());
     writer.release().await.unwrap();
     write.lock().ok();
     assert!(lock.try_read().await.unwrap().is_none());
-    assert!(lock.try_write().wait(IN_VAIN).await.unwrap().is_none());
+    assert!(lock.try_write_for(IN_VAIN).await.unwrap().is_none());
     assert!(stage.two.write(name).unlock().err().is_not_owner());
     write.unlock().ok();
     assert!(lock.try_write().await.unwrap().is_some());
@@ -124,9 +126,9 @@ async fn what_is_held_is_seen_from_the_other_side(redisson: Redisson) {
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (read, write) = (stage.one.read(name), stage.one.write(name));
 
-    let owner = stage.client.owner();
-    let reader = lock.as_owner(&owner).read().lease(LONG).await.unwrap();
-    let again = lock.as_owner(&owner).read().lease(LONG).await.unwrap();
+    let owner = stage.client.new_owner();
+    let reader = lock.as_owner(&owner).lease(LONG).read().await.unwrap();
+    let again = lock.as_owner(&owner).lease(LONG).read().await.unwrap();
     assert!(read.is_locked().ok() && !write.is_locked().ok() && !read.is_held().ok());
     assert_eq!(read.hold_count().ok(), 0);
     assert!((30_001..=60_000).contains(&read.remaining().ok()));
@@ -149,7 +151,7 @@ async fn what_is_held_is_seen_from_the_other_side(redisson: Redisson) {
     read.unlock().ok();
     read.unlock().ok();
 
-    let writer = lock.write().lease(LONG).await.unwrap();
+    let writer = lock.lease(LONG).write().await.unwrap();
     assert!(write.is_locked().ok() && !read.is_locked().ok() && !write.is_held().ok());
     assert!((30_001..=60_000).contains(&write.remaining().ok()));
     writer.release().await.unwrap();
@@ -208,7 +210,7 @@ async fn our_writer_wakes_all_readers_of_java(redisson: Redisson) {
     let readers = [stage.one.read(name), stage.two.read(name)];
     let mut handovers = Handovers::default();
     for _ in 0..5 {
-        let writer = lock.write().lease(LONG).await.unwrap();
+        let writer = lock.lease(LONG).write().await.unwrap();
         let waits = readers.each_ref().map(Lock::lock);
         listened_to(server(), &channel(name), 1).await;
         // Redisson's message for all readers reaches those who sleep, and nobody who is about to.
@@ -257,7 +259,7 @@ async fn a_downgrade_wakes_readers_here_and_is_found_out_there(redisson: Redisso
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (read, write) = (stage.one.read(name), stage.one.write(name));
 
-    let writer = lock.write().lease(LONG).await.unwrap();
+    let writer = lock.lease(LONG).write().await.unwrap();
     let java = read.lock();
     listened_to(server(), &channel(name), 1).await;
     assert!(java.answer_within(SHORT).is_none());
@@ -289,7 +291,7 @@ async fn who_writes_may_read(redisson: Redisson) {
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (read, write) = (stage.one.read(name), stage.one.write(name));
 
-    let writer = lock.write().lease(LONG).await.unwrap();
+    let writer = lock.lease(LONG).write().await.unwrap();
     let nested = writer.read().await.unwrap();
     assert!(!read.try_lock().ok(), "it still writes");
     writer.release().await.unwrap();
@@ -305,13 +307,14 @@ async fn who_writes_may_read(redisson: Redisson) {
     assert_eq!(lock.holders().await.unwrap().len(), 2);
     write.unlock().ok();
     let reader = lock.try_read().await.unwrap().expect("it only reads");
-    assert!(reader.try_upgrade().await.unwrap().is_none(), "Java reads, too");
+    let refused = reader.try_upgrade().await.unwrap_err();
+    assert!(refused.is_busy(), "Java reads, too");
+    let reader = refused.into_guard();
     assert!(lock.try_write().await.unwrap().is_none());
     read.unlock().ok();
-    let upgraded = reader.try_upgrade().await.unwrap().expect("the only reader");
+    let upgraded = reader.try_upgrade().await.expect("the only reader");
     assert!(!read.try_lock().ok());
-    upgraded.release().await.unwrap();
-    reader.release().await.unwrap();
+    upgraded.downgrade().await.unwrap().release().await.unwrap();
     assert!(!exists(name));
 }
 
@@ -395,8 +398,8 @@ async fn a_lease_that_ends_makes_way(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, lease").await;
     let (lock, name, lease) = (stage.client.rw_lock(&stage.name), stage.name.as_str(), ms(1_000));
 
-    for request in [lock.read(), lock.write()] {
-        let guard = request.lease(lease).await.unwrap();
+    for side in [lock.reader(), lock.writer()] {
+        let guard = side.lease(lease).lock().await.unwrap();
         let ends = end(server(), name);
         let granted = ended(stage.one.write(name).lock().await);
         assert!(granted + ms(50) >= ends, "before its end");
@@ -415,15 +418,16 @@ async fn a_lease_that_ends_makes_way(redisson: Redisson) {
     }
     // A reader whose time is over does not stand in our way while others read on.
     stage.one.read(name).lock_for(lease).ok();
-    let reader = lock.read().lease(LONG).await.unwrap();
-    eventually("the only living reader becomes the writer", || {
-        let upgrade = tokio::task::block_in_place(|| {
-            tokio::runtime::Handle::current().block_on(reader.try_upgrade())
-        });
-        upgrade.unwrap().is_some()
-    })
-    .await;
-    reader.release().await.unwrap();
+    let mut reader = lock.lease(LONG).read().await.unwrap();
+    let began = Instant::now();
+    let writer = loop {
+        match reader.try_upgrade().await {
+            Ok(writer) => break writer,
+            Err(refused) => reader = refused.into_guard(),
+        }
+        assert!(began.elapsed() < lease + SOON, "the only living reader becomes the writer");
+    };
+    writer.release().await.unwrap();
 }
 
 async fn a_dead_reader_of_ours_makes_way_when_its_lease_ends(redisson: Redisson) {
@@ -457,7 +461,7 @@ async fn a_reader_of_ours_outlives_a_reader_of_java(redisson: Redisson) {
     let lock =
         connect(&server, ClientOptions::new().watchdog_timeout(watchdog)).await.rw_lock(name);
     let begun = Instant::now();
-    let reader = lock.read().lease(lease).await.unwrap();
+    let reader = lock.lease(lease).read().await.unwrap();
     let left = || server.cli(&["PTTL", name]).int();
     assert!(left() > 4_000);
     eventually("Java cuts it short", || left() <= 2_000).await;
@@ -477,7 +481,7 @@ async fn a_reader_of_ours_knows_when_javas_renewal_ends_it(redisson: Redisson) {
     let (server, peer) = java_reads(redisson, watchdog);
     let lock =
         connect(&server, ClientOptions::new().watchdog_timeout(watchdog)).await.rw_lock(name);
-    let reader = lock.read().lease(ms(4_000)).await.unwrap();
+    let reader = lock.lease(ms(4_000)).read().await.unwrap();
     eventually("Java cuts it short", || server.cli(&["PTTL", name]).int() <= 2_000).await;
     peer.kill();
     let (_writer, granted) = joined(waits(lock.write())).await;
@@ -521,14 +525,14 @@ async fn what_has_no_lease_is_renewed_by_its_side_until_it_dies(redisson: Rediss
         eventually("it is renewed", || at() > before).await;
     };
     let (read, write) = (peer.on("one").read(name), peer.on("one").write(name));
-    for request in [lock.read(), lock.write()] {
-        let guard = request.await.unwrap();
+    for side in [lock.reader(), lock.writer()] {
+        let guard = side.lock().await.unwrap();
         let java = write.lock();
         listened_to(&server, &channel(name), 1).await;
         renewed().await;
         assert!(java.is_pending() && !guard.is_lost());
         guard.release().await.unwrap();
-        within(SOON, "Java's writer", java.into_future()).await.ok();
+        within(SOON, "Java's writer", java).await.ok();
         write.unlock().ok();
     }
 

@@ -29,7 +29,7 @@ pub(crate) fn channel(name: &str) -> String {
 }
 
 fn waits(semaphore: &Semaphore, permits: u32) -> JoinHandle<(Permit, Instant)> {
-    let request = semaphore.acquire(permits).into_future();
+    let request = semaphore.acquire(permits);
     tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
 }
 
@@ -53,8 +53,8 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
     assert_eq!((java.available().ok(), ours.available().await.unwrap()), (1, 1));
     assert!(!java.try_acquire(2).ok());
     assert!(ours.try_acquire(2).await.unwrap().is_none());
-    assert!(!java.try_acquire_within(2, SHORT).ok());
-    assert!(ours.try_acquire(2).wait(IN_VAIN).await.unwrap().is_none());
+    assert!(!java.try_acquire_for(2, SHORT).ok());
+    assert!(ours.try_acquire_for(2, IN_VAIN).await.unwrap().is_none());
     // Permits have no owners: each side may give back what the other took.
     ours.release(2).await.unwrap();
     permit.forget();
@@ -113,7 +113,7 @@ async fn a_release_wakes_the_other_side(redisson: Redisson) {
     listened_to(server(), &channel(name), 2).await;
     permits.release().await.unwrap();
     for waits in there {
-        within(SOON, "a permit for Java", waits.into_future()).await.ok();
+        within(SOON, "a permit for Java", waits).await.ok();
     }
     within(SOON, "a permit for us", joined(here)).await.0.release().await.unwrap();
 }
@@ -127,11 +127,11 @@ async fn what_makes_permits_wakes_the_other_side(redisson: Redisson) {
     let there = java.acquire(1);
     asleep(name, 1, || !there.is_pending()).await;
     assert!(ours.try_set_permits(1).await.unwrap());
-    within(SOON, "it was set up", there.into_future()).await.ok();
+    within(SOON, "it was set up", there).await.ok();
     let there = java.acquire(2);
     asleep(name, 1, || !there.is_pending()).await;
     ours.add_permits(2).await.unwrap();
-    within(SOON, "permits were added", there.into_future()).await.ok();
+    within(SOON, "permits were added", there).await.ok();
 
     let here = waits(&ours, 2);
     asleep(name, 1, || here.is_finished()).await;
@@ -151,7 +151,7 @@ async fn an_unset_semaphore_is_an_error_here_and_a_wait_there(redisson: Redisson
     let invalid = |error: Error| assert!(matches!(error, Error::Invalid { .. }), "{error}");
     invalid(ours.acquire(1).await.unwrap_err());
     invalid(ours.release(1).await.unwrap_err());
-    assert!(!java.try_acquire_within(1, SHORT).ok());
+    assert!(!java.try_acquire_for(1, SHORT).ok());
     assert_eq!(ours.available().await.unwrap(), 0);
     // Java's release makes it.
     java.release(2).ok();
@@ -173,7 +173,7 @@ async fn less_than_nothing_is_counted_and_hurts_nobody(redisson: Redisson) {
     assert_eq!(ours.available().await.unwrap(), -4, "a debt is not forgiven");
     java.release(8).ok();
     within(SOON, "enough for us", joined(here)).await.0.release().await.unwrap();
-    within(SOON, "enough for Java", there.into_future()).await.ok();
+    within(SOON, "enough for Java", there).await.ok();
     assert_eq!(java.available().ok(), 2);
 }
 
@@ -214,7 +214,7 @@ async fn permits_of_the_dead_are_lost_until_somebody_gives_them_back(redisson: R
     let waits = java.acquire(1);
     assert!(waits.answer_within(ms(300)).is_none(), "nobody knows whose it was");
     ours.release(1).await.unwrap();
-    within(SOON, "it was given back", waits.into_future()).await.ok();
+    within(SOON, "it was given back", waits).await.ok();
 }
 
 /// Four threads of Java's and four tasks of ours, and how many are inside at once.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Guard, RECHECK};
+use lockkeeper::{LockGuard, RECHECK};
 use testkit::Redisson;
 
 use crate::support::*;
@@ -19,7 +19,7 @@ on_versions! { [newest v3_27]
 }
 
 /// Both kinds of Rust lock of a name.
-async fn held(client: &lockkeeper::Client, name: &str, spin: bool) -> Guard {
+async fn held(client: &lockkeeper::Client, name: &str, spin: bool) -> LockGuard {
     match spin {
         true => client.spin_lock(name).lock().await.unwrap(),
         false => client.lock(name).lock().await.unwrap(),
@@ -41,8 +41,8 @@ async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
     let holder = client.spin_lock(&name).holder().await.unwrap().unwrap();
     assert_eq!((holder.id, holder.hold_count), (one.owner(), 2));
     assert!(client.spin_lock(&name).try_lock().await.unwrap().is_none());
-    assert!(client.spin_lock(&name).try_lock().wait(IN_VAIN).await.unwrap().is_none());
-    assert!(client.lock(&name).try_lock().wait(IN_VAIN).await.unwrap().is_none());
+    assert!(client.spin_lock(&name).try_lock_for(IN_VAIN).await.unwrap().is_none());
+    assert!(client.lock(&name).try_lock_for(IN_VAIN).await.unwrap().is_none());
     one.spin(&name).unlock().await.ok();
     assert!(client.spin_lock(&name).try_lock().await.unwrap().is_none());
     one.spin(&name).unlock().await.ok();

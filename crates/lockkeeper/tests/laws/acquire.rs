@@ -17,7 +17,7 @@ pub(crate) async fn a_free_lock_is_granted_at_once<L: Exclusive>(store: &Store) 
     guard.release().await.unwrap();
     let guard = lock.try_lock().await.unwrap().expect("it is free again");
     guard.release().await.unwrap();
-    let waiting = lock.try_lock().wait(store.long());
+    let waiting = lock.try_lock_for(store.long());
     let guard = store.promptly("try_lock with wait", waiting).await.unwrap();
     guard.expect("it is free").release().await.unwrap();
 }
@@ -52,11 +52,11 @@ pub(crate) async fn locks_of_different_names_are_independent<L: Exclusive>(store
 
 pub(crate) async fn zero_wait_is_one_attempt<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
-    let attempt = ours.try_lock().wait(Duration::ZERO);
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
+    let attempt = ours.try_lock_for(Duration::ZERO);
     assert!(store.promptly("no wait", attempt).await.unwrap().is_none());
     guard.release().await.unwrap();
-    assert!(ours.try_lock().wait(Duration::ZERO).await.unwrap().is_some());
+    assert!(ours.try_lock_for(Duration::ZERO).await.unwrap().is_some());
 }
 
 pub(crate) async fn every_acquire_has_an_id_that_is_never_used_again<L: Exclusive>(store: &Store) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockkeeper::blocking::{Client, Member, MultiLock};
+use lockkeeper::blocking::{AnyLock, Client, MultiLock};
 use lockkeeper::{Backoff, ClientOptions, Error, LostReason, Remaining, RunError};
 use testkit::History;
 
@@ -111,7 +111,7 @@ pub(crate) fn a_waiting_thread_is_woken_by_the_release(store: &Store) {
     let (waits, waiting) = mpsc::channel();
     let thread = thread::spawn(move || {
         waits.send(()).unwrap();
-        lock.wait(LONG).try_lock().unwrap().map(|guard| guard.release().unwrap()).is_some()
+        lock.try_lock_for(LONG).unwrap().map(|guard| guard.release().unwrap()).is_some()
     });
     waiting.recv().unwrap();
     let start = Instant::now();
@@ -167,11 +167,11 @@ pub(crate) fn the_wait_limit_is_kept(store: &Store) {
     let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
     let lock = theirs.lock(store.name("lock"));
     let start = Instant::now();
-    assert!(lock.wait(SHORT).try_lock().unwrap().is_none());
+    assert!(lock.try_lock_for(SHORT).unwrap().is_none());
     assert!(start.elapsed() >= SHORT && start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert_is!(lock.wait(SHORT).lock(), Err(Error::Invalid { .. }));
     guard.release().unwrap();
-    assert!(lock.wait(LONG).renewed(LONG).try_lock().unwrap().is_some());
+    let renewed = lockkeeper::LeaseTime::Renewed(LONG);
+    assert!(lock.lease(renewed).try_lock_for(LONG).unwrap().is_some());
 }
 
 pub(crate) fn run_holds_the_lock_while_it_runs(store: &Store) {
@@ -208,7 +208,6 @@ pub(crate) fn a_mutex_is_not_reentrant(store: &Store) {
     let mutex = client(store).mutex(store.name("lock"));
     let guard = mutex.lock().unwrap();
     assert!(mutex.try_lock().unwrap().is_none());
-    assert_is!(guard.reenter(), Err(Error::Invalid { .. }));
     guard.release().unwrap();
     assert_eq!(mutex.run(|_| 1).unwrap().output, 1);
     assert_eq!(mutex.holder().unwrap(), None);
@@ -345,19 +344,19 @@ macro_rules! is_reentrant_per_thread {
     ($store:ident, $make:ident) => {{
         let lock = client($store).$make($store.name(stringify!($make)));
         let outer = lock.lock().unwrap();
-        let token = outer.token();
+        let token = outer.hold().token();
         let inner = lock.lease(LONG).lock().unwrap();
         let third = lock.try_lock().unwrap().expect("it is its own");
         let fourth = outer.reenter().unwrap();
         assert_eq!(lock.hold_count().unwrap(), 4);
         assert!(lock.is_held_by_this_thread().unwrap());
         assert_eq!(inner.owner_id(), outer.owner_id());
-        let tokens = [&outer, &inner, &third, &fourth].map(|guard| guard.token());
+        let tokens = [&outer, &inner, &third, &fourth].map(|guard| guard.hold().token());
         assert_eq!(tokens, [token; 4], "re-entries share the token");
         let elsewhere = lock.clone();
         let seen = thread::spawn(move || {
             let count = elsewhere.hold_count().unwrap();
-            let waited = elsewhere.wait(SHORT).try_lock().unwrap();
+            let waited = elsewhere.try_lock_for(SHORT).unwrap();
             (elsewhere.try_lock().unwrap().is_none() && waited.is_none(), count)
         });
         assert_eq!(seen.join().unwrap(), (true, 0), "another thread is another owner");
@@ -407,7 +406,7 @@ pub(crate) fn a_thread_that_gives_up_leaves_the_queue(store: &Store) {
     let lock = ours.fair_lock(store.name("lock"));
     let guard = lock.lock().unwrap();
     let impatient = theirs.fair_lock(store.name("lock"));
-    assert!(impatient.wait(SHORT).try_lock().unwrap().is_none());
+    assert!(impatient.try_lock_for(SHORT).unwrap().is_none());
     eventually("nobody waits", || lock.waiting().unwrap() == 0);
     guard.release().unwrap();
     impatient.try_lock().unwrap().expect("it is free").release().unwrap();
@@ -427,7 +426,7 @@ pub(crate) fn tokens_grow_from_thread_to_thread(store: &Store) {
                         1 => client.lock(&name).fenced().lock().unwrap(),
                         _ => client.fair_lock(&name).fenced().lock().unwrap(),
                     };
-                    issued.send(guard.token().expect("it is fenced")).unwrap();
+                    issued.send(guard.token()).unwrap();
                     guard.release().unwrap();
                 }
             })
@@ -446,7 +445,7 @@ pub(crate) fn a_spinning_thread_gets_the_lock(store: &Store) {
     let spin = theirs.spin_lock(store.name("lock")).backoff(backoff);
     let (waits, waiting) = mpsc::channel();
     let thread = thread::spawn(move || {
-        assert!(spin.wait(SHORT).try_lock().unwrap().is_none());
+        assert!(spin.try_lock_for(SHORT).unwrap().is_none());
         waits.send(()).unwrap();
         spin.lock().unwrap().release().unwrap();
     });
@@ -467,8 +466,8 @@ pub(crate) fn a_thread_that_asks_twice_may_be_refused(store: &Store) {
     assert_is!(fair.lock(), Err(Error::Invalid { .. }));
     assert_is!(lock.try_lock(), Err(Error::Invalid { .. }));
     assert_is!(fair.try_lock(), Err(Error::Invalid { .. }));
-    assert_is!(lock.wait(LONG).try_lock(), Err(Error::Invalid { .. }));
-    assert_is!(fair.wait(LONG).try_lock(), Err(Error::Invalid { .. }));
+    assert_is!(lock.try_lock_for(LONG), Err(Error::Invalid { .. }));
+    assert_is!(fair.try_lock_for(LONG), Err(Error::Invalid { .. }));
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     assert_eq!((lock.hold_count().unwrap(), fair.hold_count().unwrap()), (1, 1));
     for guard in guards {
@@ -482,9 +481,9 @@ pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let members = || {
         [
-            Member::from(ours.lock(store.name("a"))),
-            Member::from(ours.fair_lock(store.name("b"))),
-            Member::from(ours.spin_lock(store.name("c"))),
+            AnyLock::from(ours.lock(store.name("a"))),
+            AnyLock::from(ours.fair_lock(store.name("b"))),
+            AnyLock::from(ours.spin_lock(store.name("c"))),
         ]
     };
     let locked = || ["a", "b", "c"].map(|name| theirs.lock(store.name(name)).is_locked().unwrap());
@@ -495,7 +494,7 @@ pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
     assert!(!guard.is_lost() && guard.remaining() > Duration::ZERO);
     let start = Instant::now();
     assert!(multi.try_lock().unwrap().is_none(), "held by the guard, not by the thread");
-    assert!(multi.wait(SHORT).try_lock().unwrap().is_none());
+    assert!(multi.try_lock_for(SHORT).unwrap().is_none());
     assert!(start.elapsed() >= SHORT && start.elapsed() < SOON, "{:?}", start.elapsed());
     guard.release().unwrap();
     assert_eq!(locked(), [false; 3]);
@@ -503,9 +502,9 @@ pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
     assert!(multi.try_lock().unwrap().is_none());
     assert_eq!(locked(), [false, false, true], "the rest is free again at once");
     busy.release().unwrap();
-    drop(multi.wait(LONG).try_lock().unwrap().expect("all are free"));
+    drop(multi.try_lock_for(LONG).unwrap().expect("all are free"));
     eventually("dropping it releases all", || locked() == [false; 3]);
-    let none = MultiLock::new(&ours, Vec::<Member>::new());
+    let none = MultiLock::new(&ours, Vec::<AnyLock>::new());
     assert_is!(none.lock(), Err(Error::Invalid { .. }));
     let twice = MultiLock::new(&ours, members().into_iter().chain(members()));
     assert_is!(twice.try_lock(), Err(Error::Invalid { .. }));

@@ -1,14 +1,13 @@
 //! What the types can be used for: held across awaits, sent to threads, kept for as long as one
 //! likes.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 
 use lockkeeper::{
-    Backoff, Client, ClientInfo, ClientOptions, CountDownLatch, Error, FairLock, Fence, FencedLock,
-    Guard, Hold, Holder, Inspector, Listing, Lock, LockInfo, LockName, LockRequest, LostReason,
-    Member, MultiGuard, MultiLock, MultiLockRequest, Mutex, Owner, OwnerId, PermitSemaphore, Ran,
-    Reenter, Remaining, RunError, RwLock, Semaphore, SpinLock, Stale, TryLockRequest,
-    TryMultiLockRequest, Watch, blocking,
+    AnyGuard, AnyLock, Backoff, Client, ClientInfo, ClientOptions, Completed, CountDownLatch,
+    Error, FairLock, Fence, FencedLock, Hold, Holder, Inspector, Listing, Lock, LockInfo, LockName,
+    LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, ReadGuard,
+    Remaining, RunError, RwLock, Semaphore, SpinLock, Stale, UpgradeError, Watch, blocking,
 };
 
 fn everywhere<T: Send + Sync + 'static>() {}
@@ -29,13 +28,13 @@ fn types_can_be_shared_between_threads() {
     everywhere::<Backoff>();
     everywhere::<RwLock>();
     everywhere::<MultiLock>();
-    everywhere::<Member>();
+    everywhere::<AnyLock>();
     everywhere::<MultiGuard>();
     everywhere::<Semaphore>();
     everywhere::<PermitSemaphore>();
     everywhere::<CountDownLatch>();
     everywhere::<Fence>();
-    everywhere::<Guard>();
+    everywhere::<AnyGuard>();
     everywhere::<Hold>();
     everywhere::<Holder>();
     everywhere::<Owner>();
@@ -48,7 +47,7 @@ fn types_can_be_shared_between_threads() {
     everywhere::<LostReason>();
     everywhere::<Remaining>();
     everywhere::<Error>();
-    everywhere::<Ran<u8>>();
+    everywhere::<Completed<u8>>();
     everywhere::<RunError<u8>>();
     everywhere::<blocking::Client>();
     everywhere::<blocking::Lock>();
@@ -62,18 +61,14 @@ fn types_can_be_shared_between_threads() {
     everywhere::<blocking::Semaphore>();
     everywhere::<blocking::PermitSemaphore>();
     everywhere::<blocking::CountDownLatch>();
-    everywhere::<blocking::Guard>();
-    fn of_requests<T: Send + 'static + IntoFuture<IntoFuture: Send + 'static>>() {}
-    of_requests::<LockRequest>();
-    of_requests::<TryLockRequest>();
-    of_requests::<Reenter>();
-    of_requests::<MultiLockRequest>();
-    of_requests::<TryMultiLockRequest>();
+    everywhere::<blocking::AnyGuard>();
     fn an_error<T: std::error::Error + Clone>() {}
     an_error::<Error>();
     an_error::<Stale>();
     fn an_error_of_a_run<T: std::error::Error>() {}
     an_error_of_a_run::<RunError<u8>>();
+    an_error_of_a_run::<UpgradeError<ReadGuard>>();
+    an_error_of_a_run::<UpgradeError<blocking::ReadGuard>>();
 }
 
 /// Also those that borrow a handle are `Send`: they can be awaited inside a spawned task.
@@ -83,7 +78,7 @@ async fn futures_can_be_sent() {
         work
     }
     let client = Client::memory();
-    let (lock, owner) = (client.lock("it"), client.owner());
+    let (lock, owner) = (client.lock("it"), client.new_owner());
     assert!(!send(lock.is_locked()).await.unwrap());
     assert!(send(lock.holder()).await.unwrap().is_none());
     assert_eq!(send(lock.remaining()).await.unwrap(), Remaining::Free);
@@ -97,7 +92,7 @@ async fn futures_can_be_sent() {
     let lost = sent(guard.lost());
     sent(sent(guard).release()).await.unwrap();
     assert_eq!(lost.await, LostReason::Released);
-    let guard = send(client.mutex("it").lock().into_future()).await.unwrap();
+    let guard = send(client.mutex("it").lock()).await.unwrap();
     send(guard.leave_for(std::time::Duration::from_secs(1))).await.unwrap();
     let multi = MultiLock::new([client.lock("a"), client.lock("b")]);
     assert_eq!(send(multi.run(async |_| 7)).await.unwrap().output, 7);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Report, Severity};
+use lockkeeper::{AnyGuard, Report, Severity};
 
 use crate::store::{Store, eventually};
 
@@ -81,11 +81,11 @@ pub(crate) async fn a_check_works_beside_held_locks(store: &Store) {
     let semaphore = client.permit_semaphore("permits");
     assert!(semaphore.try_set_permits(2).await.unwrap());
     let held = [
-        client.lock("lock").lock().await.unwrap(),
-        client.mutex("mutex").lock().await.unwrap(),
-        client.fair_lock("fair").lock().await.unwrap(),
-        client.rw_lock("rw").write().await.unwrap(),
-        semaphore.acquire(2).await.unwrap(),
+        AnyGuard::from(client.lock("lock").lock().await.unwrap()),
+        client.mutex("mutex").lock().await.unwrap().into(),
+        client.fair_lock("fair").lock().await.unwrap().into(),
+        client.rw_lock("rw").write().await.unwrap().into(),
+        semaphore.acquire(2).await.unwrap().into(),
     ];
     for _ in 0..3 {
         let report = client.check().await.unwrap();

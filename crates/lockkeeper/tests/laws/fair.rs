@@ -46,7 +46,7 @@ pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(s
     for _ in 0..4 {
         clients.push(one::<FairLock>(store).await);
     }
-    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let guard = holder.lease(store.long()).lock().await.unwrap();
     let (order, mut tasks) = (Order::default(), Vec::new());
     for place in 0..24 {
         tasks.push(waiter(&clients[place * 7 % 4], place, &order));
@@ -64,7 +64,7 @@ pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(s
 /// A client that has the lock and wants it again comes behind those who wait.
 pub(crate) async fn whoever_comes_back_comes_last(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     let order = Order::default();
     let first = waiter(&theirs, 1, &order);
     waiting(&ours, 1).await;
@@ -82,7 +82,7 @@ pub(crate) async fn hundreds_of_waiters_and_random_deaths_keep_the_order(store: 
     for _ in 0..3 {
         clients.push(one::<FairLock>(store).await);
     }
-    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let guard = holder.lease(store.long()).lock().await.unwrap();
     let (order, mut tasks) = (Order::default(), Vec::new());
     for place in 0..WAITERS {
         tasks.push(waiter(&clients[place % 3], place, &order));
@@ -106,10 +106,10 @@ pub(crate) async fn hundreds_of_waiters_and_random_deaths_keep_the_order(store: 
 
 pub(crate) async fn a_waiter_that_gave_up_is_passed_over_at_once(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     let first = {
         let (theirs, patience) = (theirs.clone(), store.long() / 10);
-        tokio::spawn(async move { theirs.try_lock().wait(patience).await.unwrap().is_none() })
+        tokio::spawn(async move { theirs.try_lock_for(patience).await.unwrap().is_none() })
     };
     waiting(&ours, 1).await;
     let second = waiter(&theirs, 2, &Order::default());
@@ -123,7 +123,7 @@ pub(crate) async fn a_waiter_that_gave_up_is_passed_over_at_once(store: &Store) 
 
 pub(crate) async fn a_waiter_that_was_dropped_is_passed_over_at_once(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     let first = waiter(&theirs, 1, &Order::default());
     waiting(&ours, 1).await;
     let second = waiter(&ours, 2, &Order::default());
@@ -137,8 +137,8 @@ pub(crate) async fn a_waiter_that_was_dropped_is_passed_over_at_once(store: &Sto
 /// The lock is free and it is its turn, but it never looks.
 pub(crate) async fn a_waiter_dropped_in_its_turn_passes_it_on(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
-    let mut first = ours.lock().into_future();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
+    let mut first = ours.lock();
     assert!(poll_once(&mut first).is_pending());
     waiting(&ours, 1).await;
     let second = waiter(&theirs, 2, &Order::default());
@@ -152,10 +152,10 @@ pub(crate) async fn a_waiter_dropped_in_its_turn_passes_it_on(store: &Store) {
 
 pub(crate) async fn random_cancellations_leave_nobody_in_the_queue(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     for micros in 0..60 {
         for lock in [&ours, &theirs] {
-            let attempt = lock.lock().into_future();
+            let attempt = lock.lock();
             let _ = tokio::time::timeout(Duration::from_micros(micros * 11), attempt).await;
         }
     }
@@ -167,14 +167,14 @@ pub(crate) async fn random_cancellations_leave_nobody_in_the_queue(store: &Store
 
 pub(crate) async fn try_lock_does_not_jump_the_queue(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
-    let mut first = ours.lock().into_future();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
+    let mut first = ours.lock();
     assert!(poll_once(&mut first).is_pending());
     waiting(&ours, 1).await;
     guard.release().await.unwrap();
     for lock in [&ours, &theirs] {
         assert!(lock.try_lock().await.unwrap().is_none(), "it is another one's turn");
-        assert!(lock.try_lock().wait(Duration::ZERO).await.unwrap().is_none());
+        assert!(lock.try_lock_for(Duration::ZERO).await.unwrap().is_none());
         assert_eq!(lock.waiting().await.unwrap(), 1, "an attempt takes no place");
         assert!(!lock.is_locked().await.unwrap());
     }
@@ -184,9 +184,9 @@ pub(crate) async fn try_lock_does_not_jump_the_queue(store: &Store) {
 
 pub(crate) async fn a_reentry_does_not_queue(store: &Store) {
     let client = store.client().await;
-    let (lock, owner) = (client.fair_lock(store.name("lock")), client.owner());
+    let (lock, owner) = (client.fair_lock(store.name("lock")), client.new_owner());
     let mine = lock.as_owner(&owner);
-    let guard = mine.lock().lease(store.long()).await.unwrap();
+    let guard = mine.lease(store.long()).lock().await.unwrap();
     let other = waiter(&one(store).await, 1, &Order::default());
     waiting(&lock, 1).await;
     let again = store.promptly("by its owner", mine.lock()).await.unwrap();
@@ -204,7 +204,7 @@ pub(crate) async fn a_reentry_does_not_queue(store: &Store) {
 /// Its client is gone, and nobody could say so.
 pub(crate) async fn a_dead_waiter_delays_the_others_by_seconds(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     stranger_queues(store, &ours).await;
     let start = Instant::now();
     let (order, mut tasks) = (Order::default(), JoinSet::new());
@@ -226,7 +226,7 @@ pub(crate) async fn a_dead_waiter_delays_the_others_by_seconds(store: &Store) {
 /// While the lock is held, those who live keep their places, and those who died lose theirs.
 pub(crate) async fn who_waits_for_long_keeps_its_place(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     stranger_queues(store, &ours).await;
     let (order, mut tasks) = (Order::default(), JoinSet::new());
     for (place, lock) in [&theirs, &ours, &theirs].into_iter().enumerate() {
@@ -269,10 +269,10 @@ pub(crate) async fn the_first_gets_in_when_the_lease_of_a_vanished_holder_ends(s
 pub(crate) async fn a_fair_lock_and_a_lock_of_one_name_exclude_each_other(store: &Store) {
     let (ours, theirs) = (store.client().await, store.client().await);
     let (fair, plain) = (ours.fair_lock(store.name("lock")), theirs.lock(store.name("lock")));
-    let guard = fair.lock().lease(store.long()).await.unwrap();
+    let guard = fair.lease(store.long()).lock().await.unwrap();
     assert!(plain.try_lock().await.unwrap().is_none());
     guard.release().await.unwrap();
-    let guard = plain.lock().lease(store.long()).await.unwrap();
+    let guard = plain.lease(store.long()).lock().await.unwrap();
     assert!(fair.try_lock().await.unwrap().is_none());
     guard.release().await.unwrap();
 }

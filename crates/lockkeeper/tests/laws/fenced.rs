@@ -1,16 +1,15 @@
 //! Tokens: each holder's is greater than all before.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Fence, FencedLock, Guard, LostReason};
+use lockkeeper::{AnyGuard, Fence, FencedLock, LostReason};
 use tokio::time::sleep;
 
 use crate::store::{Exclusive, Store, one, pair, poll_once};
 
 #[track_caller]
-fn token(guard: &Guard) -> u64 {
-    guard.token().expect("a fenced lock issues tokens")
+fn token(guard: impl AsRef<AnyGuard>) -> u64 {
+    guard.as_ref().token().expect("a fenced lock issues tokens")
 }
 
 /// Takes it and gives it back.
@@ -52,8 +51,8 @@ pub(crate) async fn names_have_sequences_of_their_own(store: &Store) {
 /// In the same step as the lock, though the store tells nobody that it was handed on.
 pub(crate) async fn a_hand_over_inside_the_client_brings_a_greater_token(store: &Store) {
     let lock: FencedLock = one(store).await;
-    let mut guard = lock.lock().lease(store.long()).await.unwrap();
-    let mut waiters: Vec<_> = (0..20).map(|_| lock.lock().into_future()).collect();
+    let mut guard = lock.lease(store.long()).lock().await.unwrap();
+    let mut waiters: Vec<_> = (0..20).map(|_| lock.lock()).collect();
     assert!(waiters.iter_mut().all(|waiter| poll_once(waiter).is_pending()));
     let mut tokens = vec![token(&guard)];
     for waiter in waiters {
@@ -70,13 +69,13 @@ pub(crate) async fn a_hand_over_inside_the_client_brings_a_greater_token(store: 
 pub(crate) async fn a_hand_over_brings_what_the_receiver_asked_for(store: &Store) {
     let client = store.client().await;
     let (fenced, plain) = (client.fenced_lock(store.name("it")), client.lock(store.name("it")));
-    let guard = fenced.lock().lease(store.long()).await.unwrap();
+    let guard = fenced.lease(store.long()).lock().await.unwrap();
     let first = token(&guard);
-    let (mut second, mut third) = (plain.lock().into_future(), fenced.lock().into_future());
+    let (mut second, mut third) = (plain.lock(), fenced.lock());
     assert!(poll_once(&mut second).is_pending() && poll_once(&mut third).is_pending());
     guard.release().await.unwrap();
     let guard = second.await.unwrap();
-    assert_eq!(guard.token(), None);
+    assert_eq!(guard.hold().token(), None);
     guard.release().await.unwrap();
     let guard = third.await.unwrap();
     assert!(token(&guard) > first);
@@ -85,14 +84,14 @@ pub(crate) async fn a_hand_over_brings_what_the_receiver_asked_for(store: &Store
 
 pub(crate) async fn after_a_forced_unlock_the_next_token_is_greater(store: &Store) {
     let (ours, theirs) = pair::<FencedLock>(store).await;
-    let victim = ours.lock().lease(store.long()).await.unwrap();
+    let victim = ours.lease(store.long()).lock().await.unwrap();
     assert!(theirs.force_unlock().await.unwrap());
     assert!(next(&theirs).await > token(&victim));
 }
 
 pub(crate) async fn after_an_expired_lease_the_next_token_is_greater(store: &Store) {
     let (ours, theirs) = pair::<FencedLock>(store).await;
-    let slow = ours.lock().lease(store.lease()).await.unwrap();
+    let slow = ours.lease(store.lease()).lock().await.unwrap();
     let fence = Fence::new();
     assert!(fence.admit(token(&slow)).is_ok());
     let guard = theirs.lock().await.unwrap();
@@ -104,9 +103,9 @@ pub(crate) async fn after_an_expired_lease_the_next_token_is_greater(store: &Sto
 
 pub(crate) async fn reentries_share_the_token(store: &Store) {
     let client = store.client().await;
-    let fair = client.fair_lock(store.name("fair")).fenced().as_owner(&client.owner());
-    let lock = client.lock(store.name("lock")).fenced().as_owner(&client.owner());
-    let fenced = client.fenced_lock(store.name("fenced")).as_owner(&client.owner());
+    let fair = client.fair_lock(store.name("fair")).fenced().as_owner(&client.new_owner());
+    let lock = client.lock(store.name("lock")).fenced().as_owner(&client.new_owner());
+    let fenced = client.fenced_lock(store.name("fenced")).as_owner(&client.new_owner());
     let first = [fair.lock().await, lock.lock().await, fenced.lock().await].map(Result::unwrap);
     let tokens = first.each_ref().map(token);
     let again = [fair.lock().await, lock.lock().await, fenced.lock().await].map(Result::unwrap);
@@ -126,10 +125,10 @@ pub(crate) async fn reentries_share_the_token(store: &Store) {
 pub(crate) async fn a_guard_of_what_is_not_fenced_has_no_token(store: &Store) {
     let client = store.client().await;
     for guard in [
-        client.lock(store.name("lock")).lock().await.unwrap(),
-        client.mutex(store.name("mutex")).lock().await.unwrap(),
-        client.fair_lock(store.name("fair")).lock().await.unwrap(),
-        client.spin_lock(store.name("spin")).lock().await.unwrap(),
+        AnyGuard::from(client.lock(store.name("lock")).lock().await.unwrap()),
+        client.mutex(store.name("mutex")).lock().await.unwrap().into(),
+        client.fair_lock(store.name("fair")).lock().await.unwrap().into(),
+        client.spin_lock(store.name("spin")).lock().await.unwrap().into(),
     ] {
         assert_eq!((guard.token(), guard.hold().token()), (None, None));
         guard.release().await.unwrap();
@@ -155,7 +154,7 @@ pub(crate) async fn all_fenced_locks_of_one_name_share_the_sequence(store: &Stor
 pub(crate) async fn waiters_of_a_fair_lock_have_growing_tokens(store: &Store) {
     let (ours, theirs) = (store.client().await, store.client().await);
     let name = store.name("lock");
-    let guard = ours.fair_lock(&name).fenced().lock().lease(store.long()).await.unwrap();
+    let guard = ours.fair_lock(&name).fenced().lease(store.long()).lock().await.unwrap();
     let first = token(&guard);
     let waiting = [&theirs, &ours, &theirs].map(|client| {
         let lock = client.fair_lock(&name).fenced();
@@ -180,10 +179,10 @@ pub(crate) async fn the_work_gets_the_token_of_its_lock(store: &Store) {
 
 pub(crate) async fn a_token_outlives_the_lock(store: &Store) {
     let lock: FencedLock = one(store).await;
-    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let guard = lock.lease(store.lease()).lock().await.unwrap();
     let (held, hold) = (token(&guard), guard.hold());
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
-    assert_eq!((guard.token(), hold.token()), (Some(held), Some(held)), "to be shown to a fence");
+    assert_eq!((guard.token(), hold.token()), (held, Some(held)), "to be shown to a fence");
 }
 
 /// The store may forget the sequence some time after the last token: its clock goes on.

@@ -14,7 +14,7 @@ pub(crate) async fn forcing_a_free_lock_is_false<L: Exclusive>(store: &Store) {
 
 pub(crate) async fn forcing_a_held_lock_is_true_and_frees_it<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
     assert!(ours.force_unlock().await.unwrap());
     assert!(!ours.is_locked().await.unwrap());
     assert!(!ours.force_unlock().await.unwrap(), "only once");
@@ -58,9 +58,9 @@ pub(crate) async fn a_client_may_force_its_own_lock<L: Exclusive>(store: &Store)
 
 pub(crate) async fn the_victims_release_is_not_held<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
     assert!(ours.force_unlock().await.unwrap());
-    let next = ours.lock().lease(store.long()).await.unwrap();
+    let next = ours.lease(store.long()).lock().await.unwrap();
     assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
     assert_eq!(ours.holder().await.unwrap().expect("held").id, next.owner_id().to_string());
     next.release().await.unwrap();
@@ -70,13 +70,13 @@ pub(crate) async fn the_victims_release_is_not_held<L: Exclusive>(store: &Store)
 pub(crate) async fn it_is_taken_only_from_those_who_were_seen<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let (inspector, name) = (store.client().await.inspector(), store.name("lock"));
-    let first = theirs.lock().lease(store.long()).await.unwrap();
+    let first = theirs.lease(store.long()).lock().await.unwrap();
     let seen = inspector.inspect_as(&name, L::KIND).await.unwrap().holders;
     first.release().await.unwrap();
     let free = inspector.force_unlock_from(&name, L::KIND, &seen, "stuck").await;
     assert!(!free.unwrap(), "there is nothing to take");
 
-    let second = ours.lock().lease(store.long()).await.unwrap();
+    let second = ours.lease(store.long()).lock().await.unwrap();
     let refused = inspector.force_unlock_from(&name, L::KIND, &seen, "stuck").await;
     match refused.expect_err("others have it") {
         Error::NotHeld { holder, .. } => assert_eq!(holder, Some(second.owner_id().to_string())),
@@ -96,9 +96,9 @@ pub(crate) async fn it_is_taken_only_from_those_who_were_seen<L: Exclusive>(stor
 
 pub(crate) async fn a_waiter_of_another_client_gets_in_at_once<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let _guard = theirs.lock().lease(store.long()).await.unwrap();
+    let _guard = theirs.lease(store.long()).lock().await.unwrap();
     let third: L = one(store).await;
-    let mut waiting = third.lock().into_future();
+    let mut waiting = third.lock();
     assert!(poll_once(&mut waiting).is_pending());
     assert!(ours.force_unlock().await.unwrap());
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();
@@ -107,9 +107,9 @@ pub(crate) async fn a_waiter_of_another_client_gets_in_at_once<L: Exclusive>(sto
 
 pub(crate) async fn a_waiter_of_the_victims_client_gets_in_at_once<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
     store.hears_notices_of(&guard).await;
-    let mut waiting = theirs.lock().into_future();
+    let mut waiting = theirs.lock();
     assert!(poll_once(&mut waiting).is_pending());
     assert!(ours.force_unlock().await.unwrap());
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();

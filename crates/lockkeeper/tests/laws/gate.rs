@@ -13,7 +13,7 @@ pub(crate) async fn try_lock_asks_nobody_while_its_own_client_holds_it<L: Exclus
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = L::of(&client, store.name("lock"));
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let before = counting.acquires();
     for _ in 0..10 {
         assert!(lock.try_lock().await.unwrap().is_none());
@@ -26,12 +26,12 @@ pub(crate) async fn try_lock_asks_nobody_while_its_own_client_holds_it<L: Exclus
 
 pub(crate) async fn try_lock_asks_nobody_while_its_own_client_waits<L: Exclusive>(store: &Store) {
     let name = store.name("lock");
-    let theirs = L::of(&store.client().await, &name).lock().lease(store.long()).await.unwrap();
+    let theirs = L::of(&store.client().await, &name).lease(store.long()).lock().await.unwrap();
     // No other requests than this one's: the waiter is not polled any more once it waits.
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = L::of(&client, &name);
-    let mut waiter = lock.lock().into_future();
+    let mut waiter = lock.lock();
     assert!(poll_once(&mut waiter).is_pending());
     let before = counting.acquires();
     assert!(lock.try_lock().await.unwrap().is_none());
@@ -44,11 +44,11 @@ pub(crate) async fn a_thousand_local_waiters_cost_the_store_what_one_does<L: Exc
     store: &Store,
 ) {
     let name = store.name("lock");
-    let theirs = L::of(&store.client().await, &name).lock().lease(store.long()).await.unwrap();
+    let theirs = L::of(&store.client().await, &name).lease(store.long()).lock().await.unwrap();
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = L::of(&client, &name);
-    let mut waiters: Vec<_> = (0..1000).map(|_| lock.lock().into_future()).collect();
+    let mut waiters: Vec<_> = (0..1000).map(|_| lock.lock()).collect();
     for waiter in &mut waiters {
         assert!(poll_once(waiter).is_pending());
     }

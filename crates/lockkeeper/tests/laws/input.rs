@@ -43,28 +43,31 @@ pub(crate) async fn a_lease_out_of_bounds_is_refused<L: Exclusive>(store: &Store
         Duration::from_millis(i64::MAX as u64),
         Duration::MAX,
     ] {
-        let said = refused("lease", lock.lock().lease(span).await);
+        let said = refused("lease", lock.lease(span).lock().await);
         assert!(said.contains(&lock.name().to_string()), "{said}");
-        refused("try_lock", lock.try_lock().lease(span).await);
-        refused("wait", lock.try_lock().wait(span).lease(span).await);
-        refused("renewed", lock.lock().renewed(span).await);
-        refused("try_lock renewed", lock.try_lock().renewed(span).await);
+        refused("try_lock", lock.lease(span).try_lock().await);
+        refused("wait", lock.lease(span).try_lock_for(span).await);
+        refused("renewed", lock.lease(lockkeeper::LeaseTime::Renewed(span)).lock().await);
+        refused(
+            "try_lock renewed",
+            lock.lease(lockkeeper::LeaseTime::Renewed(span)).try_lock().await,
+        );
     }
     assert!(!lock.is_locked().await.unwrap(), "nothing was sent");
 }
 
 pub(crate) async fn the_shortest_and_the_longest_lease_are_taken<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let longest = lock.lock().lease(MAX_LEASE).await.unwrap();
+    let longest = lock.lease(MAX_LEASE).lock().await.unwrap();
     assert!(left(lock.remaining().await) > MAX_LEASE - Duration::from_secs(60));
     assert!(longest.remaining() > MAX_LEASE / 2);
     assert!(!longest.is_lost());
     longest.release().await.unwrap();
-    let longest = lock.lock().renewed(MAX_LEASE).await.unwrap();
+    let longest = lock.lease(lockkeeper::LeaseTime::Renewed(MAX_LEASE)).lock().await.unwrap();
     assert!(!longest.is_lost());
     longest.release().await.unwrap();
     // Over before its answer may have come; but a lease it is.
-    match lock.try_lock().lease(Duration::from_millis(1)).await {
+    match lock.lease(Duration::from_millis(1)).try_lock().await {
         Ok(_) | Err(Error::Unreachable { .. }) => {}
         other => panic!("expected a grant or one that came late, got {other:?}"),
     }
@@ -73,15 +76,15 @@ pub(crate) async fn the_shortest_and_the_longest_lease_are_taken<L: Exclusive>(s
 pub(crate) async fn a_lease_is_fixed_or_renewed_but_not_both<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let span = store.lease();
-    let said = refused("both", lock.lock().lease(span).renewed(span).await);
+    let said = refused("both", lock.lease(lockkeeper::LeaseTime::Renewed(span)).lock().await);
     assert!(said.contains(&lock.name().to_string()), "{said}");
-    refused("both", lock.try_lock().renewed(span).lease(span).await);
+    refused("both", lock.lease(span).try_lock().await);
     assert!(!lock.is_locked().await.unwrap());
 }
 
 pub(crate) async fn a_guard_refuses_what_makes_no_sense_and_stays<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let before = guard.remaining();
     for span in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
         let said = refused("extend", guard.extend(span).await);
@@ -96,11 +99,9 @@ pub(crate) async fn a_guard_refuses_what_makes_no_sense_and_stays<L: Exclusive>(
 
 pub(crate) async fn a_reentry_that_makes_no_sense_adds_no_hold<L: Exclusive>(store: &Store) {
     let lock = store.client().await.lock(store.name("lock"));
-    let guard = lock.lock().lease(store.long()).await.unwrap();
-    refused("zero", guard.reenter().lease(Duration::ZERO).await);
-    refused("max", guard.reenter().renewed(Duration::MAX).await);
-    let both = guard.reenter().lease(store.long()).renewed(store.long());
-    refused("both", both.await);
+    let guard = lock.lease(store.long()).lock().await.unwrap();
+    refused("zero", guard.reenter_for(Duration::ZERO).await);
+    refused("max", guard.reenter_for(lockkeeper::LeaseTime::Renewed(Duration::MAX)).await);
     assert_eq!(guard.hold_count(), 1);
     assert_eq!(lock.holder().await.unwrap().unwrap().hold_count, 1);
     guard.release().await.unwrap();
@@ -126,11 +127,11 @@ pub(crate) async fn any_bytes_make_a_name<L: Exclusive>(store: &Store) {
         let name = [unique.as_bytes(), odd].concat();
         let (ours, theirs) = (L::of(&ours, &name), L::of(&theirs, &name));
         assert_eq!(ours.name().as_bytes(), name);
-        let guard = ours.lock().lease(store.long()).await.unwrap();
+        let guard = ours.lease(store.long()).lock().await.unwrap();
         assert!(theirs.try_lock().await.unwrap().is_none(), "{}", ours.name());
         let holder = theirs.holder().await.unwrap().expect("it is held");
         assert_eq!(holder.id, guard.owner_id().to_string());
-        let mut waiting = theirs.lock().into_future();
+        let mut waiting = theirs.lock();
         assert!(poll_once(&mut waiting).is_pending());
         guard.release().await.unwrap();
         let next = store.promptly("the waiter is woken", waiting).await.unwrap();
@@ -156,12 +157,12 @@ pub(crate) async fn a_prefix_is_put_before_every_name<L: Exclusive>(store: &Stor
     let plain = L::of(&store.client().await, format!("{prefix}order"));
     let lock = L::of(&prefixed, "order");
     assert_eq!(lock.name(), plain.name());
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     assert_eq!(guard.name().as_bytes(), format!("{prefix}order").as_bytes());
     assert!(plain.try_lock().await.unwrap().is_none(), "they are the same lock");
     let other = store.client_with(store.options().name_prefix(store.name("other:"))).await;
     assert!(L::of(&other, "order").try_lock().await.unwrap().is_some());
-    let mut waiting = plain.lock().into_future();
+    let mut waiting = plain.lock();
     assert!(poll_once(&mut waiting).is_pending());
     guard.release().await.unwrap();
     store.promptly("it wakes across prefixes", waiting).await.unwrap().release().await.unwrap();
@@ -169,11 +170,11 @@ pub(crate) async fn a_prefix_is_put_before_every_name<L: Exclusive>(store: &Stor
 
 pub(crate) async fn an_error_names_the_lock_and_what_was_being_done<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     assert!(theirs.force_unlock().await.unwrap());
     let said = guard.release().await.unwrap_err().to_string();
     assert!(said.contains(&store.name("lock")) && said.contains("releasing"), "{said}");
-    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let guard = ours.lease(store.lease()).lock().await.unwrap();
     guard.lost().await;
     let said = guard.extend(store.lease()).await.unwrap_err().to_string();
     assert!(said.contains(&store.name("lock")) && said.contains("extending"), "{said}");
@@ -185,14 +186,14 @@ pub(crate) async fn an_error_names_the_lock_and_what_was_being_done<L: Exclusive
 /// Control characters in a name do not reach the log raw.
 pub(crate) async fn a_name_is_shown_escaped<L: Exclusive>(store: &Store) {
     let lock = L::of(&store.client().await, store.name("a\nb\u{1b}[31m\u{0}"));
-    let said = lock.lock().lease(Duration::ZERO).await.unwrap_err().to_string();
+    let said = lock.lease(Duration::ZERO).lock().await.unwrap_err().to_string();
     assert!(!said.contains(['\n', '\u{1b}', '\0']), "{said:?}");
     assert!(said.contains("\\n"), "{said:?}");
 }
 
 pub(crate) async fn a_long_name_is_shown_by_its_beginning<L: Exclusive>(store: &Store) {
     let lock = L::of(&store.client().await, format!("begin{}", "x".repeat(1 << 20)));
-    let error = lock.lock().lease(Duration::ZERO).await.unwrap_err();
+    let error = lock.lease(Duration::ZERO).lock().await.unwrap_err();
     for said in [error.to_string(), format!("{error:?}")] {
         assert!(said.contains("begin") && said.contains("(1048581 bytes)"), "{}", &said[..200]);
         assert!(said.len() < 1000, "{} bytes", said.len());

@@ -9,11 +9,11 @@ use crate::store::{Exclusive, Store, eventually, left, one, pair};
 pub(crate) async fn is_locked_says_what_the_store_says<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     assert!(!ours.is_locked().await.unwrap());
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
     assert!(ours.is_locked().await.unwrap());
     guard.release().await.unwrap();
     assert!(!ours.is_locked().await.unwrap());
-    let forgotten = theirs.lock().lease(store.lease()).await.unwrap();
+    let forgotten = theirs.lease(store.lease()).lock().await.unwrap();
     assert!(ours.is_locked().await.unwrap() || forgotten.is_lost());
     eventually("it expires", async || !ours.is_locked().await.unwrap()).await;
     assert!(forgotten.is_lost());
@@ -22,7 +22,7 @@ pub(crate) async fn is_locked_says_what_the_store_says<L: Exclusive>(store: &Sto
 pub(crate) async fn remaining_counts_down_and_is_free_at_the_end<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
     let first = left(ours.remaining().await);
     tokio::time::sleep(Duration::from_millis(20)).await;
     let second = left(ours.remaining().await);
@@ -65,7 +65,7 @@ pub(crate) async fn who_holds_it_is_known_for_as_long_as_it_is_held<L: Exclusive
     // The note lives as long as the watchdog timeout, whatever the lease of the lock.
     let note = Duration::from_millis(600);
     let holder = store.client_with(store.options().watchdog_timeout(note)).await;
-    let guard = L::of(&holder, store.name("lock")).lock().lease(store.long()).await.unwrap();
+    let guard = L::of(&holder, store.name("lock")).lease(store.long()).lock().await.unwrap();
     let lock: L = one(store).await;
     let known = async || lock.holder().await.unwrap().expect("it is held").client.is_some();
     eventually("the holder says who it is", known).await;

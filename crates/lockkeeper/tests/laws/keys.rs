@@ -38,7 +38,7 @@ pub(crate) async fn a_key_that_is_no_lock_is_refused_and_left_alone(store: &Stor
         for answer in [
             lock.lock().await.map(drop),
             lock.try_lock().await.map(drop),
-            lock.try_lock().wait(store.long()).lease(store.long()).await.map(drop),
+            lock.lease(store.long()).try_lock_for(store.long()).await.map(drop),
             lock.is_locked().await.map(drop),
             lock.remaining().await.map(drop),
             lock.holder().await.map(drop),
@@ -91,8 +91,8 @@ pub(crate) async fn a_held_key_that_becomes_something_else_is_lost(store: &Store
     let server = store.server();
     for as_mutex in [false, true] {
         let guard = match as_mutex {
-            false => client.lock(&name).lock().await.unwrap(),
-            true => client.mutex(&name).lock().await.unwrap(),
+            false => lockkeeper::AnyGuard::from(client.lock(&name).lock().await.unwrap()),
+            true => client.mutex(&name).lock().await.unwrap().into(),
         };
         server.cli(&["DEL", &name]).ok();
         server.cli(&["RPUSH", &name, "a"]).ok();
@@ -114,7 +114,7 @@ pub(crate) async fn a_foreign_field_in_the_lock_means_that_it_was_taken(store: &
 
 pub(crate) async fn the_hold_count_is_the_hash_value(store: &Store) {
     let (client, name) = client(store).await;
-    let guard = client.lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = client.lock(&name).lease(store.long()).lock().await.unwrap();
     let id = guard.owner_id().to_string();
     let again = guard.reenter().await.unwrap();
     assert_eq!(store.server().cli(&["HGET", &name, &id]).text(), "2");
@@ -127,7 +127,7 @@ pub(crate) async fn the_hold_count_is_the_hash_value(store: &Store) {
 
 pub(crate) async fn a_mutex_is_a_string_with_the_owner_in_it(store: &Store) {
     let (client, name) = client(store).await;
-    let guard = client.mutex(&name).lock().lease(store.long()).await.unwrap();
+    let guard = client.mutex(&name).lease(store.long()).lock().await.unwrap();
     assert_eq!(store.server().cli(&["GET", &name]).text(), guard.owner_id().to_string());
     let ttl = store.server().cli(&["PTTL", &name]).int();
     assert!(ttl > 0 && ttl <= store.long().as_millis() as i64, "{ttl}");
@@ -145,7 +145,7 @@ pub(crate) async fn a_lock_of_a_stranger_is_respected_and_shown(store: &Store) {
     let holder = lock.holder().await.unwrap().expect("it is held");
     assert_eq!((&holder.id[..], holder.hold_count), (STRANGER, 3));
     assert_eq!(holder.client, None, "Redisson says no more than this");
-    let mut waiting = lock.lock().into_future();
+    let mut waiting = lock.lock();
     tokio::select! {
         _ = &mut waiting => panic!("it was taken from the stranger"),
         () = eventually("it listens", async || store.listeners(&name) == 1) => {}
@@ -162,7 +162,7 @@ pub(crate) async fn a_release_wakes_whoever_listens_as_redisson_does(store: &Sto
     let mut java = store.server().connection();
     let channel = format!("redisson_lock__channel:{{{name}}}");
     java.subscribe(&[&channel]);
-    let guard = client.lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = client.lock(&name).lease(store.long()).lock().await.unwrap();
     let inner = guard.reenter().await.unwrap();
     inner.release().await.unwrap();
     assert_eq!(java.next_message(Duration::from_millis(50)), None, "it is still held");
@@ -181,7 +181,7 @@ pub(crate) async fn a_mutex_deleted_in_silence_is_taken_soon(store: &Store) {
     let mutex = client.mutex(&name);
     let holder = mutex.holder().await.unwrap().expect("it is held");
     assert_eq!((&holder.id[..], holder.hold_count, holder.client), ("a-token", 1, None));
-    let mut waiting = mutex.lock().into_future();
+    let mut waiting = mutex.lock();
     assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err());
     let start = Instant::now();
     server.cli(&["DEL", &name]).ok();
@@ -196,7 +196,7 @@ pub(crate) async fn a_lock_deleted_in_silence_is_taken_within_the_recheck(store:
     let server = store.server();
     server.cli(&["HSET", &name, STRANGER, "1"]).ok();
     server.cli(&["PEXPIRE", &name, "60000"]).ok();
-    let mut waiting = client.lock(&name).lock().into_future();
+    let mut waiting = client.lock(&name).lock();
     assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err());
     let start = Instant::now();
     server.cli(&["DEL", &name]).ok();
@@ -212,7 +212,7 @@ pub(crate) async fn a_lock_without_an_end_is_shown_as_such_and_waited_for(store:
     let lock = client.lock(&name);
     assert_eq!(lock.remaining().await.unwrap(), Remaining::Forever);
     assert!(lock.is_locked().await.unwrap());
-    assert!(lock.try_lock().wait(store.lease()).await.unwrap().is_none());
+    assert!(lock.try_lock_for(store.lease()).await.unwrap().is_none());
     assert!(lock.force_unlock().await.unwrap(), "a lock that never ends can be forced");
     lock.lock().await.unwrap().release().await.unwrap();
 }
@@ -220,10 +220,10 @@ pub(crate) async fn a_lock_without_an_end_is_shown_as_such_and_waited_for(store:
 /// One subscription per name and client, however many wait; none when nobody does.
 pub(crate) async fn a_client_subscribes_once_for_all_its_waiters(store: &Store) {
     let (holder, name) = client(store).await;
-    let guard = holder.lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = holder.lock(&name).lease(store.long()).lock().await.unwrap();
     let waiting = store.client().await;
     let lock = waiting.lock(&name);
-    let mut waiters: Vec<_> = (0..10).map(|_| lock.lock().into_future()).collect();
+    let mut waiters: Vec<_> = (0..10).map(|_| lock.lock()).collect();
     waiters.iter_mut().for_each(|waiter| assert!(poll_once(waiter).is_pending()));
     let task = tokio::spawn(async move {
         for waiter in waiters {
@@ -242,7 +242,7 @@ pub(crate) async fn the_note_of_who_a_client_is_goes_with_it(store: &Store) {
     let server = store.server();
     let note = format!("lockkeeper_client:{}", client.id());
     assert_eq!(server.cli(&["EXISTS", &note]).int(), 0, "it is not there without a hold");
-    let guard = client.lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = client.lock(&name).lease(store.long()).lock().await.unwrap();
     eventually("it says who it is", async || server.cli(&["EXISTS", &note]).int() == 1).await;
     let ttl = server.cli(&["PTTL", &note]).int();
     assert!(ttl > 0 && ttl <= store.watchdog().as_millis() as i64, "{ttl}");
@@ -254,7 +254,7 @@ pub(crate) async fn the_note_of_who_a_client_is_goes_with_it(store: &Store) {
 
 pub(crate) async fn a_forced_unlock_is_remembered(store: &Store) {
     let (client, name) = client(store).await;
-    let guard = client.lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = client.lock(&name).lease(store.long()).lock().await.unwrap();
     assert!(client.lock(&name).force_unlock_because("the host burnt down").await.unwrap());
     let log = format!("lockkeeper_forced:{{{name}}}");
     let lines = store.server().cli(&["LRANGE", &log, "0", "-1"]);
@@ -267,7 +267,7 @@ pub(crate) async fn a_forced_unlock_is_remembered(store: &Store) {
     let ttl = store.server().cli(&["TTL", &log]).int();
     assert!(ttl > seven_days - 60 && ttl <= seven_days, "{ttl}");
     for _ in 0..30 {
-        let _guard = client.lock(&name).lock().lease(store.long()).await.unwrap();
+        let _guard = client.lock(&name).lease(store.long()).lock().await.unwrap();
         assert!(client.lock(&name).force_unlock().await.unwrap());
     }
     assert_eq!(store.server().cli(&["LLEN", &log]).int(), 20, "the last 20");
@@ -305,7 +305,7 @@ async fn tokens(client: &Client, name: &str) -> Vec<u64> {
         client.fair_lock(name).fenced().lock(),
     ] {
         let guard = request.await.unwrap();
-        tokens.push(guard.token().expect("it is fenced"));
+        tokens.push(guard.token());
         guard.release().await.unwrap();
     }
     tokens
@@ -361,10 +361,10 @@ pub(crate) async fn a_queue_leaves_no_key_behind(store: &Store) {
     let (client, name) = client(store).await;
     let other = store.client().await.fair_lock(&name);
     let lock = client.fair_lock(&name);
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     // Each gives it back by itself: they need not have lined up in the order of their tasks.
     let waiter = || {
-        let taking = other.lock().lease(store.long()).into_future();
+        let taking = other.lease(store.long()).lock();
         tokio::spawn(async move { taking.await?.release().await })
     };
     let waiters: Vec<_> = (0..10).map(|_| waiter()).collect();

@@ -8,7 +8,7 @@ use crate::store::{Exclusive, Store, assert_is, one};
 pub(crate) async fn a_name_in_use_for_the_other_kind_is_refused<L: Exclusive>(store: &Store) {
     let name = store.name("lock");
     let other: L::Other = one(store).await;
-    let guard = other.lock().lease(store.long()).await.unwrap();
+    let guard = other.lease(store.long()).lock().await.unwrap();
     for client in [store.client().await, store.client().await] {
         let lock = L::of(&client, &name);
         let error = lock.lock().await.unwrap_err();
@@ -23,7 +23,7 @@ pub(crate) async fn a_name_in_use_for_the_other_kind_is_refused<L: Exclusive>(st
         }
         assert!(said.contains(&name), "{said}");
         assert_is!(lock.try_lock().await, Err(Error::WrongKind { .. }));
-        assert_is!(lock.try_lock().wait(store.long()).await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.try_lock_for(store.long()).await, Err(Error::WrongKind { .. }));
         assert_is!(lock.is_locked().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.remaining().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.holder().await, Err(Error::WrongKind { .. }));
@@ -39,7 +39,7 @@ pub(crate) async fn a_name_in_use_for_the_other_kind_is_refused<L: Exclusive>(st
 pub(crate) async fn the_two_kinds_of_one_client_do_not_share_a_gate<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let (lock, other) = (L::of(&client, store.name("x")), L::Other::of(&client, store.name("x")));
-    let guard = other.lock().lease(store.long()).await.unwrap();
+    let guard = other.lease(store.long()).lock().await.unwrap();
     assert_is!(lock.try_lock().await, Err(Error::WrongKind { .. }));
     guard.release().await.unwrap();
     lock.try_lock().await.unwrap().expect("free").release().await.unwrap();
@@ -51,7 +51,7 @@ pub(crate) async fn a_waiter_is_told_when_the_name_becomes_something_else<L: Exc
 ) {
     let ours: L = one(store).await;
     let theirs: L = one(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     let waiter = {
         let theirs = theirs.clone();
         tokio::spawn(async move { theirs.lock().await })
@@ -59,7 +59,7 @@ pub(crate) async fn a_waiter_is_told_when_the_name_becomes_something_else<L: Exc
     ours.force_quietly(store).await;
     // Whoever is faster: the waiter has it for a moment, or never.
     let became = L::Other::of(&store.client().await, store.name("lock"));
-    let became = became.try_lock().lease(store.long()).await;
+    let became = became.lease(store.long()).try_lock().await;
     match became {
         Ok(Some(became)) => {
             assert_is!(waiter.await.unwrap(), Err(Error::WrongKind { kind, .. }) if kind == L::KIND);

@@ -9,7 +9,7 @@ use lockkeeper::backend::{
     Finding, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription,
     Topic,
 };
-use lockkeeper::{Client, CountDownLatch, Error, Kind, LockName, OwnerId, Result};
+use lockkeeper::{AnyLock, Client, CountDownLatch, Error, Kind, LockName, OwnerId, Result};
 use testkit::{Flaky, Gate};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -192,10 +192,10 @@ pub(crate) async fn what_makes_no_sense_is_refused(store: &Store) {
 pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
     let (client, name) = (store.client().await, store.name("latch"));
     let latch = client.count_down_latch(&name);
-    for held in
-        [client.lock(&name).lock(), client.mutex(&name).lock(), client.rw_lock(&name).write()]
-    {
-        let guard = held.lease(store.long()).await.unwrap();
+    let locks: [AnyLock; 3] =
+        [client.lock(&name).into(), client.mutex(&name).into(), client.rw_lock(&name).writer()];
+    for lock in locks {
+        let guard = lock.lease(store.long()).lock().await.unwrap();
         assert_is!(latch.wait().await, Err(Error::WrongKind { kind: Kind::Latch, .. }));
         assert_is!(latch.wait_for(store.long()).await, Err(Error::WrongKind { .. }));
         assert_is!(latch.try_set_count(1).await, Err(Error::WrongKind { .. }));
@@ -395,7 +395,7 @@ pub(crate) async fn a_waiter_that_is_never_told_looks_again_by_itself(store: &St
     let deaf = Arc::new(crate::decorators::Deaf(store.backend().await));
     let deaf = Client::with_backend(deaf, store.options()).unwrap();
     let latch = deaf.count_down_latch(store.name("latch"));
-    let mut waiting = Box::pin(async move { latch.wait().await }).into_future();
+    let mut waiting = Box::pin(async move { latch.wait().await });
     assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err());
     let start = Instant::now();
     ours.count_down().await.unwrap();

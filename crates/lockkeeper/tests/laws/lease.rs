@@ -3,18 +3,18 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, LostReason, Phase, Remaining};
+use lockkeeper::{AnyGuard, Error, LostReason, Phase, Remaining};
 use tokio::time::Instant;
 
 use crate::store::{Exclusive, Store, assert_is, eventually, left, one, pair};
 
 pub(crate) async fn the_lease_given_is_the_time_to_live<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let ttl = left(lock.remaining().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
     guard.release().await.unwrap();
-    let attempt = lock.try_lock().wait(store.lease()).lease(store.long());
+    let attempt = lock.lease(store.long()).try_lock_for(store.lease());
     let guard = attempt.await.unwrap().expect("it is free");
     let ttl = left(lock.remaining().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
@@ -24,7 +24,7 @@ pub(crate) async fn the_lease_given_is_the_time_to_live<L: Exclusive>(store: &St
 pub(crate) async fn a_lease_is_cut_to_whole_milliseconds<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let lease = Duration::from_secs(20) + Duration::from_nanos(999_999);
-    let guard = lock.lock().lease(lease).await.unwrap();
+    let guard = lock.lease(lease).lock().await.unwrap();
     let ttl = left(lock.remaining().await);
     assert!(ttl <= Duration::from_secs(20) && ttl > Duration::from_secs(10), "{ttl:?}");
     // Less 1 % and 2 ms for the drift.
@@ -37,7 +37,7 @@ pub(crate) async fn a_fixed_lease_is_never_renewed<L: Exclusive>(store: &Store) 
     let (ours, theirs) = pair::<L>(store).await;
     let lease = store.watchdog() / 2;
     let start = Instant::now();
-    let guard = ours.lock().lease(lease).await.unwrap();
+    let guard = ours.lease(lease).lock().await.unwrap();
     let theirs = theirs.lock().await.unwrap();
     let took = start.elapsed();
     assert!(took >= lease.mul_f64(0.95), "the lease was cut short: {took:?}");
@@ -63,7 +63,7 @@ pub(crate) async fn without_a_lease_it_is_renewed_for_as_long_as_the_guard_lives
 ) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lock().await.unwrap();
-    let mut waiting = theirs.lock().into_future();
+    let mut waiting = theirs.lock();
     tokio::select! {
         _ = &mut waiting => panic!("it was taken from a living guard"),
         () = store.is_renewed(&ours) => {}
@@ -78,7 +78,7 @@ pub(crate) async fn without_a_lease_it_is_renewed_for_as_long_as_the_guard_lives
 pub(crate) async fn renewed_is_a_watchdog_lease_for_this_request<L: Exclusive>(store: &Store) {
     let options = store.options().watchdog_timeout(store.long() * 10);
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
-    let guard = lock.lock().renewed(store.watchdog()).await.unwrap();
+    let guard = lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog())).lock().await.unwrap();
     assert!(left(lock.remaining().await) <= store.watchdog());
     store.is_renewed(&lock).await;
     assert!(!guard.is_lost());
@@ -99,7 +99,7 @@ pub(crate) async fn the_deadline_moves_on_with_each_renewal<L: Exclusive>(store:
 
 pub(crate) async fn the_deadline_comes_before_the_end_at_the_store<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let safe = guard.remaining();
     let ttl = left(lock.remaining().await);
     assert!(safe < ttl, "safe for {safe:?}, stored for {ttl:?}");
@@ -111,7 +111,7 @@ pub(crate) async fn the_deadline_comes_before_the_end_at_the_store<L: Exclusive>
 
 pub(crate) async fn hundreds_of_locks_of_one_task_are_all_renewed<L: Exclusive>(store: &Store) {
     let client = store.client().await;
-    let (mut guards, mut last): (Vec<Guard>, _) = (Vec::new(), None);
+    let (mut guards, mut last): (Vec<AnyGuard>, _) = (Vec::new(), None);
     for i in 0..500 {
         let lock = L::of(&client, store.name(&i.to_string()));
         guards.push(lock.lock().await.unwrap());
@@ -127,7 +127,7 @@ pub(crate) async fn hundreds_of_locks_of_one_task_are_all_renewed<L: Exclusive>(
 pub(crate) async fn extend_sets_a_new_end<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let lease = store.watchdog() / 3;
-    let guard = lock.lock().lease(lease).await.unwrap();
+    let guard = lock.lease(lease).lock().await.unwrap();
     let (start, first) = (Instant::now(), guard.deadline());
     guard.extend(lease * 2).await.unwrap();
     assert!(left(lock.remaining().await) <= lease * 2);
@@ -140,7 +140,7 @@ pub(crate) async fn extend_sets_a_new_end<L: Exclusive>(store: &Store) {
 
 pub(crate) async fn extend_never_shortens_what_the_store_keeps<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     guard.extend(store.long() / 100).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() / 2);
     guard.release().await.unwrap();
@@ -148,7 +148,8 @@ pub(crate) async fn extend_never_shortens_what_the_store_keeps<L: Exclusive>(sto
 
 pub(crate) async fn extend_ends_the_renewals<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().renewed(store.watchdog() / 2).await.unwrap();
+    let guard =
+        lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog() / 2)).lock().await.unwrap();
     let start = Instant::now();
     guard.extend(store.watchdog() * 2 / 3).await.unwrap();
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
@@ -159,7 +160,7 @@ pub(crate) async fn extend_ends_the_renewals<L: Exclusive>(store: &Store) {
 
 pub(crate) async fn a_lost_guard_cannot_be_extended<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let guard = lock.lease(store.lease()).lock().await.unwrap();
     guard.lost().await;
     let expired = LostReason::Expired;
     assert_is!(guard.extend(store.long()).await,
@@ -171,7 +172,7 @@ pub(crate) async fn extending_what_was_deleted_says_so_and_creates_nothing<L: Ex
     store: &Store,
 ) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     assert_is!(guard.extend(store.long()).await,
         Err(Error::Lost { reason, .. }) if reason == LostReason::Deleted);
@@ -183,7 +184,7 @@ pub(crate) async fn leave_for_keeps_the_lock_standing_and_then_frees_it<L: Exclu
     store: &Store,
 ) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     let lost = guard.lost();
     let start = Instant::now();
     guard.leave_for(store.lease()).await.unwrap();
@@ -227,8 +228,8 @@ pub(crate) async fn what_is_left_standing_is_not_renewed_for_a_waiter_of_its_own
 
 pub(crate) async fn leaving_what_was_lost_is_not_held<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.lease()).await.unwrap();
-    let new = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.lease()).lock().await.unwrap();
+    let new = theirs.lease(store.long()).lock().await.unwrap();
     assert_is!(guard.leave_for(store.lease()).await, Err(Error::NotHeld { .. }));
     let ttl = left(theirs.remaining().await);
     assert!(ttl > store.long() / 2, "the new holder's lease is as it was: {ttl:?}");

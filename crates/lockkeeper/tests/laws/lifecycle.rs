@@ -13,7 +13,7 @@ pub(crate) async fn shutdown_releases_every_lock<L: Exclusive>(store: &Store) {
     let mut guards = Vec::new();
     for i in 0..10 {
         let lock = L::of(&client, store.name(&i.to_string()));
-        guards.push(lock.lock().lease(store.long()).await.unwrap());
+        guards.push(lock.lease(store.long()).lock().await.unwrap());
     }
     client.shutdown().await;
     let other = store.client().await;
@@ -41,7 +41,7 @@ pub(crate) async fn what_is_abandoned_stands_until_its_lease_ends<L: Exclusive>(
     let still = L::of(&store.client().await, store.name("dropped"));
     assert!(still.is_locked().await.unwrap(), "it was given back");
     let (begun, rest) = (Instant::now(), left(other.remaining().await));
-    let next = timeout(store.long() * 3, other.lock().into_future()).await;
+    let next = timeout(store.long() * 3, other.lock()).await;
     drop(next.expect("it is not renewed").unwrap());
     // By another clock than the store's.
     assert!(begun.elapsed() + Duration::from_millis(100) > rest, "{:?}", begun.elapsed());
@@ -50,7 +50,7 @@ pub(crate) async fn what_is_abandoned_stands_until_its_lease_ends<L: Exclusive>(
 pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let other = L::of(&store.client().await, store.name("lock"));
-    let guard = other.lock().lease(store.long()).await.unwrap();
+    let guard = other.lease(store.long()).lock().await.unwrap();
     assert!(L::of(&client, store.name("lock")).try_lock().await.unwrap().is_none());
     client.shutdown().await;
     assert!(!guard.is_lost());
@@ -60,11 +60,11 @@ pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(stor
 
 pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told<L: Exclusive>(store: &Store) {
     let holder: L = one(store).await;
-    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let guard = holder.lease(store.long()).lock().await.unwrap();
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     // The first asks the store, the second queues behind it.
-    let (mut first, mut second) = (lock.lock().into_future(), lock.lock().into_future());
+    let (mut first, mut second) = (lock.lock(), lock.lock());
     assert!(poll_once(&mut first).is_pending());
     assert!(poll_once(&mut second).is_pending());
     let waiters = tokio::spawn(async move { tokio::join!(first, second) });
@@ -80,8 +80,8 @@ pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told<L: Exclusive>
 pub(crate) async fn waiters_for_a_lock_of_their_own_client_are_told<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
-    let guard = lock.lock().lease(store.long()).await.unwrap();
-    let mut waiting = lock.lock().into_future();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
+    let mut waiting = lock.lock();
     assert!(poll_once(&mut waiting).is_pending());
     let waiting = tokio::spawn(waiting);
     client.shutdown().await;
@@ -99,7 +99,7 @@ pub(crate) async fn a_client_that_is_shut_down_refuses_everything<L: Exclusive>(
     client.shutdown().await;
     assert_is!(lock.lock().await, Err(Error::Closed { .. }));
     assert_is!(lock.try_lock().await, Err(Error::Closed { .. }));
-    assert_is!(lock.try_lock().wait(store.long()).await, Err(Error::Closed { .. }));
+    assert_is!(lock.try_lock_for(store.long()).await, Err(Error::Closed { .. }));
     assert_is!(lock.is_locked().await, Err(Error::Closed { .. }));
     assert_is!(lock.remaining().await, Err(Error::Closed { .. }));
     assert_is!(lock.holder().await, Err(Error::Closed { .. }));
@@ -112,7 +112,7 @@ pub(crate) async fn a_client_that_is_shut_down_refuses_everything<L: Exclusive>(
 
 pub(crate) async fn a_client_may_be_shut_down_twice<L: Exclusive>(store: &Store) {
     let client = store.client().await;
-    let guard = L::of(&client, store.name("lock")).lock().lease(store.long()).await.unwrap();
+    let guard = L::of(&client, store.name("lock")).lease(store.long()).lock().await.unwrap();
     let again = client.clone();
     tokio::join!(client.shutdown(), again.shutdown());
     again.shutdown().await;
@@ -124,7 +124,7 @@ pub(crate) async fn the_guard_of_a_client_that_is_shut_down_is_not_held<L: Exclu
     store: &Store,
 ) {
     let client = store.client().await;
-    let guard = L::of(&client, store.name("lock")).lock().lease(store.long()).await.unwrap();
+    let guard = L::of(&client, store.name("lock")).lease(store.long()).lock().await.unwrap();
     client.shutdown().await;
     let next = L::of(&store.client().await, store.name("lock")).try_lock().await.unwrap();
     let next = next.expect("it was released");
@@ -140,7 +140,7 @@ pub(crate) async fn after_the_shutdown_every_release_says_closed<L: Exclusive>(s
     let client = store.client().await;
     let lock = |name: &str| L::of(&client, store.name(name));
     let left = lock("left").lock().await.unwrap();
-    let expired = lock("expired").lock().lease(store.lease()).await.unwrap();
+    let expired = lock("expired").lease(store.lease()).lock().await.unwrap();
     let permits = client.permit_semaphore(store.name("permits"));
     permits.set_permits(1).await.unwrap();
     let permit = permits.acquire(1).await.unwrap();
@@ -182,7 +182,7 @@ pub(crate) async fn a_handle_keeps_its_client_alive<L: Exclusive>(store: &Store)
 pub(crate) async fn dropping_everything_gives_the_lock_back<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     drop((guard, lock, client));
     let next = one::<L>(store).await;
     let next = store.promptly("it is given back", next.lock()).await.unwrap();

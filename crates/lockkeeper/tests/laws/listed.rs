@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
-use lockkeeper::{Error, Inspector, Kind, LockInfo, OwnerId, Remaining};
+use lockkeeper::{AnyGuard, AnyLock, Error, Inspector, Kind, LockInfo, OwnerId, Remaining};
 
 use tokio::time::{Instant, sleep};
 
@@ -36,9 +36,9 @@ fn names(locks: &[LockInfo]) -> Vec<String> {
 pub(crate) async fn readers_are_listed_with_their_counts(store: &Store) {
     let name = store.name("lock");
     let (one, two) = (store.client().await, store.client().await);
-    let first = one.rw_lock(&name).read().lease(store.long()).await.unwrap();
+    let first = one.rw_lock(&name).lease(store.long()).read().await.unwrap();
     let again = first.reenter().await.unwrap();
-    let second = two.rw_lock(&name).read().lease(store.long()).await.unwrap();
+    let second = two.rw_lock(&name).lease(store.long()).read().await.unwrap();
     let found = told(store, &name).await;
     assert_eq!(found.kind, Kind::Read);
     let mut holders: Vec<_> =
@@ -60,7 +60,7 @@ pub(crate) async fn readers_are_listed_with_their_counts(store: &Store) {
 pub(crate) async fn a_writer_that_reads_is_listed_as_both(store: &Store) {
     let name = store.name("lock");
     let client = store.client().await;
-    let writer = client.rw_lock(&name).write().lease(store.long()).await.unwrap();
+    let writer = client.rw_lock(&name).lease(store.long()).write().await.unwrap();
     let reader = writer.read().await.unwrap();
     let found = told(store, &name).await;
     assert_eq!(found.kind, Kind::Write);
@@ -77,8 +77,8 @@ pub(crate) async fn a_writer_that_reads_is_listed_as_both(store: &Store) {
 pub(crate) async fn a_reader_whose_lease_has_ended_is_not_listed(store: &Store) {
     let name = store.name("lock");
     let (one, two) = (store.client().await, store.client().await);
-    let short = one.rw_lock(&name).read().lease(store.lease()).await.unwrap();
-    let long = two.rw_lock(&name).read().lease(store.long()).await.unwrap();
+    let short = one.rw_lock(&name).lease(store.lease()).read().await.unwrap();
+    let long = two.rw_lock(&name).lease(store.long()).read().await.unwrap();
     store.signalled(short.lost()).await;
     // As one that was killed: nothing is given back.
     std::mem::forget(short);
@@ -98,11 +98,8 @@ pub(crate) async fn holds_are_counted(store: &Store) {
     let (lock, fair) = (store.name("lock"), store.name("fair"));
     let (lock, fair) = (client.lock(lock), client.fair_lock(fair));
     let rw = client.rw_lock(store.name("rw"));
-    for guard in [
-        lock.lock().lease(store.long()).await.unwrap(),
-        fair.lock().lease(store.long()).await.unwrap(),
-        rw.write().lease(store.long()).await.unwrap(),
-    ] {
+    for lock in [AnyLock::from(lock), fair.into(), rw.writer()] {
+        let guard = lock.lease(store.long()).lock().await.unwrap();
         let inner = (guard.reenter().await.unwrap(), guard.reenter().await.unwrap());
         let name = guard.name().to_string();
         assert_eq!(told(store, &name).await.holders[0].hold_count, 3);
@@ -121,8 +118,8 @@ pub(crate) async fn taken_permits_are_listed_with_their_holders(store: &Store) {
     assert!(semaphore.try_set_permits(5).await.unwrap());
     assert_eq!(listed(store).await, [], "nobody has any");
     let then = SystemTime::now();
-    let mine = semaphore.acquire(2).lease(store.long()).await.unwrap();
-    let yours = two.permit_semaphore(&name).acquire(1).lease(store.long()).await.unwrap();
+    let mine = semaphore.lease(store.long()).acquire(2).await.unwrap();
+    let yours = two.permit_semaphore(&name).lease(store.long()).acquire(1).await.unwrap();
     let mut found = told(store, &name).await;
     eventually("both say who they are", async || {
         found = told(store, &name).await;
@@ -153,11 +150,11 @@ pub(crate) async fn permits_that_have_ended_are_not_listed(store: &Store) {
     assert!(semaphore.try_set_permits(5).await.unwrap());
     // As those of a process that was killed: nothing is given back.
     let killed = async || {
-        let guard = semaphore.acquire(2).lease(store.lease()).await.unwrap();
+        let guard = semaphore.lease(store.lease()).acquire(2).await.unwrap();
         store.signalled(guard.lost()).await;
         std::mem::forget(guard);
     };
-    let long = semaphore.acquire(1).lease(store.long()).await.unwrap();
+    let long = semaphore.lease(store.long()).acquire(1).await.unwrap();
     killed().await;
     let taken = async || found(store, &inspector).await.first().map(|l| (l.taken, l.count));
     eventually("two have ended", async || taken().await == Some((1, Some(4)))).await;
@@ -208,11 +205,11 @@ pub(crate) async fn a_pattern_chooses_among_the_names(store: &Store) {
     let names_held = ["a1", "a2", "ab", "b1", "b*", "[", "a\\"];
     let mut held = Vec::new();
     for name in names_held {
-        held.push(client.lock(store.name(name)).lock().await.unwrap());
+        held.push(AnyGuard::from(client.lock(store.name(name)).lock().await.unwrap()));
     }
     let semaphore = client.permit_semaphore(store.name("a3"));
     assert!(semaphore.try_set_permits(1).await.unwrap());
-    held.push(semaphore.acquire(1).await.unwrap());
+    held.push(semaphore.acquire(1).await.unwrap().into());
     for (pattern, expected) in [
         ("*", &["[", "a1", "a2", "a3", "a\\", "ab", "b*", "b1"][..]),
         ("a*", &["a1", "a2", "a3", "a\\", "ab"]),

@@ -66,7 +66,7 @@ pub(crate) async fn a_held_lock_is_listed_with_all_there_is_to_know<L: Exclusive
     let name = store.name("lock");
     let lock = L::of(&store.client().await, &name);
     let then = SystemTime::now();
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let told = told(store, &name).await;
     assert_eq!((told.name.to_string(), told.kind), (name, L::KIND));
     let [holder] = &told.holders[..] else { panic!("{told:?}") };
@@ -98,7 +98,7 @@ pub(crate) async fn what_has_ended_is_not_listed<L: Exclusive>(store: &Store) {
     let (client, name) = (store.client().await, store.name("lock"));
     // The client lives on, and has said that it holds it.
     let beside = L::of(&client, store.name("beside")).lock().await.unwrap();
-    let guard = L::of(&client, &name).lock().lease(store.lease()).await.unwrap();
+    let guard = L::of(&client, &name).lease(store.lease()).lock().await.unwrap();
     store.signalled(guard.lost()).await;
     let inspector = client.inspector();
     let found = async || all(&mut inspector.list(&name[..])).await;
@@ -147,7 +147,7 @@ pub(crate) async fn who_waits_is_counted<L: Exclusive>(store: &Store) {
     let guard = ours.lock().await.unwrap();
     assert_eq!(told(store, &name).await.waiting, Some(0));
     // Of others than fair locks it is clients that are counted, and only such as listen.
-    let waiters = [theirs.lock(), theirs.lock()].map(|taking| tokio::spawn(taking.into_future()));
+    let waiters = [theirs.lock(), theirs.lock()].map(|taking| tokio::spawn(taking));
     let expected = match L::KIND {
         Kind::Fair => 2,
         _ => u64::from(L::TOLD),

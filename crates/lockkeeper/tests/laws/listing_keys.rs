@@ -136,11 +136,11 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
         eventually(&format!("there is a key {prefix}…"), async || there()).await;
     };
     let other = store.client().await;
-    let queued = tokio::spawn(other.fair_lock("fair").lock().into_future());
-    let writer = tokio::spawn(other.rw_lock("rw").write().into_future());
+    let queued = tokio::spawn(other.fair_lock("fair").lock());
+    let writer = tokio::spawn(other.rw_lock("rw").write());
     there("lockkeeper_writers:").await;
     // It waits behind the writer.
-    let reader = tokio::spawn(store.client().await.rw_lock("rw").read().into_future());
+    let reader = tokio::spawn(store.client().await.rw_lock("rw").read());
     for prefix in [
         "lockkeeper_patience:",
         "lockkeeper_client:",
@@ -162,9 +162,9 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
     })
     .await;
     assert_eq!(found, expected);
-    for waiting in [queued, writer, reader] {
-        waiting.abort();
-    }
+    queued.abort();
+    writer.abort();
+    reader.abort();
 }
 
 /// A string is a mutex only if a client says so; and what it says is not believed blindly.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Error, Kind, LockInfo, Remaining};
+use lockkeeper::{AnyLock, Error, Kind, LockInfo, Remaining};
 
 use crate::listing::{is_about, is_ours, told};
 use crate::store::{Store, assert_is, eventually};
@@ -16,11 +16,11 @@ async fn inspect(store: &Store, name: &str) -> LockInfo {
 pub(crate) async fn the_queue_of_a_fair_lock_is_seen_in_order(store: &Store) {
     let name = store.name("lock");
     let holder = store.client().await;
-    let guard = holder.fair_lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = holder.fair_lock(&name).lease(store.long()).lock().await.unwrap();
     let mut waiters = Vec::new();
     for place in 1..=4 {
         let client = store.client().await;
-        let waiter = tokio::spawn(client.fair_lock(&name).lock().into_future());
+        let waiter = tokio::spawn(client.fair_lock(&name).lock());
         waiters.push((client, waiter));
         let queue = async || inspect(store, &name).await.queue.len();
         eventually("it waits", async || queue().await == place).await;
@@ -53,7 +53,7 @@ pub(crate) async fn a_waiter_that_holds_something_is_known(store: &Store) {
     let (holder, waiter) = (store.client().await, store.client().await);
     let guard = holder.fair_lock(&name).lock().await.unwrap();
     let beside = waiter.lock(store.name("beside")).lock().await.unwrap();
-    let waiting = tokio::spawn(waiter.fair_lock(&name).lock().into_future());
+    let waiting = tokio::spawn(waiter.fair_lock(&name).lock());
     let mut found = inspect(store, &name).await;
     eventually("it says who it is", async || {
         found = inspect(store, &name).await;
@@ -73,12 +73,12 @@ pub(crate) async fn the_last_token_is_seen(store: &Store) {
     assert_eq!(inspect(store, &name).await.token, None);
     plain.release().await.unwrap();
     let mut last = 0;
-    for request in [
-        client.fenced_lock(&name).lock(),
-        client.fair_lock(&name).fenced().lock(),
-        client.rw_lock(&name).fenced().write(),
+    for lock in [
+        AnyLock::from(client.fenced_lock(&name)),
+        client.fair_lock(&name).fenced().into(),
+        client.rw_lock(&name).fenced().writer(),
     ] {
-        let guard = request.await.unwrap();
+        let guard = lock.lock().await.unwrap();
         let token = guard.token().expect("it is fenced");
         assert!(token > last);
         last = token;
@@ -91,8 +91,8 @@ pub(crate) async fn the_last_token_is_seen(store: &Store) {
 pub(crate) async fn readers_are_seen(store: &Store) {
     let name = store.name("lock");
     let (one, two) = (store.client().await, store.client().await);
-    let first = one.rw_lock(&name).read().lease(store.long()).await.unwrap();
-    let second = two.rw_lock(&name).read().lease(store.long()).await.unwrap();
+    let first = one.rw_lock(&name).lease(store.long()).read().await.unwrap();
+    let second = two.rw_lock(&name).lease(store.long()).read().await.unwrap();
     let found = inspect(store, &name).await;
     assert_eq!(found.kind, Kind::Read);
     let ids: BTreeSet<_> = found.holders.iter().map(|holder| holder.id.clone()).collect();
@@ -100,7 +100,7 @@ pub(crate) async fn readers_are_seen(store: &Store) {
     assert!(found.holders.iter().all(|holder| holder.shared && holder.hold_count == 1));
     first.release().await.unwrap();
     second.release().await.unwrap();
-    let writer = one.rw_lock(&name).write().lease(store.long()).await.unwrap();
+    let writer = one.rw_lock(&name).lease(store.long()).write().await.unwrap();
     let found = inspect(store, &name).await;
     assert_eq!((found.kind, found.holders.len()), (Kind::Write, 1));
     assert!(!found.holders[0].shared);
@@ -124,7 +124,7 @@ pub(crate) async fn permits_are_seen(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
     assert!(semaphore.try_set_permits_for(5, store.long()).await.unwrap());
-    let guard = semaphore.acquire(3).lease(store.long()).await.unwrap();
+    let guard = semaphore.lease(store.long()).acquire(3).await.unwrap();
     let inspector = store.client().await.inspector();
     for found in [
         inspector.inspect(&name).await.unwrap(),
@@ -182,7 +182,7 @@ pub(crate) async fn an_empty_name_is_refused(store: &Store) {
 pub(crate) async fn a_forced_unlock_names_the_process_it_was_taken_from(store: &Store) {
     let name = store.name("lock");
     let victim = store.client_with(store.options().program("victim")).await;
-    let guard = victim.lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = victim.lock(&name).lease(store.long()).lock().await.unwrap();
     told(store, &name).await;
     let inspector = store.client_with(store.options().program("operator")).await.inspector();
     assert!(inspector.force_unlock(&name, Kind::Lock, "why").await.unwrap());
@@ -206,7 +206,7 @@ pub(crate) async fn a_client_that_is_silent_is_overdue(store: &Store) {
     let name = store.name("lock");
     let options = store.options().watchdog_timeout(Duration::from_secs(12)).program("dies");
     let client = store.client_with(options).await;
-    let guard = client.lock(&name).lock().lease(Duration::from_secs(60)).await.unwrap();
+    let guard = client.lock(&name).lease(Duration::from_secs(60)).lock().await.unwrap();
     let before = told(store, &name).await.holders.remove(0);
     assert!(before.seen.is_some());
     client.abandon();
@@ -228,12 +228,12 @@ pub(crate) async fn a_lock_that_was_left_says_who_left_it_and_when(store: &Store
     for (name, kind) in [("lock", Kind::Lock), ("mutex", Kind::Mutex), ("fair", Kind::Fair)] {
         let name = store.name(name);
         let client = store.client_with(store.options().program("job")).await;
-        let request = match kind {
-            Kind::Mutex => client.mutex(&name).lock(),
-            Kind::Fair => client.fair_lock(&name).lock(),
-            _ => client.lock(&name).lock(),
+        let lock: AnyLock = match kind {
+            Kind::Mutex => client.mutex(&name).into(),
+            Kind::Fair => client.fair_lock(&name).into(),
+            _ => client.lock(&name).into(),
         };
-        let guard = request.await.unwrap();
+        let guard = lock.lock().await.unwrap();
         let owner = guard.owner_id().to_string();
         // Longer than it would be told of a client that holds something.
         guard.leave_for(store.long() * 4).await.unwrap();

@@ -40,8 +40,8 @@ pub(crate) async fn a_free_name_is_free<L: Exclusive>(store: &Store) {
 pub(crate) async fn what_is_held_is_seen_as_what_it_is<L: Exclusive>(store: &Store) {
     let ((lock, other), name) = (pair::<L>(store).await, store.name("lock"));
     let then = SystemTime::now();
-    let guard = lock.lock().lease(store.long()).await.unwrap();
-    let waiter = tokio::spawn(other.lock().into_future());
+    let guard = lock.lease(store.long()).lock().await.unwrap();
+    let waiter = tokio::spawn(other.lock());
     let mut found = inspect(store, &name).await;
     eventually("all is told", async || {
         found = inspect(store, &name).await;
@@ -115,7 +115,7 @@ pub(crate) async fn forced_unlocks_are_remembered<L: Exclusive>(store: &Store) {
     let mut victims = Vec::new();
     let then = SystemTime::now();
     for turn in 0..23 {
-        let guard = lock.lock().lease(store.long()).await.unwrap();
+        let guard = lock.lease(store.long()).lock().await.unwrap();
         victims.push(guard.owner_id().to_string());
         let reason = format!("{why} {turn}");
         assert!(inspector.force_unlock(&name, L::KIND, reason).await.unwrap());

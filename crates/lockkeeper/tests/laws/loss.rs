@@ -13,7 +13,7 @@ pub(crate) async fn lost_is_signalled_before_the_lease_ends_at_the_store<L: Excl
 ) {
     let options = store.options().drift(0.49, Duration::from_millis(2));
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
-    let guard = lock.lock().lease(store.watchdog()).await.unwrap();
+    let guard = lock.lease(store.watchdog()).lock().await.unwrap();
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
     assert!(guard.is_lost());
     let ttl = left(lock.remaining().await);
@@ -23,7 +23,7 @@ pub(crate) async fn lost_is_signalled_before_the_lease_ends_at_the_store<L: Excl
 pub(crate) async fn lost_is_signalled_no_earlier_than_need_be<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let start = Instant::now();
-    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let guard = lock.lease(store.lease()).lock().await.unwrap();
     let deadline = guard.deadline();
     guard.lost().await;
     assert!(start.elapsed() > store.lease().mul_f64(0.9), "{:?}", start.elapsed());
@@ -32,7 +32,7 @@ pub(crate) async fn lost_is_signalled_no_earlier_than_need_be<L: Exclusive>(stor
 
 pub(crate) async fn after_the_loss_nothing_remains<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let guard = lock.lease(store.lease()).lock().await.unwrap();
     assert!(guard.remaining() > Duration::ZERO);
     guard.lost().await;
     assert_eq!(guard.remaining(), Duration::ZERO);
@@ -47,7 +47,7 @@ pub(crate) async fn its_own_clock_is_enough_to_know<L: Exclusive>(store: &Store)
     let clock = Clock::system();
     let client = store.client_with(store.options().clock(clock.clone())).await;
     let lock = L::of(&client, store.name("lock"));
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let lost = guard.lost();
     assert!(!guard.is_lost());
     clock.skip(store.long());
@@ -62,7 +62,11 @@ pub(crate) async fn its_own_clock_is_enough_to_know<L: Exclusive>(store: &Store)
 pub(crate) async fn a_renewed_lease_that_was_slept_through_is_lost<L: Exclusive>(store: &Store) {
     let clock = Clock::system();
     let client = store.client_with(store.options().clock(clock.clone())).await;
-    let guard = L::of(&client, store.name("lock")).lock().renewed(store.long()).await.unwrap();
+    let guard = L::of(&client, store.name("lock"))
+        .lease(lockkeeper::LeaseTime::Renewed(store.long()))
+        .lock()
+        .await
+        .unwrap();
     clock.skip(store.long() * 2);
     assert!(guard.is_lost());
     assert_eq!(guard.lost().await, LostReason::Unreachable);
@@ -70,7 +74,8 @@ pub(crate) async fn a_renewed_lease_that_was_slept_through_is_lost<L: Exclusive>
 
 pub(crate) async fn a_deleted_lock_is_noticed_at_the_next_renewal<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().renewed(store.watchdog() * 2).await.unwrap();
+    let guard =
+        lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog() * 2)).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let start = Instant::now();
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Deleted);
@@ -83,7 +88,7 @@ pub(crate) async fn a_deleted_lock_of_fixed_lease_is_noticed_at_the_next_check<L
     store: &Store,
 ) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long() * 10).await.unwrap();
+    let guard = lock.lease(store.long() * 10).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let start = Instant::now();
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Deleted);
@@ -93,7 +98,7 @@ pub(crate) async fn a_deleted_lock_of_fixed_lease_is_noticed_at_the_next_check<L
 
 pub(crate) async fn a_lock_that_someone_else_has_was_taken<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let stranger = store.stranger_takes::<L>(lock.name()).await;
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
@@ -103,7 +108,7 @@ pub(crate) async fn a_lock_that_someone_else_has_was_taken<L: Exclusive>(store: 
 /// Losses are told apart: one lock that is gone does not take the others along.
 pub(crate) async fn the_loss_of_one_lock_is_not_that_of_another<L: Exclusive>(store: &Store) {
     let client = store.client().await;
-    let gone = L::of(&client, store.name("gone")).lock().lease(store.long()).await.unwrap();
+    let gone = L::of(&client, store.name("gone")).lease(store.long()).lock().await.unwrap();
     let kept = L::of(&client, store.name("kept")).lock().await.unwrap();
     store.delete::<L>(&gone).await;
     assert_eq!(store.signalled(gone.lost()).await, LostReason::Deleted);
@@ -117,7 +122,7 @@ pub(crate) async fn loss_is_for_good<L: Exclusive>(store: &Store) {
     let clock = Clock::system();
     let client = store.client_with(store.options().clock(clock.clone())).await;
     let lock = L::of(&client, store.name("lock"));
-    let guard = lock.lock().renewed(store.lease()).await.unwrap();
+    let guard = lock.lease(lockkeeper::LeaseTime::Renewed(store.lease())).lock().await.unwrap();
     clock.skip(store.lease());
     assert_eq!(guard.lost().await, LostReason::Unreachable);
     // It is ours at the store still; nobody renews it, and it ends.
@@ -156,7 +161,7 @@ pub(crate) async fn lost_waits_while_the_lock_is_held<L: Exclusive>(store: &Stor
 
 pub(crate) async fn another_holder_begins_only_after_the_loss<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let guard = ours.lease(store.lease()).lock().await.unwrap();
     let lost = guard.lost();
     let told = tokio::spawn(async move {
         lost.await;

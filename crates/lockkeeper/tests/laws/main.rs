@@ -538,7 +538,6 @@ laws! {
         the_only_reader_may_write
         one_reader_of_two_may_not_write
         a_waiting_writer_does_not_keep_the_only_reader_from_writing
-        each_side_has_what_makes_sense_for_it
         a_cancelled_writer_lets_the_readers_in_at_once
         a_cancelled_reader_leaves_nothing_behind
         random_cancellations_leave_nothing_behind

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockkeeper::{
-    Client, Error, Lock, LostReason, Member, MultiGuard, MultiLock, MultiLockRequest, RunError,
-};
+use lockkeeper::{AnyLock, Client, Error, Lock, LostReason, MultiGuard, MultiLock, RunError};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -30,9 +28,9 @@ fn plain(store: &Store, client: &Client) -> MultiLock {
 /// Three of different kinds, which cannot be taken in one request.
 fn mixed(store: &Store, client: &Client) -> MultiLock {
     MultiLock::new([
-        Member::from(client.fair_lock(store.name("a"))),
-        Member::from(client.fenced_lock(store.name("b"))),
-        Member::from(client.spin_lock(store.name("c"))),
+        AnyLock::from(client.fair_lock(store.name("a"))),
+        AnyLock::from(client.fenced_lock(store.name("b"))),
+        AnyLock::from(client.spin_lock(store.name("c"))),
     ])
 }
 
@@ -68,7 +66,7 @@ pub(crate) async fn all_are_held_until_they_are_released(store: &Store) {
         drop(guard);
         eventually("dropping it releases all", async || locked(store, &observer).await == NONE)
             .await;
-        let guard = multi.try_lock().wait(store.long()).await.unwrap().expect("all are free");
+        let guard = multi.try_lock_for(store.long()).await.unwrap().expect("all are free");
         // Nobody awaits it.
         drop(guard.release());
         eventually("and so does this", async || locked(store, &observer).await == NONE).await;
@@ -91,13 +89,13 @@ pub(crate) async fn the_guards_are_in_the_order_of_the_names(store: &Store) {
 pub(crate) async fn one_that_is_busy_leaves_the_others_free(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     for name in NAMES {
-        let busy = other.lock(store.name(name)).lock().lease(store.long()).await.unwrap();
+        let busy = other.lock(store.name(name)).lease(store.long()).lock().await.unwrap();
         for multi in each(store, &client) {
             let tried = store.promptly("one attempt", multi.try_lock()).await.unwrap();
             assert!(tried.is_none());
             let only = NAMES.map(|other| other == name);
             assert_eq!(locked(store, &other).await, only, "the rest is free again at once");
-            assert!(multi.try_lock().wait(Duration::ZERO).await.unwrap().is_none());
+            assert!(multi.try_lock_for(Duration::ZERO).await.unwrap().is_none());
         }
         assert!(!busy.is_lost());
         busy.release().await.unwrap();
@@ -107,7 +105,7 @@ pub(crate) async fn one_that_is_busy_leaves_the_others_free(store: &Store) {
 /// Busy in its own client, where the store need not be asked.
 pub(crate) async fn one_that_its_own_client_holds_leaves_the_others_free(store: &Store) {
     let (client, observer) = (store.client().await, store.client().await);
-    let busy = client.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+    let busy = client.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
     for multi in each(store, &client) {
         let tried = store.promptly("one attempt", multi.try_lock()).await.unwrap();
         assert!(tried.is_none());
@@ -118,10 +116,10 @@ pub(crate) async fn one_that_its_own_client_holds_leaves_the_others_free(store: 
 
 pub(crate) async fn the_wait_limit_is_for_all_of_them_together(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
-    let busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+    let busy = other.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
     for multi in each(store, &client) {
         let start = Instant::now();
-        assert!(multi.try_lock().wait(store.lease()).await.unwrap().is_none());
+        assert!(multi.try_lock_for(store.lease()).await.unwrap().is_none());
         let took = start.elapsed();
         assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
         assert!(took < store.lease() + store.slack(), "{took:?}");
@@ -133,8 +131,8 @@ pub(crate) async fn the_wait_limit_is_for_all_of_them_together(store: &Store) {
 pub(crate) async fn it_waits_for_the_last_of_them(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
-        let busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
-        let mut waiting = multi.lock().into_future();
+        let busy = other.lock(store.name("c")).lease(store.long()).lock().await.unwrap();
+        let mut waiting = multi.lock();
         assert!(poll_once(&mut waiting).is_pending());
         let waiting = tokio::spawn(waiting);
         busy.release().await.unwrap();
@@ -151,9 +149,9 @@ pub(crate) async fn it_waits_for_the_last_of_them(store: &Store) {
 /// Whoever wants one of those that it has gets it, though the last does not come.
 pub(crate) async fn it_does_not_hold_some_and_wait_for_the_rest(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
-    let _busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
+    let _busy = other.lock(store.name("c")).lease(store.long()).lock().await.unwrap();
     // One by one: what goes in one request holds nothing meanwhile.
-    let waiting = tokio::spawn(mixed(store, &client).lock().into_future());
+    let waiting = tokio::spawn(mixed(store, &client).lock());
     let a = other.lock(store.name("a"));
     eventually("it has the first of them", async || a.is_locked().await.unwrap()).await;
     let start = Instant::now();
@@ -206,9 +204,9 @@ pub(crate) async fn opposite_orders_never_wait_for_each_other(store: &Store) {
 pub(crate) async fn opposite_orders_of_many_kinds_never_wait_for_each_other(store: &Store) {
     take_turns(store, |store, client, forth| {
         let mut members = [
-            Member::from(client.fair_lock(store.name("a"))),
-            Member::from(client.mutex(store.name("b"))),
-            Member::from(client.lock(store.name("c")).fenced()),
+            AnyLock::from(client.fair_lock(store.name("a"))),
+            AnyLock::from(client.mutex(store.name("b"))),
+            AnyLock::from(client.lock(store.name("c")).fenced()),
         ];
         if !forth {
             members.reverse();
@@ -230,11 +228,11 @@ pub(crate) async fn those_that_overlap_exclude_each_other(store: &Store) {
 pub(crate) async fn different_kinds_are_held_as_one(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     let multi = MultiLock::new([
-        Member::from(client.lock(store.name("lock"))),
-        Member::from(client.mutex(store.name("mutex"))),
-        Member::from(client.fair_lock(store.name("fair"))),
-        Member::from(client.fenced_lock(store.name("fenced"))),
-        Member::from(client.spin_lock(store.name("spin"))),
+        AnyLock::from(client.lock(store.name("lock"))),
+        AnyLock::from(client.mutex(store.name("mutex"))),
+        AnyLock::from(client.fair_lock(store.name("fair"))),
+        AnyLock::from(client.fenced_lock(store.name("fenced"))),
+        AnyLock::from(client.spin_lock(store.name("spin"))),
         client.rw_lock(store.name("read")).reader(),
         client.rw_lock(store.name("write")).writer(),
     ]);
@@ -250,7 +248,7 @@ pub(crate) async fn different_kinds_are_held_as_one(store: &Store) {
     read.try_read().await.unwrap().expect("readers share it").release().await.unwrap();
     assert!(read.try_write().await.unwrap().is_none());
     guard.release().await.unwrap();
-    let busy = other.fair_lock(store.name("fair")).lock().lease(store.long()).await.unwrap();
+    let busy = other.fair_lock(store.name("fair")).lease(store.long()).lock().await.unwrap();
     assert!(multi.try_lock().await.unwrap().is_none());
     for name in ["lock", "fenced", "spin"] {
         assert!(!other.lock(store.name(name)).is_locked().await.unwrap(), "{name}");
@@ -271,7 +269,7 @@ pub(crate) async fn different_stores_are_held_as_one(store: &Store) {
     assert!(here.is_locked().await.unwrap() && there.is_locked().await.unwrap());
     guard.release().await.unwrap();
     for (busy, free) in [(&here, &there), (&there, &here)] {
-        let busy = busy.lock().lease(store.long()).await.unwrap();
+        let busy = busy.lease(store.long()).lock().await.unwrap();
         assert!(multi.try_lock().await.unwrap().is_none());
         assert!(!free.is_locked().await.unwrap());
         busy.release().await.unwrap();
@@ -350,7 +348,7 @@ async fn assert_deadline(store: &Store, guard: &MultiGuard, observer: &Client) {
 pub(crate) async fn the_lease_is_the_same_for_all(store: &Store) {
     let (client, observer) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
-        let guard = multi.lock().lease(store.long()).await.unwrap();
+        let guard = multi.lease(store.long()).lock().await.unwrap();
         assert!(guard.remaining() <= store.long() - store.long() / 100);
         assert!(guard.remaining() > store.long() / 2);
         assert_deadline(store, &guard, &observer).await;
@@ -366,7 +364,7 @@ pub(crate) async fn a_lease_ends_for_all_of_them(store: &Store) {
     let (client, observer) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         let start = Instant::now();
-        let guard = multi.lock().lease(store.lease()).await.unwrap();
+        let guard = multi.lease(store.lease()).lock().await.unwrap();
         assert_deadline(store, &guard, &observer).await;
         let (_, reason) = timeout(store.long(), guard.lost()).await.expect("it ends");
         let took = start.elapsed();
@@ -386,8 +384,8 @@ pub(crate) async fn the_lease_begins_when_the_last_is_there(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         let lease = store.lease();
-        let busy = other.lock(store.name("c")).lock().lease(store.long()).await.unwrap();
-        let mut waiting = multi.lock().lease(lease).into_future();
+        let busy = other.lock(store.name("c")).lease(store.long()).lock().await.unwrap();
+        let mut waiting = multi.lease(lease).lock();
         assert!(timeout(lease * 2, &mut waiting).await.is_err());
         busy.release().await.unwrap();
         let guard = timeout(store.long(), waiting).await.expect("it gets in").unwrap();
@@ -403,7 +401,7 @@ pub(crate) async fn renewed_is_a_watchdog_lease_for_all(store: &Store) {
     let options = store.options().watchdog_timeout(store.long() * 10);
     let client = store.client_with(options).await;
     for multi in each(store, &client) {
-        let guard = multi.lock().renewed(store.long()).await.unwrap();
+        let guard = multi.lease(lockkeeper::LeaseTime::Renewed(store.long())).lock().await.unwrap();
         assert_deadline(store, &guard, &client).await;
         for name in NAMES {
             let stored = left(client.lock(store.name(name)).remaining().await);
@@ -426,15 +424,18 @@ pub(crate) async fn none_and_the_same_one_twice_are_refused(store: &Store) {
     let none = MultiLock::new(Vec::<Lock>::new());
     refused(none.lock().await);
     refused(none.try_lock().await);
-    refused(none.try_lock().wait(store.long()).await);
+    refused(none.try_lock_for(store.long()).await);
     assert_is!(none.run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
     assert_is!(none.try_run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
     let (a, b) = (client.lock(store.name("a")), client.lock(store.name("b")));
-    let as_mutex = Member::from(client.mutex(store.name("a")));
+    let as_mutex = AnyLock::from(client.mutex(store.name("a")));
     for twice in [
         MultiLock::new([a.clone(), b.clone(), a.clone()]),
-        MultiLock::new([Member::from(a.clone()), Member::from(b.clone()), as_mutex]),
-        MultiLock::new([Member::from(a.clone()), Member::from(client.fair_lock(store.name("a")))]),
+        MultiLock::new([AnyLock::from(a.clone()), AnyLock::from(b.clone()), as_mutex]),
+        MultiLock::new([
+            AnyLock::from(a.clone()),
+            AnyLock::from(client.fair_lock(store.name("a"))),
+        ]),
     ] {
         let said = refused(twice.lock().await);
         assert!(said.contains(&store.name("a")), "it says which: {said}");
@@ -451,15 +452,15 @@ pub(crate) async fn a_lease_that_makes_no_sense_is_refused(store: &Store) {
     let span = store.lease();
     for multi in each(store, &client) {
         for request in [
-            multi.lock().lease(Duration::ZERO),
-            multi.lock().lease(Duration::MAX),
-            multi.lock().renewed(Duration::from_millis(1)),
-            multi.lock().lease(span).renewed(span),
+            multi.lease(Duration::ZERO).lock(),
+            multi.lease(Duration::MAX).lock(),
+            multi.lease(lockkeeper::LeaseTime::Renewed(Duration::from_millis(1))).lock(),
+            multi.lease(lockkeeper::LeaseTime::Renewed(span)).lock(),
         ] {
-            refused::<MultiGuard>(MultiLockRequest::into_future(request).await);
+            refused::<MultiGuard>(request.await);
         }
-        refused(multi.try_lock().lease(Duration::ZERO).await);
-        refused(multi.try_lock().renewed(span).lease(span).await);
+        refused(multi.lease(Duration::ZERO).try_lock().await);
+        refused(multi.lease(span).try_lock().await);
     }
     assert_eq!(locked(store, &client).await, NONE, "nothing was sent");
 }
@@ -467,7 +468,7 @@ pub(crate) async fn a_lease_that_makes_no_sense_is_refused(store: &Store) {
 pub(crate) async fn one_alone_is_enough(store: &Store) {
     let (client, observer) = (store.client().await, store.client().await);
     let multi = MultiLock::new([client.lock(store.name("b"))]);
-    let guard = multi.lock().lease(store.long()).await.unwrap();
+    let guard = multi.lease(store.long()).lock().await.unwrap();
     assert_eq!(locked(store, &observer).await, ONLY_B);
     assert!(guard.remaining() <= store.long());
     guard.release().await.unwrap();
@@ -477,7 +478,7 @@ pub(crate) async fn one_alone_is_enough(store: &Store) {
 /// The name of one is in use for something else.
 pub(crate) async fn an_error_of_one_leaves_the_others_free(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
-    let mutex = other.mutex(store.name("c")).lock().lease(store.long()).await.unwrap();
+    let mutex = other.mutex(store.name("c")).lease(store.long()).lock().await.unwrap();
     for multi in each(store, &client) {
         for tries in [false, true] {
             let answer = if tries { multi.try_lock().await } else { multi.lock().await.map(Some) };
@@ -512,14 +513,14 @@ pub(crate) async fn random_cancellations_leave_nothing_behind(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         for micros in 0..60 {
-            let free = multi.lock().lease(store.long()).into_future();
+            let free = multi.lease(store.long()).lock();
             let _ = timeout(Duration::from_micros(micros * 17), free).await;
         }
         eventually("all is free", async || locked(store, &other).await == NONE).await;
         // And while one is busy.
-        let busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+        let busy = other.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
         for micros in 0..30 {
-            let attempt = multi.lock().lease(store.long()).into_future();
+            let attempt = multi.lease(store.long()).lock();
             let _ = timeout(Duration::from_micros(micros * 50), attempt).await;
         }
         eventually("the rest is free", async || locked(store, &other).await == ONLY_B).await;
@@ -535,7 +536,7 @@ pub(crate) async fn dropped_at_any_step_it_leaves_nothing_behind(store: &Store) 
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         for steps in 1..20 {
-            let mut acquiring = multi.lock().lease(store.long()).into_future();
+            let mut acquiring = multi.lease(store.long()).lock();
             for _ in 0..steps {
                 if poll_once(&mut acquiring).is_ready() {
                     break;
@@ -560,7 +561,7 @@ pub(crate) async fn run_holds_all_of_them_while_the_work_runs(store: &Store) {
         });
         assert_eq!(ran.await.unwrap().output, ALL);
         assert_eq!(locked(store, &other).await, NONE);
-        let busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+        let busy = other.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
         let tried = multi.try_run(async |_| panic!("one of them is busy")).await.unwrap();
         assert!(tried.is_none());
         busy.release().await.unwrap();
@@ -577,17 +578,17 @@ pub(crate) async fn the_work_is_dropped_when_one_is_lost(store: &Store) {
             std::future::pending::<()>().await;
         });
         let ran = timeout(store.long() * 3, run).await.expect("it ends");
-        assert_is!(ran, Err(RunError::Lost { reason, output: None }) if reason == LostReason::Deleted);
+        assert_is!(ran, Err(RunError::Lost { reason, output: None, .. }) if reason == LostReason::Deleted);
         eventually("the rest is given back", async || locked(store, &observer).await == NONE).await;
     }
 }
 
 pub(crate) async fn an_owner_reenters_what_it_holds(store: &Store) {
     let client = store.client().await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let a = client.lock(store.name("a")).as_owner(&owner);
     let multi = MultiLock::new([a.clone(), client.lock(store.name("b")).as_owner(&owner)]);
-    let held = a.lock().lease(store.long()).await.unwrap();
+    let held = a.lease(store.long()).lock().await.unwrap();
     let guard = store.promptly("it is its own", multi.try_lock()).await.unwrap();
     let guard = guard.expect("it is its own");
     assert_eq!(a.hold_count(&owner).await.unwrap(), 2);
@@ -603,7 +604,7 @@ pub(crate) async fn a_client_that_is_shut_down_gives_all_back(store: &Store) {
         let client = store.client().await;
         let [plain, mixed] = each(store, &client);
         let multi = if which == 0 { plain } else { mixed };
-        let guard = multi.lock().lease(store.long()).await.unwrap();
+        let guard = multi.lease(store.long()).lock().await.unwrap();
         client.shutdown().await;
         assert!(guard.is_lost());
         assert_eq!(store.promptly("lost", guard.lost()).await.1, LostReason::Closed);
@@ -615,10 +616,10 @@ pub(crate) async fn a_client_that_is_shut_down_gives_all_back(store: &Store) {
 
 pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told(store: &Store) {
     let other = store.client().await;
-    let _busy = other.lock(store.name("b")).lock().lease(store.long()).await.unwrap();
+    let _busy = other.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
     for which in 0..2 {
         let client = store.client().await;
-        let mut waiting = each(store, &client)[which].lock().into_future();
+        let mut waiting = each(store, &client)[which].lock();
         assert!(poll_once(&mut waiting).is_pending());
         let waiting = tokio::spawn(waiting);
         client.shutdown().await;

@@ -8,26 +8,25 @@ use crate::store::{Store, assert_is, one, poll_once};
 
 pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
     let mutex: Mutex = one(store).await;
-    let guard = mutex.lock().lease(store.long()).await.unwrap();
-    match guard.reenter().await {
+    let guard = mutex.lease(store.long()).lock().await.unwrap();
+    match guard.hold().reenter().await {
         Err(Error::Invalid { lock: Some(lock), detail }) => {
             assert_eq!(&lock, mutex.name());
-            assert!(detail.contains("mutex") && detail.contains("re-entrant"), "{detail}");
+            assert!(detail.contains("mutex") && detail.contains("reentrant"), "{detail}");
         }
         other => panic!("expected Invalid, got {other:?}"),
     }
-    assert_is!(guard.hold().reenter().lease(store.long()).await, Err(Error::Invalid { .. }));
-    assert_eq!(guard.hold_count(), 1);
+    assert_eq!(guard.hold().hold_count(), 1);
     assert!(!guard.is_lost(), "the refusal changes nothing");
     guard.release().await.unwrap();
 }
 
 pub(crate) async fn whoever_locks_a_mutex_twice_waits_for_itself(store: &Store) {
     let mutex: Mutex = one(store).await;
-    let guard = mutex.lock().lease(store.long()).await.unwrap();
-    let mut again = mutex.lock().into_future();
+    let guard = mutex.lease(store.long()).lock().await.unwrap();
+    let mut again = mutex.lock();
     assert!(poll_once(&mut again).is_pending());
-    assert!(mutex.try_lock().wait(store.lease()).await.unwrap().is_none());
+    assert!(mutex.try_lock_for(store.lease()).await.unwrap().is_none());
     guard.release().await.unwrap();
     store.promptly("then it is granted", again).await.unwrap().release().await.unwrap();
 }

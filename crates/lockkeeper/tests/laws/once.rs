@@ -25,11 +25,11 @@ impl Once for FairLock {
 
 pub(crate) async fn an_owner_that_asks_twice_is_refused_at_once<L: Once>(store: &Store) {
     let client = store.client().await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let lock = L::of(&client, store.name("lock")).once().as_owner(&owner);
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let answers = async {
-        let waits = lock.try_lock().wait(store.long()).await;
+        let waits = lock.try_lock_for(store.long()).await;
         [lock.lock().await.map(Some), lock.try_lock().await, waits]
     };
     for answer in store.promptly("the refusals", answers).await {
@@ -50,10 +50,10 @@ pub(crate) async fn an_owner_that_asks_twice_is_refused_at_once<L: Once>(store: 
 
 pub(crate) async fn its_guard_cannot_be_reentered<L: Once>(store: &Store) {
     let lock = one::<L>(store).await.once();
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let refused = store.promptly("the refusal", guard.reenter()).await;
     assert_is!(refused, Err(Error::Invalid { lock: Some(_), .. }));
-    assert_is!(guard.hold().reenter().lease(store.long()).await, Err(Error::Invalid { .. }));
+    assert_is!(guard.reenter_for(store.long()).await, Err(Error::Invalid { .. }));
     assert_eq!(guard.hold_count(), 1);
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
@@ -62,12 +62,12 @@ pub(crate) async fn its_guard_cannot_be_reentered<L: Once>(store: &Store) {
 /// Both the request and the hold have a say.
 pub(crate) async fn one_request_of_that_kind_is_enough_to_be_refused<L: Once>(store: &Store) {
     let client = store.client().await;
-    let twice = L::of(&client, store.name("lock")).as_owner(&client.owner());
+    let twice = L::of(&client, store.name("lock")).as_owner(&client.new_owner());
     let once = twice.once();
-    let guard = once.lock().lease(store.long()).await.unwrap();
+    let guard = once.lease(store.long()).lock().await.unwrap();
     assert_is!(twice.lock().await, Err(Error::Invalid { .. }));
     guard.release().await.unwrap();
-    let guard = twice.lock().lease(store.long()).await.unwrap();
+    let guard = twice.lease(store.long()).lock().await.unwrap();
     assert_is!(once.lock().await, Err(Error::Invalid { .. }));
     let again = twice.lock().await.expect("this one may be held twice");
     again.release().await.unwrap();
@@ -77,11 +77,11 @@ pub(crate) async fn one_request_of_that_kind_is_enough_to_be_refused<L: Once>(st
 pub(crate) async fn other_owners_wait_as_ever<L: Once>(store: &Store) {
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock")).once();
-    let guard = lock.as_owner(&client.owner()).lock().lease(store.long()).await.unwrap();
-    let other = lock.as_owner(&client.owner());
+    let guard = lock.as_owner(&client.new_owner()).lease(store.long()).lock().await.unwrap();
+    let other = lock.as_owner(&client.new_owner());
     assert!(other.try_lock().await.unwrap().is_none());
     assert!(lock.try_lock().await.unwrap().is_none(), "nobody is another one, too");
-    let mut waiting = other.lock().into_future();
+    let mut waiting = other.lock();
     assert!(poll_once(&mut waiting).is_pending());
     guard.release().await.unwrap();
     store.promptly("the other", waiting).await.unwrap().release().await.unwrap();

@@ -4,7 +4,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error, LostReason, Phase};
+use lockkeeper::{AnyLock, Client, ClientOptions, Error, LostReason, Phase};
 use testkit::RedisServer;
 use tokio::time::{Instant, timeout};
 
@@ -29,16 +29,20 @@ async fn met(options: ClientOptions) -> (RedisServer, Client) {
     (server, client)
 }
 
+fn either(client: &Client, as_mutex: bool) -> AnyLock {
+    match as_mutex {
+        false => client.lock("it").into(),
+        true => client.mutex("it").into(),
+    }
+}
+
 #[tokio::test]
 async fn try_lock_fails_within_the_response_timeout() {
     let (server, client) = met(impatient()).await;
     server.pause();
     for as_mutex in [false, true] {
         let start = Instant::now();
-        let answer = match as_mutex {
-            false => client.lock("it").try_lock().await,
-            true => client.mutex("it").try_lock().await,
-        };
+        let answer = either(&client, as_mutex).try_lock().await;
         let error = answer.unwrap_err();
         assert!(start.elapsed() < TIMEOUT + SLACK, "{:?}", start.elapsed());
         let said = error.to_string();
@@ -72,7 +76,7 @@ async fn at_the_wait_limit_without_an_answer_it_is_unreachable() {
     server.pause();
     let limit = TIMEOUT * 3 / 2;
     let start = Instant::now();
-    let answer = client.lock("it").try_lock().wait(limit).await;
+    let answer = client.lock("it").try_lock_for(limit).await;
     let took = start.elapsed();
     assert_is!(answer, Err(Error::Unreachable { .. }));
     assert!(took >= limit.mul_f64(0.95) && took < limit + SLACK, "{took:?}");
@@ -83,7 +87,7 @@ async fn at_the_wait_limit_without_an_answer_it_is_unreachable() {
 async fn a_waiting_acquire_rides_out_an_outage() {
     let (server, client) = met(impatient()).await;
     server.pause();
-    let mut waiting = client.lock("it").lock().into_future();
+    let mut waiting = client.lock("it").lock();
     assert!(timeout(TIMEOUT * 5 / 4, &mut waiting).await.is_err());
     server.resume();
     let guard = timeout(LONG, waiting).await.expect("it gets in").unwrap();
@@ -98,7 +102,7 @@ async fn a_waiting_acquire_ends_once_the_store_was_silent_for_too_long() {
     server.pause();
     let start = Instant::now();
     // The second waits in the queue behind the first.
-    let (mut first, mut second) = (lock.lock().into_future(), lock.lock().into_future());
+    let (mut first, mut second) = (lock.lock(), lock.lock());
     assert!(poll_once(&mut first).is_pending());
     assert!(poll_once(&mut second).is_pending());
     let (first, second) = tokio::join!(first, second);
@@ -117,12 +121,12 @@ async fn a_server_that_is_read_only_is_ridden_out() {
     let (server, client) = met(impatient()).await;
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]).ok();
     server.cli(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]).ok();
-    for answer in [client.lock("it").try_lock().await, client.mutex("it").try_lock().await] {
-        let error = answer.unwrap_err();
+    for as_mutex in [false, true] {
+        let error = either(&client, as_mutex).try_lock().await.unwrap_err();
         assert!(error.to_string().contains("READONLY"), "{error}");
         assert_is!(error, Error::Unreachable { lock: Some(_), .. });
     }
-    let mut waiting = client.lock("it").lock().into_future();
+    let mut waiting = client.lock("it").lock();
     assert!(timeout(Duration::from_millis(300), &mut waiting).await.is_err());
     server.cli(&["REPLICAOF", "NO", "ONE"]).ok();
     let guard = timeout(LONG, waiting).await.expect("it gets in").unwrap();
@@ -136,14 +140,14 @@ async fn a_server_out_of_memory_says_so_and_takes_locks_back() {
     let inner = held.reenter().await.unwrap();
     let mutex = client.mutex("mutex").lock().await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).ok();
-    for answer in [client.lock("it").try_lock().await, client.mutex("it").try_lock().await] {
-        let error = answer.unwrap_err();
+    for as_mutex in [false, true] {
+        let error = either(&client, as_mutex).try_lock().await.unwrap_err();
         assert!(error.to_string().contains("OOM"), "{error}");
         assert_is!(error, Error::Unreachable { .. });
     }
     // A waiter that times out says why, in the queue behind another as well.
     let span = Duration::from_millis(300);
-    let patient = || client.lock("it").try_lock().wait(span).into_future();
+    let patient = || client.lock("it").try_lock_for(span);
     let (first, second) = tokio::join!(patient(), patient());
     for answer in [first, second] {
         let error = answer.unwrap_err();
@@ -153,7 +157,7 @@ async fn a_server_out_of_memory_says_so_and_takes_locks_back() {
     inner.release().await.expect("a partial release needs no memory");
     held.release().await.expect("a release needs no memory");
     mutex.release().await.expect("a release needs no memory");
-    let mut waiting = client.lock("it").lock().into_future();
+    let mut waiting = client.lock("it").lock();
     assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err());
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]).ok();
     let guard = timeout(LONG, waiting).await.expect("it gets in").unwrap();
@@ -220,7 +224,7 @@ async fn a_missing_permission_is_denied_at_once_and_named() {
     let start = Instant::now();
     for (answer, command) in [
         (client.lock("it").lock().await.map(drop), "eval"),
-        (client.lock("it").try_lock().wait(LONG).await.map(drop), "eval"),
+        (client.lock("it").try_lock_for(LONG).await.map(drop), "eval"),
         (client.mutex("it").lock().await.map(drop), "set"),
     ] {
         match answer.unwrap_err() {
@@ -250,10 +254,8 @@ async fn without_channels_waiters_poll() {
     let url = user(&server, &["~*", "resetchannels", "+@all"]);
     let (a, b) = (Client::connect(&url).await.unwrap(), Client::connect(&url).await.unwrap());
     for as_mutex in [false, true] {
-        let (guard, mut waiting) = match as_mutex {
-            false => (a.lock("it").lock().await.unwrap(), b.lock("it").lock().into_future()),
-            true => (a.mutex("it").lock().await.unwrap(), b.mutex("it").lock().into_future()),
-        };
+        let guard = either(&a, as_mutex).lock().await.unwrap();
+        let mut waiting = either(&b, as_mutex).lock();
         assert!(timeout(Duration::from_millis(250), &mut waiting).await.is_err());
         let start = Instant::now();
         guard.release().await.expect("a release never fails for want of a channel");

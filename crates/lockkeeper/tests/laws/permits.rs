@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
 use lockkeeper::{
-    Client, Error, Guard, Kind, LostReason, OwnerId, PermitId, PermitSemaphore, Remaining,
+    AnyLock, Client, Error, Kind, LostReason, OwnerId, PermitId, PermitSemaphore, PermitsGuard,
+    Remaining,
 };
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -30,7 +31,11 @@ async fn counts(semaphore: &PermitSemaphore) -> (i64, u64, i64) {
 }
 
 /// Waits in a task of its own, and is known to listen: the first of its client to do so.
-async fn listening(store: &Store, semaphore: &PermitSemaphore, permits: u32) -> JoinHandle<Guard> {
+async fn listening(
+    store: &Store,
+    semaphore: &PermitSemaphore,
+    permits: u32,
+) -> JoinHandle<PermitsGuard> {
     let name = store.name("permits");
     let before = store.listeners(&name);
     let request = semaphore.acquire(permits);
@@ -61,8 +66,8 @@ pub(crate) async fn it_is_set_up_once(store: &Store) {
 
 pub(crate) async fn permits_are_taken_and_given_back(store: &Store) {
     let (ours, theirs) = pair(store, 5).await;
-    let one = ours.acquire(1).lease(store.long()).await.unwrap();
-    let three = theirs.try_acquire(3).lease(store.long()).await.unwrap().expect("there are four");
+    let one = ours.lease(store.long()).acquire(1).await.unwrap();
+    let three = theirs.lease(store.long()).try_acquire(3).await.unwrap().expect("there are four");
     assert_eq!((one.permit_ids().len(), three.permit_ids().len()), (1, 3));
     assert_eq!(counts(&ours).await, (1, 4, 5));
     assert!(ours.try_acquire(2).await.unwrap().is_none(), "all of them or none");
@@ -80,7 +85,7 @@ pub(crate) async fn every_permit_has_an_id_of_its_own(store: &Store) {
     let mut guards = Vec::new();
     for cycle in 0..10 {
         let semaphore = if cycle % 2 == 0 { &ours } else { &theirs };
-        let guard = semaphore.acquire(1 + cycle % 4).lease(store.long()).await.unwrap();
+        let guard = semaphore.lease(store.long()).acquire(1 + cycle % 4).await.unwrap();
         ids.extend(guard.permit_ids());
         guards.push(guard);
     }
@@ -111,13 +116,13 @@ pub(crate) async fn permits_of_no_lease_are_renewed(store: &Store) {
 pub(crate) async fn permits_of_a_fixed_lease_end_and_say_so(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     let start = Instant::now();
-    let guard = ours.acquire(2).lease(store.lease()).await.unwrap();
+    let guard = ours.lease(store.lease()).acquire(2).await.unwrap();
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
     assert!(start.elapsed() <= store.lease() + store.slack(), "{:?}", start.elapsed());
     eventually("they free themselves", async || counts(&theirs).await == (3, 0, 3)).await;
     assert!(start.elapsed() < store.lease() + store.slack(), "{:?}", start.elapsed());
     // Taken by another meanwhile: whoever comes late does not take it away.
-    let next = theirs.acquire(3).lease(store.long()).await.unwrap();
+    let next = theirs.lease(store.long()).acquire(3).await.unwrap();
     assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
     assert_eq!(counts(&theirs).await, (0, 3, 3));
     assert!(!next.is_lost());
@@ -127,9 +132,8 @@ pub(crate) async fn permits_of_a_fixed_lease_end_and_say_so(store: &Store) {
 pub(crate) async fn what_was_given_back_elsewhere_is_lost(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     for fixed in [false, true] {
-        let request = ours.acquire(2);
-        let request = if fixed { request.lease(store.long() * 4) } else { request };
-        let guard = request.await.unwrap();
+        let lease = if fixed { ours.lease(store.long() * 4) } else { ours.clone() };
+        let guard = lease.acquire(2).await.unwrap();
         let other = ours.acquire(1).await.unwrap();
         // One of the two is enough.
         assert!(theirs.release(&guard.permit_ids()[1..]).await.unwrap());
@@ -144,7 +148,7 @@ pub(crate) async fn what_was_given_back_elsewhere_is_lost(store: &Store) {
 
 pub(crate) async fn the_remaining_lease_of_a_permit_can_be_asked(store: &Store) {
     let (ours, theirs) = pair(store, 5).await;
-    let (guard, long) = (ours.acquire(2).lease(store.long()).await.unwrap(), store.long());
+    let (guard, long) = (ours.lease(store.long()).acquire(2).await.unwrap(), store.long());
     let renewed = ours.acquire(1).await.unwrap();
     for id in guard.permit_ids() {
         let left = left(theirs.remaining(id).await);
@@ -164,15 +168,15 @@ pub(crate) async fn the_remaining_lease_of_a_permit_can_be_asked(store: &Store) 
     let client = store.client().await;
     let other = client.permit_semaphore(store.name("other"));
     assert_eq!(other.remaining(id).await.unwrap(), Remaining::Free, "there is none");
-    let lock = client.lock(store.name("other")).lock().lease(long).await.unwrap();
+    let lock = client.lock(store.name("other")).lease(long).lock().await.unwrap();
     assert_is!(other.remaining(id).await, Err(Error::WrongKind { .. }));
     drop((lock, renewed));
 }
 
 pub(crate) async fn ids_are_given_back_all_or_none(store: &Store) {
     let (ours, theirs) = pair(store, 4).await;
-    let one = ours.acquire(1).lease(store.long()).await.unwrap();
-    let two = ours.acquire(2).lease(store.long()).await.unwrap();
+    let one = ours.lease(store.long()).acquire(1).await.unwrap();
+    let two = ours.lease(store.long()).acquire(2).await.unwrap();
     let (mut ids, unknown) = (two.permit_ids(), PermitId::from_bytes([7; 16]));
     ids.push(unknown);
     assert!(!theirs.release(&ids).await.unwrap());
@@ -192,7 +196,7 @@ pub(crate) async fn ids_are_given_back_all_or_none(store: &Store) {
 
 pub(crate) async fn a_new_end_may_be_set_by_id(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
-    let guard = ours.acquire(1).lease(store.long() * 4).await.unwrap();
+    let guard = ours.lease(store.long() * 4).acquire(1).await.unwrap();
     let id = guard.permit_ids()[0];
     guard.leave_for(store.long() * 4).await.unwrap();
     let start = Instant::now();
@@ -209,7 +213,7 @@ pub(crate) async fn a_new_end_may_be_set_by_id(store: &Store) {
 
 pub(crate) async fn extend_and_leave_for_set_a_new_end(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
-    let guard = ours.acquire(2).lease(store.lease()).await.unwrap();
+    let guard = ours.lease(store.lease()).acquire(2).await.unwrap();
     guard.extend(store.long()).await.unwrap();
     assert!(guard.remaining() > store.long() / 2);
     sleep(store.lease() * 3 / 2).await;
@@ -223,10 +227,10 @@ pub(crate) async fn extend_and_leave_for_set_a_new_end(store: &Store) {
     assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
     assert!(took < store.lease() + store.slack(), "{took:?}");
     // A lost one cannot.
-    let guard = ours.acquire(1).lease(store.lease()).await.unwrap();
+    let guard = ours.lease(store.lease()).acquire(1).await.unwrap();
     store.signalled(guard.lost()).await;
     assert_is!(guard.extend(store.long()).await, Err(Error::Lost { .. }));
-    assert_is!(guard.reenter().await, Err(Error::Invalid { .. }));
+    assert_is!(guard.hold().reenter().await, Err(Error::Invalid { .. }));
 }
 
 pub(crate) async fn the_total_may_be_set_and_changed(store: &Store) {
@@ -234,7 +238,7 @@ pub(crate) async fn the_total_may_be_set_and_changed(store: &Store) {
     let ours = store.client().await.permit_semaphore(&name);
     ours.set_permits(2).await.unwrap();
     assert_eq!(counts(&ours).await, (2, 0, 2), "it sets it up if need be");
-    let guard = ours.acquire(2).lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).acquire(2).await.unwrap();
     ours.set_permits(5).await.unwrap();
     assert_eq!(counts(&ours).await, (3, 2, 5));
     ours.set_permits(1).await.unwrap();
@@ -250,10 +254,10 @@ pub(crate) async fn the_total_may_be_set_and_changed(store: &Store) {
 pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &Store) {
     let (ours, _) = pair(store, 2).await;
     assert_is!(ours.acquire(0).await, Err(Error::Invalid { .. }));
-    assert_is!(ours.try_acquire(0).wait(store.long()).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.try_acquire_for(0, store.long()).await, Err(Error::Invalid { .. }));
     assert_is!(ours.acquire(10_001).await, Err(Error::Invalid { .. }));
-    assert_is!(ours.acquire(1).lease(Duration::ZERO).await, Err(Error::Invalid { .. }));
-    let both = ours.acquire(1).lease(store.long()).renewed(store.long());
+    assert_is!(ours.lease(Duration::ZERO).acquire(1).await, Err(Error::Invalid { .. }));
+    let both = ours.lease(lockkeeper::LeaseTime::Renewed(store.long())).acquire(1);
     assert_is!(both.await, Err(Error::Invalid { .. }));
     assert_is!(ours.set_permits(1 << 54).await, Err(Error::Invalid { .. }));
     assert_is!(ours.try_set_permits(u64::MAX).await, Err(Error::Invalid { .. }));
@@ -267,7 +271,7 @@ pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &S
         other => panic!("expected Invalid, got {other:?}"),
     };
     says_how(store.promptly("at once", unset.acquire(1)).await.unwrap_err());
-    says_how(unset.try_acquire(1).wait(store.long()).await.unwrap_err());
+    says_how(unset.try_acquire_for(1, store.long()).await.unwrap_err());
     says_how(unset.add_permits(1).await.unwrap_err());
     assert!(!unset.release(&[PermitId::from_bytes([1; 16])]).await.unwrap());
     assert_eq!(store.traces(&store.name("unset")), usize::from(store.counts_all()));
@@ -276,10 +280,10 @@ pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &S
 pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
-    for held in
-        [client.lock(&name).lock(), client.mutex(&name).lock(), client.rw_lock(&name).read()]
-    {
-        let guard = held.lease(store.long()).await.unwrap();
+    let locks: [AnyLock; 3] =
+        [client.lock(&name).into(), client.mutex(&name).into(), client.rw_lock(&name).reader()];
+    for lock in locks {
+        let guard = lock.lease(store.long()).lock().await.unwrap();
         assert_is!(semaphore.acquire(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.try_acquire(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.try_set_permits(1).await, Err(Error::WrongKind { .. }));
@@ -298,8 +302,8 @@ pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
     assert!(semaphore.try_set_permits_for(3, store.lease()).await.unwrap());
-    let released = semaphore.acquire(1).lease(store.long()).await.unwrap();
-    let dropped = semaphore.acquire(1).lease(store.long()).await.unwrap();
+    let released = semaphore.lease(store.long()).acquire(1).await.unwrap();
+    let dropped = semaphore.lease(store.long()).acquire(1).await.unwrap();
     eventually("it has ended", async || semaphore.add_permits(0).await.is_err()).await;
     drop(released.release().await);
     drop(dropped);
@@ -314,7 +318,7 @@ pub(crate) async fn a_temporary_semaphore_goes_with_its_last_permit(store: &Stor
     let name = store.name("permits");
     let ours = store.client().await.permit_semaphore(&name).temporary(2);
     let theirs = store.client().await.permit_semaphore(&name).temporary(2);
-    let one = ours.acquire(1).lease(store.long()).await.unwrap();
+    let one = ours.lease(store.long()).acquire(1).await.unwrap();
     assert!(ours.is_temporary().await.unwrap());
     let two = theirs.try_acquire(1).await.unwrap().expect("one is free");
     assert_eq!(counts(&ours).await, (0, 2, 2));
@@ -328,7 +332,7 @@ pub(crate) async fn a_temporary_semaphore_goes_with_its_last_permit(store: &Stor
     let lock = store.client().await.lock(&name).try_lock().await.unwrap().expect("it is free");
     lock.release().await.unwrap();
     // By id, as an operator does it.
-    let guard = ours.acquire(2).lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).acquire(2).await.unwrap();
     let ids = guard.permit_ids();
     assert!(theirs.release(&ids[..1]).await.unwrap());
     assert_eq!(counts(&theirs).await, (1, 1, 2));
@@ -365,19 +369,19 @@ pub(crate) async fn a_temporary_acquire_counts_by_its_own_number(store: &Store) 
     let semaphore = store.client().await.permit_semaphore(store.name("permits"));
     let (two, three, one) =
         (semaphore.temporary(2), semaphore.temporary(3), semaphore.temporary(1));
-    let first = two.acquire(2).lease(store.long()).await.unwrap();
+    let first = two.lease(store.long()).acquire(2).await.unwrap();
     assert!(two.try_acquire(1).await.unwrap().is_none());
     assert!(one.try_acquire(1).await.unwrap().is_none(), "two are taken already");
     assert_eq!(counts(&semaphore).await, (0, 2, 2), "who gets nothing changes nothing");
     let third =
-        three.try_acquire(1).lease(store.long()).await.unwrap().expect("the third of three");
+        three.lease(store.long()).try_acquire(1).await.unwrap().expect("the third of three");
     assert_eq!(counts(&semaphore).await, (0, 3, 3));
     third.release().await.unwrap();
     assert!(two.try_acquire(1).await.unwrap().is_none(), "two are taken");
     assert_eq!(counts(&semaphore).await, (1, 2, 3));
     first.release().await.unwrap();
     assert_eq!(counts(&semaphore).await, (0, 0, 0));
-    let only = one.try_acquire(1).lease(store.long()).await.unwrap().expect("it is gone");
+    let only = one.lease(store.long()).try_acquire(1).await.unwrap().expect("it is gone");
     assert_eq!(counts(&semaphore).await, (0, 1, 1));
     only.release().await.unwrap();
 }
@@ -386,7 +390,7 @@ pub(crate) async fn a_waiter_makes_a_temporary_semaphore_anew(store: &Store) {
     let name = store.name("permits");
     let ours = store.client().await.permit_semaphore(&name).temporary(1);
     let theirs = store.client().await.permit_semaphore(&name).temporary(1);
-    let guard = ours.acquire(1).lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).acquire(1).await.unwrap();
     let waiter = listening(store, &theirs, 1).await;
     guard.release().await.unwrap();
     let next = store.promptly("it is woken", waiter).await.unwrap();
@@ -398,7 +402,7 @@ pub(crate) async fn a_waiter_makes_a_temporary_semaphore_anew(store: &Store) {
 pub(crate) async fn what_was_set_up_otherwise_is_not_temporary(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
     let (less, more) = (ours.temporary(1), ours.temporary(9));
-    let guard = less.acquire(2).lease(store.long()).await.unwrap();
+    let guard = less.lease(store.long()).acquire(2).await.unwrap();
     assert!(!ours.is_temporary().await.unwrap());
     assert!(more.try_acquire(1).await.unwrap().is_none(), "its number is its own");
     assert_eq!(counts(&theirs).await, (0, 2, 2));
@@ -407,7 +411,7 @@ pub(crate) async fn what_was_set_up_otherwise_is_not_temporary(store: &Store) {
     // A number that is set lasts.
     let name = store.name("adopted");
     let semaphore = store.client().await.permit_semaphore(&name);
-    let guard = semaphore.temporary(2).acquire(1).lease(store.long()).await.unwrap();
+    let guard = semaphore.temporary(2).lease(store.long()).acquire(1).await.unwrap();
     semaphore.set_permits(4).await.unwrap();
     assert!(!semaphore.is_temporary().await.unwrap());
     guard.release().await.unwrap();
@@ -417,7 +421,7 @@ pub(crate) async fn what_was_set_up_otherwise_is_not_temporary(store: &Store) {
 pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
     for how in 0..5 {
-        let held = ours.acquire(2).lease(store.long()).await.unwrap();
+        let held = ours.lease(store.long()).acquire(2).await.unwrap();
         store.hears_notices_of(&held).await;
         // This one may have waited for what the last round gave back.
         store.all_have_left(&store.name("permits")).await;
@@ -445,7 +449,7 @@ pub(crate) async fn who_waits_is_told(store: &Store) {
     let name = store.name("permits");
     for how in ["it is given back", "it is dropped", "by its id", "they are added", "it is set"] {
         let turn = async || {
-            let held = ours.acquire(1).lease(store.long()).await.unwrap();
+            let held = ours.lease(store.long()).acquire(1).await.unwrap();
             store.hears_notices_of(&held).await;
             let waiter = listening(store, &theirs, 1).await;
             let (start, ids, mut held) = (Instant::now(), held.permit_ids(), Some(held));
@@ -474,7 +478,7 @@ pub(crate) async fn who_waits_is_told(store: &Store) {
 /// Who waits is not told, and looks again before long.
 pub(crate) async fn an_end_that_comes_sooner_is_noticed_within_the_recheck(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
-    let held = ours.acquire(1).lease(store.long()).await.unwrap();
+    let held = ours.lease(store.long()).acquire(1).await.unwrap();
     let waiter = listening(store, &theirs, 1).await;
     let start = Instant::now();
     held.leave_for(store.lease() / 4).await.unwrap();
@@ -492,7 +496,7 @@ pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends(st
     dead(store, &ours, 1, store.long()).await;
     dead(store, &ours, 2, store.lease()).await;
     assert_eq!(counts(&ours).await, (0, 3, 3));
-    let one = |semaphore: &PermitSemaphore| semaphore.acquire(1).lease(store.long()).into_future();
+    let one = |semaphore: &PermitSemaphore| semaphore.lease(store.long()).acquire(1);
     let (one, two) = tokio::join!(one(&ours), one(&theirs));
     let took = start.elapsed();
     assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
@@ -508,7 +512,7 @@ pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
     let guard = ours.acquire(1).await.unwrap();
     for semaphore in [&ours, &theirs] {
         let start = Instant::now();
-        assert!(semaphore.try_acquire(1).wait(store.lease()).await.unwrap().is_none());
+        assert!(semaphore.try_acquire_for(1, store.lease()).await.unwrap().is_none());
         let took = start.elapsed();
         assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
         assert!(took < store.lease() + store.slack(), "{took:?}");
@@ -520,7 +524,7 @@ pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
 
 pub(crate) async fn work_runs_under_permits(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
-    let ran = ours.acquire(2).run(async |_hold| counts(&theirs).await).await.unwrap();
+    let ran = ours.run(2, async |_hold| counts(&theirs).await).await.unwrap();
     assert_eq!(ran.output, (0, 2, 2));
     assert_eq!(counts(&theirs).await, (2, 0, 2));
 }
@@ -533,7 +537,7 @@ pub(crate) async fn shutdown_gives_the_permits_back(store: &Store) {
     let name = store.name("permits");
     store.hears_notices_of(&guard).await;
     let before = store.listeners(&name);
-    let waits = tokio::spawn(semaphore.acquire(2).into_future());
+    let waits = tokio::spawn(semaphore.acquire(2));
     eventually("it waits", async || store.listeners(&name) > before).await;
     client.shutdown().await;
     assert_is!(waits.await.unwrap(), Err(Error::Closed { .. }));
@@ -582,7 +586,7 @@ pub(crate) async fn random_cancellations_lose_no_permit(store: &Store) {
             for cycle in 0..60_u64 {
                 let count = 1 + ((task + cycle) % 3) as u32;
                 let patience = Duration::from_micros((cycle * 37 + task * 11) % 700);
-                let request = semaphore.acquire(count).lease(long).into_future();
+                let request = semaphore.lease(long).acquire(count);
                 match timeout(patience, request).await {
                     Ok(guard) if cycle % 3 == 0 => drop(guard.unwrap()),
                     Ok(guard) => drop(timeout(patience / 9, guard.unwrap().release()).await),

@@ -17,7 +17,7 @@ async fn lock_and_client<L: Reentrant>(store: &Store) -> (L, Client) {
 
 pub(crate) async fn each_release_takes_one_hold_off<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let (owner, other) = (client.owner(), one::<L>(store).await);
+    let (owner, other) = (client.new_owner(), one::<L>(store).await);
     let lock = lock.as_owner(&owner);
     let mut guards = Vec::new();
     for count in 1..=3 {
@@ -37,7 +37,7 @@ pub(crate) async fn each_release_takes_one_hold_off<L: Reentrant>(store: &Store)
 
 pub(crate) async fn a_guard_may_be_reentered<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = store.promptly("re-entry", outer.reenter()).await.unwrap();
     assert_eq!(inner.owner_id(), outer.owner_id());
     assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
@@ -65,7 +65,7 @@ pub(crate) async fn a_view_of_the_hold_may_reenter_it<L: Reentrant>(store: &Stor
 
 pub(crate) async fn owners_of_one_client_exclude_each_other<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let (a, b) = (client.owner(), client.owner());
+    let (a, b) = (client.new_owner(), client.new_owner());
     let held = lock.as_owner(&a).lock().await.unwrap();
     assert!(lock.as_owner(&b).try_lock().await.unwrap().is_none());
     assert!(lock.try_lock().await.unwrap().is_none(), "nor does an acquire of nobody's");
@@ -81,12 +81,12 @@ pub(crate) async fn owners_of_one_client_exclude_each_other<L: Reentrant>(store:
 
 pub(crate) async fn an_owner_reenters_by_every_request<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let lock = lock.as_owner(&owner);
     let first = lock.try_lock().await.unwrap().expect("it is free");
     let second = lock.try_lock().await.unwrap().expect("it is its own");
-    let third = lock.try_lock().wait(store.lease()).await.unwrap().expect("it is its own");
-    let fourth = lock.lock().lease(store.long()).await.unwrap();
+    let third = lock.try_lock_for(store.lease()).await.unwrap().expect("it is its own");
+    let fourth = lock.lease(store.long()).lock().await.unwrap();
     let fifth = first.reenter().await.unwrap();
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 5);
     let ran = lock.run(async |_| lock.hold_count(&owner).await.unwrap()).await.unwrap();
@@ -104,17 +104,17 @@ pub(crate) async fn an_owner_reenters_though_its_wait_limit_is_shorter_than_a_ro
 ) {
     let flaky = Flaky::new(store.backend().await);
     let client = Client::with_backend(flaky.backend(), store.options()).unwrap();
-    let lock = L::of(&client, store.name("lock")).as_owner(&client.owner());
-    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let lock = L::of(&client, store.name("lock")).as_owner(&client.new_owner());
+    let outer = lock.lease(store.long()).lock().await.unwrap();
     flaky.script([Gate::Slow(Duration::from_millis(100))]);
-    let inner = lock.try_lock().wait(Duration::from_millis(1)).await.expect("the store answers");
+    let inner = lock.try_lock_for(Duration::from_millis(1)).await.expect("the store answers");
     inner.expect("it is its own").release().await.unwrap();
     outer.release().await.unwrap();
 }
 
 pub(crate) async fn a_new_hold_of_the_same_owner_has_a_new_id<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let lock = lock.as_owner(&client.owner());
+    let lock = lock.as_owner(&client.new_owner());
     let guard = lock.lock().await.unwrap();
     let first = guard.owner_id();
     guard.release().await.unwrap();
@@ -125,7 +125,7 @@ pub(crate) async fn a_new_hold_of_the_same_owner_has_a_new_id<L: Reentrant>(stor
 
 pub(crate) async fn requests_of_one_owner_go_one_at_a_time<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
         let lock = lock.as_owner(&owner);
@@ -146,9 +146,9 @@ pub(crate) async fn an_owner_is_not_kept_from_its_lock_by_those_who_wait<L: Reen
     store: &Store,
 ) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
-    let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
-    let mut local = lock.lock().into_future();
+    let owner = client.new_owner();
+    let outer = lock.as_owner(&owner).lease(store.long()).lock().await.unwrap();
+    let mut local = lock.lock();
     assert!(poll_once(&mut local).is_pending());
     let inner = lock.as_owner(&owner);
     let inner = store.promptly("re-entry", inner.lock()).await.unwrap();
@@ -159,8 +159,8 @@ pub(crate) async fn an_owner_is_not_kept_from_its_lock_by_those_who_wait<L: Reen
 
 pub(crate) async fn a_dropped_guard_takes_one_hold_off<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
-    let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
+    let owner = client.new_owner();
+    let outer = lock.as_owner(&owner).lease(store.long()).lock().await.unwrap();
     drop(outer.reenter().await.unwrap());
     eventually("one hold is left", async || lock.hold_count(&owner).await.unwrap() == 1).await;
     assert!(!outer.is_lost());
@@ -170,11 +170,11 @@ pub(crate) async fn a_dropped_guard_takes_one_hold_off<L: Reentrant>(store: &Sto
 
 pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
-    let outer = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
+    let owner = client.new_owner();
+    let outer = lock.as_owner(&owner).lease(store.long()).lock().await.unwrap();
     for micros in 0..30 {
-        let _ = timeout(Duration::from_micros(micros * 20), outer.reenter().into_future()).await;
-        let mut again = lock.as_owner(&owner).lock().into_future();
+        let _ = timeout(Duration::from_micros(micros * 20), outer.reenter()).await;
+        let mut again = lock.as_owner(&owner).lock();
         let _ = poll_once(&mut again);
     }
     eventually("one hold is left", async || {
@@ -187,8 +187,8 @@ pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was<L: Reentrant>
 
 pub(crate) async fn a_longer_lease_lengthens_the_time_to_live<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let outer = lock.lock().lease(store.lease()).await.unwrap();
-    let inner = outer.reenter().lease(store.long()).await.unwrap();
+    let outer = lock.lease(store.lease()).lock().await.unwrap();
+    let inner = outer.reenter_for(store.long()).await.unwrap();
     let ttl = left(lock.remaining().await);
     assert!(ttl > store.long() / 2 && ttl <= store.long(), "{ttl:?}");
     assert!(outer.remaining() > store.long() / 2, "the group shares the deadline");
@@ -200,8 +200,8 @@ pub(crate) async fn a_longer_lease_lengthens_the_time_to_live<L: Reentrant>(stor
 
 pub(crate) async fn a_shorter_lease_never_shortens_the_time_to_live<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let outer = lock.lock().lease(store.long()).await.unwrap();
-    let inner = outer.reenter().lease(store.lease()).await.unwrap();
+    let outer = lock.lease(store.long()).lock().await.unwrap();
+    let inner = outer.reenter_for(store.lease()).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() / 2);
     assert!(inner.remaining() > store.long() / 2, "the group shares the deadline");
     inner.release().await.unwrap();
@@ -211,8 +211,8 @@ pub(crate) async fn a_shorter_lease_never_shortens_the_time_to_live<L: Reentrant
 
 pub(crate) async fn a_partial_release_leaves_what_the_rest_is_owed<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let outer = lock.lock().lease(store.long()).await.unwrap();
-    let inner = outer.reenter().lease(store.long() * 10).await.unwrap();
+    let outer = lock.lease(store.long()).lock().await.unwrap();
+    let inner = outer.reenter_for(store.long() * 10).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() * 9);
     inner.release().await.unwrap();
     let ttl = left(lock.remaining().await);
@@ -227,8 +227,8 @@ pub(crate) async fn what_stays_after_a_partial_release_ends_when_it_was_to<L: Re
 ) {
     let lock: L = one(store).await;
     let start = Instant::now();
-    let outer = lock.lock().lease(store.lease() * 2).await.unwrap();
-    let inner = outer.reenter().lease(store.long() * 10).await.unwrap();
+    let outer = lock.lease(store.lease() * 2).lock().await.unwrap();
+    let inner = outer.reenter_for(store.long() * 10).await.unwrap();
     sleep(store.lease()).await;
     inner.release().await.unwrap();
     assert_eq!(store.signalled(outer.lost()).await, LostReason::Expired);
@@ -241,8 +241,8 @@ pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease<L:
     store: &Store,
 ) {
     let lock: L = one(store).await;
-    let outer = lock.lock().lease(store.long() * 10).await.unwrap();
-    let inner = outer.reenter().lease(store.long()).await.unwrap();
+    let outer = lock.lease(store.long() * 10).lock().await.unwrap();
+    let inner = outer.reenter_for(store.long()).await.unwrap();
     outer.release().await.unwrap();
     let ttl = left(lock.remaining().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
@@ -252,7 +252,7 @@ pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease<L:
 
 pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let fixed = lock.lock().lease(store.lease()).await.unwrap();
+    let fixed = lock.lease(store.lease()).lock().await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     sleep(store.lease()).await;
     store.is_renewed(&lock).await;
@@ -268,7 +268,7 @@ pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed<L: Reentran
 pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
     let renewed = lock.lock().await.unwrap();
-    let fixed = renewed.reenter().lease(store.lease() / 4).await.unwrap();
+    let fixed = renewed.reenter_for(store.lease() / 4).await.unwrap();
     sleep(store.lease() / 4).await;
     store.is_renewed(&lock).await;
     assert!(!fixed.is_lost() && !renewed.is_lost());
@@ -282,7 +282,7 @@ pub(crate) async fn without_its_renewed_hold_a_group_ends_with_its_fixed_one<L: 
     let options = store.options().watchdog_timeout(store.long());
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let start = Instant::now();
-    let fixed = lock.lock().lease(store.lease()).await.unwrap();
+    let fixed = lock.lease(store.lease()).lock().await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     assert!(left(lock.remaining().await) > store.lease() * 2);
     renewed.release().await.unwrap();
@@ -294,7 +294,7 @@ pub(crate) async fn without_its_renewed_hold_a_group_ends_with_its_fixed_one<L: 
 /// What the fixed hold asked for has passed when the renewed one goes: nothing is owed.
 pub(crate) async fn a_group_that_is_owed_nothing_more_is_lost<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let fixed = lock.lock().lease(store.lease()).await.unwrap();
+    let fixed = lock.lease(store.lease()).lock().await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     sleep(store.lease() * 5 / 4).await;
     assert!(!fixed.is_lost());
@@ -306,8 +306,8 @@ pub(crate) async fn a_group_that_is_owed_nothing_more_is_lost<L: Reentrant>(stor
 
 pub(crate) async fn guards_of_one_owner_are_lost_together<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let outer = lock.lock().lease(store.lease()).await.unwrap();
-    let inner = outer.reenter().lease(store.lease() / 2).await.unwrap();
+    let outer = lock.lease(store.lease()).lock().await.unwrap();
+    let inner = outer.reenter_for(store.lease() / 2).await.unwrap();
     let (a, b) = tokio::join!(outer.lost(), inner.lost());
     assert_eq!((a, b), (LostReason::Expired, LostReason::Expired));
     assert!(outer.is_lost() && inner.is_lost());
@@ -330,7 +330,7 @@ pub(crate) async fn all_guards_of_a_forced_lock_are_told<L: Reentrant>(store: &S
 
 pub(crate) async fn a_lost_lock_cannot_be_reentered<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let guard = lock.lease(store.lease()).lock().await.unwrap();
     guard.lost().await;
     let error = guard.reenter().await.unwrap_err();
     let said = error.to_string();
@@ -340,8 +340,8 @@ pub(crate) async fn a_lost_lock_cannot_be_reentered<L: Reentrant>(store: &Store)
 
 pub(crate) async fn a_vanished_lock_is_not_created_by_a_reentry<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
-    let guard = lock.as_owner(&owner).lock().lease(store.long()).await.unwrap();
+    let owner = client.new_owner();
+    let guard = lock.as_owner(&owner).lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     assert_is!(guard.reenter().await,
         Err(Error::Lost { phase: Phase::Reenter, reason, .. }) if reason == LostReason::Deleted);
@@ -352,11 +352,11 @@ pub(crate) async fn a_vanished_lock_is_not_created_by_a_reentry<L: Reentrant>(st
 
 pub(crate) async fn an_owner_that_lost_its_lock_may_take_it_anew<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let lock = lock.as_owner(&owner);
-    let stale = lock.lock().lease(store.lease()).await.unwrap();
+    let stale = lock.lease(store.lease()).lock().await.unwrap();
     stale.lost().await;
-    let new = lock.lock().lease(store.long()).await.unwrap();
+    let new = lock.lease(store.long()).lock().await.unwrap();
     assert_ne!(new.owner_id(), stale.owner_id());
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
     assert_is!(stale.release().await, Err(Error::NotHeld { .. }));
@@ -367,7 +367,7 @@ pub(crate) async fn an_owner_that_lost_its_lock_may_take_it_anew<L: Reentrant>(s
 
 pub(crate) async fn an_owner_belongs_to_the_client_that_made_it<L: Reentrant>(store: &Store) {
     let (lock, _client) = lock_and_client::<L>(store).await;
-    let foreign = store.client().await.owner();
+    let foreign = store.client().await.new_owner();
     let lock = lock.as_owner(&foreign);
     assert_is!(lock.lock().await, Err(Error::Invalid { lock: Some(_), .. }));
     assert_is!(lock.try_lock().await, Err(Error::Invalid { lock: Some(_), .. }));
@@ -376,7 +376,7 @@ pub(crate) async fn an_owner_belongs_to_the_client_that_made_it<L: Reentrant>(st
 
 pub(crate) async fn an_owner_holds_different_locks_independently<L: Reentrant>(store: &Store) {
     let client = store.client().await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let a = L::of(&client, store.name("a")).as_owner(&owner);
     let b = L::of(&client, store.name("b")).as_owner(&owner);
     let held = [a.lock().await.unwrap(), a.lock().await.unwrap(), b.lock().await.unwrap()];
@@ -392,7 +392,7 @@ pub(crate) async fn a_hold_that_is_left_stands_after_the_others_are_released<L: 
     store: &Store,
 ) {
     let lock: L = one(store).await;
-    let outer = lock.lock().lease(store.long()).await.unwrap();
+    let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     let start = Instant::now();
     inner.leave_for(store.lease()).await.unwrap();
@@ -411,7 +411,7 @@ pub(crate) async fn a_hold_that_is_left_stands_after_the_others_are_released<L: 
 
 pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let first = lock.as_owner(&owner).lock().await.unwrap();
     let mut guards = Vec::new();
     for _ in 0..100 {
@@ -428,9 +428,9 @@ pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock<L: Reentrant>(s
 pub(crate) async fn a_waiter_is_served_only_after_the_last_hold<L: Reentrant>(store: &Store) {
     let lock: L = one(store).await;
     let other: L = one(store).await;
-    let outer = lock.lock().lease(store.long()).await.unwrap();
-    let inner = outer.reenter().lease(store.long()).await.unwrap();
-    let mut local = lock.lock().into_future();
+    let outer = lock.lease(store.long()).lock().await.unwrap();
+    let inner = outer.reenter_for(store.long()).await.unwrap();
+    let mut local = lock.lock();
     assert!(poll_once(&mut local).is_pending());
     inner.release().await.unwrap();
     assert!(poll_once(&mut local).is_pending());

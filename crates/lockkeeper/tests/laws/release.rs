@@ -15,7 +15,7 @@ pub(crate) async fn release_frees_the_lock<L: Exclusive>(store: &Store) {
 
 pub(crate) async fn a_dropped_guard_releases_the_lock<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     drop(guard);
     let next = store.promptly("after the drop", theirs.lock()).await.unwrap();
     next.release().await.unwrap();
@@ -23,7 +23,7 @@ pub(crate) async fn a_dropped_guard_releases_the_lock<L: Exclusive>(store: &Stor
 
 pub(crate) async fn a_release_that_nobody_awaits_is_done_all_the_same<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     drop(guard.release());
     let next = store.promptly("after the release", theirs.lock()).await.unwrap();
     next.release().await.unwrap();
@@ -32,7 +32,7 @@ pub(crate) async fn a_release_that_nobody_awaits_is_done_all_the_same<L: Exclusi
 pub(crate) async fn a_task_that_panics_releases_its_lock<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let task = tokio::spawn(async move {
-        let _guard = ours.lock().lease(std::time::Duration::from_secs(30)).await.unwrap();
+        let _guard = ours.lease(std::time::Duration::from_secs(30)).lock().await.unwrap();
         panic!("this panic is part of the law");
     });
     assert!(task.await.unwrap_err().is_panic());
@@ -44,7 +44,7 @@ pub(crate) async fn an_aborted_task_releases_its_lock<L: Exclusive>(store: &Stor
     let (ours, theirs) = pair::<L>(store).await;
     let (held, is_held) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
-        let _guard = ours.lock().lease(std::time::Duration::from_secs(30)).await.unwrap();
+        let _guard = ours.lease(std::time::Duration::from_secs(30)).lock().await.unwrap();
         held.send(()).unwrap();
         std::future::pending::<()>().await;
     });
@@ -56,7 +56,7 @@ pub(crate) async fn an_aborted_task_releases_its_lock<L: Exclusive>(store: &Stor
 
 pub(crate) async fn releasing_an_expired_lock_is_not_held<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.lease()).await.unwrap();
+    let guard = lock.lease(store.lease()).lock().await.unwrap();
     eventually("the lease ends", async || !lock.is_locked().await.unwrap()).await;
     let error = guard.release().await.unwrap_err();
     let said = error.to_string();
@@ -68,7 +68,7 @@ pub(crate) async fn releasing_an_expired_lock_does_not_disturb_the_new_holder<L:
     store: &Store,
 ) {
     let (ours, theirs) = pair::<L>(store).await;
-    let stale = ours.lock().lease(store.lease()).await.unwrap();
+    let stale = ours.lease(store.lease()).lock().await.unwrap();
     let new = theirs.lock().await.unwrap();
     let id = new.owner_id().to_string();
     match stale.release().await {
@@ -86,8 +86,8 @@ pub(crate) async fn releasing_an_expired_lock_does_not_disturb_the_new_holder<L:
 /// The same client, so that the stale guard and the new one share the gate.
 pub(crate) async fn a_stale_guard_does_not_disturb_its_own_client<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let stale = lock.lock().lease(store.lease()).await.unwrap();
-    let new = lock.lock().lease(store.long()).await.unwrap();
+    let stale = lock.lease(store.lease()).lock().await.unwrap();
+    let new = lock.lease(store.long()).lock().await.unwrap();
     assert_is!(stale.release().await, Err(Error::NotHeld { .. }));
     assert!(lock.try_lock().await.unwrap().is_none());
     assert_eq!(lock.holder().await.unwrap().unwrap().id, new.owner_id().to_string());
@@ -99,8 +99,8 @@ pub(crate) async fn dropping_a_stale_guard_does_not_disturb_the_new_holder<L: Ex
 ) {
     let client = store.client().await;
     let theirs: L = one(store).await;
-    let stale = L::of(&client, store.name("lock")).lock().lease(store.lease()).await.unwrap();
-    let new = theirs.lock().lease(store.long()).await.unwrap();
+    let stale = L::of(&client, store.name("lock")).lease(store.lease()).lock().await.unwrap();
+    let new = theirs.lease(store.long()).lock().await.unwrap();
     drop(stale);
     // Waits until the client has done all it has to do about the guard.
     client.shutdown().await;
@@ -111,7 +111,7 @@ pub(crate) async fn dropping_a_stale_guard_does_not_disturb_the_new_holder<L: Ex
 
 pub(crate) async fn releasing_what_was_deleted_is_not_held<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
     assert!(!lock.is_locked().await.unwrap());
@@ -121,7 +121,7 @@ pub(crate) async fn releasing_what_a_stranger_took_leaves_it_to_the_stranger<L: 
     store: &Store,
 ) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let stranger = store.stranger_takes::<L>(lock.name()).await.to_string();
     assert_is!(guard.release().await,
@@ -134,7 +134,7 @@ pub(crate) async fn a_release_after_the_deadline_still_asks_the_store<L: Exclusi
     let clock = Clock::system();
     let client = store.client_with(store.options().clock(clock.clone())).await;
     let lock = L::of(&client, store.name("lock"));
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     clock.skip(store.long() * 2);
     assert!(guard.is_lost());
     guard.release().await.expect("it was still ours");

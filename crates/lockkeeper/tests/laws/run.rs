@@ -50,7 +50,7 @@ pub(crate) async fn run_holds_the_lock_while_the_work_runs<L: Exclusive>(store: 
 pub(crate) async fn run_tells_how_long_it_waited_and_held<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let start = Instant::now();
-    let _vanished = theirs.lock().lease(store.lease()).await.unwrap();
+    let _vanished = theirs.lease(store.lease()).lock().await.unwrap();
     // What has passed of the lease when the wait begins, at most.
     let passed = start.elapsed();
     let ran = ours.run(async |_| sleep(store.lease() / 2).await).await.unwrap();
@@ -71,12 +71,12 @@ pub(crate) async fn the_work_is_renewed_for_as_long_as_it_takes<L: Exclusive>(st
 
 pub(crate) async fn try_run_is_none_and_runs_nothing_while_it_is_busy<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
     let started = Flag::default();
     let work = async |_| drop(started.on_drop());
     assert!(store.promptly("try_run", ours.try_run(work)).await.unwrap().is_none());
     let work = async |_| drop(started.on_drop());
-    let waited = ours.try_lock().wait(store.lease()).run(work).await.unwrap();
+    let waited = ours.try_run_for(store.lease(), work).await.unwrap();
     assert!(waited.is_none());
     assert!(!started.is_set());
     eventually("it has left the queue", async || store.stored(&store.name("lock")) == 1).await;
@@ -90,11 +90,12 @@ pub(crate) async fn the_work_is_dropped_when_the_lease_ends<L: Exclusive>(store:
     let (ours, theirs) = pair::<L>(store).await;
     let dropped = Flag::default();
     let owned = dropped.on_drop();
-    let run = ours.lock().lease(store.lease()).run(move |_| async move {
+    let ours = ours.lease(store.lease());
+    let run = ours.run(move |_| async move {
         let _owned = owned;
         pending::<()>().await;
     });
-    assert_is!(run.await, Err(RunError::Lost { reason, output: None }) if reason == LostReason::Expired);
+    assert_is!(run.await, Err(RunError::Lost { reason, output: None, .. }) if reason == LostReason::Expired);
     assert!(dropped.is_set());
     theirs.lock().await.unwrap().release().await.unwrap();
 }
@@ -120,18 +121,19 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_is_forced<L: Exclusive>(st
     let (ran, forced) = store.promptly("run ends", async { tokio::join!(run, force) }).await;
     assert!(forced);
     let why = LostReason::Revoked("enough".to_owned());
-    assert_is!(ran, Err(RunError::Lost { reason, output: None }) if reason == why);
+    assert_is!(ran, Err(RunError::Lost { reason, output: None, .. }) if reason == why);
     assert!(dropped.is_set());
 }
 
 pub(crate) async fn the_work_is_dropped_when_the_lock_was_deleted<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let run = lock.lock().lease(store.long()).run(async |_| {
+    let leased = lock.lease(store.long());
+    let run = leased.run(async |_| {
         lock.force_quietly(store).await;
         pending::<()>().await;
     });
     let ran = timeout(store.long(), run).await.expect("it ends");
-    assert_is!(ran, Err(RunError::Lost { reason, output: None }) if reason == LostReason::Deleted);
+    assert_is!(ran, Err(RunError::Lost { reason, output: None, .. }) if reason == LostReason::Deleted);
 }
 
 /// The process was stopped in the middle of a poll: what the work returned is not lost.
@@ -141,12 +143,13 @@ pub(crate) async fn work_that_finished_too_late_gives_its_output_and_the_loss<L:
     let clock = Clock::system();
     let client = store.client_with(store.options().clock(clock.clone())).await;
     let lock = L::of(&client, store.name("lock"));
-    let run = lock.lock().lease(store.long()).run(async |_| {
+    let lock = lock.lease(store.long());
+    let run = lock.run(async |_| {
         clock.skip(store.long() * 2);
         42
     });
     assert_is!(run.await,
-        Err(RunError::Lost { reason, output: Some(42) }) if reason == LostReason::Expired);
+        Err(RunError::Lost { reason, output: Some(42), .. }) if reason == LostReason::Expired);
 }
 
 pub(crate) async fn the_work_is_not_polled_after_the_deadline<L: Exclusive>(store: &Store) {
@@ -154,7 +157,8 @@ pub(crate) async fn the_work_is_not_polled_after_the_deadline<L: Exclusive>(stor
     let client = store.client_with(store.options().clock(clock.clone())).await;
     let lock = L::of(&client, store.name("lock"));
     let polls = AtomicU32::new(0);
-    let run = lock.lock().lease(store.long()).run(async |_| {
+    let lock = lock.lease(store.long());
+    let run = lock.run(async |_| {
         poll_fn(|cx| {
             polls.fetch_add(1, Ordering::SeqCst);
             clock.skip(store.long() * 2);
@@ -174,12 +178,13 @@ pub(crate) async fn work_whose_lock_was_deleted_unnoticed_gives_its_output_and_t
     store: &Store,
 ) {
     let lock: L = one(store).await;
-    let run = lock.lock().lease(store.long()).run(async |_| {
+    let leased = lock.lease(store.long());
+    let run = leased.run(async |_| {
         lock.force_quietly(store).await;
         "written"
     });
     assert_is!(run.await,
-        Err(RunError::Lost { reason, output: Some("written") }) if reason == LostReason::Deleted);
+        Err(RunError::Lost { reason, output: Some("written"), .. }) if reason == LostReason::Deleted);
 }
 
 pub(crate) async fn run_that_cannot_acquire_never_starts_the_work<L: Exclusive>(store: &Store) {
@@ -205,7 +210,7 @@ pub(crate) async fn a_run_that_is_dropped_drops_the_work_and_releases<L: Exclusi
             began.send(()).unwrap();
             pending::<()>().await;
         };
-        ours.lock().run(work).await.unwrap();
+        ours.any().run(work).await.unwrap();
     });
     begun.await.unwrap();
     task.abort();
@@ -219,7 +224,7 @@ pub(crate) async fn work_that_panics_releases_the_lock<L: Exclusive>(store: &Sto
     let (ours, theirs) = pair::<L>(store).await;
     let task = tokio::spawn(async move {
         let work = |_| async { panic!("this panic is part of the law") };
-        ours.lock().lease(std::time::Duration::from_secs(30)).run::<(), _>(work).await.unwrap();
+        ours.lease(std::time::Duration::from_secs(30)).run::<(), _>(work).await.unwrap();
     });
     assert!(task.await.unwrap_err().is_panic());
     let next = store.promptly("it is released", theirs.lock()).await.unwrap();

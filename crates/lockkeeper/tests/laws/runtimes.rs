@@ -8,7 +8,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use lockkeeper::{
-    Client, Error, Guard, Lock, LostReason, MultiLock, Remaining, RunError, blocking,
+    AnyLock, Client, Error, Lock, LockGuard, LostReason, MultiLock, Remaining, RunError, blocking,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -19,15 +19,14 @@ fn runtime() -> Runtime {
 }
 
 /// Holds a lock in a runtime that then ends.
-fn orphan(store: &Store, lease: Option<Duration>) -> (Client, Lock, Guard) {
+fn orphan(store: &Store, lease: Option<Duration>) -> (Client, Lock, LockGuard) {
     let runtime = runtime();
     runtime.block_on(async {
         let client = store.client().await;
         let lock = client.lock(store.name("lock"));
-        let request = lock.lock();
         let guard = match lease {
-            Some(lease) => request.lease(lease).await.unwrap(),
-            None => request.await.unwrap(),
+            Some(lease) => lock.lease(lease).lock().await.unwrap(),
+            None => lock.lock().await.unwrap(),
         };
         assert!(!guard.is_lost());
         (client, lock, guard)
@@ -45,7 +44,7 @@ pub(crate) fn when_the_runtime_ends_whoever_waits_for_the_loss_is_told(store: &S
     let first = runtime();
     let guard = first.block_on(async {
         let lock = store.client().await.lock(store.name("lock"));
-        lock.lock().lease(store.long()).await.unwrap()
+        lock.lease(store.long()).lock().await.unwrap()
     });
     let lost = guard.lost();
     let elsewhere = thread::spawn(move || runtime().block_on(lost));
@@ -81,7 +80,7 @@ pub(crate) fn a_guard_may_be_released_on_another_runtime(store: &Store) {
     let home = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (client, guard) = home.block_on(async {
         let client = store.client().await;
-        let guard = client.lock(store.name("lock")).lock().lease(store.long()).await.unwrap();
+        let guard = client.lock(store.name("lock")).lease(store.long()).lock().await.unwrap();
         (client, guard)
     });
     runtime().block_on(async {
@@ -119,7 +118,7 @@ pub(crate) fn after_the_runtime_ended_every_release_says_closed(store: &Store) {
 }
 
 /// An executor that knows nothing of tokio.
-fn block_on<W: IntoFuture>(work: W) -> W::Output {
+fn block_on<W: Future>(work: W) -> W::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -127,7 +126,7 @@ fn block_on<W: IntoFuture>(work: W) -> W::Output {
         }
     }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut work = pin!(work.into_future());
+    let mut work = pin!(work);
     loop {
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
             return done;
@@ -154,8 +153,8 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
         let again = guard.reenter().await.unwrap();
         again.extend(long).await.unwrap();
         again.release().await.unwrap();
-        assert!(lock.try_lock().wait(SHORT).await.unwrap().is_none(), "behind its own client");
-        assert!(other.try_lock().wait(SHORT).await.unwrap().is_none(), "behind another");
+        assert!(lock.try_lock_for(SHORT).await.unwrap().is_none(), "behind its own client");
+        assert!(other.try_lock_for(SHORT).await.unwrap().is_none(), "behind another");
         let (lost, waiter) = (guard.lost(), thread::spawn(move || block_on(other.lock())));
         guard.release().await.unwrap();
         assert_eq!(lost.await, LostReason::Released);
@@ -165,9 +164,12 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
 
         for fair in [false, true] {
             let name = store.name(if fair { "fair" } else { "spin" });
-            let wait = |client: &Client| match fair {
-                true => client.fair_lock(&name).try_lock().wait(SHORT),
-                false => client.spin_lock(&name).try_lock().wait(SHORT),
+            let wait = |client: &Client| {
+                let lock: AnyLock = match fair {
+                    true => client.fair_lock(&name).into(),
+                    false => client.spin_lock(&name).into(),
+                };
+                lock.try_lock_for(SHORT)
             };
             let guard = wait(&ours).await.unwrap().expect("it is free");
             assert!(wait(&theirs).await.unwrap().is_none());
@@ -175,7 +177,7 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
         }
         let both = MultiLock::new([ours.lock(store.name("a")), theirs.lock(store.name("b"))]);
         let all = both.lock().await.unwrap();
-        assert!(both.try_lock().wait(SHORT).await.unwrap().is_none());
+        assert!(both.try_lock_for(SHORT).await.unwrap().is_none());
         all.release().await.unwrap();
 
         let rw = ours.rw_lock(store.name("rw"));
@@ -183,20 +185,19 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
         let reading = writing.read().await.unwrap();
         let downgraded = writing.downgrade().await.unwrap();
         reading.release().await.unwrap();
-        downgraded.try_upgrade().await.unwrap().expect("alone").release().await.unwrap();
-        downgraded.release().await.unwrap();
+        downgraded.try_upgrade().await.expect("alone").release().await.unwrap();
         assert!(rw.holders().await.unwrap().is_empty());
     });
     block_on(async {
         let semaphore = ours.semaphore(store.name("semaphore"));
         semaphore.try_set_permits(1).await.unwrap();
         let permit = semaphore.acquire(1).await.unwrap();
-        assert!(semaphore.try_acquire(1).wait(SHORT).await.unwrap().is_none());
+        assert!(semaphore.try_acquire_for(1, SHORT).await.unwrap().is_none());
         permit.release().await.unwrap();
         let permits = ours.permit_semaphore(store.name("permits"));
         permits.set_permits(1).await.unwrap();
-        let guard = permits.acquire(1).lease(long).await.unwrap();
-        assert!(permits.try_acquire(1).wait(SHORT).await.unwrap().is_none());
+        let guard = permits.lease(long).acquire(1).await.unwrap();
+        assert!(permits.try_acquire_for(1, SHORT).await.unwrap().is_none());
         assert_is!(permits.remaining(guard.permit_ids()[0]).await, Ok(Remaining::For(_)));
         guard.release().await.unwrap();
         let latch = ours.count_down_latch(store.name("latch"));
@@ -205,7 +206,7 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
         latch.count_down().await.unwrap();
         latch.wait().await.unwrap();
 
-        let held = theirs.lock(store.name("held")).lock().lease(long).await.unwrap();
+        let held = theirs.lock(store.name("held")).lease(long).lock().await.unwrap();
         let inspector = ours.inspector();
         assert_eq!(inspector.inspect(store.name("held")).await.unwrap().holders.len(), 1);
         let mut watch = inspector.watch(store.name("held")).every(SHORT);
@@ -225,10 +226,10 @@ pub(crate) fn guards_may_be_dropped_on_any_executor(store: &Store) {
     let (ours, theirs) = home.block_on(async { (store.client().await, store.client().await) });
     let (lock, other) = (ours.lock(store.name("lock")), theirs.lock(store.name("lock")));
     block_on(async {
-        drop(lock.lock().lease(store.long()).await.unwrap());
-        let guard = other.lock().lease(store.long()).await.unwrap();
+        drop(lock.lease(store.long()).lock().await.unwrap());
+        let guard = other.lease(store.long()).lock().await.unwrap();
         // Begun, and dropped half-way.
-        let mut waiting = pin!(lock.lock().into_future());
+        let mut waiting = pin!(lock.lock());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         let mut releasing = Box::pin(guard.release());
@@ -241,14 +242,14 @@ pub(crate) fn guards_may_be_dropped_on_any_executor(store: &Store) {
 pub(crate) fn a_wait_on_another_executor_ends_with_the_runtime(store: &Store) {
     let (home, elsewhere) = (home(), home());
     let guard = elsewhere.block_on(async {
-        store.client().await.lock(store.name("lock")).lock().lease(store.long()).await.unwrap()
+        store.client().await.lock(store.name("lock")).lease(store.long()).lock().await.unwrap()
     });
     let client = home.block_on(store.client());
     let (first, second) = (client.lock(store.name("lock")), client.lock(store.name("lock")));
     // The first asks the store, the second queues behind it.
-    let mut waiting = first.lock().into_future();
+    let mut waiting = first.lock();
     assert!(crate::store::poll_once(&mut waiting).is_pending());
-    let mut queued = second.lock().into_future();
+    let mut queued = second.lock();
     assert!(crate::store::poll_once(&mut queued).is_pending());
     let threads = [waiting, queued].map(|work| thread::spawn(move || block_on(work)));
     drop(home);

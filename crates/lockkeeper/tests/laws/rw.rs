@@ -1,11 +1,10 @@
 //! The read/write lock: who shares it with whom, and who waits for whom.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Result, RwLock};
+use lockkeeper::{AnyGuard, AnyLock, Error, Result, RwLock};
 use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -21,19 +20,19 @@ pub(crate) async fn pair(store: &Store) -> (RwLock, RwLock) {
 /// Waits in a task of its own, and is known to listen: the first of its client to do so.
 pub(crate) async fn listening<T: Send + 'static>(
     store: &Store,
-    request: impl IntoFuture<Output = T, IntoFuture: Send + 'static>,
+    request: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
     let name = store.name("lock");
     let before = store.listeners(&name);
-    let waiter = tokio::spawn(request.into_future());
+    let waiter = tokio::spawn(request);
     eventually("the waiter listens", async || store.listeners(&name) > before).await;
     waiter
 }
 
 /// Gives all of them back.
-async fn release(guards: impl IntoIterator<Item = Guard>) {
+async fn release<G: Into<AnyGuard>>(guards: impl IntoIterator<Item = G>) {
     for guard in guards {
-        guard.release().await.unwrap();
+        guard.into().release().await.unwrap();
     }
 }
 
@@ -46,7 +45,7 @@ async fn seen(lock: &RwLock) -> (usize, bool) {
 
 pub(crate) async fn readers_share_it(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let one = ours.read().lease(store.long()).await.unwrap();
+    let one = ours.lease(store.long()).read().await.unwrap();
     let two = store.promptly("another reads, too", ours.read()).await.unwrap();
     let three = theirs.try_read().await.unwrap().expect("and one of another client");
     assert_eq!(seen(&ours).await, (3, false));
@@ -58,7 +57,7 @@ pub(crate) async fn readers_share_it(store: &Store) {
 
 pub(crate) async fn a_writer_keeps_everybody_out(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let guard = ours.write().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).write().await.unwrap();
     for lock in [&ours, &theirs] {
         assert!(lock.try_read().await.unwrap().is_none());
         assert!(lock.try_write().await.unwrap().is_none());
@@ -70,7 +69,7 @@ pub(crate) async fn a_writer_keeps_everybody_out(store: &Store) {
 
 pub(crate) async fn a_reader_keeps_writers_out(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let guard = ours.read().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).read().await.unwrap();
     assert!(ours.try_write().await.unwrap().is_none());
     assert!(theirs.try_write().await.unwrap().is_none());
     // One attempt is not waiting: nobody is kept out for it.
@@ -115,8 +114,8 @@ pub(crate) async fn under_contention_a_writer_is_alone(store: &Store) {
 
 pub(crate) async fn a_writer_gets_in_as_soon_as_the_last_reader_goes(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let first = ours.read().lease(store.long()).await.unwrap();
-    let last = ours.read().lease(store.long()).await.unwrap();
+    let first = ours.lease(store.long()).read().await.unwrap();
+    let last = ours.lease(store.long()).read().await.unwrap();
     store.hears_notices_of(&last).await;
     let mut writer = listening(store, theirs.write()).await;
     first.release().await.unwrap();
@@ -129,7 +128,7 @@ pub(crate) async fn a_writer_gets_in_as_soon_as_the_last_reader_goes(store: &Sto
 pub(crate) async fn all_waiting_readers_get_in_as_soon_as_the_writer_goes(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for dropped in [false, true] {
-        let writer = ours.write().lease(store.long()).await.unwrap();
+        let writer = ours.lease(store.long()).write().await.unwrap();
         store.hears_notices_of(&writer).await;
         // Nobody goes on before all are in.
         let all = Arc::new(Barrier::new(10));
@@ -157,9 +156,9 @@ pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy(store: &Store) 
     let (ours, theirs) = pair(store).await;
     let guard = ours.write().await.unwrap();
     for lock in [&ours, &theirs] {
-        for request in [lock.try_read(), lock.try_write()] {
+        for side in [lock.reader(), lock.writer()] {
             let start = Instant::now();
-            assert!(request.wait(store.lease()).await.unwrap().is_none());
+            assert!(side.try_lock_for(store.lease()).await.unwrap().is_none());
             let took = start.elapsed();
             assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
             assert!(took < store.lease() + store.slack(), "{took:?}");
@@ -172,11 +171,11 @@ pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy(store: &Store) 
 
 pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let writer = ours.write().lease(store.lease()).await.unwrap();
-    let reader = theirs.try_read().wait(store.long()).lease(store.lease()).await.unwrap();
+    let writer = ours.lease(store.lease()).write().await.unwrap();
+    let reader = theirs.lease(store.lease()).try_read_for(store.long()).await.unwrap();
     let reader = reader.expect("the writer's lease ends in time");
     assert!(writer.is_lost());
-    let writer = ours.try_write().wait(store.long()).await.unwrap();
+    let writer = ours.try_write_for(store.long()).await.unwrap();
     let writer = writer.expect("the reader's lease ends in time");
     assert!(reader.is_lost());
     writer.release().await.unwrap();
@@ -185,21 +184,21 @@ pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted(store: &Store
 pub(crate) async fn both_sides_may_be_reentered(store: &Store) {
     let client = store.client().await;
     let lock = client.rw_lock(store.name("lock"));
-    let owner = client.owner();
+    let owner = client.new_owner();
     let owned = lock.as_owner(&owner);
     for write in [false, true] {
-        let take = || if write { owned.write() } else { owned.read() };
-        let try_take = || if write { owned.try_write() } else { owned.try_read() };
+        let side = if write { owned.writer() } else { owned.reader() };
+        let (take, try_take) = (|| side.lock(), || side.try_lock());
         let counts = async || {
             let (reads, writes) = (lock.read_count(&owner).await, lock.write_count(&owner).await);
             let (reads, writes) = (reads.unwrap(), writes.unwrap());
             assert_eq!(if write { reads } else { writes }, 0, "of the other side");
             reads + writes
         };
-        let outer = take().lease(store.long()).await.unwrap();
+        let outer = side.lease(store.long()).lock().await.unwrap();
         let second = take().await.unwrap();
         let third = try_take().await.unwrap().expect("it is its own");
-        let fourth = try_take().wait(store.long()).await.unwrap().expect("it is its own");
+        let fourth = side.try_lock_for(store.long()).await.unwrap().expect("it is its own");
         let fifth = outer.reenter().await.unwrap();
         assert_eq!((counts().await, outer.hold_count()), (5, 5));
         assert!(
@@ -219,9 +218,9 @@ pub(crate) async fn both_sides_may_be_reentered(store: &Store) {
 pub(crate) async fn who_holds_it_is_not_kept_out_by_a_waiting_writer(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let client = store.client().await;
-    let owned = client.rw_lock(store.name("lock")).as_owner(&client.owner());
-    let reader = owned.read().lease(store.long()).await.unwrap();
-    let unnamed = ours.read().lease(store.long()).await.unwrap();
+    let owned = client.rw_lock(store.name("lock")).as_owner(&client.new_owner());
+    let reader = owned.lease(store.long()).read().await.unwrap();
+    let unnamed = ours.lease(store.long()).read().await.unwrap();
     store.hears_notices_of(&unnamed).await;
     let writer = listening(store, theirs.write()).await;
     eventually("it is known to wait", async || ours.try_read().await.unwrap().is_none()).await;
@@ -233,18 +232,18 @@ pub(crate) async fn who_holds_it_is_not_kept_out_by_a_waiting_writer(store: &Sto
     // The same for what is nested in a write lock.
     let waits = listening(store, ours.write()).await;
     let nested = store.promptly("a writer reads", writer.read()).await.unwrap();
-    release([nested, writer]).await;
+    release([AnyGuard::from(nested), writer.into()]).await;
     release([store.promptly("the next", waits).await.unwrap().unwrap()]).await;
 }
 
 pub(crate) async fn a_writer_may_read(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let client = store.client().await;
-    let (owner, other) = (client.owner(), client.owner());
+    let (owner, other) = (client.new_owner(), client.new_owner());
     let lock = client.rw_lock(store.name("lock"));
     for named in [false, true] {
         let by = if named { lock.as_owner(&owner) } else { ours.clone() };
-        let writer = by.write().lease(store.long()).await.unwrap();
+        let writer = by.lease(store.long()).write().await.unwrap();
         let nested = store.promptly("it reads, too", writer.read()).await.unwrap();
         let mut guards = vec![nested];
         if named {
@@ -266,7 +265,7 @@ pub(crate) async fn a_writer_may_read(store: &Store) {
 /// Whichever of the two leases is longer.
 pub(crate) async fn a_nested_read_that_ends_leaves_the_write_lease_alone(store: &Store) {
     let (lock, _) = pair(store).await;
-    let writer = lock.write().lease(store.long()).await.unwrap();
+    let writer = lock.lease(store.long()).write().await.unwrap();
     for dropped in [false, true] {
         // Renewed, for the watchdog timeout.
         let nested = writer.read().await.unwrap();
@@ -282,7 +281,7 @@ pub(crate) async fn a_nested_read_that_ends_leaves_the_write_lease_alone(store: 
     }
     writer.release().await.unwrap();
     // A longer one: its end does not make the lock end with it either.
-    let writer = lock.write().lease(store.long()).await.unwrap();
+    let writer = lock.lease(store.long()).write().await.unwrap();
     let nested = writer.read().await.unwrap();
     nested.extend(store.long() * 4).await.unwrap();
     nested.release().await.unwrap();
@@ -293,7 +292,7 @@ pub(crate) async fn a_nested_read_that_ends_leaves_the_write_lease_alone(store: 
 
 pub(crate) async fn a_writer_that_goes_first_leaves_its_reader(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let writer = ours.write().lease(store.long()).await.unwrap();
+    let writer = ours.lease(store.long()).write().await.unwrap();
     let reader = writer.read().await.unwrap();
     store.hears_notices_of(&reader).await;
     let waits = listening(store, theirs.read()).await;
@@ -308,7 +307,7 @@ pub(crate) async fn a_writer_that_goes_first_leaves_its_reader(store: &Store) {
 
 pub(crate) async fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let writer = ours.write().lease(store.long()).await.unwrap();
+    let writer = ours.lease(store.long()).write().await.unwrap();
     store.hears_notices_of(&writer).await;
     let waits = listening(store, theirs.read()).await;
     let reader = writer.downgrade().await.unwrap();
@@ -346,7 +345,7 @@ pub(crate) async fn no_writer_comes_in_between_a_downgrade(store: &Store) {
 
 pub(crate) async fn a_downgrade_of_one_guard_leaves_the_others_writing(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let first = ours.write().lease(store.long()).await.unwrap();
+    let first = ours.lease(store.long()).write().await.unwrap();
     let second = first.reenter().await.unwrap();
     let reader = first.downgrade().await.unwrap();
     assert_eq!(seen(&theirs).await, (1, true), "the other guard still writes");
@@ -359,13 +358,13 @@ pub(crate) async fn a_downgrade_of_one_guard_leaves_the_others_writing(store: &S
 pub(crate) async fn a_reader_that_asks_to_write_is_refused_at_once(store: &Store) {
     let (theirs, _) = pair(store).await;
     let client = store.client().await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let lock = client.rw_lock(store.name("lock")).as_owner(&owner);
     let refused = |answer: Result<bool>| match answer {
         Err(Error::Invalid { detail, .. }) => assert!(detail.contains("try_upgrade"), "{detail}"),
         other => panic!("expected Invalid, got {other:?}"),
     };
-    let reader = lock.read().lease(store.long()).await.unwrap();
+    let reader = lock.lease(store.long()).read().await.unwrap();
     for with_another in [false, true] {
         let another = match with_another {
             true => theirs.try_read().await.unwrap(),
@@ -375,7 +374,7 @@ pub(crate) async fn a_reader_that_asks_to_write_is_refused_at_once(store: &Store
         refused(store.promptly("a wait for itself", write).await);
         let write = async { lock.try_write().await.map(|guard| guard.is_some()) };
         refused(store.promptly("an attempt", write).await);
-        let write = async { lock.try_write().wait(store.long()).await.map(|g| g.is_some()) };
+        let write = async { lock.try_write_for(store.long()).await.map(|g| g.is_some()) };
         refused(store.promptly("a wait with a limit", write).await);
         assert_eq!(another.is_some(), with_another);
         release(another).await;
@@ -389,21 +388,20 @@ pub(crate) async fn a_reader_that_asks_to_write_is_refused_at_once(store: &Store
 pub(crate) async fn the_only_reader_may_write(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let client = store.client().await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let named = client.rw_lock(store.name("lock")).as_owner(&owner);
     for lock in [&ours, &named] {
-        let reader = lock.read().lease(store.long()).await.unwrap();
+        let reader = lock.lease(store.long()).read().await.unwrap();
         let twice = reader.reenter().await.unwrap();
-        let writer = reader.try_upgrade().await.unwrap().expect("it is the only reader");
-        assert_eq!(seen(&theirs).await, (1, true));
+        let writer = reader.try_upgrade().await.expect("it is the only reader");
+        assert_eq!(seen(&theirs).await, (1, true), "its other guard still reads");
         assert!(theirs.try_read().await.unwrap().is_none());
         writer.release().await.unwrap();
         assert_eq!(seen(&theirs).await, (1, false), "it reads on");
-        assert!(!reader.is_lost() && !twice.is_lost());
+        assert!(!twice.is_lost());
         release([theirs.try_read().await.unwrap().expect("readers share it")]).await;
-        // The other way round: who stops reading writes on.
-        let writer = twice.try_upgrade().await.unwrap().expect("it is the only reader");
-        release([reader, twice]).await;
+        // The last of its read guards: it only writes then.
+        let writer = twice.try_upgrade().await.expect("it is the only reader");
         assert_eq!(seen(&theirs).await, (0, true));
         assert!(theirs.try_read().await.unwrap().is_none());
         writer.release().await.unwrap();
@@ -414,27 +412,27 @@ pub(crate) async fn the_only_reader_may_write(store: &Store) {
 pub(crate) async fn one_reader_of_two_may_not_write(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for others in [&ours, &theirs] {
-        let reader = ours.read().lease(store.long()).await.unwrap();
-        let another = others.read().lease(store.long()).await.unwrap();
-        let refused = store.promptly("at once", reader.try_upgrade()).await;
-        assert!(refused.unwrap().is_none());
+        let reader = ours.lease(store.long()).read().await.unwrap();
+        let another = others.lease(store.long()).read().await.unwrap();
+        let refused = store.promptly("at once", reader.try_upgrade()).await.unwrap_err();
+        assert!(refused.is_busy(), "{refused:?}");
+        let reader = refused.into_guard();
         assert_eq!(seen(&theirs).await, (2, false), "both read on");
         // It does not wait, so nobody waits behind it.
         release([theirs.try_read().await.unwrap().expect("readers share it"), another]).await;
-        let writer = reader.try_upgrade().await.unwrap().expect("now it is the only one");
-        release([writer, reader]).await;
+        let writer = reader.try_upgrade().await.expect("now it is the only one");
+        release([writer]).await;
     }
 }
 
 pub(crate) async fn a_waiting_writer_does_not_keep_the_only_reader_from_writing(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for waits in [&ours, &theirs] {
-        let reader = ours.read().lease(store.long()).await.unwrap();
+        let reader = ours.lease(store.long()).read().await.unwrap();
         store.hears_notices_of(&reader).await;
         let waiter = listening(store, waits.write()).await;
-        let writer = store.promptly("it does not wait", reader.try_upgrade()).await.unwrap();
-        let writer = writer.expect("it is the only reader");
-        writer.release().await.unwrap();
+        let writer = store.promptly("it does not wait", reader.try_upgrade()).await;
+        let reader = writer.expect("it is the only reader").downgrade().await.unwrap();
         assert!(!waiter.is_finished(), "it is still read");
         reader.release().await.unwrap();
         let waiter = store.promptly("then the other", waiter).await.unwrap().unwrap();
@@ -442,36 +440,19 @@ pub(crate) async fn a_waiting_writer_does_not_keep_the_only_reader_from_writing(
     }
 }
 
-pub(crate) async fn each_side_has_what_makes_sense_for_it(store: &Store) {
-    let (lock, _) = pair(store).await;
-    let reader = lock.read().lease(store.long()).await.unwrap();
-    assert_is!(reader.read().await, Err(Error::Invalid { .. }));
-    assert_is!(reader.downgrade().await, Err(Error::Invalid { .. }));
-    eventually("that guard is gone", async || seen(&lock).await == (0, false)).await;
-    let writer = lock.write().lease(store.long()).await.unwrap();
-    assert_is!(writer.try_upgrade().await, Err(Error::Invalid { .. }));
-    assert!(!writer.is_lost());
-    writer.release().await.unwrap();
-    let plain = store.client().await.lock(store.name("plain"));
-    let guard = plain.lock().lease(store.long()).await.unwrap();
-    assert_is!(guard.read().await, Err(Error::Invalid { .. }));
-    assert_is!(guard.try_upgrade().await, Err(Error::Invalid { .. }));
-    guard.release().await.unwrap();
-}
-
 pub(crate) async fn a_cancelled_writer_lets_the_readers_in_at_once(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let name = store.name("lock");
     for gives_up in [false, true] {
         let turn = async || {
-            let reader = ours.read().lease(store.long()).await.unwrap();
+            let reader = ours.lease(store.long()).read().await.unwrap();
             store.hears_notices_of(&reader).await;
             let before = store.listeners(&name);
             let limit = if gives_up { store.long() / 10 } else { store.long() };
-            let writer = listening(store, theirs.try_write().wait(limit)).await;
+            let writer = listening(store, theirs.try_write_for(limit)).await;
             let kept_out = async || ours.try_read().await.unwrap().is_none();
             eventually("it keeps others out", kept_out).await;
-            let waits = tokio::spawn(ours.read().into_future());
+            let waits = tokio::spawn(ours.read());
             match gives_up {
                 false => writer.abort(),
                 true => assert!(writer.await.unwrap().unwrap().is_none()),
@@ -492,7 +473,7 @@ pub(crate) async fn a_cancelled_writer_lets_the_readers_in_at_once(store: &Store
 pub(crate) async fn a_cancelled_reader_leaves_nothing_behind(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let name = store.name("lock");
-    let writer = ours.write().lease(store.long()).await.unwrap();
+    let writer = ours.lease(store.long()).write().await.unwrap();
     store.hears_notices_of(&writer).await;
     let before = store.listeners(&name);
     let waits = listening(store, theirs.read()).await;
@@ -507,19 +488,19 @@ pub(crate) async fn random_cancellations_leave_nothing_behind(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let span = |micros: u64| Duration::from_micros(micros * 9);
     for micros in 0..80 {
-        let reader = ours.read().lease(store.long()).into_future();
+        let reader = ours.lease(store.long()).read();
         let reader = timeout(span(micros), reader).await.ok().map(|reader| reader.unwrap());
         for lock in [&ours, &theirs] {
-            let writer = lock.write().lease(store.long()).into_future();
+            let writer = lock.lease(store.long()).write();
             let _ = timeout(span(micros), writer).await;
-            let another = lock.read().lease(store.long()).into_future();
+            let another = lock.lease(store.long()).read();
             let _ = timeout(span(80 - micros), another).await;
         }
         if let Some(reader) = reader {
-            let _ = timeout(span(micros), reader.try_upgrade()).await;
             let _ = timeout(span(micros), async { reader.reenter().await?.release().await }).await;
+            let _ = timeout(span(micros), reader.try_upgrade()).await;
         }
-        let writer = theirs.write().lease(store.long()).into_future();
+        let writer = theirs.lease(store.long()).write();
         if let Ok(writer) = timeout(span(micros) * 4, writer).await {
             let _ = timeout(span(80 - micros), writer.unwrap().downgrade()).await;
         }
@@ -535,8 +516,8 @@ pub(crate) async fn random_cancellations_leave_nothing_behind(store: &Store) {
 async fn beside_a_crowd(
     store: &Store,
     crowd: usize,
-    busy: impl Fn(RwLock) -> lockkeeper::LockRequest + Copy + Send + 'static,
-    turn: impl Fn(RwLock) -> lockkeeper::LockRequest,
+    busy: impl Fn(RwLock) -> AnyLock + Copy + Send + 'static,
+    turn: impl Fn(RwLock) -> AnyLock,
     (hold, within): (Duration, Duration),
 ) {
     let (ours, theirs) = pair(store).await;
@@ -548,7 +529,7 @@ async fn beside_a_crowd(
         tasks.spawn(async move {
             loop {
                 let start = Instant::now();
-                let guard = busy(lock.clone()).await.unwrap();
+                let guard = busy(lock.clone()).lock().await.unwrap();
                 // Much longer than taking it took, and never all in step, so that they overlap.
                 let took = start.elapsed() * 5;
                 sleep(took.clamp(hold, hold * 10) + hold * task as u32 / 3).await;
@@ -562,7 +543,7 @@ async fn beside_a_crowd(
     let lock = store.client().await.rw_lock(store.name("lock"));
     for _ in 0..3 {
         let start = Instant::now();
-        let guard = timeout(within * 3, turn(lock.clone()).into_future()).await;
+        let guard = timeout(within * 3, turn(lock.clone()).lock()).await;
         let (guard, took) = (guard.expect("it was starved").unwrap(), start.elapsed());
         assert!(took < within, "{took:?}");
         guard.release().await.unwrap();
@@ -575,11 +556,11 @@ async fn beside_a_crowd(
 
 pub(crate) async fn a_stream_of_readers_does_not_starve_a_writer(store: &Store) {
     let times = (Duration::from_millis(20), Duration::from_secs(2) + store.slack());
-    beside_a_crowd(store, 8, |lock| lock.read(), |lock| lock.write(), times).await;
+    beside_a_crowd(store, 8, |lock| lock.reader(), |lock| lock.writer(), times).await;
 }
 
 /// They wait for five seconds at most behind those who want to write.
 pub(crate) async fn a_stream_of_writers_does_not_starve_a_reader(store: &Store) {
     let times = (Duration::from_millis(3), Duration::from_secs(8));
-    beside_a_crowd(store, 6, |lock| lock.write(), |lock| lock.read(), times).await;
+    beside_a_crowd(store, 6, |lock| lock.writer(), |lock| lock.reader(), times).await;
 }

@@ -27,7 +27,7 @@ fn java_reads(store: &Store, name: &str, millis: &str) {
 pub(crate) async fn a_reader_and_a_writer_are_what_redisson_writes(store: &Store) {
     let ((lock, _), name) = (pair(store).await, store.name("lock"));
     let server = store.server();
-    let reader = lock.read().lease(store.long()).await.unwrap();
+    let reader = lock.lease(store.long()).read().await.unwrap();
     let again = reader.reenter().await.unwrap();
     let owner = reader.owner_id().to_string();
     assert_eq!(server.cli(&["HGET", &name, "mode"]).text(), "read");
@@ -39,7 +39,7 @@ pub(crate) async fn a_reader_and_a_writer_are_what_redisson_writes(store: &Store
     }
     reader.release().await.unwrap();
     again.release().await.unwrap();
-    let writer = lock.write().lease(store.long()).await.unwrap();
+    let writer = lock.lease(store.long()).write().await.unwrap();
     let field = format!("{}:write", writer.owner_id());
     assert_eq!(server.cli(&["HGET", &name, "mode"]).text(), "write");
     assert_eq!(server.cli(&["HGET", &name, &field]).text(), "1");
@@ -55,8 +55,9 @@ pub(crate) async fn java_readers_are_respected_and_shown(store: &Store) {
     let reader = lock.try_read().await.unwrap().expect("readers share it");
     let ids: Vec<_> = lock.holders().await.unwrap().into_iter().map(|h| h.id).collect();
     assert!(ids.contains(&JAVA.to_owned()) && ids.len() == 2, "{ids:?}");
-    assert!(reader.try_upgrade().await.unwrap().is_none());
-    reader.release().await.unwrap();
+    let refused = reader.try_upgrade().await.unwrap_err();
+    assert!(refused.is_busy());
+    refused.into_guard().release().await.unwrap();
     assert_eq!(store.server().cli(&["HGET", &name, JAVA]).text(), "1", "it is left alone");
     assert!(lock.force_unlock().await.unwrap());
     assert_eq!(store.traces(&name), 0);
@@ -68,7 +69,7 @@ pub(crate) async fn a_dead_reader_that_others_keep_alive_blocks_no_writer(store:
     let start = Instant::now();
     java_reads(store, &name, "1000");
     store.server().cli(&["PEXPIRE", &name, "60000"]).ok();
-    let writer = timeout(store.long(), lock.write().into_future()).await.unwrap().unwrap();
+    let writer = timeout(store.long(), lock.write()).await.unwrap().unwrap();
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(950), "{took:?}: it was still alive");
     assert!(took < Duration::from_millis(1000 + 1200) + store.slack(), "{took:?}");
@@ -84,7 +85,7 @@ pub(crate) async fn a_long_reader_outlives_a_java_reader_that_dies(store: &Store
     let options = store.options().watchdog_timeout(Duration::from_secs(60));
     let name = store.name("lock");
     let lock = store.client_with(options).await.rw_lock(&name);
-    let fixed = lock.read().lease(Duration::from_secs(120)).await.unwrap();
+    let fixed = lock.lease(Duration::from_secs(120)).read().await.unwrap();
     let renewed = lock.read().await.unwrap();
     let cut = || java_reads(store, &name, "13000");
     let (ttl, start) = (|| store.server().cli(&["PTTL", &name]).int(), Instant::now());
@@ -100,8 +101,8 @@ pub(crate) async fn a_long_reader_outlives_a_java_reader_that_dies(store: &Store
 
 pub(crate) async fn a_reader_whose_lock_becomes_something_else_is_lost(store: &Store) {
     let ((lock, _), name) = (pair(store).await, store.name("lock"));
-    for request in [lock.read(), lock.write()] {
-        let guard = request.await.unwrap();
+    for side in [lock.reader(), lock.writer()] {
+        let guard = side.lock().await.unwrap();
         store.server().cli(&["DEL", &name]).ok();
         store.server().cli(&["RPUSH", &name, "a"]).ok();
         assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
@@ -113,8 +114,8 @@ pub(crate) async fn a_reader_whose_lock_becomes_something_else_is_lost(store: &S
 
 pub(crate) async fn a_lock_deleted_in_silence_is_taken_within_the_recheck(store: &Store) {
     let ((ours, theirs), name) = (pair(store).await, store.name("lock"));
-    let reader = ours.read().lease(store.long() * 4).await.unwrap();
-    let mut writer = theirs.write().into_future();
+    let reader = ours.lease(store.long() * 4).read().await.unwrap();
+    let mut writer = theirs.write();
     assert!(timeout(Duration::from_millis(200), &mut writer).await.is_err());
     store.server().cli(&["DEL", &name]).ok();
     let start = Instant::now();

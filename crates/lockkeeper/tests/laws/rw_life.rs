@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Release, Released, Resource};
-use lockkeeper::{Client, Error, Guard, Kind, LostReason, OwnerId, Remaining, RwLock};
+use lockkeeper::{
+    AnyGuard, AnyLock, Client, Error, FencedWriteGuard, Kind, LeaseTime, LostReason, OwnerId,
+    Remaining, RwLock,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::rw::{listening, pair};
@@ -25,8 +28,8 @@ async fn dead(store: &Store, lock: &RwLock, kind: Kind, lease: Duration) -> Owne
 }
 
 /// Deletes what `guard` holds, behind its back.
-async fn delete(store: &Store, lock: &RwLock, kind: Kind, guard: &Guard) {
-    let release = Release::new(resource(lock, kind), guard.owner_id());
+async fn delete(store: &Store, lock: &RwLock, kind: Kind, guard: impl AsRef<AnyGuard>) {
+    let release = Release::new(resource(lock, kind), guard.as_ref().owner_id());
     let answer = store.backend().await.release(release).await;
     assert_is!(answer, Ok(Released::Freed { .. }));
 }
@@ -39,58 +42,64 @@ async fn slow(store: &Store) -> Client {
 pub(crate) async fn who_waits_for_either_side_is_told(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let name = store.name("lock");
-    let told = async |held: Guard, waits: lockkeeper::LockRequest, downgrade: bool| {
-        store.hears_notices_of(&held).await;
-        let waiter = listening(store, waits).await;
-        let start = Instant::now();
-        let reads = match downgrade {
-            true => Some(held.downgrade().await.unwrap()),
-            false => held.release().await.map(|()| None).unwrap(),
-        };
+    let told = async |held: &str, waits: AnyLock| {
+        let waiter;
+        let start;
+        let mut reads = None;
+        if held == "read" {
+            let held = ours.lease(store.long()).read().await.unwrap();
+            store.hears_notices_of(&held).await;
+            waiter = listening(store, waits.lock()).await;
+            start = Instant::now();
+            held.release().await.unwrap();
+        } else {
+            let writing = ours.lease(store.long()).write().await.unwrap();
+            store.hears_notices_of(&writing).await;
+            waiter = listening(store, waits.lock()).await;
+            start = Instant::now();
+            match held {
+                "downgraded" => reads = Some(writing.downgrade().await.unwrap()),
+                _ => writing.release().await.unwrap(),
+            }
+        }
         let guard = waiter.await.unwrap().unwrap();
         let took = start.elapsed();
-        for guard in reads.into_iter().chain([guard]) {
-            guard.release().await.unwrap();
+        guard.release().await.unwrap();
+        if let Some(reads) = reads {
+            reads.release().await.unwrap();
         }
         eventually("nothing is left", async || store.traces(&name) == 0).await;
         took
     };
-    for (held, waits, downgrade, what) in [
-        ("read", "write", false, "a writer by the last reader"),
-        ("write", "read", false, "a reader by the writer"),
-        ("write", "write", false, "a writer by the writer"),
-        ("write", "read", true, "a reader by the downgrade"),
+    for (held, waits, what) in [
+        ("read", theirs.writer(), "a writer by the last reader"),
+        ("write", theirs.reader(), "a reader by the writer"),
+        ("write", theirs.writer(), "a writer by the writer"),
+        ("downgraded", theirs.reader(), "a reader by the downgrade"),
     ] {
-        let side = |lock: &RwLock, side: &str| match side {
-            "read" => lock.read(),
-            _ => lock.write(),
-        };
-        let turn = async || {
-            let held = side(&ours, held).lease(store.long()).await.unwrap();
-            told(held, side(&theirs, waits), downgrade).await
-        };
-        store.is_told(what, turn).await;
+        store.is_told(what, async || told(held, waits.clone()).await).await;
     }
 }
 
 pub(crate) async fn the_lease_given_is_the_time_to_live(store: &Store) {
     let (lock, _) = pair(store).await;
-    for request in [lock.read(), lock.write()] {
-        let guard = request.lease(store.long()).await.unwrap();
+    for side in [lock.reader(), lock.writer()] {
+        let guard = side.lease(store.long()).lock().await.unwrap();
         let ttl = left(lock.remaining().await);
         assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
         assert!(guard.remaining() <= ttl);
         guard.release().await.unwrap();
         assert_eq!(lock.remaining().await.unwrap(), Remaining::Free);
     }
-    for request in [lock.try_read(), lock.try_write()] {
-        let guard = request.renewed(store.long()).await.unwrap().expect("free");
+    for side in [lock.reader(), lock.writer()] {
+        let renewed = side.lease(LeaseTime::Renewed(store.long()));
+        let guard = renewed.try_lock().await.unwrap().expect("free");
         let ttl = left(lock.remaining().await);
         assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
         guard.release().await.unwrap();
     }
-    for request in [lock.read(), lock.write()] {
-        let guard = request.await.unwrap();
+    for side in [lock.reader(), lock.writer()] {
+        let guard = side.lock().await.unwrap();
         let ttl = left(lock.remaining().await);
         assert!(ttl <= store.watchdog() && ttl > store.watchdog() / 3, "{ttl:?}");
         guard.release().await.unwrap();
@@ -104,23 +113,25 @@ pub(crate) async fn both_sides_are_renewed_for_as_long_as_they_are_held(store: &
     let another = store.client().await.rw_lock(store.name("readers"));
     let readers = [another.read().await.unwrap(), another.read().await.unwrap()];
     sleep(store.watchdog() * 2).await;
-    for guard in readers.iter().chain([&writer, &nested]) {
+    assert!(!writer.is_lost());
+    for guard in readers.iter().chain([&nested]) {
         assert!(!guard.is_lost());
     }
     assert_eq!(lock.holders().await.unwrap().len(), 2);
     assert_eq!(another.holders().await.unwrap().len(), 2);
-    for guard in readers.into_iter().chain([writer, nested]) {
+    writer.release().await.unwrap();
+    for guard in readers.into_iter().chain([nested]) {
         guard.release().await.unwrap();
     }
 }
 
 pub(crate) async fn a_fixed_lease_ends_and_says_so(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    for request in [ours.read(), ours.write()] {
-        let guard = request.lease(store.lease()).await.unwrap();
+    for side in [ours.reader(), ours.writer()] {
+        let guard = side.lease(store.lease()).lock().await.unwrap();
         assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
         assert!(guard.is_lost());
-        let next = timeout(store.slack() + LOOKS, theirs.write().into_future()).await;
+        let next = timeout(store.slack() + LOOKS, theirs.write()).await;
         next.expect("it has ended at the store").unwrap().release().await.unwrap();
         assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
     }
@@ -129,11 +140,11 @@ pub(crate) async fn a_fixed_lease_ends_and_says_so(store: &Store) {
 /// What keeps the lock for longer than the writer has it is shared with others from then on.
 pub(crate) async fn a_writer_ends_by_itself_before_the_reader_nested_in_it(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let writer = ours.write().lease(store.lease()).await.unwrap();
+    let writer = ours.lease(store.lease()).write().await.unwrap();
     let nested = writer.read().await.unwrap();
     assert!(theirs.try_read().await.unwrap().is_none());
     assert_eq!(store.signalled(writer.lost()).await, LostReason::Expired);
-    let reader = timeout(store.slack() + LOOKS, theirs.read().into_future()).await;
+    let reader = timeout(store.slack() + LOOKS, theirs.read()).await;
     let reader = reader.expect("the writer has ended at the store").unwrap();
     assert!(!nested.is_lost());
     assert!(!theirs.is_write_locked().await.unwrap());
@@ -149,10 +160,10 @@ pub(crate) async fn a_writer_ends_by_itself_before_the_reader_nested_in_it(store
 pub(crate) async fn the_end_of_a_writer_that_reads_is_its_own(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let client = store.client().await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let lock = client.rw_lock(store.name("lock")).as_owner(&owner);
-    let writer = lock.write().lease(store.lease()).await.unwrap();
-    let nested = lock.read().lease(store.long()).await.unwrap();
+    let writer = lock.lease(store.lease()).write().await.unwrap();
+    let nested = lock.lease(store.long()).read().await.unwrap();
     assert!(left(ours.remaining().await) > store.long() / 2);
     assert_eq!(store.signalled(writer.lost()).await, LostReason::Expired);
     sleep(store.lease() / 10).await;
@@ -161,12 +172,12 @@ pub(crate) async fn the_end_of_a_writer_that_reads_is_its_own(store: &Store) {
     assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
     nested.release().await.unwrap();
     // One that is released takes its lease with it.
-    let writer = lock.write().lease(store.long()).await.unwrap();
-    lock.read().lease(store.long() * 10).await.unwrap().release().await.unwrap();
+    let writer = lock.lease(store.long()).write().await.unwrap();
+    lock.lease(store.long() * 10).read().await.unwrap().release().await.unwrap();
     let ttl = left(ours.remaining().await);
     assert!(ttl <= store.long(), "{ttl:?}");
     writer.extend(store.long() * 3).await.unwrap();
-    let nested = lock.read().lease(store.long() * 10).await.unwrap();
+    let nested = lock.lease(store.long() * 10).read().await.unwrap();
     nested.release().await.unwrap();
     assert!(left(ours.remaining().await) > store.long() * 2);
     writer.release().await.unwrap();
@@ -175,21 +186,21 @@ pub(crate) async fn the_end_of_a_writer_that_reads_is_its_own(store: &Store) {
 
 pub(crate) async fn one_readers_lease_never_shortens_anothers(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let long = ours.read().lease(store.long()).await.unwrap();
+    let long = ours.lease(store.long()).read().await.unwrap();
     let whole = |what: &str, ttl: Duration| {
         assert!(ttl > store.long() - Duration::from_secs(11) - store.slack(), "{what}: {ttl:?}");
     };
-    let short = theirs.read().lease(store.lease()).await.unwrap();
+    let short = theirs.lease(store.lease()).read().await.unwrap();
     whole("a short one joins", left(theirs.remaining().await));
     short.release().await.unwrap();
     whole("it goes", left(theirs.remaining().await));
-    let twice = theirs.read().lease(store.lease()).await.unwrap();
-    let again = twice.reenter().lease(store.lease()).await.unwrap();
+    let twice = theirs.lease(store.lease()).read().await.unwrap();
+    let again = twice.reenter_for(store.lease()).await.unwrap();
     again.release().await.unwrap();
     whole("it takes a hold off", left(theirs.remaining().await));
     twice.leave_for(store.lease() / 2).await.unwrap();
     whole("it is left", left(theirs.remaining().await));
-    let short = theirs.read().lease(store.lease()).await.unwrap();
+    let short = theirs.lease(store.lease()).read().await.unwrap();
     assert_eq!(store.signalled(short.lost()).await, LostReason::Expired);
     drop(short);
     whole("it ends", left(theirs.remaining().await));
@@ -201,8 +212,8 @@ pub(crate) async fn one_readers_lease_never_shortens_anothers(store: &Store) {
 /// The lock ends with its last reader, and not later.
 pub(crate) async fn a_reader_that_goes_takes_its_lease_with_it(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let long = ours.read().lease(store.long() * 10).await.unwrap();
-    let short = theirs.read().lease(store.long()).await.unwrap();
+    let long = ours.lease(store.long() * 10).read().await.unwrap();
+    let short = theirs.lease(store.long()).read().await.unwrap();
     assert!(left(ours.remaining().await) > store.long() * 9);
     long.release().await.unwrap();
     let ttl = left(ours.remaining().await);
@@ -213,11 +224,11 @@ pub(crate) async fn a_reader_that_goes_takes_its_lease_with_it(store: &Store) {
 pub(crate) async fn a_dead_reader_stops_blocking_when_its_own_lease_ends(store: &Store) {
     let (ours, theirs) = pair(store).await;
     // The living one keeps the lock itself alive for long.
-    let living = ours.read().lease(store.long()).await.unwrap();
+    let living = ours.lease(store.long()).read().await.unwrap();
     let start = Instant::now();
     dead(store, &ours, Kind::Read, store.lease()).await;
     assert_eq!(theirs.holders().await.unwrap().len(), 2);
-    let mut writer = theirs.write().into_future();
+    let mut writer = theirs.write();
     assert!(timeout(store.lease() / 4, &mut writer).await.is_err());
     living.release().await.unwrap();
     let writer = timeout(store.long(), writer).await.expect("the dead one has ended").unwrap();
@@ -230,7 +241,7 @@ pub(crate) async fn a_dead_reader_stops_blocking_when_its_own_lease_ends(store: 
 
 pub(crate) async fn the_dead_are_not_among_the_holders(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let living = ours.read().lease(store.long()).await.unwrap();
+    let living = ours.lease(store.long()).read().await.unwrap();
     let gone = dead(store, &ours, Kind::Read, store.lease()).await.to_string();
     let is_shown = async || {
         let holders = theirs.holders().await.unwrap();
@@ -241,9 +252,8 @@ pub(crate) async fn the_dead_are_not_among_the_holders(store: &Store) {
     sleep(store.lease() + Duration::from_millis(20)).await;
     assert!(!is_shown().await);
     // Nor do they keep the only living one from writing.
-    let writer = living.try_upgrade().await.unwrap().expect("it is the only one that lives");
+    let writer = living.try_upgrade().await.expect("it is the only one that lives");
     writer.release().await.unwrap();
-    living.release().await.unwrap();
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
 
@@ -251,7 +261,7 @@ pub(crate) async fn readers_get_in_when_a_dead_writer_has_ended(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let start = Instant::now();
     dead(store, &ours, Kind::Write, store.lease()).await;
-    let (one, two) = tokio::join!(ours.read().into_future(), theirs.read().into_future());
+    let (one, two) = tokio::join!(ours.read(), theirs.read());
     let took = start.elapsed();
     assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
     assert!(took < store.lease() + store.slack(), "{took:?}");
@@ -264,10 +274,10 @@ pub(crate) async fn a_reader_that_gave_up_after_long_delays_writers_by_little(st
     let (ours, theirs) = pair(store).await;
     let writer = ours.write().await.unwrap();
     let limit = Duration::from_millis(5600);
-    assert!(theirs.try_read().wait(limit).await.unwrap().is_none());
+    assert!(theirs.try_read_for(limit).await.unwrap().is_none());
     writer.release().await.unwrap();
     let start = Instant::now();
-    let next = timeout(store.long(), ours.write().into_future()).await.unwrap().unwrap();
+    let next = timeout(store.long(), ours.write()).await.unwrap().unwrap();
     let took = start.elapsed();
     assert!(took < Duration::from_millis(2500) + store.slack(), "{took:?}");
     next.release().await.unwrap();
@@ -284,19 +294,19 @@ pub(crate) async fn what_is_left_standing_keeps_writers_out_for_so_long(store: &
     ours.read().await.unwrap().leave_for(store.lease()).await.unwrap();
     let another = theirs.try_read().await.unwrap().expect("readers share it");
     another.release().await.unwrap();
-    let writer = timeout(store.long(), theirs.write().into_future()).await.unwrap().unwrap();
+    let writer = timeout(store.long(), theirs.write()).await.unwrap().unwrap();
     let took = start.elapsed();
     assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
     assert!(took < store.lease() + LOOKS + store.slack(), "{took:?}");
     writer.leave_for(store.lease()).await.unwrap();
     assert!(ours.try_read().await.unwrap().is_none());
-    let reader = timeout(store.long(), ours.read().into_future()).await.unwrap().unwrap();
+    let reader = timeout(store.long(), ours.read()).await.unwrap().unwrap();
     reader.release().await.unwrap();
 }
 
 pub(crate) async fn extend_sets_a_new_end_for_a_reader(store: &Store) {
     let (lock, _) = pair(store).await;
-    let guard = lock.read().lease(store.lease()).await.unwrap();
+    let guard = lock.lease(store.lease()).read().await.unwrap();
     guard.extend(store.long()).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() / 2);
     assert!(guard.remaining() > store.long() / 2);
@@ -308,18 +318,18 @@ pub(crate) async fn extend_sets_a_new_end_for_a_reader(store: &Store) {
 pub(crate) async fn a_deleted_hold_is_noticed_at_the_next_look(store: &Store) {
     let (lock, _) = pair(store).await;
     for fixed in [false, true] {
-        let term = |request: lockkeeper::LockRequest| match fixed {
-            true => request.lease(store.long() * 4),
-            false => request,
+        let term = match fixed {
+            true => lock.lease(store.long() * 4),
+            false => lock.clone(),
         };
-        let reader = term(lock.read()).await.unwrap();
-        let another = term(lock.read()).await.unwrap();
+        let reader = term.read().await.unwrap();
+        let another = term.read().await.unwrap();
         delete(store, &lock, Kind::Read, &reader).await;
         assert_eq!(store.signalled(reader.lost()).await, LostReason::Deleted);
         assert!(!another.is_lost(), "the other one reads on");
         another.release().await.unwrap();
         assert_is!(reader.release().await, Err(Error::NotHeld { .. }));
-        let writer = term(lock.write()).await.unwrap();
+        let writer = term.write().await.unwrap();
         delete(store, &lock, Kind::Write, &writer).await;
         assert_eq!(store.signalled(writer.lost()).await, LostReason::Deleted);
         assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
@@ -328,8 +338,8 @@ pub(crate) async fn a_deleted_hold_is_noticed_at_the_next_look(store: &Store) {
 
 pub(crate) async fn what_a_writer_has_now_was_taken(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    for (side, kind) in [(ours.read(), Kind::Read), (ours.write(), Kind::Write)] {
-        let guard = side.await.unwrap();
+    for (side, kind) in [(ours.reader(), Kind::Read), (ours.writer(), Kind::Write)] {
+        let guard = side.lock().await.unwrap();
         delete(store, &ours, kind, &guard).await;
         let next = theirs.try_write().await.unwrap().expect("it is gone");
         assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
@@ -341,12 +351,13 @@ pub(crate) async fn what_a_writer_has_now_was_taken(store: &Store) {
 
 pub(crate) async fn a_lost_guard_neither_reads_nor_writes_nor_reenters(store: &Store) {
     let (lock, _) = pair(store).await;
-    let reader = lock.read().lease(store.lease()).await.unwrap();
+    let reader = lock.lease(store.lease()).read().await.unwrap();
     store.signalled(reader.lost()).await;
-    assert_is!(reader.try_upgrade().await, Err(Error::Lost { .. }));
     assert_is!(reader.reenter().await, Err(Error::Lost { .. }));
-    drop(reader);
-    let writer = lock.write().lease(store.lease()).await.unwrap();
+    let refused = reader.try_upgrade().await.unwrap_err();
+    assert_is!(refused.error(), Some(Error::Lost { .. }));
+    drop(refused);
+    let writer = lock.lease(store.lease()).write().await.unwrap();
     store.signalled(writer.lost()).await;
     assert_is!(writer.read().await, Err(Error::Lost { .. }));
     assert_is!(writer.reenter().await, Err(Error::Lost { .. }));
@@ -391,8 +402,8 @@ pub(crate) async fn the_writer_of_a_forced_lock_is_told_why(store: &Store) {
     let (operator, _) = pair(store).await;
     let waits = listening(store, operator.read()).await;
     assert!(operator.force_unlock_because("stuck").await.unwrap());
-    for guard in [&writer, &nested] {
-        let reason = store.promptly("it is told", guard.lost()).await;
+    for hold in [writer.hold(), nested.hold()] {
+        let reason = store.promptly("it is told", hold.lost()).await;
         assert_eq!(reason, LostReason::Revoked("stuck".to_owned()));
     }
     let reader = store.promptly("who waits gets in", waits).await.unwrap().unwrap();
@@ -412,9 +423,9 @@ pub(crate) async fn the_holders_are_shown_with_their_counts(store: &Store) {
     let (ours, theirs) = pair(store).await;
     assert!(ours.holders().await.unwrap().is_empty());
     assert!(!ours.is_read_locked().await.unwrap() && !ours.is_write_locked().await.unwrap());
-    let one = ours.read().lease(store.long()).await.unwrap();
+    let one = ours.lease(store.long()).read().await.unwrap();
     let again = one.reenter().await.unwrap();
-    let two = theirs.read().lease(store.long()).await.unwrap();
+    let two = theirs.lease(store.long()).read().await.unwrap();
     assert!(theirs.is_read_locked().await.unwrap() && !theirs.is_write_locked().await.unwrap());
     let holders = async || {
         let mut all: Vec<_> = ours.holders().await.unwrap();
@@ -422,12 +433,12 @@ pub(crate) async fn the_holders_are_shown_with_their_counts(store: &Store) {
         all.into_iter().map(|holder| (holder.id, holder.hold_count, holder.shared)).collect()
     };
     let all: Vec<_> = holders().await;
-    let id = |guard: &Guard| guard.owner_id().to_string();
+    let id = |guard: &dyn AsRef<AnyGuard>| guard.as_ref().owner_id().to_string();
     assert_eq!(all, [(id(&two), 1, true), (id(&one), 2, true)]);
     for guard in [again, one, two] {
         guard.release().await.unwrap();
     }
-    let writer = ours.write().lease(store.long()).await.unwrap();
+    let writer = ours.lease(store.long()).write().await.unwrap();
     let twice = writer.reenter().await.unwrap();
     let nested = writer.read().await.unwrap();
     assert!(theirs.is_read_locked().await.unwrap() && theirs.is_write_locked().await.unwrap());
@@ -438,7 +449,8 @@ pub(crate) async fn the_holders_are_shown_with_their_counts(store: &Store) {
         holders.iter().all(|h| h.client.as_ref().is_some_and(|c| c.pid == std::process::id()))
     })
     .await;
-    for guard in [nested, writer, twice] {
+    nested.release().await.unwrap();
+    for guard in [writer, twice] {
         guard.release().await.unwrap();
     }
 }
@@ -446,15 +458,15 @@ pub(crate) async fn the_holders_are_shown_with_their_counts(store: &Store) {
 pub(crate) async fn counts_are_those_of_an_owner_of_the_client(store: &Store) {
     let (ours, theirs) = (store.client().await, store.client().await);
     let lock = ours.rw_lock(store.name("lock"));
-    let (owner, other) = (ours.owner(), ours.owner());
-    let reader = lock.as_owner(&owner).read().lease(store.long()).await.unwrap();
+    let (owner, other) = (ours.new_owner(), ours.new_owner());
+    let reader = lock.as_owner(&owner).lease(store.long()).read().await.unwrap();
     assert_eq!(lock.read_count(&owner).await.unwrap(), 1);
     assert_eq!(lock.write_count(&owner).await.unwrap(), 0);
     assert_eq!(lock.read_count(&other).await.unwrap(), 0);
-    assert_is!(lock.read_count(&theirs.owner()).await, Err(Error::Invalid { .. }));
-    assert_is!(lock.write_count(&theirs.owner()).await, Err(Error::Invalid { .. }));
-    assert_is!(lock.as_owner(&theirs.owner()).read().await, Err(Error::Invalid { .. }));
-    assert_is!(lock.as_owner(&theirs.owner()).write().await, Err(Error::Invalid { .. }));
+    assert_is!(lock.read_count(&theirs.new_owner()).await, Err(Error::Invalid { .. }));
+    assert_is!(lock.write_count(&theirs.new_owner()).await, Err(Error::Invalid { .. }));
+    assert_is!(lock.as_owner(&theirs.new_owner()).read().await, Err(Error::Invalid { .. }));
+    assert_is!(lock.as_owner(&theirs.new_owner()).write().await, Err(Error::Invalid { .. }));
     reader.release().await.unwrap();
 }
 
@@ -462,33 +474,32 @@ pub(crate) async fn writers_have_growing_tokens_and_readers_none(store: &Store) 
     let (ours, theirs) = pair(store).await;
     let (ours, theirs) = (ours.fenced(), theirs.fenced());
     let mut last = 0;
-    let mut grows = |guard: &Guard| {
-        let token = guard.token().expect("a writer has one");
+    let mut grows = |guard: &FencedWriteGuard| {
+        let token = guard.token();
         assert!(token > last, "{token} after {last}");
         last = token;
     };
     for lock in [&ours, &theirs, &ours] {
-        let writer = lock.write().lease(store.long()).await.unwrap();
+        let writer = lock.lease(store.long()).write().await.unwrap();
         grows(&writer);
         let again = writer.reenter().await.unwrap();
         assert_eq!(again.token(), writer.token(), "a re-entry has the same");
         let nested = writer.read().await.unwrap();
-        assert_eq!(nested.token(), None);
+        assert_eq!(nested.hold().token(), None);
         again.release().await.unwrap();
         let reader = writer.downgrade().await.unwrap();
-        assert_eq!(reader.token(), None, "a reader has none");
+        assert_eq!(reader.hold().token(), None, "a reader has none");
         nested.release().await.unwrap();
-        let writer = reader.try_upgrade().await.unwrap().expect("it is the only reader");
+        let writer = reader.try_upgrade().await.expect("it is the only reader");
         grows(&writer);
         writer.release().await.unwrap();
-        reader.release().await.unwrap();
-        let reader = lock.read().lease(store.long()).await.unwrap();
-        assert_eq!(reader.token(), None);
+        let reader = lock.lease(store.long()).read().await.unwrap();
+        assert_eq!(reader.hold().token(), None);
         reader.release().await.unwrap();
     }
     let (plain, _) = pair(store).await;
-    let writer = plain.write().lease(store.long()).await.unwrap();
-    assert_eq!(writer.token(), None, "nobody asked for one");
+    let writer = plain.lease(store.long()).write().await.unwrap();
+    assert_eq!(writer.hold().token(), None, "nobody asked for one");
     writer.release().await.unwrap();
 }
 
@@ -499,11 +510,9 @@ pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
     let refuses = async || {
         assert_is!(lock.read().await, Err(Error::WrongKind { kind: Kind::Read, .. }));
         assert_is!(lock.write().await, Err(Error::WrongKind { kind: Kind::Write, .. }));
-        for request in [lock.try_read(), lock.try_write()] {
-            assert_is!(request.await, Err(Error::WrongKind { .. }));
-        }
-        for request in [lock.try_read(), lock.try_write()] {
-            assert_is!(request.wait(store.long()).await, Err(Error::WrongKind { .. }));
+        for side in [lock.reader(), lock.writer()] {
+            assert_is!(side.try_lock().await, Err(Error::WrongKind { .. }));
+            assert_is!(side.try_lock_for(store.long()).await, Err(Error::WrongKind { .. }));
         }
         assert_is!(lock.holders().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.is_read_locked().await, Err(Error::WrongKind { .. }));
@@ -511,13 +520,13 @@ pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
         assert_is!(lock.remaining().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.force_unlock().await, Err(Error::WrongKind { .. }));
     };
-    for request in [
-        client.lock(&name).lock(),
-        client.mutex(&name).lock(),
-        client.fair_lock(&name).lock(),
-        client.spin_lock(&name).lock(),
+    for lock in [
+        AnyLock::from(client.lock(&name)),
+        client.mutex(&name).into(),
+        client.fair_lock(&name).into(),
+        client.spin_lock(&name).into(),
     ] {
-        let guard = request.lease(store.long()).await.unwrap();
+        let guard = lock.lease(store.long()).lock().await.unwrap();
         refuses().await;
         assert!(!guard.is_lost());
         guard.release().await.expect("nothing has changed");
@@ -533,16 +542,16 @@ pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
 pub(crate) async fn its_own_name_is_refused_for_anything_else(store: &Store) {
     let (client, name) = (store.client().await, store.name("lock"));
     let lock = client.rw_lock(&name);
-    for held in [lock.read(), lock.write()] {
-        let guard = held.lease(store.long()).await.unwrap();
-        for request in [
-            client.lock(&name).try_lock(),
-            client.mutex(&name).try_lock(),
-            client.fair_lock(&name).try_lock(),
-            client.fenced_lock(&name).try_lock(),
-            client.spin_lock(&name).try_lock(),
+    for side in [lock.reader(), lock.writer()] {
+        let guard = side.lease(store.long()).lock().await.unwrap();
+        for other in [
+            AnyLock::from(client.lock(&name)),
+            client.mutex(&name).into(),
+            client.fair_lock(&name).into(),
+            client.fenced_lock(&name).into(),
+            client.spin_lock(&name).into(),
         ] {
-            assert_is!(request.await, Err(Error::WrongKind { .. }));
+            assert_is!(other.try_lock().await, Err(Error::WrongKind { .. }));
         }
         assert_is!(client.lock(&name).force_unlock().await, Err(Error::WrongKind { .. }));
         assert_is!(client.mutex(&name).force_unlock().await, Err(Error::WrongKind { .. }));
@@ -585,14 +594,15 @@ pub(crate) async fn shutdown_releases_both_sides_and_ends_the_waiting(store: &St
 
 pub(crate) async fn work_runs_under_either_side(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let ran = ours.read().run(async |_hold| {
-        let beside = theirs.read().run(async |_hold| 7).await.unwrap();
-        assert!(theirs.try_write().run(async |_hold| ()).await.unwrap().is_none());
+    let (reader, writer) = (ours.reader(), ours.writer());
+    let ran = reader.run(async |_hold| {
+        let beside = theirs.reader().run(async |_hold| 7).await.unwrap();
+        assert!(theirs.writer().try_run(async |_hold| ()).await.unwrap().is_none());
         beside.output
     });
     assert_eq!(ran.await.unwrap().output, 7);
-    let alone = ours.write().run(async |_hold| {
-        assert!(theirs.try_read().run(async |_hold| ()).await.unwrap().is_none());
+    let alone = writer.run(async |_hold| {
+        assert!(theirs.reader().try_run(async |_hold| ()).await.unwrap().is_none());
     });
     alone.await.unwrap();
     assert_eq!(store.traces(&store.name("lock")), 0);
@@ -603,14 +613,14 @@ pub(crate) async fn readers_are_taken_away_only_if_all_were_seen(store: &Store) 
     let (name, lease) = (store.name("lock"), store.lease());
     let lock = store.client().await.rw_lock(&name);
     let inspector = store.client().await.inspector();
-    let dying = lock.read().lease(lease).await.unwrap();
-    let _first = lock.read().lease(store.long()).await.unwrap();
+    let dying = lock.lease(lease).read().await.unwrap();
+    let _first = lock.lease(store.long()).read().await.unwrap();
     eventually("one is dead", async || {
         inspector.inspect_as(&name, Kind::Read).await.unwrap().holders.len() == 1
     })
     .await;
     let seen = inspector.inspect_as(&name, Kind::Read).await.unwrap().holders;
-    let second = lock.read().lease(store.long()).await.unwrap();
+    let second = lock.lease(store.long()).read().await.unwrap();
     let refused = inspector.force_unlock_from(&name, Kind::Read, &seen, "stuck").await;
     assert_is!(refused, Err(Error::NotHeld { .. }));
     second.release().await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper::{Error, Permit, Semaphore};
+use lockkeeper::{AnyLock, Error, Permit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
@@ -55,7 +55,7 @@ pub(crate) async fn permits_are_taken_and_given_back(store: &Store) {
     assert_eq!((two.count(), three.count(), free(&ours).await), (2, 3, 0));
     assert_eq!(two.name().as_bytes(), store.name("permits").as_bytes());
     assert!(theirs.try_acquire(1).await.unwrap().is_none());
-    assert!(theirs.try_acquire(1).wait(Duration::ZERO).await.unwrap().is_none());
+    assert!(theirs.try_acquire_for(1, Duration::ZERO).await.unwrap().is_none());
     two.release().await.unwrap();
     assert_eq!(free(&theirs).await, 2);
     assert!(theirs.try_acquire(3).await.unwrap().is_none(), "all of them or none");
@@ -100,7 +100,7 @@ pub(crate) async fn shutdown_gives_the_permits_back(store: &Store) {
     let semaphore = client.semaphore(store.name("permits"));
     let permit = semaphore.acquire(2).await.unwrap();
     let rest = ours.acquire(1).await.unwrap();
-    let mut waits = semaphore.acquire(1).into_future();
+    let mut waits = semaphore.acquire(1);
     assert!(poll_once(&mut waits).is_pending());
     let waits = tokio::spawn(waits);
     client.shutdown().await;
@@ -157,7 +157,7 @@ pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &S
     let (ours, _) = pair(store, 2).await;
     assert_is!(ours.acquire(0).await, Err(Error::Invalid { .. }));
     assert_is!(ours.try_acquire(0).await, Err(Error::Invalid { .. }));
-    assert_is!(ours.try_acquire(0).wait(store.long()).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.try_acquire_for(0, store.long()).await, Err(Error::Invalid { .. }));
     assert_is!(ours.release(0).await, Err(Error::Invalid { .. }));
     for too_many in [1 << 54, u64::MAX] {
         assert_is!(ours.try_set_permits(too_many).await, Err(Error::Invalid { .. }));
@@ -190,7 +190,7 @@ pub(crate) async fn one_that_was_not_set_up_is_refused(store: &Store) {
     };
     says_how(store.promptly("at once", ours.acquire(1)).await.unwrap_err());
     says_how(ours.try_acquire(1).await.unwrap_err());
-    says_how(ours.try_acquire(1).wait(store.long()).await.unwrap_err());
+    says_how(ours.try_acquire_for(1, store.long()).await.unwrap_err());
     says_how(ours.release(1).await.unwrap_err());
     says_how(ours.add_permits(1).await.unwrap_err());
     says_how(ours.drain_permits().await.unwrap_err());
@@ -201,10 +201,10 @@ pub(crate) async fn one_that_was_not_set_up_is_refused(store: &Store) {
 pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.semaphore(&name);
-    for held in
-        [client.lock(&name).lock(), client.fair_lock(&name).lock(), client.rw_lock(&name).read()]
-    {
-        let guard = held.lease(store.long()).await.unwrap();
+    let locks: [AnyLock; 3] =
+        [client.lock(&name).into(), client.fair_lock(&name).into(), client.rw_lock(&name).reader()];
+    for lock in locks {
+        let guard = lock.lease(store.long()).lock().await.unwrap();
         assert_is!(semaphore.acquire(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.try_acquire(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.try_set_permits(1).await, Err(Error::WrongKind { .. }));
@@ -214,7 +214,7 @@ pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
         assert_is!(semaphore.available().await, Err(Error::WrongKind { .. }));
         guard.release().await.expect("nothing has changed");
     }
-    let mutex = client.mutex(&name).lock().lease(store.long()).await.unwrap();
+    let mutex = client.mutex(&name).lease(store.long()).lock().await.unwrap();
     assert_is!(semaphore.acquire(1).await, Err(Error::WrongKind { .. }));
     assert_is!(semaphore.add_permits(1).await, Err(Error::WrongKind { .. }));
     mutex.release().await.expect("nothing has changed");
@@ -345,11 +345,8 @@ pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
     let permit = ours.acquire(1).await.unwrap();
     for semaphore in [&ours, &theirs] {
         let start = Instant::now();
-        let behind = semaphore.try_acquire(1).wait(store.lease());
-        let (first, second) = tokio::join!(
-            semaphore.try_acquire(1).wait(store.lease()).into_future(),
-            behind.into_future(),
-        );
+        let behind = semaphore.try_acquire_for(1, store.lease());
+        let (first, second) = tokio::join!(semaphore.try_acquire_for(1, store.lease()), behind,);
         assert!(first.unwrap().is_none() && second.unwrap().is_none());
         let took = start.elapsed();
         assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
@@ -363,7 +360,7 @@ pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
 pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
     let permit = ours.acquire(1).await.unwrap();
-    let waiter = tokio::spawn(theirs.try_acquire(1).wait(store.long()).into_future());
+    let waiter = tokio::spawn(theirs.try_acquire_for(1, store.long()));
     let name = store.name("permits");
     eventually("it listens", async || store.listeners(&name) > 0).await;
     permit.release().await.unwrap();
@@ -411,7 +408,7 @@ pub(crate) async fn random_cancellations_lose_no_permit(store: &Store) {
             for cycle in 0..60_u64 {
                 let count = 1 + ((task + cycle) % 3) as u32;
                 let patience = Duration::from_micros((cycle * 37 + task * 11) % 700);
-                match timeout(patience, semaphore.acquire(count).into_future()).await {
+                match timeout(patience, semaphore.acquire(count)).await {
                     Ok(permit) if cycle % 3 == 0 => drop(permit.unwrap()),
                     Ok(permit) => drop(timeout(patience / 9, permit.unwrap().release()).await),
                     Err(_) => {}
@@ -437,7 +434,7 @@ pub(crate) async fn a_cancelled_waiter_passes_its_turn_on(store: &Store) {
     for _ in 0..20 {
         let permit = ours.acquire(1).await.unwrap();
         let first = listening(store, &theirs, 1).await;
-        let second = tokio::spawn(theirs.acquire(1).into_future());
+        let second = tokio::spawn(theirs.acquire(1));
         let release = permit.release();
         first.abort();
         release.await.unwrap();

@@ -14,7 +14,7 @@ pub(crate) async fn nobody_listens_while_it_is_waited_for(store: &Store) {
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = client.spin_lock(store.name("lock"));
     store.stranger_takes_for::<SpinLock>(lock.name(), store.lease()).await;
-    let waiter = tokio::spawn(lock.lock().into_future());
+    let waiter = tokio::spawn(lock.lock());
     eventually("it has tried several times", async || {
         assert_eq!(store.listeners(&store.name("lock")), 0);
         counting.acquires() >= 5
@@ -28,10 +28,10 @@ pub(crate) async fn nobody_listens_while_it_is_waited_for(store: &Store) {
 pub(crate) async fn its_release_wakes_a_waiting_lock(store: &Store) {
     let (ours, theirs) = (store.client().await, store.client().await);
     let (spin, lock) = (ours.spin_lock(store.name("lock")), theirs.lock(store.name("lock")));
-    let guard = spin.lock().lease(store.long()).await.unwrap();
+    let guard = spin.lease(store.long()).lock().await.unwrap();
     store.hears_notices_of(&guard).await;
     let before = store.listeners(&store.name("lock"));
-    let waiter = tokio::spawn(lock.lock().into_future());
+    let waiter = tokio::spawn(lock.lock());
     eventually("it listens", async || store.listeners(&store.name("lock")) > before).await;
     guard.release().await.unwrap();
     store.promptly("it is woken", waiter).await.unwrap().unwrap().release().await.unwrap();
@@ -41,9 +41,9 @@ pub(crate) async fn a_spin_lock_and_a_lock_of_one_name_exclude_each_other(store:
     let (ours, theirs) = (store.client().await, store.client().await);
     for client in [&ours, &theirs] {
         let (spin, lock) = (ours.spin_lock(store.name("it")), client.lock(store.name("it")));
-        let guard = lock.lock().lease(store.long()).await.unwrap();
+        let guard = lock.lease(store.long()).lock().await.unwrap();
         assert!(spin.try_lock().await.unwrap().is_none());
-        let mut waiting = spin.lock().lease(store.long()).into_future();
+        let mut waiting = spin.lease(store.long()).lock();
         assert!(poll_once(&mut waiting).is_pending());
         guard.release().await.unwrap();
         let guard = store.promptly("then it gets it", waiting).await.unwrap();
@@ -59,7 +59,7 @@ async fn attempts(store: &Store, backoff: Backoff, tries: u64) -> Duration {
     let lock = client.spin_lock(store.name("lock")).backoff(backoff);
     store.stranger_takes::<Lock>(lock.name()).await;
     let start = Instant::now();
-    let waiter = tokio::spawn(lock.lock().into_future());
+    let waiter = tokio::spawn(lock.lock());
     eventually("it tries", async || counting.acquires() >= tries).await;
     let took = start.elapsed();
     waiter.abort();
@@ -101,10 +101,10 @@ pub(crate) async fn a_pause_is_never_shorter_than_a_millisecond(store: &Store) {
 
 pub(crate) async fn the_wait_limit_ends_a_long_pause(store: &Store) {
     let (ours, theirs) = pair::<SpinLock>(store).await;
-    let guard = theirs.lock().lease(store.long()).await.unwrap();
+    let guard = theirs.lease(store.long()).lock().await.unwrap();
     let slow = ours.backoff(Backoff::constant(store.long()));
     let start = Instant::now();
-    assert!(slow.try_lock().wait(store.lease()).await.unwrap().is_none());
+    assert!(slow.try_lock_for(store.lease()).await.unwrap().is_none());
     let took = start.elapsed();
     assert!(
         took >= store.lease().mul_f64(0.99) && took < store.lease() + store.slack(),

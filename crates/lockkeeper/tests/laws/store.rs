@@ -13,9 +13,9 @@ use lockkeeper::backend::memory::Memory;
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Attempt, Backend, Release, Released, Resource};
 use lockkeeper::{
-    Client, ClientOptions, FairLock, FencedLock, Guard, Holder, Kind, Lock, LockName, LockRequest,
-    LostReason, Mutex, Owner, OwnerId, Ran, Remaining, Result, RunError, RwLock, SpinLock,
-    TryLockRequest,
+    AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Holder, Kind,
+    LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Remaining, Result, RunError,
+    RwLock, SpinLock,
 };
 use testkit::RedisServer;
 use tokio::time::{Instant, sleep, timeout};
@@ -232,7 +232,7 @@ impl Store {
             _ => self.long() / 6,
         };
         let start = Instant::now();
-        let done = timeout(self.long(), work.into_future()).await;
+        let done = timeout(self.long(), work).await;
         let (done, took) = (done.unwrap_or_else(|_| panic!("{what}: never")), start.elapsed());
         assert!(took < limit, "{what} took {took:?}");
         done
@@ -310,8 +310,8 @@ impl Store {
 
     /// Waits until the client of `guard` hears what is said to it in private, which begins soon
     /// after it holds something.
-    pub(crate) async fn hears_notices_of(&self, guard: &Guard) {
-        self.hears_notices(guard.owner_id()).await;
+    pub(crate) async fn hears_notices_of(&self, guard: impl AsRef<AnyGuard>) {
+        self.hears_notices(guard.as_ref().owner_id()).await;
     }
 
     async fn hears_notices(&self, holder: OwnerId) {
@@ -334,7 +334,7 @@ impl Store {
     }
 
     /// Deletes what `guard` holds, behind its back and without a notice.
-    pub(crate) async fn delete<L: Exclusive>(&self, guard: &Guard) {
+    pub(crate) async fn delete<L: Exclusive>(&self, guard: &AnyGuard) {
         self.delete_hold::<L>(guard.name(), guard.owner_id()).await;
     }
 
@@ -398,22 +398,66 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
     const SEATED: bool = true;
 
     fn of(client: &Client, name: impl AsRef<[u8]>) -> Self;
-    fn lock(&self) -> LockRequest;
-    fn try_lock(&self) -> TryLockRequest;
+    fn any(&self) -> AnyLock;
     fn name(&self) -> &LockName;
-    fn is_locked(&self) -> impl Future<Output = Result<bool>> + Send;
-    fn remaining(&self) -> impl Future<Output = Result<Remaining>> + Send;
-    fn holder(&self) -> impl Future<Output = Result<Option<Holder>>> + Send;
-    fn force_unlock(&self) -> impl Future<Output = Result<bool>> + Send;
-    fn force_unlock_because(&self, why: &str) -> impl Future<Output = Result<bool>> + Send;
+
+    fn lease(&self, lease: impl Into<LeaseTime>) -> AnyLock {
+        self.any().lease(lease)
+    }
+    fn lock(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + 'static {
+        self.any().lock()
+    }
+    fn try_lock(&self) -> impl Future<Output = Result<Option<AnyGuard>>> + Send + Unpin + 'static {
+        self.any().try_lock()
+    }
+    fn try_lock_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<AnyGuard>>> + Send + Unpin + 'static {
+        self.any().try_lock_for(wait)
+    }
+    fn is_locked(&self) -> impl Future<Output = Result<bool>> + Send {
+        let lock = self.any();
+        async move { lock.is_locked().await }
+    }
+    fn remaining(&self) -> impl Future<Output = Result<Remaining>> + Send {
+        let lock = self.any();
+        async move { lock.remaining().await }
+    }
+    fn holder(&self) -> impl Future<Output = Result<Option<Holder>>> + Send {
+        let lock = self.any();
+        async move { lock.holder().await }
+    }
+    fn force_unlock(&self) -> impl Future<Output = Result<bool>> + Send {
+        let lock = self.any();
+        async move { lock.force_unlock().await }
+    }
+    fn force_unlock_because(&self, why: &str) -> impl Future<Output = Result<bool>> + Send {
+        let (lock, why) = (self.any(), why.to_owned());
+        async move { lock.force_unlock_because(why).await }
+    }
     fn run<T, W: Future<Output = T>>(
         &self,
         work: impl FnOnce(lockkeeper::Hold) -> W,
-    ) -> impl Future<Output = Result<Ran<T>, RunError<T>>>;
+    ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
+        let lock = self.any();
+        async move { lock.run(work).await }
+    }
     fn try_run<T, W: Future<Output = T>>(
         &self,
         work: impl FnOnce(lockkeeper::Hold) -> W,
-    ) -> impl Future<Output = Result<Option<Ran<T>>, RunError<T>>>;
+    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
+        let lock = self.any();
+        async move { lock.try_run(work).await }
+    }
+    fn try_run_for<T, W: Future<Output = T>>(
+        &self,
+        wait: Duration,
+        work: impl FnOnce(lockkeeper::Hold) -> W,
+    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
+        let lock = self.any();
+        async move { lock.try_run_for(wait, work).await }
+    }
 
     /// Deletes it behind its holder's back and without a notice.
     fn force_quietly(&self, store: &Store) -> impl Future<Output = ()> {
@@ -435,41 +479,11 @@ macro_rules! exclusive {
             fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
                 client.$make(name)
             }
-            fn lock(&self) -> LockRequest {
-                $Type::lock(self)
-            }
-            fn try_lock(&self) -> TryLockRequest {
-                $Type::try_lock(self)
+            fn any(&self) -> AnyLock {
+                self.clone().into()
             }
             fn name(&self) -> &LockName {
                 $Type::name(self)
-            }
-            async fn is_locked(&self) -> Result<bool> {
-                $Type::is_locked(self).await
-            }
-            async fn remaining(&self) -> Result<Remaining> {
-                $Type::remaining(self).await
-            }
-            async fn holder(&self) -> Result<Option<Holder>> {
-                $Type::holder(self).await
-            }
-            async fn force_unlock(&self) -> Result<bool> {
-                $Type::force_unlock(self).await
-            }
-            async fn force_unlock_because(&self, why: &str) -> Result<bool> {
-                $Type::force_unlock_because(self, why).await
-            }
-            async fn run<T, W: Future<Output = T>>(
-                &self,
-                work: impl FnOnce(lockkeeper::Hold) -> W,
-            ) -> Result<Ran<T>, RunError<T>> {
-                $Type::run(self, work).await
-            }
-            async fn try_run<T, W: Future<Output = T>>(
-                &self,
-                work: impl FnOnce(lockkeeper::Hold) -> W,
-            ) -> Result<Option<Ran<T>>, RunError<T>> {
-                $Type::try_run(self, work).await
             }
         }
     };
@@ -504,11 +518,8 @@ impl Exclusive for WriteSide {
     fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
         Self(client.rw_lock(name))
     }
-    fn lock(&self) -> LockRequest {
-        self.0.write()
-    }
-    fn try_lock(&self) -> TryLockRequest {
-        self.0.try_write()
+    fn any(&self) -> AnyLock {
+        self.0.writer()
     }
     fn name(&self) -> &LockName {
         self.0.name()
@@ -516,29 +527,8 @@ impl Exclusive for WriteSide {
     async fn is_locked(&self) -> Result<bool> {
         self.0.is_write_locked().await
     }
-    async fn remaining(&self) -> Result<Remaining> {
-        self.0.remaining().await
-    }
     async fn holder(&self) -> Result<Option<Holder>> {
         Ok(self.0.holders().await?.into_iter().find(|holder| !holder.shared))
-    }
-    async fn force_unlock(&self) -> Result<bool> {
-        self.0.force_unlock().await
-    }
-    async fn force_unlock_because(&self, why: &str) -> Result<bool> {
-        self.0.force_unlock_because(why).await
-    }
-    async fn run<T, W: Future<Output = T>>(
-        &self,
-        work: impl FnOnce(lockkeeper::Hold) -> W,
-    ) -> Result<Ran<T>, RunError<T>> {
-        self.0.write().run(work).await
-    }
-    async fn try_run<T, W: Future<Output = T>>(
-        &self,
-        work: impl FnOnce(lockkeeper::Hold) -> W,
-    ) -> Result<Option<Ran<T>>, RunError<T>> {
-        self.0.try_write().run(work).await
     }
 }
 

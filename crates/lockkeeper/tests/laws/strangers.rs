@@ -8,7 +8,7 @@ use crate::store::assert_is;
 async fn asking_about_the_owner_of_another_client_is_invalid() {
     let url = "memory:strangers";
     let (ours, theirs) = (Client::connect(url).await.unwrap(), Client::connect(url).await.unwrap());
-    let (lock, owner) = (ours.lock("it"), theirs.owner());
+    let (lock, owner) = (ours.lock("it"), theirs.new_owner());
     assert_is!(lock.hold_count(&owner).await, Err(Error::Invalid { .. }));
     assert_is!(lock.is_held_by(&owner).await, Err(Error::Invalid { .. }));
     // Also while that owner holds it.

@@ -104,7 +104,7 @@ pub(crate) fn the_thread_owns_both_sides(store: &Store) {
     assert_eq!(lock.holders().unwrap().len(), 2);
     let counts = elsewhere(&lock, |lock| {
         assert!(lock.try_read().unwrap().is_none() && lock.try_write().unwrap().is_none());
-        assert!(lock.reading().wait(SHORT).try_lock().unwrap().is_none());
+        assert!(lock.try_read_for(SHORT).unwrap().is_none());
         (lock.write_count().unwrap(), lock.read_count().unwrap())
     });
     assert_eq!(counts, (0, 0), "another thread is another owner");
@@ -120,24 +120,26 @@ pub(crate) fn the_thread_owns_both_sides(store: &Store) {
 
 pub(crate) fn a_thread_that_reads_and_asks_to_write_is_refused(store: &Store) {
     let lock = rw(store);
-    let reading = lock.reading().lease(LONG).lock().unwrap();
+    let reading = lock.lease(LONG).read().unwrap();
     let start = Instant::now();
     assert_is!(lock.write(), Err(Error::Invalid { .. }));
     assert_is!(lock.try_write(), Err(Error::Invalid { .. }));
-    assert_is!(lock.writing().wait(LONG).try_lock(), Err(Error::Invalid { .. }));
+    assert_is!(lock.try_write_for(LONG), Err(Error::Invalid { .. }));
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    let upgraded = reading.try_upgrade().unwrap().expect("it is the only reader");
+    let upgraded = reading.try_upgrade().expect("it is the only reader");
     assert!(elsewhere(&lock, |lock| lock.try_read().unwrap().is_none()));
-    upgraded.release().unwrap();
-    let another = rw(store).reading().lease(LONG).lock().unwrap();
-    assert!(reading.try_upgrade().unwrap().is_none(), "there are two");
+    let reading = upgraded.downgrade().unwrap();
+    let another = rw(store).lease(LONG).read().unwrap();
+    let refused = reading.try_upgrade().unwrap_err();
+    assert!(refused.is_busy() && refused.error().is_none(), "there are two: {refused}");
+    let reading = refused.into_guard();
     another.release().unwrap();
     reading.release().unwrap();
 }
 
 pub(crate) fn waiting_threads_are_woken_by_the_writer(store: &Store) {
     let (ours, theirs) = (rw(store), rw(store));
-    let writing = ours.writing().lease(LONG).lock().unwrap();
+    let writing = ours.lease(LONG).write().unwrap();
     let all = Arc::new(Barrier::new(4));
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -149,7 +151,7 @@ pub(crate) fn waiting_threads_are_woken_by_the_writer(store: &Store) {
             })
         })
         .collect();
-    assert!(theirs.writing().wait(SHORT).try_lock().unwrap().is_none());
+    assert!(theirs.try_write_for(SHORT).unwrap().is_none());
     let start = Instant::now();
     writing.release().unwrap();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -158,7 +160,7 @@ pub(crate) fn waiting_threads_are_woken_by_the_writer(store: &Store) {
 
 pub(crate) fn threads_are_told_why_they_lost_either_side(store: &Store) {
     let lock = rw(store);
-    let reading = lock.reading().lease(SHORT).lock().unwrap();
+    let reading = lock.lease(SHORT).read().unwrap();
     assert_eq!(reading.wait_lost(LONG), Some(LostReason::Expired));
     drop(reading);
     let options = lockkeeper::ClientOptions::new().watchdog_timeout(Duration::from_secs(3));
@@ -177,7 +179,7 @@ pub(crate) fn threads_are_told_why_they_lost_either_side(store: &Store) {
         token
     };
     let (first, second) = (token(), token());
-    assert!(first.is_some() && second > first, "{first:?}, {second:?}");
+    assert!(first > 0 && second > first, "{first:?}, {second:?}");
 }
 
 pub(crate) fn threads_share_permits(store: &Store) {
@@ -212,7 +214,7 @@ pub(crate) fn permits_are_changed_by_threads(store: &Store) {
     assert_eq!((two.count(), semaphore.available().unwrap()), (2, 1));
     assert!(semaphore.try_acquire(2).unwrap().is_none());
     let start = Instant::now();
-    assert!(semaphore.try_acquire_within(2, SHORT).unwrap().is_none());
+    assert!(semaphore.try_acquire_for(2, SHORT).unwrap().is_none());
     assert!(start.elapsed() >= SHORT && start.elapsed() < SHORT + SOON);
     semaphore.try_acquire(1).unwrap().expect("one is free").forget();
     assert_eq!(semaphore.available().unwrap(), 0);
@@ -257,11 +259,11 @@ pub(crate) fn permits_with_ids_work_on_threads(store: &Store) {
     };
     assert!(!semaphore.try_set_permits(9).unwrap());
     let one = semaphore.acquire(1).unwrap();
-    let two = semaphore.request(2).lease(LONG).try_lock().unwrap().expect("there are three");
+    let two = semaphore.lease(LONG).try_acquire(2).unwrap().expect("there are three");
     assert_eq!((one.permit_ids().len(), two.permit_ids().len()), (1, 2));
     assert_eq!(counts(), (1, 3, 4));
     assert!(semaphore.try_acquire(2).unwrap().is_none());
-    assert!(semaphore.request(2).wait(SHORT).try_lock().unwrap().is_none());
+    assert!(semaphore.try_acquire_for(2, SHORT).unwrap().is_none());
     assert!(semaphore.release(&two.permit_ids()).unwrap());
     assert!(!semaphore.release(&two.permit_ids()).unwrap(), "only once");
     assert_is!(two.release(), Err(Error::NotHeld { .. }));
@@ -276,7 +278,7 @@ pub(crate) fn permits_with_ids_work_on_threads(store: &Store) {
     assert!(semaphore.update_lease(id, SHORT).unwrap());
     eventually("it ends", || counts() == (3, 0, 3));
     assert!(!semaphore.update_lease(id, SHORT).unwrap());
-    let ended = semaphore.request(1).lease(SHORT).lock().unwrap();
+    let ended = semaphore.lease(SHORT).acquire(1).unwrap();
     assert_eq!(ended.wait_lost(LONG), Some(LostReason::Expired));
     let waits = semaphore.acquire(3).unwrap();
     assert_eq!(counts(), (0, 3, 3));

@@ -33,7 +33,7 @@ fn waiter<L: Exclusive>(lock: &L) -> tokio::task::JoinHandle<Instant> {
 /// A waiter of another client that is known to listen, or to have tried where nobody listens.
 async fn listening<L: Exclusive>(store: &Store, lock: &L) -> tokio::task::JoinHandle<Instant> {
     if !L::TOLD {
-        let mut waiting = lock.lock().into_future();
+        let mut waiting = lock.lock();
         assert!(poll_once(&mut waiting).is_pending());
         return tokio::spawn(async move {
             let guard = waiting.await.unwrap();
@@ -50,7 +50,7 @@ async fn listening<L: Exclusive>(store: &Store, lock: &L) -> tokio::task::JoinHa
 
 pub(crate) async fn a_waiter_gets_the_lock_as_soon_as_it_is_released<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     store.hears_notices_of(&guard).await;
     let waiter = listening(store, &theirs).await;
     guard.release().await.unwrap();
@@ -61,7 +61,7 @@ pub(crate) async fn a_waiter_gets_the_lock_as_soon_as_its_guard_is_dropped<L: Ex
     store: &Store,
 ) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     store.hears_notices_of(&guard).await;
     let waiter = listening(store, &theirs).await;
     drop(guard);
@@ -72,8 +72,8 @@ pub(crate) async fn a_waiter_of_the_same_client_gets_it_as_soon_as_it_is_release
     store: &Store,
 ) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
-    let mut next = lock.lock().into_future();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
+    let mut next = lock.lock();
     assert!(poll_once(&mut next).is_pending());
     guard.release().await.unwrap();
     store.promptly("the waiter is woken", next).await.unwrap().release().await.unwrap();
@@ -97,7 +97,7 @@ pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends<L:
 pub(crate) async fn a_waiter_gets_in_when_a_forgotten_guard_expires<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let start = Instant::now();
-    std::mem::forget(lock.lock().lease(store.lease()).await.unwrap());
+    std::mem::forget(lock.lease(store.lease()).lock().await.unwrap());
     let took = waiter(&lock).await.unwrap() - start;
     assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
     assert!(took < store.lease() + late::<L>() + store.slack(), "{took:?}");
@@ -105,9 +105,9 @@ pub(crate) async fn a_waiter_gets_in_when_a_forgotten_guard_expires<L: Exclusive
 
 pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     let start = Instant::now();
-    assert!(theirs.try_lock().wait(store.lease()).await.unwrap().is_none());
+    assert!(theirs.try_lock_for(store.lease()).await.unwrap().is_none());
     let took = start.elapsed();
     assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
     assert!(took < store.lease() + late::<L>() + store.slack(), "{took:?}");
@@ -117,9 +117,9 @@ pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy<L: Exclusive>(s
 
 pub(crate) async fn the_wait_limit_holds_in_the_local_queue<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let start = Instant::now();
-    assert!(lock.try_lock().wait(store.lease()).await.unwrap().is_none());
+    assert!(lock.try_lock_for(store.lease()).await.unwrap().is_none());
     let took = start.elapsed();
     assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
     assert!(took < store.lease() + late::<L>() + store.slack(), "{took:?}");
@@ -133,7 +133,7 @@ pub(crate) async fn waiters_of_one_client_that_time_out_together_find_it_busy<L:
     let (ours, theirs) = pair::<L>(store).await;
     let guard = theirs.lock().await.unwrap();
     for _ in 0..15 {
-        let wait = || tokio::spawn(ours.try_lock().wait(Duration::from_millis(20)).into_future());
+        let wait = || tokio::spawn(ours.try_lock_for(Duration::from_millis(20)));
         let waiters: Vec<_> = (0..8).map(|_| wait()).collect();
         for waiter in waiters {
             assert!(waiter.await.unwrap().expect("the store answers").is_none());
@@ -152,7 +152,7 @@ pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_gets_an_answer<L: Exc
     let guard = theirs.lock().await.unwrap();
     let attempt = async || {
         flaky.script([Gate::Slow(Duration::from_millis(100))]);
-        ours.try_lock().wait(Duration::from_millis(1)).await.expect("the store answers")
+        ours.try_lock_for(Duration::from_millis(1)).await.expect("the store answers")
     };
     assert!(attempt().await.is_none());
     guard.release().await.unwrap();
@@ -173,7 +173,7 @@ pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable<L: 
     flaky.script(answered.into_iter().chain(std::iter::repeat_n(Gate::Never, 1000)));
     let start = Instant::now();
     let ours = L::of(&client, store.name("lock"));
-    let answer = ours.try_lock().wait(store.lease()).await;
+    let answer = ours.try_lock_for(store.lease()).await;
     let took = start.elapsed();
     assert_is!(answer, Err(Error::Unreachable { silent_for: Some(_), .. }));
     assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
@@ -184,8 +184,8 @@ pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable<L: 
 
 pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.lease()).await.unwrap();
-    let waiting = theirs.try_lock().wait(store.long()).lease(store.long());
+    let guard = ours.lease(store.lease()).lock().await.unwrap();
+    let waiting = theirs.lease(store.long()).try_lock_for(store.long());
     let next = waiting.await.unwrap().expect("it expires in time");
     assert!(guard.is_lost());
     next.release().await.unwrap();
@@ -193,23 +193,23 @@ pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted<L: Exclusive>
 
 pub(crate) async fn an_endless_wait_limit_is_allowed<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
-    let mut waiting = theirs.try_lock().wait(Duration::MAX).into_future();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
+    let mut waiting = theirs.try_lock_for(Duration::MAX);
     assert!(poll_once(&mut waiting).is_pending());
     guard.release().await.unwrap();
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();
-    let local = ours.try_lock().wait(Duration::MAX);
+    let local = ours.try_lock_for(Duration::MAX);
     next.expect("granted").release().await.unwrap();
     assert!(local.await.unwrap().is_some());
 }
 
 pub(crate) async fn a_waiters_lease_begins_with_the_grant<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.lease()).await.unwrap();
+    let guard = ours.lease(store.lease()).lock().await.unwrap();
     let queued = {
         let ours = ours.clone();
         let lease = store.long();
-        tokio::spawn(async move { ours.lock().lease(lease).await.unwrap() })
+        tokio::spawn(async move { ours.lease(lease).lock().await.unwrap() })
     };
     let queued = queued.await.unwrap();
     assert!(guard.is_lost());
@@ -221,8 +221,8 @@ pub(crate) async fn a_waiters_lease_begins_with_the_grant<L: Exclusive>(store: &
 /// By hand-over: the receiver's lease counts, not the giver's.
 pub(crate) async fn a_lock_handed_over_has_the_receivers_lease<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let giver = lock.lock().lease(store.long() * 20).await.unwrap();
-    let mut receiver = lock.lock().lease(store.long()).into_future();
+    let giver = lock.lease(store.long() * 20).lock().await.unwrap();
+    let mut receiver = lock.lease(store.long()).lock();
     assert!(poll_once(&mut receiver).is_pending());
     giver.release().await.unwrap();
     let receiver = store.promptly("handed over", receiver).await.unwrap();
@@ -235,10 +235,10 @@ pub(crate) async fn a_lock_handed_over_has_the_receivers_lease<L: Exclusive>(sto
 
 pub(crate) async fn waiters_of_one_client_are_served_in_order<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let (order, mut tasks) = (Arc::new(StdMutex::new(Vec::new())), JoinSet::new());
     for place in 0..40 {
-        let mut waiting = lock.lock().into_future();
+        let mut waiting = lock.lock();
         assert!(poll_once(&mut waiting).is_pending());
         let order = Arc::clone(&order);
         tasks.spawn(async move {
@@ -256,7 +256,7 @@ pub(crate) async fn waiters_of_one_client_are_served_in_order<L: Exclusive>(stor
 
 pub(crate) async fn a_thousand_waiters_of_one_client_are_all_served<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    let guard = lock.lock().lease(store.long()).await.unwrap();
+    let guard = lock.lease(store.long()).lock().await.unwrap();
     let (served, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
     for _ in 0..1000 {
         let (lock, served) = (lock.clone(), Arc::clone(&served));
@@ -276,7 +276,7 @@ pub(crate) async fn a_thousand_waiters_of_one_client_are_all_served<L: Exclusive
 
 pub(crate) async fn waiters_of_many_clients_are_all_served<L: Exclusive>(store: &Store) {
     let holder: L = one(store).await;
-    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let guard = holder.lease(store.long()).lock().await.unwrap();
     let mut waiters = Vec::new();
     for _ in 0..5 {
         let lock: L = one(store).await;
@@ -290,7 +290,7 @@ pub(crate) async fn waiters_of_many_clients_are_all_served<L: Exclusive>(store: 
 
 pub(crate) async fn a_cancelled_waiter_leaves_nothing_behind<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     store.hears_notices_of(&guard).await;
     let name = store.name("lock");
     let before = store.listeners(&name);
@@ -309,11 +309,11 @@ pub(crate) async fn a_cancelled_waiter_leaves_nothing_behind<L: Exclusive>(store
 
 pub(crate) async fn a_waiter_that_gives_up_leaves_nothing_behind<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     store.hears_notices_of(&guard).await;
     let name = store.name("lock");
     let before = store.listeners(&name);
-    assert!(theirs.try_lock().wait(store.lease()).await.unwrap().is_none());
+    assert!(theirs.try_lock_for(store.lease()).await.unwrap().is_none());
     eventually("it listens no longer", async || store.listeners(&name) == before).await;
     eventually("it has left the queue", async || store.stored(&name) == 1).await;
     guard.release().await.unwrap();
@@ -323,7 +323,7 @@ pub(crate) async fn a_waiter_that_gives_up_leaves_nothing_behind<L: Exclusive>(s
 pub(crate) async fn after_the_last_waiter_nobody_listens<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let name = store.name("lock");
-    let guard = ours.lock().lease(store.long()).await.unwrap();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
     store.hears_notices_of(&guard).await;
     let waiters = [listening(store, &theirs).await, waiter(&theirs), waiter(&theirs)];
     guard.release().await.unwrap();
@@ -339,9 +339,9 @@ pub(crate) async fn after_the_last_waiter_nobody_listens<L: Exclusive>(store: &S
 pub(crate) async fn a_cancelled_waiter_passes_its_turn_on<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     for _ in 0..20 {
-        let guard = lock.lock().lease(store.long()).await.unwrap();
-        let mut first = lock.lock().into_future();
-        let mut second = lock.lock().into_future();
+        let guard = lock.lease(store.long()).lock().await.unwrap();
+        let mut first = lock.lock();
+        let mut second = lock.lock();
         assert!(poll_once(&mut first).is_pending());
         assert!(poll_once(&mut second).is_pending());
         let release = guard.release();
@@ -357,8 +357,8 @@ pub(crate) async fn a_waiter_dropped_after_its_grant_gives_the_lock_back<L: Excl
     store: &Store,
 ) {
     let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lock().lease(store.long()).await.unwrap();
-    let mut granted = ours.lock().lease(store.long()).into_future();
+    let guard = ours.lease(store.long()).lock().await.unwrap();
+    let mut granted = ours.lease(store.long()).lock();
     assert!(poll_once(&mut granted).is_pending());
     guard.release().await.unwrap();
     drop(granted);
@@ -370,7 +370,7 @@ pub(crate) async fn random_cancellations_leave_no_lock_held<L: Exclusive>(store:
     let (ours, theirs) = pair::<L>(store).await;
     for micros in 0..100 {
         for lock in [&ours, &theirs] {
-            let attempt = lock.lock().lease(store.long()).into_future();
+            let attempt = lock.lease(store.long()).lock();
             let _ = timeout(Duration::from_micros(micros * 7), attempt).await;
         }
     }
@@ -386,8 +386,8 @@ pub(crate) async fn a_waiter_that_is_never_told_looks_again_by_itself<L: Exclusi
     let deaf = Arc::new(Deaf(store.backend().await));
     let deaf = Client::with_backend(deaf, store.options()).unwrap();
     let deaf = L::of(&deaf, store.name("lock"));
-    let guard = holder.lock().lease(store.long()).await.unwrap();
-    let mut waiting = deaf.lock().into_future();
+    let guard = holder.lease(store.long()).lock().await.unwrap();
+    let mut waiting = deaf.lock();
     // Long enough that it has subscribed and sleeps.
     assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err());
     let start = Instant::now();
@@ -405,7 +405,7 @@ pub(crate) async fn waiters_do_not_hammer_the_store<L: Exclusive>(store: &Store)
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = L::of(&client, store.name("lock"));
-    let guard = holder.lock().lease(store.long()).await.unwrap();
+    let guard = holder.lease(store.long()).lock().await.unwrap();
     let start = Instant::now();
     let waiters: Vec<_> = (0..10).map(|_| waiter(&lock)).collect();
     let asking = if L::SEATED { 1 } else { 10 };

@@ -36,7 +36,7 @@ fn of(event: &(&'static str, LockInfo)) -> (&'static str, String) {
 pub(crate) async fn what_comes_changes_and_goes_is_told(store: &Store) {
     let (client, name) = (store.client().await, store.name("lock"));
     let mut watch = watch(store).await;
-    let guard = client.lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = client.lock(&name).lease(store.long()).lock().await.unwrap();
     let event = next(store, &mut watch).await;
     assert_eq!(of(&event), ("appeared", name.clone()));
     assert_eq!(event.1.holders[0].id, guard.owner_id().to_string());
@@ -49,7 +49,7 @@ pub(crate) async fn what_comes_changes_and_goes_is_told(store: &Store) {
     let event = next(store, &mut watch).await;
     assert_eq!((of(&event), event.1.holders[0].hold_count), (("changed", name.clone()), 1));
 
-    let waiting = tokio::spawn(store.client().await.lock(&name).lock().into_future());
+    let waiting = tokio::spawn(store.client().await.lock(&name).lock());
     let event = next(store, &mut watch).await;
     assert_eq!((of(&event), event.1.waiting), (("changed", name.clone()), Some(1)));
     waiting.abort();
@@ -66,9 +66,9 @@ pub(crate) async fn what_comes_changes_and_goes_is_told(store: &Store) {
 pub(crate) async fn another_holder_is_a_change(store: &Store) {
     let (ours, theirs, name) = (store.client().await, store.client().await, store.name("lock"));
     let mut watch = watch(store).await;
-    let guard = ours.fair_lock(&name).lock().lease(store.long()).await.unwrap();
+    let guard = ours.fair_lock(&name).lease(store.long()).lock().await.unwrap();
     assert_eq!(of(&next(store, &mut watch).await), ("appeared", name.clone()));
-    let waiting = tokio::spawn(theirs.fair_lock(&name).lock().into_future());
+    let waiting = tokio::spawn(theirs.fair_lock(&name).lock());
     while next(store, &mut watch).await.1.waiting != Some(1) {}
     guard.release().await.unwrap();
     let second = waiting.await.unwrap().unwrap();
@@ -87,10 +87,10 @@ pub(crate) async fn permits_that_come_and_go_are_changes(store: &Store) {
     let semaphore = client.permit_semaphore(&name);
     assert!(semaphore.try_set_permits(5).await.unwrap());
     let mut watch = watch(store).await;
-    let one = semaphore.acquire(1).lease(store.long()).await.unwrap();
+    let one = semaphore.lease(store.long()).acquire(1).await.unwrap();
     let (what, lock) = next(store, &mut watch).await;
     assert_eq!((what, lock.taken, lock.count), ("appeared", 1, Some(4)));
-    let two = semaphore.acquire(2).lease(store.long()).await.unwrap();
+    let two = semaphore.lease(store.long()).acquire(2).await.unwrap();
     let (what, lock) = next(store, &mut watch).await;
     assert_eq!((what, lock.taken, lock.count), ("changed", 3, Some(2)));
     one.release().await.unwrap();
@@ -135,7 +135,7 @@ pub(crate) async fn a_watch_that_is_dropped_half_way_loses_nothing(store: &Store
     let mut heard = Vec::new();
     let mut drops = 0;
     for turn in 0..10 {
-        let guard = client.lock(format!("{name} {turn}")).lock().lease(store.long()).await.unwrap();
+        let guard = client.lock(format!("{name} {turn}")).lease(store.long()).lock().await.unwrap();
         for expected in ["appeared", "gone"] {
             let limit = Instant::now() + store.long();
             let event = loop {

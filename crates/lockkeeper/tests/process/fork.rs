@@ -87,7 +87,7 @@ fn blocking_client(url: &str) {
         assert_eq!(guard.wait_lost(PATIENCE), Some(LostReason::Closed));
         assert_closed(lock.lock());
         assert_closed(lock.try_lock());
-        assert_closed(lock.wait(PATIENCE).try_lock());
+        assert_closed(lock.try_lock_for(PATIENCE));
         assert_closed(lock.is_locked());
         assert_closed(lock.force_unlock());
         // Another owner, which would wait behind the parent's.
@@ -156,7 +156,7 @@ fn async_client(url: &str) {
             assert!(guard.is_lost());
             assert_eq!(lost.await, LostReason::Closed);
             assert_closed(lock.lock().await);
-            assert_closed(lock.try_lock().wait(PATIENCE).await);
+            assert_closed(lock.try_lock_for(PATIENCE).await);
             assert_closed(guard.reenter().await);
             assert_closed(guard.release().await);
             client.shutdown().await;

@@ -12,7 +12,9 @@ use std::time::Duration;
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::backend::model::State;
 use lockkeeper::backend::{Acquire, Kind, Release, Resource};
-use lockkeeper::{Backoff, Client, ClientOptions, Error, LockName, MultiLock, OwnerId, RwLock};
+use lockkeeper::{
+    AnyLock, Backoff, Client, ClientOptions, Error, LockName, MultiLock, OwnerId, RwLock,
+};
 use testkit::{Flaky, Gate, Verb};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, JoinSet};
@@ -113,7 +115,7 @@ async fn permits_are_not_asked_for_again_when_the_store_may_have_forgotten() {
     assert!(theirs.try_set_permits(5).await.unwrap());
     flaky.script(iter::once(Gate::ErrAfter).chain(silence()));
     let start = Instant::now();
-    let answer = timeout(REMEMBERED + ms(5000), ours.acquire(1).into_future()).await;
+    let answer = timeout(REMEMBERED + ms(5000), ours.acquire(1)).await;
     flaky.open();
     assert_unreachable(&answer.expect("it still asks"));
     assert!(start.elapsed() < REPEATED + ms(1000), "{:?}", start.elapsed());
@@ -130,7 +132,7 @@ async fn permits_are_asked_for_again_while_the_store_remembers() {
     let (ours, theirs) = (ours.semaphore("it"), theirs.semaphore("it"));
     assert!(theirs.try_set_permits(5).await.unwrap());
     flaky.script(iter::once(Gate::ErrAfter).chain(silence()));
-    let waiter = tokio::spawn(ours.acquire(2).into_future());
+    let waiter = tokio::spawn(ours.acquire(2));
     sleep(REPEATED - ms(5000)).await;
     flaky.open();
     let permit = joined(waiter).await.unwrap();
@@ -195,10 +197,10 @@ async fn who_waits_for_many_is_not_passed_by_who_waits_for_few() {
     let semaphore = Client::memory().semaphore("it");
     assert!(semaphore.try_set_permits(2).await.unwrap());
     let first = semaphore.acquire(1).await.unwrap();
-    let many = tokio::spawn(semaphore.acquire(2).into_future());
+    let many = tokio::spawn(semaphore.acquire(2));
     sleep(ms(10)).await;
-    let few = tokio::spawn(semaphore.acquire(1).into_future());
-    assert!(semaphore.try_acquire(1).wait(SETTLE).await.unwrap().is_none());
+    let few = tokio::spawn(semaphore.acquire(1));
+    assert!(semaphore.try_acquire_for(1, SETTLE).await.unwrap().is_none());
     assert!(!few.is_finished());
     // Who does not wait passes nobody by it.
     let passing = semaphore.try_acquire(1).await.unwrap().expect("one is free");
@@ -217,7 +219,7 @@ async fn who_waits_for_many_is_not_passed_by_who_waits_for_few() {
 async fn all_permits_that_have_ended_can_be_had_at_once() {
     let semaphore = Client::memory().permit_semaphore("it");
     assert!(semaphore.try_set_permits(300).await.unwrap());
-    std::mem::forget(semaphore.acquire(300).lease(ms(1000)).await.unwrap());
+    std::mem::forget(semaphore.lease(ms(1000)).acquire(300).await.unwrap());
     sleep(ms(2000)).await;
     assert_eq!(semaphore.available().await.unwrap(), 300);
     let guard = semaphore.try_acquire(200).await.unwrap().expect("300 are free");
@@ -249,7 +251,7 @@ async fn readers_that_read_for_long_do_not_starve_a_writer() {
     sleep(ms(7000)).await;
     for _ in 0..5 {
         // The readers there are, one more, and one that came with it.
-        let writer = timeout(3 * ms(8000), lock.write().into_future()).await;
+        let writer = timeout(3 * ms(8000), lock.write()).await;
         writer.expect("it starves").unwrap().release().await.unwrap();
         sleep(ms(9000)).await;
     }
@@ -266,7 +268,7 @@ async fn a_crowd_of_readers_does_not_starve_a_writer() {
     }
     sleep(ms(20_000)).await;
     for _ in 0..5 {
-        let writer = timeout(3 * ms(30_000), lock.write().into_future()).await;
+        let writer = timeout(3 * ms(30_000), lock.write()).await;
         writer.expect("it starves").unwrap().release().await.unwrap();
         sleep(ms(1000)).await;
     }
@@ -306,10 +308,10 @@ fn names_that_are_used_once_leave_nothing_in_the_model() {
 #[cfg(feature = "blocking")]
 #[test]
 fn a_multi_lock_of_threads_keeps_the_clients_of_its_members() {
-    use lockkeeper::blocking::{Client, Member, MultiLock};
+    use lockkeeper::blocking::{AnyLock, Client, MultiLock};
 
     let (ours, theirs) = (Client::memory(), Client::memory());
-    let members = [Member::from(ours.lock("here")), theirs.rw_lock("there").writer()];
+    let members = [AnyLock::from(ours.lock("here")), theirs.rw_lock("there").writer()];
     let multi = MultiLock::new(&ours, members);
     drop(theirs);
     let guard = multi.lock().unwrap();
@@ -333,12 +335,12 @@ async fn a_multi_lock_does_not_call_a_silent_store_busy() {
         sleep(HOUR).await;
         stores[usize::from(swapped)].script(silence());
         let multi = MultiLock::new([one.lock("a"), two.lock("b")]);
-        let answer = multi.try_lock().wait(ms(1000)).await;
+        let answer = multi.try_lock_for(ms(1000)).await;
         assert_unreachable(&answer);
         // One that is held by somebody is busy, and is called so.
         stores.iter().for_each(Flaky::open);
         let guard = two.lock("b").lock().await.unwrap();
-        assert!(multi.try_lock().wait(ms(1000)).await.unwrap().is_none());
+        assert!(multi.try_lock_for(ms(1000)).await.unwrap().is_none());
         guard.release().await.unwrap();
         multi.try_lock().await.unwrap().expect("all is free").release().await.unwrap();
     }
@@ -357,7 +359,7 @@ async fn a_multi_lock_that_cannot_be_settled_is_not_busy() {
     lossy.script([Gate::Ok, Gate::Ok].into_iter().chain(silence()));
     slow.script([Gate::Ok, Gate::Ok, Gate::Slow(ms(2000))]);
     let multi = MultiLock::new([one.lock("a"), two.lock("b")]);
-    let answer = multi.try_lock().lease(ms(5000)).wait(ms(1000)).await;
+    let answer = multi.lease(ms(5000)).try_lock_for(ms(1000)).await;
     assert_unreachable(&answer);
     assert_eq!(slow.calls(Verb::Acquire), 2);
     lossy.open();
@@ -372,7 +374,7 @@ async fn who_waits_behind_another_does_not_call_a_silent_store_busy() {
     let (flaky, ours, theirs) = flaky().await;
     let semaphore = ours.semaphore("it");
     assert!(theirs.semaphore("it").try_set_permits(0).await.unwrap());
-    let waiting = || tokio::spawn(semaphore.try_acquire(1).wait(ms(9000)).into_future());
+    let waiting = || tokio::spawn(semaphore.try_acquire_for(1, ms(9000)));
     flaky.script([Gate::Slow(ms(20)), Gate::Slow(ms(20))]);
     let together = [waiting(), waiting()];
     sleep(ms(100)).await;
@@ -391,8 +393,7 @@ async fn who_waits_behind_another_does_not_call_a_store_busy_that_refuses() {
     let (flaky, ours, theirs) = flaky().await;
     flaky.script(iter::repeat_n(Gate::Refuse, 10_000));
     let lock = ours.lock("it");
-    let waiters =
-        [9000, 9000, 8000].map(|limit| tokio::spawn(lock.try_lock().wait(ms(limit)).into_future()));
+    let waiters = [9000, 9000, 8000].map(|limit| tokio::spawn(lock.try_lock_for(ms(limit))));
     for waiter in waiters {
         let error = joined(waiter).await.unwrap_err();
         assert!(error.to_string().contains("full"), "{error}");
@@ -401,7 +402,7 @@ async fn who_waits_behind_another_does_not_call_a_store_busy_that_refuses() {
     // Served again, it is busy and no more.
     let guard = theirs.lock("it").lock().await.unwrap();
     flaky.script([Gate::Refuse]);
-    let waiters = [(); 3].map(|()| tokio::spawn(lock.try_lock().wait(ms(9000)).into_future()));
+    let waiters = [(); 3].map(|()| tokio::spawn(lock.try_lock_for(ms(9000))));
     for waiter in waiters {
         assert!(joined(waiter).await.unwrap().is_none());
     }
@@ -457,7 +458,7 @@ async fn an_attempt_without_an_answer_ends_after_the_response_timeout() {
     let (flaky, ours, _) = flaky().await;
     flaky.script([Gate::Never]);
     let start = Instant::now();
-    assert_unreachable(&ours.lock("it").try_lock().wait(ms(10)).await);
+    assert_unreachable(&ours.lock("it").try_lock_for(ms(10)).await);
     let took = start.elapsed();
     let response = lockkeeper::RESPONSE_TIMEOUT;
     assert!(took >= response && took < response + ms(100), "{took:?}");
@@ -465,12 +466,12 @@ async fn an_attempt_without_an_answer_ends_after_the_response_timeout() {
     sleep(SETTLE).await;
     flaky.script([Gate::ErrBefore, Gate::Never]);
     let start = Instant::now();
-    assert_unreachable(&ours.lock("it").try_lock().wait(ms(500)).await);
+    assert_unreachable(&ours.lock("it").try_lock_for(ms(500)).await);
     let took = start.elapsed();
     assert!(took >= response && took < response + ms(600), "{took:?}");
     flaky.script([Gate::Never, Gate::Never]);
     let start = Instant::now();
-    assert_unreachable(&ours.lock("it").try_lock().wait(response + ms(500)).await);
+    assert_unreachable(&ours.lock("it").try_lock_for(response + ms(500)).await);
     let took = start.elapsed();
     assert!(took >= response + ms(500) && took < response + ms(600), "{took:?}");
     flaky.open();
@@ -494,10 +495,13 @@ async fn a_far_client_gets_the_lock_beside_a_busy_near_one() {
 /// How often the near client acquires the lock in ten seconds.
 async fn acquired_nearby(kind: Kind, far_away: Option<Duration>) -> u64 {
     let (flaky, far, near) = flaky().await;
-    let request = move |client: &Client| match kind {
-        Kind::Mutex => client.mutex("it").lock(),
-        Kind::Write => client.rw_lock("it").write(),
-        _ => client.lock("it").lock(),
+    let request = move |client: &Client| {
+        let lock: AnyLock = match kind {
+            Kind::Mutex => client.mutex("it").into(),
+            Kind::Write => client.rw_lock("it").writer(),
+            _ => client.lock("it").into(),
+        };
+        lock.lock()
     };
     let count = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
@@ -537,7 +541,7 @@ async fn shutdown_does_not_wait_for_what_waits_for_it() {
     let guard = ours.lock("it").lock().await.unwrap();
     let hold = guard.hold();
     flaky.script([Gate::Never]);
-    let mut reentry = Box::pin(hold.reenter().into_future());
+    let mut reentry = Box::pin(hold.reenter());
     started(reentry.as_mut()).await;
     drop(guard);
     sleep(ms(1)).await;
@@ -569,8 +573,8 @@ async fn an_endless_back_off_is_only_long() {
         let (ours, theirs) = (client(&store), client(&store));
         let guard = theirs.lock("it").lock().await.unwrap();
         let lock = ours.spin_lock("it").backoff(back_off);
-        assert!(lock.try_lock().wait(ms(100)).await.unwrap().is_none());
-        let mut waiting = Box::pin(lock.lock().into_future());
+        assert!(lock.try_lock_for(ms(100)).await.unwrap().is_none());
+        let mut waiting = Box::pin(lock.lock());
         assert!(timeout(SETTLE, waiting.as_mut()).await.is_err(), "somebody has it");
         guard.release().await.unwrap();
         assert!(timeout(HOUR, waiting).await.is_err(), "it looked again");

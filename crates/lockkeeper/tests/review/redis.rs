@@ -94,7 +94,7 @@ async fn a_multi_lock_without_rights_is_denied_and_leaves_nothing() {
         let members =
             |client: &Client| MultiLock::new(["a", "b", "c"].map(|name| client.lock(name)));
         assert_denied(&members(&client).try_lock().await);
-        assert_denied(&members(&client).try_lock().wait(ms(5_000)).await);
+        assert_denied(&members(&client).try_lock_for(ms(5_000)).await);
         let left = server.cli(&["EXISTS", "a", "b", "c"]).int();
         assert_eq!(left, 0, "without {command}");
         let guard = members(&all).try_lock().await.unwrap().expect("nobody has them");
@@ -126,7 +126,7 @@ async fn all_permits_that_have_ended_can_be_had_at_once() {
     let client = Client::connect(&server.url()).await.expect("the server is there");
     let semaphore = client.permit_semaphore("it");
     assert!(semaphore.try_set_permits(300).await.unwrap());
-    std::mem::forget(semaphore.acquire(300).lease(ms(500)).await.unwrap());
+    std::mem::forget(semaphore.lease(ms(500)).acquire(300).await.unwrap());
     let start = Instant::now();
     while semaphore.available().await.unwrap() < 300 {
         assert!(start.elapsed() < PATIENCE, "they never end");

@@ -18,7 +18,7 @@ fn a_semaphore_obeys_every_command(redisson: Redisson) {
     assert!(!one.try_set_permits(3).ok());
     one.acquire(2).ok();
     assert!(!two.try_acquire(2).ok());
-    assert!(!two.try_acquire_within(2, SHORT).ok());
+    assert!(!two.try_acquire_for(2, SHORT).ok());
     let waits = two.acquire(3);
     assert!(waits.answer_within(SHORT).is_none());
     one.release(2).ok();
@@ -46,13 +46,13 @@ fn permits_obey_every_command(redisson: Redisson) {
         assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
     }
     assert_eq!(one.try_acquire().ok(), None);
-    assert_eq!(one.try_acquire_within(SHORT, None).ok(), None);
+    assert_eq!(one.try_acquire_for(SHORT, None).ok(), None);
     assert!(one.update_lease(&leased, LONG).ok());
     match redisson {
         Redisson::Newest => assert!((1..=10_000).contains(&one.lease(&leased).ok())),
         _ => assert!(one.lease(&leased).err().is_missing()),
     }
-    let waits = one.try_acquire_within(LONG, Some(LONG));
+    let waits = one.try_acquire_for(LONG, Some(LONG));
     assert!(waits.answer_within(SHORT).is_none());
     two.release(&leased).ok();
     let granted = waits.ok().unwrap();

@@ -47,7 +47,7 @@ fn an_answer_can_be_awaited(redisson: Redisson) {
         let waits = two.lock();
         // On one thread: if the wait blocked it, nobody would release.
         let release = async { one.unlock().await.ok() };
-        let (granted, ()) = tokio::join!(waits.into_future(), release);
+        let (granted, ()) = tokio::join!(waits, release);
         granted.ok();
         two.unlock().await.ok();
     });

@@ -55,7 +55,7 @@ impl<'a> Permits<'a> {
     }
 
     /// `tryAcquire(waitTime)` or `tryAcquire(waitTime, leaseTime)`
-    pub fn try_acquire_within(
+    pub fn try_acquire_for(
         &self,
         wait: Duration,
         lease: Option<Duration>,

@@ -35,7 +35,7 @@ impl<'a> Semaphore<'a> {
     }
 
     /// `tryAcquire(permits, waitTime)`
-    pub fn try_acquire_within(&self, permits: i32, wait: Duration) -> Pending<bool> {
+    pub fn try_acquire_for(&self, permits: i32, wait: Duration) -> Pending<bool> {
         self.0.call("tryAcquire", &[&permits.to_string(), &millis(wait)], flag)
     }
 
