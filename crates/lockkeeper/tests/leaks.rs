@@ -1,16 +1,13 @@
 //! Thousands of random cycles over everything there is, dropped half-way, forced and killed, leave
 //! what should be there and nothing else: every permit, the tokens, what ends by itself.
 
-use std::future::IntoFuture;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper::backend::memory::Memory;
-use lockkeeper::{
-    AnyGuard, AnyLock, Client, ClientOptions, CountDownLatch, Error, MultiLock, Result,
-};
+use lockkeeper::{AnyLock, Client, ClientOptions, CountDownLatch, Error, MultiLock, Result};
 use testkit::{ChildProcess, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::timeout;

@@ -1,7 +1,5 @@
 //! What the manual tells people to type.
 
-use std::future::IntoFuture;
-
 use lockkeeper::Client;
 use testkit::RedisServer;
 

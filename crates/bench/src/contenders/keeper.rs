@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper::{Client, Guard, Lock, Mutex};
+use lockkeeper::{AnyLock, Client, LockGuard};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
@@ -26,12 +26,6 @@ pub(crate) struct Keeper {
     runtime: Handle,
     client: Client,
     form: Form,
-}
-
-/// Either lock.
-enum Either {
-    Lock(Lock),
-    Mutex(Mutex),
 }
 
 impl Keeper {
@@ -60,7 +54,7 @@ impl Keeper {
         let (stop, passed) = (Stop::default(), Arc::new(AtomicU64::new(0)));
         let mut fighters = JoinSet::new();
         for _ in 0..tasks {
-            let fighter = fighter(self.either(name), stop.clone(), Arc::clone(&passed));
+            let fighter = fighter(self.lock(name), stop.clone(), Arc::clone(&passed));
             fighters.spawn_on(fighter, &self.runtime);
         }
         std::thread::sleep(time / 5);
@@ -101,10 +95,10 @@ impl Keeper {
         self.form
     }
 
-    fn either(&self, name: &str) -> Either {
+    fn lock(&self, name: &str) -> AnyLock {
         match self.form {
-            Form::Lock => Either::Lock(self.client.lock(name)),
-            Form::Mutex => Either::Mutex(self.client.mutex(name)),
+            Form::Lock => self.client.lock(name).into(),
+            Form::Mutex => self.client.mutex(name).into(),
         }
     }
 }
@@ -119,21 +113,12 @@ impl Contender for Keeper {
 
     fn run(&mut self, tasks: usize, time: Duration) -> Result<u64> {
         drive(&self.runtime, tasks, time, |task, stop| {
-            pairs(self.either(&Name::of("kpr", task).key), stop)
+            pairs(self.lock(&Name::of("kpr", task).key), stop)
         })
     }
 }
 
-impl Either {
-    async fn lock(&self) -> Result<Guard> {
-        Ok(match self {
-            Self::Lock(lock) => lock.lock().await?,
-            Self::Mutex(mutex) => mutex.lock().await?,
-        })
-    }
-}
-
-async fn pairs(lock: Either, stop: Stop) -> Result<u64> {
+async fn pairs(lock: AnyLock, stop: Stop) -> Result<u64> {
     let mut pairs = 0;
     while !stop.reached() {
         lock.lock().await?.release().await?;
@@ -142,7 +127,7 @@ async fn pairs(lock: Either, stop: Stop) -> Result<u64> {
     Ok(pairs)
 }
 
-async fn fighter(lock: Either, stop: Stop, passed: Arc<AtomicU64>) -> Result<()> {
+async fn fighter(lock: AnyLock, stop: Stop, passed: Arc<AtomicU64>) -> Result<()> {
     while !stop.reached() {
         let guard = lock.lock().await?;
         passed.fetch_add(1, Ordering::Relaxed);
@@ -168,7 +153,7 @@ async fn roamer(
 }
 
 /// Takes the locks with these numbers.
-pub(crate) async fn hold(client: &Client, numbers: Range<usize>) -> Result<Vec<Guard>> {
+pub(crate) async fn hold(client: &Client, numbers: Range<usize>) -> Result<Vec<LockGuard>> {
     let mut takers = JoinSet::new();
     for taker in 0..TAKERS.min(numbers.len()) {
         let (client, numbers) = (client.clone(), numbers.clone());
@@ -188,7 +173,7 @@ pub(crate) async fn hold(client: &Client, numbers: Range<usize>) -> Result<Vec<G
 }
 
 /// Gives them back, as fast as they were taken.
-pub(crate) async fn free(mut guards: Vec<Guard>) -> Result<()> {
+pub(crate) async fn free(mut guards: Vec<LockGuard>) -> Result<()> {
     let mut givers = JoinSet::new();
     while !guards.is_empty() {
         let share = guards.split_off(guards.len().saturating_sub(guards.len().div_ceil(TAKERS)));

@@ -2,7 +2,7 @@
 //!
 //! Memory store, paused clock: the gates say exactly when an answer comes.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::iter::repeat_n;
 use std::pin::pin;
 use std::task::Poll;

@@ -1,6 +1,5 @@
 //! Making connections, losing them, and not making too many.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 
 use lockkeeper::{Client, Error, Kind, Severity};

@@ -1,7 +1,5 @@
 //! A server that is full, and users who may not do everything: what is held is kept and given back.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{AnyGuard, Client, Error};
 use testkit::RedisServer;
 use tokio::time::Instant;

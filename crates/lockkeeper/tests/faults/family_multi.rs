@@ -1,6 +1,5 @@
 //! Several locks as one, on servers that fail one at a time.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
 //! The server goes away while permits, readers, writers and the rest are held or waited for, and comes
 //! back: with its data or without, in time or too late.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
 //! A request is executed and its answer is lost: state and answer are as if nothing had happened. For
 //! every request of every primitive beside locks and mutexes, of which [`replies`](crate::replies) is.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{AnyGuard, AnyLock, Client, Error, Kind, LockGuard, MultiLock, Result};

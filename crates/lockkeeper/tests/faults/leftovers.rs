@@ -1,7 +1,5 @@
 //! Whoever has gone leaves nothing at the server: neither an ear nor a hold.
 
-use std::future::IntoFuture;
-
 use crate::support::*;
 
 /// A thousand wait behind one of their own client until their limits; then nobody listens, though

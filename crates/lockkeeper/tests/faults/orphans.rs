@@ -1,7 +1,7 @@
 //! Requests that arrive late, twice or after everybody has walked away leave no hold behind, and
 //! take none away.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

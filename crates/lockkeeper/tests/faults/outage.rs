@@ -1,7 +1,6 @@
 //! An outage costs each caller its own time, and no more: not that of those who asked before, not
 //! that of a release that hangs, and the server no storm of connections.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::Kind;

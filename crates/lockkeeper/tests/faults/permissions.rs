@@ -1,7 +1,5 @@
 //! Users who may not do everything.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{Client, Error, Kind};
 use testkit::RedisServer;
 use tokio::time::Instant;

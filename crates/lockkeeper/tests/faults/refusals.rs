@@ -2,7 +2,6 @@
 //!
 //! For every such condition the same four things must hold; [`Condition`] is what differs.
 
-use std::future::IntoFuture;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! A request is executed and its answer is lost: state and answer are as if nothing had happened.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{Error, Kind};
 
 use crate::support::*;

@@ -1,7 +1,5 @@
 //! Scripts that fail half-way would leave half of their work: none does.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{Error, Kind, LostReason};
 use testkit::{Cli, RedisServer, Reply};
 

@@ -1,6 +1,5 @@
 //! Wake-ups get lost: a waiter finds out all the same, and does not hammer the server meanwhile.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -130,7 +130,7 @@ pub(crate) fn assert_held(
     server: &RedisServer,
     kind: Kind,
     name: &str,
-    guard: impl AsRef<AnyGuard>,
+    guard: &dyn AsRef<AnyGuard>,
     count: i64,
 ) {
     let guard = guard.as_ref();
@@ -277,7 +277,7 @@ impl Rig {
     }
 
     #[track_caller]
-    pub(crate) fn assert_held(&self, name: &str, guard: impl AsRef<AnyGuard>, count: i64) {
+    pub(crate) fn assert_held(&self, name: &str, guard: &dyn AsRef<AnyGuard>, count: i64) {
         assert_held(&self.server, self.kind, name, guard, count);
     }
 

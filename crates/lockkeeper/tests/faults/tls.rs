@@ -1,7 +1,5 @@
 //! TLS: who is trusted, who must show a certificate, and what is said when it does not work out.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{Client, ClientOptions, Kind};
 use testkit::RedisServer;
 

@@ -4,7 +4,6 @@
 //! milliseconds of a release, whichever side releases.
 
 use std::collections::BTreeMap;
-use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use lockkeeper::{ClientOptions, Error, FairLock, LockGuard, LostReason, Remaining};

@@ -1,7 +1,6 @@
 //! The count-down latch. Both sides publish when it opens, so waiters of either side go on within
 //! milliseconds.
 
-use std::future::IntoFuture;
 use std::time::Instant;
 
 use lockkeeper::CountDownLatch;

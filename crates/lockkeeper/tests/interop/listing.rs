@@ -1,7 +1,6 @@
 //! The inspector among Redisson's locks: they are found by their form, and shown as what they are.
 
 use std::collections::BTreeSet;
-use std::future::IntoFuture;
 
 use lockkeeper::{Event, Kind, LockInfo, Remaining};
 use testkit::Redisson;

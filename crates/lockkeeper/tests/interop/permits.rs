@@ -2,7 +2,6 @@
 //! sixteen bytes. Both sides publish what is given back, so waiters of either side are told within
 //! milliseconds.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

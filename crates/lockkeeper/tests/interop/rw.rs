@@ -4,10 +4,9 @@
 //! milliseconds. It says nothing when a writer goes on as a reader: there ours find out within the
 //! re-check bound of five seconds, and Java's when the lease ends. Ours do say it.
 
-use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{AnyGuard, ClientOptions, Error, LostReason, Remaining};
+use lockkeeper::{ClientOptions, Error, LostReason, Remaining};
 use testkit::java::{Answer, Lock};
 use testkit::{JavaPeer, RedisServer, Redisson};
 use tokio::task::JoinHandle;

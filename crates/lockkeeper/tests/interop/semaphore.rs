@@ -1,7 +1,6 @@
 //! The semaphore. Both sides publish how many permits are free, so waiters of either side are told within
 //! milliseconds.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;

@@ -1,6 +1,5 @@
 //! What is the fair lock's alone: the queue.
 
-use std::future::IntoFuture;
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 

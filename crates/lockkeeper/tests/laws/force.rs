@@ -1,7 +1,5 @@
 //! Taking a lock away from whoever holds it.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{Error, LostReason};
 
 use crate::store::{Exclusive, Store, assert_is, one, pair, poll_once};

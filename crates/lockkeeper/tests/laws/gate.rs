@@ -1,7 +1,5 @@
 //! The local gate: of those of one client who want the same lock, one talks to the store.
 
-use std::future::IntoFuture;
-
 use lockkeeper::Client;
 
 use crate::decorators::Counting;

@@ -1,6 +1,5 @@
 //! Bad input is refused with a word about what is wrong; odd input works.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Error, MAX_LEASE, Result};

@@ -1,6 +1,5 @@
 //! What only a Redis store has: keys that others write, read and delete.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Client, Error, LostReason, Remaining};

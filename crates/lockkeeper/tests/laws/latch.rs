@@ -1,6 +1,5 @@
 //! The count-down latch: closed until it was counted down, and then open for everybody.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 

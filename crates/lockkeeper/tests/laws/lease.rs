@@ -1,6 +1,5 @@
 //! How long a lock is held: fixed, renewed, extended, left.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{AnyGuard, Error, LostReason, Phase, Remaining};

@@ -1,6 +1,5 @@
 //! The life of a client: what keeps it, what ends it, what is left.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Error, LostReason, RunError};

@@ -1,6 +1,5 @@
 //! What is held is listed: by name and kind, with who holds it, for how long and since when.
 
-use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::{Holder, Kind, Listing, LockInfo, Remaining};

@@ -1,6 +1,5 @@
 //! What only a Redis store has of a list: keys that others made, and keys that are no locks.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Client, Error, Kind, LockInfo, Remaining};

@@ -1,7 +1,6 @@
 //! A look at what has more to it: queues, tokens, readers, permits, counts.
 
 use std::collections::BTreeSet;
-use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::{AnyLock, Error, Kind, LockInfo, Remaining};

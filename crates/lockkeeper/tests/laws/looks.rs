@@ -1,6 +1,5 @@
 //! A look at one name: everything that is known of it, and taking it away.
 
-use std::future::IntoFuture;
 use std::time::SystemTime;
 
 use lockkeeper::{Error, Holder, Kind, LockInfo, LostReason, Remaining};

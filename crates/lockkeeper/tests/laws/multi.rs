@@ -1,6 +1,5 @@
 //! Several locks as one: all or none.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

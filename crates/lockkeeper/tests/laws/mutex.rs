@@ -1,10 +1,8 @@
 //! What is the mutex's alone.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{Error, Mutex};
 
-use crate::store::{Store, assert_is, one, poll_once};
+use crate::store::{Store, one, poll_once};
 
 pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
     let mutex: Mutex = one(store).await;

@@ -1,7 +1,5 @@
 //! Locks that are not re-entrant on request.
 
-use std::future::IntoFuture;
-
 use lockkeeper::{Error, FairLock, Lock, RunError};
 
 use crate::store::{Reentrant, Store, assert_is, one, poll_once};

@@ -1,7 +1,6 @@
 //! A server that does not answer, does not serve, or does not permit: what the caller is told, and
 //! when. Each law has a server of its own.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{AnyLock, Client, ClientOptions, Error, LostReason, Phase};

@@ -1,6 +1,5 @@
 //! The permit semaphore: permits with ids and leases, held by guards.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

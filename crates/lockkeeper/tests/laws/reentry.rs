@@ -1,6 +1,5 @@
 //! Holding a lock more than once: owners, counts, and what the lease then is.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Client, Error, LostReason, Phase, Remaining};

@@ -1,6 +1,6 @@
 //! What becomes of locks when the runtime of their client ends.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};

@@ -9,7 +9,7 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::store::{Store, assert_is, eventually, left};
+use crate::store::{Store, eventually, left};
 
 /// Handles of two clients to one lock.
 pub(crate) async fn pair(store: &Store) -> (RwLock, RwLock) {

@@ -1,6 +1,5 @@
 //! The semaphore: permits without owners, of which none is ever lost or made.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! What is the spin lock's alone: it is waited for without being told.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::{Backoff, Client, Lock, SpinLock};

@@ -1,6 +1,5 @@
 //! Waiting for a lock: being woken, being served in order, giving up, walking away.
 
-use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! A watch: what comes, changes and goes.
 
 use std::collections::BTreeMap;
-use std::future::IntoFuture;
 use std::task::Poll;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The engine and the model, on the paused clock.
 
-use std::future::{self, Future, IntoFuture};
+use std::future::{self, Future};
 use std::iter;
 use std::panic::resume_unwind;
 use std::pin::Pin;

@@ -1,7 +1,6 @@
 //! The process: how it starts, who it is, how it ends.
 
 use std::env;
-use std::future::IntoFuture;
 use std::process::Command;
 use std::time::Duration;
 
