@@ -62,7 +62,9 @@ impl Code {
         match error {
             Error::Invalid { .. } | Error::WrongKind { .. } => Self::USAGE,
             // The answer did not come: to a script that is the same as no store.
-            Error::Unreachable { .. } | Error::Unconfirmed { .. } => Self::UNREACHABLE,
+            Error::Unreachable { .. } | Error::Refused { .. } | Error::Unconfirmed { .. } => {
+                Self::UNREACHABLE
+            }
             Error::Denied { .. } => Self::DENIED,
             Error::NotHeld { .. } | Error::Lost { .. } => Self::LOST,
             _ => Self::INTERNAL,

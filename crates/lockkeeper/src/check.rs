@@ -147,7 +147,7 @@ async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
             Err(error) => Finding::danger("locks", detail, advice(core, error)),
             Ok(_) => Finding::danger("locks", detail, "find out what removes or replaces keys"),
         });
-        unserved = matches!(outcome, Err(Error::Unreachable { .. } | Error::Unconfirmed { .. }));
+        unserved = matches!(&outcome, Err(error) if error.may_pass() || matches!(error, Error::Unconfirmed { .. }));
         if unserved {
             // Nor would it serve the others, each after a while.
             break;

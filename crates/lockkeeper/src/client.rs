@@ -10,7 +10,8 @@ use crate::config::Backoff;
 use crate::config::ClientOptions;
 use crate::engine::Core;
 use crate::error::{Error, Result};
-use crate::lock::{Handle, Lock, Mutex};
+use crate::handle::Handle;
+use crate::lock::{Lock, Mutex};
 use crate::{
     CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock, Semaphore,
     SpinLock,

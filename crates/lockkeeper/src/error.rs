@@ -126,8 +126,7 @@ pub enum Error {
         detail: String,
     },
 
-    /// The store did not answer, or refused to serve for the time being (loading, read-only, out of
-    /// memory). Nothing is held because of this request.
+    /// There is no connection to the store, or it did not answer. Nothing is held because of this request.
     #[error("{}store unreachable when {phase}: {detail}{}", of(lock), for_so_long(*silent_for))]
     Unreachable {
         /// The lock, or nothing when it was the connection itself.
@@ -136,8 +135,22 @@ pub enum Error {
         phase: Phase,
         /// What the store or the network said.
         detail: String,
-        /// For how long the store has not answered, or not served.
+        /// For how long the store has not answered.
         silent_for: Option<Duration>,
+    },
+
+    /// The store answered that it does not serve for the time being: loading, read-only, out of memory, busy.
+    /// Nothing is held because of this request.
+    #[error("{}the store refused when {phase}: {detail}{}", of(lock), for_so_long(*refused_for))]
+    Refused {
+        /// The lock, or nothing when it was the connection itself.
+        lock: Option<LockName>,
+        /// What was being done.
+        phase: Phase,
+        /// What the store said.
+        detail: String,
+        /// For how long the store has not served.
+        refused_for: Option<Duration>,
     },
 
     /// The name is in use for something else: use another name, or the type that fits.
@@ -207,6 +220,11 @@ impl Error {
         Error::Invalid { lock: lock.cloned(), detail: detail.into() }
     }
 
+    /// Whether it may pass by itself.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Error::Unreachable { .. } | Error::Refused { .. })
+    }
+
     /// What a fault of the store means for the caller who asked for `phase` on `lock`.
     pub(crate) fn from_fault(
         fault: Fault,
@@ -216,8 +234,11 @@ impl Error {
     ) -> Self {
         let name = lock.map(|(name, _)| name.clone());
         match fault {
-            Fault::Unreachable { detail, .. } | Fault::Refused { detail } => {
+            Fault::Unreachable { detail, .. } => {
                 Error::Unreachable { lock: name, phase, detail, silent_for }
+            }
+            Fault::Refused { detail } => {
+                Error::Refused { lock: name, phase, detail, refused_for: silent_for }
             }
             Fault::Denied { detail } => Error::Denied { lock: name, phase, detail },
             Fault::WrongKind { found } => match lock {

@@ -1,7 +1,8 @@
 //! The fair lock.
 
 use crate::Result;
-use crate::lock::{Handle, fenced_methods, lock_methods, owner_methods, reentrancy_methods};
+use crate::handle::Handle;
+use crate::lock::{fenced_methods, lock_methods, owner_methods, reentrancy_methods};
 
 /// The lock that is given out in the order in which it was asked for, between processes too:
 /// Redisson's `RFairLock`, with Java's waiters in the same queue.

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Result;
-use crate::lock::{Handle, lock_methods, owner_methods};
+use crate::handle::Handle;
+use crate::lock::{lock_methods, owner_methods};
 
 /// The lock whose guards have a [`token`](crate::FencedGuard::token): Redisson's `RFencedLock`.
 ///

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::any::{AnyGuard, Hold, debug};
 use crate::backend::Kind;
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
 use crate::error::{Error, LostReason, Result};
+use crate::hold::{AnyGuard, Hold, debug};
 use crate::{LockName, OwnerId, PermitId};
 
 /// A guard that an acquire can return.

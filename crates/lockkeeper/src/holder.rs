@@ -27,7 +27,7 @@ pub struct Holder {
     /// long as it holds anything, and one that is not seen for longer than that was killed, is stopped or
     /// cannot reach the store.
     pub seen: Option<Seen>,
-    /// When its guard was left with [`leave_for`](crate::Guard::leave_for): nothing runs under the lock
+    /// When its guard was left with [`leave_for`](crate::AnyGuard::leave_for): nothing runs under the lock
     /// any more, and it stands until its lease ends. By that client's clock.
     pub left: Option<SystemTime>,
     /// How long its own lease lasts unless it is renewed, where each holder has one: that of a permit.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backend::{Changed, CountChange};
 use crate::engine::counter;
 use crate::engine::request::Wait;
-use crate::lock::Handle;
+use crate::handle::Handle;
 use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, Result};
 

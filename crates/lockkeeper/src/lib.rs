@@ -10,6 +10,8 @@ mod error;
 mod fair;
 mod fenced;
 mod guard;
+mod handle;
+mod hold;
 mod holder;
 mod inspector;
 mod latch;
@@ -28,7 +30,7 @@ pub mod backend;
 pub mod blocking;
 pub mod manual;
 
-pub use any::{AnyGuard, AnyLock, Hold};
+pub use any::AnyLock;
 pub use backend::{ClientInfo, Finding, Forced, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
@@ -45,6 +47,7 @@ pub use guard::{
     FencedGuard, FencedReadGuard, FencedWriteGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard,
     UpgradeError, WriteGuard,
 };
+pub use hold::{AnyGuard, Hold};
 pub use holder::{Holder, Remaining};
 pub use inspector::{Inspector, Listing, LockInfo};
 pub use latch::CountDownLatch;

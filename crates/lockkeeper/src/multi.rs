@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::any::{AnyGuard, AnyLock, Hold};
+use crate::any::AnyLock;
 use crate::backend::Kind;
 use crate::config::{LeaseTime, MIN_WATCHDOG};
 use crate::engine::acquire::Acquired;
@@ -16,7 +16,8 @@ use crate::engine::lease::TermSpec;
 use crate::engine::multi::{Part, Terms, acquire_all, side_by_side};
 use crate::engine::request::Wait;
 use crate::engine::{Core, Tick};
-use crate::lock::{Handle, term};
+use crate::handle::Handle;
+use crate::hold::{AnyGuard, Hold};
 use crate::run::{Completed, Held, Loss, RunError, run};
 use crate::{Error, LockName, LostReason, Result};
 
@@ -211,7 +212,8 @@ impl MultiLock {
                 return Err(Error::invalid(Some(&name), detail));
             }
         }
-        let held = term(&first.resource, self.lease, first.core.options.watchdog_timeout)?;
+        let default = first.core.options.watchdog_timeout;
+        let held = TermSpec::new(&first.resource, self.lease, default)?;
         let part =
             |member: &Handle| Ok((Arc::clone(&member.core), member.request(1, Wait::Never)?));
         let parts = self.members.iter().map(part).collect::<Result<_>>()?;

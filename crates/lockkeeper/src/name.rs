@@ -283,7 +283,7 @@ impl FromStr for OwnerId {
 
 /// A local identity under which locks are re-entrant: see [`Lock::as_owner`](crate::Lock::as_owner).
 ///
-/// It is made by [`Client::owner`](crate::Client::owner), belongs to that client, and never appears
+/// It is made by [`Client::new_owner`](crate::Client::new_owner), belongs to that client, and never appears
 /// in the store: each time it takes a free lock it does so under a fresh [`OwnerId`].
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Owner {

@@ -6,9 +6,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::LockName;
-use crate::any::AnyGuard;
 use crate::engine::Tick;
 use crate::error::{Error, LostReason, Phase};
+use crate::hold::AnyGuard;
 
 /// What came of work that ran under a lock from beginning to end.
 #[derive(Clone, Debug, Eq, PartialEq)]

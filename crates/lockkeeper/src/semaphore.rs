@@ -10,7 +10,7 @@ use crate::engine::acquire::Acquired;
 use crate::engine::lease::HoldId;
 use crate::engine::request::Wait;
 use crate::engine::{Lease, counter, lease_millis, release};
-use crate::lock::Handle;
+use crate::handle::Handle;
 use crate::{Error, LockName, Result};
 
 /// So many permits for all processes together: Redisson's `RSemaphore`.

@@ -1,7 +1,8 @@
 //! The lock that is waited for without being told.
 
 use crate::config::Backoff;
-use crate::lock::{Handle, lock_methods, owner_methods};
+use crate::handle::Handle;
+use crate::lock::{lock_methods, owner_methods};
 
 /// The lock that never subscribes: its waiters try again and again, after pauses. Redisson's
 /// `RSpinLock`.

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::Client;
-use crate::any::Hold;
 use crate::config::LeaseTime;
 use crate::error::{LostReason, Result};
+use crate::hold::Hold;
 use crate::run::{Completed, Held, RunError, finished};
 use crate::{LockName, OwnerId, PermitId, UpgradeError};
 

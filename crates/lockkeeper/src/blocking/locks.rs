@@ -7,8 +7,8 @@ use super::guards::{
     WriteGuard,
 };
 use super::{AnyLock, Client};
-use crate::any::Hold;
 use crate::config::{Backoff, LeaseTime};
+use crate::hold::Hold;
 use crate::holder::{Holder, Remaining};
 use crate::run::{Completed, RunError};
 use crate::{LockName, Result};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{AnyGuard, Client, FairLock, FencedLock, Lock, Mutex, PermitSemaphore, SpinLock};
-use crate::any::Hold;
 use crate::config::LeaseTime;
 use crate::error::{Error, LostReason};
+use crate::hold::Hold;
 use crate::run::{Completed, Held, RunError, finished};
 use crate::{LockName, Result};
 

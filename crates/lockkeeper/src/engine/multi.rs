@@ -101,9 +101,7 @@ pub(crate) async fn acquire_all(
                     break;
                 }
                 // Its patience was short; whether the store is gone is found out with empty hands.
-                Err(error @ crate::Error::Unreachable { .. })
-                    if i != first && wait != Wait::Never =>
-                {
+                Err(error) if error.may_pass() && i != first && wait != Wait::Never => {
                     (blocked, silent) = (Some(i), Some(error));
                     break;
                 }
@@ -118,7 +116,7 @@ pub(crate) async fn acquire_all(
             None => match taken.settle(terms).await {
                 Ok(Some(all)) => return Ok(Some(all)),
                 Ok(None) => 0,
-                Err(error @ crate::Error::Unreachable { .. }) if wait != Wait::Never => {
+                Err(error) if error.may_pass() && wait != Wait::Never => {
                     silent = Some(error);
                     0
                 }

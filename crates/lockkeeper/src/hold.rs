@@ -1,0 +1,364 @@
+//! Holds: what every guard has in common, and the view of it for the work that runs under a lock.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::{Kind, Resource};
+use crate::config::LeaseTime;
+use crate::engine::acquire::Acquired;
+use crate::engine::lease::{HoldId, TermSpec, reentrant};
+use crate::engine::owners::{acquire_beside, reenter, twice};
+use crate::engine::request::{Request, Wait};
+use crate::engine::{Lease, lease_millis, release};
+use crate::error::{Error, LostReason, Phase, Result};
+use crate::{LockName, OwnerId, PermitId};
+
+/// A hold of any kind: what all guards have in common.
+///
+/// While [`is_lost`](AnyGuard::is_lost) is false no other client holds the lock, provided the store keeps
+/// what it acknowledged: see the [guarantees](crate::manual::guarantees).
+///
+/// **Dropping a guard releases the lock in the background**: `drop` never blocks. It leaves the release to
+/// the client's runtime. If the runtime ends first, as at the end of `main`, the lock stays held until its
+/// lease expires. To be sure, and to know that the lock was still held, await
+/// [`release`](AnyGuard::release), use [`run`](crate::Lock::run), or call
+/// [`Client::shutdown`](crate::Client::shutdown) last:
+///
+/// ```
+/// #[tokio::main]
+/// async fn main() -> lockkeeper::Result<()> {
+///     let client = lockkeeper::Client::memory();
+///     let guard = client.lock("orders:42").lock().await?;
+///     drop(guard); // released soon, if the program goes on
+///     client.shutdown().await; // released now
+///     Ok(())
+/// }
+/// ```
+#[must_use = "if it is not kept, the lock is released at once"]
+pub struct AnyGuard {
+    lease: Arc<Lease>,
+    hold: HoldId,
+    live: bool,
+}
+
+impl AnyGuard {
+    pub(crate) fn new((lease, hold): Acquired) -> Self {
+        Self { lease, hold, live: true }
+    }
+
+    /// Releases the lock. The last guard of an owner frees it.
+    ///
+    /// # Errors
+    /// - [`NotHeld`](Error::NotHeld): the lock was no longer held by this guard, so that the work done
+    ///   meanwhile was not protected.
+    /// - [`Unconfirmed`](Error::Unconfirmed): the store did not answer. The release is repeated in the
+    ///   background until the lease expires. This error comes within
+    ///   [`unreachable_after`](crate::ClientOptions::unreachable_after) of the first failure.
+    /// - [`Closed`](Error::Closed): after [`Client::shutdown`](crate::Client::shutdown), which has released
+    ///   the lock, after the end of the client's runtime, and in a forked child.
+    ///
+    /// After a loss by the local clock it still asks the store, and succeeds if the store still had the
+    /// hold: no other client has held the lock then.
+    ///
+    /// # Cancel safety
+    /// The release is done once this is called, even if the future is dropped before its first poll.
+    pub fn release(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
+        self.live = false;
+        release::release(Arc::clone(&self.lease), self.hold, None)
+    }
+
+    /// Gives up the guard but leaves the lock held for `span` from now; then it expires. For a job that
+    /// must not run again too soon, on any host.
+    ///
+    /// An inspection meanwhile shows which process left the lock and when
+    /// ([`Holder::left`](crate::Holder::left)).
+    ///
+    /// # Errors
+    /// As [`release`](AnyGuard::release). A span that is no lease (below 1 ms, above a century) is
+    /// [`Invalid`](Error::Invalid), and the lock is then released.
+    ///
+    /// # Cancel safety
+    /// As [`release`](AnyGuard::release).
+    pub fn leave_for(
+        mut self,
+        span: Duration,
+    ) -> impl Future<Output = Result<()>> + Send + 'static {
+        let left = lease_millis(&self.lease.resource, span).map(|ttl| {
+            self.live = false;
+            release::release(Arc::clone(&self.lease), self.hold, Some(ttl))
+        });
+        async move { left?.await }
+    }
+
+    /// Gives this guard a fixed lease of `span` from now. The key's TTL in the store is never shortened.
+    /// The watchdog no longer renews this guard.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost) if the lock was lost, [`Unreachable`](Error::Unreachable) if the store did
+    /// not answer; the guard is then unchanged.
+    ///
+    /// # Cancel safety
+    /// The lease may or may not have been changed.
+    pub async fn extend(&self, span: Duration) -> Result<()> {
+        let ttl = lease_millis(&self.lease.resource, span)?;
+        let spec = TermSpec { ttl, renewed: false };
+        self.lease.core.unbroken(Arc::clone(&self.lease).extend(self.hold, spec)).await
+    }
+
+    /// Re-enters the lock for the same owner. Each guard is released on its own.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost) if the lock was lost: a re-entry never acquires a lock that has vanished.
+    /// [`Invalid`](Error::Invalid) if this kind of lock is not reentrant.
+    ///
+    /// # Cancel safety
+    /// A hold that was added after all is released.
+    pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<> {
+        self.hold().reenter()
+    }
+
+    /// Re-enters with a lease of its own instead of the client's renewed lease.
+    ///
+    /// # Errors
+    /// As [`reenter`](AnyGuard::reenter).
+    ///
+    /// # Cancel safety
+    /// As [`reenter`](AnyGuard::reenter).
+    pub fn reenter_for<L: Into<LeaseTime>>(
+        &self,
+        lease: L,
+    ) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<L> {
+        self.hold().reenter_with(Some(lease.into()))
+    }
+
+    /// Acquires the read side of a write lock for the same owner.
+    pub(crate) async fn read_too(&self) -> Result<AnyGuard> {
+        // Bears with a store that does not answer, as a re-entry does.
+        let core = &self.lease.core;
+        let give_up = core.clock.now() + core.options.unreachable_after;
+        let mut failures = 0;
+        let acquired = loop {
+            match self.other_side(Kind::Read).await {
+                Err(error) if error.may_pass() && core.clock.now() < give_up => {
+                    tokio::time::sleep(core.options.backoff(failures)).await;
+                    failures += 1;
+                }
+                outcome => break outcome?,
+            }
+        };
+        if let Some(acquired) = acquired {
+            return Ok(AnyGuard::new(acquired));
+        }
+        // Only the write lock of another owner keeps a writer from reading.
+        self.lease.lose(LostReason::Taken);
+        let (lock, phase, reason) = (self.name().clone(), Phase::Acquire, LostReason::Taken);
+        Err(Error::Lost { lock, phase, reason })
+    }
+
+    /// Acquires the other side of a read/write lock for the same owner, beside this hold.
+    pub(crate) async fn other_side(&self, kind: Kind) -> Result<Option<Acquired>> {
+        let Lease { core, resource, owner, named, fenced, .. } = &*self.lease;
+        self.lease.ensure_held(Phase::Acquire)?;
+        let ttl = core.options.watchdog_timeout.as_millis() as u64;
+        let request = Request {
+            resource: Resource { kind, name: resource.name.clone() },
+            term: TermSpec { ttl, renewed: true },
+            wait: Wait::Never,
+            owner: None,
+            count: 1,
+            fenced: *fenced,
+            reentrant: self.lease.reentrant,
+            spin: None,
+            beside: Some(*owner),
+            temporary: None,
+        };
+        acquire_beside(core, request, named.clone()).await
+    }
+
+    /// A view of the hold, without the right to release it.
+    pub fn hold(&self) -> Hold {
+        Hold { lease: Arc::clone(&self.lease) }
+    }
+
+    /// The name of the lock, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.lease.resource.name
+    }
+
+    /// The identity of the owner in the store.
+    pub fn owner_id(&self) -> OwnerId {
+        self.lease.owner
+    }
+
+    /// The fencing token, if the lock issues tokens: see [`FencedLock`](crate::FencedLock).
+    pub fn token(&self) -> Option<u64> {
+        self.lease.token()
+    }
+
+    /// The ids of the permits, if the guard is of a [`PermitSemaphore`](crate::PermitSemaphore).
+    pub fn permit_ids(&self) -> Vec<PermitId> {
+        self.hold().permit_ids()
+    }
+
+    /// The number of guards of this owner.
+    pub fn hold_count(&self) -> u32 {
+        self.lease.hold_count()
+    }
+
+    /// Until when the hold is valid, by this process's clock, as an instant of tokio's. No round trip.
+    pub fn deadline(&self) -> Instant {
+        self.hold().deadline()
+    }
+
+    /// How long the hold is still valid; zero once it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.hold().remaining()
+    }
+
+    /// Whether the hold is no longer valid: by the clock, or because the store said so. No round trip.
+    pub fn is_lost(&self) -> bool {
+        !self.lease.is_held()
+    }
+
+    /// Resolves when the hold is no longer valid, with the reason: before the lease can expire in the
+    /// store while this process and the machine's clock run, and within a quarter of a second after a
+    /// stopped process or a suspended machine continues.
+    ///
+    /// The future owns what it needs. It outlives the guard and then resolves to
+    /// [`Released`](LostReason::Released).
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static {
+        Arc::clone(&self.lease).lost()
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+}
+
+impl AsRef<AnyGuard> for AnyGuard {
+    fn as_ref(&self) -> &AnyGuard {
+        self
+    }
+}
+
+impl Drop for AnyGuard {
+    fn drop(&mut self) {
+        if self.live {
+            release::release_later(Arc::clone(&self.lease), self.hold);
+        }
+    }
+}
+
+impl fmt::Debug for AnyGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug("AnyGuard", &self.lease, f)
+    }
+}
+
+pub(crate) fn debug(what: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.debug_struct(what)
+        .field("lock", &lease.resource.name)
+        .field("owner", &lease.owner)
+        .field("lost", &lease.lost_reason())
+        .finish_non_exhaustive()
+}
+
+/// A view of a hold for the work that runs under it: what a guard tells, without the right to release.
+#[derive(Clone)]
+pub struct Hold {
+    lease: Arc<Lease>,
+}
+
+impl Hold {
+    /// The name of the lock, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.lease.resource.name
+    }
+
+    /// The identity of the owner in the store.
+    pub fn owner_id(&self) -> OwnerId {
+        self.lease.owner
+    }
+
+    /// See [`AnyGuard::token`].
+    pub fn token(&self) -> Option<u64> {
+        self.lease.token()
+    }
+
+    /// See [`AnyGuard::permit_ids`].
+    pub fn permit_ids(&self) -> Vec<PermitId> {
+        match self.lease.resource.kind {
+            Kind::Permits => PermitId::of(self.lease.owner, self.lease.permits).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// See [`AnyGuard::hold_count`].
+    pub fn hold_count(&self) -> u32 {
+        self.lease.hold_count()
+    }
+
+    /// See [`AnyGuard::deadline`].
+    pub fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.remaining()).unwrap_or_else(|| now + Duration::from_secs(1 << 30))
+    }
+
+    /// See [`AnyGuard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        match self.lease.lost_reason() {
+            Some(_) => Duration::ZERO,
+            None => self.lease.deadline().since(self.lease.core.clock.now()),
+        }
+    }
+
+    /// See [`AnyGuard::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        !self.lease.is_held()
+    }
+
+    /// See [`AnyGuard::lost`].
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static {
+        Arc::clone(&self.lease).lost()
+    }
+
+    /// See [`AnyGuard::reenter`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<> {
+        self.reenter_with(None)
+    }
+
+    fn reenter_with(
+        &self,
+        lease_time: Option<LeaseTime>,
+    ) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<> {
+        let lease = Arc::clone(&self.lease);
+        Box::pin(async move {
+            let core = Arc::clone(&lease.core);
+            if !reentrant(lease.resource.kind) {
+                let detail = format!("a {} is not reentrant", lease.resource.kind);
+                return Err(Error::invalid(Some(&lease.resource.name), detail));
+            }
+            if !lease.reentrant {
+                return Err(twice(&lease.resource));
+            }
+            let default = core.options.watchdog_timeout;
+            let term = TermSpec::new(&lease.resource, lease_time, default)?;
+            let reentered =
+                core.anywhere(|| reenter(&core, lease, term, Wait::Forever, None)).await?;
+            Ok(AnyGuard::new(reentered))
+        })
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug("Hold", &self.lease, f)
+    }
+}
