@@ -1,3 +1,5 @@
+#![doc = include_str!("manual/rustdoc_links.md")]
+#![doc = include_str!("manual/rustdoc_pictures.md")]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -2,7 +2,8 @@
 //!
 //! Real locks are held by real processes on a store of its own, the binary runs in tmux, and what is
 //! on the screen becomes an SVG: text that scales and can be searched, and that changes only where the
-//! program has changed. They lie in `docs/`, beside the README that shows them.
+//! program has changed. They lie in `docs/`, beside the README that shows them. rustdoc copies no files, so
+//! for the same README there they are data URIs in a file of definitions.
 
 mod ansi;
 mod scene;
@@ -23,6 +24,7 @@ pub(crate) fn run() -> Outcome {
     let scene = Scene::new()?;
     let directory = root().join("docs");
     fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+    let mut definitions = String::new();
     for (name, title, screen) in [
         ("ls", "lockkeeper ls", ls(&scene)?),
         ("watch", "lockkeeper watch", watch(&scene)?),
@@ -30,10 +32,23 @@ pub(crate) fn run() -> Outcome {
     ] {
         let path = directory.join(format!("{name}.svg"));
         let picture = svg::picture(title, &ansi::parse(&screen));
+        definitions.push_str(&format!("[{name}.svg]: {}\n", data_uri(&picture)));
         fs::write(&path, picture).map_err(|error| format!("{}: {error}", path.display()))?;
         println!("docs/{name}.svg");
     }
-    Ok(())
+    let path = root().join("crates/lockkeeper/src/manual/rustdoc_pictures.md");
+    fs::write(&path, definitions).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The picture as a link destination in Markdown: percent-encoded except for characters that are plain
+/// in URIs, in Markdown and in HTML.
+fn data_uri(svg: &str) -> String {
+    let encoded = svg.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        b'-' | b'.' | b'/' | b':' | b';' | b',' | b'=' | b'+' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    });
+    encoded.fold(String::from("data:image/svg+xml,"), |uri, part| uri + &part)
 }
 
 fn ls(scene: &Scene) -> Result<String, String> {
