@@ -6,7 +6,7 @@
 //! told through the file (`wakes`) and woken by the kernel (`bell`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -89,30 +89,49 @@ impl Drop for Unopened {
 /// could hang, or be damaged.
 struct InUse;
 
-static USERS: AtomicUsize = AtomicUsize::new(0);
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+static USERS: Users = Users::new();
 
 impl InUse {
     /// # Errors
     /// In a forked child whose parent had a file open when it forked.
     fn begin() -> Result<Self, Fault> {
-        let pid = std::process::id();
-        let other = PROCESS.swap(pid, Ordering::AcqRel);
-        if other != pid && USERS.load(Ordering::Acquire) > 0 {
-            PROCESS.store(other, Ordering::Release);
+        if !USERS.begin(std::process::id()) {
             let detail = "this process was forked while its parent had a file of locks open, and SQLite \
                           does not work in such a child: start the child with exec, or close the client \
                           before the fork";
             return Err(Fault::Invalid { detail: detail.to_owned() });
         }
-        USERS.fetch_add(1, Ordering::AcqRel);
         Ok(Self)
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        USERS.fetch_sub(1, Ordering::AcqRel);
+        USERS.end();
+    }
+}
+
+/// How many files a process has open: its id in the upper half, the number in the lower, because both
+/// must be seen and changed at once.
+struct Users(AtomicU64);
+
+impl Users {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// False if the files are those of another process.
+    fn begin(&self, pid: u32) -> bool {
+        let begun = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
+            let (process, count) = (users >> 32, users & u64::from(u32::MAX));
+            let own = process == u64::from(pid);
+            (own || count == 0).then(|| (u64::from(pid) << 32) + count + 1)
+        });
+        begun.is_ok()
+    }
+
+    fn end(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -270,5 +289,30 @@ impl Backend for File {
             // Resolves when it is dropped.
             let _ = timeout(inner.response_timeout, ended).await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_begin_at_once_are_one_process() {
+        for _ in 0..500 {
+            let (users, together) = (Users::new(), Barrier::new(4));
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        together.wait();
+                        assert!(users.begin(7));
+                    });
+                }
+            });
+            assert!(!users.begin(8), "a child of it, with files open");
+            (0..4).for_each(|_| users.end());
+            assert!(users.begin(8), "a child of it, with none");
+        }
     }
 }
