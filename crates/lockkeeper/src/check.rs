@@ -37,7 +37,19 @@ const TIMED: usize = 21;
 /// How long what the check makes stays, should it not be able to remove it.
 const STAYS: Duration = Duration::from_secs(10);
 
-pub(crate) async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
+impl Client {
+    /// Looks for what endangers locks on this store: settings of the server, missing permissions,
+    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else; what it
+    /// leaves in the store ends within a minute.
+    ///
+    /// # Errors
+    /// If the store cannot be asked at all.
+    pub async fn check(&self) -> Result<Report> {
+        self.core().anywhere(|| check(self, self.core())).await
+    }
+}
+
+async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
     let prefix = &core.options.name_prefix;
     let name = format!("lockkeeper:check:{}", Uuid::new_v4().as_hyphenated());
     let full = LockName::new(prefix, name.as_bytes());

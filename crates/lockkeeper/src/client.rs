@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
-use crate::check::Report;
 use crate::config::Backoff;
 use crate::config::ClientOptions;
 use crate::engine::Core;
@@ -147,16 +146,6 @@ impl Client {
         Inspector::new(&self.core)
     }
 
-    /// Looks for what endangers locks on this store: settings of the server, missing permissions,
-    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else; what it
-    /// leaves in the store ends within a minute.
-    ///
-    /// # Errors
-    /// If the store cannot be asked at all.
-    pub async fn check(&self) -> Result<Report> {
-        self.core.anywhere(|| crate::check::check(self, &self.core)).await
-    }
-
     fn handle(&self, kind: Kind, name: &[u8]) -> Handle {
         Handle::new(&self.core, kind, name)
     }
@@ -193,8 +182,7 @@ impl Client {
         self.core.abandon();
     }
 
-    #[cfg(feature = "blocking")]
-    pub(crate) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::Clock;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 
 /// 30 s: how long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`. Long

@@ -14,7 +14,6 @@ use crate::backend::{
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
 use crate::holder::{Holder, Remaining};
-use crate::watch::Watch;
 use crate::{LockName, OwnerId, PermitId};
 
 /// About how many keys of the store one page looks at.
@@ -184,11 +183,6 @@ impl Inspector {
             }
             changed => Ok(changed == Changed::Done),
         }
-    }
-
-    /// What comes, changes and goes among the locks whose names match a pattern.
-    pub fn watch(&self, pattern: impl Into<Vec<u8>>) -> Watch {
-        Watch::new(self.clone(), pattern.into())
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

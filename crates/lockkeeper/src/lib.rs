@@ -6,6 +6,7 @@
 mod any;
 mod check;
 mod client;
+mod clock;
 mod config;
 mod engine;
 mod error;
@@ -36,12 +37,12 @@ pub use any::AnyLock;
 pub use backend::{ClientInfo, Finding, Forced, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
+pub use clock::Clock;
 pub use config::{
     Backoff, CONNECT_TIMEOUT, ClientOptions, DRIFT_FIXED, DRIFT_RATIO, KEEP_ALIVE, LeaseTime,
     MAX_BACKOFF, MAX_LEASE, MIN_BACKOFF, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER,
     WATCHDOG_TIMEOUT,
 };
-pub use engine::Clock;
 pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, Stale};

@@ -43,6 +43,13 @@ pub struct Watch {
     complete: bool,
 }
 
+impl Inspector {
+    /// What comes, changes and goes among the locks whose names match a pattern.
+    pub fn watch(&self, pattern: impl Into<Vec<u8>>) -> Watch {
+        Watch::new(self.clone(), pattern.into())
+    }
+}
+
 impl Watch {
     pub(crate) fn new(inspector: Inspector, pattern: Vec<u8>) -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! What ARCHITECTURE.md says about the sources is true of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -112,6 +112,99 @@ fn nothing_panics_for_convenience() {
     let convenient = |line: &str| panics.iter().any(|word| line.contains(word));
     let offences = rust().flat_map(|source| source.offences(convenient)).collect();
     assert_none("say what is certain with expect, or return an error", offences);
+}
+
+/// The paths that a `use` names, with braces multiplied out.
+fn paths(text: &str) -> Vec<String> {
+    let Some(open) = text.find('{') else {
+        return vec![text.split(" as ").next().unwrap_or(text).trim().to_owned()];
+    };
+    let (prefix, rest) = (&text[..open], &text[open + 1..text.rfind('}').unwrap_or(text.len())]);
+    let (mut depth, mut items) = (0, vec![String::new()]);
+    for letter in rest.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                items.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        items.last_mut().unwrap().push(letter);
+    }
+    let items = items.iter().filter(|item| !item.trim().is_empty());
+    items.flat_map(|item| paths(&format!("{}{}", prefix.trim(), item.trim()))).collect()
+}
+
+/// What a module is called, by its file.
+fn module(path: &str) -> String {
+    let path = path.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+    if path == "lib" { String::new() } else { path }
+}
+
+/// The modules that each module imports something from.
+fn imports() -> BTreeMap<String, BTreeSet<String>> {
+    let uses = |source: &Source| -> Vec<String> {
+        let code: Vec<_> = source.code().map(|(_, line)| line.trim()).collect();
+        let code = code.join(" ");
+        let uses = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
+        uses.flat_map(paths).collect()
+    };
+    let sources: Vec<_> = rust().collect();
+    let modules: BTreeSet<_> = sources.iter().map(|source| module(&source.path)).collect();
+    let root = sources.iter().find(|source| source.path == "lib.rs").unwrap();
+    let reexported: BTreeMap<_, _> = uses(root)
+        .into_iter()
+        .filter_map(|path| path.rsplit_once("::").map(|(of, name)| (name.into(), of.into())))
+        .collect();
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in &sources {
+        let own = module(&source.path);
+        for path in uses(source) {
+            let mut base: Vec<_> = own.split("::").collect();
+            let mut words: Vec<_> = path.split("::").collect();
+            match words[0] {
+                "crate" => (base, words) = (Vec::new(), words.split_off(1)),
+                "super" => {
+                    while words.first() == Some(&"super") {
+                        (_, words) = (base.pop(), words.split_off(1));
+                    }
+                }
+                _ => continue,
+            }
+            let mut full = [base, words].concat();
+            if let [name] = full[..]
+                && let Some(of) = reexported.get(name)
+            {
+                let of: &String = of;
+                full = of.split("::").collect();
+            }
+            while !full.is_empty() && !modules.contains(&full.join("::")) {
+                full.pop();
+            }
+            found.entry(own.clone()).or_default().insert(full.join("::"));
+        }
+    }
+    found
+}
+
+/// A module and the one it is part of may know each other; no others do.
+#[test]
+fn no_two_modules_import_each_other() {
+    assert_eq!(
+        paths("crate::a::{B, c::{D, E as F}}"),
+        ["crate::a::B", "crate::a::c::D", "crate::a::c::E"]
+    );
+    let imports = imports();
+    assert!(imports["engine::watchdog"].contains("engine::registry"), "{imports:?}");
+    assert!(imports["fenced"].contains("lock"), "{imports:?}");
+    let related = |a: &str, b: &str| a.starts_with(b) || b.starts_with(a);
+    let mutual = imports.iter().flat_map(|(a, of)| of.iter().map(move |b| (a, b)));
+    let mutual = mutual.filter(|(a, b)| a < b && !related(a, b));
+    let mutual = mutual.filter(|(a, b)| imports.get(*b).is_some_and(|of| of.contains(*a)));
+    let offences = mutual.map(|(a, b)| format!("{a} and {b}")).collect();
+    assert_none("modules import downwards only", offences);
 }
 
 /// The indices that follow `name[` in a text, without spaces and multiplication signs.

@@ -11,14 +11,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Instrument;
-
 use super::claim::{Attempting, Claim};
 use super::gate::{Entered, Gates, Offer, Place, Seat, Turn};
 use super::lease::{HoldId, Lease};
-use super::owners::{acquire_as, other_side};
-use super::request::{Request, Seating, Wait};
-use super::watchdog::Kept;
+use super::registry::Kept;
+use super::request::{Request, Seating, Wait, other_side};
 use super::{Core, RETRY_COUNTERS, Tick, jittered, no_answer, until};
 use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
@@ -47,25 +44,6 @@ const SUSPICIOUS: Duration = Duration::from_secs(5);
 
 /// A hold that was acquired.
 pub(crate) type Acquired = (Arc<Lease>, HoldId);
-
-/// Acquires; nothing when the lock is busy and the caller's patience is at its end.
-pub(crate) async fn acquire(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
-    core.ensure_open(&request.resource)?;
-    let Resource { kind, name } = &request.resource;
-    let span = tracing::debug_span!("acquire", lock = %name, %kind);
-    match &request.owner {
-        _ if !span.is_disabled() => Box::pin(acquire_by(core, request).instrument(span)).await,
-        None => acquire_anew(core, request).await,
-        Some(_) => Box::pin(acquire_by(core, request)).await,
-    }
-}
-
-async fn acquire_by(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
-    match &request.owner {
-        None => acquire_anew(core, request).await,
-        Some(owner) => acquire_as(core, request, owner).await,
-    }
-}
 
 pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
     let entered = match request.seating() {

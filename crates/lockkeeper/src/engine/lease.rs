@@ -24,59 +24,13 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::claim::{self, Claim};
 use super::gate::Seat;
-use super::request::Request;
-use super::{Core, Tick, lease_millis, lock};
+use super::request::{Request, Term, TermSpec};
+use super::{Core, Tick, lock};
 use crate::backend::{
     Acquire, Attempt, Fault, Fenced, Holding, Kind, Release, Renew, Renewed, Resource,
 };
-use crate::config::{LeaseTime, MIN_WATCHDOG};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::{Owner, OwnerId};
-
-/// How long one guard asked to hold the lock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Term {
-    /// Renewed by the watchdog, this many milliseconds at a time.
-    Renewed(u64),
-    /// Until a fixed end, which is what the store was told.
-    Fixed(Tick),
-}
-
-/// What a request asks for: a term before its clock has started.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TermSpec {
-    pub(crate) ttl: u64,
-    pub(crate) renewed: bool,
-}
-
-impl TermSpec {
-    /// Without an end, and nothing to renew.
-    pub(crate) const ENDLESS: Self = Self { ttl: u64::MAX, renewed: false };
-
-    /// What the lease of a request comes to: one of the client's, if none was given.
-    pub(crate) fn new(
-        resource: &Resource,
-        lease: Option<LeaseTime>,
-        default: Duration,
-    ) -> Result<Self> {
-        let (span, renewed) = match lease.unwrap_or(LeaseTime::Renewed(default)) {
-            LeaseTime::Fixed(span) => (span, false),
-            LeaseTime::Renewed(span) => (span, true),
-        };
-        if renewed && span < MIN_WATCHDOG {
-            let detail = format!("a renewed lease must be at least {MIN_WATCHDOG:?}, not {span:?}");
-            return Err(Error::invalid(Some(&resource.name), detail));
-        }
-        Ok(Self { ttl: lease_millis(resource, span)?, renewed })
-    }
-
-    pub(crate) fn sent_at(self, sent: Tick) -> Term {
-        if self.renewed {
-            return Term::Renewed(self.ttl);
-        }
-        Term::Fixed(sent + Duration::from_millis(self.ttl))
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Status {

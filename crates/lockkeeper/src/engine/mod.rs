@@ -19,7 +19,6 @@ use crate::error::{Error, LostReason, Phase, Result};
 
 pub(crate) mod acquire;
 mod claim;
-mod clock;
 pub(crate) mod counter;
 mod gate;
 mod home;
@@ -28,13 +27,14 @@ pub(crate) mod multi;
 pub(crate) mod owners;
 mod presence;
 mod reaper;
+mod registry;
 pub(crate) mod release;
 mod renewal;
 pub(crate) mod request;
 mod watchdog;
 
-pub use clock::Clock;
-pub(crate) use clock::Tick;
+use crate::clock::Clock;
+pub(crate) use crate::clock::Tick;
 pub(crate) use lease::Lease;
 
 use gate::Gates;
@@ -42,7 +42,7 @@ pub(crate) use home::Home;
 use owners::Owners;
 use reaper::Reaper;
 pub(crate) use reaper::Rescue;
-use watchdog::Registry;
+use registry::Registry;
 
 /// One client: what all its handles, guards and tasks share.
 #[derive(Debug)]

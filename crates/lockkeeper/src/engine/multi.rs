@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::acquire::{Acquired, acquire};
+use super::acquire::Acquired;
 use super::claim::Claim;
 use super::gate::{Entered, Gates};
-use super::lease::{HoldId, TermSpec};
-use super::request::{Request, Wait};
+use super::lease::HoldId;
+use super::owners::acquire;
+use super::request::{Request, TermSpec, Wait};
 use super::{Core, Lease, jittered, no_answer, release, until};
 use crate::backend::{Acquire, Attempt, BoxFuture, Kind};
 use crate::error::{Phase, Result};

@@ -1,4 +1,4 @@
-//! Named owners: which lease one has on a name, so that its acquires re-enter it.
+//! Where every acquire begins: for a named owner, which may re-enter what it holds, or for a new one.
 //!
 //! Requests for one owner and name go one at a time: whoever has the slot's turn may look, acquire
 //! or re-enter.
@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Mutex as AsyncMutex;
+use tracing::Instrument;
 
 use super::acquire::{Acquired, acquire_anew};
-use super::lease::TermSpec;
-use super::request::{Request, Wait};
+use super::request::{Request, TermSpec, Wait, other_side};
 use super::{Core, Lease, lock, no_answer, until};
 use crate::Owner;
 use crate::backend::{Fenced, Kind, Resource};
@@ -61,8 +61,27 @@ impl Owners {
     }
 }
 
+/// Acquires; nothing when the lock is busy and the caller's patience is at its end.
+pub(crate) async fn acquire(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
+    core.ensure_open(&request.resource)?;
+    let Resource { kind, name } = &request.resource;
+    let span = tracing::debug_span!("acquire", lock = %name, %kind);
+    match &request.owner {
+        _ if !span.is_disabled() => Box::pin(acquire_by(core, request).instrument(span)).await,
+        None => acquire_anew(core, request).await,
+        Some(_) => Box::pin(acquire_by(core, request)).await,
+    }
+}
+
+async fn acquire_by(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
+    match &request.owner {
+        None => acquire_anew(core, request).await,
+        Some(owner) => acquire_as(core, request, owner).await,
+    }
+}
+
 /// For a named owner: re-enters what it has. One request at a time for an owner and a name.
-pub(super) async fn acquire_as(
+async fn acquire_as(
     core: &Arc<Core>,
     request: &Request,
     owner: &Owner,
@@ -122,15 +141,6 @@ pub(crate) async fn acquire_beside(
         return reenter(core, lease, request.term, wait, request.fenced).await.map(Some);
     }
     acquire_anew(core, &Request { owner: Some(owner.clone()), ..request }).await
-}
-
-/// One side of a read/write lock; anything else is what it is.
-pub(super) fn other_side(resource: &Resource, side: Kind) -> Resource {
-    let kind = match resource.kind {
-        Kind::Read | Kind::Write => side,
-        kind => kind,
-    };
-    Resource { kind, name: resource.name.clone() }
 }
 
 /// An owner asks twice for what it may hold once.

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 
-use super::watchdog::{Registry, TOLD, subscribe};
+use super::registry::{Registry, TOLD};
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
-use crate::backend::{BoxFuture, Change, ClientEntry, Holding, Seen, Topic, model};
+use crate::backend::{BoxFuture, Change, ClientEntry, Holding, Seen, Subscription, Topic, model};
 use crate::error::LostReason;
 
 /// See the module.
@@ -151,4 +151,19 @@ async fn hear_notices(core: Weak<Core>) {
             lease.lose(LostReason::Revoked(reason));
         }
     }
+}
+
+pub(super) async fn subscribe(
+    core: &Weak<Core>,
+    topic: impl Fn(&Core) -> Topic,
+) -> Option<Subscription> {
+    let subscribing = {
+        let core = core.upgrade()?;
+        core.backend.subscribe(topic(&core))
+    };
+    let subscription = subscribing.await;
+    if let Err(fault) = &subscription {
+        tracing::debug!(?fault, "cannot listen");
+    }
+    subscription.ok()
 }

@@ -13,7 +13,8 @@ use tracing::Instrument;
 
 use super::claim::Claim;
 use super::gate::{Offer, Others, Seat, Ticket, Turn};
-use super::lease::{HoldId, Lease, State, Status, Term, deadline};
+use super::lease::{HoldId, Lease, State, Status, deadline};
+use super::request::Term;
 use super::{Core, RETRY_COUNTERS, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Resource};

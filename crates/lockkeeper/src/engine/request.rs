@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::lease::TermSpec;
-use super::{Core, Tick};
+use super::{Core, Tick, lease_millis};
 use crate::backend::{Fenced, Kind, Resource, Topic};
-use crate::config::Backoff;
+use crate::config::{Backoff, LeaseTime, MIN_WATCHDOG};
+use crate::error::{Error, Result};
 use crate::{Owner, OwnerId};
 
 /// How long a caller is ready to wait.
@@ -33,6 +33,51 @@ impl Wait {
             Wait::Until(limit) => limit,
             Wait::Never | Wait::Forever => Tick::NEVER,
         }
+    }
+}
+
+/// How long one guard asked to hold the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Term {
+    /// Renewed by the watchdog, this many milliseconds at a time.
+    Renewed(u64),
+    /// Until a fixed end, which is what the store was told.
+    Fixed(Tick),
+}
+
+/// What a request asks for: a term before its clock has started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TermSpec {
+    pub(crate) ttl: u64,
+    pub(crate) renewed: bool,
+}
+
+impl TermSpec {
+    /// Without an end, and nothing to renew.
+    pub(crate) const ENDLESS: Self = Self { ttl: u64::MAX, renewed: false };
+
+    /// What the lease of a request comes to: one of the client's, if none was given.
+    pub(crate) fn new(
+        resource: &Resource,
+        lease: Option<LeaseTime>,
+        default: Duration,
+    ) -> Result<Self> {
+        let (span, renewed) = match lease.unwrap_or(LeaseTime::Renewed(default)) {
+            LeaseTime::Fixed(span) => (span, false),
+            LeaseTime::Renewed(span) => (span, true),
+        };
+        if renewed && span < MIN_WATCHDOG {
+            let detail = format!("a renewed lease must be at least {MIN_WATCHDOG:?}, not {span:?}");
+            return Err(Error::invalid(Some(&resource.name), detail));
+        }
+        Ok(Self { ttl: lease_millis(resource, span)?, renewed })
+    }
+
+    pub(crate) fn sent_at(self, sent: Tick) -> Term {
+        if self.renewed {
+            return Term::Renewed(self.ttl);
+        }
+        Term::Fixed(sent + Duration::from_millis(self.ttl))
     }
 }
 
@@ -83,4 +128,13 @@ impl Request {
         let turn = || Topic::Turn(self.resource.name.clone(), owner);
         Topic::told_of(&self.resource).unwrap_or_else(turn)
     }
+}
+
+/// One side of a read/write lock; anything else is what it is.
+pub(super) fn other_side(resource: &Resource, side: Kind) -> Resource {
+    let kind = match resource.kind {
+        Kind::Read | Kind::Write => side,
+        kind => kind,
+    };
+    Resource { kind, name: resource.name.clone() }
 }

@@ -1,32 +1,25 @@
 //! One task a client, whatever the number of locks: renews what is to be renewed, checks the rest,
 //! and signals every loss.
 //!
-//! Due times stand side by side in one vector, so that looking at all of them is a walk over plain
-//! memory: a hundred thousand take well under a millisecond, four times a second at most. While
-//! anything is held it never sleeps longer than [`TICK`], because a process that was stopped must
+//! While anything is held it never sleeps longer than [`TICK`], because a process that was stopped must
 //! find out soon after it goes on; while nothing is held it sleeps for good.
 //!
 //! It also speaks for those who wait in a queue that the store keeps: a waiter that is not heard of
 //! for a few seconds is passed over.
 
-use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::lease::Lease;
-use super::presence::Presence;
+use super::presence::{Presence, subscribe};
+use super::registry::{Place, Registry, SPEAK, TICK};
 use super::renewal::Todo;
-use super::{Core, Tick, lock};
-use crate::backend::{Fault, Kind, Renew, Renewed, Resource, Subscription, Topic};
-use crate::{LockName, OwnerId};
-
-/// The longest sleep while anything is held.
-const TICK: Duration = Duration::from_millis(250);
+use super::{Core, Tick};
+use crate::backend::{Fault, Renew, Renewed, Subscription, Topic};
 
 /// How many holds are renewed by one request: the store is busy with it for a fraction of a
 /// millisecond.
@@ -38,185 +31,9 @@ const PERMITS: u32 = 1024;
 /// How many such requests are under way at once, so that others get in between.
 const BATCHES: usize = 8;
 
-/// How often the store hears of those who wait: it passes over who is silent for three seconds.
-const SPEAK: Duration = Duration::from_millis(800);
-
-/// How many holds are told of: people look at them, and it is all sent again each time.
-pub(super) const TOLD: usize = 128;
-
-/// Of how many holds these are chosen: a walk over a million would be felt by all others.
-const LOOKED_AT: usize = 4096;
-
 /// How long notices are listened for after the last hold: short holds in a row must not subscribe
 /// each time.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// All leases that are held, and when each must be looked at.
-#[derive(Debug)]
-pub(crate) struct Registry {
-    slots: Mutex<Slots>,
-    /// Who waits in which queue of the store. Sorted, so that neighbours share one request.
-    places: Mutex<BTreeMap<(LockName, u64), Place>>,
-    next_place: AtomicU64,
-    /// Until when the watchdog sleeps: an earlier due time must wake it.
-    wakes_at: AtomicU64,
-    wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Slots {
-    due: Vec<Tick>,
-    leases: Vec<Option<Arc<Lease>>>,
-    free: Vec<usize>,
-    stopped: bool,
-}
-
-/// A place in a queue that the store keeps.
-#[derive(Clone, Debug)]
-struct Place {
-    resource: Resource,
-    owner: OwnerId,
-    due: Arc<Notify>,
-}
-
-/// A place that is kept for as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    registry: Arc<Registry>,
-    key: (LockName, u64),
-    due: Arc<Notify>,
-}
-
-impl Kept {
-    /// Resolves when the store says that it is worth a try.
-    pub(crate) async fn due(&self) {
-        self.due.notified().await;
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        lock(&self.registry.places).remove(&self.key);
-    }
-}
-
-impl Registry {
-    pub(crate) fn new() -> Self {
-        Self {
-            slots: Mutex::default(),
-            places: Mutex::default(),
-            next_place: AtomicU64::new(0),
-            wakes_at: AtomicU64::new(u64::MAX),
-            wake: Notify::new(),
-        }
-    }
-
-    /// Speaks for a waiter from now on. The store has just heard of it.
-    pub(crate) fn keep(self: &Arc<Self>, resource: &Resource, owner: OwnerId, now: Tick) -> Kept {
-        let key = (resource.name.clone(), self.next_place.fetch_add(1, Ordering::Relaxed));
-        let due = Arc::new(Notify::new());
-        let place = Place { resource: resource.clone(), owner, due: Arc::clone(&due) };
-        lock(&self.places).insert(key.clone(), place);
-        self.wake_by(now + SPEAK / 2);
-        Kept { registry: Arc::clone(self), key, due }
-    }
-
-    pub(crate) fn add(&self, lease: &Arc<Lease>, due: Tick) -> usize {
-        let mut slots = lock(&self.slots);
-        let lease = Some(Arc::clone(lease));
-        let slot = match slots.free.pop() {
-            Some(slot) => {
-                slots.leases[slot] = lease;
-                slot
-            }
-            None => {
-                slots.leases.push(lease);
-                slots.due.push(due);
-                slots.due.len() - 1
-            }
-        };
-        slots.due[slot] = due;
-        drop(slots);
-        self.wake_by(due);
-        slot
-    }
-
-    pub(crate) fn set_due(&self, slot: usize, due: Tick) {
-        lock(&self.slots).due[slot] = due;
-        self.wake_by(due);
-    }
-
-    pub(crate) fn remove(&self, slot: usize) {
-        let mut slots = lock(&self.slots);
-        let lease = slots.leases[slot].take();
-        slots.due[slot] = Tick::NEVER;
-        slots.free.push(slot);
-        // A million holds given back should not be walked over for ever.
-        if slots.free.len() == slots.due.len() && slots.due.len() > 1024 {
-            *slots = Slots { stopped: slots.stopped, ..Slots::default() };
-        }
-        drop(slots);
-        // Outside of the lock: it may be the last of its kind, and take the client with it.
-        drop(lease);
-    }
-
-    pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
-        lock(&self.slots).leases.iter().flatten().cloned().collect()
-    }
-
-    /// Holds that people may ask about: those that are at least `old`, and if `all` then the others
-    /// behind them. First those of which the store itself does not show what they are; otherwise in
-    /// the order of their places, which stays the same for as long as they do.
-    /// Also answers whether there are more.
-    pub(super) fn worth_telling(
-        &self,
-        now: Tick,
-        old: Duration,
-        all: bool,
-    ) -> (Vec<Arc<Lease>>, bool) {
-        let slots = lock(&self.slots);
-        let leases = || slots.leases.iter().take(LOOKED_AT).flatten();
-        let is_old = |lease: &&Arc<Lease>| now.since(lease.granted) >= old;
-        let hidden =
-            |lease: &&Arc<Lease>| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
-        let told = leases().filter(|lease| is_old(lease) && hidden(lease));
-        let told = told.chain(leases().filter(|lease| is_old(lease) && !hidden(lease)));
-        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && hidden(lease)));
-        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && !hidden(lease)));
-        let told: Vec<_> = told.take(TOLD).cloned().collect();
-        let more = told.len() < slots.due.len() - slots.free.len();
-        (told, more)
-    }
-
-    /// The watchdog ends.
-    pub(crate) fn stop(&self) {
-        lock(&self.slots).stopped = true;
-        self.wake.notify_one();
-    }
-
-    fn wake_by(&self, due: Tick) {
-        if due.as_nanos() < self.wakes_at.load(Ordering::SeqCst) {
-            self.wake.notify_one();
-        }
-    }
-
-    /// Those that are due, or will be within a tick, and when to look again; nothing when nothing is
-    /// held at all. Looking a tick ahead makes few large batches out of many small ones, and few
-    /// walks: a lease that only has its deadline ahead is put back by its own look.
-    fn due(&self, now: Tick, due: &mut Vec<Arc<Lease>>) -> Option<Tick> {
-        let slots = lock(&self.slots);
-        let mut next = Tick::NEVER;
-        let soon = now + TICK;
-        for (slot, at) in slots.due.iter().enumerate() {
-            if *at <= soon {
-                due.extend(slots.leases[slot].clone());
-            } else {
-                next = next.min(*at);
-            }
-        }
-        (slots.free.len() < slots.due.len()).then_some(next)
-    }
-}
 
 /// The task. Ends when the client does; if the runtime ends first, every lease is lost.
 ///
@@ -245,7 +62,7 @@ struct LastWords(Arc<Registry>, Weak<Core>);
 
 impl Drop for LastWords {
     fn drop(&mut self) {
-        if lock(&self.0.slots).stopped {
+        if self.0.is_stopped() {
             return;
         }
         // The runtime has ended: no task is left to send anything.
@@ -286,12 +103,12 @@ impl Watchdog {
         let Some(core) = self.core.upgrade() else {
             return false;
         };
-        if lock(&self.registry.slots).stopped {
+        if self.registry.is_stopped() {
             return false;
         }
         let now = core.clock.now();
         // From here on a new due time wakes the watchdog, also while it still looks.
-        self.registry.wakes_at.store(u64::MAX, Ordering::SeqCst);
+        self.registry.sleeps_until(Tick::NEVER);
         let mut due = Vec::new();
         let next = self.registry.due(now, &mut due);
         let next = next.map(|next| next.min(self.renew(&core, now, due)));
@@ -304,7 +121,7 @@ impl Watchdog {
             (None, None) if waiting => now + TICK,
             (None, None) => Tick::NEVER,
         };
-        self.registry.wakes_at.store(until.as_nanos(), Ordering::SeqCst);
+        self.registry.sleeps_until(until);
         let sleep = core.clock.instant(until);
         drop(core);
         self.sleep(sleep).await;
@@ -326,7 +143,7 @@ impl Watchdog {
         };
         self.woken = false;
         let seen_now = tokio::select! {
-            () = self.registry.wake.notified() => {
+            () = self.registry.woken() => {
                 self.woken = true;
                 return;
             }
@@ -382,20 +199,16 @@ impl Watchdog {
 
     /// About once a second; answers whether anybody waits.
     fn speak_for_waiters(&mut self, core: &Arc<Core>, now: Tick) -> bool {
-        let places: Vec<Place> = {
-            let places = lock(&self.registry.places);
-            if places.is_empty() {
-                self.spoke = None;
-                return false;
-            }
-            // Whoever came just now has spoken for itself.
-            if now.since(*self.spoke.get_or_insert(now)) < SPEAK {
-                return true;
-            }
-            places.values().cloned().collect()
-        };
+        if !self.registry.has_places() {
+            self.spoke = None;
+            return false;
+        }
+        // A waiter that came just now has spoken for itself.
+        if now.since(*self.spoke.get_or_insert(now)) < SPEAK {
+            return true;
+        }
         self.spoke = Some(now);
-        for batch in places.chunks(BATCH) {
+        for batch in self.registry.places().chunks(BATCH) {
             self.renewals.spawn(speak(Arc::clone(core), batch.to_vec()));
         }
         true
@@ -452,19 +265,4 @@ async fn speak(core: Arc<Core>, places: Vec<Place>) {
             place.due.notify_one();
         }
     }
-}
-
-pub(super) async fn subscribe(
-    core: &Weak<Core>,
-    topic: impl Fn(&Core) -> Topic,
-) -> Option<Subscription> {
-    let subscribing = {
-        let core = core.upgrade()?;
-        core.backend.subscribe(topic(&core))
-    };
-    let subscription = subscribing.await;
-    if let Err(fault) = &subscription {
-        tracing::debug!(?fault, "cannot listen");
-    }
-    subscription.ok()
 }

@@ -166,7 +166,7 @@ async fn a_list_goes_on_after_an_answer_was_lost() {
             match page {
                 Ok(Some(page)) => found.extend(page.into_iter().map(|l| l.name.to_string())),
                 Ok(None) => break,
-                Err(Error::Unreachable { .. }) => errors += 1,
+                Err(Error::Unreachable { .. } | Error::Refused { .. }) => errors += 1,
                 Err(error) => panic!("{}: {error}", lost.escape_ascii()),
             }
         }

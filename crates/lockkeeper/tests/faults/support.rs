@@ -172,7 +172,7 @@ pub(crate) fn cut_all(server: &RedisServer) {
 #[track_caller]
 pub(crate) fn assert_unreachable<T: std::fmt::Debug>(answer: &Result<T, Error>) -> String {
     match answer {
-        Err(error @ Error::Unreachable { .. }) => error.to_string(),
+        Err(error @ (Error::Unreachable { .. } | Error::Refused { .. })) => error.to_string(),
         other => panic!("expected Unreachable, got {other:?}"),
     }
 }

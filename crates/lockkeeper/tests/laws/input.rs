@@ -72,15 +72,6 @@ pub(crate) async fn the_shortest_and_the_longest_lease_are_taken<L: Exclusive>(s
     }
 }
 
-pub(crate) async fn a_lease_is_fixed_or_renewed_but_not_both<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
-    let span = store.lease();
-    let said = refused("both", lock.lease(lockkeeper::LeaseTime::Renewed(span)).lock().await);
-    assert!(said.contains(&lock.name().to_string()), "{said}");
-    refused("both", lock.lease(span).try_lock().await);
-    assert!(!lock.is_locked().await.unwrap());
-}
-
 pub(crate) async fn a_guard_refuses_what_makes_no_sense_and_stays<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();

@@ -308,7 +308,6 @@ laws! {
         an_empty_name_is_refused_behind_a_prefix_too
         a_lease_out_of_bounds_is_refused
         the_shortest_and_the_longest_lease_are_taken
-        a_lease_is_fixed_or_renewed_but_not_both
         a_guard_refuses_what_makes_no_sense_and_stays
         a_reentry_that_makes_no_sense_adds_no_hold
         any_bytes_make_a_name

@@ -448,18 +448,15 @@ pub(crate) async fn none_and_the_same_one_twice_are_refused(store: &Store) {
 
 pub(crate) async fn a_lease_that_makes_no_sense_is_refused(store: &Store) {
     let client = store.client().await;
-    let span = store.lease();
     for multi in each(store, &client) {
         for request in [
             multi.lease(Duration::ZERO).lock(),
             multi.lease(Duration::MAX).lock(),
             multi.lease(lockkeeper::LeaseTime::Renewed(Duration::from_millis(1))).lock(),
-            multi.lease(lockkeeper::LeaseTime::Renewed(span)).lock(),
         ] {
             refused::<MultiGuard>(request.await);
         }
         refused(multi.lease(Duration::ZERO).try_lock().await);
-        refused(multi.lease(span).try_lock().await);
     }
     assert_eq!(locked(store, &client).await, NONE, "nothing was sent");
 }

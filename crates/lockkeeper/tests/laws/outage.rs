@@ -123,7 +123,7 @@ async fn a_server_that_is_read_only_is_ridden_out() {
     for as_mutex in [false, true] {
         let error = either(&client, as_mutex).try_lock().await.unwrap_err();
         assert!(error.to_string().contains("READONLY"), "{error}");
-        assert_is!(error, Error::Unreachable { lock: Some(_), .. });
+        assert_is!(error, Error::Refused { lock: Some(_), .. });
     }
     let mut waiting = client.lock("it").lock();
     assert!(timeout(Duration::from_millis(300), &mut waiting).await.is_err());
@@ -142,7 +142,7 @@ async fn a_server_out_of_memory_says_so_and_takes_locks_back() {
     for as_mutex in [false, true] {
         let error = either(&client, as_mutex).try_lock().await.unwrap_err();
         assert!(error.to_string().contains("OOM"), "{error}");
-        assert_is!(error, Error::Unreachable { .. });
+        assert_is!(error, Error::Refused { .. });
     }
     // A waiter that times out says why, in the queue behind another as well.
     let span = Duration::from_millis(300);
@@ -151,7 +151,7 @@ async fn a_server_out_of_memory_says_so_and_takes_locks_back() {
     for answer in [first, second] {
         let error = answer.unwrap_err();
         assert!(error.to_string().contains("OOM"), "{error}");
-        assert_is!(error, Error::Unreachable { .. });
+        assert_is!(error, Error::Refused { .. });
     }
     inner.release().await.expect("a partial release needs no memory");
     held.release().await.expect("a release needs no memory");

@@ -3,8 +3,8 @@
 
 use super::bell;
 use super::db::{Db, Hitch};
-use super::rows::{read_record, signed};
-use super::time::Moment;
+use super::rows::read_record;
+use super::time::{Moment, signed};
 use crate::backend::Fault;
 use crate::backend::model::REMEMBERED;
 

@@ -15,8 +15,8 @@ use rusqlite::{Connection, MAIN_DB, OpenFlags};
 use super::boot::{self, Boot};
 use super::line::{Entered, Line, Turn};
 use super::place::{Inodes, Place};
+use super::session::Session;
 use super::time::{self, Moment};
-use super::wakes::Session;
 use super::{fault, patience};
 use crate::backend::Fault;
 

@@ -39,6 +39,7 @@ mod patience;
 mod place;
 mod requests;
 mod rows;
+mod session;
 mod time;
 mod waiters;
 mod wakes;

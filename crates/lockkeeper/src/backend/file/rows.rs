@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::db::{Db, Hitch};
-use super::time::Moment;
+use super::time::{Moment, signed};
 use super::waiters::Who;
 use crate::backend::model::{REMEMBERED, Record};
 use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource, Seen};
@@ -40,11 +40,6 @@ struct Hold {
     since: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     left: Option<u64>,
-}
-
-/// SQLite counts with a sign.
-pub(super) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {

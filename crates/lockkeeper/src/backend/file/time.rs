@@ -79,6 +79,11 @@ fn offset(offsets: &str) -> Option<i64> {
     Some(seconds * 1000 + nanos / 1_000_000)
 }
 
+/// SQLite counts with a sign.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use rusqlite::{OptionalExtension, Row};
 
 use super::db::{Db, Hitch};
-use super::rows::signed;
+use super::time::signed;
 use crate::backend::model::{ends_front, lately};
 use crate::{LockName, OwnerId};
 

@@ -8,25 +8,15 @@
 //! Messages are numbered without gaps. A process reads those that follow the last one it has read; if
 //! the next is not there any more, or its own session was given up meanwhile, it has missed some.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::io::PipeReader;
-use std::path::Path;
-use std::time::Duration;
 
-use super::bell::{self, Bell, Ring, Woken};
+use super::bell::{self, Ring};
 use super::db::{Db, Hitch};
-use super::rows::signed;
-use super::time::{Moment, since_start};
+use super::session::{LASTS, Session};
+use super::time::{Moment, signed, since_start};
 use crate::backend::Fault;
 use crate::backend::model::{State, Wake};
 use crate::backend::wake::Topic;
-
-/// How long a session outlives the last sign of its process, in milliseconds.
-const LASTS: u64 = 10_000;
-
-/// How often a process gives that sign.
-const REFRESHED: u64 = 3_000;
 
 /// How many more sessions are woken than can acquire what was freed.
 const SPARE: usize = 3;
@@ -36,24 +26,6 @@ const SPARE_FOR_PERMITS: usize = 15;
 
 /// How many sessions more are at hand in case that some of their processes have died.
 const RESERVE: usize = 64;
-
-/// One process, or rather one client, as a listener.
-#[derive(Debug)]
-pub(super) struct Session {
-    id: i64,
-    /// What is listened for, by the way it is written.
-    topics: HashMap<Vec<u8>, Topic>,
-    /// What is not any more, which could not be written down yet.
-    ignored: Vec<Vec<u8>>,
-    /// Until when others believe in it; 0 if it is not in the file.
-    ends: u64,
-    /// The last message that was read.
-    last: i64,
-    /// How others wake this client.
-    bell: Bell,
-    /// Sessions whose processes were found dead.
-    gone: Vec<i64>,
-}
 
 /// What has come.
 #[derive(Debug, Default)]
@@ -71,48 +43,6 @@ pub(super) struct Told {
     own: bool,
     /// Others: so many out of these.
     others: Vec<(usize, Vec<i64>)>,
-}
-
-impl Session {
-    pub(super) fn new() -> Self {
-        let (topics, ignored, gone) = (HashMap::new(), Vec::new(), Vec::new());
-        let (id, bell) = (fastrand::i64(1..), Bell::Silent);
-        Self { id, topics, ignored, ends: 0, last: 0, bell, gone }
-    }
-
-    pub(super) fn is_listening(&self) -> bool {
-        !self.topics.is_empty()
-    }
-
-    /// Sleeps until there is an order, others have woken this client, or `limit` has passed.
-    pub(super) fn sleep(&self, orders: &PipeReader, limit: Option<Duration>) -> Woken {
-        self.bell.sleep(orders, self.is_listening(), limit)
-    }
-
-    /// How long until it must give a sign again, in milliseconds; nothing if nobody listens.
-    pub(super) fn due_in(&self, now: u64) -> Option<u64> {
-        let due = self.ends.saturating_sub(LASTS - REFRESHED);
-        self.is_listening().then(|| due.saturating_sub(now))
-    }
-
-    /// Makes it known to others, or to be made known, by a bell that rings.
-    fn hang_bell(&mut self, database: &Path) {
-        self.bell.hang(database, self.id);
-        if self.bell.is_missing() {
-            self.id = -self.id.abs();
-        }
-    }
-
-    /// Begins anew, under another id: others may be about to remove what belongs to the old one.
-    fn start_anew(&mut self, database: &Path) {
-        (self.id, self.bell) = (fastrand::i64(1..), Bell::Silent);
-        self.hang_bell(database);
-    }
-
-    /// Whether others have given it up, or would have.
-    fn has_lapsed(&self, now: u64) -> bool {
-        self.ends < now
-    }
 }
 
 /// How a topic is written; nothing for what is no matter of the file's.

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::fault;
-use super::script::{Command, in_full};
+use super::script::{Command, in_full, shape_of};
 use super::shape::Shape;
 use crate::backend::Fault;
 use crate::backend::wake::{Hub, Topic};
@@ -225,7 +225,7 @@ impl Shared {
             let detail = "the connection was lost again".to_owned();
             return Err(Fault::Unreachable { maybe_ran: false, detail });
         };
-        let shapes: Vec<_> = reads.iter().map(Shape::of).collect();
+        let shapes: Vec<_> = reads.iter().map(shape_of).collect();
         let mut pipeline = redis::Pipeline::with_capacity(reads.len());
         for read in reads {
             pipeline.add_command(read);

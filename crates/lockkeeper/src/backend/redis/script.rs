@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::Cmd;
+use redis::{Arg, Cmd};
 
 use super::shape::Shape;
 use crate::OwnerId;
@@ -170,4 +170,18 @@ pub(super) fn in_full(script: &'static Script, by_hash: &Cmd) -> Cmd {
         }
     }
     cmd
+}
+
+/// The shape of the reply to any command; a call of a script is known by its hash.
+pub(super) fn shape_of(cmd: &Cmd) -> Shape {
+    let mut words = cmd.args_iter().map(|arg| match arg {
+        Arg::Simple(word) => word,
+        _ => b"",
+    });
+    let (name, hash) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if name != b"EVALSHA" {
+        return Shape::of_name(name);
+    }
+    let known = ALL.iter().find(|(_, script)| script.hash.as_bytes() == hash);
+    known.map_or(Shape::Any, |(_, script)| script.returns)
 }

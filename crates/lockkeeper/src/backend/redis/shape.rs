@@ -1,9 +1,7 @@
 //! What the reply to a request can look like. No server sends anything else, so a reply that does not
 //! fit belongs to another request.
 
-use redis::{Arg, Cmd, Value};
-
-use super::script;
+use redis::Value;
 
 /// The form of a reply. An error fits always.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,20 +40,6 @@ impl Shape {
             b"HGETALL" => Shape::Pairs,
             _ => Shape::Any,
         }
-    }
-
-    /// Of any command; one that calls a script is known by its hash.
-    pub(super) fn of(cmd: &Cmd) -> Self {
-        let mut words = cmd.args_iter().map(|arg| match arg {
-            Arg::Simple(word) => word,
-            _ => b"",
-        });
-        let (name, hash) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        if name != b"EVALSHA" {
-            return Self::of_name(name);
-        }
-        let known = script::ALL.iter().find(|(_, script)| script.hash.as_bytes() == hash);
-        known.map_or(Shape::Any, |(_, script)| script.returns)
     }
 
     /// Whether there is a reply for each of them, and each fits.
@@ -102,6 +86,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::script;
 
     #[test]
     fn a_reply_fits_the_requests_that_can_have_it() {
@@ -116,8 +101,8 @@ mod tests {
         assert!(!Shape::Status.fits(&Value::Okay) && !Shape::Nothing.fits(&Value::Int(0)));
         let mut get = redis::cmd("GET");
         get.arg("a");
-        assert_eq!(Shape::of(&get), Shape::Text);
-        assert_eq!(Shape::of(&script::LOCK_RENEW.call(1).cmd), Shape::List);
+        assert_eq!(script::shape_of(&get), Shape::Text);
+        assert_eq!(script::shape_of(&script::LOCK_RENEW.call(1).cmd), Shape::List);
         assert!(Shape::fit([Shape::Number, Shape::List].into_iter(), &[Value::Int(1), list]));
         assert!(!Shape::fit([Shape::Number].into_iter(), &[]));
     }

@@ -1,0 +1,218 @@
+//! What a client holds and waits for: every lease with its due time, and every queue position.
+//!
+//! Due times stand side by side in one vector, so that looking at all of them is a walk over plain
+//! memory: a hundred thousand take well under a millisecond, four times a second at most.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::lease::Lease;
+use super::{Tick, lock};
+use crate::backend::{Kind, Resource};
+use crate::{LockName, OwnerId};
+
+/// How often the store hears of those who wait: it passes over who is silent for three seconds.
+pub(super) const SPEAK: Duration = Duration::from_millis(800);
+
+/// The longest sleep while anything is held.
+pub(super) const TICK: Duration = Duration::from_millis(250);
+
+/// How many holds are told of: people look at them, and it is all sent again each time.
+pub(super) const TOLD: usize = 128;
+
+/// Of how many holds these are chosen: a walk over a million would be felt by all others.
+const LOOKED_AT: usize = 4096;
+
+/// All leases that are held, and when each must be looked at.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    slots: Mutex<Slots>,
+    /// Who waits in which queue of the store. Sorted, so that neighbours share one request.
+    places: Mutex<BTreeMap<(LockName, u64), Place>>,
+    next_place: AtomicU64,
+    /// Until when the watchdog sleeps: an earlier due time must wake it.
+    wakes_at: AtomicU64,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    due: Vec<Tick>,
+    leases: Vec<Option<Arc<Lease>>>,
+    free: Vec<usize>,
+    stopped: bool,
+}
+
+/// A place in a queue that the store keeps.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) resource: Resource,
+    pub(super) owner: OwnerId,
+    pub(super) due: Arc<Notify>,
+}
+
+/// A place that is kept for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    registry: Arc<Registry>,
+    key: (LockName, u64),
+    due: Arc<Notify>,
+}
+
+impl Kept {
+    /// Resolves when the store says that it is worth a try.
+    pub(crate) async fn due(&self) {
+        self.due.notified().await;
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        lock(&self.registry.places).remove(&self.key);
+    }
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Mutex::default(),
+            places: Mutex::default(),
+            next_place: AtomicU64::new(0),
+            wakes_at: AtomicU64::new(u64::MAX),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Speaks for a waiter from now on. The store has just heard of it.
+    pub(crate) fn keep(self: &Arc<Self>, resource: &Resource, owner: OwnerId, now: Tick) -> Kept {
+        let key = (resource.name.clone(), self.next_place.fetch_add(1, Ordering::Relaxed));
+        let due = Arc::new(Notify::new());
+        let place = Place { resource: resource.clone(), owner, due: Arc::clone(&due) };
+        lock(&self.places).insert(key.clone(), place);
+        self.wake_by(now + SPEAK / 2);
+        Kept { registry: Arc::clone(self), key, due }
+    }
+
+    pub(crate) fn add(&self, lease: &Arc<Lease>, due: Tick) -> usize {
+        let mut slots = lock(&self.slots);
+        let lease = Some(Arc::clone(lease));
+        let slot = match slots.free.pop() {
+            Some(slot) => {
+                slots.leases[slot] = lease;
+                slot
+            }
+            None => {
+                slots.leases.push(lease);
+                slots.due.push(due);
+                slots.due.len() - 1
+            }
+        };
+        slots.due[slot] = due;
+        drop(slots);
+        self.wake_by(due);
+        slot
+    }
+
+    pub(crate) fn set_due(&self, slot: usize, due: Tick) {
+        lock(&self.slots).due[slot] = due;
+        self.wake_by(due);
+    }
+
+    pub(crate) fn remove(&self, slot: usize) {
+        let mut slots = lock(&self.slots);
+        let lease = slots.leases[slot].take();
+        slots.due[slot] = Tick::NEVER;
+        slots.free.push(slot);
+        // A million holds given back should not be walked over for ever.
+        if slots.free.len() == slots.due.len() && slots.due.len() > 1024 {
+            *slots = Slots { stopped: slots.stopped, ..Slots::default() };
+        }
+        drop(slots);
+        // Outside of the lock: it may be the last of its kind, and take the client with it.
+        drop(lease);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
+        lock(&self.slots).leases.iter().flatten().cloned().collect()
+    }
+
+    /// Holds that people may ask about: those that are at least `old`, and if `all` then the others
+    /// behind them. First those of which the store itself does not show what they are; otherwise in
+    /// the order of their places, which stays the same for as long as they do.
+    /// Also answers whether there are more.
+    pub(super) fn worth_telling(
+        &self,
+        now: Tick,
+        old: Duration,
+        all: bool,
+    ) -> (Vec<Arc<Lease>>, bool) {
+        let slots = lock(&self.slots);
+        let leases = || slots.leases.iter().take(LOOKED_AT).flatten();
+        let is_old = |lease: &&Arc<Lease>| now.since(lease.granted) >= old;
+        let hidden =
+            |lease: &&Arc<Lease>| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
+        let told = leases().filter(|lease| is_old(lease) && hidden(lease));
+        let told = told.chain(leases().filter(|lease| is_old(lease) && !hidden(lease)));
+        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && hidden(lease)));
+        let told = told.chain(leases().filter(|lease| all && !is_old(lease) && !hidden(lease)));
+        let told: Vec<_> = told.take(TOLD).cloned().collect();
+        let more = told.len() < slots.due.len() - slots.free.len();
+        (told, more)
+    }
+
+    /// The watchdog ends.
+    pub(crate) fn stop(&self) {
+        lock(&self.slots).stopped = true;
+        self.wake.notify_one();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        lock(&self.slots).stopped
+    }
+
+    /// From here on an earlier due time than this wakes the watchdog.
+    pub(super) fn sleeps_until(&self, until: Tick) {
+        self.wakes_at.store(until.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// Resolves when the watchdog must look before the time it sleeps until.
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// All queue positions.
+    pub(super) fn places(&self) -> Vec<Place> {
+        lock(&self.places).values().cloned().collect()
+    }
+
+    pub(super) fn has_places(&self) -> bool {
+        !lock(&self.places).is_empty()
+    }
+
+    fn wake_by(&self, due: Tick) {
+        if due.as_nanos() < self.wakes_at.load(Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Those that are due, or will be within a tick, and when to look again; nothing when nothing is
+    /// held at all. Looking a tick ahead makes few large batches out of many small ones, and few
+    /// walks: a lease that only has its deadline ahead is put back by its own look.
+    pub(super) fn due(&self, now: Tick, due: &mut Vec<Arc<Lease>>) -> Option<Tick> {
+        let slots = lock(&self.slots);
+        let mut next = Tick::NEVER;
+        let soon = now + TICK;
+        for (slot, at) in slots.due.iter().enumerate() {
+            if *at <= soon {
+                due.extend(slots.leases[slot].clone());
+            } else {
+                next = next.min(*at);
+            }
+        }
+        (slots.free.len() < slots.due.len()).then_some(next)
+    }
+}
