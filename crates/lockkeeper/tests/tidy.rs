@@ -146,15 +146,24 @@ fn module(path: &str) -> String {
 /// The modules that each module imports something from.
 fn imports() -> BTreeMap<String, BTreeSet<String>> {
     let uses = |source: &Source| -> Vec<String> {
-        let code: Vec<_> = source.code().map(|(_, line)| line.trim()).collect();
-        let code = code.join(" ");
-        let uses = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
-        uses.flat_map(paths).collect()
+        let (mut uses, mut within) = (Vec::<String>::new(), false);
+        for (_, line) in source.code() {
+            let begins = ["use ", "pub use ", "pub(crate) use ", "pub(super) use "]
+                .iter()
+                .find_map(|word| line.strip_prefix(word));
+            if let Some(rest) = begins {
+                uses.push(rest.to_owned());
+            } else if within {
+                uses.last_mut().unwrap().push_str(line.trim());
+            }
+            within = (within || begins.is_some()) && !line.ends_with(';');
+        }
+        uses.iter().flat_map(|path| paths(path.trim_end_matches(';'))).collect()
     };
     let sources: Vec<_> = rust().collect();
     let modules: BTreeSet<_> = sources.iter().map(|source| module(&source.path)).collect();
     let root = sources.iter().find(|source| source.path == "lib.rs").unwrap();
-    let reexported: BTreeMap<_, _> = uses(root)
+    let reexported: BTreeMap<String, String> = uses(root)
         .into_iter()
         .filter_map(|path| path.rsplit_once("::").map(|(of, name)| (name.into(), of.into())))
         .collect();
@@ -177,7 +186,6 @@ fn imports() -> BTreeMap<String, BTreeSet<String>> {
             if let [name] = full[..]
                 && let Some(of) = reexported.get(name)
             {
-                let of: &String = of;
                 full = of.split("::").collect();
             }
             while !full.is_empty() && !modules.contains(&full.join("::")) {
