@@ -70,7 +70,7 @@ impl Client {
             "redis" | "rediss" | "redis+unix" => redis(url, &options).await?,
             _ => return Err(unknown(scheme)),
         };
-        Self::with_backend(backend, options)
+        Self::on(backend, options)
     }
 
     /// A client on a new embedded store: for tests, examples, and locks within one process.
@@ -89,7 +89,12 @@ impl Client {
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
+    #[cfg(feature = "unstable-backend")]
     pub fn with_backend(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
+        Self::on(backend, options)
+    }
+
+    fn on(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
         options.validate()?;
         Ok(Self { core: Core::start(backend, options) })
     }

@@ -28,7 +28,11 @@ mod semaphore;
 mod spin;
 mod watch;
 
+#[cfg(feature = "unstable-backend")]
 pub mod backend;
+#[cfg(not(feature = "unstable-backend"))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "public with unstable-backend")]
+mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 pub mod manual;
