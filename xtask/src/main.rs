@@ -1,5 +1,6 @@
 //! The commands of this workspace: `cargo xtask help`.
 
+mod api;
 mod install;
 mod interop;
 mod msrv;
@@ -20,6 +21,7 @@ usage: cargo xtask <command>
   interop        install what is missing, build the peers and run the tests against Redisson and others
   bench [args]   run the benchmark against a real server; arguments go to it
   pictures       take the pictures of the README anew, from a real terminal, into docs/
+  api            write down the public surface anew, in crates/lockkeeper/api.txt
   msrv           check that the library builds with the oldest supported Rust
   help           this text";
 
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
         ("bench", _) => bench(&rest),
         ("msrv", true) => msrv::run(),
         ("pictures", true) => pictures::run(),
+        ("api", true) => api::write(),
+        ("api", false) if rest == ["--check"] => api::compare(),
         ("help" | "--help" | "-h", true) => {
             println!("{USAGE}");
             Ok(())

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::run::{Outcome, Step};
-use crate::{install, interop};
+use crate::{api, install, interop};
 
 /// Quick ones first: the first failure ends the run.
 const STEPS: &[Step<'_>] = &[
@@ -29,17 +29,8 @@ const STEPS: &[Step<'_>] = &[
         "-D",
         "warnings",
     ]),
-    Step::new(&[
-        "cargo",
-        "doc",
-        "--no-deps",
-        "--all-features",
-        "-p",
-        "lockkeeper",
-        "-p",
-        "testkit",
-    ])
-    .environment(&[("RUSTDOCFLAGS", "-Dwarnings")]),
+    api::DOC,
+    Step::new(&["cargo", "xtask", "api", "--check"]),
     // With what `cargo xtask interop` runs. Most tests wait for servers most of the time.
     Step::new(&["cargo", "test", "--workspace", "--all-features", "--exclude", "bench"])
         .environment(&[("RUST_TEST_THREADS", "6")]),
