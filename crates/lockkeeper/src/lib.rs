@@ -38,6 +38,7 @@ pub mod blocking;
 pub mod manual;
 
 pub use any::AnyLock;
+#[doc(inline)]
 pub use backend::{ClientInfo, Finding, Forced, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
