@@ -215,7 +215,7 @@ pub struct Acquire {
     /// For a read/write lock: the hold of the other side that belongs to the same owner and
     /// therefore does not conflict with this request.
     pub beside: Option<OwnerId>,
-    /// Issues a fencing token.
+    /// How to issue a fencing token; `None` issues none.
     pub fenced: Option<Fenced>,
     /// The caller waits if the lock is busy: a fair lock adds it to the queue, a write lock keeps
     /// new readers out for a while. [`Release`] cancels both.
