@@ -42,10 +42,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns the current capabilities of this store.
     fn capabilities(&self) -> Capabilities;
 
-    /// Acquires a lock or permits, re-enters a lock, or receives it by handoff from another hold of
-    /// the same client.
+    /// Acquires a lock or permits, or re-enters a lock.
     ///
-    /// If the lock is busy and [`Acquire::waits`] is set, a fair lock adds the caller to its queue
+    /// With [`Acquire::from`] set, the lock is received by handoff from another hold of the same
+    /// client. If the lock is busy and [`Acquire::waits`] is set, a fair lock adds the caller to its queue
     /// and a write lock registers a waiting writer.
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>>;
 
