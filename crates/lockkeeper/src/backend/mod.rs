@@ -45,8 +45,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Acquires a lock or permits, or re-enters a lock.
     ///
     /// With [`Acquire::from`] set, the lock is received by handoff from another hold of the same
-    /// client. If the lock is busy and [`Acquire::waits`] is set, a fair lock adds the caller to its queue
-    /// and a write lock registers a waiting writer.
+    /// client. If the lock is busy and [`Acquire::waits`] is set, a fair lock adds the caller to its
+    /// queue and a write lock registers a waiting writer.
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>>;
 
     /// Releases holds, or only sets the remaining TTL of the lock.
