@@ -543,7 +543,7 @@ pub enum Fault {
     },
     /// The key belongs to something else.
     WrongKind {
-        /// What the key is.
+        /// The kind of value that was found.
         found: String,
     },
     /// The store cannot execute such a request.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{Fault, Kind, Resource};
 use crate::{LockName, OwnerId};
 
-/// What a subscription listens for.
+/// The subject of a subscription.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Topic {

@@ -103,7 +103,7 @@ impl Inner {
     }
 }
 
-/// Answered requests by name, until the store is told to delete their answers.
+/// Answered requests by name, until a later request lets the store delete their answers.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     by_name: HashMap<LockName, VecDeque<(Instant, OwnerId)>>,
