@@ -38,6 +38,11 @@ pub use wake::{Subscription, Topic};
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// A store of locks.
+///
+/// [`model`] defines the result of every request; a store must agree with it. The engine repeats
+/// requests whose outcome is unknown. A repetition must have no further effect: hold counts are
+/// absolute, and changes of counters have an id by which the store remembers the answer. A fault
+/// must tell whether the request may have executed: see [`Fault::maybe_ran`].
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns the current capabilities of this store.
     fn capabilities(&self) -> Capabilities;

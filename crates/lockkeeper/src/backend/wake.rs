@@ -131,7 +131,7 @@ impl Hub {
         self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of topics with subscribers.
+    /// Returns the number of topics with subscribers, except for [`Topic::Reconnected`].
     pub(crate) fn topic_count(&self) -> usize {
         self.topics().keys().filter(|topic| **topic != Topic::Reconnected).count()
     }
