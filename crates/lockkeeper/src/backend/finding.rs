@@ -2,29 +2,29 @@
 
 use std::fmt;
 
-/// One thing that was looked at.
+/// One result of a check.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What was looked at, in a word or two that do not change.
+    /// The subject of the check, in one or two words that never change.
     pub subject: String,
-    /// What was found, and what it means for locks.
+    /// The result, and its effect on locks.
     pub detail: String,
-    /// What to do about it; empty where there is nothing to do.
+    /// The remedy; empty if there is nothing to do.
     pub remedy: String,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub enum Severity {
-    /// As it should be.
+    /// No problem.
     Fine,
-    /// Good to know: it costs speed or comfort, or could not be looked at.
+    /// Worth knowing: it costs speed or convenience, or could not be checked.
     Note,
-    /// It endangers locks: two may hold one, or nobody can.
+    /// Endangers locks: two owners may hold one, or none can.
     Danger,
 }
 
@@ -39,17 +39,17 @@ impl fmt::Display for Severity {
 }
 
 impl Finding {
-    /// As it should be.
+    /// Creates a finding without a problem.
     pub fn fine(subject: &str, detail: impl Into<String>) -> Self {
         Self::new(Severity::Fine, subject, detail, "")
     }
 
-    /// Good to know.
+    /// Creates a finding that is worth knowing.
     pub fn note(subject: &str, detail: impl Into<String>, remedy: &str) -> Self {
         Self::new(Severity::Note, subject, detail, remedy)
     }
 
-    /// It endangers locks.
+    /// Creates a finding that endangers locks.
     pub fn danger(subject: &str, detail: impl Into<String>, remedy: &str) -> Self {
         Self::new(Severity::Danger, subject, detail, remedy)
     }

@@ -7,72 +7,73 @@ use uuid::Uuid;
 use super::{ClientInfo, Kind, Resource, Snapshot};
 use crate::{LockName, OwnerId};
 
-/// Asks for one page.
+/// A request for one page.
 #[derive(Clone, Debug)]
 pub struct List {
-    /// Of what.
+    /// The entries to list.
     pub select: Select,
-    /// Where it begins: empty, or what the page before gave.
+    /// Where the page begins: empty, or the `next` of the previous page.
     pub cursor: Vec<u8>,
-    /// About how many are looked at; a page may have more or fewer, even none.
+    /// About how many entries to examine. A page may contain more, fewer or none.
     pub limit: u32,
 }
 
-/// What is listed.
+/// Selects the entries of a list.
 #[derive(Clone, Debug)]
 pub enum Select {
-    /// The clients that say who they are.
+    /// The announced clients.
     Clients,
     /// The locks whose names match.
     Matching(Pattern),
-    /// The lock of this name, with all that is known of it, on one page; as a kind, or as what it
-    /// seems to be.
+    /// The lock of this name with all details, on one page. If no kind is given, the store derives
+    /// it from the key.
     Named(LockName, Option<Kind>),
 }
 
-/// One page.
+/// One page of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// The clients.
     pub clients: Vec<ClientEntry>,
-    /// The locks. One that is there all the time is on some page at least; it may be on two.
+    /// The locks. A lock that exists during the whole listing is on at least one page, and may be
+    /// on two.
     pub locks: Vec<Listed>,
-    /// Where the next page begins; nothing after the last.
+    /// The cursor of the next page; `None` after the last one.
     pub next: Option<Vec<u8>>,
-    /// Something may be missing that should be on this page.
+    /// Entries that belong on this page may be missing.
     pub incomplete: bool,
 }
 
 /// A lock that was found.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Its name, and what it is.
+    /// Its name and kind.
     pub resource: Resource,
-    /// What is known of it.
+    /// Its state.
     pub snapshot: Snapshot,
 }
 
-/// A client that says who it is.
+/// An announced client.
 #[derive(Clone, Debug)]
 pub struct ClientEntry {
     /// Its identity.
     pub id: Uuid,
-    /// Who it is.
+    /// Its host, process and program.
     pub info: ClientInfo,
-    /// What it says it holds; not all of it, if that is much.
+    /// Its announced holds; incomplete if there are many.
     pub holds: Vec<Holding>,
-    /// It holds more than it tells.
+    /// The client has more holds than it announced.
     pub more: bool,
-    /// When it said so, where that is known.
+    /// When it last announced itself, if that is known.
     pub seen: Option<Seen>,
 }
 
 /// When a client last announced itself in the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Seen {
-    /// How long ago that was, by the store's clock.
+    /// The time since then, by the store's clock.
     pub ago: Duration,
-    /// How often it does so while it holds anything.
+    /// The interval of its announcements while it holds any lock.
     pub every: Duration,
 }
 
@@ -84,56 +85,57 @@ impl Seen {
         Self { ago: Duration::from_millis(ago_ms), every: Duration::from_millis(every_ms) }
     }
 
-    /// Whether the next announcement is overdue: the client was killed, is stopped or cannot reach the
-    /// store.
+    /// Whether the next announcement is overdue: the client was killed, is stopped or cannot reach
+    /// the store.
     pub fn is_overdue(&self) -> bool {
         self.ago > self.every + SEEN_SLACK
     }
 }
 
-/// What a client says of one of its holds.
+/// One hold as announced by its client.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Holding {
     /// The identity of the hold.
     pub owner: OwnerId,
-    /// What is held.
+    /// The held resource.
     pub resource: Resource,
-    /// How many permits.
+    /// The number of permits.
     pub count: u32,
-    /// Since when, by the client's clock.
+    /// When it was acquired, by the client's clock.
     pub since: SystemTime,
-    /// When its guard was left with `leave_for`, if it was: the lock stands, and nothing runs under it.
+    /// When its guard was left with `leave_for`, if it was: the lock stays held, and no code runs
+    /// under it.
     pub left: Option<SystemTime>,
 }
 
-/// A forced unlock that is remembered.
+/// A recorded force-release.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Forced {
-    /// When it was.
+    /// When it happened.
     pub at: SystemTime,
-    /// Who did it.
+    /// The client that did it.
     pub by: String,
-    /// Why, in the operator's words.
+    /// The reason given by the operator.
     pub reason: String,
-    /// Whom it was taken from.
+    /// The former holders.
     pub holders: Vec<String>,
-    /// Which processes these were, in the same order, where their clients had said so.
+    /// The processes of the former holders in the same order, if their clients were announced.
     pub clients: Vec<Option<ClientInfo>>,
 }
 
-/// A pattern that names match as in Redis: `*` any bytes, `?` one byte, `[a-z]` and `[^a-z]` one of
-/// some, `\` takes the next byte as it is.
+/// A name pattern with the syntax of Redis: `*` matches any bytes, `?` one byte, `[a-z]` and
+/// `[^a-z]` one byte of a set; `\` escapes the next byte.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Pattern(Vec<u8>);
 
 impl Pattern {
-    /// A pattern.
+    /// Creates a pattern.
     pub fn new(pattern: impl Into<Vec<u8>>) -> Self {
         Self(pattern.into())
     }
 
-    /// The same behind a prefix that is taken as it is.
+    /// Puts a literal prefix before the pattern.
     pub(crate) fn behind(&self, prefix: &[u8]) -> Self {
         let mut pattern = Vec::with_capacity(prefix.len() + self.0.len());
         for byte in prefix {
@@ -146,13 +148,13 @@ impl Pattern {
         Self(pattern)
     }
 
-    /// As Redis writes it.
+    /// Returns the pattern in the syntax of Redis.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether a name matches. Takes time in proportion to both lengths multiplied, never more: a
-    /// star that does not fit is moved on by one, and only the last star ever moves.
+    /// Whether a name matches. Takes at most time proportional to the product of both lengths:
+    /// after a mismatch the last star takes one more byte, and earlier stars never move.
     pub fn matches(&self, name: &[u8]) -> bool {
         let (pattern, mut p, mut n) = (&self.0[..], 0, 0);
         let mut star: Option<(usize, usize)> = None;
@@ -189,7 +191,7 @@ impl std::fmt::Debug for Pattern {
     }
 }
 
-/// Matches one byte against what stands at `p`; answers where the pattern goes on.
+/// Matches one byte against the pattern at `p`. Returns where the pattern continues.
 fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     match pattern[p] {
         b'?' => Some(p + 1),
@@ -199,7 +201,7 @@ fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     }
 }
 
-/// The same inside of brackets; ones that are never closed end with the pattern, as in Redis.
+/// Matches one byte against a set in brackets. As in Redis, an unclosed set ends with the pattern.
 fn one_of(pattern: &[u8], mut p: usize, byte: u8) -> Option<usize> {
     let not = pattern.get(p) == Some(&b'^');
     p += usize::from(not);

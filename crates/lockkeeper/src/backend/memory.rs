@@ -22,14 +22,14 @@ use super::{
 pub struct Memory {
     state: Mutex<State>,
     started: Instant,
-    /// When that was by the wall clock, in milliseconds: tokens of a later process are greater.
+    /// The wall clock at `started`, in milliseconds, so that tokens of a later process are greater.
     epoch: u64,
     identity: Arc<str>,
     hub: Hub,
 }
 
 impl Memory {
-    /// A store of its own.
+    /// Creates a separate store.
     pub fn new() -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Memory {
         })
     }
 
-    /// The store of this name within the process, for as long as anybody uses it.
+    /// Returns the store of this name in the process. It exists for as long as it is used.
     pub fn named(name: &str) -> Arc<Self> {
         static STORES: OnceLock<Mutex<HashMap<String, Weak<Memory>>>> = OnceLock::new();
         let stores = STORES.get_or_init(Mutex::default);
@@ -56,7 +56,7 @@ impl Memory {
         store
     }
 
-    /// How many locks are stored, and how many topics are listened to: what a leak test counts.
+    /// Returns the number of stored locks and of topics with subscribers, for leak tests.
     pub fn usage(&self) -> (usize, usize) {
         (self.state().len(), self.hub.topic_count())
     }
@@ -65,25 +65,25 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store's time in milliseconds, rounded down as a server's clock is.
+    /// Returns the store's time in milliseconds, rounded down as a server's clock is.
     fn now(&self) -> u64 {
         self.epoch + self.started.elapsed().as_millis() as u64
     }
 
-    /// Answers how many were told.
+    /// Wakes up the subscribers and returns their number.
     fn wake(&self, wakes: &[Wake]) -> u64 {
         wakes.iter().map(|wake| self.hub.wake(&wake.topic, &wake.payload)).sum()
     }
 }
 
-/// Whether all who listen beside one who is refused can acquire what it waits for. Readers and writers
-/// listen for the same.
+/// Whether all listeners beside a refused waiter can acquire the resource it waits for. Not so for
+/// a read/write lock: its readers and writers share a topic.
 fn listens(request: &Acquire) -> bool {
     let rw = matches!(request.resource.kind, Kind::Read | Kind::Write);
     request.waits && request.from.is_none() && !rw
 }
 
-/// An answer that is there already.
+/// Wraps an answer that is available already.
 fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
     Box::pin(ready(answer))
 }

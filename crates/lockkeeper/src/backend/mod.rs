@@ -38,72 +38,85 @@ pub use wake::{Subscription, Topic};
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// A store of locks.
+///
+/// [`model`] defines the result of every request; a store must agree with it. The engine repeats
+/// requests whose outcome is unknown. A repetition must have no further effect: hold counts are
+/// absolute, and changes of counters have an id by which the store remembers the answer. A fault
+/// must tell whether the request may have executed: see [`Fault::maybe_ran`].
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// What this store can and cannot do at this moment.
+    /// Returns the current capabilities of this store.
     fn capabilities(&self) -> Capabilities;
 
-    /// Takes a lock or permits, re-enters a lock, or receives it from another hold of the same
-    /// client; where it is told that the caller waits, keeps a place for it.
+    /// Acquires a lock or permits, or re-enters a lock.
+    ///
+    /// With [`Acquire::from`] set, the lock is received by handoff from another hold of the same
+    /// client. If the lock is busy and [`Acquire::waits`] is set, a fair lock adds the caller to its
+    /// queue and a write lock registers a waiting writer.
     fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>>;
 
-    /// Takes holds off, or leaves the lock standing for a while. Taking off the last one gives up
-    /// a place among the waiters, too.
+    /// Releases holds, or only sets the remaining TTL of the lock.
+    ///
+    /// Releasing the last hold of an owner also removes its queue position.
     fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>>;
 
-    /// Renews or checks many holds, or places among the waiters, at once; one answer for each, in
-    /// order.
+    /// Renews or checks many holds or queue positions in one request.
+    ///
+    /// The result has one answer for each entry, in the same order.
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>>;
 
-    /// Changes what is not one owner's own: forced unlocks, counts of permits, the note of who a
-    /// client is.
+    /// Makes administrative changes: force-releases, permit counts, client announcements.
     fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>>;
 
-    /// Who holds a lock, how often, for how long; how many permits are free.
+    /// Returns the holders, hold counts and TTL of a lock, or the free permits of a semaphore.
     fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>>;
 
-    /// Listens for wake-ups; resolves when they can no longer be missed.
+    /// Subscribes to wake-ups.
+    ///
+    /// The future resolves when the store is listening: no later message is missed.
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>>;
 
-    /// One page of the locks that there are, or of the clients that say who they are. Never keeps the
-    /// store busy for long.
+    /// Returns one page of the stored locks, or of the announced clients.
+    ///
+    /// A page must not block the store for long.
     fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>>;
 
-    /// What of this store endangers locks. Changes nothing.
+    /// Checks the store for settings that endanger locks. Changes nothing.
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>>;
 
-    /// Closes connections and ends tasks; requests after this fail.
+    /// Closes connections and ends background tasks. Later requests fail.
     fn close(&self) -> BoxFuture<()>;
 }
 
-/// What a store can do.
+/// The capabilities of a store.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// A request without an answer can no longer take effect once a later one was answered. Where
-    /// this is false, an undo is repeated until the lease of the lost request would have ended, and a
-    /// lease counts on no more than what a lost release may still leave of it.
+    /// A request without an answer can no longer take effect once a later request was answered.
+    ///
+    /// If false, the engine repeats an undo until the lease of the lost request would have expired,
+    /// and a lease counts only on the TTL that a lost release may leave.
     pub fences_lost_requests: bool,
-    /// Which store this is, so that everybody takes several locks in the same order.
+    /// Identifies the store, so that all clients acquire several locks in the same order.
     pub identity: Arc<str>,
-    /// Several locks can be taken in one request.
+    /// The store can acquire several locks in one request.
     pub takes_together: bool,
-    /// What to do where the user lacks a permission, for people; empty where none is needed.
+    /// Advice for people if the user lacks a permission; empty if no permission is needed.
     pub permission_advice: &'static str,
 }
 
 impl Capabilities {
-    /// Capabilities of a store that is known by `identity` and takes one lock at a time.
+    /// Creates the capabilities of a store that acquires one lock per request.
     pub fn new(fences_lost_requests: bool, identity: Arc<str>) -> Self {
         Self { fences_lost_requests, identity, takes_together: false, permission_advice: "" }
     }
 
-    /// What to do where the user lacks a permission.
+    /// Sets the advice for a user that lacks a permission.
     pub fn advising(mut self, permission_advice: &'static str) -> Self {
         self.permission_advice = permission_advice;
         self
     }
 
-    /// Several locks can be taken in one request.
+    /// Declares that the store can acquire several locks in one request.
     pub fn taking_together(mut self) -> Self {
         self.takes_together = true;
         self
@@ -114,11 +127,11 @@ impl Capabilities {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The re-entrant lock: a hash of owner → hold count, Redisson's `RLock`.
+    /// The reentrant lock: a hash of owner → hold count, Redisson's `RLock`.
     Lock,
     /// The plain string lock of the Redlock family.
     Mutex,
-    /// The same hash as [`Lock`](Kind::Lock), given out in the order of a queue.
+    /// The same hash as [`Lock`](Kind::Lock), granted in the order of a queue.
     Fair,
     /// The shared side of a read/write lock.
     Read,
@@ -126,14 +139,14 @@ pub enum Kind {
     Write,
     /// A counter of permits without owners.
     Semaphore,
-    /// Permits with ids, each with an end.
+    /// Permits with ids, each with its own lease.
     Permits,
     /// A counter that opens at zero.
     Latch,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Kind; 8] = [
         Kind::Lock,
         Kind::Mutex,
@@ -145,7 +158,7 @@ impl Kind {
         Kind::Latch,
     ];
 
-    /// One word for it, for machines; [`Display`](fmt::Display) is for people.
+    /// Returns the kind as one word for machines; [`Display`](fmt::Display) is for people.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Lock => "lock",
@@ -159,7 +172,7 @@ impl Kind {
         }
     }
 
-    /// The kind of this [`word`](Kind::word).
+    /// Parses the [`word`](Kind::word) of a kind.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
@@ -180,48 +193,51 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A name together with what it is used as.
+/// A name and the kind of primitive it is used as.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Resource {
-    /// What it is used as.
+    /// The kind of primitive.
     pub kind: Kind,
     /// The raw name, prefix included.
     pub name: LockName,
 }
 
-/// A request to hold a lock, or permits of a semaphore.
+/// A request to acquire a lock, or permits of a semaphore.
 #[derive(Clone, Debug)]
 pub struct Acquire {
     /// The lock.
     pub resource: Resource,
     /// The identity of the hold.
     pub owner: OwnerId,
-    /// Of a lock, how many holds the owner will have: 1 takes a free lock, more only re-enters a
-    /// held one. Absolute, so that sending it twice is sending it once. Of a semaphore, how many
-    /// permits are taken.
+    /// For a lock, the hold count that the owner will have: 1 acquires a free lock, a greater count
+    /// only re-enters a held one. The count is absolute, so a repeated request has no further
+    /// effect. For a semaphore, the number of permits to acquire.
     pub count: u32,
-    /// The time to live in milliseconds; never shortens what there is. A semaphore has none.
+    /// The TTL in milliseconds. It never shortens the stored TTL. A semaphore has none.
     pub ttl: u64,
-    /// A hand-over: replace this hold, in one step and without a wake-up.
+    /// Handoff: replaces this hold in one step and without a wake-up.
     pub from: Option<OwnerId>,
-    /// For the sides of a read/write lock: the hold of the other side that belongs to the same
-    /// owner, and so does not stand in the way.
+    /// For a read/write lock: the hold of the other side that belongs to the same owner and
+    /// therefore does not conflict with this request.
     pub beside: Option<OwnerId>,
-    /// Issue a token.
+    /// How to issue a fencing token; `None` issues none.
     pub fenced: Option<Fenced>,
-    /// The caller waits if it is busy: a fair lock keeps its place in the queue, a write lock keeps
-    /// new readers out for a while. [`Release`] gives that up.
+    /// The caller waits if the lock is busy: a fair lock adds it to the queue, a write lock keeps
+    /// new readers out for a while. [`Release`] cancels both.
     pub waits: bool,
-    /// Further locks of the same kind under owners of their own: all are taken, or none.
+    /// Further locks of the same kind, each with its own owner: all are acquired, or none.
     pub also: Vec<(LockName, OwnerId)>,
-    /// A permit semaphore is made with so many permits where there is none, and goes with its last
-    /// permit. To this request one that was made so has this many; it has them to all, if any are
-    /// taken. One that was set up otherwise is what it is.
+    /// Creates a permit semaphore with this many permits if there is none; it is deleted with its
+    /// last permit.
+    ///
+    /// For this request, an existing temporary semaphore has this many permits. The number is
+    /// stored only if the request acquires permits. A semaphore that was set up in another way
+    /// keeps its own number.
     pub temporary: Option<u64>,
 }
 
 impl Acquire {
-    /// A request to take a free lock.
+    /// Creates a request to acquire a free lock.
     pub fn new(resource: Resource, owner: OwnerId, ttl: u64) -> Self {
         Self {
             resource,
@@ -238,40 +254,41 @@ impl Acquire {
     }
 }
 
-/// How a token is issued.
+/// How to issue a fencing token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fenced {
-    /// How long the sequence outlives its last token, in milliseconds; for ever if not said.
+    /// How long the token sequence is kept after its last token, in milliseconds; forever if not
+    /// set.
     pub ttl: Option<u64>,
 }
 
-/// How many clients listen for the end of what they wait for. More than these look by themselves now and
-/// then, so that a release does not wake all of them.
+/// The number of clients that listen for the release of one lock. Waiters beyond it poll instead,
+/// so that a release does not wake up all of them.
 pub(crate) const CROWD: u64 = 16;
 
 /// The answer to [`Acquire`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Attempt {
-    /// It is held.
+    /// The lock is held by the owner of the request.
     Granted {
-        /// The token, if one was asked for.
+        /// The fencing token, if one was requested.
         token: Option<u64>,
     },
-    /// Someone else has it, or comes first. It is worth another look after so long, if that is
-    /// known.
+    /// Another owner holds the lock or precedes the caller. The value tells when to try again, if
+    /// that is known.
     Busy(Option<Ttl>),
-    /// The same, and so many clients listen for its end already that one of them will acquire it: one more
-    /// listener would be woken for nothing each time.
+    /// Busy as in [`Busy`](Attempt::Busy), and this many clients listen for the release already. One
+    /// of them will acquire the lock, so one more listener would cost a wake-up at each release.
     Crowded(Option<Ttl>, u64),
-    /// The hold to be re-entered or handed over is not there.
+    /// The hold to be re-entered or handed off does not exist.
     Gone,
 }
 
 impl Attempt {
-    /// Held, without a token.
+    /// Granted without a token.
     pub const GRANTED: Attempt = Attempt::Granted { token: None };
 
-    /// The same, where so many clients listen.
+    /// Turns a busy answer into a crowded one if this many clients listen.
     pub(crate) fn among(self, listeners: u64) -> Self {
         match self {
             Attempt::Busy(ttl) if listeners >= CROWD => Attempt::Crowded(ttl, listeners),
@@ -279,44 +296,46 @@ impl Attempt {
         }
     }
 
-    /// Whether it is held.
+    /// Whether the lock is held by the owner of the request.
     pub fn is_granted(&self) -> bool {
         matches!(self, Attempt::Granted { .. })
     }
 }
 
-/// A time to live, as a store tells it.
+/// A time to live as reported by a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ttl {
-    /// So many milliseconds.
+    /// Expires in this many milliseconds.
     Millis(u64),
-    /// It never ends.
+    /// Never expires.
     Forever,
 }
 
-/// A request to give holds or permits back.
+/// A request to release holds or permits.
 #[derive(Clone, Debug)]
 pub struct Release {
     /// The lock.
     pub resource: Resource,
     /// The identity of the hold.
     pub owner: OwnerId,
-    /// How many permits of a semaphore it has.
+    /// The number of permits of a semaphore that the owner holds.
     pub count: u32,
-    /// How many holds stay. Absolute: where no more than this are stored, nothing changes.
+    /// The hold count that remains. It is absolute: if the stored count is not greater, nothing
+    /// changes.
     pub keep: u32,
-    /// What the time to live becomes, in milliseconds, where holds are taken off and others stay.
-    /// This may shorten it.
+    /// The new TTL in milliseconds if some holds are released and others remain. It may shorten the
+    /// stored TTL.
     pub ttl: Option<u64>,
-    /// Nobody holds it any more, but it stays for `ttl`: set the time to live though no hold is
-    /// taken off.
+    /// No guard holds the lock any more, but it stays for `ttl`: sets the TTL even if no hold is
+    /// released.
     pub leave: bool,
-    /// Whether it was granted is not known: the request may have been refused, or may still come.
+    /// Whether the acquire was granted is unknown: the store may have refused it, or may still
+    /// execute it.
     pub undo: bool,
 }
 
 impl Release {
-    /// A request to give back everything of `owner`.
+    /// Creates a request to release all holds of `owner`.
     pub fn new(resource: Resource, owner: OwnerId) -> Self {
         Self { resource, owner, count: 1, keep: 0, ttl: None, leave: false, undo: false }
     }
@@ -325,37 +344,37 @@ impl Release {
 /// The answer to [`Release`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Released {
-    /// It is free now, and so many were listening, if that is known.
+    /// The lock is free.
     Freed {
-        /// Subscribers that were told; nothing when they could not be told.
+        /// The number of notified subscribers; `None` if they could not be notified.
         listeners: Option<u64>,
     },
-    /// Holds of this owner stay.
+    /// Holds of this owner remain.
     Kept,
-    /// This owner does not hold it.
+    /// This owner does not hold the lock.
     Absent {
-        /// Who does, where the store can tell.
+        /// The current holder, if the store knows it.
         holder: Option<String>,
     },
 }
 
-/// A request to keep a hold alive, or to see that it is.
+/// A request to renew a hold, or to check it.
 #[derive(Clone, Debug)]
 pub struct Renew {
     /// The lock.
     pub resource: Resource,
     /// The identity of the hold.
     pub owner: OwnerId,
-    /// How many permits of a semaphore it has.
+    /// The number of permits of a semaphore that the owner holds.
     pub count: u32,
-    /// The new time to live, or nothing to only look. Never shortens what there is.
+    /// The new TTL, or `None` to only check the hold. It never shortens the stored TTL.
     pub ttl: Option<u64>,
-    /// It is no hold but a place among the waiters.
+    /// The entry is a queue position, not a hold.
     pub waiting: bool,
 }
 
 impl Renew {
-    /// A request to renew a hold, or to look at it.
+    /// Creates a request to renew a hold, or to check it.
     pub fn new(resource: Resource, owner: OwnerId, ttl: Option<u64>) -> Self {
         Self { resource, owner, count: 1, ttl, waiting: false }
     }
@@ -364,127 +383,127 @@ impl Renew {
 /// The answer to one [`Renew`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Renewed {
-    /// It is held; this is the time to live that was found, before it was renewed.
+    /// The hold is valid. The value is the TTL before the renewal.
     Held(Ttl),
-    /// Nobody holds it.
+    /// The lock is free.
     Gone,
-    /// Someone else holds it, or holds it too.
+    /// Another owner holds the lock, alone or in addition.
     Taken,
-    /// The place among the waiters is kept.
+    /// The queue position is kept.
     Waiting,
-    /// The waiter should try: it is its turn, or its place is gone.
+    /// The waiter should try again: it is its turn, or its queue position was lost.
     Due,
 }
 
-/// A change that is not one owner's own.
+/// An administrative change.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Take a lock away from whoever holds it, and tell them.
+    /// Force-releases a lock and notifies its holders.
     ForceUnlock {
         /// The lock.
         resource: Resource,
-        /// Why, in the operator's words; may be empty.
+        /// The reason given by the operator; may be empty.
         reason: String,
-        /// Who does it.
+        /// The client that makes the change.
         by: ClientInfo,
-        /// From whom only, by their ids; from anybody if there is nothing.
+        /// The only holder ids from which the lock may be released; any if `None`.
         from: Option<Vec<Vec<u8>>>,
     },
-    /// Change a counter: the permits of a semaphore, the count of a latch.
+    /// Changes a counter: the permits of a semaphore or the count of a latch.
     Count {
         /// The counter.
         resource: Resource,
-        /// The identity of this request: a repetition is answered with what came of the first.
+        /// The identity of this request. A repetition gets the answer to the first.
         id: OwnerId,
-        /// What to do.
+        /// The change to make.
         change: CountChange,
     },
-    /// Change permits that are known by their ids: all of them, or none.
+    /// Changes permits by their ids: all of them, or none.
     Permits {
         /// The permit semaphore.
         resource: Resource,
-        /// The identity of this request: a repetition is answered with what came of the first.
+        /// The identity of this request. A repetition gets the answer to the first.
         id: OwnerId,
         /// The permits.
         ids: Vec<PermitId>,
-        /// What to do.
+        /// The change to make.
         change: PermitChange,
     },
-    /// Say who a client is, for as long as it holds anything.
+    /// Announces a client while it holds any lock.
     Announce {
-        /// Who it is and what it holds.
+        /// The client and its holds.
         client: ClientEntry,
-        /// For so many milliseconds.
+        /// How long the announcement is valid, in milliseconds.
         ttl: u64,
     },
-    /// Forget who a client is.
+    /// Removes the announcement of a client.
     Withdraw {
         /// The client.
         client: Uuid,
     },
 }
 
-/// What happens to a counter.
+/// A change of a counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CountChange {
-    /// Sets it where there is none: [`Changed::Done`] or [`Changed::Nothing`].
+    /// Sets the counter if there is none: [`Changed::Done`] or [`Changed::Nothing`].
     Create {
-        /// The permits or the count.
+        /// The number of permits, or the count of the latch.
         count: u64,
-        /// It ends after so many milliseconds.
+        /// The counter expires after this many milliseconds.
         ttl: Option<u64>,
     },
-    /// Adds permits, or takes them away: [`Changed::Count`] says how many are free then.
+    /// Adds permits, or removes them if negative: [`Changed::Count`] is the number of free permits.
     Add(i64),
-    /// Makes a permit semaphore's total this many, whether they are taken or not; creates it where
-    /// there is none.
+    /// Sets the total of a permit semaphore, acquired permits included; creates it if there is
+    /// none.
     Resize(u64),
-    /// Takes all free permits: [`Changed::Count`] says how many.
+    /// Acquires all free permits: [`Changed::Count`] is their number.
     Drain,
-    /// Counts a latch down by one: [`Changed::Count`] says how much is left.
+    /// Counts a latch down by one: [`Changed::Count`] is the remaining count.
     Down,
-    /// Removes a latch and lets its waiters go.
+    /// Deletes a latch and wakes up its waiters.
     Delete,
 }
 
-/// What happens to permits that are known by their ids.
+/// A change of permits with ids.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PermitChange {
-    /// They are given back.
+    /// Releases them.
     Release,
-    /// They end so many milliseconds from now.
+    /// Sets their lease to this many milliseconds from now.
     Lease(u64),
 }
 
 /// The answer to [`Change`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Changed {
-    /// It was done.
+    /// The change was made.
     Done,
-    /// There was nothing to do.
+    /// There was nothing to change.
     Nothing,
-    /// Nothing was done: others hold it than those it was to be taken from.
+    /// Nothing was changed: the holders are not the expected ones.
     Other,
-    /// It was done, and this is the number that was asked for.
+    /// The change was made; this is the resulting number.
     Count(i64),
 }
 
-/// Who a client is, for people.
+/// Describes a client for people.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct ClientInfo {
-    /// The host's name.
+    /// The host name.
     pub host: String,
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// The program, without its arguments.
+    /// The name of the program, without arguments.
     pub program: String,
-    /// When the client was made.
+    /// When the client was created.
     pub started: SystemTime,
 }
 
 impl ClientInfo {
-    /// This process.
+    /// Describes this process.
     pub fn of_this_process() -> Self {
         let program = std::env::current_exe()
             .ok()
@@ -493,7 +512,7 @@ impl ClientInfo {
         Self { host: hostname(), pid: std::process::id(), program, started: SystemTime::now() }
     }
 
-    /// Who it is in a few words.
+    /// Formats the client on one line.
     pub(crate) fn in_a_line(&self) -> String {
         format!("{} pid {} on {}", self.program, self.pid, self.host)
     }
@@ -506,39 +525,40 @@ fn hostname() -> String {
     return std::env::var("COMPUTERNAME").unwrap_or_default();
 }
 
-/// Why a store did not do what it was asked for.
+/// The reason why a store did not execute a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fault {
-    /// No answer.
+    /// The store did not answer.
     Unreachable {
-        /// Whether the request may have taken effect, or still may.
+        /// Whether the request may have executed, or may still execute.
         maybe_ran: bool,
-        /// What happened.
+        /// A description of the failure.
         detail: String,
     },
-    /// An answer that says "not now": loading, read-only, busy, out of memory. It did not run.
+    /// The store refused for now: loading, read-only, busy or out of memory. The request did not
+    /// execute.
     Refused {
-        /// What the store said.
+        /// The message of the store.
         detail: String,
     },
-    /// The user may not do this.
+    /// The user lacks a permission.
     Denied {
-        /// What the store said.
+        /// The message of the store.
         detail: String,
     },
-    /// The key is something else.
+    /// The key belongs to something else.
     WrongKind {
-        /// What it is.
+        /// The kind of value that was found.
         found: String,
     },
-    /// The request makes no sense to this store.
+    /// The store cannot execute such a request.
     Invalid {
-        /// Why.
+        /// The reason.
         detail: String,
     },
     /// Any other error.
     Server {
-        /// What the store said.
+        /// The message of the store.
         detail: String,
     },
     /// The store was closed.
@@ -546,12 +566,12 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether it may pass by itself, so that a waiter waits on.
+    /// Whether the fault may be temporary, so that a waiter keeps waiting.
     pub fn may_pass(&self) -> bool {
         matches!(self, Fault::Unreachable { .. } | Fault::Refused { .. })
     }
 
-    /// Whether the request may have taken effect all the same.
+    /// Whether the request may have executed nevertheless.
     pub fn maybe_ran(&self) -> bool {
         matches!(self, Fault::Unreachable { maybe_ran: true, .. })
     }

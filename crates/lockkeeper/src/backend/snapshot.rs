@@ -4,48 +4,49 @@ use std::time::SystemTime;
 
 use super::{ClientEntry, ClientInfo, Forced, Holding, Seen, Ttl};
 
-/// What a store knows of a lock or a counter.
+/// The state of a lock or a counter in the store.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Its holders; a plain lock has at most one.
+    /// The holders; a plain lock has at most one.
     pub holders: Vec<HolderEntry>,
-    /// How long it stands; nothing when it is free.
+    /// The remaining TTL; `None` if the lock is free.
     pub ttl: Option<Ttl>,
-    /// Who waits in the queue of a fair lock, the next one first.
+    /// The waiters in the queue of a fair lock, the next one first.
     pub queue: Vec<Vec<u8>>,
-    /// What a counter says; nothing where there is none.
+    /// The value of a counter; `None` if there is none.
     pub count: Option<i64>,
-    /// How many permits of a permit semaphore are taken.
+    /// The number of acquired permits of a permit semaphore.
     pub taken: u64,
-    /// Whether it goes with its last permit: see [`Acquire::temporary`](super::Acquire::temporary).
+    /// Whether the semaphore is deleted with its last permit: see
+    /// [`Acquire::temporary`](super::Acquire::temporary).
     pub temporary: bool,
-    /// How many wait, where that was asked for and is known: of a fair lock owners, of others
-    /// clients.
+    /// The number of waiters, if requested and known: owners for a fair lock, clients for all
+    /// others.
     pub waiting: Option<u64>,
-    /// The last token, where that was asked for and there is one.
+    /// The last fencing token, if requested and present.
     pub token: Option<u64>,
-    /// The last forced unlocks, where that was asked for; the newest first.
+    /// The last force-releases, if requested; the newest first.
     pub forced: Vec<Forced>,
 }
 
 /// One holder in a [`Snapshot`].
 #[derive(Clone, Debug)]
 pub struct HolderEntry {
-    /// The identity in the store, which need not be one of ours.
+    /// The identity in the store. Other libraries may use another form.
     pub id: Vec<u8>,
-    /// How often it holds the lock.
+    /// The hold count.
     pub count: u64,
-    /// Whether it shares the lock with others.
+    /// Whether the hold is shared (a read lock).
     pub shared: bool,
-    /// Who that is, where its client says so.
+    /// The client of the holder, if it is announced.
     pub client: Option<ClientInfo>,
-    /// Since when, where its client says so.
+    /// When the lock was acquired, if its client announced that.
     pub since: Option<SystemTime>,
     /// When its client last announced itself.
     pub seen: Option<Seen>,
     /// When its guard was left with `leave_for`, if it was.
     pub left: Option<SystemTime>,
-    /// How long its own lease lasts, where each holder has one: of a permit.
+    /// The remaining lease of this holder, where each holder has its own: a permit.
     pub ttl: Option<Ttl>,
 }
 
@@ -55,7 +56,7 @@ impl HolderEntry {
         Self { id, count, shared, client, since, seen, left, ttl }
     }
 
-    /// The same with what its client says of itself and of this hold, unless that is known already.
+    /// Adds the announced details of the client and of this hold, except for known ones.
     pub(crate) fn described(mut self, client: &ClientEntry, hold: Option<&Holding>) -> Self {
         self.client.get_or_insert_with(|| client.info.clone());
         self.seen = self.seen.or(client.seen);

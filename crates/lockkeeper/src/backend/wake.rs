@@ -14,28 +14,29 @@ use uuid::Uuid;
 use super::{Fault, Kind, Resource};
 use crate::{LockName, OwnerId};
 
-/// What can be listened for.
+/// The subject of a subscription.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Topic {
-    /// A lock or mutex of this name was freed.
+    /// A lock or mutex of this name was released.
     Freed(LockName),
     /// It is this waiter's turn in the queue of a fair lock.
     Turn(LockName, OwnerId),
-    /// A read/write lock of this name was freed, by its readers or its writer.
+    /// A read/write lock of this name was released by its readers or its writer.
     Rw(LockName),
-    /// Permits of a semaphore of this name were given back.
+    /// Permits of a semaphore of this name were released.
     Permits(LockName),
-    /// A count-down latch of this name was opened (`0`), or set anew (`1`).
+    /// A latch of this name was opened (`0`), or created (`1`).
     Latch(LockName),
-    /// A word to one client, in private.
+    /// A notice to one client.
     Notice(Uuid),
-    /// The store lost its connection and has it back. Local: no message of the store's.
+    /// The store has reconnected. This topic is local: the store publishes no such message.
     Reconnected,
 }
 
 impl Topic {
-    /// What all who wait for it listen for; nothing for a fair lock, where each waits for its turn.
+    /// Returns the topic that all waiters of a resource share; `None` for a fair lock, where each
+    /// waiter has its own.
     pub(crate) fn told_of(resource: &Resource) -> Option<Topic> {
         let name = resource.name.clone();
         Some(match resource.kind {
@@ -48,15 +49,15 @@ impl Topic {
     }
 }
 
-/// How many unread messages of a notice topic are kept. Each names one hold that was taken away; a
-/// client that is this far behind learns of the rest at the next renewal.
+/// How many unread messages of a notice topic are kept. Each names one force-released hold. A
+/// client that misses more of them finds out at the next renewal.
 const UNREAD_MAX: usize = 1024;
 
-/// How many beginnings are remembered: a waiter takes its own up as soon as it gets a turn.
+/// How many confirmations are remembered. A waiter reads its own as soon as it is scheduled.
 #[cfg(any(feature = "redis", feature = "file"))]
 const BASES: usize = 64;
 
-/// Whether a topic's messages arrive yet.
+/// Whether the messages of a topic arrive yet.
 #[derive(Clone, Debug)]
 enum State {
     Pending,
@@ -76,13 +77,13 @@ struct Cell {
 struct CellInner {
     state: State,
     seen: u64,
-    /// How many of the messages said `0`.
+    /// The number of messages with the payload `0`.
     zeros: u64,
-    /// How often the store was asked to listen, and has said that it does.
+    /// `asked` counts the requests to listen, `heard` the confirmations of the store.
     #[cfg_attr(not(any(feature = "redis", feature = "file")), expect(dead_code))]
     asked: u64,
     heard: u64,
-    /// What `zeros` was each time the store said so, the last ones.
+    /// The value of `zeros` at each of the last confirmations.
     bases: VecDeque<u64>,
     unread: VecDeque<Vec<u8>>,
     subscribers: usize,
@@ -90,7 +91,7 @@ struct CellInner {
 
 type OnEdge = Box<dyn Fn(&Topic, Edge) + Send + Sync>;
 
-/// The first subscriber of a topic came, or the last one left.
+/// The first subscriber of a topic joined, or the last one left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Edge {
     First,
@@ -105,7 +106,8 @@ pub(crate) struct Hub {
 
 struct HubInner {
     topics: Mutex<HashMap<Topic, Arc<Cell>>>,
-    /// Called under the table's lock, so that a store sees edges in the order in which they happen.
+    /// Called under the lock of the table, so that a store sees edges in the order in which they
+    /// happen.
     on_edge: OnEdge,
 }
 
@@ -129,12 +131,12 @@ impl Hub {
         self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many topics of the store are listened for.
+    /// Returns the number of topics with subscribers, except for [`Topic::Reconnected`].
     pub(crate) fn topic_count(&self) -> usize {
         self.topics().keys().filter(|topic| **topic != Topic::Reconnected).count()
     }
 
-    /// How many listen for `topic`.
+    /// Returns the number of subscribers of `topic`.
     pub(crate) fn subscribers(&self, topic: &Topic) -> u64 {
         let cell = self.topics().get(topic).cloned();
         cell.map_or(0, |cell| cell.lock().subscribers as u64)
@@ -168,28 +170,28 @@ impl Hub {
         Subscription { hub: self.clone(), topic, cell: Arc::clone(cell), beginning }
     }
 
-    /// The same, but what was said before it, and is still on its way, does not count: the store is
-    /// asked to listen once more even if it does already, and its answer marks the beginning.
+    /// Adds a subscriber that ignores messages published before it subscribed. The store is asked
+    /// to listen again even if it does already, and its confirmation marks the beginning.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
         let mut subscription = self.join(topic);
         let topics = self.topics();
         let after = Some(subscription.cell.lock().asked + 1);
         subscription.beginning = Some(Box::new(Beginning { zeros: 0, after }));
-        // An order that is not needed costs one command; one that is missing, the wait.
+        // A needless request to listen costs one command; a missing one would block the waiter.
         (self.inner.on_edge)(&subscription.topic, Edge::First);
         drop(topics);
         subscription
     }
 
-    /// The store is about to be asked to listen on `topic`.
+    /// Counts a request to the store to listen on `topic`.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn asking(&self, topic: &Topic) {
         self.update(topic, |cell| cell.asked += 1);
     }
 
-    /// The store said that it listens on `topic`: told in the order of its messages, where
-    /// [`confirm`](Hub::confirm) comes when somebody gets to it.
+    /// Counts a confirmation that the store listens on `topic`. Must be called in the order of the
+    /// store's messages, whereas [`confirm`](Hub::confirm) may come later.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn heard(&self, topic: &Topic) {
         self.update(topic, |cell| {
@@ -201,7 +203,7 @@ impl Hub {
         });
     }
 
-    /// The store listens on `topic` from now on.
+    /// Records that the store listens on `topic` from now on.
     pub(crate) fn confirm(&self, topic: &Topic) {
         self.update(topic, |cell| {
             cell.state = State::Confirmed;
@@ -209,7 +211,7 @@ impl Hub {
         });
     }
 
-    /// The store cannot listen on `topic`.
+    /// Records that the store cannot listen on `topic`.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
         self.update(topic, |cell| {
@@ -218,7 +220,7 @@ impl Hub {
         });
     }
 
-    /// A message arrived. Answers how many subscribers were told.
+    /// Delivers a message and returns the number of subscribers that it woke up.
     pub(crate) fn wake(&self, topic: &Topic, payload: &[u8]) -> u64 {
         let mut told = 0;
         self.update(topic, |cell| {
@@ -240,8 +242,8 @@ impl Hub {
         }
     }
 
-    /// Messages may have been missed: everybody looks again. Answers which topics must be
-    /// subscribed anew.
+    /// Wakes up all subscribers because messages may have been missed. Returns the topics that must
+    /// be subscribed again.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn broken(&self) -> Vec<Topic> {
         let topics: Vec<_> = self.topics().iter().map(|(t, c)| (t.clone(), c.clone())).collect();
@@ -250,7 +252,7 @@ impl Hub {
                 let mut inner = cell.lock();
                 inner.seen += 1;
                 inner.state = State::Pending;
-                // Answers that were under way will not come.
+                // Pending confirmations will not arrive.
                 let (asked, zeros) = (inner.asked, inner.zeros);
                 (inner.heard, inner.bases) = (asked, VecDeque::from([zeros]));
             }
@@ -271,8 +273,7 @@ impl Hub {
 }
 
 impl CellInner {
-    /// What `zeros` was when the store said for the `nth` time that it listens; if that is long past,
-    /// the first time that is still known.
+    /// Returns `zeros` at the `nth` confirmation, or at the oldest one that is still remembered.
     fn base(&self, nth: u64) -> Option<u64> {
         let first = self.heard + 1 - self.bases.len() as u64;
         self.bases.get(nth.saturating_sub(first) as usize).copied()
@@ -284,8 +285,8 @@ impl Cell {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `look` finds what it looks for. Registers before it looks, so that a change
-    /// between the look and the sleep is not lost.
+    /// Waits until `look` returns a value. Registers before it looks, so that a change between the
+    /// look and the sleep is not lost.
     async fn wait<T>(&self, mut look: impl FnMut(&mut CellInner) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -299,27 +300,27 @@ impl Cell {
     }
 }
 
-/// Wake-ups for one topic, for as long as it lives.
+/// Receives the wake-ups of one topic until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     hub: Hub,
     topic: Topic,
     cell: Arc<Cell>,
-    /// Where it matters: for a latch.
+    /// Set only for a latch, where the content of messages matters.
     beginning: Option<Box<Beginning>>,
 }
 
-/// From when on messages count that say more than "look again".
+/// The point from which on the content of messages counts.
 #[derive(Debug)]
 struct Beginning {
-    /// How many messages had said `0` before.
+    /// The number of `0` messages before it.
     zeros: u64,
-    /// It begins when the store has said so often that it listens.
+    /// The number of confirmations after which it begins.
     after: Option<u64>,
 }
 
 impl Subscription {
-    /// Resolves when messages arrive, or cannot.
+    /// Resolves when messages arrive, or with the reason why they cannot.
     pub(crate) async fn confirmed(mut self) -> Result<Self, Fault> {
         let after = self.beginning.as_ref().and_then(|beginning| beginning.after);
         let outcome = self.cell.wait(|inner| match &inner.state {
@@ -334,7 +335,7 @@ impl Subscription {
         Ok(self)
     }
 
-    /// Why no more wake-ups will come, if that is so.
+    /// Returns why no more wake-ups will arrive, if the subscription failed.
     pub fn failure(&self) -> Option<Fault> {
         match &self.cell.lock().state {
             State::Failed(fault) => Some(fault.clone()),
@@ -342,23 +343,23 @@ impl Subscription {
         }
     }
 
-    /// How many wake-ups there have been. Read it before trying the lock.
+    /// Returns the number of wake-ups so far. Read it before trying the lock.
     pub fn seen(&self) -> u64 {
         self.cell.lock().seen
     }
 
-    /// Resolves once there have been more than `seen`, with how many there have been.
+    /// Waits until there have been more than `seen` wake-ups, and returns their number.
     pub async fn beyond(&self, seen: u64) -> u64 {
         self.cell.wait(|inner| (inner.seen > seen).then_some(inner.seen)).await
     }
 
-    /// Whether a message said `0` since this subscribes to a latch: that it was opened.
+    /// Whether a `0` message arrived since this subscription began: the latch was opened.
     pub fn said_zero(&self) -> bool {
         let zeros = self.cell.lock().zeros;
         self.beginning.as_ref().is_some_and(|beginning| zeros > beginning.zeros)
     }
 
-    /// The next message of a notice topic.
+    /// Waits for the next message of a notice topic.
     pub async fn message(&self) -> Vec<u8> {
         self.cell.wait(|inner| inner.unread.pop_front()).await
     }

@@ -28,8 +28,8 @@ const NAMES: [&str; 3] = ["a", "b b", "c\u{e9}"];
 
 const TTLS: [u64; 4] = [40, 900, 5_000, 20_000];
 
-/// What goes by between two requests. All together less than answers are remembered: whoever keeps all
-/// of them together may remember some for longer.
+/// The time steps between requests. `agree` limits their sum to the time for which answers are
+/// remembered, because the model in memory may keep some answers longer than the file.
 const STEPS: [u64; 6] = [0, 1, 41, 600, 1_600, 3_100];
 
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ enum Request {
 
 fn resource() -> impl Strategy<Value = Resource> {
     use Kind::{Fair, Latch, Lock, Mutex, Permits, Read, Semaphore, Write};
-    // Each name is mostly one thing in one run; see `sequence`.
+    // Each name has mostly one kind in one run; see `sequence`.
     let kind = select(&[Lock, Mutex, Fair, Read, Write, Semaphore, Permits, Latch][..]);
     (select(&NAMES[..]), kind)
         .prop_map(|(name, kind)| Resource { kind, name: LockName::from(name) })
@@ -134,7 +134,8 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// Requests, and what goes by before each. Each name is one kind of thing, but for one request in ten.
+/// Generates requests and the time before each. Each name has one kind, except for one request in
+/// ten.
 fn sequence() -> impl Strategy<Value = Vec<(Request, u64)>> {
     let kinds = vec(resource().prop_map(|resource| resource.kind), NAMES.len());
     let step = (request(), select(&STEPS[..]), prop::bool::weighted(0.1));
@@ -169,7 +170,7 @@ fn sequence() -> impl Strategy<Value = Vec<(Request, u64)>> {
     })
 }
 
-/// What the model says, and whom it wakes.
+/// Returns the answer of the model and its wake-ups.
 fn of_model(state: &mut State, request: &Request, now: u64) -> (String, Vec<Wake>) {
     match request {
         Request::Acquire(request) => shown(state.acquire(request, now)),
@@ -196,7 +197,7 @@ fn of_file(db: &mut Db, request: &Request) -> String {
     }
 }
 
-/// Drives both with random sequences.
+/// Runs random sequences against both stores.
 fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
     let folder = TempDir::new().expect("there is room");
     patience::set_limit(Instant::now() + Duration::from_secs(600));
@@ -242,7 +243,7 @@ fn the_file_answers_as_the_model_does() {
     agree(sequence());
 }
 
-/// One fair lock, and more who want it than a request reads of its queue.
+/// One fair lock with more waiters than a request loads of its queue.
 #[test]
 fn a_queue_of_which_little_is_read_is_the_whole_queue() {
     let resource = || Resource { kind: Kind::Fair, name: LockName::from(NAMES[0]) };
@@ -263,7 +264,7 @@ fn a_queue_of_which_little_is_read_is_the_whole_queue() {
     agree(vec((request, span), 1..LENGTH));
 }
 
-/// Someone sets the clock of the machine, by years, while a lock is held.
+/// The wall clock is set by years while a lock is held.
 #[test]
 fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
     let folder = TempDir::new().expect("there is room");
@@ -288,7 +289,7 @@ fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
         db.stopped = Some(Moment { now, epoch });
         let left = db.inspect(&lock).expect("it can be looked at").ttl;
         assert_eq!(left, Some(crate::backend::Ttl::Millis(0)), "its last millisecond");
-        // Tokens go by the clock as it is now, but never back.
+        // Tokens follow the current wall clock, but never decrease.
         let again = Acquire { fenced, count: 2, ..Acquire::new(lock.clone(), owner, 1_000) };
         let Ok(Attempt::Granted { token: Some(token) }) = db.acquire(&again) else {
             panic!("it is held")

@@ -19,62 +19,62 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, open};
 use rustix::io::Errno;
 
-/// How often it looks where nothing rings.
+/// The polling interval without a pipe.
 const LOOKS: Duration = Duration::from_millis(15);
 
-/// What the thread sleeps beside.
+/// The notification pipe of a client.
 #[derive(Debug)]
 pub(super) enum Bell {
-    /// No one listens yet.
+    /// No subscriber yet, so there is no pipe.
     Silent,
-    /// The pipe, and where it is.
+    /// The pipe and its path.
     Hung(OwnedFd, PathBuf),
-    /// It rings for nobody.
+    /// No pipe could be created: the thread polls.
     Missing,
 }
 
 /// Why a sleep has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Woken {
-    /// There is an order, or the time is over.
+    /// There is an order, or the time has passed.
     Otherwise,
     /// There may be messages.
     Rung,
 }
 
-/// What became of a ring.
+/// The outcome of notifying a session.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Ring {
-    /// The process is woken.
+    /// The process was woken up.
     Heard,
     /// The process has died.
     Dead,
-    /// It has no bell, or none that this user may ring: it looks by itself.
+    /// The session has no pipe, or none that this user may write to: it polls.
     Unheard,
 }
 
-/// Where the bell of a session is.
+/// Returns the path of the pipe of a session.
 fn path(database: &Path, session: i64) -> PathBuf {
     let mut path = OsString::from(database);
     path.push(format!("-bell-{session:016x}"));
     PathBuf::from(path)
 }
 
-/// Wakes the process that listens by this session. One below zero has no bell.
+/// Wakes up the process of this session. A negative session has no pipe.
 pub(super) fn ring(database: &Path, session: i64) -> Ring {
     if session < 0 {
         return Ring::Unheard;
     }
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match open(path(database, session), flags, Mode::empty()) {
-        // Others may have put something else there.
+        // Another user may have replaced the pipe.
         Ok(bell) if !is_pipe(&bell) => Ring::Unheard,
-        // A pipe that is full rings already.
+        // A full pipe wakes up its reader already.
         Ok(bell) => match rustix::io::write(&bell, b"!") {
             Ok(_) | Err(Errno::AGAIN) => Ring::Heard,
             Err(_) => Ring::Dead,
         },
-        // Without a reader, or removed when its process ended.
+        // There is no reader, or the pipe was removed when its process ended.
         Err(Errno::NXIO | Errno::NOENT) => Ring::Dead,
         Err(_) => Ring::Unheard,
     }
@@ -85,13 +85,13 @@ fn is_pipe(bell: &OwnedFd) -> bool {
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo)
 }
 
-/// Removes the bell of a process that has died.
+/// Removes the pipe of a process that has died.
 pub(super) fn remove(database: &Path, session: i64) {
     let _ = std::fs::remove_file(path(database, session));
 }
 
 impl Bell {
-    /// Hangs the bell of this session, unless there is one already.
+    /// Creates the pipe of this session, unless it exists.
     pub(super) fn hang(&mut self, database: &Path, session: i64) {
         if let Self::Silent = self {
             let path = path(database, session);
@@ -105,19 +105,19 @@ impl Bell {
         }
     }
 
-    /// Whether this client looks by itself because no one can ring.
+    /// Whether this client polls because it has no pipe.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Missing)
     }
 
-    /// Whether others find what this client hears: not if its pipe was removed.
+    /// Whether other processes can find the pipe: not if it was removed.
     pub(super) fn is_found(&self) -> bool {
         let Self::Hung(bell, path) = self else { return true };
         let (bell, found) = (rustix::fs::fstat(bell), rustix::fs::lstat(path));
         bell.is_ok_and(|bell| found.is_ok_and(|found| found.st_ino == bell.st_ino))
     }
 
-    /// Sleeps until there is an order, the bell rings, or `limit` has passed.
+    /// Sleeps until there is an order, the pipe is written to, or `limit` has passed.
     pub(super) fn sleep(
         &self,
         rings: &PipeReader,
@@ -146,18 +146,19 @@ impl Drop for Bell {
     }
 }
 
-/// A new pipe. It is opened for writing, too, so that it does not end when those who ring close it.
+/// Creates a pipe. It is also opened for writing, so that it stays readable when all writers close
+/// it.
 #[cfg(not(target_vendor = "apple"))]
 fn hung(database: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
     use rustix::fs::{CWD, fchmod, fchown, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let bell = open(path, flags, Mode::empty())?;
-    // Whoever may write to the directory may have put something else there meanwhile.
+    // A user that may write to the directory may have replaced the pipe meanwhile.
     if !is_pipe(&bell) {
         return Err(Errno::EXIST);
     }
-    // Those who may write to the database must be able to ring, and no one else.
+    // Exactly the users that may write to the database may write to the pipe.
     if let Ok(found) = rustix::fs::stat(database) {
         let (owner, group) = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
         if fchown(&bell, Some(owner), Some(group)).is_err() {
@@ -183,7 +184,8 @@ fn hear(rings: &PipeReader, bell: &OwnedFd, limit: Option<Duration>) -> Woken {
     if fds[1].revents().is_empty() {
         return Woken::Otherwise;
     }
-    // How often it rang does not matter. One read: a writer that does not stop must not keep the thread.
+    // The number of bytes does not matter. Only one read: a writer that does not stop must not
+    // block the thread.
     let _ = rustix::io::read(bell, &mut [0; 4096]);
     Woken::Rung
 }

@@ -14,28 +14,28 @@ use rusqlite::{Connection, OptionalExtension};
 use super::place::mounted_by_itself;
 use crate::backend::Fault;
 
-/// By how much the time of a start by the wall clock may differ, in milliseconds, and be the same: clocks
-/// are set.
+/// How much the boot time by the wall clock may differ for the same boot, in milliseconds: the
+/// clock may be set.
 const TOLERANCE: u64 = 60_000;
 
-/// By how much it may differ before it is written down anew, by those who have the file open all the time.
+/// How much it may differ before a process that keeps the file open records it again.
 pub(super) const NOTED: u64 = TOLERANCE / 4;
 
-/// A start of the machine, as this process sees it.
+/// A boot of the machine, as this process sees it.
 #[derive(Clone, Debug)]
 pub(super) struct Boot {
     id: String,
-    /// Whether it is the kernel's own.
+    /// Whether the id is that of the kernel.
     genuine: bool,
 }
 
-/// What the file says of it.
+/// The boot that is stored in the file.
 struct Stored {
-    /// What rows are marked with.
+    /// The id that rows are marked with.
     boot: String,
-    /// The kernel's id, once somebody has been here who sees it.
+    /// The kernel's id, once a process that sees it has opened the file.
     kernel: Option<String>,
-    /// When the machine was started, by the wall clock.
+    /// When the machine was booted, by the wall clock.
     epoch: u64,
 }
 
@@ -49,7 +49,7 @@ impl Boot {
             "" => Err("it is empty".to_owned()),
             id => Ok(Self { id: id.to_owned(), genuine }),
         });
-        // Not kept if it failed: that may pass.
+        // A failure is not kept: it may be temporary.
         let boot = read.map_err(|why| {
             let needs = "a file store must know which start of the machine a lease counts from";
             Fault::Invalid { detail: format!("{needs}: {why}") }
@@ -57,7 +57,7 @@ impl Boot {
         Ok(BOOT.get_or_init(|| boot))
     }
 
-    /// The id by which all who use this file go. `epoch` is when the machine was started by the wall
+    /// Returns the boot id that all users of this file share. `epoch` is the boot time by the wall
     /// clock.
     pub(super) fn agree(&self, connection: &Connection, epoch: u64) -> rusqlite::Result<String> {
         let stored = stored(connection)?;
@@ -70,21 +70,21 @@ impl Boot {
         settled
     }
 
-    /// The same for a process that may only read: where the file knows of an earlier start of the machine,
-    /// all of its leases have ended.
+    /// Like `agree` for a process that may only read: if the file is of an earlier boot, all of its
+    /// leases have expired.
     pub(super) fn agreed(&self, connection: &Connection, epoch: u64) -> rusqlite::Result<String> {
         let known = stored(connection)?.filter(|stored| self.is(stored, epoch));
         Ok(known.map_or_else(|| self.id.clone(), |known| known.boot))
     }
 
-    /// Writes down that the clock was set: whoever goes by it must not take this for another start.
+    /// Records that the wall clock was set, so that no process takes this for another boot.
     pub(super) fn note(connection: &Connection, boot: &str, epoch: u64) -> rusqlite::Result<()> {
         let mut update =
             connection.prepare_cached("UPDATE start SET epoch = ?2 WHERE boot = ?1")?;
         update.execute((boot, i64::try_from(epoch).unwrap_or(i64::MAX))).map(drop)
     }
 
-    /// Whether it is this start of the machine that the file knows of.
+    /// Whether the file is of this boot.
     fn is(&self, stored: &Stored, epoch: u64) -> bool {
         match &stored.kernel {
             _ if stored.boot == self.id => true,
@@ -93,7 +93,7 @@ impl Boot {
         }
     }
 
-    /// Whether there is nothing to be written down.
+    /// Whether there is nothing to record.
     fn is_settled(&self, stored: &Stored, epoch: u64) -> bool {
         self.is(stored, epoch)
             && (stored.kernel.is_some() || !self.genuine)
@@ -120,16 +120,16 @@ fn stored_anew(connection: &Connection, seen: &Boot, epoch: u64) -> rusqlite::Re
     Ok(boot)
 }
 
-/// The id, and whether it is the kernel's own.
+/// Returns the id, and whether it is that of the kernel.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn read_boot_id() -> Result<(String, bool), String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let id = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    // Who does not know goes by the clock, as a container does.
+    // If that is unknown, the wall clock decides, as in a container.
     Ok((id, mounted_by_itself(Path::new(path)) == Some(false)))
 }
 
-/// Asked of a program, once a process: the system call is not to be had without unsafe code.
+/// Runs a program, once per process: the system call would need unsafe code.
 #[cfg(target_os = "macos")]
 fn read_boot_id() -> Result<(String, bool), String> {
     let asked = std::process::Command::new("/usr/sbin/sysctl")
@@ -139,7 +139,7 @@ fn read_boot_id() -> Result<(String, bool), String> {
     Ok((String::from_utf8_lossy(&asked.stdout).into_owned(), true))
 }
 
-/// When the machine was started by the wall clock will not do alone: that moves with the clock.
+/// The boot time by the wall clock is not enough: it changes when the clock is set.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
 fn read_boot_id() -> Result<(String, bool), String> {
     Err("this system does not tell".to_owned())
@@ -180,10 +180,10 @@ mod tests {
         assert_eq!(host("a").agree(&file, STARTED).unwrap(), "a");
         assert_eq!(container("x").agree(&file, STARTED + 5).unwrap(), "a");
         assert_eq!(container("y").agree(&file, STARTED - 5).unwrap(), "a");
-        // The clock is set, which a process of the host has seen.
+        // The clock is set, and a process of the host has seen it.
         assert_eq!(host("a").agree(&file, STARTED + HOUR).unwrap(), "a");
         assert_eq!(container("z").agree(&file, STARTED + HOUR).unwrap(), "a");
-        // The same by somebody who has had the file open all the while.
+        // The same, seen by a process that kept the file open.
         Boot::note(&file, "a", STARTED + 2 * HOUR).unwrap();
         assert_eq!(container("z").agree(&file, STARTED + 2 * HOUR).unwrap(), "a");
     }

@@ -3,7 +3,7 @@
 use super::db::{Db, LOG_LONG};
 use crate::backend::{Fault, Finding};
 
-/// With less room than this a commit may soon be refused.
+/// With less free space than this, a commit may soon fail.
 const ROOM: u64 = 16 << 20;
 
 impl Db {
@@ -28,7 +28,7 @@ impl Db {
     }
 }
 
-/// Says so if the log has become long.
+/// Returns a finding if the log has become long.
 fn log(path: &std::path::Path) -> Option<Finding> {
     let length = std::fs::metadata(path).ok()?.len();
     (length >> 12 > LOG_LONG as u64).then(|| {

@@ -8,17 +8,19 @@ use super::time::{Moment, signed};
 use crate::backend::Fault;
 use crate::backend::model::REMEMBERED;
 
-/// After so many changes.
+/// The number of changes between two sweeps.
 pub(super) const EVERY: u32 = 64;
 
-/// How many rows are looked at then: more than were written meanwhile, so that it gets ahead.
+/// How many rows a sweep examines: more than were written since the last one, so that it catches
+/// up.
 const LOOKED_AT: usize = 256;
 
-/// How long messages are kept, in milliseconds: a process that did not look for so long wakes everybody.
+/// How long messages are kept, in milliseconds. A process that has not read for longer wakes up all
+/// of its waiters.
 const KEPT: u64 = 10_000;
 
 impl Db {
-    /// Whether it is time; counts the changes.
+    /// Counts a change. Returns whether a sweep is due.
     pub(super) fn chores_are_due(&mut self) -> bool {
         self.chores_in -= 1;
         if self.chores_in == 0 {
@@ -48,7 +50,7 @@ impl Db {
                 let name: Vec<u8> = row.get(0)?;
                 let over = match (row.get(1)?, row.get::<_, Option<i64>>(4)?) {
                     (true, ends) => ends.is_some_and(|ends| ends < signed(moment.now)),
-                    // What cannot be read is left to whoever asks about it.
+                    // An unreadable row is reported to the requests for it.
                     (false, _) => read_record(row, moment).is_ok_and(|record| record.is_empty()),
                 };
                 if over {
@@ -62,14 +64,14 @@ impl Db {
             delete.execute([&name])?;
             self.erase_waiters(&name)?;
         }
-        // From the beginning again once the end is reached.
+        // Starts again at the beginning after the last row.
         let next = last.filter(|_| seen == LOOKED_AT).unwrap_or_default();
         let sql = "UPDATE chores SET next = ?1 WHERE next <> ?1";
         self.connection.prepare_cached(sql)?.execute([next])?;
         Ok(())
     }
 
-    /// Answers which sessions have ended.
+    /// Sweeps the other tables. Returns the sessions that have expired.
     fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<Vec<i64>, Hitch> {
         let (boot, limit) = (&self.boot, LOOKED_AT as i64);
         let remembered = signed(now.saturating_sub(REMEMBERED));
@@ -84,7 +86,8 @@ impl Db {
         let ended: Vec<i64> = ended.collect::<rusqlite::Result<_>>()?;
         let sql = "DELETE FROM listeners WHERE session NOT IN (SELECT id FROM sessions)";
         self.connection.prepare_cached(sql)?.execute([])?;
-        // The last one stays: the next is numbered after it. One of the future is of another start.
+        // The last message stays, because the next one is numbered after it. A message from the
+        // future is of another boot.
         let sql = "DELETE FROM messages WHERE id IN (SELECT id FROM messages ORDER BY id LIMIT ?1)
             AND id < (SELECT max(id) FROM messages) AND (at < ?2 OR at > ?3)";
         let kept = signed(now.saturating_sub(KEPT));

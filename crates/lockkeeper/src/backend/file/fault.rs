@@ -6,7 +6,8 @@ use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 use super::place::Place;
 use crate::backend::Fault;
 
-/// Nothing of a request that failed is in the file: its transaction was rolled back.
+/// Converts an error of SQLite. A failed request has changed nothing: its transaction was rolled
+/// back.
 pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
     let detail = format!("{}: {error}", place.path().display());
     let rusqlite::Error::SqliteFailure(failure, _) = error else {
@@ -31,7 +32,7 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
         ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied => {
             place.denied("cannot be opened")
         }
-        // The index beside it is of another file, which somebody still has open.
+        // The index belongs to another file that a process still has open.
         ErrorCode::SystemIoFailure if failure.extended_code == SQLITE_IOERR_SHORT_READ => {
             Fault::Refused {
                 detail: format!(
@@ -41,7 +42,7 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
                 ),
             }
         }
-        // A quota, a bad cable: it may pass.
+        // A quota or a loose cable: may be temporary.
         ErrorCode::SystemIoFailure => Fault::Refused { detail },
         ErrorCode::NotADatabase => Fault::Invalid {
             detail: format!("{} is no file of locks: name another path", place.path().display()),
@@ -55,19 +56,19 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
     }
 }
 
-/// Whether another process was in the way.
+/// Whether another process holds a conflicting lock.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// Whether there is no room for another open file: SQLite does not say.
+/// Whether the process has no file descriptor left: SQLite does not report that.
 fn no_descriptors() -> bool {
     use rustix::fs::{Mode, OFlags, open};
     let opened = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     matches!(opened, Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
-/// The same for a file that was fine before: it may be again.
+/// Makes a fault temporary, for a file that was usable before and may be again.
 pub(super) fn for_now(fault: Fault) -> Fault {
     match fault {
         Fault::Denied { detail } | Fault::Invalid { detail } | Fault::Server { detail } => {

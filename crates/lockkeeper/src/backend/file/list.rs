@@ -73,7 +73,7 @@ impl Db {
         Ok(())
     }
 
-    /// How many processes listen.
+    /// Counts the listening processes.
     fn count_waiters(&self, listed: &mut Listed, moment: Moment) -> Result<(), Hitch> {
         let topic = Topic::told_of(&listed.resource).and_then(|topic| written(&topic));
         if let (Some(topic), None) = (topic, listed.snapshot.waiting) {

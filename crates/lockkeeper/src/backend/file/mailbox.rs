@@ -15,18 +15,18 @@ use super::db::Db;
 use crate::backend::Fault;
 use crate::backend::wake::Topic;
 
-/// Work on the database, or on why there is none.
+/// Work on the database, or on the reason why there is none.
 pub(super) type Work = Box<dyn FnOnce(Result<&mut Db, Fault>) + Send>;
 
-/// What the thread may be asked for.
+/// An order to the thread.
 pub(super) enum Order {
-    /// Do it, unless the deadline has passed.
+    /// Do the work, unless the deadline has passed.
     Do(Instant, Work),
-    /// Somebody listens for this.
+    /// Listen for this topic.
     Listen(Topic),
-    /// Nobody listens for it any more.
+    /// Stop listening for this topic.
     Ignore(Topic),
-    /// Come to an end. What this carries is dropped then.
+    /// End. The sender is dropped when the thread has ended.
     Close(Option<oneshot::Sender<()>>),
 }
 
@@ -34,9 +34,9 @@ pub(super) enum Order {
 pub(super) struct Mailbox {
     inner: Mutex<Inner>,
     bell: PipeWriter,
-    /// The thread is to end, and must not wait for anything any more.
+    /// The thread must end and not wait any more.
     closing: AtomicBool,
-    /// The process that has the thread.
+    /// The process that runs the thread.
     pid: u32,
 }
 
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Mailbox {
-    /// The mailbox, and where its bell rings.
+    /// Creates the mailbox and the pipe that wakes up the thread.
     pub(super) fn new() -> io::Result<(Arc<Self>, PipeReader)> {
         let (rings, bell) = io::pipe()?;
         rustix::io::ioctl_fionbio(&rings, true)?;
@@ -66,8 +66,8 @@ impl Mailbox {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands an order over; false if nobody takes orders any more, as in a forked process: that has no
-    /// such thread, and must not touch what its parent has open.
+    /// Queues an order; returns false if the thread has ended, or in a forked child, which has no
+    /// such thread and must not touch the files of its parent.
     pub(super) fn push(&self, order: Order) -> bool {
         if self.pid != std::process::id() {
             return false;
@@ -81,7 +81,7 @@ impl Mailbox {
             std::mem::take(&mut inner.asleep)
         };
         if ring {
-            // The other end is there for as long as the thread is.
+            // The other end is open for as long as the thread runs.
             let _ = (&self.bell).write_all(b"!");
         }
         true
@@ -97,7 +97,7 @@ impl Mailbox {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// No more orders; what is there is dropped, and whoever waits for it learns that.
+    /// Accepts no more orders and drops the queued ones, which fails their callers.
     pub(super) fn shut(&self) {
         let orders = {
             let mut inner = self.lock();
@@ -107,20 +107,21 @@ impl Mailbox {
         drop(orders);
     }
 
-    /// The next order.
+    /// Takes the next order.
     pub(super) fn next(&self) -> Option<Order> {
         self.lock().orders.pop_front()
     }
 
-    /// The thread is about to sleep: from now on an order rings the bell. False if there is one.
+    /// Announces that the thread is about to sleep, so that an order wakes it up. False if there is
+    /// one.
     pub(super) fn doze(&self) -> bool {
         let mut inner = self.lock();
         inner.asleep = inner.orders.is_empty();
         inner.asleep
     }
 
-    /// The thread is awake again, whatever woke it. A ring that comes only now wakes it once more, for
-    /// nothing.
+    /// Records that the thread is awake. A byte that arrives later wakes it up once more, without
+    /// effect.
     pub(super) fn wake(&self, rings: &mut PipeReader) {
         self.lock().asleep = false;
         while rings.read(&mut [0; 16]).is_ok_and(|read| read == 16) {}

@@ -66,7 +66,7 @@ impl Drop for Inner {
     }
 }
 
-/// A store that nobody has got yet: whoever asked for it may be gone when it is open.
+/// A store that is being opened: the caller may have been cancelled when it is open.
 struct Unopened(Option<Arc<Mailbox>>);
 
 impl Unopened {
@@ -85,16 +85,16 @@ impl Drop for Unopened {
 
 /// A database that is open in this process.
 ///
-/// SQLite keeps what it knows of locks on files in the memory of the process. A forked child inherits that
-/// knowledge without the locks, and mutexes that no thread of the child will unlock: a file that it opened
-/// could hang, or be damaged.
+/// SQLite keeps the state of its file locks in the memory of the process. A forked child inherits
+/// that state without the locks, and mutexes that no thread of the child will unlock. A file that
+/// it opened could block forever, or be damaged.
 struct InUse;
 
 static USERS: Users = Users::new();
 
 impl InUse {
     /// # Errors
-    /// In a forked child whose parent had a file open when it forked.
+    /// Fails in a forked child whose parent had a file open when it forked.
     fn begin() -> Result<Self, Fault> {
         if !USERS.begin(std::process::id()) {
             let detail = "this process was forked while its parent had a file of locks open, and SQLite \
@@ -112,8 +112,8 @@ impl Drop for InUse {
     }
 }
 
-/// How many files a process has open: its id in the upper half, the number in the lower, because both
-/// must be seen and changed at once.
+/// The number of files that a process has open: the process id in the upper half, the number in the
+/// lower, because both must change atomically.
 struct Users(AtomicU64);
 
 impl Users {
@@ -121,7 +121,7 @@ impl Users {
         Self(AtomicU64::new(0))
     }
 
-    /// False if the files are those of another process.
+    /// Counts a file. Returns false if the files belong to another process.
     fn begin(&self, pid: u32) -> bool {
         let begun = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
             let (process, count) = (users >> 32, users & u64::from(u32::MAX));
@@ -136,15 +136,15 @@ impl Users {
     }
 }
 
-/// When a waiter tries again that was kept from writing by others, in milliseconds.
+/// When a waiter tries again that could not write because others did, in milliseconds.
 const CROWDED: u64 = 200;
 
-/// The thread answers in time even when others are in its way. This much later it is the disk that does
-/// not answer.
+/// The thread answers in time even if other processes block it. After this much more time, the disk
+/// does not respond.
 const STUCK: Duration = Duration::from_millis(500);
 
 impl File {
-    /// Opens a file of locks, or makes it. `path` is what follows `file:` in a URL.
+    /// Opens a file of locks, or creates it. `path` is the part after `file:` in a URL.
     ///
     /// # Errors
     /// See [`Client::connect_with`](crate::Client::connect_with).
@@ -189,7 +189,7 @@ impl File {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Has the thread do something, and waits for its answer.
+    /// Sends work to the thread and waits for its answer.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Db) -> Result<T, Fault> + Send + 'static,
@@ -198,7 +198,7 @@ impl File {
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
             let work = Box::new(move |db: Result<&mut Db, Fault>| {
-                // Nobody may be there any more to hear it.
+                // The caller may have been cancelled.
                 let _ = answer.send(db.and_then(work));
             });
             let patience = inner.response_timeout;
@@ -219,7 +219,8 @@ fn stuck(maybe_ran: bool) -> Fault {
 
 impl Backend for File {
     fn capabilities(&self) -> Capabilities {
-        // One thread does one request after the other: an earlier one is over when a later is answered.
+        // One thread executes requests in order: an earlier one has ended when a later one is
+        // answered.
         Capabilities::new(true, Arc::clone(&self.inner.identity)).taking_together().advising(
             "let the user write to the file, to those beside it (-wal, -shm) and to their directory",
         )
@@ -230,7 +231,7 @@ impl Backend for File {
         let asked = self.ask(move |db| db.acquire(&request));
         Box::pin(async move {
             match asked.await {
-                // It was not this client's turn to write, but others write: a waiter waits on.
+                // Other processes were writing: the waiter keeps waiting.
                 Err(Fault::Refused { detail }) if waits && detail == OTHERS_WRITE => {
                     Ok(Attempt::Busy(Some(Ttl::Millis(CROWDED))))
                 }
@@ -268,7 +269,7 @@ impl Backend for File {
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
         let hub = &self.inner.hub;
         let subscription = match topic {
-            // A `0` that was said before must not open it.
+            // A `0` published earlier must not open the latch.
             Topic::Latch(_) => hub.join_anew(topic.clone()),
             _ => hub.join(topic.clone()),
         };
@@ -276,7 +277,7 @@ impl Backend for File {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
         if topic == Topic::Reconnected {
-            // Not of the file's making, so there is nothing to wait for.
+            // A local topic: there is no confirmation by the file to wait for.
             hub.confirm(&topic);
         }
         Box::pin(subscription.confirmed())
@@ -287,7 +288,7 @@ impl Backend for File {
         Box::pin(async move {
             let (done, ended) = oneshot::channel();
             inner.mailbox.close(Some(done));
-            // Resolves when it is dropped.
+            // Resolves when the sender is dropped.
             let _ = timeout(inner.response_timeout, ended).await;
         })
     }

@@ -12,34 +12,34 @@ thread_local! {
     static MAILBOX: RefCell<Option<Arc<Mailbox>>> = const { RefCell::new(None) };
 }
 
-/// The thread works for this mailbox: it stops waiting when that is closed.
+/// Sets the mailbox that this thread works for: the thread stops waiting when it is closed.
 pub(super) fn work_for(mailbox: &Arc<Mailbox>) {
     MAILBOX.set(Some(Arc::clone(mailbox)));
 }
 
-/// The thread is about to end: only its limit counts.
+/// Removes the mailbox when the thread is about to end: only the time limit counts then.
 pub(super) fn work_alone() {
     MAILBOX.set(None);
 }
 
-/// Until when this thread waits for others.
+/// Sets until when this thread waits for other processes.
 pub(super) fn set_limit(limit: Instant) {
     LIMIT.set(Some(limit));
 }
 
-/// How long this thread still waits for others.
+/// Returns how long this thread still waits for other processes.
 pub(super) fn left() -> Duration {
     let closing = MAILBOX.with_borrow(|mailbox| mailbox.as_ref().is_some_and(|m| m.is_closing()));
     let limit = LIMIT.get().filter(|_| !closing);
     limit.map_or(Duration::ZERO, |limit| limit.saturating_duration_since(Instant::now()))
 }
 
-/// Whether it waits any longer.
+/// Whether this thread may wait longer.
 pub(super) fn is_left() -> bool {
     !left().is_zero()
 }
 
-/// Does something without waiting for others.
+/// Runs `work` without waiting for other processes.
 pub(super) fn at_once<T>(work: impl FnOnce() -> T) -> T {
     let limit = LIMIT.replace(Some(Instant::now()));
     let done = work();
@@ -47,8 +47,8 @@ pub(super) fn at_once<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// What SQLite calls when another process is in its way: a transaction of ours takes some tens of
-/// microseconds, so the first pauses are short. Its own handler sleeps for up to 100 ms.
+/// The busy handler of SQLite. Our transactions take some tens of microseconds, so the first pauses
+/// are short. SQLite's own handler sleeps for up to 100 ms.
 pub(super) fn pause(tries: i32) -> bool {
     if !is_left() {
         return false;
@@ -57,7 +57,7 @@ pub(super) fn pause(tries: i32) -> bool {
         0..=3 => 60,
         4..=15 => 250,
         16..=63 => 1500,
-        // There are many who write, or the one that does is not let run: do not keep it from that.
+        // There are many writers, or the writer does not get a CPU: leave it more time.
         _ => 6000,
     };
     thread::sleep(Duration::from_micros(fastrand::u64(longest / 3..longest)));

@@ -9,29 +9,29 @@ use rustix::fs::StatFs;
 
 use crate::backend::Fault;
 
-/// A path at which locks may be kept.
+/// A path of a file of locks.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// Absolute, without symbolic links: the names of the files beside it are made from it, and all
-    /// processes must make the same.
+    /// Absolute, without symbolic links. The names of the files beside it are derived from it, and
+    /// must be the same for all processes.
     path: PathBuf,
-    /// As it was given: a link in it may come to lead elsewhere.
+    /// The path as given: a symbolic link in it may change.
     given: PathBuf,
     wal: PathBuf,
     shm: PathBuf,
-    /// Open it for reading only, if it may not be written.
+    /// Open the file read-only if it may not be written.
     read_only: bool,
 }
 
-/// How long a path SQLite takes, in bytes.
+/// The maximum length of a path for SQLite, in bytes.
 const LONGEST: usize = 504;
 
-/// Which files those are: the database, the two beside it, and what is at the path as it was given.
+/// The identities of the database, the two files beside it, and the file at the given path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Inodes([Option<(u64, u64)>; 4]);
 
 impl Place {
-    /// Reads what follows `file:`. The path is taken as it is written: nothing in it is decoded.
+    /// Parses the part after `file:`. The path is used literally: nothing in it is decoded.
     pub(super) fn parse(rest: &str) -> Result<PathBuf, Fault> {
         let form = "write file:PATH or file:///PATH";
         let path = match rest.strip_prefix("//") {
@@ -45,7 +45,7 @@ impl Place {
         Ok(PathBuf::from(path))
     }
 
-    /// Looks at the path without touching it. It may be a file or nothing yet.
+    /// Examines the path without changing it. There may be a file or nothing yet.
     pub(super) fn find(path: &Path) -> Result<Self, Fault> {
         let given = std::path::absolute(path).map_err(|error| cannot("be found", path, &error))?;
         let path = match fs::metadata(&given) {
@@ -90,12 +90,12 @@ impl Place {
         Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path, given, read_only: false })
     }
 
-    /// The same, where the path leads now.
+    /// Resolves the given path again.
     pub(super) fn found_anew(&self) -> Result<Self, Fault> {
         Ok(Self::find(&self.given)?.read_only(self.read_only))
     }
 
-    /// The same, to be opened for reading only if it may not be written.
+    /// Sets whether to open the file read-only if it may not be written.
     pub(super) fn read_only(self, read_only: bool) -> Self {
         Self { read_only, ..self }
     }
@@ -108,13 +108,14 @@ impl Place {
         &self.path
     }
 
-    /// The file that every change is appended to, for as long as anybody has the database open.
+    /// Returns the write-ahead log, which exists while the database is open.
     pub(super) fn wal(&self) -> &Path {
         &self.wal
     }
 
-    /// Makes an empty file where there is none, with the rights that the umask leaves. Not by opening
-    /// one: to close it again would end the locks that this process has on it through others.
+    /// Creates an empty file if there is none, with the permissions that the umask leaves. It is
+    /// not opened for that: closing it would release the locks that this process holds on it by
+    /// other descriptors.
     pub(super) fn create(&self) -> Result<(), Fault> {
         #[cfg(not(target_vendor = "apple"))]
         {
@@ -128,18 +129,18 @@ impl Place {
         Ok(())
     }
 
-    /// Which files are there now.
+    /// Returns the identities of the current files.
     pub(super) fn inodes(&self) -> Inodes {
         let inode = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
         Inodes([&self.path, &self.wal, &self.shm, &self.given].map(|path| inode(path)))
     }
 
-    /// Which database is there now.
+    /// Returns the identity of the current database.
     pub(super) fn inode(&self) -> Option<(u64, u64)> {
         self.inodes().0[0]
     }
 
-    /// A fault that is about this file, with what can be done about it.
+    /// Creates a fault about this file, with advice.
     pub(super) fn denied(&self, what: &str) -> Fault {
         denied(&self.path, what)
     }
@@ -187,8 +188,8 @@ fn check_file(path: &Path, found: &Metadata) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether an empty file may become a file of locks. Not if a part of its path is a symbolic link that any user
-/// can have put there: another user would decide which file of this one's it is.
+/// Checks that an empty file may become a file of locks. It may not if a part of its path is a
+/// symbolic link that any user can have created: another user could then choose the file.
 fn check_links(path: &Path) -> Result<(), Fault> {
     const OTHERS_WRITE: u32 = 0o002;
     for part in path.ancestors() {
@@ -205,7 +206,7 @@ fn check_links(path: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The path of a file that is not there yet, in a directory that is.
+/// Returns the path of a new file in an existing directory.
 fn new_path(path: &Path) -> Result<PathBuf, Fault> {
     if let Ok(link) = fs::read_link(path) {
         let (path, link) = (path.display(), link.display());
@@ -224,8 +225,8 @@ fn new_path(path: &Path) -> Result<PathBuf, Fault> {
     }
 }
 
-/// File systems that other hosts may change behind this kernel's back, or that keep no locks: what
-/// SQLite needs does not hold there. By name, as `statfs` numbers them.
+/// File systems that other hosts may change without this kernel's knowledge, or that have no locks.
+/// SQLite does not work there. By name, with the numbers of `statfs`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const SHARED: &[(u32, &str)] = &[
     (0x6969, "NFS"),
@@ -252,7 +253,7 @@ const SHARED: &[(u32, &str)] = &[
     (0x7c7c_6673, "a folder shared by Parallels"),
 ];
 
-/// What a shared file system is called; nothing for one of this host's own.
+/// Returns the name of a shared file system; `None` for a local one.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn shared(system: &StatFs) -> Option<&'static str> {
     named(system.f_type as u32)
@@ -263,21 +264,21 @@ fn named(magic: u32) -> Option<&'static str> {
     SHARED.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
 }
 
-/// `MNT_LOCAL`, on the systems that come from BSD.
+/// `MNT_LOCAL` of BSD systems.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn shared(system: &StatFs) -> Option<&'static str> {
     const LOCAL: u64 = 0x1000;
     (system.f_flags as u64 & LOCAL == 0).then_some("a file system of another host")
 }
 
-/// Whether the file itself was mounted here, as containers can be told to, if that is known. Its directory
-/// is another one then, and so are the files beside it.
+/// Whether the file itself is a mount point, as in some containers, if that is known. Then its
+/// directory differs, and so do the files beside it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn mounted_by_itself(path: &Path) -> Option<bool> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let mount = |path: &Path| {
         let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
-        // A kernel that is too old does not tell.
+        // An old kernel does not report it.
         (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
     };
     Some(mount(path)? != mount(folder(path))?)

@@ -14,8 +14,8 @@ use crate::backend::{
 };
 use crate::{LockName, OwnerId};
 
-/// What a request is about: the names, who may be in a queue, the request itself if its answer is
-/// remembered, and whether it must be known who the holders are.
+/// The data that a request needs: its names, possible waiters, its id if the answer is remembered,
+/// and whether the clients of holders are needed.
 struct About<'a> {
     names: Vec<&'a LockName>,
     clients: bool,
@@ -37,16 +37,16 @@ impl<'a> About<'a> {
     }
 }
 
-/// What a request is about, as it stands in the file.
+/// The data of a request, as loaded from the file.
 struct Loaded<'a> {
     state: State,
     before: Vec<(&'a LockName, Record)>,
-    /// What the request was answered before.
+    /// The remembered answer to the request.
     reply: Option<String>,
 }
 
 impl Loaded<'_> {
-    /// The answer that is to be remembered from now on.
+    /// Returns the answer that must be remembered.
     fn new_reply<'a>(&self, about: &About<'a>) -> Option<(&'a LockName, OwnerId, String)> {
         let (name, id) = about.reply?;
         let reply =
@@ -65,7 +65,7 @@ impl Db {
         let answer = |state: &mut State, now: u64| state.acquire(request, now);
         let done = patience::at_once(|| self.change(&about, answer));
         let Err(Fault::Unreachable { maybe_ran: false, .. }) = done else { return done?.0 };
-        // Others write. A waiter that cannot have it needs not wait for them.
+        // Other processes are writing. A busy answer to a waiter need not wait for them.
         if let Some(answer) = self.glance(&about, answer)? {
             return answer;
         }
@@ -84,8 +84,8 @@ impl Db {
         answer
     }
 
-    /// A fault of the whole is the fault of each; a record that cannot be read is the fault of those
-    /// who asked about it.
+    /// Renews holds. A fault of the whole request is the fault of each entry; an unreadable record
+    /// is the fault of its entries.
     pub(super) fn renew(&mut self, batch: &[Renew]) -> Vec<Result<Renewed, Fault>> {
         if batch.iter().all(|renew| renew.waiting) && self.all_wait_behind(batch) {
             return vec![Ok(Renewed::Waiting); batch.len()];
@@ -177,7 +177,7 @@ impl Db {
         })
     }
 
-    /// Loads what the request is about, lets the model answer, and writes down what has changed.
+    /// Loads the data of the request, runs the model, and stores the changes.
     fn change<T>(
         &mut self,
         about: &About<'_>,
@@ -199,8 +199,8 @@ impl Db {
         Ok((answer, told))
     }
 
-    /// The answer to a request that changes nothing and wakes no one, by what was committed last; nothing
-    /// if it would change something.
+    /// Returns the answer from the last commit if the request changes nothing and wakes up no
+    /// waiter; otherwise `None`.
     fn glance<T>(
         &mut self,
         about: &About<'_>,

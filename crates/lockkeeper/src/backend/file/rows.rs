@@ -13,7 +13,7 @@ use crate::backend::model::{REMEMBERED, Record};
 use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource, Seen};
 use crate::{LockName, OwnerId};
 
-/// Who a client is and what it holds, as it is stored.
+/// The stored description of a client and its holds.
 #[derive(Deserialize, Serialize)]
 struct About {
     host: String,
@@ -23,7 +23,8 @@ struct About {
     started: u64,
     holds: Vec<Hold>,
     more: bool,
-    /// For how many milliseconds it was said, and how often it is. Earlier versions do not say.
+    /// The validity and the interval of announcements in milliseconds. Earlier versions do not
+    /// write them.
     #[serde(default)]
     ttl: u64,
     #[serde(default)]
@@ -47,7 +48,7 @@ fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {
 }
 
 impl Db {
-    /// What stands under `name`, with those in its queue who matter.
+    /// Loads the record of `name` with the waiters of its queue that matter.
     pub(super) fn load(
         &self,
         name: &LockName,
@@ -65,7 +66,7 @@ impl Db {
         Ok(record)
     }
 
-    /// Writes down what has changed.
+    /// Stores the changes.
     pub(super) fn store(
         &self,
         name: &LockName,
@@ -78,7 +79,7 @@ impl Db {
         }
         self.store_waiters(name, before.waiters(), record.waiters(), moment.now)?;
         if record.is_empty() {
-            // Of an earlier start of the machine, too.
+            // Also the waiters of an earlier boot.
             self.erase_waiters(name.as_bytes())?;
             let delete = self.connection.prepare_cached("DELETE FROM names WHERE name = ?1");
             delete?.execute([name.as_bytes()])?;
@@ -95,7 +96,7 @@ impl Db {
         Ok(())
     }
 
-    /// What was answered to a request.
+    /// Loads the answer to a request.
     pub(super) fn load_reply(
         &self,
         name: &LockName,
@@ -168,7 +169,7 @@ impl Db {
     }
 }
 
-/// What is left of a row (name, whether it is of this start, record, permits).
+/// Parses a row (name, whether it is of this boot, record, permits).
 pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Record, Hitch> {
     let unreadable = |why: &dyn std::fmt::Display| {
         let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
@@ -184,7 +185,7 @@ pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Rec
     Ok(if row.get(1)? { record } else { record.after_restart(moment.now, moment.epoch) })
 }
 
-/// How many milliseconds an announcement holds that ends then.
+/// Returns the remaining validity of an announcement in milliseconds.
 fn left(ends: i64, now: u64) -> u64 {
     u64::try_from(ends).unwrap_or(0).saturating_sub(now)
 }
@@ -213,7 +214,7 @@ impl About {
         Self { host, pid, program, started: millis(started), holds, more: client.more, ttl, every }
     }
 
-    /// It is for people: what cannot be read is not known.
+    /// Parses a description. It is only for people, so an unreadable one is ignored.
     fn read(id: Uuid, about: &str, left: u64) -> Option<ClientEntry> {
         let Self { host, pid, program, started, holds, more, ttl, every } =
             serde_json::from_str(about).ok()?;

@@ -8,27 +8,27 @@ use std::time::Duration;
 use super::bell::{Bell, Woken};
 use crate::backend::wake::Topic;
 
-/// How long a session outlives the last sign of its process, in milliseconds.
+/// How long a session is valid after its last heartbeat, in milliseconds.
 pub(super) const LASTS: u64 = 10_000;
 
-/// How often a process gives that sign.
+/// The interval of heartbeats.
 const REFRESHED: u64 = 3_000;
 
-/// One process, or rather one client, as a listener.
+/// The session of one client as a listener.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: i64,
-    /// What is listened for, by the way it is written.
+    /// The topics with subscribers, by their stored form.
     pub(super) topics: HashMap<Vec<u8>, Topic>,
-    /// What is not any more, which could not be written down yet.
+    /// Topics without subscribers that could not be removed from the file yet.
     pub(super) ignored: Vec<Vec<u8>>,
-    /// Until when others believe in it; 0 if it is not in the file.
+    /// The expiry of the session; 0 if it is not in the file.
     pub(super) ends: u64,
     /// The last message that was read.
     pub(super) last: i64,
-    /// How others wake this client.
+    /// The pipe by which other processes wake up this client.
     pub(super) bell: Bell,
-    /// Sessions whose processes were found dead.
+    /// Sessions whose processes have died.
     pub(super) gone: Vec<i64>,
 }
 
@@ -43,18 +43,18 @@ impl Session {
         !self.topics.is_empty()
     }
 
-    /// Sleeps until there is an order, others have woken this client, or `limit` has passed.
+    /// Sleeps until there is an order, another process wakes up this client, or `limit` has passed.
     pub(super) fn sleep(&self, orders: &PipeReader, limit: Option<Duration>) -> Woken {
         self.bell.sleep(orders, self.is_listening(), limit)
     }
 
-    /// How long until it must give a sign again, in milliseconds; nothing if nobody listens.
+    /// Returns the time until the next heartbeat in milliseconds; `None` without subscribers.
     pub(super) fn due_in(&self, now: u64) -> Option<u64> {
         let due = self.ends.saturating_sub(LASTS - REFRESHED);
         self.is_listening().then(|| due.saturating_sub(now))
     }
 
-    /// Makes it known to others, or to be made known, by a bell that rings.
+    /// Creates the pipe. A session without one gets a negative id.
     pub(super) fn hang_bell(&mut self, database: &Path) {
         self.bell.hang(database, self.id);
         if self.bell.is_missing() {
@@ -62,13 +62,13 @@ impl Session {
         }
     }
 
-    /// Begins anew, under another id: others may be about to remove what belongs to the old one.
+    /// Starts a new session with another id: other processes may be about to remove the old one.
     pub(super) fn start_anew(&mut self, database: &Path) {
         (self.id, self.bell) = (fastrand::i64(1..), Bell::Silent);
         self.hang_bell(database);
     }
 
-    /// Whether others have given it up, or would have.
+    /// Whether the session has expired, so that other processes may have removed it.
     pub(super) fn has_lapsed(&self, now: u64) -> bool {
         self.ends < now
     }

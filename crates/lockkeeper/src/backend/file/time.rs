@@ -12,12 +12,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::backend::Fault;
 
-/// A point in time, by both clocks.
+/// A point in time by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Milliseconds since the machine was started. This one decides.
+    /// Milliseconds since boot. All decisions use this clock.
     pub(super) now: u64,
-    /// What the wall clock is ahead of that: for tokens, and for people.
+    /// The difference of the wall clock to it: for tokens, and for people.
     pub(super) epoch: u64,
 }
 
@@ -28,7 +28,7 @@ impl Moment {
         Self { now, epoch: (wall.as_millis() as u64).saturating_sub(now) }
     }
 
-    /// `tick` by the wall clock.
+    /// Converts a time since boot to the wall clock.
     pub(super) fn wall(self, tick: u64) -> u64 {
         tick.saturating_add(self.epoch)
     }
@@ -37,7 +37,7 @@ impl Moment {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
 
-/// Apple's goes on while the machine sleeps.
+/// Apple's monotonic clock continues while the machine sleeps.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
@@ -50,18 +50,18 @@ pub(super) fn since_start() -> u64 {
 
 static SKEW: OnceLock<i64> = OnceLock::new();
 
-/// A container may have a time since start of its own, which others on the host do not share. Known once
-/// [`known`] has succeeded.
+/// The offset of the boot clock in a container, which other processes on the host do not share.
+/// Known after [`known`] has succeeded.
 fn skew() -> i64 {
     SKEW.get().copied().unwrap_or(0)
 }
 
-/// Makes sure that the time is known that all go by.
+/// Makes sure that the offset to the shared boot clock is known.
 pub(super) fn known() -> Result<(), Fault> {
     let path = "/proc/self/timens_offsets";
     match std::fs::read_to_string(path) {
         Ok(offsets) => SKEW.get_or_init(|| offset(&offsets).unwrap_or(0)),
-        // There is nothing of the sort here.
+        // There are no time namespaces here.
         Err(error) if error.kind() == ErrorKind::NotFound => SKEW.get_or_init(|| 0),
         Err(error) => {
             let needs = "a file store must know by which clock leases go";
@@ -71,7 +71,7 @@ pub(super) fn known() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads a line `boottime SECONDS NANOSECONDS`.
+/// Parses a line `boottime SECONDS NANOSECONDS`.
 fn offset(offsets: &str) -> Option<i64> {
     let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?;
     let mut numbers = line.split_whitespace().map(str::parse::<i64>);
@@ -79,7 +79,7 @@ fn offset(offsets: &str) -> Option<i64> {
     Some(seconds * 1000 + nanos / 1_000_000)
 }
 
-/// SQLite counts with a sign.
+/// Converts to the signed integers of SQLite.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -18,34 +18,34 @@ use crate::backend::Fault;
 use crate::backend::model::{State, Wake};
 use crate::backend::wake::Topic;
 
-/// How many more sessions are woken than can acquire what was freed.
+/// How many more sessions are woken up than can acquire the released resource.
 const SPARE: usize = 3;
 
-/// The same for permits: each waiter may want more of them than there are.
+/// The same for permits: each waiter may need more permits than are free.
 const SPARE_FOR_PERMITS: usize = 15;
 
-/// How many sessions more are at hand in case that some of their processes have died.
+/// How many more sessions are loaded in case some of their processes have died.
 const RESERVE: usize = 64;
 
-/// What has come.
+/// Received messages.
 #[derive(Debug, Default)]
 pub(super) struct Mail {
     pub(super) messages: Vec<(Topic, Vec<u8>)>,
-    /// There was more, which is lost.
+    /// Earlier messages were missed.
     pub(super) missed: bool,
 }
 
-/// Who is to be woken.
+/// The sessions to wake up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     pub(super) sessions: u64,
-    /// This client among them.
+    /// Whether this client is one of them.
     own: bool,
-    /// Others: so many out of these.
+    /// Other sessions: how many to wake up, and from which list.
     others: Vec<(usize, Vec<i64>)>,
 }
 
-/// How a topic is written; nothing for what is no matter of the file's.
+/// Returns the stored form of a topic; `None` for a local topic.
 pub(super) fn written(topic: &Topic) -> Option<Vec<u8>> {
     let (kind, rest) = match topic {
         Topic::Freed(name) => ("freed ".to_owned(), name.as_bytes()),
@@ -62,7 +62,7 @@ pub(super) fn written(topic: &Topic) -> Option<Vec<u8>> {
 }
 
 impl Db {
-    /// How many listen for a topic.
+    /// Counts the listeners of a topic.
     pub(super) fn listeners(&self, topic: &[u8], now: u64) -> Result<u64, Hitch> {
         let sql = "SELECT count(*) FROM listeners JOIN sessions ON sessions.id = session
             WHERE topic = ?1 AND boot = ?2 AND ends >= ?3";
@@ -71,8 +71,7 @@ impl Db {
         Ok(count.unsigned_abs())
     }
 
-    /// Writes down what those who listen are told. `state` is what a request has made of what it is
-    /// about.
+    /// Writes the messages for listeners. `state` is the state after the request.
     pub(super) fn post(&self, wakes: &[Wake], state: &State, now: u64) -> Result<Told, Hitch> {
         #[cfg(test)]
         self.woken.borrow_mut().extend_from_slice(wakes);
@@ -110,7 +109,7 @@ impl Db {
         Ok(select.exists((self.session.id, &self.boot))?)
     }
 
-    /// Whether others know that this client listens for a topic.
+    /// Whether this client is recorded as a listener of a topic.
     fn is_enlisted(&self, topic: &[u8], now: u64) -> Result<bool, Hitch> {
         let sql = "SELECT 1 FROM listeners CROSS JOIN sessions ON sessions.id = session
             WHERE topic = ?1 AND boot = ?2 AND ends >= ?3 AND session = ?4";
@@ -118,8 +117,8 @@ impl Db {
         Ok(select.exists((topic, &self.boot, signed(now), self.session.id))?)
     }
 
-    /// Other sessions that listen for a topic, at most `limit`, from one that chance picks. Their ids are
-    /// random.
+    /// Returns other sessions that listen for a topic, at most `limit`, from a random start. Their
+    /// ids are random, too.
     fn some_others(&self, topic: &[u8], limit: usize, now: u64) -> Result<Vec<i64>, Hitch> {
         let start = fastrand::i64(1..);
         let mut found = self.others(topic, (start, i64::MAX), limit, now)?;
@@ -147,7 +146,7 @@ impl Db {
         Ok(found)
     }
 
-    /// What was posted is committed: those who are to be woken shall look.
+    /// Wakes up the sessions after the commit of their messages.
     pub(super) fn ring(&mut self, told: Told) {
         self.has_mail |= told.own;
         for (mut few, sessions) in told.others {
@@ -164,12 +163,12 @@ impl Db {
         }
     }
 
-    /// Whether processes were found dead that others take for listeners.
+    /// Whether processes of recorded listeners were found to have died.
     pub(super) fn knows_of_dead(&self) -> bool {
         !self.session.gone.is_empty()
     }
 
-    /// Removes what those have left behind. If it cannot be done now, it is left to the sweep.
+    /// Removes the sessions of processes that have died. If that fails, the sweep does it later.
     pub(super) fn bury(&mut self) {
         let gone = std::mem::take(&mut self.session.gone);
         let buried =
@@ -179,7 +178,7 @@ impl Db {
         }
     }
 
-    /// Forgets a session and what it listens for.
+    /// Removes a session and its topics.
     fn strike_off(&self, session: i64) -> Result<(), Hitch> {
         let sql = "DELETE FROM listeners WHERE session = ?1";
         self.connection.prepare_cached(sql)?.execute([session])?;
@@ -187,14 +186,14 @@ impl Db {
         Ok(())
     }
 
-    /// Listens for `topic`: what is committed from now on cannot be missed. What came until now for
-    /// other topics is answered, so that it can be told before.
+    /// Listens for `topic`: no message committed from now on is missed. Returns the messages
+    /// received before for other topics, so that they are delivered first.
     pub(super) fn listen(&mut self, topic: &Topic) -> Result<Mail, Fault> {
         let Some(key) = written(topic) else { return Ok(Mail::default()) };
         if self.session.topics.contains_key(&key) && !self.session.has_lapsed(since_start()) {
             return self.receive();
         }
-        // Before others can know of it.
+        // Before other processes can see the session.
         if self.session.ends > 0 && self.session.has_lapsed(since_start()) {
             self.session.start_anew(self.place.path());
         }
@@ -229,8 +228,8 @@ impl Db {
         Ok(())
     }
 
-    /// Stops listening for `topic`. If it cannot be written down now, it is along with the next sign of
-    /// life; until then others take the trouble to tell it.
+    /// Stops listening for `topic`. If that cannot be written now, the next heartbeat does it;
+    /// until then other processes still notify this one.
     pub(super) fn ignore(&mut self, topic: &Topic) {
         let Some(key) = written(topic) else { return };
         if self.session.topics.remove(&key).is_none() {
@@ -242,7 +241,7 @@ impl Db {
         }
     }
 
-    /// Takes what is ignored off the list, unless it is listened for again.
+    /// Removes ignored topics, unless they have subscribers again.
     fn strike(&self) -> Result<(), Hitch> {
         let sql = "DELETE FROM listeners WHERE topic = ?1 AND session = ?2";
         let mut delete = self.connection.prepare_cached(sql)?;
@@ -253,7 +252,7 @@ impl Db {
         Ok(())
     }
 
-    /// Gives a sign of life, and puts back what others may have swept away.
+    /// Sends a heartbeat, and restores rows that other processes may have swept.
     pub(super) fn refresh(&mut self) -> Result<Mail, Fault> {
         if self.session.has_lapsed(since_start())
             || !self.session.bell.is_found()
@@ -281,7 +280,7 @@ impl Db {
         Ok(self.unpack(mail))
     }
 
-    /// Nobody listens any more.
+    /// Removes the session when there are no subscribers left.
     pub(super) fn leave(&mut self) -> Result<(), Fault> {
         if self.session.ends == 0 {
             return Ok(());
@@ -291,7 +290,7 @@ impl Db {
         self.write(|db, _| db.strike_off(db.session.id))
     }
 
-    /// What has come since the last time.
+    /// Returns the messages since the last call.
     pub(super) fn receive(&mut self) -> Result<Mail, Fault> {
         self.has_mail = false;
         if !self.session.is_listening() {
@@ -309,7 +308,7 @@ impl Db {
         mail
     }
 
-    /// The messages that follow the last one that was read, and which is the last now.
+    /// Returns the messages after the last one that was read, and the number of the last one.
     fn unread(&self) -> Result<(i64, Mail), Hitch> {
         let mut last = self.session.last;
         let mut mail = Mail::default();
@@ -328,7 +327,7 @@ impl Db {
         Ok((last, mail))
     }
 
-    /// Whatever was said so far is none of this session's business, or can no longer be known.
+    /// Skips all messages so far: they are not for this session, or some of them are lost.
     fn start_over(&self, missed: bool) -> Result<(i64, Mail), Hitch> {
         let sql = "SELECT coalesce(max(id), 0) FROM messages";
         let last = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;

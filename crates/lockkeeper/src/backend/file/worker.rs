@@ -18,19 +18,19 @@ use super::{fault, patience};
 use crate::backend::Fault;
 use crate::backend::wake::{Hub, Topic};
 
-/// How long until something is tried again that could not be done.
+/// The delay before a failed task is retried.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How often the thread sees whether the file is still there, when nothing else makes it look.
+/// How often the thread checks that the file still exists, if nothing else makes it look.
 const LOOKS: Duration = Duration::from_secs(3);
 
-/// The same while a waiter listens: it would never be woken by a file that is gone.
+/// The same while a waiter listens: a deleted file would never wake it up.
 const LISTENING_LOOKS: Duration = Duration::from_secs(1);
 
-/// For so long after its deadline the caller still waits for an answer.
+/// How long after its deadline a caller still waits for an answer.
 const HEARD: Duration = Duration::from_millis(250);
 
-/// How many orders are done before the thread looks what others have said.
+/// How many orders are executed before the thread reads messages.
 const ORDERS: usize = 64;
 
 pub(super) struct Worker {
@@ -39,14 +39,14 @@ pub(super) struct Worker {
     hub: Hub,
     place: Place,
     db: Option<Db>,
-    /// Topics that somebody waits to hear of, which could not be listened for yet.
+    /// Topics with subscribers that could not be listened for yet.
     unheard: Vec<Topic>,
-    /// Something could not be done, and is tried again then.
+    /// When a failed task is retried.
     again: Option<Instant>,
     closing: Option<oneshot::Sender<()>>,
 }
 
-/// Opens the file, says what it is called, and serves until it is told to end.
+/// Opens the file, reports its identity, and executes orders until it must end.
 pub(super) fn run(
     (mailbox, rings): (Arc<Mailbox>, PipeReader),
     hub: Hub,
@@ -54,7 +54,7 @@ pub(super) fn run(
     limit: Instant,
     opened: oneshot::Sender<Result<PathBuf, Fault>>,
 ) {
-    // Whatever ends this thread, nobody waits for it in vain.
+    // However this thread ends, all pending callers get an answer.
     let _end = End(Arc::clone(&mailbox), hub.clone());
     patience::work_for(&mailbox);
     patience::set_limit(limit);
@@ -82,7 +82,7 @@ pub(super) fn run(
     }
 }
 
-/// Nobody can have asked for anything yet.
+/// Closes the mailbox after a failed start. No order can be in it yet.
 fn drop_sent(mailbox: &Mailbox, fault: Fault) -> Fault {
     mailbox.shut();
     fault
@@ -136,12 +136,12 @@ impl Worker {
         let again = self.again.map(|again| again.saturating_duration_since(Instant::now()));
         let Some(db) = &self.db else { return again };
         let due = db.session.due_in(since_start()).map(Duration::from_millis);
-        // A failed refresh is tried again later, not all the time.
+        // A failed heartbeat is retried after a delay.
         let looks = if db.session.is_listening() { LISTENING_LOOKS } else { LOOKS };
         Some(again.or(due).unwrap_or(looks).min(looks))
     }
 
-    /// False at the end.
+    /// Executes an order. Returns false when the thread must end.
     fn follow(&mut self, order: Order) -> bool {
         match order {
             Order::Do(deadline, work) => {
@@ -149,7 +149,7 @@ impl Worker {
                     work(Err(self.too_late()));
                     return true;
                 }
-                // After the deadline it is done only if nothing is in its way.
+                // After the deadline it is executed only if it need not wait.
                 patience::set_limit(deadline);
                 match self.database() {
                     Ok(db) => {
@@ -166,7 +166,7 @@ impl Worker {
             Order::Ignore(topic) => {
                 patience::set_limit(soon());
                 self.unheard.retain(|unheard| *unheard != topic);
-                // Another file knows nothing of it.
+                // A new file does not contain the topic.
                 if let Some(db) = self.db.as_mut().filter(|db| !db.is_elsewhere()) {
                     db.ignore(&topic);
                 }
@@ -179,9 +179,9 @@ impl Worker {
         true
     }
 
-    /// Lets go of the file if it is no longer the one that was opened. Another one is opened only if
-    /// somebody needs it: who clears it away does not want another in its place, and as long as anybody
-    /// has it open, SQLite takes what lies beside it for that of the new one.
+    /// Closes the file if it was deleted or replaced. A new one is opened only when a request needs
+    /// it: a user that deletes the file does not want a new one, and while the old one is open,
+    /// SQLite takes the files beside it for those of the new one.
     fn let_go(&mut self) {
         if self.db.as_ref().is_some_and(Db::is_elsewhere) {
             let path = self.place.path().display();
@@ -192,22 +192,22 @@ impl Worker {
 
     fn close(&mut self) {
         self.db = None;
-        // What was listened for is asked for anew.
+        // All topics are subscribed again.
         self.unheard = self.hub.broken();
         self.again = (!self.unheard.is_empty()).then(Instant::now);
     }
 
-    /// The database, opened anew if the file is no longer the one that was opened.
+    /// Returns the database, reopened if the file was deleted or replaced.
     fn database(&mut self) -> Result<&mut Db, Fault> {
         self.let_go();
         match &mut self.db {
             Some(db) => Ok(db),
-            // Who clears away a file at the end does not want another one in its place.
+            // A file deleted while the client closes must not be created again.
             None if self.mailbox.is_closing() => Err(Fault::Closed),
             none => {
                 let opened =
                     self.place.found_anew().and_then(|place| Ok((Db::open(&place)?, place)));
-                // It was there once, so that it may be again, whatever is in the way.
+                // The file was usable before, so any fault may be temporary.
                 let (db, place) = opened.map_err(fault::for_now)?;
                 self.place = place;
                 self.hub.wake(&Topic::Reconnected, b"");
@@ -216,10 +216,10 @@ impl Worker {
         }
     }
 
-    /// What follows from an order once it is answered.
+    /// Does the work that follows an answered order.
     fn after_work(&mut self) {
         if self.db.as_ref().is_some_and(Db::is_stuck) {
-            // Nobody else could write as long as it is open.
+            // A stuck transaction blocks all other writers while the file is open.
             self.close();
         }
         let Some(db) = &mut self.db else { return };
@@ -265,7 +265,7 @@ impl Worker {
         }
     }
 
-    /// What must be done without anybody asking for it.
+    /// Does periodic work.
     fn look_after(&mut self) {
         self.let_go();
         if self.again.is_some_and(|again| again <= Instant::now()) {
@@ -275,7 +275,7 @@ impl Worker {
             for topic in topics.by_ref() {
                 self.listen(topic);
                 if self.again.is_some() {
-                    // What stood in its way stands in the way of the others.
+                    // The same fault would hit the other topics.
                     break;
                 }
             }
@@ -301,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// Reads what others have said, and sees whether the file is still there.
+    /// Reads messages and checks that the file still exists.
     fn listen_in(&mut self) {
         self.let_go();
         let Some(db) = &mut self.db else { return };

@@ -3,28 +3,28 @@
 use super::*;
 use crate::backend::CountChange;
 
-/// The largest number that a script counts exactly.
+/// The largest number that a Lua script counts exactly.
 pub(crate) const COUNT_MAX: u64 = (1 << 53) - 1;
 
-/// How long an answer is remembered at least.
+/// The minimum time for which an answer is remembered.
 pub(crate) const REMEMBERED: u64 = 60_000;
 
-/// What was answered to the requests of one name: all is forgotten when the last was long ago.
+/// The answers to the requests of one name. All of them expire when the last one is old.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     answers: HashMap<OwnerId, (Reply, u64)>,
     expires: u64,
-    /// The size at which old answers are swept out.
+    /// The size at which old answers are swept.
     sweep_at: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reply {
-    /// The permits were taken.
+    /// The permits were acquired.
     Granted,
-    /// They were taken and are given back.
+    /// The permits were acquired and released.
     GivenBack,
-    /// They were not taken, and never will be.
+    /// The permits were not acquired and never will be.
     Cancelled,
     /// A change was answered.
     Changed(Changed),
@@ -35,7 +35,7 @@ impl Replies {
         self.expires >= now
     }
 
-    /// Those of a store that forgets them by itself.
+    /// Creates the answers of a store that expires them by itself.
     #[cfg(feature = "file")]
     pub(super) fn lasting(answers: HashMap<OwnerId, (Reply, u64)>) -> Self {
         Self { answers, expires: NEVER, sweep_at: 0 }
@@ -56,7 +56,7 @@ impl Replies {
     }
 }
 
-/// Whether a counter of this kind has such a request, and all its numbers can be counted.
+/// Checks that a counter of this kind has such a request and that its numbers can be counted.
 pub(crate) fn check_change(kind: Kind, change: CountChange) -> Result<(), Fault> {
     use CountChange::{Add, Create, Delete, Down, Drain, Resize};
     let numbers = match (kind, change) {
@@ -93,7 +93,7 @@ pub(super) fn countable(number: i64) -> Result<i64, Fault> {
     if is_countable(number) { Ok(number) } else { Err(too_many()) }
 }
 
-/// A fault wakes nobody.
+/// Converts an outcome to an answer. A fault wakes up no waiter.
 pub(super) fn answer<T>(outcome: Result<(T, Vec<Wake>), Fault>) -> Answer<T> {
     match outcome {
         Ok((answer, wakes)) => (Ok(answer), wakes),
@@ -101,7 +101,7 @@ pub(super) fn answer<T>(outcome: Result<(T, Vec<Wake>), Fault>) -> Answer<T> {
     }
 }
 
-/// Tells how many permits are free, if any are.
+/// Notifies waiters of the number of free permits, if there are any.
 pub(super) fn told_free(name: &LockName, free: i64) -> Vec<Wake> {
     let payload = free.to_string().into_bytes().into();
     let wake = (free > 0).then(|| Wake { topic: Topic::Permits(name.clone()), payload });
@@ -113,7 +113,7 @@ pub(super) const ABSENT: Released = Released::Absent { holder: None };
 pub(super) const FREED: Released = Released::Freed { listeners: Some(0) };
 
 impl State {
-    /// What a counter says; nothing where there is none.
+    /// Returns the value of a counter, `None` if there is none.
     pub(super) fn number(&mut self, name: &LockName, now: u64) -> Result<Option<i64>, Fault> {
         match self.living(name, now) {
             None => Ok(None),
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// Changes what a counter says, and not when it ends.
+    /// Changes the value of a counter without its TTL.
     pub(super) fn add(&mut self, name: &LockName, by: i64) {
         if let Some(Entry { value: Value::Number(number), .. }) = self.names.get_mut(name) {
             *number += by;
@@ -151,7 +151,7 @@ impl State {
         replies.insert(id, reply, now);
     }
 
-    /// Answers a change that was answered before as it was then; runs and remembers any other.
+    /// Runs a change and remembers its answer. A repetition gets the remembered answer.
     pub(super) fn change_once(
         &mut self,
         (name, id): (&LockName, OwnerId),
@@ -201,13 +201,13 @@ impl State {
             None => !request.undo,
         };
         let free = match self.number(name, now) {
-            // A key of another kind means that there is nothing to give back to.
+            // The name is used for another kind: there is nothing to release to.
             Err(_) if granted => return (Ok(ABSENT), Vec::new()),
             free => free.ok().flatten().filter(|_| granted),
         };
         let Some(free) = free else {
-            // Nothing was granted, or the semaphore is gone. A late repetition must neither take
-            // from the next of this name nor give to it.
+            // Nothing was granted, or the semaphore no longer exists. A late repetition must
+            // neither acquire from a new semaphore of this name nor release to it.
             self.remember(name, id, Reply::Cancelled, now);
             return (Ok(ABSENT), Vec::new());
         };
@@ -254,7 +254,7 @@ impl State {
         }
         let free = free.ok_or_else(unset)?;
         let CountChange::Add(added) = change else {
-            // A debt is nothing to take, and stays.
+            // A negative number of free permits cannot be acquired and stays.
             let drained = free.max(0);
             self.add(name, -drained);
             return Ok((Changed::Count(drained), Vec::new()));
@@ -274,7 +274,7 @@ impl State {
     ) -> (Changed, Vec<Wake>) {
         let told = |word| vec![wake(Topic::Latch(name.clone()), word)];
         match (change, count) {
-            // One that is left at zero is open.
+            // A latch at zero is open and may be created again.
             (CountChange::Create { count, ttl }, None | Some(..=0)) => {
                 self.create(name, count, ttl, now);
                 (Changed::Done, told(b"1"))
@@ -288,7 +288,7 @@ impl State {
                 self.names.remove(name);
                 (Changed::Count(0), told(b"0"))
             }
-            // Not the `1` of Redisson's, which lets its waiters sleep on.
+            // Redisson publishes `1` here, and its waiters would keep sleeping.
             (CountChange::Delete, Some(_)) => {
                 self.names.remove(name);
                 (Changed::Done, told(b"0"))

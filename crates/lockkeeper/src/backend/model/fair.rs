@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// A waiter that was not heard of for so long is dead.
+/// A waiter without a heartbeat for this long is stale.
 pub(super) const SILENT: u64 = 3000;
 
-/// A waiter that was heard of within so long need not be noted again.
+/// A heartbeat within this time after the previous one is not recorded.
 const RECENT: u64 = 500;
 
-/// If nobody was heard of for so long, nobody could be.
+/// If no waiter sent a heartbeat for this long, the store was stalled or unreachable.
 pub(super) const STALLED: u64 = 1500;
 
-/// Until when silence is forgiven, and for how long it is not forgiven again.
+/// The end of a grace period for stale waiters, and of the time until the next one may begin.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Grace {
@@ -21,20 +21,21 @@ pub(super) struct Grace {
     pub(super) expires: u64,
 }
 
-/// Who waits, the next one first, and when each was last heard of.
+/// The waiters, the next one first, and the time of each one's last heartbeat.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Queue {
     waiting: VecDeque<OwnerId>,
     heard: HashMap<OwnerId, u64>,
-    /// It is gone then, if nobody is heard of any more.
+    /// When the queue expires if no more heartbeats arrive.
     pub(super) ends: u64,
 }
 
-/// How long a queue outlives the last word of those who wait in it.
+/// How long a queue is kept after the last heartbeat.
 const LASTS: u64 = 60_000;
 
 impl Queue {
-    /// The first that still waits; whoever is dead in front of it is dropped. And whether any was.
+    /// Drops stale waiters from the front. Returns the first remaining waiter and whether any was
+    /// dropped.
     fn head(&mut self, now: u64, silence_kills: bool) -> (Option<OwnerId>, bool) {
         let before = self.waiting.len();
         while let Some(first) = self.waiting.front().copied() {
@@ -55,8 +56,8 @@ impl Queue {
         self.ends >= now
     }
 
-    /// Hears of a waiter; false if it has no place. A waiter that asks again soon after changes nothing,
-    /// so that a file store answers it without a write.
+    /// Records a heartbeat; returns false if the waiter is not in the queue. A heartbeat soon after
+    /// the previous one changes nothing, so that a file store answers it without a write.
     fn hear(&mut self, owner: OwnerId, now: u64) -> bool {
         let Some(heard) = self.heard.get_mut(&owner) else { return false };
         if *heard + RECENT < now {
@@ -71,7 +72,7 @@ impl Queue {
         self.ends = now + LASTS;
     }
 
-    /// Each with the time it was last heard of, the next one first.
+    /// Returns each waiter with the time of its last heartbeat, the next one first.
     #[cfg(feature = "file")]
     pub(super) fn places(&self) -> impl Iterator<Item = (OwnerId, u64)> {
         let heard = |owner: &OwnerId| self.heard.get(owner).copied().unwrap_or(0);
@@ -144,7 +145,7 @@ impl State {
             queue.join(*owner, now);
         }
         self.tidy_queue(name);
-        // Free, but another's turn: nobody can say for how long.
+        // The lock is free, but it is another waiter's turn, and how long that takes is unknown.
         Ok(Attempt::Busy(Some(left.unwrap_or(Ttl::Forever))))
     }
 
@@ -167,7 +168,7 @@ impl State {
         (answer, wakes)
     }
 
-    /// Hears of all who still wait before any of them is passed over.
+    /// Records the heartbeats of the whole batch before any waiter is dropped as stale.
     pub(super) fn hear_all(&mut self, batch: &[Renew], now: u64) {
         for Renew { resource, .. } in batch.iter().filter(|renew| renew.waiting) {
             self.forget_queue(&resource.name, now);
@@ -180,7 +181,7 @@ impl State {
         }
     }
 
-    /// A waiter says that it still waits.
+    /// Records the heartbeat of a waiter.
     pub(super) fn keep_place(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
         let name = &request.resource.name;
         let free = self.living(name, now).is_none();
@@ -228,8 +229,8 @@ impl State {
         Ok(Snapshot { queue, ..snapshot })
     }
 
-    /// Whether silence means death: not if nobody at all was heard of. Then the store stood still, or
-    /// nobody could reach it, and everybody gets more time; once.
+    /// Whether waiters without a heartbeat are stale. If no waiter at all sent one, the store was
+    /// stalled or unreachable, and all waiters get more time, once.
     fn deadly(&mut self, name: &LockName, now: u64) -> bool {
         if let Some(grace) = self.graces.get(name).filter(|grace| grace.expires >= now) {
             return now >= grace.over;

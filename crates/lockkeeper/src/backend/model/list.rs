@@ -7,14 +7,14 @@ use super::*;
 use crate::PermitId;
 use crate::backend::{ClientEntry, Forced, Holding, List, Listed, Page, Select};
 
-/// How many forced unlocks of a name are remembered, and for how long after the last.
+/// How many force-releases of a name are recorded, and for how long after the last one.
 const FORCED_MAX: usize = 20;
 const FORCED_FOR: u64 = 7 * 24 * 3_600_000;
 
-/// How many holders are told of a semaphore.
+/// The maximum number of listed holders of a semaphore.
 const HOLDERS_MAX: usize = 128;
 
-/// The forced unlocks of one name, the newest first.
+/// The force-releases of one name, the newest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct ForcedLog {
@@ -22,7 +22,7 @@ pub(super) struct ForcedLog {
     pub(super) expires: u64,
 }
 
-/// One of them, as it is stored.
+/// A stored force-release.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 struct Entry {
@@ -31,12 +31,12 @@ struct Entry {
     by: String,
     reason: String,
     holders: Vec<String>,
-    /// Who they were. Records of earlier versions do not have it, and these read it without.
+    /// The clients of the holders. Earlier versions do not write this field and do not read it.
     #[cfg_attr(feature = "file", serde(default, skip_serializing_if = "Vec::is_empty"))]
     clients: Vec<Option<Victim>>,
 }
 
-/// Who a holder was, as it is stored.
+/// The stored description of a holder.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 struct Victim {
@@ -79,7 +79,8 @@ impl ForcedLog {
         self.expires >= now
     }
 
-    /// The same where time is counted from another start: it is known when that was by the wall clock.
+    /// Converts the log to the time of another boot. The entries have wall-clock times, so their
+    /// expiry is known.
     #[cfg(feature = "file")]
     pub(super) fn after_restart(mut self, now: u64, epoch: u64) -> Option<Self> {
         self.expires = (self.entries.front()?.at + FORCED_FOR).checked_sub(epoch)?;
@@ -88,7 +89,7 @@ impl ForcedLog {
 }
 
 impl State {
-    /// Everything on one page: it is all in one process.
+    /// Returns all entries on one page: the whole state is in one process.
     pub fn list(&mut self, request: &List, now: u64) -> Result<Page, Fault> {
         let mut page = Page::default();
         match &request.select {
@@ -103,7 +104,7 @@ impl State {
         Ok(page)
     }
 
-    /// The clients that say who they are.
+    /// Returns the announced clients.
     fn clients(&self, now: u64) -> Vec<ClientEntry> {
         self.announced(now).map(|announced| announced.seen(now)).collect()
     }
@@ -112,14 +113,15 @@ impl State {
         self.clients.values().filter(move |announced| announced.until >= now)
     }
 
-    /// What stands under a name, if a list should have it: a number by itself may be anything.
+    /// Returns the lock of a name if it belongs in a list. A number alone does not: it may be
+    /// anything.
     pub(crate) fn listed(&mut self, name: &LockName, now: u64) -> Option<Listed> {
         self.living(name, now)?;
         let kind = self.kind_of(name, now)?;
         self.describe(name, Some(kind), now).ok()
     }
 
-    /// What there is to know of a name. A free one is shown as a lock.
+    /// Describes a name. A free name is shown as a lock.
     pub(crate) fn describe(
         &mut self,
         name: &LockName,
@@ -160,7 +162,7 @@ impl State {
         }
     }
 
-    /// What a client says that it uses the name as.
+    /// Returns the kind under which a client announced a hold of the name.
     fn told_kind(&self, name: &LockName, now: u64) -> Option<Kind> {
         let mut holds = self.announced(now).flat_map(|announced| &announced.client.holds);
         holds.find(|hold| hold.resource.name == *name).map(|hold| hold.resource.kind)
@@ -188,7 +190,7 @@ impl State {
         holder.described(&client, client.holds.iter().find(is_its))
     }
 
-    /// Remembers a forced unlock.
+    /// Records a force-release.
     pub(super) fn log_forced(
         &mut self,
         name: &LockName,

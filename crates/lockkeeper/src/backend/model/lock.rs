@@ -25,7 +25,7 @@ impl State {
             let gone = request.count > 1;
             return Ok(if gone { Attempt::Gone } else { Attempt::Busy(entry.busy_ttl(now)) });
         }
-        // A repeated `SET NX` does not refresh the time to live; the scripts of the lock do.
+        // A repeated `SET NX` does not refresh the TTL; the scripts of the lock do.
         if let Value::Lock { count, .. } = &mut entry.value {
             *count = request.count;
             entry.lengthen(request.ttl, now);
@@ -37,7 +37,7 @@ impl State {
         Ok(Attempt::Granted { token })
     }
 
-    /// All or none.
+    /// Acquires all locks of the request, or none.
     fn acquire_together(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
         let first = (request.resource.name.clone(), request.owner);
         let all: Vec<_> = std::iter::once(first).chain(request.also.iter().cloned()).collect();
@@ -84,7 +84,8 @@ impl State {
         };
         let Some(mut place) = self.place(name, now) else { return absent(None) };
         let entry = place.get_mut();
-        // A key of another kind means that this hold is gone, which is all a release must know.
+        // The name is used for another kind, so this hold no longer exists. A release needs to know
+        // no more.
         let Ok(owner) = entry.plain_owner(is_lock) else { return absent(None) };
         if owner != request.owner {
             return absent(Some(owner));
@@ -93,8 +94,7 @@ impl State {
             place.remove();
             return (Ok(Released::Freed { listeners: Some(0) }), vec![freed(name)]);
         }
-        // A repetition finds nothing to take off and leaves the time to live alone: it may have
-        // been lengthened since.
+        // A repetition releases nothing and keeps the TTL, which may have been extended since.
         let mut fewer = false;
         if let Value::Lock { count, .. } = &mut entry.value {
             fewer = *count > request.keep;
@@ -160,7 +160,7 @@ impl Entry {
         Self { value, expires: now + ttl }
     }
 
-    /// Who holds it, if it is a lock, or a mutex, as asked.
+    /// Returns the owner if the entry is a lock (or a mutex, if `is_lock` is false).
     pub(super) fn plain_owner(&self, is_lock: bool) -> Result<OwnerId, Fault> {
         match &self.value {
             Value::Lock { owner, .. } if is_lock => Ok(*owner),
@@ -176,7 +176,7 @@ impl Entry {
         }
     }
 
-    /// `SET NX GET` says who holds a mutex but not for how long.
+    /// The TTL for a busy answer. `SET NX GET` returns the holder of a mutex, but not its TTL.
     fn busy_ttl(&self, now: u64) -> Option<Ttl> {
         matches!(self.value, Value::Lock { .. }).then(|| self.ttl(now))
     }

@@ -36,35 +36,37 @@ pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
 #[cfg(feature = "file")]
 pub(crate) use record::{Record, ends_front, lately};
 
-/// Everything a store knows.
+/// The whole state of a store.
 #[derive(Debug, Default)]
 pub struct State {
-    /// What stands under the names themselves.
+    /// The locks and counters themselves.
     names: HashMap<LockName, Entry>,
-    /// Who waits for fair locks.
+    /// The waiters of fair locks.
     queues: HashMap<LockName, fair::Queue>,
-    /// Where the silence of those who wait is forgiven.
+    /// The grace periods for waiters of fair locks.
     graces: HashMap<LockName, fair::Grace>,
-    /// Which writers wait for read/write locks.
+    /// The waiting writers of read/write locks.
     writers: HashMap<LockName, rw::Writers>,
     /// How long readers have waited for read/write locks.
     patience: HashMap<LockName, rw::Patience>,
-    /// Which permits are taken.
+    /// The acquired permits.
     permits: HashMap<LockName, permits::Taken>,
-    /// What was answered to requests that must not run twice.
+    /// The answers to requests that must not run twice.
     replies: HashMap<LockName, counter::Replies>,
     tokens: HashMap<LockName, Token>,
-    /// What was forced open.
+    /// The recorded force-releases.
     forced: HashMap<LockName, list::ForcedLog>,
-    /// Who the clients are.
+    /// The announced clients.
     clients: HashMap<Uuid, Announced>,
-    /// The size at which entries that nobody asked about since they expired are swept out.
+    /// The size at which expired entries are swept. Most are removed earlier, when a request finds
+    /// them.
     sweep_at: usize,
-    /// What the wall clock is ahead of the store's time, in milliseconds: tokens go by it.
+    /// The difference of the wall clock to the store's time, in milliseconds. Fencing tokens use
+    /// it.
     epoch: u64,
 }
 
-/// What stands under a name, and until when.
+/// The value of a name and its expiry.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 struct Entry {
@@ -72,7 +74,7 @@ struct Entry {
     expires: u64,
 }
 
-/// What a client says of itself, when it did, and until when that holds.
+/// An announcement of a client, its time and its expiry.
 #[derive(Clone, Debug)]
 struct Announced {
     client: ClientEntry,
@@ -81,7 +83,7 @@ struct Announced {
 }
 
 impl Announced {
-    /// What it says, with how long ago that was.
+    /// Returns the announcement with its age.
     fn seen(&self, now: u64) -> ClientEntry {
         let mut client = self.client.clone();
         if let Some(seen) = &mut client.seen {
@@ -91,7 +93,7 @@ impl Announced {
     }
 }
 
-/// Without an end.
+/// The expiry of an entry that never expires.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -115,7 +117,7 @@ struct Token {
     expires: u64,
 }
 
-/// Who must be woken, and with which words.
+/// The subscribers to wake up, and the message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Wake {
     /// The topic.
@@ -124,7 +126,7 @@ pub struct Wake {
     pub payload: Cow<'static, [u8]>,
 }
 
-/// An answer, and who must be woken.
+/// An answer, and the wake-ups that it causes.
 pub type Answer<T> = (Result<T, Fault>, Vec<Wake>);
 
 impl Entry {
@@ -156,16 +158,16 @@ impl Value {
     }
 }
 
-/// The sweep starts here, so that a small store is never swept.
+/// The minimum size for a sweep: a small store is never swept.
 const SWEEP_MIN: usize = 1024;
 
 impl State {
-    /// The living entry of `name`; one that has expired is forgotten first.
+    /// Returns the entry of `name`. Removes it instead if it has expired.
     fn living(&mut self, name: &LockName, now: u64) -> Option<&mut Entry> {
         self.place(name, now).map(OccupiedEntry::into_mut)
     }
 
-    /// The same with its place in the table, so that it can be taken out.
+    /// Like `living`, but returns the slot in the table, so that the entry can be removed.
     fn place(&mut self, name: &LockName, now: u64) -> Option<OccupiedEntry<'_, LockName, Entry>> {
         match self.names.entry(name.clone()) {
             MapEntry::Occupied(entry) if entry.get().expires >= now => Some(entry),
@@ -177,7 +179,7 @@ impl State {
         }
     }
 
-    /// Amortised: the table is at least twice as large at each sweep as after the last one.
+    /// Removes expired entries. Amortised: the table at least doubles between two sweeps.
     fn sweep(&mut self, now: u64) {
         if self.size() >= self.sweep_at.max(SWEEP_MIN) {
             self.names.retain(|_, entry| entry.expires >= now);
@@ -192,14 +194,14 @@ impl State {
         }
     }
 
-    /// How much there is that may have ended unnoticed.
+    /// Returns the number of entries that may have expired.
     fn size(&self) -> usize {
         let beside =
             self.replies.len() + self.patience.len() + self.graces.len() + self.tokens.len();
         self.len() + beside
     }
 
-    /// Takes a lock or permits, re-enters, or hands over.
+    /// Acquires a lock or permits, re-enters a lock, or hands it off.
     pub fn acquire(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
         self.sweep(now);
         match request.resource.kind {
@@ -212,7 +214,7 @@ impl State {
         }
     }
 
-    /// Takes holds off.
+    /// Releases holds.
     pub fn release(&mut self, request: &Release, now: u64) -> Answer<Released> {
         match request.resource.kind {
             Kind::Lock | Kind::Mutex => self.release_plain(request, now),
@@ -224,7 +226,7 @@ impl State {
         }
     }
 
-    /// Renews or checks holds and places among the waiters.
+    /// Renews or checks holds and queue positions.
     pub fn renew(&mut self, batch: &[Renew], now: u64) -> (Vec<Result<Renewed, Fault>>, Vec<Wake>) {
         self.hear_all(batch, now);
         let mut all = Vec::new();
@@ -246,7 +248,7 @@ impl State {
         }
     }
 
-    /// Changes what is not one owner's own.
+    /// Makes an administrative change.
     pub fn adjust(&mut self, change: &Change, now: u64) -> Answer<Changed> {
         match change {
             Change::ForceUnlock { resource, reason, by, from } => {
@@ -293,7 +295,7 @@ impl State {
         }
     }
 
-    /// What is known of a lock or a counter.
+    /// Returns the state of a lock or a counter.
     pub fn inspect(&mut self, resource: &Resource, now: u64) -> Result<Snapshot, Fault> {
         match resource.kind {
             Kind::Lock | Kind::Mutex => self.inspect_plain(resource, now),
@@ -304,7 +306,7 @@ impl State {
         }
     }
 
-    /// The next token of a name: it grows even if what was stored is lost.
+    /// Issues the next fencing token of a name. It grows even if the stored one was lost.
     fn issue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
         let last = self.last_token(name, now);
         let token = ((now + self.epoch) * 1000).max(last.map_or(0, |last| last + 1));
@@ -313,7 +315,7 @@ impl State {
         token
     }
 
-    /// The token that a repetition is answered with: the last one, which is its own.
+    /// Returns the token for a repeated request: the last one, which is its own.
     fn reissue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
         self.last_token(name, now).unwrap_or_else(|| self.issue(name, fenced, now))
     }
@@ -322,7 +324,7 @@ impl State {
         self.tokens.get(name).filter(|token| token.expires >= now).map(|token| token.last)
     }
 
-    /// Who holds something, for people.
+    /// Describes a holder for people.
     fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> HolderEntry {
         let holder = HolderEntry::new(owner.to_string().into_bytes(), u64::from(count), shared);
         let announced = self.clients.get(&owner.client());
@@ -333,13 +335,13 @@ impl State {
         holder.described(&client, client.holds.iter().find(|hold| hold.owner == owner))
     }
 
-    /// How many names are in use, with queues and other things beside them; expired ones included
-    /// that nobody asked about.
+    /// Returns the number of stored entries, queues included. Expired ones count until they are
+    /// removed.
     pub fn len(&self) -> usize {
         self.names.len() + self.queues.len() + self.writers.len() + self.permits.len()
     }
 
-    /// Whether there is nothing at all.
+    /// Whether the state is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -357,7 +359,7 @@ fn wake(topic: Topic, payload: &'static [u8]) -> Wake {
     Wake { topic, payload: Cow::Borrowed(payload) }
 }
 
-/// Tells the client of `victim` that its hold was taken away.
+/// Notifies the client of `victim` that its hold was force-released.
 fn told(victim: &OwnerId, reason: &str) -> Wake {
     Wake {
         topic: Topic::Notice(victim.client()),
@@ -365,20 +367,20 @@ fn told(victim: &OwnerId, reason: &str) -> Wake {
     }
 }
 
-/// The line that tells a client that one of its holds was taken away. It names the hold alone: that
-/// is unique, where a name may be anything, line breaks included.
+/// The message that notifies a client of a force-release. It contains the owner id, which is
+/// unique, and not the name of the lock, which may contain line breaks.
 fn notice(victim: &str, reason: &str) -> String {
     format!("revoked {victim} {}", one_line(reason))
 }
 
-/// A reason without anything that would break a line.
+/// Replaces control characters, so that a reason fits on one line.
 pub(crate) fn one_line(reason: &str) -> String {
     reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Reads what [`notice`] wrote.
+/// Parses the message of [`notice`].
 pub(crate) fn read_notice(line: &[u8]) -> Option<(OwnerId, String)> {
-    // Whoever wrote it: what is taken away is taken away.
+    // Lossy: a reason with invalid bytes must not hide the force-release.
     let text = String::from_utf8_lossy(line);
     let (victim, reason) = text.strip_prefix("revoked ")?.split_once(' ')?;
     Some((victim.parse().ok()?, reason.to_owned()))

@@ -7,22 +7,22 @@ use super::*;
 use crate::PermitId;
 use crate::backend::{CountChange, PermitChange};
 
-/// The end of a permit that has none, as Redisson writes it.
+/// The expiry of a permit that never expires, as Redisson writes it.
 pub(crate) const ENDLESS: u64 = 922_337_203_685_477;
 
-/// How many permits that have ended one request sweeps out.
+/// How many expired permits one request sweeps.
 const SWEPT_MAX: usize = 100;
 
-/// How many permits one request takes at most: the store does nothing else meanwhile.
+/// The maximum number of permits in one request, which blocks the store while it runs.
 const TAKEN_MAX: u32 = 10_000;
 
-/// Which permits are taken until when. One has ended when its end is `now`.
+/// The acquired permits with their expiry. A permit has expired when its expiry is `now`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Taken {
     pub(super) ends: HashMap<PermitId, u64>,
     pub(super) expires: u64,
-    /// Acquires have made the semaphore: it lasts until its last permit ends, and goes with the last that
-    /// is released.
+    /// The semaphore was created by an acquire: it expires with its last permit, and is deleted
+    /// when the last one is released.
     pub(super) temporary: bool,
 }
 
@@ -31,21 +31,21 @@ impl Taken {
         self.expires >= now && !self.ends.is_empty()
     }
 
-    /// Those that have not ended, each with its end.
+    /// Returns the permits that have not expired, each with its expiry.
     pub(super) fn living(&self, now: u64) -> impl Iterator<Item = (PermitId, u64)> {
         self.ends.iter().filter(move |(_, end)| **end > now).map(|(id, end)| (*id, *end))
     }
 }
 
-/// What is stored of some permits.
+/// The stored state of some permits.
 struct Look {
-    /// How many there are, ended ones included.
+    /// How many exist, expired ones included.
     present: usize,
-    /// The first end, if all are there and none has ended.
+    /// The first expiry, if all exist and none has expired.
     first_end: Option<u64>,
 }
 
-/// Whether one request may take so many.
+/// Checks that one request may acquire so many permits.
 pub(crate) fn check_count(count: u32) -> Result<(), Fault> {
     match count {
         0 => Err(invalid("no permits")),
@@ -54,7 +54,7 @@ pub(crate) fn check_count(count: u32) -> Result<(), Fault> {
     }
 }
 
-/// Whether permits can be acquired so.
+/// Checks a request to acquire permits.
 pub(crate) fn check_acquire(request: &Acquire) -> Result<(), Fault> {
     match request.temporary {
         Some(limit) if limit > COUNT_MAX => Err(too_many()),
@@ -62,7 +62,7 @@ pub(crate) fn check_acquire(request: &Acquire) -> Result<(), Fault> {
     }
 }
 
-/// Each id once; at least one.
+/// Removes duplicate ids. There must be at least one.
 pub(crate) fn distinct(ids: &[PermitId]) -> Result<Vec<PermitId>, Fault> {
     let mut ids = ids.to_vec();
     ids.sort_unstable();
@@ -91,7 +91,7 @@ impl State {
         Look { present: found.len(), first_end }
     }
 
-    /// What a renewal, or a longer stay, makes of the ends.
+    /// Changes the expiry of permits, for a renewal or a new lease.
     fn set_ends(&mut self, name: &LockName, ids: &[PermitId], now: u64, end: impl Fn(u64) -> u64) {
         let Some(ends) = self.ends(name, now) else { return };
         ids.iter().for_each(|id| {
@@ -108,8 +108,8 @@ impl State {
         self.permits.get(name).is_some_and(|taken| taken.temporary && taken.expires >= now)
     }
 
-    /// To be called when all else is done: no table is left without permits in it, and a temporary
-    /// semaphore lasts until its last permit ends.
+    /// Removes an empty table of permits, and makes a temporary semaphore expire with its last
+    /// permit. Must be called last.
     fn tidy(&mut self, name: &LockName, now: u64) {
         let temporary = self.is_temporary(name, now);
         let Some(taken) = self.permits.get_mut(name) else { return };
@@ -131,8 +131,7 @@ impl State {
         }
     }
 
-    /// Takes out permits that have ended; says how many. Where there is no semaphore they are no
-    /// permits of any.
+    /// Sweeps expired permits and returns their number. Without a semaphore they count for nothing.
     fn expire(&mut self, name: &LockName, wanted: u32, now: u64) -> Result<i64, Fault> {
         if self.number(name, now)?.is_none() {
             return Ok(0);
@@ -146,7 +145,7 @@ impl State {
         Ok(self.remove(name, &ended, now))
     }
 
-    /// Adds what has become free, if there is a semaphore; tells how much is free then.
+    /// Adds free permits if the semaphore exists, and notifies waiters of their number.
     fn give(&mut self, name: &LockName, by: i64, now: u64) -> Result<Vec<Wake>, Fault> {
         let Some(free) = self.number(name, now)?.filter(|_| by != 0) else { return Ok(Vec::new()) };
         self.add(name, by);
@@ -179,7 +178,7 @@ impl State {
             self.permits.insert(name.clone(), Taken { ends, expires: end, temporary: true });
             return Ok((Attempt::GRANTED, Vec::new()));
         }
-        // Whatever has ended, the sum of what is free and what is taken stays.
+        // The sum of free and acquired permits does not depend on the sweep of expired ones.
         let most = free.unwrap_or(0) + self.ends(name, now).map_or(0, |ends| ends.len() as i64);
         let added = match request.temporary.filter(|_| self.is_temporary(name, now)) {
             Some(limit) => i64::try_from(limit).unwrap_or(i64::MAX) - most,
@@ -190,7 +189,7 @@ impl State {
             self.set_ends(name, &ids, now, |old| old.max(end));
             return Ok((Attempt::GRANTED, self.give(name, ended, now)?));
         }
-        // Some were given back since, or have ended: what comes now is late.
+        // Some were released or have expired since: the request is late.
         if look.present > 0 {
             return Ok((Attempt::Gone, self.give(name, ended, now)?));
         }
@@ -210,7 +209,8 @@ impl State {
         }
         if let Some(taken) = self.permits.get_mut(name) {
             taken.ends.extend(ids.into_iter().map(|id| (id, end)));
-            // Not before the semaphore: what is taken would be lost to it for ever.
+            // They must not expire before the semaphore: it would lose the acquired permits
+            // forever.
             taken.expires = match (taken.expires, expires) {
                 (NEVER, expires) => expires,
                 (old, expires) => old.max(expires),
@@ -233,14 +233,14 @@ impl State {
         }
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
         match self.settle_permits(name, &ids, lease, stays, now) {
-            // A key of another kind means that this hold is gone.
+            // The name is used for another kind, so this hold no longer exists.
             Err(Fault::WrongKind { .. }) => (Ok(ABSENT), Vec::new()),
             outcome => answer(outcome),
         }
     }
 
-    /// Gives permits back or, with a lease, lets them end then. `all`: all that are named, or none;
-    /// and none that has ended.
+    /// Releases permits or, with a lease, sets their expiry. With `all`, either all given permits
+    /// exist and have not expired, or nothing changes.
     fn settle_permits(
         &mut self,
         name: &LockName,
@@ -252,7 +252,8 @@ impl State {
         self.number(name, now)?;
         let look = self.look(name, ids, now);
         let fits = if all { look.first_end.is_some() } else { look.present > 0 };
-        // Before the sweep, so that what has ended just now counts as its owner's.
+        // Before the sweep, so that permits that have just expired count as released by their
+        // owner.
         let (released, given) = match lease {
             _ if !fits => (ABSENT, 0),
             Some(lease) => {
@@ -315,7 +316,7 @@ impl State {
                 CountChange::Resize(count) => (count, None),
                 _ => return Err(unset()),
             };
-            // Permits of an earlier one of this name are not permits of this one.
+            // Permits of an earlier semaphore of this name do not belong to this one.
             self.permits.remove(name);
             self.create(name, count, ttl, now);
             return Ok((Changed::Done, told_free(name, count as i64)));

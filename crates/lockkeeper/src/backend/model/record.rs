@@ -15,15 +15,14 @@ use super::counter::{Replies, Reply};
 use super::*;
 use crate::PermitId;
 
-/// What stands under one name, but for the answers that are remembered: these are too many to be
-/// read and written each time. Those who wait in a queue may be many, too, and are kept apart, each
-/// for itself; permits are packed.
+/// All state of one name except for the remembered answers, which are too many to read and write
+/// each time. The waiters of a queue are stored one by one for the same reason; permits are packed.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<Entry>,
-    /// Of this, only when it ends.
+    /// Only its expiry is serialized.
     #[serde(skip_serializing_if = "Option::is_none", with = "ending")]
     queue: Option<fair::Queue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,8 +33,8 @@ pub(crate) struct Record {
     patience: Option<rw::Patience>,
     #[serde(skip)]
     permits: Option<permits::Taken>,
-    /// Of the permits, what is not packed. Left out where it is false: an older version reads all
-    /// records but those.
+    /// The part of the permits that is not packed. Omitted if false, so that an older version can
+    /// read all records without it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     temporary: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,12 +44,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Whether there is nothing at all.
+    /// Whether the name has no state.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What it is, for people.
+    /// Returns the kind for people.
     pub(crate) fn kind(&self) -> &'static str {
         match self.entry.as_ref().map(|entry| &entry.value) {
             Some(Value::Lock { .. }) => "lock",
@@ -62,12 +61,12 @@ impl Record {
         }
     }
 
-    /// When what stands under the name itself ends, for people; nothing if there is none, or no end.
+    /// Returns when the lock or counter expires, for people; `None` if it is free or never expires.
     pub(crate) fn stands_until(&self) -> Option<u64> {
         self.entry.as_ref().map(|entry| entry.expires).filter(|expires| *expires < NEVER)
     }
 
-    /// When nothing of it is left; nothing if something stays for good.
+    /// Returns when all state of the name has expired; `None` if some of it never does.
     pub(crate) fn ends(&self) -> Option<u64> {
         let ends = [
             self.entry.as_ref().map(|entry| entry.expires),
@@ -82,7 +81,7 @@ impl Record {
         ends.into_iter().flatten().max().filter(|end| *end < NEVER)
     }
 
-    /// Whose clients hold it.
+    /// Returns the clients that hold the lock.
     pub(crate) fn clients(&self) -> Vec<Uuid> {
         match self.entry.as_ref().map(|entry| &entry.value) {
             Some(Value::Lock { owner, .. } | Value::Mutex { owner }) => vec![owner.client()],
@@ -91,9 +90,8 @@ impl Record {
         }
     }
 
-    /// What is left of it when the machine was started anew: all that has an end is over, for those who
-    /// had it are gone. Permits that were taken for a while are free again. What people are told of the
-    /// past stays.
+    /// Returns the state after a restart of the machine. All leases have expired, because their
+    /// holders no longer run, and leased permits are free again. Recorded force-releases stay.
     pub(crate) fn after_restart(self, now: u64, epoch: u64) -> Self {
         let mut entry = self.entry.filter(|entry| entry.expires == NEVER);
         let mut permits = self.permits.filter(|taken| entry.is_some() && taken.expires == NEVER);
@@ -104,7 +102,7 @@ impl Record {
             taken.ends.retain(|_, end| *end >= permits::ENDLESS);
             *free += (before - taken.ends.len()) as i64;
         }
-        // A temporary semaphore had an end.
+        // A temporary semaphore always has a TTL, so it was removed above.
         let permits = permits.filter(|taken| !taken.ends.is_empty());
         let token = self.token.filter(|token| token.expires == NEVER);
         let forced = self.forced.and_then(|log| log.after_restart(now, epoch));
@@ -112,11 +110,11 @@ impl Record {
     }
 }
 
-/// How many bytes a permit and its end are.
+/// The size of a packed permit with its expiry, in bytes.
 const PERMIT: usize = 16 + 8;
 
 impl Record {
-    /// Which permits are taken, packed: when all of them end, then permit and end by turns.
+    /// Packs the acquired permits: the expiry of the table, then each permit with its expiry.
     pub(crate) fn packed_permits(&self) -> Option<Vec<u8>> {
         let taken = self.permits.as_ref()?;
         let mut packed = taken.expires.to_be_bytes().to_vec();
@@ -127,7 +125,7 @@ impl Record {
         Some(packed)
     }
 
-    /// Puts in what was packed; false if it was something else.
+    /// Unpacks permits; returns false if the data has another form.
     pub(crate) fn unpack_permits(&mut self, packed: &[u8]) -> bool {
         let Some((expires, permits)) = packed.split_first_chunk() else { return false };
         let (permits, []) = permits.as_chunks::<PERMIT>() else { return false };
@@ -143,32 +141,34 @@ impl Record {
         true
     }
 
-    /// Who waits in its queue, if it has one: each with the time it was last heard of, the next one
-    /// first.
+    /// Returns the waiters of its queue, if there is one: each with its last heartbeat, the next
+    /// one first.
     pub(crate) fn waiters(&self) -> Option<Vec<(OwnerId, u64)>> {
         self.queue.as_ref().map(|queue| queue.places().collect())
     }
 
-    /// Puts in who waits. Not all are needed: see [`ends_front`].
+    /// Sets the waiters. Not all are needed: see [`ends_front`].
     pub(crate) fn put_waiters(&mut self, waiters: &[(OwnerId, u64)]) {
         self.queue = self.queue.take().map(|queue| fair::Queue::of(waiters, queue.ends));
     }
 }
 
-/// Whether a waiter that was last heard of then is the last that a request must know of the front of a
-/// queue. The model drops the dead there and stops at the first that lives. Beside these it asks whether
-/// anybody at all was heard of [`lately`]. Those whom the request is about may leave, so that both must
-/// be known of others.
+/// Whether the front of a queue that a request must load ends with a waiter that sent its last
+/// heartbeat then.
+///
+/// The model drops stale waiters at the front and stops at the first one that is not stale. It also
+/// checks whether any waiter sent a heartbeat [`lately`]. The waiters of the request itself may
+/// leave the queue, so both must be known of other waiters.
 pub(crate) fn ends_front(heard: u64, now: u64) -> bool {
     heard + fair::SILENT >= now
 }
 
-/// Since when somebody must have been heard of, or else nobody could be.
+/// Returns the time since which a heartbeat must have arrived; otherwise the store was stalled.
 pub(crate) fn lately(now: u64) -> u64 {
     now.saturating_sub(fair::STALLED)
 }
 
-/// A queue is written as the time it ends.
+/// Serializes a queue as its expiry.
 mod ending {
     use super::*;
 
@@ -188,12 +188,12 @@ mod ending {
 }
 
 impl State {
-    /// A state whose time is `epoch` milliseconds behind the wall clock.
+    /// Creates a state whose time is `epoch` milliseconds behind the wall clock.
     pub(crate) fn behind(epoch: u64) -> Self {
         Self { epoch, ..Self::default() }
     }
 
-    /// Puts in what stands under `name`.
+    /// Inserts the state of `name`.
     pub(crate) fn put(&mut self, name: &LockName, record: Record) {
         fn put<T>(table: &mut HashMap<LockName, T>, name: &LockName, part: Option<T>) {
             if let Some(part) = part {
@@ -210,7 +210,7 @@ impl State {
         put(&mut self.forced, name, record.forced);
     }
 
-    /// Takes out what stands under `name`.
+    /// Removes and returns the state of `name`.
     pub(crate) fn take(&mut self, name: &LockName) -> Record {
         let permits = self.permits.remove(name);
         Record {
@@ -226,7 +226,8 @@ impl State {
         }
     }
 
-    /// Puts in what was answered to a request that must not run twice; false if that cannot be read.
+    /// Inserts the answer to a request that must not run twice; returns false if it cannot be
+    /// parsed.
     pub(crate) fn put_reply(&mut self, name: &LockName, id: OwnerId, reply: &str) -> bool {
         let Some(reply) = Reply::read(reply) else { return false };
         let answers = HashMap::from([(id, (reply, 0))]);
@@ -234,12 +235,12 @@ impl State {
         true
     }
 
-    /// What has been answered to it.
+    /// Returns the answer to the request.
     pub(crate) fn reply(&self, name: &LockName, id: OwnerId) -> Option<String> {
         Some(self.replies.get(name)?.get(id)?.to_string())
     }
 
-    /// How many of those who listen can make use of what was freed; nothing if all of them may.
+    /// Returns how many listeners can use the released resource; `None` if all of them may.
     pub(crate) fn usable(&self, wake: &Wake, now: u64) -> Option<usize> {
         match &wake.topic {
             Topic::Freed(_) | Topic::Turn(..) => Some(1),
@@ -250,14 +251,14 @@ impl State {
             }
             Topic::Permits(name) => match self.names.get(name).map(|entry| &entry.value) {
                 Some(Value::Number(free)) => usize::try_from(*free).ok(),
-                // Removed with its last permit: the message says how many there are.
+                // The semaphore was deleted with its last permit: the message contains the number.
                 _ => std::str::from_utf8(&wake.payload).ok()?.parse().ok(),
             },
             Topic::Latch(_) | Topic::Notice(_) | Topic::Reconnected => None,
         }
     }
 
-    /// Puts in who a client is.
+    /// Inserts an announced client.
     pub(crate) fn put_client(&mut self, client: ClientEntry, now: u64) {
         self.clients.insert(client.id, Announced { client, at: now, until: NEVER });
     }
@@ -278,7 +279,7 @@ impl fmt::Display for Reply {
 }
 
 impl Reply {
-    /// Reads what [`Display`](fmt::Display) wrote.
+    /// Parses the text of [`Display`](fmt::Display).
     fn read(text: &str) -> Option<Self> {
         Some(match text {
             "granted" => Reply::Granted,
@@ -292,7 +293,7 @@ impl Reply {
     }
 }
 
-/// Identities are stored as they are shown.
+/// Identities are stored in the form in which they are displayed.
 macro_rules! stored_as_text {
     ($($Type:ident)+) => { $(
         #[doc(hidden)]
@@ -331,7 +332,7 @@ impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
 mod tests {
     use super::*;
 
-    /// A record of everything that is stored, as text.
+    /// A record with all fields, as text.
     fn stored(value: &str) -> String {
         let rest = concat!(
             r#","queue":9,"grace":{"over":1,"expires":2},"#,
@@ -343,7 +344,7 @@ mod tests {
         format!(r#"{{"entry":{{"value":{value},"expires":3}}{rest}"#)
     }
 
-    /// Files outlive versions: whoever changes this must raise the version of the file.
+    /// Files are read by later versions: a change of the form must raise the version of the file.
     #[test]
     fn what_was_written_before_is_read_and_written_as_it_was() {
         let owner = "00000000-0000-0000-0000-000000000000:7";
@@ -393,7 +394,7 @@ mod tests {
         let name = LockName::from("a");
         state.log_forced(&name, (&ClientInfo::of_this_process(), "why", Vec::new()), 90 * day);
         let record = state.take(&name);
-        // The clock that counts from the start counts from zero again, a day later by the other.
+        // After a restart the boot clock begins at zero again, one day later by the wall clock.
         let (now, epoch) = (1_000, epoch + 91 * day);
         let later = record.clone().after_restart(now, epoch);
         assert_eq!(later.ends(), Some(6 * day));

@@ -2,15 +2,15 @@
 
 use super::*;
 
-/// Who holds a read/write lock. The readers beside a writer are nested in its hold.
+/// The holders of a read/write lock. Readers beside a writer are nested in its hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Holds {
     writer: Option<(OwnerId, u32)>,
-    /// The end of the writer's own lease, where readers nested in its hold make the lock last longer.
+    /// The expiry of the writer's own lease, if nested readers make the lock expire later.
     #[cfg_attr(feature = "file", serde(default, skip_serializing_if = "Option::is_none"))]
     write_ends: Option<u64>,
-    /// In the order they came, the dead included until a writer buries them.
+    /// In the order of arrival; expired readers stay until a writer removes them.
     readers: Vec<Reader>,
 }
 
@@ -19,51 +19,51 @@ pub(super) struct Holds {
 struct Reader {
     owner: OwnerId,
     count: u32,
-    /// The end of its own lease; the lock's is at least this.
+    /// The expiry of its own lease; the lock expires no earlier.
     until: u64,
 }
 
-/// The writers that wait for a read/write lock; never nobody.
+/// The waiting writers of a read/write lock; never empty.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Writers {
-    /// With the time each was last heard of.
+    /// Each with the time of its last request.
     waiting: Vec<(OwnerId, u64)>,
     pub(super) expires: u64,
 }
 
-/// The patience of readers with writers.
+/// How long readers have waited for writers.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Patience {
-    /// Since when one waits.
+    /// Since when a reader waits.
     since: Option<u64>,
     /// Until when writers let readers go first.
     turn: Option<u64>,
-    /// Readers came in before writers that wait, and none of those has had the lock since.
+    /// Readers preceded waiting writers, and no writer has acquired the lock since.
     batch: bool,
     pub(super) expires: u64,
 }
 
-/// How long a waiting writer is believed to wait after it was last heard of.
+/// How long a writer counts as waiting after its last request.
 const WAITS: u64 = 2_000;
 
-/// How many waiting writers are noted: what is stored must not grow with their number.
+/// The maximum number of recorded waiting writers, which bounds the size of the state.
 const ENOUGH: usize = 16;
 
 /// How long readers wait for writers before it is their turn.
 const PATIENCE: u64 = 5_000;
 
-/// For how long writers let readers go first; it starts anew while a reader waits.
+/// How long writers let readers go first; renewed while a reader waits.
 const TURN: u64 = 2_500;
 
 /// For how long further readers may follow the first.
 const BATCH: u64 = 250;
 
-/// How long it is remembered that readers wait, if none asks again.
+/// How long waiting readers are remembered after their last request.
 const REMEMBERED: u64 = 10_000;
 
-/// Two times to live closer than this may have been set by one script.
+/// Two TTLs closer than this may have been set by one script.
 const SLACK: u64 = 2;
 
 impl Writers {
@@ -71,7 +71,7 @@ impl Writers {
         self.expires >= now
     }
 
-    /// Whether enough others keep readers out, so that this one need not be noted.
+    /// Whether enough other writers keep readers out, so that this one need not be recorded.
     fn suffice_without(&self, owner: OwnerId, now: u64) -> bool {
         let heard = |(_, heard): &&(OwnerId, u64)| heard + WAITS >= now;
         self.waiting.iter().filter(heard).count() >= ENOUGH
@@ -104,30 +104,30 @@ impl Holds {
         self.writer.is_some_and(|(writer, _)| writer == owner)
     }
 
-    /// Everybody who holds it.
+    /// Returns all holders.
     #[cfg(feature = "file")]
     pub(super) fn owners(&self) -> impl Iterator<Item = OwnerId> {
         let writer = self.writer.map(|(writer, _)| writer);
         writer.into_iter().chain(self.readers.iter().map(|reader| reader.owner))
     }
 
-    /// How long the longest reader lives, if one does.
+    /// Returns the latest expiry of the readers that have not expired, if there are any.
     fn longest(&self, now: u64) -> Option<u64> {
         self.readers.iter().map(|reader| reader.until).filter(|until| *until >= now).max()
     }
 
-    /// The same for writers, which remove expired readers: others may keep the lock alive for long.
+    /// Like `longest`, but removes expired readers, as only writers do.
     fn bury(&mut self, now: u64) -> Option<u64> {
         self.readers.retain(|reader| reader.until >= now);
         self.longest(now)
     }
 
-    /// Whether the writer's lease has ended before those of its readers.
+    /// Whether the writer's lease has expired before the leases of its readers.
     fn is_write_over(&self, now: u64) -> bool {
         self.write_ends.is_some_and(|ends| ends < now)
     }
 
-    /// A reader makes the lock last until then, which ends at `expires`; a writer has no more of it.
+    /// Extends the lock for a reader until then, but not the lease of the writer.
     fn lengthen(&mut self, until: u64, expires: &mut u64) {
         if self.writer.is_some() && until > *expires {
             self.write_ends.get_or_insert(*expires);
@@ -135,26 +135,26 @@ impl Holds {
         *expires = until.max(*expires);
     }
 
-    /// The writer's own lease lasts until then at least.
+    /// Extends the writer's own lease until then.
     fn lengthen_write(&mut self, until: u64, expires: &mut u64) {
         self.write_ends = self.write_ends.map(|ends| ends.max(until));
         *expires = until.max(*expires);
     }
 
-    /// One has it for writing until then; it ends with the last of its readers, if that is later.
+    /// Grants the write lock until then. The lock expires with its last reader if that is later.
     fn write(&mut self, writer: (OwnerId, u32), until: u64, expires: &mut u64, now: u64) {
         *expires = until.max(self.bury(now).unwrap_or(0));
         self.write_ends = Some(until).filter(|until| until < expires);
         self.writer = Some(writer);
     }
 
-    /// Nobody has it for writing any more. When it ends by its readers, if any is left.
+    /// Removes the writer. Returns when the lock expires by its readers, if any are left.
     fn end_write(&mut self, now: u64) -> Option<u64> {
         (self.writer, self.write_ends) = (None, None);
         self.bury(now)
     }
 
-    /// One who holds it.
+    /// Returns one holder, the writer first.
     fn any(&self) -> Option<OwnerId> {
         let writer = self.writer.map(|(writer, _)| writer);
         writer.or_else(|| self.readers.first().map(|reader| reader.owner))
@@ -162,7 +162,7 @@ impl Holds {
 }
 
 impl Entry {
-    /// The holds, and when the lock ends.
+    /// Returns the holds and the expiry of the lock.
     fn rw(&mut self) -> Result<(&mut Holds, &mut u64), Fault> {
         match &mut self.value {
             Value::Rw(holds) => Ok((holds, &mut self.expires)),
@@ -176,7 +176,7 @@ impl Entry {
 }
 
 impl State {
-    /// Takes a writer out whose lease has ended before those of its readers.
+    /// Removes a writer whose lease has expired before the leases of its readers.
     pub(super) fn settle_rw(&mut self, name: &LockName, now: u64) {
         let Some(mut place) = self.place(name, now) else { return };
         let Ok((holds, expires)) = place.get_mut().rw() else { return };
@@ -334,7 +334,7 @@ impl State {
         let Some(reader) = holds.reader(request.owner) else {
             return absent(holds.any(), Vec::new());
         };
-        // The lock ends with its last reader; the end of another one, or of a writer, stays.
+        // The lock expires with its last reader, so the expiry of another holder stays.
         let last = shared && reader.until.saturating_add(SLACK) >= *expires;
         if request.keep > 0 {
             if reader.until < now {
@@ -354,7 +354,7 @@ impl State {
         }
         holds.readers.retain(|reader| reader.owner != request.owner);
         if let Some(ends) = holds.write_ends {
-            // It may have made the lock outlast the writer, which no longer has to be so.
+            // This reader may have made the lock outlast the writer, which is no longer needed.
             let longest = holds.longest(now).unwrap_or(0);
             *expires = ends.max(longest);
             holds.write_ends = Some(ends).filter(|ends| *ends < longest);
@@ -374,7 +374,7 @@ impl State {
     fn release_write(&mut self, request: &Release, now: u64) -> Answer<Released> {
         let name = &request.resource.name;
         let gave_up = self.withdraw(name, request.owner, now);
-        // Nobody keeps readers out any more, unless it is a writer that holds the lock.
+        // Readers need no longer wait, unless a writer holds the lock.
         let told = |held: bool| if gave_up && !held { vec![written(name)] } else { Vec::new() };
         let Some(mut place) = self.place(name, now) else { return absent(None, told(false)) };
         let Ok((holds, expires)) = place.get_mut().rw() else {
@@ -388,7 +388,7 @@ impl State {
             *count = request.keep.min(*count);
             let writer = (request.owner, *count);
             if let Some(ttl) = request.ttl.filter(|_| fewer || request.leave) {
-                // The readers nested in it keep what they were promised.
+                // The leases of nested readers stay.
                 holds.write(writer, now + ttl, expires, now);
             }
             return (Ok(Released::Kept), Vec::new());
@@ -416,7 +416,7 @@ impl State {
             holds.lengthen_write(until, expires);
             return Ok(Renewed::Held(found));
         }
-        // Other readers take nothing away.
+        // Other readers do not conflict with this hold.
         let shared = holds.writer.is_none();
         match holds.reader(request.owner) {
             Some(reader) if reader.until >= now => {
@@ -475,7 +475,7 @@ impl State {
         Ok(Snapshot { holders: holders.collect(), ttl: Some(ttl), ..Snapshot::default() })
     }
 
-    /// The writers that wait; ones that were not heard of are forgotten first.
+    /// Returns the waiting writers. Removes them if they have expired.
     fn waiting(&mut self, name: &LockName, now: u64) -> Option<&mut Writers> {
         match self.writers.entry(name.clone()) {
             MapEntry::Occupied(entry) if entry.get().is_alive(now) => Some(entry.into_mut()),
@@ -487,7 +487,7 @@ impl State {
         }
     }
 
-    /// A writer has the lock.
+    /// Records that a writer acquired the lock.
     fn written_at_last(&mut self, name: &LockName, owner: OwnerId, now: u64) {
         self.withdraw(name, owner, now);
         if let Some(patience) = self.patience.get_mut(name) {
@@ -495,7 +495,7 @@ impl State {
         }
     }
 
-    /// A writer waits, and as long it is remembered what readers were given.
+    /// Records that a writer waits. The memory of what readers were granted is kept as long.
     fn wait(&mut self, name: &LockName, owner: OwnerId, now: u64) {
         if self.waiting(name, now).is_some_and(|writers| writers.suffice_without(owner, now)) {
             return;
@@ -519,7 +519,7 @@ impl State {
         }
     }
 
-    /// A writer waits no longer; whether it was the last of those that were heard of.
+    /// Removes a waiting writer. Returns whether it was the last one with a recent request.
     fn withdraw(&mut self, name: &LockName, owner: OwnerId, now: u64) -> bool {
         let Some(writers) = self.waiting(name, now) else { return false };
         let before = writers.waiting.len();
@@ -532,7 +532,7 @@ impl State {
         last
     }
 
-    /// Until when it is the readers' turn, if it is.
+    /// Returns until when it is the readers' turn, if it is.
     fn readers_turn(&mut self, name: &LockName, now: u64) -> Option<u64> {
         self.patience
             .get(name)
@@ -541,7 +541,7 @@ impl State {
             .filter(|turn| *turn > now)
     }
 
-    /// How long a new reader stays out behind a writer (with `left` of its lease), or waiting writers.
+    /// How long a new reader waits for waiting writers, or for a writer with `left` of its lease.
     fn stays_out(
         &mut self,
         name: &LockName,
@@ -593,7 +593,7 @@ fn absent(holder: Option<OwnerId>, wakes: Vec<Wake>) -> Answer<Released> {
     (Ok(Released::Absent { holder: holder.map(|id| id.to_string()) }), wakes)
 }
 
-/// A writer has freed the lock, or readers need no longer wait for one.
+/// The wake-up when a writer released the lock, or readers need no longer wait for one.
 fn written(name: &LockName) -> Wake {
     wake(Topic::Rw(name.clone()), b"1")
 }

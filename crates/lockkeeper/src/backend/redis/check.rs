@@ -7,19 +7,19 @@ use redis::Value;
 use super::{Inner, bulk, number, strings, unexpected};
 use crate::backend::{Fault, Finding};
 
-/// The settings that matter.
+/// The settings that affect locks.
 const SETTINGS: [&str; 3] = ["appendfsync", "save", "min-replicas-to-write"];
 
 impl Inner {
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Fault> {
         let before = wall();
-        // One by one: before Redis 7.0 there is no asking for several.
+        // One by one: Redis before 7.0 accepts only one setting per command.
         let setting = |name: &str| {
             let mut get = redis::cmd("CONFIG");
             get.arg("GET").arg(name);
             get
         };
-        // A connection that cannot be there: only whether the user may.
+        // No connection has this id: the command only checks the permission.
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL").arg("ID").arg(i64::MAX);
         let mut reads = vec![redis::cmd("TIME"), redis::cmd("INFO"), kill];
@@ -63,13 +63,13 @@ fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What could not be looked at.
+/// A finding about a subject that could not be checked.
 fn unseen(subject: &str, command: &str, fault: &Fault) -> Finding {
     let detail = format!("could not be looked at: {command} was refused ({fault:?})");
     Finding::note(subject, detail, &format!("allow the user {command}, for this check alone"))
 }
 
-/// `INFO`: lines of `field:value`.
+/// The reply of `INFO`: lines of `field:value`.
 struct Info(String);
 
 impl Info {
@@ -82,7 +82,7 @@ impl Info {
     }
 }
 
-/// What `CONFIG GET` said; hosted servers often refuse it.
+/// The reply of `CONFIG GET`; hosted servers often reject it.
 struct Config(Option<Vec<(String, String)>>);
 
 impl Config {
@@ -111,7 +111,7 @@ impl Config {
     }
 }
 
-/// How far apart clocks may be: tokens are the server's, and people compare times.
+/// How far clocks may differ: tokens use the server's clock, and people compare times.
 const CLOCK_NOTE: Duration = Duration::from_secs(1);
 const CLOCK_DANGER: Duration = Duration::from_secs(60);
 

@@ -33,14 +33,14 @@ impl Inner {
         listed.and(note).map(|_| Changed::Done)
     }
 
-    /// Who the client of an owner id is, if it says so.
+    /// Returns the client of an owner id, if it is announced.
     pub(super) async fn client_of(&self, id: &[u8]) -> Option<ClientEntry> {
         let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
         let client = Uuid::try_parse(client).ok()?;
         self.read_clients(&[client]).await.ok()?.pop()?.ok()?
     }
 
-    /// What the keys of clients say; nothing of one that says nothing.
+    /// Reads the announcements of clients; `None` for a client without one.
     async fn read_clients(
         &self,
         ids: &[Uuid],
@@ -60,7 +60,8 @@ impl Inner {
             .collect())
     }
 
-    /// The cursor is a place among them; who comes or goes meanwhile moves others by one.
+    /// Lists the announced clients. The cursor is an index, so clients that come or go shift the
+    /// others.
     pub(super) async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
         let first = place(request);
         let last = first + u64::from(request.limit.max(1)) - 1;
@@ -68,7 +69,7 @@ impl Inner {
         range.arg(first).arg(last);
         let ids = self.link.read(vec![range]).await?.pop();
         let ids = match ids.unwrap_or(Ok(Value::Nil)) {
-            // Who may not see the clients can still be shown the locks.
+            // Without permission to list the clients, the locks can still be listed.
             Err(Fault::Denied { .. }) => return Ok(Page { incomplete: true, ..Page::default() }),
             ids => strings(ids?)?,
         };
@@ -85,7 +86,7 @@ impl Inner {
     }
 }
 
-/// What a client's key says, which has `left` milliseconds to live.
+/// Parses the key of a client whose remaining TTL is `left` milliseconds.
 fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
     let pairs: Vec<(Vec<u8>, Vec<u8>)> = match fields {
         Value::Map(pairs) => {
@@ -108,7 +109,7 @@ fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
     };
     let holds = field("holds").unwrap_or_default();
     let holds = holds.lines().filter_map(|line| read_holding(id, line)).collect();
-    // Earlier versions do not say for how long it was written.
+    // Earlier versions do not write these fields.
     let millis = |name: &str| field(name)?.parse::<u64>().ok().filter(|millis| *millis > 0);
     let left = left.and_then(|left| if let Value::Int(left) = left { Some(left) } else { None });
     let left = left.and_then(|left| u64::try_from(left).ok());
@@ -120,7 +121,7 @@ fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
     Some(ClientEntry { id, info, holds, more, seen })
 }
 
-/// Adds who a holder is that the lock was taken from: nothing, if that is not known.
+/// Appends the client of a former holder; empty arguments if it is unknown.
 pub(super) fn victim(call: Command, client: Option<&ClientInfo>) -> Command {
     let Some(ClientInfo { host, pid, program, started }) = client else {
         return call.arg("").arg("").arg("").arg("");
@@ -129,8 +130,8 @@ pub(super) fn victim(call: Command, client: Option<&ClientInfo>) -> Command {
     call.arg(host).arg(pid).arg(program).arg(started as u64)
 }
 
-/// One line for each: number, kind, permits, since when, the name in hexadecimal digits, because it may
-/// be anything, and when it was left, if it was.
+/// Formats one line per hold: number, kind, permits, time of acquisition, the name in hexadecimal
+/// digits because it may contain any bytes, and the time of `leave_for`, if any.
 fn write_holds(holds: &[Holding]) -> String {
     use std::fmt::Write;
     let mut text = String::new();

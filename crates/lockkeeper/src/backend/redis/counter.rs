@@ -30,15 +30,16 @@ impl Inner {
         Ok(answer)
     }
 
-    /// A request was answered: it cannot come again, unless an earlier try of it still may.
+    /// Records that a request was answered. It cannot execute again, unless an earlier attempt of
+    /// it still may.
     pub(super) fn settle(&self, name: &LockName, id: OwnerId) {
         if self.link.fences() {
             self.settled().note(name, id);
         }
     }
 
-    /// Tells the store, along with another request, which answers it need not keep any longer. One
-    /// that is never told forgets them by itself; but a busy semaphore would have many to keep.
+    /// Appends the requests whose answers the store may delete. The store also expires answers by
+    /// itself, but a busy semaphore would accumulate many.
     pub(super) fn forgetting(&self, mut call: Command, name: &LockName) -> Command {
         for id in self.settled().take(name) {
             call = call.owner(&id);
@@ -64,7 +65,7 @@ impl Inner {
         self.change(call, resource, id, change, channel).await
     }
 
-    /// The rest of a change, behind its keys.
+    /// Appends the arguments of a change after its keys, and sends it.
     pub(super) async fn change(
         &self,
         call: Command,
@@ -102,20 +103,20 @@ impl Inner {
     }
 }
 
-/// Requests whose answers have come, by name, until the store is told that it need not keep them.
+/// Answered requests by name, until a later request lets the store delete their answers.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     by_name: HashMap<LockName, VecDeque<(Instant, OwnerId)>>,
 }
 
-/// How many are told along with one request: more than come with it.
+/// How many are appended to one request: more than one request adds, so that the table shrinks.
 const TOLD_AT_ONCE: usize = 8;
 
-/// How long after its answer a request is kept all the same: nobody should send it again, but a
-/// mistake there would count twice.
+/// How long an answered request is kept nevertheless: a request repeated by mistake must not count
+/// twice.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// For how many names, and how many of each: beyond that the store forgets by itself.
+/// Limits for names and for requests of each. Beyond them, the store expires the answers by itself.
 const NAMES_MAX: usize = 4096;
 const EACH_MAX: usize = 65_536;
 
@@ -142,12 +143,12 @@ impl Settled {
     }
 }
 
-/// A call of a script that remembers what it answers.
+/// Creates a call of a script that remembers its answer.
 pub(super) fn remembered(script: &'static Script, keys: usize, resource: &Resource) -> Command {
     script.call(keys).arg(name(resource)).arg(keys::replies(&resource.name))
 }
 
-/// [`attempt`], where it may not be known how long the permits are busy.
+/// Parses like [`attempt`], but the time for which permits are busy may be unknown.
 pub(super) fn attempted(value: Value) -> Result<Attempt, Fault> {
     let is_busy = |value: &Value| matches!(value, Value::SimpleString(word) if word == "BUSY");
     match value {
@@ -159,7 +160,7 @@ pub(super) fn attempted(value: Value) -> Result<Attempt, Fault> {
     }
 }
 
-/// Time to live, number, how many are taken, whether it is temporary.
+/// Parses TTL, value, number of acquired permits and whether the semaphore is temporary.
 pub(super) fn counted(value: Value) -> Result<Snapshot, Fault> {
     let parts = match &value {
         Value::Array(parts) => &parts[..],

@@ -8,7 +8,7 @@ use super::{Inner, PUBLISH, keys, strings};
 use crate::LockName;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Resource, Snapshot};
 
-/// A call that begins with the five keys of the lock.
+/// Creates a call that begins with the five keys of the lock.
 fn call(script: &'static Script, name: &LockName, more: usize) -> Command {
     with_keys(script.call(5 + more), name)
 }
@@ -47,12 +47,12 @@ impl Inner {
     }
 }
 
-/// Whether it is a place in a queue and no hold.
+/// Whether the entry is a queue position and not a hold.
 pub(super) fn is_place(renew: &Renew) -> bool {
     renew.resource.kind == Kind::Fair && renew.waiting
 }
 
-/// Neighbours of one lock share its keys.
+/// Renews queue positions. Consecutive entries of one lock share its keys.
 pub(super) fn keep_places(batch: &[&Renew]) -> Command {
     let locks = || batch.chunk_by(|a, b| a.resource == b.resource);
     let mut call = script::FAIR_KEEP.call(5 * locks().count());

@@ -4,7 +4,7 @@ use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::backend::Fault;
 
-/// An error of the driver: about the connection, not about one command.
+/// Converts an error of the driver: it concerns the connection, not one command.
 pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
     if error.kind() == ErrorKind::AuthenticationFailed {
         return Fault::Denied { detail: error.detail().unwrap_or("wrong password").to_owned() };
@@ -22,7 +22,7 @@ pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
     }
 }
 
-/// What the system says of a connection, and what to do about it.
+/// Appends advice to a system error.
 fn advised(text: String) -> String {
     let advice = [
         ("os error 24", "this process has no descriptor left; raise its limit (ulimit -n)"),
@@ -35,12 +35,12 @@ fn advised(text: String) -> String {
     }
 }
 
-/// An error that the server answered.
+/// Converts an error reply of the server.
 pub(super) fn of_server(error: &ServerError) -> Fault {
     of_words(error.code(), error.details().unwrap_or_default())
 }
 
-/// Separates an answer from an error.
+/// Converts an error reply to a fault.
 pub(super) fn check(value: Value) -> Result<Value, Fault> {
     match value {
         Value::ServerError(error) => Err(of_server(&error)),
@@ -48,8 +48,8 @@ pub(super) fn check(value: Value) -> Result<Value, Fault> {
     }
 }
 
-/// What `code` and `detail` mean. Servers below 7 put the code of an error inside a script into the
-/// middle of its text.
+/// Classifies an error by `code` and `detail`. For an error inside a script, servers before 7.0 put
+/// the code into the middle of the text.
 pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
     let in_script = code == "ERR" && detail.contains("script");
@@ -72,7 +72,7 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     if says("WRONGTYPE") {
         return Fault::WrongKind { found: "a value of another type".to_owned() };
     }
-    // Words of our own scripts: the request makes no sense as things stand.
+    // Errors of our own scripts: the request is invalid in the current state.
     if code == "UNSET" || code == "TOOMANY" {
         return Fault::Invalid { detail: detail.to_owned() };
     }
@@ -81,7 +81,7 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
             "the server needs a password; give it in the URL, as in redis://:password@host";
         return Fault::Denied { detail: format!("{text}: {advice}") };
     }
-    // The last one: protected mode.
+    // `DENIED` is the error of protected mode.
     if ["NOPERM", "NOAUTH", "WRONGPASS", "DENIED"].iter().any(|word| says(word))
         || detail.contains("can't run this command")
         || detail.contains("can't access")

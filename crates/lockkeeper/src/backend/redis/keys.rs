@@ -5,8 +5,8 @@ use uuid::Uuid;
 use crate::backend::Topic;
 use crate::{LockName, OwnerId};
 
-/// Redisson's rule for a name derived with a prefix: braces are added, so that it falls into the
-/// name's cluster slot, unless the name has an opening brace of its own.
+/// Derives a name with a prefix by Redisson's rule: braces are added, so that it is in the cluster
+/// slot of the name, unless the name contains an opening brace.
 fn prefixed(prefix: &str, name: &LockName) -> Vec<u8> {
     let name = name.as_bytes();
     let (open, close): (&[u8], &[u8]) =
@@ -14,13 +14,13 @@ fn prefixed(prefix: &str, name: &LockName) -> Vec<u8> {
     [prefix.as_bytes(), open, name, close].concat()
 }
 
-/// Redisson's rule for a name derived with a suffix.
+/// Derives a name with a suffix by Redisson's rule.
 fn suffixed(name: &LockName, suffix: &str) -> Vec<u8> {
     [&tagged(name)[..], b":", suffix.as_bytes()].concat()
 }
 
-/// The name in braces, unless it has an opening brace of its own: what keys of single readers begin
-/// with.
+/// Returns the name in braces, unless it contains an opening brace. The keys of single readers
+/// begin with it.
 pub(super) fn tagged(name: &LockName) -> Vec<u8> {
     let name = name.as_bytes();
     if name.contains(&b'{') { name.to_vec() } else { [b"{", name, b"}"].concat() }
@@ -31,80 +31,80 @@ pub(super) fn queue(name: &LockName) -> Vec<u8> {
     prefixed("redisson_lock_queue", name)
 }
 
-/// Until when the waiters of a fair lock keep their places: owner → ms.
+/// The expiry of queue positions of a fair lock, for Redisson: owner → ms.
 pub(super) fn timeouts(name: &LockName) -> Vec<u8> {
     prefixed("redisson_lock_timeout", name)
 }
 
-/// When our own waiters of a fair lock were last heard of: owner → ms.
+/// The last heartbeats of our own waiters of a fair lock: owner → ms.
 pub(super) fn seen(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_seen", name)
 }
 
-/// Until when silent waiters of a fair lock are not passed over, because nobody could be heard.
+/// The grace period for stale waiters of a fair lock, after the server was stalled or unreachable.
 pub(super) fn grace(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_grace", name)
 }
 
-/// The last token of a fenced lock.
+/// The last fencing token of a lock.
 pub(super) fn token(name: &LockName) -> Vec<u8> {
     prefixed("redisson_lock_token", name)
 }
 
-/// Which writers wait for a read/write lock: owner → ms last heard of.
+/// The waiting writers of a read/write lock: owner → ms of the last request.
 pub(super) fn writers(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_writers", name)
 }
 
-/// For how long readers have waited for a read/write lock, and whether it is their turn.
+/// How long readers have waited for a read/write lock, and whether it is their turn.
 pub(super) fn patience(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_patience", name)
 }
 
-/// What was answered to requests that must not run twice: id → answer.
+/// The answers to requests that must not run twice: id → answer.
 pub(super) fn replies(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_replies", name)
 }
 
-/// Which permits of a permit semaphore are taken until when.
+/// The acquired permits of a permit semaphore with their expiry.
 pub(super) fn permit_ends(name: &LockName) -> Vec<u8> {
     suffixed(name, "timeout")
 }
 
-/// Marks a permit semaphore that acquires have made, and that goes when no permit is taken.
+/// Marks a temporary permit semaphore: created by an acquire, deleted with its last permit.
 pub(super) fn temporary(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_temporary", name)
 }
 
-/// The semaphores whose [`permit_ends`] a key may be: `a` and `{a}` share one.
+/// Returns the semaphores whose [`permit_ends`] a key may be: `a` and `{a}` share one.
 pub(super) fn semaphores_of(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     let tagged = key.strip_suffix(b":timeout").filter(|tagged| tagged.contains(&b'{'));
     let bare = tagged.and_then(|tagged| tagged.strip_prefix(b"{")?.strip_suffix(b"}"));
     bare.filter(|bare| !bare.contains(&b'{')).into_iter().chain(tagged)
 }
 
-/// Whether a key is one of ours that stands beside locks and may look like one.
+/// Whether a key is an auxiliary key of ours that may look like a lock.
 pub(super) fn is_beside(key: &[u8]) -> bool {
     let ours: [&[u8]; 2] = [b"lockkeeper_client:", b"lockkeeper_replies:"];
     ours.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// Where freed read/write locks are made known.
+/// The channel for releases of a read/write lock.
 pub(super) fn rw_channel(name: &LockName) -> Vec<u8> {
     prefixed("redisson_rwlock", name)
 }
 
-/// Where freed permits are made known.
+/// The channel for released permits.
 pub(super) fn permits_channel(name: &LockName) -> Vec<u8> {
     prefixed("redisson_sc", name)
 }
 
-/// Where an opened latch is made known. Braces in any case, which is Redisson's exception.
+/// The channel for an opened latch. Redisson always adds braces here.
 pub(super) fn latch_channel(name: &LockName) -> Vec<u8> {
     [b"redisson_countdownlatch__channel__{", name.as_bytes(), b"}"].concat()
 }
 
-/// Where one waiter of a fair lock is told that it is its turn.
+/// The channel that notifies one waiter of a fair lock of its turn.
 fn turn_channel(name: &LockName, owner: &OwnerId) -> Vec<u8> {
     let mut channel = channel(name);
     channel.push(b':');
@@ -112,35 +112,35 @@ fn turn_channel(name: &LockName, owner: &OwnerId) -> Vec<u8> {
     channel
 }
 
-/// Where a freed lock or mutex is made known.
+/// The channel for releases of a lock or mutex.
 pub(super) fn channel(name: &LockName) -> Vec<u8> {
     prefixed("redisson_lock__channel", name)
 }
 
-/// Where forced unlocks of a lock are remembered.
+/// The recorded force-releases of a lock.
 pub(super) fn forced(name: &LockName) -> Vec<u8> {
     prefixed("lockkeeper_forced", name)
 }
 
-/// Who a client is.
+/// The announcement of a client.
 pub(super) fn client(client: Uuid) -> Vec<u8> {
     format!("lockkeeper_client:{}", client.as_hyphenated()).into_bytes()
 }
 
-/// Which clients say who they are: id → ms until when.
+/// The announced clients: id → ms of expiry.
 pub(super) fn clients() -> &'static [u8] {
     b"lockkeeper_clients"
 }
 
-/// Words to one client.
+/// The channel for notices to one client.
 fn notice(client: Uuid) -> Vec<u8> {
     format!("{NOTICE}{}", client.as_hyphenated()).into_bytes()
 }
 
-/// What the channels for words to one client begin with; the client's uuid follows.
+/// The prefix of the notice channels; the client's UUID follows.
 pub(super) const NOTICE: &str = "lockkeeper_notice:";
 
-/// The channel of a topic; nothing for one that Redis does not know.
+/// Returns the channel of a topic; `None` for a topic that Redis does not know.
 pub(super) fn topic_channel(topic: &Topic) -> Option<Vec<u8>> {
     match topic {
         Topic::Freed(name) => Some(channel(name)),

@@ -30,16 +30,16 @@ use crate::config::ClientOptions;
 
 mod waves;
 
-/// Up to so many requests under way, a caller sends for itself.
+/// Up to this many pending requests, a caller sends its request itself.
 const DIRECT: usize = 8;
 
 type Answer = Result<Value, Fault>;
 
-/// See the module.
+/// The connection to the server. See the module.
 #[derive(Debug)]
 pub(super) struct Link {
     shared: Arc<Shared>,
-    /// Dropped, it ends them.
+    /// Aborted when dropped.
     _tasks: JoinSet<()>,
 }
 
@@ -50,22 +50,22 @@ struct Shared {
     options: ClientOptions,
     hub: Hub,
     queue: mpsc::UnboundedSender<Call>,
-    /// Replies so far: a connection on which there are no more of them is idle.
+    /// The number of replies so far. It does not change while a connection is idle.
     answered: AtomicU64,
-    /// Up to this generation of the connection, replies are not believed.
+    /// Replies up to this generation of the connection are not trusted.
     garbled: AtomicU64,
-    /// Requests handed over to the wave task and not yet sent.
+    /// Requests given to the wave task and not yet sent.
     queued: AtomicUsize,
     under_way: AtomicUsize,
     state: Mutex<State>,
-    /// The state has changed.
+    /// Notified when the state has changed.
     changed: Notify,
     fences: AtomicBool,
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the client: it knows the password.
+        // Not the client: it contains the password.
         f.debug_struct("Shared").field("server", self.client.get_connection_info().addr()).finish()
     }
 }
@@ -74,9 +74,9 @@ impl std::fmt::Debug for Shared {
 struct State {
     live: Option<Live>,
     generation: u64,
-    /// Connections that were given up and may still have something to run.
+    /// Abandoned connections on which requests may still execute.
     condemned: Vec<Identity>,
-    /// The last connection that ended: it may do so before it is put into service.
+    /// The last connection that ended: it may end before it is in use.
     ended: u64,
     /// Why the last attempt to connect failed.
     failed: Option<Fault>,
@@ -90,15 +90,16 @@ struct Live {
     generation: u64,
 }
 
-/// How the server knows a connection. Id and address, because a restarted server counts its clients
-/// from 1 again.
+/// Identifies a connection on the server. By id and address, because a restarted server counts
+/// client ids from 1 again.
 #[derive(Clone, Debug, PartialEq)]
 struct Identity {
     id: String,
     address: String,
-    /// The server's own end, which is the same whatever name it was reached by.
+    /// The server's own address, which does not depend on the name used to connect.
     server: Option<String>,
-    /// Which run of the server, where the address does not tell clients apart and the user may ask.
+    /// The run id of the server, if the address does not identify the client and the user may read
+    /// it.
     run: Option<String>,
 }
 
@@ -109,7 +110,7 @@ struct Call {
 }
 
 impl Link {
-    /// Connects once, so that a mistake shows at once; after that, again and again.
+    /// Connects once, so that a wrong setting is reported at once; later, reconnects.
     pub(super) async fn open(
         client: Client,
         database: i64,
@@ -139,14 +140,15 @@ impl Link {
         Ok(Self { shared, _tasks: tasks })
     }
 
-    /// Sends a request and waits for its final outcome, by its deadline. Must be polled to the end.
+    /// Sends a request and waits for its final outcome, until its deadline. Must be polled to the
+    /// end.
     pub(super) fn call(&self, command: Command) -> impl Future<Output = Answer> + Send + 'static {
         let shared = Arc::clone(&self.shared);
         async move { shared.call(command).await }
     }
 
-    /// Sends many reads in one write, beside the waves: what only looks needs no order. One answer for
-    /// each.
+    /// Sends many reads in one write, beside the waves, because reads need no order. Returns one
+    /// answer for each.
     pub(super) fn read(
         &self,
         reads: Vec<Cmd>,
@@ -155,17 +157,17 @@ impl Link {
         async move { shared.read(reads).await }
     }
 
-    /// The user turned out not to be allowed to kill connections.
+    /// Records that the user may not kill connections.
     pub(super) fn never_fences(&self) {
         self.shared.fences.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a request without an answer can no longer run once a later one was answered.
+    /// Whether a request without an answer can no longer execute once a later request was answered.
     pub(super) fn fences(&self) -> bool {
         self.shared.fences.load(Ordering::Relaxed)
     }
 
-    /// Where the server says it is; it may not say.
+    /// Returns the server's own address, if known.
     pub(super) fn server(&self) -> Option<String> {
         self.shared.lock().live.as_ref()?.identity.as_ref()?.server.clone()
     }
@@ -189,7 +191,7 @@ impl Shared {
     }
 
     async fn call(&self, command: Command) -> Answer {
-        // A fork of the process that connected must not touch its sockets.
+        // A forked child must not touch the sockets of its parent.
         if self.pid != std::process::id() {
             return Err(Fault::Closed);
         }
@@ -199,7 +201,7 @@ impl Shared {
         let live = if direct { self.lock().live.clone() } else { None };
         if let Some(live) = live {
             let _under_way = Counted::new(&self.under_way);
-            // Boxed, because every request that queues would carry the room for it.
+            // Boxed to keep the future of a queued request small.
             return Box::pin(self.call_directly(live, &command, due)).await;
         }
         let (reply, answer) = oneshot::channel();
@@ -217,7 +219,7 @@ impl Shared {
         let due = Instant::now() + self.options.response_timeout;
         let mut live = self.lock().live.clone();
         if live.is_none() {
-            // What goes the usual way waits for a connection.
+            // A queued request waits for a connection.
             self.call(Command::plain("PING")).await?;
             live = self.lock().live.clone();
         }
@@ -253,8 +255,9 @@ impl Shared {
         self.answer(live.generation, due, sending, |reply| shape.fits(reply)).await
     }
 
-    /// Waits for the answer to a request that is sent now. One that was late already fails in time,
-    /// and says nothing about the connection: what follows on it runs after that request.
+    /// Waits for the answer to a request that is sent now. A request that was late already fails at
+    /// its deadline, which says nothing about the connection: later requests on it execute after
+    /// that one.
     async fn answer<T>(
         &self,
         generation: u64,
@@ -270,7 +273,7 @@ impl Shared {
         self.judge(generation, answer, fits)
     }
 
-    /// The deadline of a request that is sent now and has not waited long before.
+    /// Returns the deadline of a request that is sent now without an earlier delay.
     fn in_time(&self) -> Instant {
         Instant::now() + self.options.response_timeout / 8 * 7
     }
@@ -281,9 +284,9 @@ impl Shared {
         Fault::Unreachable { maybe_ran: true, detail }
     }
 
-    /// Gives the connection up if it failed, or if an answer does not fit its request. One reply too
-    /// many or too few gives every request behind it the reply of another; so from then on none is
-    /// believed, whatever it looks like.
+    /// Abandons the connection if it failed, or if an answer does not fit its request. One reply
+    /// too many or too few shifts the replies of all later requests, so none of them is trusted any
+    /// more.
     fn judge<T>(
         &self,
         generation: u64,
@@ -320,7 +323,7 @@ impl Shared {
         }
     }
 
-    /// Makes a connection and puts it into service. Whatever was given up before is dead first.
+    /// Opens a connection and puts it into use. Abandoned connections are killed first.
     async fn connect(self: &Arc<Self>) -> Result<(), Fault> {
         let due = Instant::now() + self.options.connect_timeout;
         let (condemned, generation) = {
@@ -330,7 +333,7 @@ impl Shared {
         };
         let shared = Arc::downgrade(self);
         let notice_end = move |push: PushInfo| -> Result<(), ()> {
-            // Also of an idle connection: nobody should find out by a failed request.
+            // Also for an idle connection: it is replaced before a request fails on it.
             if push.kind == PushKind::Disconnection
                 && let Some(shared) = shared.upgrade()
             {
@@ -374,7 +377,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Says who we are, learns how the server calls us, and kills what was given up.
+    /// Identifies the client, reads its identity on the server, and kills abandoned connections.
     async fn introduce(
         &self,
         connection: &mut MultiplexedConnection,
@@ -392,26 +395,26 @@ impl Shared {
         let mut identity = match replies.next().map(fault::check) {
             Some(Ok(Value::BulkString(info))) => Identity::parse(&info),
             Some(Ok(Value::VerbatimString { text, .. })) => Identity::parse(text.as_bytes()),
-            // Without a password where one is needed: better said now than at the first lock.
+            // A missing password is reported when connecting, not at the first lock.
             Some(Err(Fault::Denied { detail })) if detail.starts_with("NOAUTH") => {
                 return Err(Fault::Denied { detail });
             }
             Some(Err(fault)) if fault.may_pass() => return Err(fault),
             _ => None,
         };
-        // Behind what is for people only.
+        // After the three replies that are only for people.
         replies.nth(3).map(fault::check).transpose()?;
         if let Some(identity) = identity.as_mut().filter(|identity| identity.is_shared()) {
             identity.run = self.run(connection).await?;
         }
         if identity.is_none() || !self.kill(connection, identity.as_ref(), condemned).await? {
-            // For good: what was lost on an unknown connection may still come.
+            // Permanently: requests lost on an unknown connection may still execute.
             self.fences.store(false, Ordering::Relaxed);
         }
         Ok(identity)
     }
 
-    /// Which run of the server this is; nothing if the user may not ask.
+    /// Returns the run id of the server; `None` if the user may not read it.
     async fn run(&self, connection: &mut MultiplexedConnection) -> Result<Option<String>, Fault> {
         let mut info = redis::cmd("INFO");
         info.arg("server");
@@ -425,7 +428,7 @@ impl Shared {
         Ok(run.map(|run| run.trim().to_owned()))
     }
 
-    /// Kills connections that were given up. Answers whether none of them can run anything any more.
+    /// Kills abandoned connections. Returns whether no request can execute on any of them.
     async fn kill(
         &self,
         connection: &mut MultiplexedConnection,
@@ -450,7 +453,7 @@ impl Shared {
 }
 
 impl Identity {
-    /// Out of `id=7 addr=127.0.0.1:51234 …`.
+    /// Parses `id=7 addr=127.0.0.1:51234 …`.
     fn parse(info: &[u8]) -> Option<Self> {
         let info = String::from_utf8_lossy(info);
         let field = |name: &str| {
@@ -460,13 +463,14 @@ impl Identity {
         Some(Self { id, address, server: field("laddr="), run: None })
     }
 
-    /// Whether other clients have the same address: those of a Unix socket all do.
+    /// Whether other clients have the same address, as all clients of a Unix socket do.
     fn is_shared(&self) -> bool {
         self.address.ends_with(":0")
     }
 
-    /// What has become of it, as far as the connection `own` of now can tell. After a restart the id
-    /// is another client's; only where the address is shared, that client would be killed.
+    /// Returns the fate of the connection, as far as the current connection `own` can tell. After a
+    /// restart the id belongs to another client. If the address is shared, too, a kill would hit
+    /// that client.
     fn fate(&self, own: Option<&Identity>) -> Fate {
         if !self.is_shared() {
             return Fate::There;
@@ -479,18 +483,18 @@ impl Identity {
     }
 }
 
-/// What has become of a connection that was given up.
+/// The state of an abandoned connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
-    /// It may still run something.
+    /// Requests may still execute on it.
     There,
-    /// The server has been restarted since.
+    /// The server was restarted since.
     Gone,
-    /// The server does not say. To kill it might kill the connection of another client.
+    /// The server does not tell. A kill could hit the connection of another client.
     Unknown,
 }
 
-/// Counts itself for as long as it lives.
+/// Counts itself until it is dropped.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -510,7 +514,7 @@ fn is_unknown_script(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
-/// Reconnects, with growing jittered pauses, whenever there is no connection.
+/// Reconnects whenever there is no connection, with growing jittered delays.
 async fn keep_connected(link: Arc<Shared>) {
     let mut failures = 0;
     let mut since = Instant::now();
@@ -532,8 +536,8 @@ async fn keep_connected(link: Arc<Shared>) {
             }
             continue;
         }
-        // Always a pause, so that a fleet does not come back all at once, and a longer one after a
-        // connection that did not live long: a server that takes and drops them is down, too.
+        // Always with a delay, so that many clients do not reconnect at once, and with a longer one
+        // after a short-lived connection: a server that accepts and drops connections is down, too.
         failures = if since.elapsed() > link.options.max_backoff { 0 } else { failures + 1 };
         tokio::time::sleep(link.options.backoff(failures)).await;
         match link.connect().await {
@@ -552,8 +556,8 @@ async fn keep_connected(link: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Pings a connection on which nothing was answered for a while. What a firewall or a router has
-    /// forgotten gives no other sign.
+    /// Pings a connection without replies for a while. A connection dropped by a firewall or router
+    /// gives no other sign.
     async fn keep_alive(&self) {
         let before = self.answered.load(Ordering::Relaxed);
         tokio::time::sleep(self.options.keep_alive).await;
@@ -562,7 +566,7 @@ impl Shared {
             && self.answered.load(Ordering::Relaxed) == before
         {
             let due = Instant::now() + self.options.response_timeout;
-            // An error is an answer, too; without one the connection is given up.
+            // An error is an answer; without one the connection is abandoned.
             let _ = self.send_one(&mut live, &redis::cmd("PING"), Shape::Status, due).await;
         }
     }

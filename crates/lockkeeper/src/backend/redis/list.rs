@@ -14,11 +14,11 @@ use crate::backend::{
 };
 use crate::{LockName, PermitId};
 
-/// How many fields of a hash, or permits of a semaphore, are read: enough to know what it is, and to
-/// show who holds it.
+/// How many fields of a hash, or permits of a semaphore, are read: enough to determine the kind and
+/// to list the holders.
 const HOLDERS_MAX: usize = 128;
 
-/// A plain lock has one; a hash with more than this is other data, as the scripts say.
+/// A plain lock has one field; a hash with more than this is other data, as in the scripts.
 const FIELDS_MAX: usize = 16;
 
 impl Inner {
@@ -33,7 +33,7 @@ impl Inner {
         }
     }
 
-    /// One step of a scan; SCAN may give a key twice even within one.
+    /// Makes one step of a scan. SCAN may return a key twice, even within one step.
     async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Fault> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(place(request)).arg("COUNT").arg(request.limit);
@@ -53,8 +53,8 @@ impl Inner {
     }
 
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
-        // The key of a semaphore's permits matches no pattern of its name; a pattern for everything
-        // need not be matched at all.
+        // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
+        // pattern for all names need not be matched at all.
         let (keys, next) = self.scan(request).await?;
         let mut page = Page { next, ..Page::default() };
         let keys: Vec<_> = keys
@@ -82,7 +82,7 @@ impl Inner {
         Ok(page)
     }
 
-    /// Locks, fair locks and read/write locks; other hashes are left out.
+    /// Reads locks, fair locks and read/write locks; skips other hashes.
     async fn read_hashes(
         &self,
         names: Vec<LockName>,
@@ -99,11 +99,11 @@ impl Inner {
         for name in names {
             let (fields, left, queued) = (answers.next(), answers.next(), answers.next());
             let (Some(Ok(fields)), Some(Ok(Value::Int(left)))) = (fields, left) else {
-                // It may have become something else meanwhile; or the user may not read it.
+                // The key may have changed its type meanwhile, or the user may not read it.
                 *incomplete = true;
                 continue;
             };
-            // -2: it ended between the two.
+            // -2: the lock expired between the two reads.
             let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
             let queued = match queued {
                 Some(Ok(Value::Int(queued))) => Some(queued.unsigned_abs()),
@@ -119,7 +119,7 @@ impl Inner {
         Ok(found)
     }
 
-    /// Read/write locks, of which some readers may be dead, and hashes too large to know what they are.
+    /// Reads read/write locks, which may have expired readers, and hashes too large to classify.
     async fn read_shared(
         &self,
         hashes: Vec<(LockName, Hash, i64)>,
@@ -127,7 +127,7 @@ impl Inner {
     ) -> Result<Vec<Listed>, Fault> {
         let read = |(name, hash, _): &(LockName, Hash, i64)| match hash.is_whole {
             true => super::rw::inspect(name).cmd,
-            // A script that reads all of it would keep the server busy.
+            // A script that reads a large hash would block the server.
             false => {
                 let mut mode = of_key("HGET", name.as_bytes());
                 mode.arg("mode");
@@ -144,7 +144,7 @@ impl Inner {
             }
             let snapshot = match answer.and_then(super::rw::inspected) {
                 Ok(snapshot) => snapshot,
-                // The script is not known yet, or it is something else by now.
+                // The script is not loaded yet, or the key has changed its type.
                 Err(_) => match self.link.call(super::rw::inspect(&name)).await {
                     Ok(answer) => super::rw::inspected(answer)?,
                     Err(fault) if fault.may_pass() => return Err(fault),
@@ -164,7 +164,7 @@ impl Inner {
         Ok(found)
     }
 
-    /// How many clients listen for each: one request for all.
+    /// Counts the listening clients of all locks with one request.
     async fn count_waiters(&self, locks: &mut [Listed]) -> Result<(), Fault> {
         if locks.is_empty() {
             return Ok(());
@@ -176,7 +176,7 @@ impl Inner {
             ask.arg(channel.unwrap_or_default());
         }
         let answer = self.link.read(vec![ask]).await?.pop();
-        // Who may not ask is told nothing, which is no failure.
+        // A missing permission is not an error: the counts stay unknown.
         let Some(Ok(Value::Array(values))) = answer else { return Ok(()) };
         for (listed, pair) in locks.iter_mut().zip(values.chunks(2)) {
             if let [_, count] = pair
@@ -188,7 +188,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Everything that is known of one name.
+    /// Returns all details of one name.
     async fn describe(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
         let kind = match kind {
             Some(kind) => kind,
@@ -216,14 +216,14 @@ impl Inner {
                 listed.snapshot.forced = entries.into_iter().filter_map(forced).collect();
             }
             Ok(other) => return Err(unexpected(&other)),
-            // Who may not read it is not told.
+            // A missing permission is not an error: the details stay unknown.
             Err(fault) if fault.may_pass() => return Err(fault),
             Err(_) => {}
         }
         Ok(listed)
     }
 
-    /// What stands under a name. Nothing at all is a lock that is free.
+    /// Determines the kind of a name. A missing key is a free lock.
     async fn seems(&self, name: &LockName) -> Result<Kind, Fault> {
         let mut mode = of_key("HGET", name.as_bytes());
         mode.arg("mode");
@@ -252,7 +252,7 @@ impl Inner {
                     let mode = mode.and_then(bulk).ok();
                     Hash { mode, ..hash }.kind(is(queued))
                 }
-                // Asked about as a lock, it says what it is.
+                // Inspected as a lock, the error tells what the key is.
                 None => Kind::Lock,
             },
             _ if is(queued) => Kind::Fair,
@@ -260,7 +260,7 @@ impl Inner {
         })
     }
 
-    /// The semaphores of which permits are taken.
+    /// Reads the semaphores with acquired permits.
     async fn read_semaphores(
         &self,
         names: Vec<LockName>,
@@ -273,7 +273,7 @@ impl Inner {
             let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
             let listed = match (next().and_then(counted), next()) {
                 (Ok(snapshot), ids) => Ok(of_permits(&name, snapshot, ids)),
-                // The script is not known yet, if it is not something else.
+                // The script is not loaded yet, or the key is something else.
                 (Err(_), _) => self.describe_permits(&name).await,
             };
             match listed {
@@ -297,7 +297,7 @@ impl Inner {
     }
 }
 
-/// Asks which permits are taken, the first ones.
+/// Creates a request for the acquired permits, the first ones.
 fn taken(name: &LockName) -> Cmd {
     let mut ids = of_key("ZRANGEBYSCORE", &keys::permit_ends(name));
     ids.arg(format!("({}", now_ms())).arg("+inf").arg("WITHSCORES");
@@ -310,7 +310,7 @@ fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Value, Fault>
     Listed { resource: Resource { kind: Kind::Permits, name: name.clone() }, snapshot }
 }
 
-/// Where a page begins, as a number.
+/// Parses the cursor of a page.
 pub(super) fn place(request: &List) -> u64 {
     std::str::from_utf8(&request.cursor).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -319,12 +319,12 @@ pub(super) fn cursor(place: u64) -> Vec<u8> {
     place.to_string().into_bytes()
 }
 
-/// By this machine's clock: only for show, where the server's scripts decide by its own.
+/// The local clock, only for display; the scripts decide by the server's clock.
 fn now_ms() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
 }
 
-/// Not all of a hash: one of other data may have millions of fields.
+/// Reads only some fields of a hash: one with other data may have millions.
 fn some_fields(name: &LockName) -> Cmd {
     let mut fields = of_key("HSCAN", name.as_bytes());
     fields.arg(0).arg("COUNT").arg(HOLDERS_MAX);
@@ -341,7 +341,7 @@ fn is_number(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
 }
 
-/// Members with their scores: by turns, or each with its own.
+/// Parses members with scores, either alternating or as pairs.
 fn scored(value: Value) -> Vec<(Vec<u8>, f64)> {
     let Value::Array(values) = value else { return Vec::new() };
     let mut flat = values.into_iter().flat_map(|value| match value {
@@ -371,12 +371,12 @@ fn permit_holder((id, end): (Vec<u8>, f64)) -> HolderEntry {
     HolderEntry { ttl: Some(ttl), ..HolderEntry::new(id, 1, true) }
 }
 
-/// What a key may be.
+/// The kinds of lock that a key may belong to.
 struct Candidate {
     key: Vec<u8>,
-    /// The lock, if it is a hash.
+    /// The lock, if the key is a hash.
     hash: Option<LockName>,
-    /// The semaphores that it may belong to, if it is a set of permits.
+    /// The semaphores that it may belong to, if the key is a set of permits.
     permits: Vec<LockName>,
 }
 
@@ -389,18 +389,18 @@ impl Candidate {
     }
 }
 
-/// A hash that has the form of a lock.
+/// A hash in the form of a lock.
 struct Hash {
-    /// Of a read/write lock.
+    /// Only for a read/write lock.
     mode: Option<Vec<u8>>,
-    /// Owner, count, shared.
+    /// Owner, hold count, shared.
     holders: Vec<(Vec<u8>, u64, bool)>,
     /// All of its fields were read.
     is_whole: bool,
 }
 
 impl Hash {
-    /// Out of what HSCAN says; nothing, if no field is an owner's.
+    /// Parses the reply of HSCAN; `None` if no field is an owner.
     fn parse(scanned: Value) -> Option<Self> {
         let Value::Array(parts) = scanned else { return None };
         let [cursor, fields] = <[Value; 2]>::try_from(parts).ok()?;
@@ -434,7 +434,7 @@ impl Hash {
         }
     }
 
-    /// Nothing for a hash without a mode that has more fields than a lock ever has.
+    /// Returns `None` for a hash without a mode and with more fields than a lock has.
     fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Option<Listed> {
         if self.mode.is_none() && self.holders.len() > FIELDS_MAX {
             return None;
@@ -454,7 +454,7 @@ impl Hash {
     }
 }
 
-/// Whether a field is of the form `<uuid>:<number>`, with whatever Redisson may put behind it.
+/// Whether a field has the form `<uuid>:<number>`, with any suffix that Redisson adds.
 fn is_owner(field: &[u8]) -> bool {
     let Some((client, rest)) = field.split_at_checked(uuid::fmt::Hyphenated::LENGTH) else {
         return false;
@@ -464,8 +464,8 @@ fn is_owner(field: &[u8]) -> bool {
         && number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
 }
 
-/// At, by, why, and then by turns whom it was taken from and who that was: host, process, program and
-/// start, all empty if it is not known.
+/// Parses time, client and reason, then alternating former holder and its client: host, pid,
+/// program and start, all empty if unknown.
 fn forced(entry: Value) -> Option<Forced> {
     let parts = strings(entry).ok()?;
     let parts: Vec<_> =

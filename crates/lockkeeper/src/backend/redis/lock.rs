@@ -68,8 +68,8 @@ impl Inner {
         self.held_by(self.link.call(call).await?, &request).await
     }
 
-    /// Whose a mutex is. A number may be somebody's plain lock; but one without an end is a counter,
-    /// for which nobody should wait.
+    /// Interprets the value of a busy mutex. A number may be a plain lock of another library, but
+    /// one without a TTL is a counter, and waiting for it would never end.
     async fn held_by(&self, holder: Value, request: &Acquire) -> Result<Attempt, Fault> {
         let attempt = held_by(&holder, &request.owner)?;
         let Value::BulkString(holder) = holder else { return Ok(attempt) };
@@ -105,7 +105,8 @@ impl Inner {
     }
 }
 
-/// What an answer means; to a hand-over, a key that something else has taken is nothing to hand over.
+/// Interprets the answer to an acquire. For a handoff, a key of another kind means that the hold no
+/// longer exists.
 pub(super) fn settle(answer: Result<Value, Fault>, hand_over: bool) -> Result<Attempt, Fault> {
     match answer {
         Err(Fault::WrongKind { .. }) if hand_over => Ok(Attempt::Gone),
@@ -124,7 +125,7 @@ fn held_by(holder: &Value, owner: &OwnerId) -> Result<Attempt, Fault> {
     }
 }
 
-/// Whether it is a hold of a hash of owners: a lock's or a fair lock's.
+/// Whether the entry is a hold of a lock or a fair lock, which are hashes of owners.
 pub(super) fn is_hash(renew: &Renew) -> bool {
     matches!(renew.resource.kind, Kind::Lock | Kind::Fair) && !renew.waiting
 }

@@ -47,7 +47,7 @@ struct Inner {
     link: Link,
     hub: Hub,
     closing: Arc<Notify>,
-    /// The server takes `SET … NX GET`: 7.0 and later do. Assumed until it refuses once.
+    /// The server accepts `SET … NX GET`, as 7.0 and later do. Assumed until it rejects one.
     set_nx_get: AtomicBool,
     publish_warned: AtomicBool,
     /// Address and database.
@@ -61,11 +61,11 @@ impl Drop for Inner {
     }
 }
 
-/// The command that makes a freed lock known. A cluster has another.
+/// The command that publishes a release. A cluster has another one.
 const PUBLISH: &str = "PUBLISH";
 
 impl Redis {
-    /// Connects, once now and again whenever the connection is lost.
+    /// Connects, and reconnects whenever the connection is lost.
     ///
     /// # Errors
     /// See [`Client::connect_with`](crate::Client::connect_with).
@@ -102,7 +102,8 @@ impl Redis {
     }
 }
 
-/// Reads the URL: the server, and the database. Its errors never show it: it may hold a password.
+/// Parses the URL into server and database. Errors never contain the URL: it may contain a
+/// password.
 fn client(url: &str, options: &ClientOptions) -> Result<(Client, i64), Fault> {
     let invalid = |detail: String| Fault::Invalid { detail };
     if url.starts_with("rediss:") && !cfg!(feature = "tls") {
@@ -117,14 +118,14 @@ fn client(url: &str, options: &ClientOptions) -> Result<(Client, i64), Fault> {
         let form = "redis://[user:password@]host[:port][/db]";
         invalid(format!("the URL is not of the form {form}: {error}"))
     })?;
-    // Reset, not closed: what lies unread in the server's buffer shall not run later.
+    // Reset instead of close: the server must not execute unread requests in its buffer later.
     let tcp = TcpSettings::default().set_nodelay(true).set_linger_time(Duration::ZERO);
     #[cfg(any(target_os = "android", target_os = "linux"))]
     let tcp = tcp.set_user_timeout(options.response_timeout);
-    // Wake-ups and the end of a connection are pushed, for which the newer protocol is needed.
+    // RESP3: wake-ups and the end of a connection arrive as push messages.
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    // One command by which the driver connects: behind it, a server that says why it takes nobody
-    // and closes would not be heard.
+    // The driver connects with a single command. With more of them, the message of a server that
+    // rejects the connection and closes it would be lost.
     let database = settings.db();
     let settings = settings.set_db(0).set_skip_set_lib_name();
     let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
@@ -132,8 +133,8 @@ fn client(url: &str, options: &ClientOptions) -> Result<(Client, i64), Fault> {
     Ok((client, database))
 }
 
-/// What `CLIENT LIST` is to show of a connection: three commands. For people only; whether they are
-/// permitted does not matter.
+/// Sets the name that `CLIENT LIST` shows, with three commands. It is only for people, so missing
+/// permissions do not matter.
 fn say_who(pipeline: &mut redis::Pipeline, options: &ClientOptions) {
     pipeline.cmd("CLIENT").arg("SETNAME").arg(options.shown_name());
     let version = env!("CARGO_PKG_VERSION");
@@ -142,7 +143,7 @@ fn say_who(pipeline: &mut redis::Pipeline, options: &ClientOptions) {
     }
 }
 
-/// Whether the URL has no port, or one that can be. A path has none.
+/// Whether the URL has no port or a valid one. A path has none.
 fn is_port_valid(url: &str) -> bool {
     let Some((scheme, rest)) = url.split_once("://") else { return true };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -161,7 +162,7 @@ fn open(info: redis::ConnectionInfo, options: &ClientOptions) -> redis::RedisRes
     if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
         return Client::open(info);
     }
-    // Fails only if one was chosen already, which is then used.
+    // Fails only if a provider is installed already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let identity = options.tls.identity.clone();
     let client_tls =
@@ -177,8 +178,8 @@ fn open(info: redis::ConnectionInfo, _: &ClientOptions) -> redis::RedisResult<Cl
     Client::open(info)
 }
 
-/// The text of a script, as it is sent: for tests that must know one on its way, and for whoever measures
-/// what the server can do with it. Nothing for a name that is none.
+/// Returns the text of a script as it is sent, for tests and benchmarks; `None` for an unknown
+/// name.
 pub fn script_text(name: &str) -> Option<&'static str> {
     let script = script::ALL.iter().find(|(known, _)| *known == name);
     script.map(|(_, script)| script.source)
@@ -199,7 +200,7 @@ const RENEWALS: &[Renewal] = &[
     Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
 ];
 
-/// How many holders are remembered that a lock was taken from: a script takes not many more arguments.
+/// How many former holders a force-release records: the number of script arguments is limited.
 const VICTIMS_MAX: usize = 1000;
 
 fn name(resource: &Resource) -> &[u8] {
@@ -232,7 +233,7 @@ impl Inner {
             Kind::Latch => Err(unfit(request.resource.kind)),
         };
         match answer {
-            // Something else has taken the key: this hold is gone, which is what a release asks.
+            // The key belongs to something else, so this hold no longer exists.
             Err(Fault::WrongKind { .. }) => Ok(Released::Absent { holder: None }),
             answer => answer.and_then(|value| self.released(value)),
         }
@@ -260,8 +261,9 @@ impl Inner {
         })
     }
 
-    /// Holds of one kind in one script. Where the whole is refused because of one (a key that is no
-    /// longer permitted, say), each is asked about alone: the others must not be lost with it.
+    /// Renews holds of one kind with one script. If the whole script is rejected because of one
+    /// entry (for example a key without permission), each hold is renewed alone, so that the others
+    /// are not lost.
     async fn renew(&self, step: &Renewal, batch: &[&Renew]) -> Vec<Result<Renewed, Fault>> {
         let answers = self.renew_together(step, batch).await;
         let refused = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(|f| !f.may_pass());
@@ -275,7 +277,7 @@ impl Inner {
         answers
     }
 
-    /// A fault of the whole is the fault of each.
+    /// A fault of the request is the fault of each entry.
     async fn renew_together(
         &self,
         step: &Renewal,
@@ -306,8 +308,7 @@ impl Inner {
         for id in from.into_iter().flatten() {
             call = call.arg(id);
         }
-        // Who the holders are is read before they learn of it: they may withdraw what they say of
-        // themselves.
+        // Read before the holders are notified: then they may withdraw their announcements.
         let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
         let answer = self.link.call(call).await?;
         if matches!(&answer, Value::BulkString(said) if said == b"other") {
@@ -317,7 +318,7 @@ impl Inner {
         if victims.is_empty() {
             return Ok(Changed::Nothing);
         }
-        // The lock is open. What follows is for people, and its failure changes nothing of that.
+        // The lock is free. The log is for people, and its failure does not matter.
         let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
         let mut log = log.arg(by.in_a_line()).arg(reason);
         for victim in victims.into_iter().take(VICTIMS_MAX) {
@@ -342,7 +343,7 @@ impl Inner {
         }
     }
 
-    /// Time to live, then owner and count by turns.
+    /// Parses the TTL, then alternating owner and hold count.
     async fn inspect_holders(
         &self,
         script: &'static Script,
@@ -368,7 +369,7 @@ impl Inner {
     }
 }
 
-/// The time to live of what stands, and what is said of it after that; nothing for what is free.
+/// Returns the TTL of a held lock and the remaining values; `None` if it is free.
 fn standing(answer: Value) -> Result<Option<(Ttl, std::vec::IntoIter<Value>)>, Fault> {
     let Value::Array(values) = answer else {
         return Err(unexpected(&answer));
@@ -399,7 +400,7 @@ fn attempt(value: Value) -> Result<Attempt, Fault> {
     }
 }
 
-/// How many listen for the end of what is busy, behind for how long it is.
+/// Returns the number of listeners, the second part of a busy answer.
 fn listeners(parts: &[Value]) -> u64 {
     parts.get(1).map_or(0, number)
 }
@@ -532,12 +533,12 @@ impl Backend for Redis {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
         let subscription = match topic {
-            // A `0` that was said before must not open it.
+            // A `0` published earlier must not open the latch.
             Topic::Latch(_) => self.inner.hub.join_anew(topic.clone()),
             _ => self.inner.hub.join(topic.clone()),
         };
         if topic == Topic::Reconnected {
-            // Not of the server's making, so there is nothing to wait for.
+            // A local topic: there is no confirmation by the server to wait for.
             self.inner.hub.confirm(&topic);
         }
         Box::pin(subscription.confirmed())

@@ -18,8 +18,9 @@ impl Inner {
         attempted(self.link.call(call).await?)
     }
 
-    /// An undo is no more than this: an acquire that comes later still takes permits, which end
-    /// with their lease. The engine's fence is what keeps it away.
+    /// Releases permits. An undo does no more: an acquire that executes later still acquires
+    /// permits, which expire with their lease. The engine prevents that with
+    /// [`fences_lost_requests`](crate::backend::Capabilities::fences_lost_requests).
     pub(super) async fn release_permits(&self, request: Release) -> Result<Value, Fault> {
         let lease = match (request.keep, request.ttl) {
             (0, _) => None,
@@ -73,12 +74,12 @@ impl Inner {
     }
 }
 
-/// Asks how many are free and how many are taken.
+/// Creates a request for the free and acquired permits.
 pub(super) fn inspect(name: &LockName) -> Command {
     with_keys(script::COUNTER_INSPECT.call(3), name)
 }
 
-/// The arguments with which permits are given back or get an end.
+/// Appends the arguments that release permits or set their lease.
 fn settling(
     call: Command,
     resource: &Resource,
@@ -90,7 +91,7 @@ fn settling(
     call.arg(PUBLISH).arg(keys::permits_channel(&resource.name))
 }
 
-/// Every hold with the sweep of what has ended beside it.
+/// Renews holds, and sweeps expired permits of the same semaphores.
 pub(super) fn renew(batch: &[&Renew]) -> Command {
     let mut call = script::PERMITS_RENEW.call(3 * batch.len());
     for renew in batch {
@@ -108,12 +109,12 @@ fn call(script: &'static Script, resource: &Resource) -> Command {
     with_keys(script.call(3), &resource.name)
 }
 
-/// The semaphore, which permits of it are taken, and the mark of a temporary one.
+/// Appends the keys: the semaphore, its acquired permits and the mark of a temporary one.
 fn with_keys(call: Command, name: &LockName) -> Command {
     call.arg(name.as_bytes()).arg(keys::permit_ends(name)).arg(keys::temporary(name))
 }
 
-/// 16 bytes each, as one argument.
+/// Joins ids of 16 bytes to one argument.
 fn joined(ids: impl IntoIterator<Item = PermitId>) -> Vec<u8> {
     ids.into_iter().flat_map(|id| *id.as_bytes()).collect()
 }

@@ -19,13 +19,13 @@ use crate::backend::Fault;
 use crate::backend::wake::{Edge, Hub, Topic};
 use crate::config::ClientOptions;
 
-/// How often the server is asked whether it still hears us. Half of the longest sleep of a waiter.
+/// The interval of pings that check the subscription. Half of the longest sleep of a waiter.
 const PING: Duration = Duration::from_millis(2500);
 
-/// A topic that is to be listened for, or not any more.
+/// A topic to subscribe to, or to unsubscribe from.
 pub(super) type Order = (Topic, Edge);
 
-/// A hub that sends its edges as orders.
+/// Creates a hub that sends its edges as orders.
 pub(super) fn hub() -> (Hub, mpsc::UnboundedReceiver<Order>) {
     let (orders, inbox) = mpsc::unbounded_channel();
     let hub = Hub::new(move |topic, edge| drop(orders.send((topic.clone(), edge))));
@@ -43,7 +43,7 @@ struct PubSub {
     channels: Channels,
 }
 
-/// Runs until the hub is gone.
+/// Runs until the hub is dropped.
 pub(super) async fn run(
     client: Client,
     options: ClientOptions,
@@ -56,7 +56,7 @@ pub(super) async fn run(
         () = pubsub.serve() => {}
         () = closing.notified() => {}
     }
-    // Nobody will ever be woken by this again.
+    // No more wake-ups will arrive.
     for topic in pubsub.hub.broken() {
         pubsub.hub.fail(&topic, Fault::Closed);
     }
@@ -66,7 +66,7 @@ impl PubSub {
     async fn serve(&mut self) {
         let mut failures = 0;
         loop {
-            // Idle: no connection until somebody wants to listen.
+            // Idle: no connection until there is a subscriber.
             if self.channels().is_empty() {
                 let Some(order) = self.orders.recv().await else {
                     return;
@@ -81,7 +81,7 @@ impl PubSub {
                         tracing::debug!("subscription connection broken");
                     }
                     self.hub.broken();
-                    // One that did not live long is as good as none.
+                    // A short-lived connection counts as a failure.
                     if since.elapsed() > self.options.max_backoff {
                         failures = 0;
                     }
@@ -102,8 +102,8 @@ impl PubSub {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an order into the table. Answers the channel and whether to subscribe to it or to
-    /// unsubscribe from it; nothing while another topic needs the subscription.
+    /// Applies an order to the table. Returns the channel and whether to subscribe to it or to
+    /// unsubscribe; `None` while another topic needs the subscription.
     fn note(&self, (topic, edge): Order) -> Option<(Vec<u8>, bool)> {
         let channel = keys::topic_channel(&topic)?;
         let mut channels = self.channels();
@@ -126,7 +126,7 @@ impl PubSub {
         }
     }
 
-    /// Everybody who waits for a subscription learns why there is none.
+    /// Fails all pending subscriptions with the reason.
     fn refuse(&self, fault: &Fault) {
         let topics: Vec<_> = self.channels().values().flatten().cloned().collect();
         for topic in topics {
@@ -141,7 +141,8 @@ impl PubSub {
             match push.kind {
                 PushKind::Message => deliver(&hub, &channels, &push.data),
                 PushKind::Subscribe => heard(&hub, &channels, &push.data),
-                // Also an unsubscription that nobody asked for: it is checked against the table.
+                // Also an unrequested unsubscription, which is found by comparing it with the
+                // table.
                 PushKind::Unsubscribe if is_wanted(&channels, &push.data) => signal.notify_one(),
                 PushKind::Disconnection => signal.notify_one(),
                 _ => {}
@@ -167,8 +168,8 @@ impl PubSub {
         Ok((connection.map_err(|error| fault::of_connection(&error, false))?, broken))
     }
 
-    /// Subscribes to everything in the table, then follows orders until the connection breaks or
-    /// there is nothing to listen for.
+    /// Subscribes to all channels of the table, then follows orders until the connection fails or
+    /// no subscriber is left.
     async fn listen(
         &mut self,
         mut connection: MultiplexedConnection,
@@ -204,7 +205,7 @@ impl PubSub {
         }
     }
 
-    /// All orders that are there, in two commands at most. The last order about a channel counts.
+    /// Executes all pending orders with at most two commands. The last order for a channel counts.
     async fn follow(
         &mut self,
         connection: &mut MultiplexedConnection,
@@ -226,8 +227,8 @@ impl PubSub {
         self.subscribe(connection, names(wanted).collect()).await
     }
 
-    /// One command for all; one by one where that is refused, so that a single forbidden channel
-    /// does not silence the others.
+    /// Subscribes with one command; one by one if that is rejected, so that a single forbidden
+    /// channel does not affect the others.
     async fn subscribe(
         &self,
         connection: &mut MultiplexedConnection,

@@ -76,12 +76,12 @@ impl Inner {
     }
 }
 
-/// Asks who holds it.
+/// Creates a request for the holders.
 pub(super) fn inspect(name: &LockName) -> Command {
     script::RW_INSPECT.call(1).arg(name.as_bytes()).arg(keys::tagged(name))
 }
 
-/// Time to live, then by turns owner, count and whether it is shared.
+/// Parses the TTL, then alternating owner, hold count and whether the hold is shared.
 pub(super) fn inspected(answer: Value) -> Result<Snapshot, Fault> {
     let Some((ttl, mut values)) = standing(answer)? else {
         return Ok(Snapshot::default());
@@ -102,7 +102,7 @@ fn owner_or_empty(call: Command, owner: Option<OwnerId>) -> Command {
     }
 }
 
-/// The arguments that both sides release with.
+/// Appends the release arguments of both sides.
 fn release(call: Command, request: &Release) -> Command {
     let call = call.owner(&request.owner).arg(request.keep).arg(PUBLISH);
     let call = call.arg(keys::rw_channel(&request.resource.name));
@@ -130,7 +130,7 @@ pub(super) fn renew_writers(batch: &[&Renew]) -> Command {
     renew(&script::WRITE_RENEW, batch)
 }
 
-/// Either side takes the whole lock away.
+/// Force-releases the whole lock, whichever side is given.
 pub(super) fn force_unlock(resource: &Resource, reason: String) -> Command {
     let call = script::RW_FORCE_UNLOCK.call(1).arg(name(resource)).arg(PUBLISH);
     let call = call.arg(keys::rw_channel(&resource.name)).arg(keys::NOTICE).arg(reason);

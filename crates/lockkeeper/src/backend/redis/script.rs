@@ -8,17 +8,17 @@ use super::shape::Shape;
 use crate::OwnerId;
 use crate::backend::Fenced;
 
-/// A script and the hash it is called by.
+/// A script and the hash by which it is called.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) source: &'static str,
     pub(super) hash: LazyLock<String>,
-    /// What it returns, as its header says.
+    /// The form of its reply, as in its header.
     pub(super) returns: Shape,
 }
 
-/// A script is what it returns and one file, behind the parts it shares with others. Those that issue
-/// tokens are the same file with one part more, which the others need not carry.
+/// A script has a reply form and one file, which follows the parts that it shares with others.
+/// Scripts that issue tokens are the same file with one more part, which the others do not need.
 macro_rules! scripts {
     ($($NAME:ident: $shape:ident = $($file:literal)+;)*) => {
         $(pub(super) static $NAME: Script = {
@@ -30,7 +30,7 @@ macro_rules! scripts {
             }
         };)*
 
-        /// All of them, by name.
+        /// All scripts by name.
         pub(super) static ALL: &[(&str, &Script)] = &[$((stringify!($NAME), &$NAME)),*];
     };
 }
@@ -83,7 +83,7 @@ scripts! {
 }
 
 impl Script {
-    /// A call with `keys` keys: append them, then the arguments.
+    /// Creates a call with `keys` keys: append them, then the arguments.
     pub(super) fn call(&'static self, keys: usize) -> Command {
         let mut cmd = Cmd::with_capacity(3 + keys + 6, 192 + 64 * keys);
         cmd.arg("EVALSHA").arg(&*self.hash).arg(keys);
@@ -106,12 +106,12 @@ impl Command {
         Self { cmd, script: None, shape: Shape::of_name(name.as_bytes()) }
     }
 
-    /// A call of a script with its whole text: see [`in_full`].
+    /// Creates a call of a script with its whole text: see [`in_full`].
     pub(super) fn whole(cmd: Cmd, shape: Shape) -> Self {
         Self { cmd, script: None, shape }
     }
 
-    /// The reply is a list of exactly so many.
+    /// Declares that the reply is a list of exactly `count` values.
     pub(super) fn answering_each(mut self, count: usize) -> Self {
         self.shape = Shape::Each(count);
         self
@@ -122,12 +122,12 @@ impl Command {
         self
     }
 
-    /// An owner id as the next argument.
+    /// Appends an owner id.
     pub(super) fn owner(self, owner: &OwnerId) -> Self {
         self.arg(owner.encode(&mut OwnerId::encode_buffer()))
     }
 
-    /// A time to live as the next argument, or an empty one for none.
+    /// Appends a TTL, or an empty argument for none.
     pub(super) fn ttl_or_empty(self, ttl: Option<u64>) -> Self {
         match ttl {
             Some(ttl) => self.arg(ttl),
@@ -135,7 +135,7 @@ impl Command {
         }
     }
 
-    /// How long a token lives, if one is asked for.
+    /// Appends the TTL of a fencing token, if one is requested.
     pub(super) fn token_ttl(self, fenced: Option<Fenced>) -> Self {
         match fenced {
             Some(fenced) => self.ttl_or_empty(fenced.ttl),
@@ -143,7 +143,7 @@ impl Command {
         }
     }
 
-    /// The channel that a waiter would listen on as the last argument, behind how long a token lives.
+    /// Appends the TTL of a token and the channel that a waiter would listen on.
     pub(super) fn waiting_on(self, fenced: Option<Fenced>, channel: Option<Vec<u8>>) -> Self {
         match channel {
             Some(channel) => self.ttl_or_empty(fenced.and_then(|fenced| fenced.ttl)).arg(channel),
@@ -160,7 +160,8 @@ impl Command {
     }
 }
 
-/// The same call with the whole text, for a server that does not know the hash. It has not run.
+/// Returns the same call with the whole text, for a server that does not know the hash and so did
+/// not run it.
 pub(super) fn in_full(script: &'static Script, by_hash: &Cmd) -> Cmd {
     let mut cmd = Cmd::with_capacity(12, script.source.len() + 256);
     cmd.arg("EVAL").arg(script.source);
@@ -172,7 +173,7 @@ pub(super) fn in_full(script: &'static Script, by_hash: &Cmd) -> Cmd {
     cmd
 }
 
-/// The shape of the reply to any command; a call of a script is known by its hash.
+/// Returns the form of the reply to any command. A script call is recognized by its hash.
 pub(super) fn shape_of(cmd: &Cmd) -> Shape {
     let mut words = cmd.args_iter().map(|arg| match arg {
         Arg::Simple(word) => word,

@@ -3,17 +3,17 @@
 
 use redis::Value;
 
-/// The form of a reply. An error fits always.
+/// The form of a reply. An error always fits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Shape {
-    /// Of an acquire: nothing or a token if it is granted; a number or `BUSY` if not, alone or with the
+    /// Of an acquire: nothing or a token if granted; a number or `BUSY` if not, alone or with the
     /// number of listeners.
     Attempt,
-    /// Of a release: a number, `KEPT`, nothing, or who holds it.
+    /// Of a release: a number, `KEPT`, nothing, or the holder.
     Released,
-    /// Of a forced unlock: a list, or a word.
+    /// Of a force-release: a list, or a word.
     Forced,
-    /// One of many words, or a number in digits.
+    /// One of several words, or a number in digits.
     Word,
     /// A string, or nothing.
     Text,
@@ -21,16 +21,16 @@ pub(super) enum Shape {
     Status,
     Nothing,
     List,
-    /// A list of so many.
+    /// A list of this length.
     Each(usize),
-    /// Fields and values, in either protocol.
+    /// Fields and values, in either protocol version.
     Pairs,
-    /// Anything: it is not known well enough.
+    /// Any reply: the form is not known well enough.
     Any,
 }
 
 impl Shape {
-    /// Of a command that is no script. Only where every server agrees.
+    /// Returns the form for a plain command, only where all servers agree.
     pub(super) fn of_name(name: &[u8]) -> Self {
         match name {
             b"SET" | b"GET" | b"HGET" => Shape::Text,
@@ -42,12 +42,12 @@ impl Shape {
         }
     }
 
-    /// Whether there is a reply for each of them, and each fits.
+    /// Whether there is a reply to each request, and each fits.
     pub(super) fn fit(shapes: impl ExactSizeIterator<Item = Self>, replies: &[Value]) -> bool {
         shapes.len() == replies.len() && shapes.zip(replies).all(|(shape, reply)| shape.fits(reply))
     }
 
-    /// Whether a reply can be one to such a request.
+    /// Whether the reply can belong to such a request.
     pub(super) fn fits(self, reply: &Value) -> bool {
         if matches!(reply, Value::ServerError(_)) {
             return true;

@@ -13,13 +13,13 @@ use super::super::script::Script;
 use super::{Answer, Call, Command, Live, Shape, Shared, fault, in_full, is_unknown_script};
 use crate::backend::Fault;
 
-/// The most requests in one write.
+/// The maximum number of requests in one write.
 const WAVE: usize = 256;
 
-/// Below this a write costs more than what it carries.
+/// The minimum: the cost of a write exceeds that of fewer requests.
 const WAVE_MIN: usize = 16;
 
-/// Collects requests into waves. The one task that writes them.
+/// Collects requests into waves. Only this task writes them.
 pub(super) async fn send(link: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Call>) {
     let mut wave = Vec::with_capacity(WAVE);
     while inbox.recv_many(&mut wave, 1).await > 0 {
@@ -38,7 +38,7 @@ pub(super) async fn send(link: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<C
         link.queued.fetch_sub(wave.len(), Ordering::AcqRel);
         match live {
             Ok(live) => {
-                // More than a wave only after an outage.
+                // More than one wave only after an outage.
                 while wave.len() > WAVE {
                     let rest = wave.split_off(WAVE);
                     hand_over(&link, live.clone(), std::mem::replace(&mut wave, rest));
@@ -58,20 +58,22 @@ fn fail(calls: impl Iterator<Item = Call>, fault: &Fault) {
 }
 
 impl Shared {
-    /// Half of what there is to do: while the server works on one half, the callers of the other get
-    /// their answers and send again. One wave of everything would leave each side idle in turn.
+    /// Returns half of the pending requests: while the server executes one half, the callers of the
+    /// other half receive answers and send again. One wave of all requests would leave each side
+    /// idle in turn.
     fn wave_size(&self) -> usize {
         let all = self.queued.load(Ordering::Relaxed) + self.under_way.load(Ordering::Relaxed);
         all.div_ceil(2).clamp(WAVE_MIN, WAVE)
     }
 
-    /// Connecting failed. Requests need not wait for a connection that will not come by waiting.
+    /// Records that connecting failed, with a fault that waiting does not resolve. Fails pending
+    /// requests.
     pub(super) fn refuse(&self, fault: Fault) {
         self.lock().failed = Some(fault);
         self.changed.notify_waiters();
     }
 
-    /// The connection, as soon as there is one; meanwhile calls fail as their deadlines pass.
+    /// Waits for a connection; meanwhile requests fail at their deadlines.
     async fn connected(
         &self,
         wave: &mut Vec<Call>,
@@ -94,7 +96,7 @@ impl Shared {
                 }
             }
             let Some(first) = wave.iter().map(|call| call.due).min() else {
-                // Nobody waits any more.
+                // No request is left.
                 return Err(Fault::Closed);
             };
             tokio::select! {
@@ -105,7 +107,7 @@ impl Shared {
         }
     }
 
-    /// Fails calls whose time is over and that were never sent.
+    /// Fails unsent requests whose deadlines have passed.
     fn expire(&self, wave: &mut Vec<Call>) {
         let now = Instant::now();
         let overdue: Vec<_> = wave.extract_if(.., |call| call.due <= now).collect();
@@ -124,7 +126,7 @@ impl Shared {
     }
 }
 
-/// Hands a wave to the driver, here and now: what is left for a task is to wait for the replies.
+/// Hands a wave to the driver synchronously; only waiting for the replies is left to a task.
 fn hand_over(link: &Arc<Shared>, live: Live, wave: Vec<Call>) {
     let mut replies = Box::pin(wait_for_replies(Arc::clone(link), live, wave));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -158,7 +160,7 @@ async fn wait_for_replies(link: Arc<Shared>, mut live: Live, wave: Vec<Call>) {
     for ((cmd, sent), answer) in pipeline.cmd_iter().zip(sent).zip(replies) {
         let Some(reply) = sent.reply else { continue };
         match sent.script {
-            // It did not run: the same call once more, and its caller knows nothing of it.
+            // The script did not run: sent again with its text, unnoticed by the caller.
             Some(script) if is_unknown_script(&answer) => {
                 let command = Command::whole(in_full(script, cmd), sent.shape);
                 link.queued.fetch_add(1, Ordering::AcqRel);
@@ -169,19 +171,19 @@ async fn wait_for_replies(link: Arc<Shared>, mut live: Live, wave: Vec<Call>) {
     }
 }
 
-/// A call that was sent.
+/// A request that was sent.
 struct Sent {
     script: Option<&'static Script>,
     shape: Shape,
-    /// Nothing after its deadline.
+    /// `None` after its deadline.
     reply: Option<oneshot::Sender<Answer>>,
     due: Instant,
 }
 
 impl Shared {
-    /// Waits for all replies to a wave. Calls that were late when they were sent, because they had
-    /// waited for a connection, fail one by one as their deadlines pass, which says nothing about
-    /// the connection; an error is that a call which was not late got no answer.
+    /// Waits for all replies to a wave. Requests that waited for a connection and were late when
+    /// sent fail one by one at their deadlines, which says nothing about the connection. An error
+    /// means that a request that was not late got no answer.
     async fn answers<T>(
         &self,
         sent: &mut [Sent],

@@ -1,7 +1,8 @@
--- Purpose:   part of the scripts that acquire: what a waiter is told that finds it busy
+-- Purpose:   part of the scripts that acquire: the busy answer to a waiter
 -- Returns:   nothing by itself
 -- Publishes: nothing
--- `left` alone; for a waiter also how many listen on the channel it would listen on, if that may be asked.
+-- Returns `left` alone; for a waiter also the number of listeners on its channel, if the user may read
+-- that.
 local function busy(left, channel)
   if not channel or channel == '' then return left end
   local listening = redis.pcall('PUBSUB', 'NUMSUB', channel)

@@ -1,15 +1,15 @@
--- Purpose:   say who a client is and what it holds, for as long as it holds anything
+-- Purpose:   announces a client and its holds, while it holds any lock
 -- KEYS[1]:   the client's key
--- KEYS[2]:   the clients that say so: id -> ms until when
--- ARGV[1]:   time to live in ms
+-- KEYS[2]:   the announced clients: id -> ms of expiry
+-- ARGV[1]:   TTL in ms
 -- ARGV[2]:   the client's id
 -- ARGV[3]:   host
 -- ARGV[4]:   pid
 -- ARGV[5]:   program
 -- ARGV[6]:   start, in ms since the epoch
--- ARGV[7]:   what it holds, a line each
--- ARGV[8]:   whether it holds more than that
--- ARGV[9]:   how often it says so, in ms
+-- ARGV[7]:   its holds, one line each
+-- ARGV[8]:   whether it has more holds than that
+-- ARGV[9]:   interval of its announcements, in ms
 -- Returns:   nil
 -- Publishes: nothing
 local time, ttl = redis.call('TIME'), tonumber(ARGV[1])

@@ -1,10 +1,10 @@
--- Purpose:   part of the scripts of counters: what one says, and the time
+-- Purpose:   part of the scripts of counters: the value of a counter, and the time
 -- Returns:   nothing
 -- Publishes: nothing
 local COUNT_MAX = 9007199254740991
 
--- Nil where there is none. What INCRBY would refuse is no number, and what a script cannot count
--- exactly is none of ours: an error, second.
+-- Returns the value of a counter, nil if there is none. The second value is an error: for text that
+-- INCRBY would reject, and for a number that a script cannot count exactly, which is not ours.
 local function number(key)
   local text = redis.pcall('GET', key)
   if type(text) == 'table' then return nil, text end
@@ -22,7 +22,7 @@ local function too_many()
   return redis.error_reply('TOOMANY more than can be counted: 2^53 - 1')
 end
 
--- In ms; and a number that differs from call to call.
+-- Returns the time in ms, and a number that differs from call to call.
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000), time[2]

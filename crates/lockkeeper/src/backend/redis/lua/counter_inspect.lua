@@ -1,9 +1,9 @@
--- Purpose:   what a semaphore or a latch says, as if all that has ended had been swept out
+-- Purpose:   reads a semaphore or a latch as if expired permits had been swept
 -- KEYS[1]:   the counter
--- KEYS[2]:   which permits are taken until when, if they have ids
--- KEYS[3]:   the mark of a temporary semaphore, if they have ids
--- Returns:   time to live (-1 endless, -2 there is none), the number or nil, how many are taken,
---            1 for a temporary semaphore
+-- KEYS[2]:   acquired permits with their expiry, if they have ids
+-- KEYS[3]:   mark of a temporary semaphore, if permits have ids
+-- Returns:   TTL (-1 never expires, -2 does not exist), the number or nil, the number of acquired
+--            permits, 1 for a temporary semaphore
 -- Publishes: nothing
 local count, wrong = number(KEYS[1])
 if wrong then return wrong end

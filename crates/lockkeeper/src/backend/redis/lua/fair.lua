@@ -1,8 +1,8 @@
 -- Purpose:   part of the scripts of the fair lock: its queue
 -- Returns:   nothing by itself
 -- Publishes: nothing
--- Redisson's waiters keep their place until a time; ours beside that only while they are heard of,
--- so that one that died does not stop the others for minutes.
+-- The score in `timeouts` is the expiry of a queue position. Our own waiters also need heartbeats in
+-- `seen`, so that a stale one does not block the others for minutes.
 local WAIT, SILENT, STALLED, LASTS = 300000, 3000, 1500, 60000
 
 local function now_ms()
@@ -10,8 +10,9 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Whether silence means death: not if nobody at all was heard of, though all speak about once a second.
--- Then the server itself stood still, or nobody could reach it, and everybody gets another 3 s; once.
+-- Whether waiters without a heartbeat are stale. Not if no waiter at all sent one, because each does
+-- about once a second: then the server was stalled or unreachable, and all waiters get 3 s more, once a
+-- minute.
 local function deadly(seen, grace, now)
   local left = redis.call('PTTL', grace)
   if left >= 0 then return left <= LASTS - SILENT end
@@ -21,7 +22,7 @@ local function deadly(seen, grace, now)
   return false
 end
 
--- The first that still waits; whoever is dead in front of it is dropped. And whether any was.
+-- Drops stale waiters from the front. Returns the first remaining waiter, and whether any was dropped.
 local function head(queue, timeouts, seen, now, silence_kills)
   local dropped = false
   while true do
@@ -39,9 +40,10 @@ local function head(queue, timeouts, seen, now, silence_kills)
   end
 end
 
--- Whether somebody waits who is not ours. Redisson takes its wait time off everybody's places at each
--- take, which only its own waiters need: among ours a take costs the same however many wait. Redisson
--- may have dropped one of ours without a word; it is found among those not heard of for longest.
+-- Whether a waiter of Redisson is in the queue. At each acquire Redisson lowers the scores of all
+-- waiters by its wait time. Only its own waiters need that: among ours alone, the cost of an acquire
+-- does not depend on the length of the queue. Redisson may have dropped one of our waiters without
+-- notice; its entry in `seen` is then among the oldest.
 local function strangers(queue, timeouts, seen)
   local waiting = redis.call('LLEN', queue)
   redis.call('ZCARD', timeouts)
@@ -51,11 +53,11 @@ local function strangers(queue, timeouts, seen)
   return waiting > redis.call('ZCARD', seen)
 end
 
--- To be called when the head has changed. A waiter of ours at the head keeps its position in Redisson's
--- view for as long as if it had come now, and no longer: among ours alone a take lowers no score, so
--- that the score of the next is too high by WAIT for each take since it came. Where a stranger waits,
--- the others' scores may be too high by the same, if they were counted from this one: they are lowered
--- with it, but nobody to less than its position needs, for each take lowers everybody by WAIT.
+-- Must be called when the head has changed. The score of our waiter at the head becomes that of a waiter
+-- which arrives now: among ours alone an acquire lowers no score, so the score is too high by WAIT for
+-- each acquire since the waiter arrived. If Redisson's waiters are in the queue, the scores of the
+-- others may be too high by the same amount, if they were computed from this one. They are lowered, too,
+-- but not below the value for their position, because each later acquire lowers all of them by WAIT.
 local function lower_head(queue, timeouts, seen, now, left)
   local first = redis.call('LINDEX', queue, 0)
   if not first or not redis.call('ZSCORE', seen, first) then return end
@@ -71,7 +73,8 @@ local function lower_head(queue, timeouts, seen, now, left)
   end
 end
 
--- If all who wait die, what they leave ends. Redisson's waiters rely on a queue without an end.
+-- Makes the queue expire if all waiters are ours, so that no orphan is left when they die. Redisson's
+-- waiters rely on a queue without a TTL.
 local function lasting(queue, timeouts, seen)
   local ours = not strangers(queue, timeouts, seen)
   for _, key in ipairs({ queue, timeouts }) do

@@ -1,17 +1,17 @@
--- Purpose:   take a fair lock away from whoever holds it; its queue stays
+-- Purpose:   force-releases a fair lock; its queue remains
 -- KEYS[1]:   the lock
 -- KEYS[2]:   its queue
--- KEYS[3]:   until when Redisson's waiters keep their places
--- KEYS[4]:   when our waiters were last heard of
--- KEYS[5]:   there while silence is forgiven, and a while longer
+-- KEYS[3]:   expiry of queue positions, as Redisson stores it
+-- KEYS[4]:   last heartbeats of our waiters
+-- KEYS[5]:   exists during a grace period for stale waiters, and until the next one may begin
 -- ARGV[1]:   publish command
--- ARGV[2]:   channel; a waiter's own has its id behind a colon
--- ARGV[3]:   what the notice channels of clients begin with
--- ARGV[4]:   why, on one line
--- ARGV[5..]: from whom only, if not from anybody
--- Returns:   the owners it was taken from; other if others hold it
--- Publishes: 0 to the next waiter if there was one, and to the channel; a notice to the client of each
---            owner
+-- ARGV[2]:   channel; a waiter's own channel has a colon and its id appended
+-- ARGV[3]:   prefix of the notice channels of clients
+-- ARGV[4]:   reason, on one line
+-- ARGV[5..]: the only owners from which it may be released; any if there are none
+-- Returns:   the former owners; 'other' if the holders are others
+-- Publishes: 0 to the next waiter if the lock was held, and to the channel; a notice to the client of
+--            each owner
 local owners = redis.call('HLEN', KEYS[1]) > 16 and {} or redis.call('HKEYS', KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then return owners end
 local wrong = not_a_lock(KEYS[1])

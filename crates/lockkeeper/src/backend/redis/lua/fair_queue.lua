@@ -1,8 +1,8 @@
--- Purpose:   who waits for a fair lock, the next one first
+-- Purpose:   reads the queue of a fair lock, the next waiter first
 -- KEYS[1]:   its queue
--- KEYS[2]:   until when Redisson's waiters keep their places
--- KEYS[3]:   when our waiters were last heard of
--- Returns:   the owners that still wait
+-- KEYS[2]:   expiry of queue positions, as Redisson stores it
+-- KEYS[3]:   last heartbeats of our waiters
+-- Returns:   the waiters that are not stale
 -- Publishes: nothing
 local waiting, now = {}, now_ms()
 for _, owner in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do

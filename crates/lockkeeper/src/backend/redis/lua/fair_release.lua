@@ -1,24 +1,24 @@
--- Purpose:   take holds off a fair lock, or give up a place in its queue
+-- Purpose:   releases holds of a fair lock, or leaves its queue
 -- KEYS[1]:   the lock
 -- KEYS[2]:   its queue
--- KEYS[3]:   until when Redisson's waiters keep their places
--- KEYS[4]:   when our waiters were last heard of
--- KEYS[5]:   there while silence is forgiven, and a while longer
+-- KEYS[3]:   expiry of queue positions, as Redisson stores it
+-- KEYS[4]:   last heartbeats of our waiters
+-- KEYS[5]:   exists during a grace period for stale waiters, and until the next one may begin
 -- ARGV[1]:   owner
--- ARGV[2]:   hold count that stays; no more than this stored means no change
+-- ARGV[2]:   hold count that remains; no change if the stored count is not greater
 -- ARGV[3]:   publish command
--- ARGV[4]:   channel; a waiter's own has its id behind a colon
--- ARGV[5]:   time to live in ms where holds stay, or empty
--- ARGV[6]:   1 to set that though no hold is taken off
--- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
---            a field: held by that one
--- Publishes: 0 to the next waiter when it is free; to the channel if nobody waits in the queue
+-- ARGV[4]:   channel; a waiter's own channel has a colon and its id appended
+-- ARGV[5]:   TTL in ms if holds remain, or empty
+-- ARGV[6]:   1 to set that TTL even if no hold is released
+-- Returns:   >= 0 freed, the number of notified subscribers (-1: could not notify); KEPT; nil not held;
+--            a field: the holder
+-- Publishes: 0 to the next waiter when the lock is free; to the channel if the queue is empty
 local lock, queue, timeouts, seen, owner = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 if ARGV[2] ~= '0' then
   local held = redis.call('HGET', lock, owner)
   if held then
     local fewer = tonumber(held) > tonumber(ARGV[2])
-    -- First, because after a write that needs no memory the next is not refused for want of it.
+    -- First: after a write that needs no memory, Redis does not reject the next one as out of memory.
     local ttl = ARGV[5] ~= '' and tonumber(ARGV[5]) or redis.call('PTTL', lock)
     if ttl > 0 and (fewer or ARGV[6] == '1') then redis.call('PEXPIRE', lock, ttl) end
     if fewer then redis.call('HSET', lock, owner, ARGV[2]) end
@@ -26,7 +26,7 @@ if ARGV[2] ~= '0' then
   end
   return redis.call('HKEYS', lock)[1]
 end
--- Nobody waits: most releases end here.
+-- The queue is empty: most releases return here.
 if redis.call('EXISTS', queue, timeouts, seen) == 0 then
   local freed = redis.pcall('HDEL', lock, owner)
   if freed == 1 then
@@ -36,8 +36,7 @@ if redis.call('EXISTS', queue, timeouts, seen) == 0 then
   if type(freed) == 'table' or redis.call('HLEN', lock) > 16 then return nil end
   return redis.call('HKEYS', lock)[1]
 end
--- The lock is freed whatever has become of its queue, and a place in the queue is given up whatever has
--- become of the lock.
+-- The lock is released even if its queue is damaged, and the queue position even if the lock is.
 local sound = true
 for _, size in ipairs({ redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts), redis.pcall('ZCARD', seen) }) do
   sound = sound and type(size) == 'number'
@@ -52,7 +51,7 @@ local mixed = strangers(queue, timeouts, seen)
 local placed = redis.call('ZREM', timeouts, owner) + redis.call('ZREM', seen, owner) > 0
 local was_first = placed and redis.call('LINDEX', queue, 0) == owner
 if placed then
-  -- Redisson's waiters behind it come up by what it would have waited.
+  -- Lowers the scores of Redisson's waiters behind it by its wait time.
   if mixed then
     local behind = false
     for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do

@@ -1,9 +1,8 @@
--- Purpose:   remember who forced a lock open: the last 20 times, for 7 days
+-- Purpose:   records a force-release: the last 20 of a lock, for 7 days
 -- KEYS[1]:   the log of the lock
--- ARGV[1]:   who did it
--- ARGV[2]:   why
--- ARGV[3..]: by turns whom it was taken from and who that was: host, pid, program and start, all empty
---            if it is not known
+-- ARGV[1]:   the client that did it
+-- ARGV[2]:   reason
+-- ARGV[3..]: alternating former owner and its client: host, pid, program and start, all empty if unknown
 -- Returns:   nil
 -- Publishes: nothing
 local time = redis.call('TIME')

@@ -1,7 +1,7 @@
--- Purpose:   who forced a lock open, the newest first
+-- Purpose:   reads the recorded force-releases of a lock, the newest first
 -- KEYS[1]:   the log of the lock
--- Returns:   for each: when, by whom, why, and then by turns whom it was taken from and who that was:
---            host, pid, program and start, all empty if it is not known
+-- Returns:   for each: time, client, reason, then alternating former owner and its client: host, pid,
+--            program and start, all empty if unknown
 -- Publishes: nothing
 local entries = {}
 for _, line in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
@@ -9,7 +9,7 @@ for _, line in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
   if read and type(entry) == 'table' then
     local told = { entry.at or '0', entry.by or '', entry.reason or '' }
     for i, holder in ipairs(entry.holders or {}) do
-      -- Records of earlier versions say nothing of it.
+      -- Records of earlier versions do not contain the clients.
       local client = (entry.clients or {})[i] or {}
       told[#told + 1] = holder
       for _, field in ipairs({ 'host', 'pid', 'program', 'start' }) do

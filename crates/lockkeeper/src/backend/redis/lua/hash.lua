@@ -1,8 +1,8 @@
--- Purpose:   part of the scripts that must know a lock from other hashes
+-- Purpose:   part of the scripts that must distinguish a lock from other hashes
 -- Returns:   nothing by itself
 -- Publishes: nothing
--- A plain lock has one field of the form of an owner; a large hash is somebody's data. Returns an
--- error, or nothing for a lock.
+-- A plain lock has one field in the form of an owner; a large hash is other data. Returns an error, or
+-- nothing for a lock.
 local function not_a_lock(key)
   if redis.call('HLEN', key) > 16 then return redis.error_reply('WRONGKIND a hash of other data') end
   local owned = false

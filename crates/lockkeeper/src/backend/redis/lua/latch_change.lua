@@ -1,16 +1,16 @@
--- Purpose:   create a latch, count it down, or delete it
+-- Purpose:   creates a latch, counts it down, or deletes it
 -- KEYS[1]:   the latch
--- KEYS[2]:   what was answered to its requests
--- ARGV[1]:   the request
+-- KEYS[2]:   answers to its requests
+-- ARGV[1]:   id of the request
 -- ARGV[2]:   create, down or delete
--- ARGV[3]:   the count of what is created
--- ARGV[4]:   time to live in ms of what is created, or empty
+-- ARGV[3]:   count of the created latch
+-- ARGV[4]:   TTL in ms if created, or empty
 -- ARGV[5]:   publish command
 -- ARGV[6]:   channel
--- ARGV[7..]: requests of this client that are settled and may be forgotten
--- Returns:   DONE; NOTHING; a number: what is left of the count
--- Publishes: 1 to the channel when it is created, 0 when it opens; also when it is deleted, though
---            Redisson says 1 then: its waiters would sleep on
+-- ARGV[7..]: settled requests of this client, whose answers may be deleted
+-- Returns:   DONE; NOTHING; a number: the remaining count
+-- Publishes: 1 to the channel when it is created, 0 when it opens or is deleted. Redisson publishes 1
+--            for a deletion, and its waiters would keep sleeping
 local past = recall(KEYS[2], ARGV[1])
 if past then return past end
 local count, wrong = number(KEYS[1])
@@ -23,7 +23,7 @@ if verb == 'down' then
 elseif verb == 'delete' then
   if count then answer, word = 'DONE', '0' end
 elseif not count or count <= 0 then
-  -- One that is left at zero is open.
+  -- A latch at zero is open and may be created again.
   answer, word = 'DONE', '1'
 end
 if verb ~= 'create' then needs_no_memory(KEYS[2]) end

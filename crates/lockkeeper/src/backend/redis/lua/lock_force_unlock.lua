@@ -1,13 +1,13 @@
--- Purpose:   take a lock away from whoever holds it
+-- Purpose:   force-releases a lock
 -- KEYS[1]:   the lock
 -- ARGV[1]:   publish command
 -- ARGV[2]:   channel
--- ARGV[3]:   what the notice channels of clients begin with
--- ARGV[4]:   why, on one line
--- ARGV[5..]: from whom only, if not from anybody
--- Returns:   the owners it was taken from; other if others hold it
--- Publishes: 0 to the channel if there was one; a notice to the client of each owner. Here, so that
---            they are told though the answer to this may be lost
+-- ARGV[3]:   prefix of the notice channels of clients
+-- ARGV[4]:   reason, on one line
+-- ARGV[5..]: the only owners from which it may be released; any if there are none
+-- Returns:   the former owners; 'other' if the holders are others
+-- Publishes: 0 to the channel if the lock was held; a notice to the client of each owner. From the
+--            script, so that they are notified even if its answer is lost
 if redis.call('HLEN', KEYS[1]) > 16 then return redis.error_reply('WRONGKIND a hash of other data') end
 local owners, owned = redis.call('HKEYS', KEYS[1]), false
 for _, field in ipairs(owners) do

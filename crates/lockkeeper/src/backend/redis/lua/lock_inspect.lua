@@ -1,6 +1,6 @@
--- Purpose:   who holds a lock, how often, for how long
+-- Purpose:   reads the holders of a lock, their hold counts and the TTL
 -- KEYS[1]:   the lock
--- Returns:   time to live (-1 endless, -2 free), then owner and hold count by turns
+-- Returns:   TTL (-1 never expires, -2 free), then alternating owner and hold count
 -- Publishes: nothing
 if redis.call('HLEN', KEYS[1]) > 16 then return redis.error_reply('WRONGKIND a hash of other data') end
 local fields, owned = redis.call('HGETALL', KEYS[1]), false

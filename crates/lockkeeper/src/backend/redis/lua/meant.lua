@@ -1,8 +1,8 @@
--- Purpose:   part of the scripts that take a lock away from whoever holds it
+-- Purpose:   part of the scripts that force-release
 -- Returns:   nothing by itself
 -- Publishes: nothing
--- Whether every one of these owners stands among some arguments, from the given one on; anybody is meant
--- if there are none.
+-- Whether all owners are among the arguments from `first` on; always true if there are no such
+-- arguments.
 local function meant(owners, arguments, first)
   if #arguments < first then return true end
   local named = {}

@@ -1,8 +1,8 @@
--- Purpose:   SET NX GET PX for servers below 7.0, which refuse NX together with GET
+-- Purpose:   SET NX GET PX for servers below 7.0, which reject NX together with GET
 -- KEYS[1]:   the mutex
 -- ARGV[1]:   owner
--- ARGV[2]:   time to live in ms
--- Returns:   nil granted; otherwise who holds it, the owner itself included
+-- ARGV[2]:   TTL in ms
+-- Returns:   nil granted; otherwise the holder, which may be the owner itself
 -- Publishes: nothing
 local holder = redis.call('GET', KEYS[1])
 if holder then return holder end

@@ -1,6 +1,6 @@
--- Purpose:   who holds a mutex and for how long
+-- Purpose:   reads the holder and the TTL of a mutex
 -- KEYS[1]:   the mutex
--- Returns:   time to live (-1 endless, -2 free), then owner and 1 if it is held
+-- Returns:   TTL (-1 never expires, -2 free), then owner and 1 if it is held
 -- Publishes: nothing
 local holder = redis.call('GET', KEYS[1])
 if not holder then return { -2 } end

@@ -1,11 +1,11 @@
--- Purpose:   free a mutex, or leave it standing for a while
+-- Purpose:   releases a mutex, or sets its remaining TTL
 -- KEYS[1]:   the mutex
 -- ARGV[1]:   owner
 -- ARGV[2]:   publish command
 -- ARGV[3]:   channel
--- ARGV[4]:   time to live in ms to leave it for, or empty to free it
--- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
---            a value: held by that one
+-- ARGV[4]:   TTL in ms after which it expires, or empty to release it
+-- Returns:   >= 0 freed, the number of notified subscribers (-1: could not notify); KEPT; nil not held;
+--            a value: the holder
 -- Publishes: 0 to the channel when freed
 local holder = redis.call('GET', KEYS[1])
 if holder ~= ARGV[1] then return holder end

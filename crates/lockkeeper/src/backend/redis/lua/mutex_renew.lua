@@ -1,8 +1,8 @@
--- Purpose:   renew or check many mutexes; an error of one is that one's answer
+-- Purpose:   renews or checks many mutexes; an error of one is the answer for that one
 -- KEYS[i]:   the mutexes
 -- ARGV[2i-1]: owner
--- ARGV[2i]:  time to live in ms, never shortens what there is; 0 only looks
--- Returns:   for each: >= -1 held, the time to live found; -2 gone; -3 taken; an error as text
+-- ARGV[2i]:  TTL in ms, never shortens the stored TTL; 0 only checks
+-- Returns:   for each: >= -1 held, the TTL found; -2 free; -3 held by another owner; an error as text
 -- Publishes: nothing
 local answers = {}
 for i = 1, #KEYS do
@@ -16,7 +16,7 @@ for i = 1, #KEYS do
     answers[i] = -3
   else
     local left = redis.call('PTTL', key)
-    -- A look must not touch a key without an end: PEXPIRE 0 would delete it.
+    -- A check must not change a key without a TTL: PEXPIRE 0 would delete it.
     if ttl > 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
     answers[i] = left
   end

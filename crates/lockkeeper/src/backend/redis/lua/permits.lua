@@ -1,7 +1,7 @@
--- Purpose:   part of the scripts of permits with ids: which are taken until when
+-- Purpose:   part of the scripts of permits with ids: the acquired permits and their expiry
 -- Returns:   nothing
 -- Publishes: nothing
--- The end of a permit that has none, as Redisson writes it.
+-- The expiry of a permit that never expires, as Redisson writes it.
 local ENDLESS = 922337203685477
 
 local function split(ids)
@@ -10,8 +10,8 @@ local function split(ids)
   return list
 end
 
--- How many are there, ended ones included; the first end if all are there and none has ended; the
--- end of each.
+-- Returns how many exist, expired ones included; the first expiry if all exist and none has expired; the
+-- expiry of each.
 local function look(ends, ids, now)
   local found, present, first = {}, 0, nil
   for _, id in ipairs(ids) do
@@ -27,8 +27,8 @@ local function set_end(ends, id, score)
   redis.call('ZADD', ends, string.format('%.0f', math.min(score, ENDLESS)), id)
 end
 
--- Some permits that have ended, as many as are wanted and a few more; the others are for the next
--- request. Where there is no semaphore they are no permits of any.
+-- Returns expired permits, at least as many as wanted if there are so many; the rest is left to later
+-- requests. Without a semaphore they count for nothing.
 local function ended(free, ends, now, wanted)
   if not free then return {} end
   local most = math.max(wanted or 0, 100)
@@ -41,13 +41,13 @@ local function remove(ends, ids)
   return removed
 end
 
--- Whether acquires have made the semaphore. One without a time to live is not such a one, whatever stands
--- beside it: another client has set it up since.
+-- Whether the semaphore was created by an acquire. One without a TTL is not temporary even if the mark
+-- exists: another client has set it up since.
 local function is_temporary(key, mark)
   return redis.call('PTTL', key) >= 0 and redis.call('EXISTS', mark) == 1
 end
 
--- A temporary semaphore lasts until its last permit ends, and goes with the last that is released.
+-- A temporary semaphore expires with its last permit, and is deleted when the last one is released.
 local function keep(key, ends, mark, now)
   if not is_temporary(key, mark) then return end
   local last = tonumber(redis.call('ZRANGE', ends, -1, -1, 'WITHSCORES')[2])

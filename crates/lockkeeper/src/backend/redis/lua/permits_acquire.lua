@@ -1,17 +1,17 @@
--- Purpose:   take permits with ids, or repeat that
+-- Purpose:   acquires permits with ids, or repeats that
 -- KEYS[1]:   the semaphore
--- KEYS[2]:   which permits are taken until when
--- KEYS[3]:   the mark of a temporary semaphore
+-- KEYS[2]:   acquired permits with their expiry
+-- KEYS[3]:   mark of a temporary semaphore
 -- ARGV[1]:   the ids, 16 bytes each
--- ARGV[2]:   time to live in ms; never shortens what there is
+-- ARGV[2]:   TTL in ms; never shortens the stored TTL
 -- ARGV[3]:   publish command
 -- ARGV[4]:   channel
--- ARGV[5]:   how many permits a temporary semaphore has for this request, which makes it where there is
---            none; or empty. It becomes the number of the semaphore only if permits are taken
+-- ARGV[5]:   number of permits of a temporary semaphore for this request, which creates it if there is
+--            none; or empty. It is stored only if permits are acquired
 -- ARGV[6]:   1 if the caller waits
--- Returns:   nil granted; > 0 busy, until a permit ends, or BUSY, to a waiter with the number of
---            listeners; -3 some are not there any more
--- Publishes: the free permits to the channel, if more are free than were and any are
+-- Returns:   nil granted; > 0 busy, the ms until a permit expires, or BUSY, for a waiter with the number
+--            of listeners; -3 some no longer exist
+-- Publishes: the number of free permits to the channel, if it has grown and is not zero
 local free, wrong = number(KEYS[1])
 if wrong then return wrong end
 local now, ids = clock(), split(ARGV[1])
@@ -20,9 +20,9 @@ local limit = tonumber(ARGV[5])
 if present == 0 and not free then
   if not limit then return unset() end
   if limit < #ids then return redis.status_reply('BUSY') end
-  -- First, and with an end of its own: nothing else has happened where one of them is refused.
+  -- First, and with a TTL: if one of these writes is rejected, nothing else has changed.
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[2])
-  -- Permits of an earlier one of this name are not permits of this one.
+  -- Permits of an earlier semaphore of this name do not belong to this one.
   redis.call('UNLINK', KEYS[2])
   redis.call('SET', KEYS[1], string.format('%.0f', limit - #ids), 'PX', ARGV[2])
   for _, id in ipairs(ids) do set_end(KEYS[2], id, now + tonumber(ARGV[2])) end
@@ -32,14 +32,14 @@ end
 local over = ended(free, KEYS[2], now, #ids)
 local total, added = free and free + #over, 0
 if limit and present == 0 and is_temporary(KEYS[1], KEYS[3]) then
-  -- Whatever has ended, the sum of what is free and what is taken stays.
+  -- The sum of free and acquired permits does not depend on the sweep of expired ones.
   added = limit - free - redis.call('ZCARD', KEYS[2])
 end
 local takes = present == 0 and total + added >= #ids
 if takes then total = total + added - #ids end
--- Changes nothing, but is refused to whoever may not do what follows.
+-- Changes nothing, but fails for a user without permission for the writes below.
 redis.call('ZADD', KEYS[2], 'XX', 0, '')
--- First, so that it is refused for want of memory before anything has changed.
+-- First: if Redis rejects it as out of memory, nothing has changed.
 if free ~= total then redis.call('INCRBY', KEYS[1], total - free) end
 remove(KEYS[2], over)
 if takes or first then
@@ -47,7 +47,7 @@ if takes or first then
   for _, id in ipairs(ids) do set_end(KEYS[2], id, math.max(found[id] or till, till)) end
 end
 if takes then
-  -- Not before the semaphore: what is taken would be lost to it for ever.
+  -- They must not expire before the semaphore: it would lose the acquired permits forever.
   local left = redis.call('PTTL', KEYS[1])
   if left < 0 then
     redis.call('PERSIST', KEYS[2])
@@ -59,7 +59,7 @@ if free then keep(KEYS[1], KEYS[2], KEYS[3], now) end
 local more = #over > 0 or (takes and added > 0)
 if more and total > 0 then redis.pcall(ARGV[3], ARGV[4], total) end
 if takes or first then return nil end
--- Some were given back since, or have ended: what comes now is late.
+-- Some were released or have expired since: the request is late.
 if present > 0 then return -3 end
 local score = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
 local left = redis.status_reply('BUSY')

@@ -1,13 +1,13 @@
--- Purpose:   renew or check many holds of permits; an error of one is that one's answer
+-- Purpose:   renews or checks many holds of permits; an error of one is the answer for that one
 -- KEYS[3i-2]: the semaphores
--- KEYS[3i-1]: which permits are taken until when
--- KEYS[3i]:  the marks of temporary semaphores
+-- KEYS[3i-1]: acquired permits with their expiry
+-- KEYS[3i]:  marks of temporary semaphores
 -- ARGV[1]:   publish command
 -- ARGV[3i-1]: the ids, 16 bytes each
--- ARGV[3i]:  time to live in ms, never shortens what there is; 0 only looks
+-- ARGV[3i]:  TTL in ms, never shortens the stored TTL; 0 only checks
 -- ARGV[3i+1]: channel
--- Returns:   for each: >= -1 held, the time to live found (-1 endless); -2 gone; an error as text
--- Publishes: the free permits to the channel, if some have ended and any are free
+-- Returns:   for each: >= -1 held, the TTL found (-1 never expires); -2 does not exist; an error as text
+-- Publishes: the number of free permits to the channel, if some have expired and it is not zero
 local answers = {}
 for i = 1, #KEYS / 3 do
   local key, ends, ttl = KEYS[3 * i - 2], KEYS[3 * i - 1], tonumber(ARGV[3 * i])
@@ -19,7 +19,7 @@ for i = 1, #KEYS / 3 do
   else
     local now, ids = clock(), split(ARGV[3 * i - 1])
     local _, first, found = look(ends, ids, now)
-    -- After a write that needs no memory the next is not refused for want of it.
+    -- After a write that needs no memory, Redis does not reject the next one as out of memory.
     redis.call('ZREM', ends, '')
     local over = ended(free, ends, now)
     if remove(ends, over) > 0 then

@@ -1,14 +1,14 @@
--- Purpose:   share a lock, re-enter a shared one, nest in one's own exclusive hold, or repeat any
+-- Purpose:   acquires a read lock, re-enters it, nests it in the owner's write hold, or repeats any
 -- KEYS[1]:   the lock
--- KEYS[2]:   the writers that wait for it
--- KEYS[3]:   for how long readers have waited, and whether it is their turn
+-- KEYS[2]:   its waiting writers
+-- KEYS[3]:   how long readers have waited, and whether it is their turn
 -- ARGV[1]:   owner
--- ARGV[2]:   time to live in ms; never shortens what there is
--- ARGV[3]:   hold count the owner will have; above 1 only a held lock is re-entered
--- ARGV[4]:   what the keys of single holds begin with
--- ARGV[5]:   owner of the exclusive hold it belongs to, or empty
+-- ARGV[2]:   TTL in ms; never shortens the stored TTL
+-- ARGV[3]:   hold count that the owner will have; above 1 only a held lock is re-entered
+-- ARGV[4]:   prefix of the keys of single holds
+-- ARGV[5]:   owner of the write hold that it is nested in, or empty
 -- ARGV[6]:   1 if the reader waits
--- Returns:   nil granted; >= -1 busy, for how long (-1 endless); -3 the hold is gone
+-- Returns:   nil granted; >= -1 busy, the ms to wait (-1 never expires); -3 the hold does not exist
 -- Publishes: nothing
 local mode, wrong, left = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
@@ -17,9 +17,10 @@ local held = mode and tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
 if held then
   local own = life(ARGV[4], ARGV[1], held)
   if own == -2 and count > 1 then return -3 end
-  -- All holds of a reader live equally long, whichever of them goes first.
+  -- All holds of a reader get the same TTL, because they may be released in any order.
   ttl = math.max(own, ttl)
-  -- First, and in any case, so that the next write is not refused for want of memory.
+  -- First and always: after a write that needs no memory, Redis does not reject the next one as out of
+  -- memory.
   redis.call('PEXPIRE', KEYS[1], math.max(left, ttl))
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
   keep(ARGV[4], ARGV[1], count, ttl)
@@ -43,7 +44,7 @@ if type(noted) == 'table' then
 end
 local ends = redis.pcall('PEXPIRE', KEYS[1], math.max(left, ttl))
 if type(ends) == 'table' then
-  -- Not permitted: a lock without an end must not stay.
+  -- PEXPIRE was denied: a lock without a TTL must not remain.
   redis.call('HDEL', KEYS[1], ARGV[1], mode and ARGV[1] or 'mode')
   redis.call('DEL', key)
   return ends

@@ -1,28 +1,28 @@
--- Purpose:   take holds of a reader off; without any left of anybody the lock is free
+-- Purpose:   releases holds of a reader; without any holder left the lock is free
 -- KEYS[1]:   the lock
 -- ARGV[1]:   owner
--- ARGV[2]:   hold count that stays; no more than this stored means no change
+-- ARGV[2]:   hold count that remains; no change if the stored count is not greater
 -- ARGV[3]:   publish command
 -- ARGV[4]:   channel
--- ARGV[5]:   what the keys of single holds begin with
--- ARGV[6]:   time to live in ms where holds stay, or empty
--- ARGV[7]:   1 to set that though no hold is taken off
--- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
---            an owner: held by that one
--- Publishes: 0 to the channel when nobody holds it any more
+-- ARGV[5]:   prefix of the keys of single holds
+-- ARGV[6]:   TTL in ms if holds remain, or empty
+-- ARGV[7]:   1 to set that TTL even if no hold is released
+-- Returns:   >= 0 freed, the number of notified subscribers (-1: could not notify); KEPT; nil not held;
+--            an owner: the holder
+-- Publishes: 0 to the channel when the lock is free
 local mode, wrong, left = settled(KEYS[1], ARGV[5])
 if wrong then return wrong end
 local held = mode and tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
 if not held then return holder(KEYS[1]) end
 local own = life(ARGV[5], ARGV[1], held)
--- The lock ends with its last reader. If that is another one, its end stays; a writer's in any case.
+-- The lock expires with its last reader. If that is another one, or a writer, the expiry stays.
 local last = mode == 'read' and own >= left - 2
 local stay = tonumber(ARGV[2])
 if stay > 0 then
-  -- A dead reader keeps nothing: a writer may come at any moment.
+  -- An expired reader keeps nothing: a writer may acquire the lock at any moment.
   if own == -2 then return nil end
   local ttl = tonumber(ARGV[6])
-  -- What needs no memory first: the next write is then not refused for want of it.
+  -- Writes that need no memory first: Redis then does not reject the next one as out of memory.
   if held > stay then
     drop(ARGV[5], ARGV[1], stay + 1, held)
     redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -46,12 +46,12 @@ local written = writer and write_left(KEYS[1], ARGV[5], writer, nil)
 redis.call('HDEL', KEYS[1], ARGV[1])
 drop(ARGV[5], ARGV[1], 1, held)
 if written then
-  -- It may have made the lock outlast the writer, which no longer has to be so.
+  -- This reader may have made the lock outlast the writer, which is no longer needed.
   local _, longest = readers(KEYS[1], ARGV[5])
   ends_in(KEYS[1], math.max(written, longest))
   if longest <= written then redis.call('DEL', write_end(ARGV[5], writer)) end
 end
--- Beside `mode` there is another one, perhaps the writer, and the lock did not live for this one.
+-- Another holder beside `mode` remains, and the expiry of the lock was not that of this reader.
 if not last and redis.call('HLEN', KEYS[1]) > 1 then return 0 end
 local living, longest = readers(KEYS[1], ARGV[5])
 if #living > 0 then

@@ -1,9 +1,9 @@
--- Purpose:   renew or check many readers; an error of one is that one's answer
+-- Purpose:   renews or checks many readers; an error of one is the answer for that one
 -- KEYS[i]:   the locks
 -- ARGV[3i-2]: owner
--- ARGV[3i-1]: time to live in ms, never shortens what there is; 0 only looks
--- ARGV[3i]:  what the keys of single holds begin with
--- Returns:   for each: >= -1 held, the time to live found; -2 gone; -3 taken; an error as text
+-- ARGV[3i-1]: TTL in ms, never shortens the stored TTL; 0 only checks
+-- ARGV[3i]:  prefix of the keys of single holds
+-- Returns:   for each: >= -1 held, the TTL found; -2 free; -3 held by another owner; an error as text
 -- Publishes: nothing
 local answers = {}
 for i = 1, #KEYS do
@@ -18,7 +18,8 @@ for i = 1, #KEYS do
     local own = held and life(prefix, owner, held)
     if own and own ~= -2 then
       if ttl > 0 and own < ttl then keep(prefix, owner, held, ttl) end
-      -- Also when only looking: the renewal of a Java reader sets the lock to 30 s, whoever shares it.
+      -- Also for a check: the renewal of a Java reader sets the TTL of the lock to 30 s, even below that
+      -- of another reader.
       local longest = math.max(own, ttl)
       if left < longest then
         ends_in(key, longest)
@@ -26,7 +27,7 @@ for i = 1, #KEYS do
       end
       answers[i] = own
     else
-      -- Other readers take nothing away.
+      -- Other readers do not conflict with this hold.
       answers[i] = (held or mode == 'read') and -2 or -3
     end
   end

@@ -1,11 +1,11 @@
--- Purpose:   part of the scripts of the read/write lock: its mode, its readers, the writers that wait
+-- Purpose:   part of the scripts of the read/write lock: its mode, its readers, its waiting writers
 -- Returns:   nothing by itself
 -- Publishes: nothing
--- The lock is a hash: `mode`, a field for each reader, `<owner>:write` for the writer. A reader lives
--- as long as any of its holds has its key. These keys cannot be declared, because which readers there
--- are is known only in here; they share the lock's slot, and Redisson does the same.
+-- The lock is a hash: `mode`, a field for each reader, `<owner>:write` for the writer. A reader holds
+-- the lock while the key of any of its holds exists. These keys cannot be declared, because only the
+-- script knows the readers. They are in the slot of the lock, and Redisson does the same.
 
--- read or write, nothing where there is no lock; the error if it is something else; the time to live.
+-- Returns read or write, nothing if the lock is free; the error if the key is something else; the TTL.
 local function mode_of(key)
   local left = redis.call('PTTL', key)
   if left == -2 then return nil, nil, left end
@@ -20,20 +20,20 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The key of one hold.
+-- Returns the key of one hold.
 local function hold(prefix, owner, i) return prefix .. ':' .. owner .. ':rwlock_timeout:' .. i end
 
--- For how long a reader lives: its longest hold (-1 endless, -2 dead).
+-- Returns the TTL of a reader: that of its longest hold (-1 never expires, -2 expired).
 local function life(prefix, owner, count)
   local longest = -2
-  -- A count that nobody reaches is somebody's data, over which the server must not stall.
+  -- A count this high is other data, and must not block the server.
   for i = 1, math.min(count, 65535) do
     longest = math.max(longest, redis.call('PTTL', hold(prefix, owner, i)))
   end
   return longest
 end
 
--- Makes a reader live so long.
+-- Sets the TTL of a reader.
 local function keep(prefix, owner, count, ttl)
   for i = 1, count do
     local key = hold(prefix, owner, i)
@@ -45,8 +45,8 @@ local function drop(prefix, owner, first, last)
   for i = first, math.min(last, 65535) do redis.call('DEL', hold(prefix, owner, i)) end
 end
 
--- Who lives of the readers, and how long the longest. Writers bury the dead, whose fields would stay
--- for as long as others keep the lock alive; readers, which meet them only by chance, do not.
+-- Returns the readers that have not expired, and the longest TTL. Writers remove expired readers, whose
+-- fields would remain as long as others hold the lock. Readers do not.
 local function readers(key, prefix, bury)
   local living, longest = {}, -2
   local fields = redis.call('HGETALL', key)
@@ -64,39 +64,41 @@ local function readers(key, prefix, bury)
   return living, longest
 end
 
--- Sets the end, and never to now: the key would be gone.
+-- Sets the TTL, but never to 0, which would delete the key.
 local function ends_in(key, ttl)
   if ttl >= 0 then redis.call('PEXPIRE', key, math.max(1, ttl)) end
 end
 
--- Takes the writer out, so that the readers nested in its hold share the lock from now on. What needs
--- no memory comes first, for the next is then not refused for want of it.
+-- Removes the writer, so that the readers nested in its hold share the lock. Writes that need no memory
+-- come first: Redis then does not reject the next one as out of memory.
 local function downgrade(key, field, ttl)
   redis.call('HDEL', key, field)
   ends_in(key, ttl)
   redis.call('HSET', key, 'mode', 'read')
 end
 
--- A writer has the lock until the lock ends, unless a reader nested in its hold lasts longer. Then a key
--- of its own says when the writer's lease ends: a sorted set, `end` -> ms. It is there only while the
--- lock has fields beside `mode` and the writer. Whatever is wrong with it fails no request.
+-- A writer holds the lock until the lock expires, unless a reader nested in its hold has a longer lease.
+-- Then a separate key contains the expiry of the writer's lease: a sorted set, `end` -> ms. It exists
+-- only while the lock has fields other than `mode` and the writer. An error with this key fails no
+-- request.
 local function write_end(prefix, writer) return prefix .. ':' .. writer .. ':lockkeeper_write_end' end
 
--- For how long the writer has the lock (below 0: no longer); `left`, that of the lock, if that is not said.
+-- Returns the remaining lease of the writer (below 0: expired); `left`, the TTL of the lock, if there is
+-- no separate one.
 local function write_left(key, prefix, writer, left)
   if redis.call('HLEN', key) <= 2 then return left end
   local ends = redis.pcall('ZSCORE', write_end(prefix, writer), 'end')
   return type(ends) == 'string' and tonumber(ends) - clock() or left
 end
 
--- The writer's lease ends in so many ms, and the lock later.
+-- Sets the writer's lease to a TTL that is shorter than that of the lock.
 local function set_write_end(key, prefix, writer, ttl)
   local name = write_end(prefix, writer)
-  -- First: without it the writer has all of the lock, which is safe, and after a write that needs no
-  -- memory the next is not refused for want of it.
+  -- First: without the key the writer's lease is that of the lock, which is safe. After a write that
+  -- needs no memory, Redis does not reject the next one as out of memory.
   redis.call('DEL', name)
   redis.pcall('ZADD', name, clock() + ttl, 'end')
-  -- Not before the lock.
+  -- It must not expire before the lock.
   redis.call('PEXPIRE', name, redis.call('PTTL', key) + 1000)
 end
 
@@ -107,7 +109,7 @@ local function writer_of(key)
   end
 end
 
--- A reader nested in the writer's hold has made the lock last longer, which had `left`.
+-- Keeps the writer's lease after a nested reader has extended the lock, whose TTL was `left`.
 local function outlast(key, prefix, left)
   local writer = writer_of(key)
   if writer and left >= 0 then
@@ -115,7 +117,7 @@ local function outlast(key, prefix, left)
   end
 end
 
--- As `mode_of`, after a writer was taken out whose lease has ended before those of its readers.
+-- Like `mode_of`, but first removes a writer whose lease has expired before those of its readers.
 local function settled(key, prefix)
   local mode, wrong, left = mode_of(key)
   local writer = mode == 'write' and redis.call('HLEN', key) > 2 and writer_of(key)
@@ -130,7 +132,7 @@ local function settled(key, prefix)
   return 'read', nil, redis.call('PTTL', key)
 end
 
--- One who holds it: the writer before a reader.
+-- Returns one holder, the writer first.
 local function holder(key)
   local first = nil
   if redis.call('HLEN', key) > 16 then return first end
@@ -142,15 +144,14 @@ local function holder(key)
   return first
 end
 
--- Writers that wait are a sorted set: owner -> ms last heard of. New readers wait behind them, but not
--- for ever: how that goes is a sorted set, too, `since` -> ms since when one waits, `turn` -> ms until
--- when writers let readers go first, `batch` -> ms when readers last came in before writers that wait.
--- Both are a courtesy: whatever is wrong with their keys fails no
--- request.
+-- Waiting writers are a sorted set: owner -> ms of the last request. New readers wait behind them, but
+-- not forever. A second sorted set controls that: `since` -> ms since when a reader waits, `turn` -> ms
+-- until when writers let readers go first, `batch` -> ms when readers last preceded waiting writers. An
+-- error with these keys fails no request.
 local PATIENCE, TURN, BATCH = 5000, 2500, 250
 
--- A writer waits, for another 2 s; and as long it is remembered what readers were given. Where 16 others
--- wait already, these keep readers out, and it need not be noted, too.
+-- Records that a writer waits, for another 2 s, and keeps the memory of what readers were granted. If 16
+-- others wait, they keep readers out, and this one need not be recorded.
 local function wait(key, patience, owner)
   local now = clock()
   local others = redis.pcall('ZCOUNT', key, now - 2000, '+inf')
@@ -160,7 +161,7 @@ local function wait(key, patience, owner)
   redis.call('PEXPIRE', patience, 10000)
 end
 
--- A writer waits no longer; whether it was the last of those that were heard of.
+-- Removes a waiting writer. Returns whether it was the last one with a recent request.
 local function withdraw(key, owner)
   if redis.pcall('ZREM', key, owner) ~= 1 then return false end
   if redis.call('ZCOUNT', key, clock() - 2000, '+inf') > 0 then return false end
@@ -168,17 +169,18 @@ local function withdraw(key, owner)
   return true
 end
 
--- Until when it is the readers' turn, if it is.
+-- Returns until when it is the readers' turn, if it is.
 local function readers_turn(key, now)
   local turn = redis.pcall('ZSCORE', key, 'turn')
   turn = type(turn) == 'string' and tonumber(turn) or 0
   return turn > now and turn or nil
 end
 
--- How long a new reader stays out that finds a writer, or writers that wait; nothing if it is let in.
--- `left` is how long the writer that holds the lock may have it, if one does. After 5 s of waiting it is
--- the readers' turn: writers wait until the first comes in and for 250 ms more. Readers that come to
--- readers have such a turn once, until a writer has had the lock: otherwise they would keep it for ever.
+-- Returns how long a new reader must wait for a writer or for waiting writers; nothing if it need not.
+-- `left` is the remaining lease of the writer that holds the lock, if there is one. After 5 s of waiting
+-- it is the readers' turn: writers wait until the first reader acquires the lock, and for 250 ms more.
+-- While readers hold the lock, they get only one such turn until a writer has acquired it: otherwise
+-- they would hold it forever.
 local function stays_out(writers, patience, left, waits)
   if not left and redis.call('EXISTS', writers, patience) == 0 then return nil end
   local now = clock()

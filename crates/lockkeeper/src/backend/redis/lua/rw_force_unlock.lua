@@ -1,14 +1,14 @@
--- Purpose:   take a read/write lock away from everybody who holds it
+-- Purpose:   force-releases a read/write lock
 -- KEYS[1]:   the lock
 -- ARGV[1]:   publish command
 -- ARGV[2]:   channel
--- ARGV[3]:   what the notice channels of clients begin with
--- ARGV[4]:   why, on one line
--- ARGV[5]:   what the keys of single holds begin with
--- ARGV[6..]: from whom only, if not from anybody
--- Returns:   the owners it was taken from; other if others hold it
--- Publishes: to the channel 0 for readers, 1 for a writer; a notice to the client of each owner. Here,
---            so that they are told though the answer to this may be lost
+-- ARGV[3]:   prefix of the notice channels of clients
+-- ARGV[4]:   reason, on one line
+-- ARGV[5]:   prefix of the keys of single holds
+-- ARGV[6..]: the only owners from which it may be released; any if there are none
+-- Returns:   the former owners; 'other' if the holders are others
+-- Publishes: to the channel 0 for readers, 1 for a writer; a notice to the client of each owner. From
+--            the script, so that they are notified even if its answer is lost
 local mode, wrong = settled(KEYS[1], ARGV[5])
 if wrong then return wrong end
 if not mode then return {} end
@@ -18,7 +18,7 @@ for i = 1, #fields, 2 do
   if count then
     local writer = string.match(fields[i], '^(.*):write$')
     owners[#owners + 1] = writer or fields[i]
-    -- A reader that is dead does not hold it, whoever it was.
+    -- An expired reader does not hold the lock, so it need not be among the given owners.
     if writer or life(ARGV[5], fields[i], count) ~= -2 then living[#living + 1] = owners[#owners] end
   end
 end

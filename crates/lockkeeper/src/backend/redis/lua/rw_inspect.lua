@@ -1,8 +1,8 @@
--- Purpose:   who holds a read/write lock, how often, for how long
+-- Purpose:   reads the holders of a read/write lock, their hold counts and the TTL
 -- KEYS[1]:   the lock
--- ARGV[1]:   what the keys of single holds begin with
--- Returns:   time to live (-1 endless, -2 free), then by turns owner, hold count and whether it is
---            shared; the writer first; only those whose leases have not ended
+-- ARGV[1]:   prefix of the keys of single holds
+-- Returns:   TTL (-1 never expires, -2 free), then alternating owner, hold count and whether it is
+--            shared; the writer first; only holders whose leases have not expired
 -- Publishes: nothing
 local mode, wrong = mode_of(KEYS[1])
 if wrong then return wrong end
@@ -14,7 +14,7 @@ for i = 1, #fields, 2 do
   local owner, count = fields[i], tonumber(fields[i + 1])
   local writer = string.match(owner, '^(.*):write$')
   if writer and write_left(KEYS[1], ARGV[1], writer, 0) < 0 then
-    -- Its lease has ended, and the lock is that of its readers.
+    -- The writer's lease has expired, and only its readers hold the lock.
     local living, longest = readers(KEYS[1], ARGV[1])
     if #living == 0 then return { -2 } end
     writers[1] = longest

@@ -1,11 +1,11 @@
--- Purpose:   take permits of a semaphore, or repeat that
+-- Purpose:   acquires permits of a semaphore, or repeats that
 -- KEYS[1]:   the semaphore
--- KEYS[2]:   what was answered to its requests
--- ARGV[1]:   the request
--- ARGV[2]:   how many permits
+-- KEYS[2]:   answers to its requests
+-- ARGV[1]:   id of the request
+-- ARGV[2]:   number of permits
 -- ARGV[3]:   channel that a waiter would listen on, or empty
--- ARGV[4..]: requests of this client that are settled and may be forgotten
--- Returns:   nil granted; BUSY, to a waiter with the number of listeners; -3 given back or cancelled
+-- ARGV[4..]: settled requests of this client, whose answers may be deleted
+-- Returns:   nil granted; BUSY, for a waiter with the number of listeners; -3 released or cancelled
 --            already
 -- Publishes: nothing
 local past = recall(KEYS[2], ARGV[1])

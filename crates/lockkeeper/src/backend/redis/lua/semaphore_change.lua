@@ -1,17 +1,17 @@
--- Purpose:   create a semaphore, or change how many permits it has
+-- Purpose:   creates a semaphore, or changes its number of permits
 -- KEYS[1]:   the semaphore
--- KEYS[2]:   what was answered to its requests
--- KEYS[3]:   which permits are taken until when, if they have ids
--- KEYS[4]:   the mark of a temporary semaphore, if they have ids; a resize makes one that lasts of it
--- ARGV[1]:   the request
--- ARGV[2]:   create; add; drain; resize: make the total so many, taken ones included
--- ARGV[3]:   how many permits
--- ARGV[4]:   time to live in ms of what is created, or empty
+-- KEYS[2]:   answers to its requests
+-- KEYS[3]:   acquired permits with their expiry, if they have ids
+-- KEYS[4]:   mark of a temporary semaphore, if permits have ids; a resize makes the semaphore permanent
+-- ARGV[1]:   id of the request
+-- ARGV[2]:   create; add; drain; resize: set the total, acquired permits included
+-- ARGV[3]:   number of permits
+-- ARGV[4]:   TTL in ms if created, or empty
 -- ARGV[5]:   publish command
 -- ARGV[6]:   channel
--- ARGV[7..]: requests of this client that are settled and may be forgotten
--- Returns:   DONE; NOTHING; a number: the free permits, or those that were drained
--- Publishes: the free permits to the channel where they are more than before
+-- ARGV[7..]: settled requests of this client, whose answers may be deleted
+-- Returns:   DONE; NOTHING; a number: the free permits, or the drained ones
+-- Publishes: the number of free permits to the channel, if it has grown
 local past = recall(KEYS[2], ARGV[1])
 if past then return past end
 local free, wrong = number(KEYS[1])
@@ -22,7 +22,7 @@ local answer, total = 'DONE', count
 if free then
   local now = clock()
   local over = KEYS[3] and ended(free, KEYS[3], now) or {}
-  -- Whatever has ended, the sum of what is free and what is taken stays.
+  -- The sum of free and acquired permits does not depend on the sweep of expired ones.
   local most, added = free + taken, 0
   if verb == 'create' then
     answer, over = 'NOTHING', {}
@@ -31,7 +31,7 @@ if free then
   elseif verb == 'resize' then
     added = count - most
   else
-    -- A debt is nothing to take, and stays.
+    -- A negative number of free permits cannot be drained and stays.
     added = -math.max(free, 0)
   end
   for _, sum in ipairs({ added, most + added, free + added }) do
@@ -41,7 +41,7 @@ if free then
   if verb == 'add' then answer = string.format('%.0f', total) end
   if verb == 'drain' then answer = string.format('%.0f', -added) end
   remember(KEYS[2], ARGV[1], answer, { unpack(ARGV, 7) })
-  -- Not SET: it would take the time to live off.
+  -- Not SET, which would remove the TTL.
   if total ~= free then redis.call('INCRBY', KEYS[1], total - free) end
   if #over > 0 then remove(KEYS[3], over) end
   if KEYS[4] and verb == 'resize' and is_temporary(KEYS[1], KEYS[4]) then
@@ -53,7 +53,7 @@ if free then
   end
 elseif verb == 'create' or verb == 'resize' then
   remember(KEYS[2], ARGV[1], answer, { unpack(ARGV, 7) })
-  -- Permits of an earlier one of this name are not permits of this one.
+  -- Permits of an earlier semaphore of this name do not belong to this one.
   if KEYS[3] then redis.call('UNLINK', KEYS[3], KEYS[4]) end
   if ARGV[4] == '' then
     redis.call('SET', KEYS[1], ARGV[3])

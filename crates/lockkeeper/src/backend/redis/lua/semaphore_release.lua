@@ -1,15 +1,15 @@
--- Purpose:   give permits of a semaphore back, or see that they are never taken
+-- Purpose:   releases permits of a semaphore, or prevents that they are acquired later
 -- KEYS[1]:   the semaphore
--- KEYS[2]:   what was answered to its requests
--- ARGV[1]:   the request that took them
--- ARGV[2]:   how many permits
--- ARGV[3]:   1 where they may not have been taken, 0 where they were
+-- KEYS[2]:   answers to its requests
+-- ARGV[1]:   id of the request that acquired them
+-- ARGV[2]:   number of permits
+-- ARGV[3]:   1 if they may not have been acquired, 0 if they were
 -- ARGV[4]:   publish command
 -- ARGV[5]:   channel
--- ARGV[6..]: requests of this client that are settled and may be forgotten
--- Returns:   >= 0 given back, how many were told (-1: could not tell); nil nothing to give back, or
---            nothing to give it back to
--- Publishes: the free permits to the channel, if any
+-- ARGV[6..]: settled requests of this client, whose answers may be deleted
+-- Returns:   >= 0 released, the number of notified subscribers (-1: could not notify); nil nothing was
+--            acquired, or the semaphore does not exist
+-- Publishes: the number of free permits to the channel, if it is not zero
 local past = recall(KEYS[2], ARGV[1])
 if past == 'GIVEN BACK' then return 0 end
 if past and past ~= 'GRANTED' then return nil end
@@ -21,7 +21,7 @@ if past or ARGV[3] == '0' then
 end
 needs_no_memory(KEYS[2])
 if not free then
-  -- A late repetition must neither take from the next semaphore of this name nor give to it.
+  -- A late repetition must neither acquire from a new semaphore of this name nor release to it.
   remember(KEYS[2], ARGV[1], 'CANCELLED', { unpack(ARGV, 6) })
   return nil
 end

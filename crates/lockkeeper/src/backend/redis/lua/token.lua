@@ -1,8 +1,8 @@
--- Purpose:   part of the scripts that grant: the next token of a lock
+-- Purpose:   part of the scripts that grant: the next fencing token of a lock
 -- Returns:   nothing by itself
 -- Publishes: nothing
--- Grows also after the key was lost or set back: never less than the server's clock in µs. A number
--- that cannot be counted on is no number.
+-- Grows even if the key was lost or set back: never below the server's clock in µs. A stored value that
+-- cannot be counted exactly is ignored.
 local function next_token(key)
   local last = tonumber(redis.call('GET', key) or 0) or 0
   if not (last >= 0 and last < 9007199254740991) then last = 0 end

@@ -1,18 +1,18 @@
--- Purpose:   pass an exclusive lock from one hold of a client to another in one step
+-- Purpose:   hands a write lock off from one hold of a client to another in one step
 -- KEYS[1]:   the lock
--- KEYS[2]:   the writers that wait for it
--- KEYS[3]:   for how long readers have waited, and whether it is their turn
--- KEYS[4]:   its token, if one is to be issued
--- ARGV[1]:   owner that gives
--- ARGV[2]:   owner that receives
--- ARGV[3]:   time to live in ms, the receiver's; a repetition never shortens it
--- ARGV[4]:   what the keys of single holds begin with
+-- KEYS[2]:   its waiting writers
+-- KEYS[3]:   how long readers have waited, and whether it is their turn
+-- KEYS[4]:   its fencing token, if one is to be issued
+-- ARGV[1]:   owner that hands it off
+-- ARGV[2]:   owner that receives it
+-- ARGV[3]:   TTL in ms of the receiver; a repetition never shortens it
+-- ARGV[4]:   prefix of the keys of single holds
 -- ARGV[5]:   publish command
 -- ARGV[6]:   channel
--- ARGV[7]:   time to live of the token in ms, or empty; where there is one
--- Returns:   nil or the token: done, also by an earlier try; >= -1 it was freed, but readers were nested
---            in it or have their turn, for how long (-1 endless); -3 neither holds it
--- Publishes: 1 to the channel when readers are left, or come first
+-- ARGV[7]:   TTL of the token in ms, or empty; only with a token
+-- Returns:   nil or the token: done, now or by an earlier attempt; >= -1 freed, but readers are nested
+--            in it or have their turn, the ms to wait (-1 never expires); -3 neither holds it
+-- Publishes: 1 to the channel when readers remain, or go first
 local _, wrong = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
 local from, to = ARGV[1] .. ':write', ARGV[2] .. ':write'
@@ -41,7 +41,7 @@ if turn then
   redis.pcall(ARGV[5], ARGV[6], '1')
   return turn - now
 end
--- First, because after a write that needs no memory the next is not refused for want of it.
+-- First: after a write that needs no memory, Redis does not reject the next one as out of memory.
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('HSET', KEYS[1], to, '1')
 redis.call('HDEL', KEYS[1], from)

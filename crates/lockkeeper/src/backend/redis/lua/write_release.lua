@@ -1,15 +1,15 @@
--- Purpose:   take exclusive holds off, or a writer off those that wait
+-- Purpose:   releases write holds, or removes a waiting writer
 -- KEYS[1]:   the lock
--- KEYS[2]:   the writers that wait for it
+-- KEYS[2]:   its waiting writers
 -- ARGV[1]:   owner
--- ARGV[2]:   hold count that stays; no more than this stored means no change
+-- ARGV[2]:   hold count that remains; no change if the stored count is not greater
 -- ARGV[3]:   publish command
 -- ARGV[4]:   channel
--- ARGV[5]:   what the keys of single holds begin with
--- ARGV[6]:   time to live in ms where holds stay, or empty
--- ARGV[7]:   1 to set that though no hold is taken off
--- Returns:   >= 0 freed, how many were told (-1: could not tell); KEPT; nil not held by anybody;
---            an owner: held by that one
+-- ARGV[5]:   prefix of the keys of single holds
+-- ARGV[6]:   TTL in ms if holds remain, or empty
+-- ARGV[7]:   1 to set that TTL even if no hold is released
+-- Returns:   >= 0 freed, the number of notified subscribers (-1: could not notify); KEPT; nil not held;
+--            an owner: the holder
 -- Publishes: 1 to the channel when freed, or when no writer keeps readers out any more
 local mode, wrong = settled(KEYS[1], ARGV[5])
 local field = ARGV[1] .. ':write'
@@ -22,13 +22,13 @@ if ARGV[2] ~= '0' then
   if fewer or ttl and ARGV[7] == '1' then
     local rest = redis.call('PTTL', KEYS[1])
     if ttl then
-      -- The readers nested in it keep what they were promised.
+      -- The leases of nested readers stay.
       local nested = redis.call('HLEN', KEYS[1]) > 2
       local _, longest = readers(KEYS[1], ARGV[5], true)
       rest = math.max(ttl, longest)
       if nested and longest <= ttl then redis.call('DEL', write_end(ARGV[5], ARGV[1])) end
     end
-    -- First, because after a write that needs no memory the next is not refused for want of it.
+    -- First: after a write that needs no memory, Redis does not reject the next one as out of memory.
     ends_in(KEYS[1], rest)
     if ttl and rest > ttl then set_write_end(KEYS[1], ARGV[5], ARGV[1], ttl) end
   end

@@ -1,9 +1,9 @@
--- Purpose:   renew or check many writers; an error of one is that one's answer
+-- Purpose:   renews or checks many writers; an error of one is the answer for that one
 -- KEYS[i]:   the locks
 -- ARGV[3i-2]: owner
--- ARGV[3i-1]: time to live in ms, never shortens what there is; 0 only looks
--- ARGV[3i]:  what the keys of single holds begin with
--- Returns:   for each: >= -1 held, the time to live found; -2 gone; -3 taken; an error as text
+-- ARGV[3i-1]: TTL in ms, never shortens the stored TTL; 0 only checks
+-- ARGV[3i]:  prefix of the keys of single holds
+-- Returns:   for each: >= -1 held, the TTL found; -2 free; -3 held by another owner; an error as text
 -- Publishes: nothing
 local answers = {}
 for i = 1, #KEYS do
@@ -17,7 +17,7 @@ for i = 1, #KEYS do
     answers[i] = -3
   else
     local own = write_left(key, prefix, owner, nil)
-    -- A look must not touch a key without an end: PEXPIRE 0 would delete it.
+    -- A check must not change a key without a TTL: PEXPIRE 0 would delete it.
     if ttl > 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
     if own and own < ttl then set_write_end(key, prefix, owner, ttl) end
     answers[i] = own or left
