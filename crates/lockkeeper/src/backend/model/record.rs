@@ -160,7 +160,12 @@ impl Record {
 /// anybody at all was heard of [`lately`]. Those whom the request is about may leave, so that both must
 /// be known of others.
 pub(crate) fn ends_front(heard: u64, now: u64) -> bool {
-    heard + fair::SILENT >= now
+    heard >= least_alive(now)
+}
+
+/// Since when a waiter must have been heard of to be alive.
+pub(crate) fn least_alive(now: u64) -> u64 {
+    now.saturating_sub(fair::SILENT)
 }
 
 /// Since when somebody must have been heard of, or else nobody could be.
