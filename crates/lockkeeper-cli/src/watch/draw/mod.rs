@@ -98,7 +98,7 @@ fn health<'a>(view: &View, theme: &Theme, now: Now) -> Line<'a> {
     let silent = view.silent_for(now).map(person::span);
     let (mark, style) = match (&view.health, silent) {
         (Health::Failing { .. }, silent) => {
-            (format!("✗ unreachable for {}  ", silent.unwrap_or_default()), theme.bad)
+            (format!("✗ failing for {}  ", silent.unwrap_or_default()), theme.bad)
         }
         (_, Some(silent)) => (format!("◌ no answer for {silent}  "), theme.warning),
         (Health::Connecting, None) => ("◌ connecting ".to_owned(), theme.warning),

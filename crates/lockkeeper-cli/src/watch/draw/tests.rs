@@ -357,7 +357,7 @@ fn the_header_says_whether_what_is_seen_can_be_trusted() {
     assert_eq!(
         (&*lines[0], &*lines[5]),
         (
-            " lockkeeper  redis://store  *                ✗ unreachable for 8s  12:00:01 UTC",
+            " lockkeeper  redis://store  *                    ✗ failing for 8s  12:00:01 UTC",
             " store unreachable when inspecting: no route to\\u{1b}[2J host"
         )
     );
