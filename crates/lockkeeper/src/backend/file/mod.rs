@@ -6,7 +6,7 @@
 //! told through the file (`wakes`) and woken by the kernel (`bell`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -89,30 +89,44 @@ impl Drop for Unopened {
 /// could hang, or be damaged.
 struct InUse;
 
-static USERS: AtomicUsize = AtomicUsize::new(0);
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+static USERS: Users = Users(AtomicU64::new(0));
+
+/// A process id, and below it how many databases are open there: in one number, because threads may open
+/// their first ones at the same time.
+struct Users(AtomicU64);
+
+impl Users {
+    /// Counts one more; false if they are another process's.
+    fn add(&self, pid: u32) -> bool {
+        let one_more = |now: u64| match now as u32 {
+            0 => Some(u64::from(pid) << 32 | 1),
+            _ => ((now >> 32) as u32 == pid).then_some(now + 1),
+        };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
+    }
+
+    fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl InUse {
     /// # Errors
     /// In a forked child whose parent had a file open when it forked.
     fn begin() -> Result<Self, Fault> {
-        let pid = std::process::id();
-        let other = PROCESS.swap(pid, Ordering::AcqRel);
-        if other != pid && USERS.load(Ordering::Acquire) > 0 {
-            PROCESS.store(other, Ordering::Release);
+        if !USERS.add(std::process::id()) {
             let detail = "this process was forked while its parent had a file of locks open, and SQLite \
                           does not work in such a child: start the child with exec, or close the client \
                           before the fork";
             return Err(Fault::Invalid { detail: detail.to_owned() });
         }
-        USERS.fetch_add(1, Ordering::AcqRel);
         Ok(Self)
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        USERS.fetch_sub(1, Ordering::AcqRel);
+        USERS.remove();
     }
 }
 
@@ -270,5 +284,41 @@ impl Backend for File {
             // Resolves when it is dropped.
             let _ = timeout(inner.response_timeout, ended).await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_of_another_process_counts_until_it_is_closed() {
+        let users = Users(AtomicU64::new(0));
+        assert!(users.add(1) && users.add(1));
+        users.remove();
+        assert!(!users.add(2));
+        users.remove();
+        assert!(users.add(2) && !users.add(1));
+    }
+
+    #[test]
+    fn threads_that_open_their_first_at_once_are_one_process() {
+        let rounds: Vec<_> = (0..200_000).map(|_| Users(AtomicU64::new(0))).collect();
+        let arrived = AtomicU64::new(0);
+        let refused = || {
+            let refused = (2..).step_by(2).zip(&rounds).filter(|(both, users)| {
+                arrived.fetch_add(1, Ordering::AcqRel);
+                while arrived.load(Ordering::Acquire) < *both {
+                    thread::yield_now();
+                }
+                !users.add(1)
+            });
+            refused.count()
+        };
+        let refused = thread::scope(|scope| {
+            let other = scope.spawn(refused);
+            refused() + other.join().expect("it has ended")
+        });
+        assert_eq!(refused, 0);
     }
 }
