@@ -27,7 +27,7 @@ pub(crate) async fn run(global: &Global, args: &LsArgs) -> Result<Code, Failure>
     let order = args.sort.map(|sort| (sort, args.reverse));
     let listed = match args.json {
         true => list(locks, order, Document::new(Output::new(global))).await,
-        false => list(locks, order, Rows::new(Output::new(global), pattern)).await,
+        false => list(locks, order, Rows::new(Output::new(global), pattern, &args.kind)).await,
     };
     match listed {
         Ok(()) => Ok(Code::OK),
@@ -155,13 +155,14 @@ async fn rest(locks: &mut Locks<'_>, print: &mut impl Print) -> Result<(), Stop>
 struct Rows<'a> {
     output: Output,
     pattern: &'a [u8],
+    kinds: &'a [KindArg],
     table: Option<Table>,
     now: SystemTime,
 }
 
 impl<'a> Rows<'a> {
-    fn new(output: Output, pattern: &'a [u8]) -> Self {
-        Self { output, pattern, table: None, now: SystemTime::now() }
+    fn new(output: Output, pattern: &'a [u8], kinds: &'a [KindArg]) -> Self {
+        Self { output, pattern, kinds, table: None, now: SystemTime::now() }
     }
 }
 
@@ -171,7 +172,8 @@ impl Print for Rows<'_> {
             // Not even headings in a pipe: no line, no lock.
             if self.output.terminal {
                 let pattern = person::name(&LockName::from(self.pattern));
-                exit::say(format_args!("no lock has a name that matches {pattern}"));
+                let of = if self.kinds.is_empty() { "" } else { " of the given kind" };
+                exit::say(format_args!("no lock{of} has a name that matches {pattern}"));
             }
             return Ok(());
         }

@@ -202,8 +202,9 @@ impl ClientOptions {
         Self::default()
     }
 
-    /// Opens a file store even if this user may only read it: the locks can be listed and inspected, and
-    /// every request that would change something is refused. Without effect on other stores.
+    /// Opens a file store even if this user may only read it: then locks can be listed and inspected, and
+    /// every request that would change something is refused. Without effect where the user may write, and
+    /// on other stores.
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self

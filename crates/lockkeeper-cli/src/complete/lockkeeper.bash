@@ -16,7 +16,11 @@ _lockkeeper() {
     case $directive in
         command\ *)
             local first=0
-            while [[ ${COMP_WORDS[first]} != -- ]]; do first=$((first + 1)); done
+            while ((first < COMP_CWORD)) && [[ ${COMP_WORDS[first]} != -- ]]; do
+                first=$((first + 1))
+            done
+            # To bash the dashes may be part of a quoted word.
+            ((first < COMP_CWORD)) || return
             first=$((first + 1))
             if declare -F _command_offset > /dev/null; then
                 _command_offset "$first"
@@ -34,11 +38,12 @@ _lockkeeper() {
             ;;
     esac
 
-    # Readline replaces only what is behind the last colon or equals sign.
-    local kept=
-    case $typed in
-        *[:=]*) kept=${typed%"${typed##*[:=]}"} ;;
-    esac
+    # Readline replaces only what is behind the last of its separators; an @ it replaces, too.
+    local kept= breaks=${COMP_WORDBREAKS//[^:=@]/}
+    if [[ -n $breaks && $typed == *[$breaks]* ]]; then
+        kept=${typed%"${typed##*[$breaks]}"}
+        kept=${kept%@}
+    fi
     for offer in "${offers[@]}"; do COMPREPLY+=("${offer#"$kept"}"); done
 }
 

@@ -137,7 +137,11 @@ impl View {
             return;
         };
         if !can_be_forced(lock.kind) {
-            let text = format!("a {} cannot be taken away: it has no holder to be told", lock.kind);
+            let instead = match lock.kind {
+                Kind::Permits => "free single permits with lockkeeper unlock",
+                _ => "it has no holder to be told",
+            };
+            let text = format!("a {} cannot be taken away: {instead}", lock.kind);
             return self.tell(Tone::Bad, text, now);
         }
         let forcing = Forcing { lock, reason: String::new(), sure: false };

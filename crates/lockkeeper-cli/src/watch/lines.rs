@@ -108,7 +108,7 @@ impl Unheard {
             news.push("the store answers again");
         }
         if !complete && !std::mem::replace(&mut self.incomplete, true) {
-            news.push("there are more locks than can be seen");
+            news.push("there may be more locks than can be seen");
         }
         news
     }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn that_not_all_is_seen_is_told_once() {
         let mut unheard = Unheard::default();
-        assert_eq!(unheard.answered(false), ["there are more locks than can be seen"]);
+        assert_eq!(unheard.answered(false), ["there may be more locks than can be seen"]);
         assert_eq!(unheard.answered(false), [""; 0]);
     }
 }

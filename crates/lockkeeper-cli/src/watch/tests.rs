@@ -260,6 +260,12 @@ fn a_counter_and_what_is_gone_cannot_be_taken_away() {
     let (tone, text) = view.notice(start()).unwrap();
     assert!(tone == Tone::Bad && text.contains("count-down latch"), "{text}");
     assert_eq!(view.notice(later(20.0)), None, "a message does not stay");
+    let mut permits = lock("a");
+    permits.kind = Kind::Permits;
+    let mut view = super::fixture::view(vec![permits]);
+    press(&mut view, "u");
+    let (_, text) = view.notice(start()).unwrap();
+    assert!(text.contains("with lockkeeper unlock"), "its permits have holders: {text}");
     let mut gone = super::fixture::view(vec![lock("a")]);
     gone.looked(look(vec![]), later(1.0));
     press(&mut gone, "u");

@@ -17,6 +17,7 @@ on_every_store! {
     the_guardian_kills_the_jobs_of_a_shell,
     killed_it_takes_the_jobs_of_a_shell_with_it,
     killed_it_takes_a_child_in_a_session_of_its_own_with_it,
+    killed_it_leaves_the_line_for_lost_alone,
     with_the_guardian_stopped_too_it_kills_when_it_goes_on,
     stopped_for_a_moment_it_goes_on,
     a_guardian_that_is_killed_is_replaced,
@@ -97,6 +98,27 @@ fn killed_it_takes_a_child_in_a_session_of_its_own_with_it(scene: &Scene) {
         child.dies();
         std::fs::remove_file(scene.path("child")).unwrap();
     }
+}
+
+/// That does not run under the lock, and somebody is to be told.
+fn killed_it_leaves_the_line_for_lost_alone(scene: &Scene) {
+    let line = format!("{}; exec sleep 60", announce("hook"));
+    let args = ["--lease", "60", "--grace", "60", "--on-lost", &line, "job", "-c", &beating()];
+    let run = scene.start(&args);
+    let below = scene.process("below");
+    run.settled(scene);
+    // It has not looked at what has begun since then.
+    let guardian = run.guardian();
+    guardian.signal(Signal::STOP);
+    eventually("its stop", || guardian.is_stopped());
+    assert!(scene.ask(async |client| client.lock("job").force_unlock().await.unwrap()));
+    let hook = scene.process("hook");
+    run.pid().signal(Signal::KILL);
+    guardian.signal(Signal::CONT);
+    below.dies();
+    guardian.dies();
+    assert!(hook.is_alive());
+    hook.signal(Signal::KILL);
 }
 
 fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {

@@ -79,6 +79,9 @@ fn an_empty_list_is_explained_on_a_terminal() {
     let terminal = Terminal::run(&stand, 80, &["ls", "x*"]);
     let (screen, code) = terminal.ended();
     assert_eq!((screen.trim(), code), ("lockkeeper: no lock has a name that matches x*", 0));
+    let _guard = stand.client().lock("a").lock().unwrap();
+    let (screen, _) = Terminal::run(&stand, 80, &["ls", "--kind", "fair"]).ended();
+    assert_eq!(screen.trim(), "lockkeeper: no lock of the given kind has a name that matches *");
 }
 
 #[test]

@@ -7,19 +7,25 @@ use crate::support::{BINARY, Stand};
 
 /// What bash offers for a line, with the script that the binary prints.
 fn completed(stand: &Stand, line: &str) -> BTreeSet<String> {
+    completed_words(stand, line, &line.split(' ').collect::<Vec<_>>())
+}
+
+/// The same for a line that bash splits into these words.
+fn completed_words(stand: &Stand, line: &str, words: &[&str]) -> BTreeSet<String> {
     let binary = std::path::Path::new(BINARY);
-    let script = "eval \"$(lockkeeper completions bash)\"; \
+    // A script that goes round and round uses up its time.
+    let script = "ulimit -t 10; eval \"$(lockkeeper completions bash)\"; \
                   COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; \
-                  read -ra COMP_WORDS <<< \"$COMP_LINE\"; \
-                  [[ $COMP_LINE == *' ' ]] && COMP_WORDS+=(''); \
-                  COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+                  COMP_WORDS=(\"${@:2}\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
                   compopt() { echo \"compopt $*\"; }; \
                   _lockkeeper; printf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut bash = Command::new("bash");
     bash.args(["--norc", "--noprofile", "-c", script, "bash", line]);
+    bash.args(words);
     bash.env_clear().env("LOCKKEEPER_URL", &stand.url);
     bash.env("PATH", format!("{}:/usr/bin:/bin", binary.parent().unwrap().display()));
     let output = bash.output().expect("bash can be started");
+    assert!(output.status.success(), "{line}: {:?}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{line}");
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
@@ -35,7 +41,7 @@ fn has(offered: &BTreeSet<String>, words: &[&str]) {
 fn bash_completes_commands_options_and_names() {
     let stand = Stand::file();
     let client = stand.client();
-    let _guards = ["orders:42", "orders:43", "deploy", "two words", "$(reboot)"]
+    let _guards = ["orders:42", "orders:43", "deploy", "ann@home", "two words", "$(reboot)"]
         .map(|name| client.lock(name).lock().unwrap());
     has(&completed(&stand, "lockkeeper "), &["run", "ls", "inspect", "unlock"]);
     has(&completed(&stand, "lockkeeper run deploy --m"), &["--max-hold"]);
@@ -45,16 +51,20 @@ fn bash_completes_commands_options_and_names() {
     has(&completed(&stand, "lockkeeper ls --sort=a"), &["age"]);
 
     let names = completed(&stand, "lockkeeper run -n ");
-    assert_eq!(names, ["orders:42", "orders:43", "deploy"].map(str::to_owned).into());
-    // Readline has the colon behind it already.
+    assert_eq!(names, ["orders:42", "orders:43", "deploy", "ann@home"].map(str::to_owned).into());
+    // Readline has the colon behind it already, but not an @.
     let names = completed(&stand, "lockkeeper unlock orders:4");
     assert_eq!(names, ["42", "43"].map(str::to_owned).into());
+    assert_eq!(completed(&stand, "lockkeeper unlock ann@h"), ["@home".to_owned()].into());
     assert_eq!(completed(&stand, "lockkeeper inspect nothing"), BTreeSet::new());
 
     has(&completed(&stand, "lockkeeper run deploy -- prin"), &["printf", "printenv"]);
     let rest = completed(&stand, "lockkeeper run deploy -- printf a");
     assert_eq!(rest, ["compopt -o default".to_owned()].into(), "as without lockkeeper");
     assert_eq!(completed(&stand, "lockkeeper --config "), ["compopt -o default".to_owned()].into());
+
+    let quoted = ["lockkeeper", "run", "'a -- b"];
+    assert_eq!(completed_words(&stand, &quoted.join(" "), &quoted), BTreeSet::new());
 }
 
 #[test]

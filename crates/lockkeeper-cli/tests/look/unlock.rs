@@ -264,6 +264,20 @@ fn permits_are_shown_and_freed_one_by_one() {
     });
 }
 
+/// Only those are taken away that were seen, and no more than 128 are.
+#[test]
+fn permits_that_were_not_seen_are_left_to_their_holders() {
+    on_every_store(|stand| {
+        let client = stand.client();
+        let permits = client.permit_semaphore("permits");
+        permits.set_permits(130).unwrap();
+        let _guard = permits.acquire(130).unwrap();
+        let ran = stand.run(["unlock", "permits", "--yes", "--force"]);
+        assert!(ran.err.contains("2 more permits are taken"), "{ran:?}");
+        assert_eq!((ran.code, permits.acquired().unwrap()), (Some(0), 2));
+    });
+}
+
 #[test]
 fn data_is_not_a_lock() {
     let stand = Stand::redis();

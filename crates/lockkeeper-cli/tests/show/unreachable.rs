@@ -16,13 +16,28 @@ fn a_server_that_dies_is_missed_and_its_return_is_noticed() {
     terminal.run(WATCH);
     terminal.shows("orders:42");
     stand.server().kill();
-    let screen = terminal.shows("✗ unreachable for");
+    let screen = terminal.shows("✗ failing for");
     assert!(screen.contains("orders:42"), "what was last known is still seen: {screen}");
     terminal.types("?");
     terminal.shows("take the lock away from its holder");
     terminal.types("x");
     stand.server().restart();
-    terminal.hides("unreachable");
+    terminal.hides("failing");
+    terminal.types("q");
+    terminal.restored(0);
+}
+
+#[test]
+fn a_server_that_refuses_is_not_called_unreachable() {
+    let stand = Stand::redis();
+    let terminal = Terminal::open(&stand, SIZE);
+    terminal.run(WATCH);
+    terminal.shows("no locks");
+    stand.server().cli(&["ACL", "SETUSER", "default", "-scan"]).ok();
+    let screen = terminal.shows("✗ failing for");
+    assert!(screen.contains("permission denied") && !screen.contains("unreachable"), "{screen}");
+    stand.server().cli(&["ACL", "SETUSER", "default", "+scan"]).ok();
+    terminal.hides("failing");
     terminal.types("q");
     terminal.restored(0);
 }

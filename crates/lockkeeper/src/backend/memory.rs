@@ -181,4 +181,22 @@ mod tests {
         listening.pop();
         assert!(matches!(asked(true).await, Ok(Attempt::Busy(_))), "there is room again");
     }
+
+    #[tokio::test]
+    async fn readers_and_writers_do_not_crowd_each_other_out() {
+        let memory = Memory::new();
+        let asked = |kind| {
+            let lock = Resource { kind, name: LockName::from("it") };
+            let owner = OwnerId::fresh(Uuid::new_v4());
+            memory.acquire(Acquire { waits: true, ..Acquire::new(lock, owner, 10_000) })
+        };
+        assert!(asked(Kind::Write).await.unwrap().is_granted());
+        let mut listening = Vec::new();
+        for _ in 0..CROWD {
+            listening.push(memory.subscribe(Topic::Rw(LockName::from("it"))).await.unwrap());
+        }
+        for kind in [Kind::Read, Kind::Write] {
+            assert!(matches!(asked(kind).await, Ok(Attempt::Busy(_))), "{kind}");
+        }
+    }
 }

@@ -194,6 +194,30 @@ async fn a_file_that_may_only_be_read_can_be_looked_at() {
     all(0o644, 0o755);
 }
 
+/// What is in the way is said of a file that cannot be read without being written.
+#[tokio::test]
+async fn of_a_file_that_may_only_be_read_it_is_said_why_it_cannot_be_looked_at() {
+    let file = LockFile::new();
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let tells = |what: &str| {
+        let command = as_nobody(command("places::one_that_looks", &file.url(), ""));
+        let said = ChildProcess::from_command(command).expect_line("looked: ");
+        assert!(said.contains(what), "{said}");
+    };
+    mode(file.folder(), 0o755);
+    fs::write(file.path(), "").unwrap();
+    mode(&file.path(), 0o444);
+    tells("is empty and cannot be written");
+    connect(&file).await.shutdown().await;
+    let look = file.look();
+    for (version, what) in [(1, "by an older lockkeeper"), (99, "by a newer lockkeeper")] {
+        look.pragma_update(None, "user_version", version).unwrap();
+        tells(what);
+    }
+}
+
 /// Whoever may write to the file may write anything; what is meant to run in others does not.
 #[tokio::test]
 async fn triggers_in_the_file_do_not_run() {

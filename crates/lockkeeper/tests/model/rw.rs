@@ -484,6 +484,28 @@ async fn a_token_or_intent_of_another_type_breaks_nothing() {
     assert_eq!(lock.server.cli(&["EXISTS", "a"]).int(), 0);
 }
 
+/// Readers listen on the same channel, but cannot acquire the lock before writers that wait: only these are a
+/// crowd.
+#[tokio::test]
+async fn sixteen_writers_that_wait_are_a_crowd() {
+    let p = Plain::new().await;
+    p.grant(taking(Kind::Write, 0)).await;
+    let _listeners: Vec<_> = (0..16).map(|_| p.listen()).collect();
+    let asks = async |kind| {
+        p.store.acquire(Acquire { waits: true, ..taking(kind, 1) }).await.expect("it is answered")
+    };
+    let writers = "lockkeeper_writers:{a}";
+    for (others, crowded) in [(14, false), (15, true)] {
+        p.server.cli(&["DEL", writers]).ok();
+        for other in 0..others {
+            p.server.cli(&["ZADD", writers, "1e15", &other.to_string()]).ok();
+        }
+        let answer = asks(Kind::Write).await;
+        assert_eq!(matches!(answer, Attempt::Crowded(_, 16)), crowded, "{answer:?}");
+        assert!(matches!(asks(Kind::Read).await, Attempt::Busy(_)), "a reader listens");
+    }
+}
+
 #[tokio::test]
 async fn force_takes_the_whole_lock_and_tells_every_holder() {
     let lock = Plain::new().await;

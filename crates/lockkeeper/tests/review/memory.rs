@@ -367,6 +367,26 @@ async fn a_multi_lock_that_cannot_be_settled_is_not_busy() {
     multi.try_lock().await.unwrap().expect("nothing was left").release().await.unwrap();
 }
 
+/// Whoever wants a member that is held while another is waited for gets it after a second and a half.
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_waits_for_a_member_for_a_second_and_a_half() {
+    let store = Memory::new();
+    let (ours, theirs) = (client(&store), client(&store));
+    sleep(HOUR).await;
+    let _busy = theirs.fair_lock("b").lock().lease(HOUR).await.unwrap();
+    let multi = MultiLock::new(["a", "b"].map(|name| ours.fair_lock(name)));
+    let mut waiting = Box::pin(multi.lock().into_future());
+    started(waiting.as_mut()).await;
+    let (waiting, start) = (tokio::spawn(waiting), Instant::now());
+    let a = theirs.fair_lock("a");
+    assert!(a.is_locked().await.unwrap());
+    let guard = timeout(HOUR, a.lock().into_future()).await.expect("it lets go").unwrap();
+    let took = start.elapsed();
+    assert!(took >= ms(1490) && took < ms(1600), "{took:?}");
+    assert!(!waiting.is_finished());
+    guard.release().await.unwrap();
+}
+
 /// Three wait for permits when the store falls silent: two who asked at the same time, of whom one then
 /// lined up behind the other, and one who came later. Only the first one asks, and all are told.
 #[tokio::test(start_paused = true)]
@@ -530,6 +550,73 @@ async fn acquired_nearby(kind: Kind, far_away: Option<Duration>) -> u64 {
         guard.unwrap().release().await.unwrap();
     }
     count.load(Ordering::Relaxed)
+}
+
+/// Writers of one client hold the lock for longer than it is passed on among them. No other client listens,
+/// so that each has it as soon as it is released.
+#[tokio::test(start_paused = true)]
+async fn writers_of_one_client_alone_do_not_pause() {
+    let lock = client(&Memory::new()).rw_lock("it");
+    sleep(HOUR).await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..20 {
+        let lock = lock.clone();
+        tasks.spawn(async move {
+            let guard = lock.write().await.unwrap();
+            sleep(ms(11)).await;
+            guard.release().await.unwrap();
+        });
+    }
+    let start = Instant::now();
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let took = start.elapsed();
+    assert!(took < 20 * ms(11) + ms(10), "{took:?}");
+}
+
+/// Those who listen acquire a lock before those who look now and then. So some of a full crowd leave it each
+/// time they look, and others listen in their place.
+#[tokio::test(start_paused = true)]
+async fn some_of_a_crowd_leave_it_to_others() {
+    fastrand::seed(1);
+    let store = Memory::new();
+    sleep(HOUR).await;
+    let _guard = client(&store).lock("it").lock().lease(HOUR).await.unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        tasks.spawn(client(&store).lock("it").lock().into_future());
+    }
+    sleep(ms(100)).await;
+    let late = Flaky::new(store.clone());
+    let lock = Client::with_backend(late.backend(), ClientOptions::new()).unwrap().lock("it");
+    tasks.spawn(lock.lock().into_future());
+    sleep(ms(2000)).await;
+    assert_eq!(late.calls(Verb::Subscribe), 0, "there is room for 16");
+    sleep(ms(60_000)).await;
+    assert!(late.calls(Verb::Subscribe) > 0, "no one has made room");
+}
+
+/// A queue position does not expire with the lease that was asked for: it is given up for ten minutes more.
+#[tokio::test(start_paused = true)]
+async fn a_queue_position_is_given_up_until_ten_minutes_after_its_lease() {
+    let (flaky, ours, theirs) = flaky().await;
+    let _guard = theirs.fair_lock("it").lock().lease(10 * HOUR).await.unwrap();
+    let waiting = tokio::spawn(ours.fair_lock("it").lock().lease(ms(30_000)).into_future());
+    sleep(ms(100)).await;
+    assert_eq!(flaky.calls(Verb::Subscribe), 1, "it waits");
+    flaky.script(iter::repeat_n(Gate::ErrBefore, 100_000));
+    waiting.abort();
+    let tries_within = async |span| {
+        let before = flaky.calls(Verb::Release);
+        sleep(span).await;
+        flaky.calls(Verb::Release) - before
+    };
+    assert!(tries_within(ms(600_000)).await > 0);
+    assert!(tries_within(ms(29_000)).await > 0, "it has ended too early");
+    sleep(ms(10_000)).await;
+    assert_eq!(tries_within(HOUR).await, 0, "it does not end");
+    assert!(flaky.unreached() > 0, "the store has answered");
 }
 
 /// A re-entry is under way, the release of its guard waits for it, and the client waits for that

@@ -84,7 +84,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
     counts.extend(count(held.to_string(), "held"));
     counts.extend(count(waiting.to_string(), "waiting"));
     if !view.complete {
-        counts.push(Span::styled("incomplete: there are more   ", theme.warning));
+        counts.push(Span::styled("incomplete: there may be more   ", theme.warning));
     }
     if !view.filter.is_empty() && !matches!(view.mode, Mode::Filtering { .. }) {
         counts.push(Span::styled(format!("/{}", person::text(&view.filter)), theme.accent));
@@ -98,7 +98,7 @@ fn health<'a>(view: &View, theme: &Theme, now: Now) -> Line<'a> {
     let silent = view.silent_for(now).map(person::span);
     let (mark, style) = match (&view.health, silent) {
         (Health::Failing { .. }, silent) => {
-            (format!("✗ unreachable for {}  ", silent.unwrap_or_default()), theme.bad)
+            (format!("✗ failing for {}  ", silent.unwrap_or_default()), theme.bad)
         }
         (_, Some(silent)) => (format!("◌ no answer for {silent}  "), theme.warning),
         (Health::Connecting, None) => ("◌ connecting ".to_owned(), theme.warning),

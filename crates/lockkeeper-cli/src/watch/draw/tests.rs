@@ -349,7 +349,7 @@ fn the_header_says_whether_what_is_seen_can_be_trusted() {
         header(&mut view, 1.5)[..2],
         [
             " lockkeeper  redis://store  *                                    ● 12:00:01 UTC",
-            " 1 lock   1 held   0 waiting   incomplete: there are more"
+            " 1 lock   1 held   0 waiting   incomplete: there may be more"
         ]
     );
     view.failed("store unreachable when inspecting: no route to\u{1b}[2J host".to_owned());
@@ -357,7 +357,7 @@ fn the_header_says_whether_what_is_seen_can_be_trusted() {
     assert_eq!(
         (&*lines[0], &*lines[5]),
         (
-            " lockkeeper  redis://store  *                ✗ unreachable for 8s  12:00:01 UTC",
+            " lockkeeper  redis://store  *                    ✗ failing for 8s  12:00:01 UTC",
             " store unreachable when inspecting: no route to\\u{1b}[2J host"
         )
     );

@@ -375,12 +375,19 @@ fn open_to_read(place: &Place) -> Result<Opened, Fault> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
     prepare(&connection).map_err(failed)?;
-    if version(&connection, place)? != VERSION {
-        return Err(
-            place.denied("has the form of another version of lockkeeper and cannot be written")
-        );
+    match version(&connection, place)? {
+        VERSION => Ok((connection, inodes, false)),
+        0 => Err(place.denied("is empty and cannot be written")),
+        older if older < VERSION => {
+            Err(place.denied("was written by an older lockkeeper and cannot be brought up to date"))
+        }
+        _ => Err(newer(place)),
     }
-    Ok((connection, inodes, false))
+}
+
+fn newer(place: &Place) -> Fault {
+    let path = place.path().display();
+    Fault::Invalid { detail: format!("{path} was written by a newer lockkeeper: use that one") }
 }
 
 /// What goes for a connection of any sort.
@@ -428,9 +435,7 @@ fn open_to_write(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
         version = make(&connection, place)?;
     }
     if version > VERSION {
-        let path = place.path().display();
-        let detail = format!("{path} was written by a newer lockkeeper: use that one");
-        return Err(Fault::Invalid { detail });
+        return Err(newer(place));
     }
     // From here on it is known to be ours. The last one to close it must not wait for the disk, either.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;

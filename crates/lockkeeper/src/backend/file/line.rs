@@ -36,7 +36,14 @@ const CHECKED: Duration = Duration::from_millis(250);
 
 /// The turn to write; it ends when dropped.
 #[derive(Debug)]
-pub(super) struct Turn(#[expect(dead_code)] OwnedFd);
+pub(super) struct Turn(OwnedFd);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that was forked meanwhile has the file open, too.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
 
 /// Whether it is this process's turn.
 #[derive(Debug)]
@@ -197,6 +204,17 @@ mod tests {
             drop(first);
             assert!(waiting.join().expect("it has ended"));
         });
+    }
+
+    /// As a forked process has it.
+    #[test]
+    fn a_turn_ends_though_its_file_is_open_elsewhere() {
+        let log = NamedTempFile::new().expect("there is room");
+        let first = turn(&Line::new(log.path()), Duration::ZERO).expect("the file is free");
+        let inherited = first.0.try_clone().expect("there are descriptors left");
+        drop(first);
+        assert!(turn(&Line::new(log.path()), Duration::ZERO).is_some());
+        drop(inherited);
     }
 
     #[test]

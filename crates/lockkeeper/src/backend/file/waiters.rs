@@ -3,16 +3,16 @@
 //!
 //! A waiter writes a sign of life about once a second, and the model drops a head that was silent for
 //! three. With a thousand processes in the queue these writes would keep the head from its turn. So only
-//! the front of the queue writes them that often. A waiter behind it does so every ten seconds; when it
-//! comes up to the front, that counts as a sign of life.
+//! the front of the queue writes them that often. A waiter behind it does so every ten seconds, and is
+//! not dropped there for less than thirty; when it comes up to the front, that counts as a sign of life.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::{OptionalExtension, Row};
 
 use super::db::{Db, Hitch};
 use super::time::signed;
-use crate::backend::model::{ends_front, lately};
+use crate::backend::model::{ends_front, lately, least_alive};
 use crate::{LockName, OwnerId};
 
 /// How many waiters are the front of a queue.
@@ -39,6 +39,13 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Place> {
     Ok((row.get(0)?, OwnerId::from_bytes(row.get(1)?), row.get::<_, i64>(2)?.unsigned_abs()))
 }
 
+/// What the silence of a waiter behind the front means to the model: it is alive, though it was not heard
+/// of lately, unless it was silent for too long even there.
+fn as_of_the_back(heard: u64, now: u64) -> u64 {
+    let alive = heard + BACK_SILENT >= now;
+    if alive { heard.max(least_alive(now)) } else { heard }
+}
+
 impl Db {
     pub(super) fn load_waiters(
         &self,
@@ -60,12 +67,9 @@ impl Db {
             if !places.iter().any(counts) {
                 places.extend(self.heard_last(name, owners, lately)?);
             }
-            places.sort_unstable_by_key(|(place, ..)| *place);
+            // Of two of the same place the first stays, which is that of the front.
+            places.sort_by_key(|(place, ..)| *place);
             places.dedup_by_key(|(place, ..)| *place);
-        } else {
-            for (.., heard) in places.iter_mut().skip(FRONT) {
-                *heard = if *heard + BACK_SILENT >= now { now } else { *heard };
-            }
         }
         Ok(places.into_iter().map(|(_, owner, heard)| (owner, heard)).collect())
     }
@@ -75,15 +79,21 @@ impl Db {
         let sql = "SELECT place, owner, heard FROM waiters WHERE name = ?1 ORDER BY place";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query([name.as_bytes()])?;
-        let mut front = Vec::new();
+        let (mut front, mut silent) = (Vec::new(), HashSet::new());
         while let Some(row) = rows.next()? {
-            let (place, owner, heard) = read(row)?;
+            let (place, owner, mut heard) = read(row)?;
+            let client = owner.client();
+            if front.len() >= FRONT && !silent.contains(&client) {
+                heard = as_of_the_back(heard, now);
+            }
             front.push((place, owner, heard));
-            if let Who::These(owners) = who
-                && !owners.contains(&owner)
-                && ends_front(heard, now)
-            {
+            let Who::These(owners) = who else { continue };
+            if !owners.contains(&owner) && ends_front(heard, now) {
                 break;
+            }
+            // A client speaks for all of its waiters: those behind the front have died with it.
+            if owners.iter().all(|owner| owner.client() != client) {
+                silent.insert(client);
             }
         }
         Ok(front)
@@ -216,15 +226,19 @@ mod tests {
     }
 
     impl Queue {
-        /// A held lock, and `count` that wait for it since the moment 10,000.
+        /// A held lock, and `count` clients that wait for it since the moment 10,000.
         fn of(count: usize) -> Self {
+            Self::with(std::iter::repeat_with(Uuid::new_v4).take(count))
+        }
+
+        /// The same with one waiter of each of these clients.
+        fn with(clients: impl Iterator<Item = Uuid>) -> Self {
             let folder = TempDir::new().expect("there is room");
             patience::set_limit(Instant::now() + Duration::from_secs(600));
             let place = Place::find(&folder.path().join("locks.db")).expect("a place for it");
             let lock = Resource { kind: Kind::Fair, name: LockName::from("a") };
-            let mut owners = std::iter::repeat_with(|| OwnerId::fresh(Uuid::new_v4()));
-            let holder = owners.next().expect("endless");
-            let waiters = owners.take(count).collect();
+            let holder = OwnerId::fresh(Uuid::new_v4());
+            let waiters = clients.map(OwnerId::fresh).collect();
             let db = Db::open(&place).expect("it can be made");
             let mut queue = Self { db, lock, holder, waiters, _folder: folder };
             queue.at(10_000);
@@ -248,6 +262,19 @@ mod tests {
             let renew = Renew::new(self.lock.clone(), self.waiters[waiter], None);
             let answer = self.db.renew(&[Renew { waiting: true, ..renew }]).remove(0);
             answer.expect("it is answered")
+        }
+
+        fn release(&mut self) {
+            let release = Release::new(self.lock.clone(), self.holder);
+            self.db.release(&release).expect("it is answered");
+        }
+
+        /// One more waits since then.
+        fn joined_at(&mut self, now: u64) {
+            self.at(now);
+            let owner = OwnerId::fresh(Uuid::new_v4());
+            assert!(matches!(self.acquire(owner), Attempt::Busy(_)));
+            self.waiters.push(owner);
         }
 
         fn heard(&self, waiter: usize) -> i64 {
@@ -279,8 +306,7 @@ mod tests {
     fn a_waiter_that_comes_up_to_the_front_has_time_to_speak() {
         let mut queue = Queue::of(40);
         queue.at(10_100);
-        let release = Release::new(queue.lock.clone(), queue.holder);
-        queue.db.release(&release).expect("it is answered");
+        queue.release();
         assert!(matches!(queue.acquire(queue.waiters[0]), Attempt::Granted { .. }));
         let heard: Vec<_> = (31..34).map(|waiter| queue.heard(waiter)).collect();
         assert_eq!(heard, [10_000, 10_100, 10_000]);
@@ -294,14 +320,49 @@ mod tests {
     #[test]
     fn a_waiter_behind_the_front_drops_all_who_died_before_it() {
         let mut queue = Queue::of(40);
-        let release = Release::new(queue.lock.clone(), queue.holder);
-        queue.db.release(&release).expect("it is answered");
+        queue.release();
         queue.at(12_999);
         assert_eq!(queue.renew(39), Renewed::Waiting, "the front may still speak");
         queue.at(13_001);
         assert_eq!(queue.renew(39), Renewed::Waiting, "a silence of all is forgiven once");
         queue.at(16_001);
+        assert_eq!(queue.renew(39), Renewed::Waiting, "those who come up may still speak");
+        queue.at(19_002);
         assert_eq!(queue.renew(39), Renewed::Due, "it is the only one left");
         assert!(matches!(queue.acquire(queue.waiters[39]), Attempt::Granted { .. }));
+    }
+
+    /// They were told that they need not speak.
+    #[test]
+    fn waiters_behind_a_front_that_died_keep_their_positions() {
+        let mut queue = Queue::of(40);
+        queue.release();
+        queue.joined_at(11_400);
+        queue.joined_at(12_800);
+        queue.at(13_001);
+        assert_eq!(queue.renew(41), Renewed::Waiting);
+        assert_eq!(queue.renew(40), Renewed::Waiting, "others came before it");
+        assert_eq!(queue.heard(32), 13_001, "it has come up to the front");
+        assert_eq!(queue.renew(32), Renewed::Due, "all before it have died");
+    }
+
+    #[test]
+    fn a_client_that_died_has_no_positions_behind_the_front_either() {
+        let mut queue = Queue::with(std::iter::repeat_n(Uuid::new_v4(), 40));
+        queue.release();
+        queue.joined_at(11_400);
+        queue.joined_at(12_800);
+        queue.at(13_001);
+        assert_eq!(queue.renew(41), Renewed::Waiting);
+        assert_eq!(queue.renew(40), Renewed::Due, "all before it have died");
+    }
+
+    #[test]
+    fn waiters_behind_the_front_are_dropped_after_a_longer_silence() {
+        let mut queue = Queue::of(40);
+        queue.release();
+        queue.joined_at(40_001);
+        queue.at(43_001);
+        assert_eq!(queue.renew(40), Renewed::Due, "a silence of all is forgiven, but not for long");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use counter::check_change;
 #[cfg(feature = "redis")]
 pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
 #[cfg(feature = "file")]
-pub(crate) use record::{Record, ends_front, lately};
+pub(crate) use record::{Record, ends_front, lately, least_alive};
 
 /// The whole state of a store.
 #[derive(Debug, Default)]

@@ -160,7 +160,12 @@ impl Record {
 /// checks whether any waiter sent a heartbeat [`lately`]. The waiters of the request itself may
 /// leave the queue, so both must be known of other waiters.
 pub(crate) fn ends_front(heard: u64, now: u64) -> bool {
-    heard + fair::SILENT >= now
+    heard >= least_alive(now)
+}
+
+/// Since when a waiter must have been heard of to be alive.
+pub(crate) fn least_alive(now: u64) -> u64 {
+    now.saturating_sub(fair::SILENT)
 }
 
 /// Returns the time since which a heartbeat must have arrived; otherwise the store was stalled.
