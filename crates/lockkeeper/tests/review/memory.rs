@@ -373,14 +373,14 @@ async fn a_multi_lock_waits_for_a_member_for_a_second_and_a_half() {
     let store = Memory::new();
     let (ours, theirs) = (client(&store), client(&store));
     sleep(HOUR).await;
-    let _busy = theirs.fair_lock("b").lock().lease(HOUR).await.unwrap();
+    let _busy = theirs.fair_lock("b").lease(HOUR).lock().await.unwrap();
     let multi = MultiLock::new(["a", "b"].map(|name| ours.fair_lock(name)));
-    let mut waiting = Box::pin(multi.lock().into_future());
+    let mut waiting = Box::pin(multi.lock());
     started(waiting.as_mut()).await;
     let (waiting, start) = (tokio::spawn(waiting), Instant::now());
     let a = theirs.fair_lock("a");
     assert!(a.is_locked().await.unwrap());
-    let guard = timeout(HOUR, a.lock().into_future()).await.expect("it lets go").unwrap();
+    let guard = timeout(HOUR, a.lock()).await.expect("it lets go").unwrap();
     let took = start.elapsed();
     assert!(took >= ms(1490) && took < ms(1600), "{took:?}");
     assert!(!waiting.is_finished());
@@ -582,15 +582,15 @@ async fn some_of_a_crowd_leave_it_to_others() {
     fastrand::seed(1);
     let store = Memory::new();
     sleep(HOUR).await;
-    let _guard = client(&store).lock("it").lock().lease(HOUR).await.unwrap();
+    let _guard = client(&store).lock("it").lease(HOUR).lock().await.unwrap();
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
-        tasks.spawn(client(&store).lock("it").lock().into_future());
+        tasks.spawn(client(&store).lock("it").lock());
     }
     sleep(ms(100)).await;
     let late = Flaky::new(store.clone());
     let lock = Client::with_backend(late.backend(), ClientOptions::new()).unwrap().lock("it");
-    tasks.spawn(lock.lock().into_future());
+    tasks.spawn(lock.lock());
     sleep(ms(2000)).await;
     assert_eq!(late.calls(Verb::Subscribe), 0, "there is room for 16");
     sleep(ms(60_000)).await;
@@ -601,8 +601,8 @@ async fn some_of_a_crowd_leave_it_to_others() {
 #[tokio::test(start_paused = true)]
 async fn a_queue_position_is_given_up_until_ten_minutes_after_its_lease() {
     let (flaky, ours, theirs) = flaky().await;
-    let _guard = theirs.fair_lock("it").lock().lease(10 * HOUR).await.unwrap();
-    let waiting = tokio::spawn(ours.fair_lock("it").lock().lease(ms(30_000)).into_future());
+    let _guard = theirs.fair_lock("it").lease(10 * HOUR).lock().await.unwrap();
+    let waiting = tokio::spawn(ours.fair_lock("it").lease(ms(30_000)).lock());
     sleep(ms(100)).await;
     assert_eq!(flaky.calls(Verb::Subscribe), 1, "it waits");
     flaky.script(iter::repeat_n(Gate::ErrBefore, 100_000));
