@@ -1,9 +1,10 @@
 //! Elapsed time, as a lease sees it.
 //!
-//! A lease ends at the server while this process is stopped or the machine sleeps, so the clock that
-//! decides must not stop then. tokio's clock does (it is `CLOCK_MONOTONIC`, or a paused test clock);
-//! `CLOCK_BOOTTIME` does not. Elapsed time is the larger of the two: never too small on a real
-//! machine, and driven by tokio's clock in a test that pauses it.
+//! A lease expires at the server while this process is stopped or the machine is suspended, so the
+//! clock that decides must not stop then. tokio's clock does (it is `CLOCK_MONOTONIC`, or a paused test
+//! clock); `CLOCK_BOOTTIME` does not. Elapsed time is the larger of the two: never too small on a real
+//! machine, and driven by tokio's clock in a test that pauses it. No wall clock decides on a lease:
+//! only differences of this clock count.
 
 use std::ops::Add;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
-//! Looking at locks from outside: what there is, who holds it, what changes, and forcing it open.
+//! The view from outside: lists locks, holders and changes, and force-releases locks.
+//!
+//! A force-release may name the holders that it is meant for. Their ids go along with the request, and
+//! the store compares them in the same step, so that a tool removes only the holders that it has shown.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -1,4 +1,7 @@
 //! Several locks as one.
+//!
+//! Redisson's grouped multi-lock is left out. Its fields depend on Java's serialisation, its deadlines
+//! on the clocks of clients, and its unlock can remove a newer hold. The manual says so.
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,7 @@
 //! The semaphore: permits without owners.
+//!
+//! Held permits are a lease without an end. They use the same loop, undo and release as every other
+//! hold, and a shutdown releases them.
 
 use std::fmt;
 use std::future::Future;

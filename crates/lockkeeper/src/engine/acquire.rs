@@ -1,12 +1,22 @@
-//! The loop: try, subscribe, try, wait — written once for everything that waits.
+//! The acquire loop: try, subscribe, try, wait. All primitives that wait use it, except the latch.
 //!
-//! Why no wake-up is lost: the count of wake-ups is read before each attempt, and a sleep ends as
-//! soon as the count has moved. The first attempt after a subscription was confirmed covers the time
-//! before it. A wake-up that never comes costs one re-check, a few seconds at most.
+//! **No wake-up is lost.** The count of wake-ups is read before each attempt, and a sleep ends as soon
+//! as the count has changed. The first attempt after a confirmed subscription covers the time before
+//! it. A wake-up that never arrives costs one re-check, a few seconds at most.
 //!
-//! Why nothing is left behind: the only things in the store are what an armed [`Claim`] stands for
-//! and a subscription; both undo themselves when dropped, and a request under way is finished by
-//! the reaper before its claim is judged.
+//! **Nothing is left behind.** In the store there is only the hold or queue position of an armed
+//! [`Claim`], and a subscription. Both undo themselves when dropped, and the reaper completes a request
+//! under way before its claim is undone.
+//!
+//! **The wait limit limits the wait for a lock, not a round trip.** The loop waits for the answer to a
+//! request under way for up to one response timeout, and a waiter whose last answer is old asks once
+//! more. So `Ok(None)` always means busy. An error reply is an answer: the store then does not count as
+//! unreachable.
+//!
+//! **Waiters beyond a crowd do not subscribe.** On Redis a release wakes all subscribers, so a busy
+//! answer to a waiter says how many there are. From 16 clients on, a waiter polls two to four times a
+//! second instead, and subscribes when there is room. At each wake-up some members of a crowd
+//! unsubscribe, so that no client is kept out of it.
 
 use std::sync::Arc;
 use std::time::Duration;

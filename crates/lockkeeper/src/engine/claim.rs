@@ -1,7 +1,26 @@
-//! A claim: the right to one wire identity, and the duty to undo it.
+//! A claim: the right to one wire identity, and the duty to undo its requests.
 //!
-//! From the moment a request to acquire may have reached the store until a lease takes over, the
-//! claim is *armed*: dropping it hands an undo to the reaper.
+//! From the moment a request to acquire may have reached the store until a lease takes over, the claim
+//! is *armed*: dropping it sends an undo to the reaper. The undo is the release of the requested hold.
+//! That one request removes the hold, the queue position or the mark of a waiting writer, whichever
+//! there is, so the undo need not know how far the acquire came, and
+//! [`Backend`](crate::backend::Backend) needs no request to leave a queue.
+//!
+//! # Why a late request is harmless
+//!
+//! - Every first acquire draws an identity that is never used again. So requests of different holds
+//!   cannot be confused, in whatever order they execute.
+//! - Requests of one hold go one at a time. The next is sent only after the last one has a final
+//!   outcome: on the same connection, which executes them in order, or after the last one's connection
+//!   was killed at the server.
+//! - Where the user may not kill connections, the undo is repeated until the lost request's lease would
+//!   have expired.
+//! - Only one request takes time from a hold that continues: a partial release. A lease remembers the
+//!   shortest TTL that a lost partial release may still set, and promises no more
+//!   (`State::safe_until`).
+//! - Hold counts are absolute, so a repeated request changes nothing. Semaphores and latches need
+//!   increments; there the store remembers the answer to each request for as long as the request could
+//!   be repeated.
 
 use std::future::Future;
 use std::pin::Pin;

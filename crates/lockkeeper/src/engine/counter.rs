@@ -1,4 +1,7 @@
-//! Counters without owners: changes that must not be made twice, and waiting for a latch.
+//! Counters without owners: changes that must not be applied twice, and waiting for a latch.
+//!
+//! The store remembers the answer to each change for as long as the change may be repeated, and answers
+//! a repetition without applying it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Where a client lives: the process and the runtime that made it.
+//! The process and the runtime that made a client.
 //!
 //! Timers and connections need a tokio runtime. A future that is polled on a thread without one is
-//! polled inside the client's own runtime, so that it works on any executor.
+//! polled inside the client's own runtime, so that it works on any executor. In a forked child the
+//! client is closed.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};

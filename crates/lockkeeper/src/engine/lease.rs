@@ -1,20 +1,23 @@
 //! A lease: all holds of one owner on one name, and until when they are safe.
 //!
-//! | state | event | becomes | who |
+//! | state | event | becomes | by |
 //! |---|---|---|---|
 //! | Held | renewed, re-entered or extended in time | Held, later deadline | watchdog, re-entry, extend |
 //! | Held | one of several guards is released | Held, earlier deadline if the others asked for less | release |
-//! | Held | the store had less time left than was due | Held, earlier deadline | watchdog |
-//! | Held | the deadline is near, or was passed | Lost (Expired, Unreachable) | watchdog, re-entry, extend |
+//! | Held | the store had less time left than expected | Held, earlier deadline | watchdog |
+//! | Held | the deadline is near, or has passed | Lost (Expired, Unreachable) | watchdog, re-entry, extend |
 //! | Held | a guard is released, and the terms of the others have passed | Lost (Expired) | release |
-//! | Held | the store says that it is gone or taken | Lost (Deleted, Taken) | watchdog, re-entry, extend, partial release |
-//! | Held | a notice of a forced unlock | Lost (Revoked) | presence |
+//! | Held | the store answers that it is deleted or another's | Lost (Deleted, Taken) | watchdog, re-entry, extend, partial release |
+//! | Held | a notice of a force-release | Lost (Revoked) | presence |
 //! | Held | the client is shut down or abandoned, its runtime ends | Lost (Closed) | client, watchdog |
 //! | Held | its last guard is released, its permits are forgotten | Released | release |
-//! | Lost, Released | anything | the same | — |
-//! | any | the process is forked | read as Lost (Closed) in the child | — |
+//! | Lost, Released | any | unchanged | — |
+//! | any | the process is forked | reads as Lost (Closed) in the child | — |
 //!
-//! Loss is terminal. A renewal that succeeds after it revives nothing: it is undone.
+//! Loss is final. A renewal that succeeds after it is undone.
+//!
+//! [`Lease::lost`] also resolves when the lock is released, with `Released`: a task that waits for it
+//! must be able to end.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};

@@ -1,6 +1,6 @@
-//! What every primitive shares: the one loop that waits, the leases, the watchdog, the reaper.
+//! The part that all primitives share: the acquire loop, the leases, the watchdog, the reaper.
 //!
-//! The engine knows no store but through [`Backend`].
+//! The engine knows stores only as a [`Backend`].
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,8 +1,9 @@
 //! Several locks as one: all or none.
 //!
-//! Everybody takes them in the same order, so that two who want the same locks meet at the first of
-//! them. Where that is not enough, because a member is known by another address or taken by somebody
-//! who keeps no order, nobody holds some and waits for the rest for longer than [`PATIENCE`].
+//! All clients acquire the members in the same order, so that two clients that want the same locks meet
+//! at the first of them. That is not enough if a member is known by another address, or is held by a
+//! program that keeps no order. So no client holds some members and waits for the rest for longer than
+//! [`PATIENCE`].
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -1,7 +1,12 @@
-//! Where every acquire begins: for a named owner, which may re-enter what it holds, or for a new one.
+//! The entry of every acquire: for a named owner, which may re-enter its lease, or for a new one.
 //!
-//! Requests for one owner and name go one at a time: whoever has the slot's turn may look, acquire
-//! or re-enter.
+//! Requests for one owner and name go one at a time: the task that has the slot's turn may look up,
+//! acquire or re-enter.
+//!
+//! **A nested read has an identity of its own**, sent beside the write hold that contains it. A Java
+//! thread shares the number of its write hold instead. So nested reads have fresh identities, too, and
+//! Redisson sees one more reader. A downgrade is a nested read and a release; an upgrade is a write
+//! beside a read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

@@ -1,8 +1,11 @@
-//! Finishes what callers left behind.
+//! Completes the work of callers that dropped their futures.
 //!
-//! A dropped guard, a cancelled acquire, a release whose caller walked away: each is a future that
-//! must still be polled to its end. `Drop` sends it here over a channel; it never blocks and never
-//! spawns. If the runtime is gone there is nobody to receive it, and the lease lapses.
+//! A dropped guard, a cancelled acquire, an abandoned release: each is a future that must still be
+//! polled to its end. `Drop` sends it here over a channel; it never blocks and never spawns. If the
+//! runtime has ended, no task receives it, and the lease expires.
+//!
+//! The reaper gets the future itself ([`Rescue`]). An undo that is sent beside a request under way
+//! would have to consider their order and the repetition after `NOSCRIPT`; this way no store has to.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
-//! Giving back: one hold of several, the last one, or the guard but not the lock.
+//! Releases: one hold of several, the last one, or the guard but not the lock.
 //!
-//! All of it runs as one unbroken future: whoever walks away half-way leaves it to the reaper.
+//! Each release runs to completion: if its caller drops the future, the reaper polls it to its end.
 
 use std::future::Future;
 use std::pin::Pin;

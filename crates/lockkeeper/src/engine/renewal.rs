@@ -1,4 +1,4 @@
-//! What the watchdog does about one lease: looks, asks, takes the answer.
+//! What the watchdog does with one lease: check it, ask the store, process the answer.
 
 use std::time::Duration;
 

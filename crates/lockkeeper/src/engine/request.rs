@@ -1,4 +1,4 @@
-//! What is to be acquired, for how long, for whom, and how it is waited for.
+//! The parameters of one acquire: the lock, the term, the owner, and how to wait.
 
 use std::time::Duration;
 

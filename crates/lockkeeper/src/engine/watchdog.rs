@@ -1,11 +1,11 @@
-//! One task a client, whatever the number of locks: renews what is to be renewed, checks the rest,
-//! and signals every loss.
+//! The watchdog: one task per client, whatever the number of locks. It renews leases, checks fixed
+//! leases, and signals every loss.
 //!
-//! While anything is held it never sleeps longer than [`TICK`], because a process that was stopped must
-//! find out soon after it goes on; while nothing is held it sleeps for good.
+//! While a lock is held it never sleeps longer than [`TICK`], because a process that was stopped must
+//! notice soon after it continues. While none is held it sleeps until it is woken.
 //!
-//! It also speaks for those who wait in a queue that the store keeps: a waiter that is not heard of
-//! for a few seconds is passed over.
+//! It also sends the signs of life of waiters in a queue that the store keeps: a waiter without one for
+//! a few seconds is skipped.
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
