@@ -39,7 +39,7 @@ impl Presence {
     }
 
     /// Announces the client when that is due, or when there is a new hold that has lasted. A
-    /// failure never fails a lock: the next announcement is a third of the watchdog timeout later.
+    /// failure never fails a lock; it is repeated when the next announcement is due.
     pub(super) fn announce(
         &mut self,
         core: &Arc<Core>,

@@ -143,8 +143,8 @@ impl Registry {
         lock(&self.slots).leases.iter().flatten().cloned().collect()
     }
 
-    /// Returns the holds for an announcement: those that are at least `old`, and if `all` then the
-    /// others after them. Kinds that the store cannot tell by its data come first; otherwise the
+    /// Returns the holds for an announcement: the holds that are at least `old`, and if `all` then
+    /// the others after them. Holds whose kind the store does not record come first; otherwise the
     /// order is that of their slots, which is stable. Also returns whether there are more.
     pub(super) fn worth_telling(
         &self,

@@ -97,9 +97,8 @@ impl Lease {
     }
 
     /// Returns the rest of a fixed lease where its TTL at the store may have been cut, to set it
-    /// again. It is cut by a late partial release; or, for a reader, by the renewal of a Java
-    /// reader, which sets the lock, and before 4.4.0 the leases of all its readers, to its own 30
-    /// s.
+    /// again. A late partial release cuts it; or, for a reader, the renewal of a Java reader, which
+    /// sets the lock to its own 30 s, and before 4.4.0 the leases of all its readers.
     fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
         let may_be_cut = self.resource.kind == Kind::Read || state.cut(&self.core).is_some();
         if may_be_cut { owed(state, now) } else { None }
@@ -136,7 +135,7 @@ impl Lease {
         }
     }
 
-    /// Asks the store at the next turn, because the connection was lost for a while.
+    /// Makes the watchdog ask the store at once, because the connection was lost for a while.
     pub(crate) fn hurry(&self) {
         let mut state = lock(&self.state);
         if state.deadline == Tick::NEVER {
