@@ -1,4 +1,4 @@
-//! A client: the handle to a store, and the maker of locks.
+//! The client: the connection to a store, from which locks are made.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What all handles have in common: a name, a kind, and how it is acquired.
+//! The state that all handles share: a name, a kind, and how it is acquired.
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Who holds a lock, and for how long.
+//! Holders of locks, and the remaining TTL.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Names and identities: what a lock is called and who holds it.
+//! Names of locks, and identities of owners and permits.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Work that runs under a lock and ends with it.
+//! Work that runs under a lock and is stopped when the lock is lost.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The lock that is waited for without being told.
+//! The lock whose waiters poll.
 
 use crate::config::Backoff;
 use crate::handle::Handle;
