@@ -1,6 +1,7 @@
 //! The part that all primitives share: the acquire loop, the leases, the watchdog, the reaper.
 //!
-//! The engine knows stores only as a [`Backend`].
+//! The engine knows stores only as a [`Backend`]. The tasks of a client are the watchdog, the reaper,
+//! and those of its connections: none per lock and none per request.
 
 use std::future::Future;
 use std::pin::pin;
