@@ -1,4 +1,4 @@
-//! What endangers locks on a store: the doctor's visit.
+//! Checks a store for risks to locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::{AnyLock, Client, LockName, OwnerId};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// Everything that was looked at, the worst first.
+    /// All findings, the worst first.
     pub findings: Vec<Finding>,
-    /// How long a request takes, in the middle of several.
+    /// The median round-trip time of several requests.
     pub round_trip: Duration,
-    /// How long the slowest of them took.
+    /// The slowest round trip.
     pub slowest: Duration,
 }
 
@@ -34,16 +34,16 @@ impl Report {
 /// How many requests are timed.
 const TIMED: usize = 21;
 
-/// How long what the check makes stays, should it not be able to remove it.
+/// The lease of the locks of the check, in case it cannot release them.
 const STAYS: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// Looks for what endangers locks on this store: settings of the server, missing permissions,
-    /// clocks, latency. Takes and gives back a few locks of its own, and changes nothing else; what it
-    /// leaves in the store ends within a minute.
+    /// Looks for risks to locks on this store: settings of the server, missing permissions, clocks,
+    /// latency. Acquires and releases a few locks of its own, and changes nothing else; everything
+    /// that it leaves in the store expires within a minute.
     ///
     /// # Errors
-    /// If the store cannot be asked at all.
+    /// If the store does not serve requests at all.
     pub async fn check(&self) -> Result<Report> {
         self.core().anywhere(|| check(self, self.core())).await
     }
@@ -64,7 +64,7 @@ async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
             Err(fault) if fault.may_pass() || fault == Fault::Closed => {
                 return Err(core.error(fault, &probe, Phase::Inspect));
             }
-            // A refusal takes as long as an answer; what it means is found out below.
+            // An error reply takes as long as an answer; its meaning is checked below.
             _ => {}
         }
         times.push(begun.elapsed());
@@ -74,7 +74,7 @@ async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
 
     let findings = core.backend.check().await;
     let mut findings = findings.map_err(|fault| core.error(fault, &probe, Phase::Inspect))?;
-    // Where nothing can be locked it need not be tried, for long.
+    // If the server cannot grant locks, trying would only take time.
     let is_role = |f: &Finding| f.subject == "role" && f.severity == Severity::Danger;
     let mut hopeless = findings.iter().any(is_role);
     if !hopeless {
@@ -86,7 +86,7 @@ async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
         findings.extend(wake_ups(core, &probe).await?);
     }
     findings.push(latency(slowest, core.options.watchdog_timeout));
-    // A store that does not serve says so once.
+    // One finding is enough for a store that does not serve.
     if !hopeless {
         findings.push(notices(core).await);
     }
@@ -106,18 +106,17 @@ fn latency(slowest: Duration, lease: Duration) -> Finding {
     }
 }
 
-/// What came of taking locks.
+/// The outcome of acquiring locks.
 struct Tried {
     findings: Vec<Finding>,
-    /// How long a request took that writes: they may be in each other's way where those that read are
-    /// not.
+    /// How long a write took: writes may delay each other where reads do not.
     write: Duration,
     /// The store did not serve at all.
     unserved: bool,
 }
 
-/// What to do about an error of the store: that of a permission is the store's own, and for anything
-/// else the store says what is wrong.
+/// Returns the advice for an error of the store: for a missing permission it is the store's own,
+/// otherwise the error says what is wrong.
 fn advice(core: &Core, error: &Error) -> &'static str {
     match error {
         Error::Denied { .. } => core.backend.capabilities().permission_advice,
@@ -125,7 +124,7 @@ fn advice(core: &Core, error: &Error) -> &'static str {
     }
 }
 
-/// Takes one of each kind and gives it back.
+/// Acquires and releases one lock of each kind.
 async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
     let (mut findings, mut write, mut unserved) = (Vec::new(), Duration::ZERO, false);
     let mut works = Vec::new();
@@ -161,7 +160,7 @@ async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
         });
         unserved = matches!(&outcome, Err(error) if error.may_pass() || matches!(error, Error::Unconfirmed { .. }));
         if unserved {
-            // Nor would it serve the others, each after a while.
+            // The other kinds would only time out one after the other.
             break;
         }
     }
@@ -207,7 +206,7 @@ async fn semaphore(client: &Client, name: &str) -> Result<bool> {
     }
 }
 
-/// Whether whoever frees a lock can tell those who wait.
+/// Checks whether a release can notify waiters.
 async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>> {
     let permission = core.backend.capabilities().permission_advice;
     let polling = |why: String, remedy: &str| {
@@ -229,7 +228,7 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
     match core.unbroken(core.backend.acquire(take)).await {
         Ok(_) => {}
         Err(fault) if fault.may_pass() || fault == Fault::Closed => return Err(failed(fault)),
-        // That locks cannot be had was said before.
+        // An earlier finding says that locks cannot be acquired.
         Err(_) => return Ok(None),
     }
     let renew = vec![Renew::new(probe.clone(), owner, Some(STAYS.as_millis() as u64))];
@@ -267,7 +266,7 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
     }))
 }
 
-/// Listens, if the store lets it in time: it is asked again and again otherwise.
+/// Subscribes within the response timeout; otherwise returns a fault.
 async fn listen(core: &Arc<Core>, topic: Topic) -> Result<Subscription, Fault> {
     let patience = core.options.response_timeout;
     let listening = core.unbroken(core.backend.subscribe(topic));

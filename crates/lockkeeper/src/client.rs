@@ -1,4 +1,4 @@
-//! A client: the handle to a store, and the maker of locks.
+//! The client: the connection to a store, from which locks are made.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::{
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
 ///
-/// It lives on the tokio runtime on which it was made: if that ends, every lock is lost
-/// ([`Closed`](crate::LostReason::Closed)). Its futures work on any executor while that runtime runs.
-/// Handles and guards keep it alive. Dropping the last of them releases in the background what is left,
-/// and the runtime may end before that is done; [`shutdown`](Client::shutdown) waits for it.
+/// It runs on the tokio runtime on which it was made: if that ends, every lock is lost
+/// ([`Closed`](crate::LostReason::Closed)). Its futures work on any executor while that runtime
+/// runs. Handles and guards keep it alive. Dropping the last of them releases the remaining locks
+/// in the background, and the runtime may end before that is done; [`shutdown`](Client::shutdown)
+/// waits for it.
 ///
 /// In a forked child it is closed: its guards are lost, its requests fail with
 /// [`Closed`](Error::Closed), and dropping it does nothing. Make another one there.
@@ -62,7 +63,7 @@ impl Client {
                           its futures then work on any executor";
             return Err(Error::invalid(None, detail));
         }
-        // A word alone is no scheme, and may be a password.
+        // A word without a colon is no scheme, and may be a password.
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         let backend: Arc<dyn Backend> = match scheme {
             "memory" => memory(&url["memory".len()..])?,
@@ -73,7 +74,7 @@ impl Client {
         Self::on(backend, options)
     }
 
-    /// A client on a new embedded store: for tests, examples, and locks within one process.
+    /// Makes a client on a new embedded store: for tests, examples, and locks within one process.
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
@@ -81,8 +82,7 @@ impl Client {
         Self { core: Core::start(Memory::new(), ClientOptions::new()) }
     }
 
-    /// A client on a store of one's own making. See [`backend`](crate::backend) for what that
-    /// means.
+    /// Makes a client on a custom store. See [`backend`](crate::backend).
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for a setting that makes no sense.
@@ -99,7 +99,7 @@ impl Client {
         Ok(Self { core: Core::start(backend, options) })
     }
 
-    /// The re-entrant lock of this name.
+    /// The reentrant lock of this name.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
         Lock::new(self.handle(Kind::Lock, name.as_ref()))
     }
@@ -119,13 +119,13 @@ impl Client {
         RwLock::new(self.handle(Kind::Write, name.as_ref()))
     }
 
-    /// The lock of this name that issues tokens.
+    /// The lock of this name that issues fencing tokens.
     pub fn fenced_lock(&self, name: impl AsRef<[u8]>) -> FencedLock {
         let handle = self.handle(Kind::Lock, name.as_ref());
         FencedLock::new(Handle { fenced: true, ..handle })
     }
 
-    /// The lock of this name that is waited for by trying again.
+    /// The lock of this name whose waiters poll.
     pub fn spin_lock(&self, name: impl AsRef<[u8]>) -> SpinLock {
         let handle = self.handle(Kind::Lock, name.as_ref());
         SpinLock::new(Handle { spin: Some(Backoff::exponential()), ..handle })
@@ -146,7 +146,7 @@ impl Client {
         CountDownLatch::new(self.handle(Kind::Latch, name.as_ref()))
     }
 
-    /// Looks at the locks of the store from outside.
+    /// Returns an inspector, which lists the locks of the store and their holders.
     pub fn inspector(&self) -> Inspector {
         Inspector::new(&self.core)
     }
@@ -155,7 +155,7 @@ impl Client {
         Handle::new(&self.core, kind, name)
     }
 
-    /// A new local identity, under which locks are re-entrant: see [`Lock::as_owner`].
+    /// Makes a new owner, for which locks are reentrant: see [`Lock::as_owner`].
     pub fn new_owner(&self) -> Owner {
         Owner { client: self.core.id, number: fastrand::u64(..) }
     }
@@ -165,9 +165,10 @@ impl Client {
         self.core.id
     }
 
-    /// Releases every lock, waits for the confirmation (for at most one response timeout), and closes the
-    /// connections. Guards that are left are lost, and their release answers [`Closed`](Error::Closed), as
-    /// waiters do. Permits of a [`Semaphore`] are released, too, though nothing tells who holds them.
+    /// Releases every lock, waits for the confirmation (for at most one response timeout), and
+    /// closes the connections. Remaining guards are lost, and their release fails with
+    /// [`Closed`](Error::Closed), as pending acquires do. Permits of a [`Semaphore`] are released,
+    /// too, though the store does not record their holders.
     pub async fn shutdown(&self) {
         let work = || async {
             self.core.shutdown().await;
@@ -177,12 +178,12 @@ impl Client {
         let _ = self.core.anywhere(work).await;
     }
 
-    /// Ends the client at once and without a word to the store, as the death of the process would:
-    /// guards are lost ([`Closed`](crate::LostReason::Closed)), and what they held stands in the store until
-    /// its leases end, or for ever where there are none, as of a [`Semaphore`].
+    /// Ends the client at once without a request to the store, as the death of the process would:
+    /// guards are lost ([`Closed`](crate::LostReason::Closed)), and their locks stay held in the
+    /// store until the leases expire, or for ever where there is no lease, as for a [`Semaphore`].
     ///
-    /// For whoever has to stop work that may not be over when a lock is given back, or cannot wait for a
-    /// store that does not answer. Otherwise [`shutdown`](Client::shutdown) is what is wanted.
+    /// For programs that must stop work that may outlast the release of its lock, or that cannot
+    /// wait for a store that does not answer. Otherwise use [`shutdown`](Client::shutdown).
     pub fn abandon(&self) {
         self.core.abandon();
     }
@@ -241,7 +242,7 @@ async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
 
 fn unknown(scheme: &str) -> Error {
     let known = "memory:, file:, redis://, rediss:// and redis+unix://";
-    // Only what is a scheme without doubt: anything else may hold a password.
+    // Only a certain scheme: anything else may contain a password.
     let plain = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let what = if plain && !scheme.is_empty() { format!(" \"{scheme}:\"") } else { String::new() };
     Error::invalid(None, format!("unknown store{what}; known are {known}"))

@@ -1,9 +1,10 @@
 //! Elapsed time, as a lease sees it.
 //!
-//! A lease ends at the server while this process is stopped or the machine sleeps, so the clock that
-//! decides must not stop then. tokio's clock does (it is `CLOCK_MONOTONIC`, or a paused test clock);
-//! `CLOCK_BOOTTIME` does not. Elapsed time is the larger of the two: never too small on a real
-//! machine, and driven by tokio's clock in a test that pauses it.
+//! A lease expires at the server while this process is stopped or the machine is suspended, so the
+//! clock that decides must not stop then. tokio's clock does (it is `CLOCK_MONOTONIC`, or a paused test
+//! clock); `CLOCK_BOOTTIME` does not. Elapsed time is the larger of the two: never too small on a real
+//! machine, and driven by tokio's clock in a test that pauses it. No wall clock decides on a lease:
+//! only differences of this clock count.
 
 use std::ops::Add;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl Tick {
     }
 }
 
-/// Saturates: a span beyond what the clock can count ends never.
+/// Saturates: a span beyond what the clock can count never ends.
 impl Add<Duration> for Tick {
     type Output = Tick;
 
@@ -49,7 +50,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The clock that decides when a lease has ended.
+/// The clock that decides when a lease has expired.
 ///
 /// Every client has its own unless one is given by
 /// [`ClientOptions::clock`](crate::ClientOptions::clock), which is for tests.
@@ -78,7 +79,7 @@ impl Clock {
         }
     }
 
-    /// Makes `span` pass at once for whoever uses this clock, as a suspended machine does.
+    /// Makes `span` pass at once for all users of this clock, as a suspended machine does.
     pub fn skip(&self, span: Duration) {
         self.inner.skipped.fetch_add(nanos(span), Ordering::Relaxed);
     }
@@ -90,7 +91,7 @@ impl Clock {
         Tick(nanos(by_tokio.max(by_boot)).saturating_add(inner.skipped.load(Ordering::Relaxed)))
     }
 
-    /// `tick` on tokio's clock, for its timers; nothing when it never comes.
+    /// `tick` on tokio's clock, for its timers; `None` when it never comes.
     pub(crate) fn instant(&self, tick: Tick) -> Option<Instant> {
         if tick == Tick::NEVER {
             return None;
@@ -105,7 +106,7 @@ fn boot_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Elsewhere tokio's clock alone decides, and a sleep of the machine is not seen.
+/// Elsewhere tokio's clock alone decides, and a suspended machine goes unnoticed.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn boot_time() -> Duration {
     Duration::ZERO

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// 30 s: how long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`. Long
-/// enough to ride out a failover, short enough that a crash does not stop the others for long.
+/// 30 s: how long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`.
+/// Long enough to survive a failover, short enough that a crash does not block the others for long.
 pub const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// 3 s: how long opening a connection may take before the server counts as unreachable.
@@ -18,30 +18,31 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// 30 s: after how long without an answer an idle connection to Redis is pinged: Redisson's
 /// `pingConnectionInterval`. Shorter than the few minutes after which firewalls, routers and load
-/// balancers forget a connection without a word.
+/// balancers silently drop a connection.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// 10 s: how long a waiting acquire rides out a store that does not answer.
+/// 10 s: how long a waiting acquire retries on a store that does not answer.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// 20 ms: the pause before the first reconnect; it doubles up to [`MAX_BACKOFF`] and is jittered, so that
-/// a fleet does not come back all at once.
+/// 20 ms: the pause before the first reconnect; it doubles up to [`MAX_BACKOFF`] and is jittered,
+/// so that a fleet does not reconnect all at once.
 pub const MIN_BACKOFF: Duration = Duration::from_millis(20);
 
 /// 1 s: the longest pause between two reconnects.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// No waiter sleeps longer than this without looking again, whatever it was told: hints get lost.
+/// 5 s: the longest sleep of a waiter between two attempts, because wake-ups can get lost.
 pub const RECHECK: Duration = Duration::from_secs(5);
 
-/// The part of a lease that is given up for clocks that run differently, beside [`DRIFT_FIXED`].
+/// The part of a lease that is not used because clocks run differently, in addition to
+/// [`DRIFT_FIXED`].
 pub const DRIFT_RATIO: f64 = 0.01;
 
-/// The fixed part of what is given up of a lease: Redis expires keys to the millisecond.
+/// The fixed part of a lease that is not used: Redis expires keys to the millisecond.
 pub const DRIFT_FIXED: Duration = Duration::from_millis(2);
 
-/// The longest lease: beyond a century a duration is a mistake, and near the end of what Redis can
-/// count it would be refused half-way through.
+/// The longest lease: beyond a century a duration is a mistake, and near the largest number that
+/// Redis can count it would be refused half-way through.
 pub const MAX_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Settings of a [`Client`](crate::Client).
@@ -114,8 +115,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Redisson's: 1 ms, then twice as long each time up to 128 ms, and jittered, so that two who
-    /// wait do not try in step.
+    /// Redisson's: 1 ms, then twice as long each time up to 128 ms, and jittered, so that two
+    /// waiters do not try in step.
     pub const fn exponential() -> Self {
         Self { first: Duration::from_millis(1), max: Duration::from_millis(128), factor: 2 }
     }
@@ -137,7 +138,7 @@ impl Backoff {
         self
     }
 
-    /// By how much each pause is longer than the one before.
+    /// The factor between one pause and the next.
     pub fn factor(mut self, factor: u32) -> Self {
         self.factor = factor;
         self
@@ -157,7 +158,7 @@ impl Default for Backoff {
     }
 }
 
-/// Certificates, as PEM. Debug output shows only whether they are there.
+/// Certificates, as PEM. Debug output shows only whether they are set.
 #[derive(Clone, Default)]
 pub(crate) struct Tls {
     pub(crate) ca: Option<Vec<u8>>,
@@ -211,9 +212,9 @@ impl ClientOptions {
     }
 
     /// The lease of a lock for which none was given; it is renewed every third of it.
-    /// [`WATCHDOG_TIMEOUT`] by default. Where it is shortened, the
-    /// [`response_timeout`](ClientOptions::response_timeout) should be too: a renewal is repeated only
-    /// after the answer to the last one has failed to come.
+    /// [`WATCHDOG_TIMEOUT`] by default. If you shorten it, shorten the
+    /// [`response_timeout`](ClientOptions::response_timeout), too: a renewal is repeated only after
+    /// the last one has timed out.
     pub fn watchdog_timeout(mut self, timeout: Duration) -> Self {
         self.watchdog_timeout = timeout;
         self
@@ -238,7 +239,7 @@ impl ClientOptions {
         self
     }
 
-    /// How long a waiting acquire rides out a store that does not answer. [`UNREACHABLE_AFTER`] by
+    /// How long a waiting acquire retries on a store that does not answer. [`UNREACHABLE_AFTER`] by
     /// default.
     pub fn unreachable_after(mut self, span: Duration) -> Self {
         self.unreachable_after = span;
@@ -252,16 +253,16 @@ impl ClientOptions {
         self
     }
 
-    /// What is given up of each lease because clocks differ: `ratio` of it and a fixed part.
-    /// [`DRIFT_RATIO`] and [`DRIFT_FIXED`] by default.
+    /// The part of each lease that is not used because clocks differ: `ratio` of it and a fixed
+    /// part. [`DRIFT_RATIO`] and [`DRIFT_FIXED`] by default.
     pub fn drift(mut self, ratio: f64, fixed: Duration) -> Self {
         (self.drift_ratio, self.drift_fixed) = (ratio, fixed);
         self
     }
 
     /// How long the sequence of a fenced lock's tokens is kept after its last token. For ever by
-    /// default, which is what Redisson does; where no Java process uses the locks, a time keeps a
-    /// store tidy that has a great many names. Tokens grow all the same, by the server's clock.
+    /// default, as in Redisson. Where no Java process uses the locks, a limit keeps a store with
+    /// very many names small. Tokens still grow, by the server's clock.
     pub fn token_ttl(mut self, span: Duration) -> Self {
         self.token_ttl = Some(span);
         self
@@ -279,8 +280,7 @@ impl ClientOptions {
         self
     }
 
-    /// What holders of this client are shown as, to people who ask who holds a lock. The name of the
-    /// executable by default.
+    /// The program name shown for holders of this client. The name of the executable by default.
     pub fn program(mut self, name: impl Into<String>) -> Self {
         self.program = Some(name.into());
         self
@@ -292,7 +292,7 @@ impl ClientOptions {
         self
     }
 
-    /// The certificate and key (PEM) with which this client shows who it is on `rediss://`.
+    /// The certificate and key (PEM) of this client for `rediss://`.
     pub fn tls_identity(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.tls.identity = Some((cert.into(), key.into()));
         self
@@ -310,8 +310,8 @@ impl ClientOptions {
         self.client_name.as_deref().unwrap_or("lockkeeper")
     }
 
-    /// The pause after so many failures in a row: short at first, as a restart takes a moment, then
-    /// twice as long each time, and never the same for two clients.
+    /// The pause after this many failures in a row: short at first, as a restart takes a moment,
+    /// then twice as long each time, and jittered, so that clients do not retry in step.
     pub(crate) fn backoff(&self, failures: u32) -> Duration {
         let pause = self.min_backoff.saturating_mul(1 << failures.min(16)).min(self.max_backoff);
         pause.mul_f64(0.5 + fastrand::f64() / 2.0)
@@ -349,5 +349,5 @@ impl ClientOptions {
     }
 }
 
-/// Below this a third of the timeout is within the reach of a timer's granularity.
+/// Below this a third of the timeout comes near the granularity of timers.
 pub(crate) const MIN_WATCHDOG: Duration = Duration::from_millis(30);

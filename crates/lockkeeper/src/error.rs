@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller can do about it.
+//! Errors, by what the caller can do about them.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use crate::name::Brief;
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What was being done when an error arose.
+/// The operation during which an error arose.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Phase {
     /// Opening the store.
     Connect,
-    /// Taking a lock, or waiting for it.
+    /// Acquiring a lock, or waiting for it.
     Acquire,
-    /// Taking a lock once more for the owner that holds it.
+    /// Re-entering a lock for the owner that holds it.
     Reenter,
     /// Changing the lease of a lock that is held.
     Extend,
-    /// Giving a lock back.
+    /// Releasing a lock.
     Release,
-    /// Asking who holds a lock and for how long.
+    /// Inspecting a lock.
     Inspect,
-    /// Taking a lock away from whoever holds it.
+    /// Force-releasing a lock.
     ForceUnlock,
     /// Changing a counter: permits, or the count of a latch.
     Change,
@@ -50,23 +50,23 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Why a lock that was held is held no longer.
+/// Why a hold is no longer valid.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The fixed lease ran out, by this process's own clock.
+    /// The fixed lease expired, by this process's own clock.
     Expired,
     /// Renewals were not answered in time, by this process's own clock.
     Unreachable,
     /// The store no longer knows the lock: deleted, evicted, or lost with the server's data.
     Deleted,
-    /// The store says that someone else has it.
+    /// Another owner holds the lock, as the store says.
     Taken,
-    /// It was force-unlocked, with the reason that was given.
+    /// The lock was force-released, with this reason.
     Revoked(String),
-    /// The client was shut down, the runtime it lived on ended, or this is a forked child.
+    /// The client was shut down, its runtime ended, or this is a forked child.
     Closed,
-    /// It was given back: by its guard, or the last of its guards.
+    /// The lock was released: by its guard, or the last of its guards.
     Released,
 }
 
@@ -85,24 +85,24 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// An error of lockkeeper. Each variant is something else for the caller to do.
+/// An error of lockkeeper. Each variant calls for a different reaction.
 ///
-/// A busy lock is not an error: `try_lock` answers `Ok(None)`.
+/// A busy lock is not an error: `try_lock` returns `Ok(None)`.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was not held by this guard any more; nothing was changed in the store.
+    /// The lock was no longer held by this guard; nothing was changed in the store.
     #[error("lock {lock:?}: not held when {phase}{}", held_by(holder))]
     NotHeld {
         /// The lock.
         lock: LockName,
         /// What was being done.
         phase: Phase,
-        /// Who holds it now, where the store could tell.
+        /// The current holder, if the store reported it.
         holder: Option<String>,
     },
 
-    /// The lock was lost while it was held. Loss is final: acquire it anew.
+    /// The lock was lost while it was held. Loss is final: acquire it again.
     #[error("lock {lock:?}: lost before {phase}: {reason}")]
     Lost {
         /// The lock.
@@ -113,16 +113,15 @@ pub enum Error {
         reason: LostReason,
     },
 
-    /// The request was sent and its answer never came, so that it is not known whether it took
-    /// effect. A release goes on in the background; the lock is free when its lease ends at the
-    /// latest.
+    /// The outcome is unknown: the request was sent, and no answer came. A release continues in the
+    /// background; the lock is free when its lease expires at the latest.
     #[error("lock {lock:?}: {phase} was not confirmed: {detail}")]
     Unconfirmed {
         /// The lock.
         lock: LockName,
         /// What was being done.
         phase: Phase,
-        /// What is known of it.
+        /// What is known of the outcome.
         detail: String,
     },
 
@@ -139,7 +138,7 @@ pub enum Error {
         silent_for: Option<Duration>,
     },
 
-    /// The store answered that it does not serve for the time being: loading, read-only, out of memory, busy.
+    /// The store answered that it does not serve for now: loading, read-only, out of memory, busy.
     /// Nothing is held because of this request.
     #[error("{}the store refused when {phase}: {detail}{}", of(lock), for_so_long(*refused_for))]
     Refused {
@@ -158,9 +157,9 @@ pub enum Error {
     WrongKind {
         /// The lock.
         lock: LockName,
-        /// What was asked for.
+        /// The requested kind.
         kind: Kind,
-        /// What is there.
+        /// The kind or data found.
         found: String,
     },
 
@@ -175,12 +174,13 @@ pub enum Error {
         detail: String,
     },
 
-    /// The request makes no sense, or not now (a semaphore that was not set up); nothing was changed.
+    /// The request is invalid, or invalid in this state (a semaphore that was not set up); nothing
+    /// was changed.
     #[error("{}invalid request: {detail}", of(lock))]
     Invalid {
         /// The lock, where there is one.
         lock: Option<LockName>,
-        /// What is wrong with it, and what would be right.
+        /// What is wrong, and what would be right.
         detail: String,
     },
 
@@ -191,7 +191,7 @@ pub enum Error {
         lock: Option<LockName>,
     },
 
-    /// The store answered with an error that lockkeeper has no better word for.
+    /// The store answered with an error that fits no other variant.
     #[error("{}the store answered with an error when {phase}: {detail}", of(lock))]
     Server {
         /// The lock, where there is one.
@@ -220,12 +220,12 @@ impl Error {
         Error::Invalid { lock: lock.cloned(), detail: detail.into() }
     }
 
-    /// Whether it may pass by itself.
+    /// Whether it may be temporary.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Error::Unreachable { .. } | Error::Refused { .. })
     }
 
-    /// What a fault of the store means for the caller who asked for `phase` on `lock`.
+    /// Converts a fault of the store for the caller of `phase` on `lock`.
     pub(crate) fn from_fault(
         fault: Fault,
         lock: Option<(&LockName, Kind)>,

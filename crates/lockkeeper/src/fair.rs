@@ -4,14 +4,15 @@ use crate::Result;
 use crate::handle::Handle;
 use crate::lock::{fenced_methods, lock_methods, owner_methods, reentrancy_methods};
 
-/// The lock that is given out in the order in which it was asked for, between processes too:
-/// Redisson's `RFairLock`, with Java's waiters in the same queue.
+/// The lock that is granted in the order of the requests, across processes: Redisson's `RFairLock`,
+/// with Java's waiters in the same queue.
 ///
-/// A waiter that gives up, is dropped or dies leaves the queue: at once where it can say so, otherwise
-/// after three seconds. What a dead Java waiter costs, and what else differs in a mixed queue, is in
-/// the [manual](crate::manual::choosing).
+/// A waiter that gives up, is dropped or dies leaves the queue: at once where it can send a
+/// request, otherwise after three seconds. The cost of a dead Java waiter and other differences of
+/// a mixed queue are in the [manual](crate::manual::choosing).
 ///
-/// [`try_lock`](FairLock::try_lock) without a wait takes a free lock only if nobody waits for it.
+/// [`try_lock`](FairLock::try_lock) without a wait acquires a free lock only if there are no
+/// waiters.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -39,7 +40,7 @@ reentrancy_methods!(FairLock);
 fenced_methods!(FairLock, FencedLock);
 
 impl FairLock {
-    /// How many wait in the queue, as the store says.
+    /// The number of waiters in the queue, as the store says.
     ///
     /// # Errors
     /// As [`is_locked`](FairLock::is_locked).

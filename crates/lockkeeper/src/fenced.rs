@@ -8,11 +8,11 @@ use crate::lock::{lock_methods, owner_methods};
 
 /// The lock whose guards have a [`token`](crate::FencedGuard::token): Redisson's `RFencedLock`.
 ///
-/// A token handed out later is greater, also after the store has lost its data, provided that the
-/// clock of the server that took over is not behind the old one's by more than the time since the
-/// last token. It is issued in the same step as the lock, and re-entries share it.
+/// A token issued later is greater, also after the store has lost its data, provided that the clock
+/// of the server that took over is not behind the old one's by more than the time since the last
+/// token. It is issued in the same step as the lock, and re-entries share it.
 ///
-/// A lock cannot stop a request that was sent before the lock was lost. Whoever receives the request
+/// A lock cannot stop a request that was sent before the lock was lost. The receiver of the request
 /// can, if it comes with the token: see [`Fence`].
 ///
 /// ```
@@ -42,24 +42,24 @@ pub struct FencedLock {
 lock_methods!(FencedLock, FencedGuard);
 owner_methods!(FencedLock);
 
-/// The check at the resource: admits a token unless a greater one was there before.
+/// The check at the resource: admits a token unless a greater one was admitted before.
 ///
-/// It belongs where the work takes effect, in the process that owns the resource: the same token may
-/// come any number of times, a lower one never again. Admit and change under one local mutex, so that
-/// nobody newer is admitted in between. Where the resource is a database or Redis, let
-/// that do it in the same step as the change; the [manual](crate::manual::fencing) shows how.
+/// Use it where the work takes effect, in the process that owns the resource: the same token may
+/// come any number of times, a lower one is rejected. Admit and change under one local mutex, so
+/// that no newer token is admitted in between. Where the resource is a database or Redis, let it
+/// check the token in the same step as the change; the [manual](crate::manual::fencing) shows how.
 #[derive(Debug, Default)]
 pub struct Fence {
     highest: AtomicU64,
 }
 
 impl Fence {
-    /// A fence that has seen nothing.
+    /// Makes a fence that has admitted no token.
     pub const fn new() -> Self {
         Self::starting_at(0)
     }
 
-    /// A fence that has seen `token`: one that was kept over a restart.
+    /// Makes a fence that has admitted `token`: one that was kept over a restart.
     pub const fn starting_at(token: u64) -> Self {
         Self { highest: AtomicU64::new(token) }
     }
@@ -73,20 +73,20 @@ impl Fence {
         if highest > token { Err(Stale { token, highest }) } else { Ok(()) }
     }
 
-    /// The greatest token that was admitted: keep it where it survives a restart.
+    /// The greatest admitted token: store it where it survives a restart.
     pub fn highest(&self) -> u64 {
         self.highest.load(Ordering::Acquire)
     }
 }
 
-/// A token was refused: its holder has lost the lock since.
+/// A token was rejected: its holder has lost the lock since.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("token {token} is stale: {highest} was admitted before")]
 #[non_exhaustive]
 pub struct Stale {
-    /// The token that was refused.
+    /// The rejected token.
     pub token: u64,
-    /// The greatest that was admitted.
+    /// The greatest admitted token.
     pub highest: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What all handles have in common: a name, a kind, and how it is acquired.
+//! The state that all handles share: a name, a kind, and how it is acquired.
 
 use std::fmt;
 use std::future::Future;
@@ -18,7 +18,7 @@ use crate::holder::{Holder, Remaining};
 use crate::run::{Completed, RunError, run};
 use crate::{LockName, Owner};
 
-/// What the handles of all locks have in common.
+/// The state that the handles of all locks share.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) core: Arc<Core>,
@@ -28,7 +28,7 @@ pub(crate) struct Handle {
     pub(crate) reentrant: bool,
     pub(crate) lease: Option<LeaseTime>,
     pub(crate) spin: Option<Backoff>,
-    /// How many permits a semaphore is made with.
+    /// The number of permits with which a semaphore is created.
     pub(crate) temporary: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl Handle {
         Self { fenced: true, ..self.clone() }
     }
 
-    /// Waits until it is held.
+    /// Waits until the lock is acquired.
     pub(crate) fn lock<G: FromAcquired>(
         &self,
         count: u32,
@@ -78,7 +78,7 @@ impl Handle {
         })
     }
 
-    /// One attempt, or as many as fit into `wait`.
+    /// Makes one attempt, or waits for at most `wait`.
     pub(crate) fn try_lock<G: FromAcquired>(
         &self,
         count: u32,
@@ -100,7 +100,7 @@ impl Handle {
         }
     }
 
-    /// What is to be acquired; checked before anything is sent.
+    /// Builds and checks the request, before it is sent.
     pub(crate) fn request(&self, count: u32, wait: Wait) -> Result<Request> {
         self.ensure_named()?;
         if count == 0 {
@@ -138,7 +138,7 @@ impl Handle {
         run(guard, started, || work(hold)).await
     }
 
-    /// The same if it is acquired within `wait`.
+    /// Acquires within `wait`, runs `work`, releases.
     pub(crate) async fn try_run<T, W: Future<Output = T>>(
         &self,
         wait: Option<Duration>,
@@ -151,13 +151,13 @@ impl Handle {
         run(guard, started, || work(hold)).await.map(Some)
     }
 
-    /// How tokens are issued, if they are.
+    /// How tokens are issued, if at all.
     pub(crate) fn fencing(&self) -> Option<Fenced> {
         let ttl = self.core.options.token_ttl.map(|ttl| ttl.as_millis() as u64);
         self.fenced.then_some(Fenced { ttl })
     }
 
-    /// Who holds it and for how long, as the store says.
+    /// The holders and their remaining TTL, as the store says.
     pub(crate) async fn inspect(&self) -> Result<crate::backend::Snapshot> {
         self.core.ensure_open(&self.resource)?;
         self.ensure_named()?;

@@ -1,4 +1,4 @@
-//! Holds: what every guard has in common, and the view of it for the work that runs under a lock.
+//! Holds: what all guards share, and the view of a hold for the work that runs under a lock.
 
 use std::fmt;
 use std::future::Future;
@@ -137,7 +137,7 @@ impl AnyGuard {
 
     /// Acquires the read side of a write lock for the same owner.
     pub(crate) async fn read_too(&self) -> Result<AnyGuard> {
-        // Bears with a store that does not answer, as a re-entry does.
+        // Retries on a store that does not answer, as a re-entry does.
         let core = &self.lease.core;
         let give_up = core.clock.now() + core.options.unreachable_after;
         let mut failures = 0;
@@ -153,7 +153,7 @@ impl AnyGuard {
         if let Some(acquired) = acquired {
             return Ok(AnyGuard::new(acquired));
         }
-        // Only the write lock of another owner keeps a writer from reading.
+        // Only the write lock of another owner prevents a writer from reading.
         self.lease.lose(LostReason::Taken);
         let (lock, phase, reason) = (self.name().clone(), Phase::Acquire, LostReason::Taken);
         Err(Error::Lost { lock, phase, reason })
@@ -267,7 +267,7 @@ pub(crate) fn debug(what: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fm
         .finish_non_exhaustive()
 }
 
-/// A view of a hold for the work that runs under it: what a guard tells, without the right to release.
+/// A view of a hold for the work that runs under it, without the right to release it.
 #[derive(Clone)]
 pub struct Hold {
     lease: Arc<Lease>,

@@ -1,20 +1,20 @@
-//! Who holds a lock, and for how long.
+//! Holders of locks, and the remaining TTL.
 
 use std::time::{Duration, SystemTime};
 
 use crate::LockName;
 use crate::backend::{ClientInfo, HolderEntry, Seen, Ttl};
 
-/// Who holds a lock.
+/// One holder of a lock.
 ///
-/// Two are equal if they are the same hold and the same is known of it; when its client was last
-/// [`seen`](Holder::seen) and what is [`remaining`](Holder::remaining) do not count: they differ at each look.
+/// Two are equal if they are the same hold with the same information. [`seen`](Holder::seen) and
+/// [`remaining`](Holder::remaining) do not count: they differ at each look.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Holder {
     /// The identity in the store: `<client uuid>:<number>` for lockkeeper and Redisson.
     pub id: String,
-    /// How often it holds the lock.
+    /// Its hold count.
     pub hold_count: u64,
     /// Whether it shares the lock: it is a reader of a read/write lock.
     pub shared: bool,
@@ -23,16 +23,16 @@ pub struct Holder {
     /// Since when, where the holder is a lockkeeper client that has held it for more than about a
     /// second; by that client's clock.
     pub since: Option<SystemTime>,
-    /// When its client last announced itself, where the holder is a lockkeeper client: it does so for as
-    /// long as it holds anything, and one that is not seen for longer than that was killed, is stopped or
+    /// When its client last announced itself, where the holder is a lockkeeper client. A client
+    /// does so while it holds a lock; one that is not seen for longer was killed, is stopped or
     /// cannot reach the store.
     pub seen: Option<Seen>,
-    /// When its guard was left with [`leave_for`](crate::AnyGuard::leave_for): nothing runs under the lock
-    /// any more, and it stands until its lease ends. By that client's clock.
+    /// When its guard was given up with [`leave_for`](crate::AnyGuard::leave_for): no work runs
+    /// under the lock any more, and it stays held until its lease expires. By that client's clock.
     pub left: Option<SystemTime>,
-    /// How long its own lease lasts unless it is renewed, where each holder has one: that of a permit.
+    /// The remaining time of its own lease, where each holder has one: that of a permit.
     pub remaining: Option<Remaining>,
-    /// The identity as it is stored, which need not be a text.
+    /// The identity as it is stored, which need not be text.
     pub(crate) stored: Vec<u8>,
 }
 
@@ -64,14 +64,14 @@ impl From<HolderEntry> for Holder {
     }
 }
 
-/// How long a lock stands if nobody renews it.
+/// The remaining TTL of a lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Remaining {
-    /// Nobody holds it.
+    /// The lock is free.
     Free,
-    /// So long.
+    /// It expires after this time unless it is renewed.
     For(Duration),
-    /// It has no end: someone took its time to live away.
+    /// It never expires: it has no TTL.
     Forever,
 }
 

@@ -1,4 +1,7 @@
-//! Looking at locks from outside: what there is, who holds it, what changes, and forcing it open.
+//! The view from outside: lists locks, holders and changes, and force-releases locks.
+//!
+//! A force-release may name the holders that it is meant for. Their ids go along with the request, and
+//! the store compares them in the same step, so that a tool removes only the holders that it has shown.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,14 +19,14 @@ use crate::error::{Error, Phase, Result};
 use crate::holder::{Holder, Remaining};
 use crate::{LockName, OwnerId, PermitId};
 
-/// About how many keys of the store one page looks at.
+/// About how many keys of the store one page covers.
 const PAGE: u32 = 1000;
 
-/// Looks at the locks of a store, Redisson's included: for tools, consoles and whoever is on call.
+/// Lists and inspects the locks of a store, Redisson's included: for tools, consoles and operators.
 ///
-/// Made by [`Client::inspector`](crate::Client::inspector). It sees names behind the client's
-/// [`name_prefix`](crate::ClientOptions::name_prefix) only, and gives them without it: what it finds
-/// can be handed to [`Client::lock`](crate::Client::lock).
+/// Made by [`Client::inspector`](crate::Client::inspector). It sees only names with the client's
+/// [`name_prefix`](crate::ClientOptions::name_prefix), and returns them without it, so they can be
+/// passed to [`Client::lock`](crate::Client::lock).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -47,41 +50,42 @@ pub struct Inspector {
     core: Arc<Core>,
 }
 
-/// What is known of one lock, semaphore or latch.
+/// Information about one lock, semaphore or latch.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// Its name.
     pub name: LockName,
-    /// What it is. A plain and a fair lock look alike in Redis unless somebody waits or its client
-    /// says so; a free name is shown as a lock; a read/write lock by how it is held.
+    /// Its kind. A plain and a fair lock look alike in Redis unless there is a waiter or its client
+    /// announces the kind; a free name is shown as a lock; a read/write lock by how it is held.
     pub kind: Kind,
-    /// Who holds it; of a semaphore with ids the first hundred or so.
+    /// Its holders; of a semaphore with ids the first hundred or so.
     pub holders: Vec<Holder>,
-    /// For how long it stands unless it is renewed.
+    /// Its remaining TTL.
     pub remaining: Remaining,
-    /// How many wait, if that is known: of a fair lock single waiters, of others clients that listen. On
-    /// Redis no more than about 16 clients listen for one name; further ones wait without being counted.
+    /// The number of waiters, if known: of a fair lock single waiters, of others clients that
+    /// listen. On Redis no more than about 16 clients listen for one name; further ones wait
+    /// without being counted.
     pub waiting: Option<u64>,
-    /// Who waits for a fair lock, the next one first. Only [`inspect`](Inspector::inspect) tells.
+    /// The waiters of a fair lock, the next one first. Only set by [`inspect`](Inspector::inspect).
     pub queue: Vec<Holder>,
-    /// The free permits of a semaphore, or what a latch still counts down.
+    /// The free permits of a semaphore, or the count of a latch.
     pub count: Option<i64>,
-    /// How many permits of a permit semaphore are taken.
+    /// The number of acquired permits of a permit semaphore.
     pub taken: u64,
-    /// The last token that was issued. Only [`inspect`](Inspector::inspect) tells.
+    /// The last token that was issued. Only set by [`inspect`](Inspector::inspect).
     pub token: Option<u64>,
-    /// The last forced unlocks, the newest first. Only [`inspect`](Inspector::inspect) tells.
+    /// The last force-releases, the newest first. Only set by [`inspect`](Inspector::inspect).
     pub forced: Vec<Forced>,
 }
 
 impl LockInfo {
-    /// Since when it is held, if a holder says so: the longest.
+    /// Since when it is held, if a holder has announced it: the earliest.
     pub fn since(&self) -> Option<SystemTime> {
         self.holders.iter().filter_map(|holder| holder.since).min()
     }
 
-    /// Whether nobody holds it and it counts nothing.
+    /// Whether it has no holder and counts nothing.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty() && self.count.is_none()
     }
@@ -92,13 +96,14 @@ impl Inspector {
         Self { core: Arc::clone(core) }
     }
 
-    /// The locks whose names match a pattern (`*` any bytes, `?` one, `[a-z]` one of some, `\` takes
-    /// the next as it is), page by page.
+    /// Lists the locks whose names match a pattern (`*` any bytes, `?` one, `[a-z]` one of some,
+    /// `\` takes the next literally), page by page.
     ///
-    /// Locks and permit semaphores are found by their form, whoever made them; mutexes and
-    /// semaphores, which are plain strings in Redis, only while a lockkeeper client says that it
-    /// holds them. The store is never kept busy: a lock that is there all the time is found, one that
-    /// comes or goes meanwhile may be missed, and on a store that grows one may come twice.
+    /// Locks and permit semaphores are found by their form, also those of other libraries. Mutexes
+    /// and semaphores are plain strings in Redis, and are found only while a lockkeeper client
+    /// announces that it holds them. A list never keeps the store busy: a lock that exists all the
+    /// time is found, one that appears or disappears meanwhile may be missed, and on a growing
+    /// store one may be listed twice.
     pub fn list(&self, pattern: impl Into<Vec<u8>>) -> Listing {
         Listing {
             inspector: self.clone(),
@@ -111,15 +116,15 @@ impl Inspector {
         }
     }
 
-    /// Everything that is known of a name, as what it seems to be.
+    /// Returns all information about a name, as the kind that it seems to be.
     ///
     /// # Errors
-    /// [`WrongKind`](Error::WrongKind) if something else stands there; as any request.
+    /// [`WrongKind`](Error::WrongKind) if the name is in use for something else; as any request.
     pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<LockInfo> {
         self.named(name.as_ref(), None).await
     }
 
-    /// Everything that is known of a name as a kind.
+    /// Returns all information about a name as this kind.
     ///
     /// # Errors
     /// As [`inspect`](Inspector::inspect).
@@ -127,11 +132,11 @@ impl Inspector {
         self.named(name.as_ref(), Some(kind)).await
     }
 
-    /// Takes a lock away from whoever holds it, tells them at once, and remembers who did it and
-    /// why. Answers whether there was anything to take away.
+    /// Force-releases a lock, notifies its holders at once, and records who did it and why. Returns
+    /// whether there was anything to release.
     ///
     /// # Errors
-    /// [`Invalid`](Error::Invalid) for a counter: its permits have no holder to be told. As any
+    /// [`Invalid`](Error::Invalid) for a counter: its permits have no holder to notify. As any
     /// request.
     pub async fn force_unlock(
         &self,
@@ -142,12 +147,12 @@ impl Inspector {
         self.force(name.as_ref(), kind, None, reason.into()).await
     }
 
-    /// The same, but only from holders that were seen before: it is left alone if anybody else holds it
-    /// by now. For tools that ask a person first.
+    /// Force-releases a lock only from the given holders: does nothing if another owner holds it by
+    /// now. For tools that ask a person first.
     ///
     /// # Errors
-    /// [`NotHeld`](Error::NotHeld) if somebody else holds it, [`Invalid`](Error::Invalid) if no holder is
-    /// given; as [`force_unlock`](Inspector::force_unlock).
+    /// [`NotHeld`](Error::NotHeld) if another owner holds it, [`Invalid`](Error::Invalid) if no
+    /// holder is given; as [`force_unlock`](Inspector::force_unlock).
     pub async fn force_unlock_from(
         &self,
         name: impl AsRef<[u8]>,
@@ -210,7 +215,7 @@ impl Inspector {
         let resource = self.resource(name, kind.unwrap_or(Kind::Lock))?;
         let failed = |fault| self.core.error(fault, &resource, Phase::Inspect);
         let clients = Clients::ask(&self.core).await.map_err(failed)?;
-        // A plain string in Redis does not show what it is; its client says.
+        // A plain string in Redis does not show its kind; its client announces it.
         let told = clients.kind_of(&resource.name).filter(|told| is_hidden(*told));
         let mut found = self.find(&resource.name, kind.or(told)).await;
         if kind.is_none() && matches!(found, Err(Fault::WrongKind { .. })) {
@@ -231,7 +236,7 @@ impl Inspector {
         self.core.unbroken(self.core.backend.list(request)).await
     }
 
-    /// For people: with who the holders are.
+    /// For people: with the processes of the holders.
     fn info(&self, listed: Listed, clients: &Clients) -> LockInfo {
         let Listed { resource, snapshot } = listed;
         let prefix = &self.core.options.name_prefix;
@@ -241,7 +246,7 @@ impl Inspector {
         let told = clients.kind_of(&resource.name);
         LockInfo {
             name: LockName::from(bare),
-            // Nothing in Redis tells a fair lock that nobody waits for from a plain one.
+            // In Redis, a fair lock without waiters looks like a plain lock.
             kind: if told == Some(Kind::Fair) && resource.kind == Kind::Lock {
                 Kind::Fair
             } else {
@@ -269,11 +274,11 @@ impl fmt::Debug for Inspector {
     }
 }
 
-/// The clients that said who they are, and what they hold.
+/// The announced clients and their holds.
 #[derive(Debug, Default)]
 struct Clients {
     entries: HashMap<Uuid, ClientEntry>,
-    /// The first half of their ids, which is in those of their permits.
+    /// The first half of their ids, which their permits contain.
     halves: HashMap<[u8; 8], Uuid>,
     holds: HashMap<OwnerId, Holding>,
     kinds: HashMap<LockName, Kind>,
@@ -291,7 +296,7 @@ impl Clients {
         self.entries.insert(entry.id, entry);
     }
 
-    /// Learns of everybody.
+    /// Reads all announcements.
     async fn ask(core: &Arc<Core>) -> Result<Self, Fault> {
         let (mut clients, mut cursor) = (Self::default(), Vec::new());
         loop {
@@ -309,7 +314,7 @@ impl Clients {
         self.kinds.get(name).copied()
     }
 
-    /// Adds who it is and since when.
+    /// Adds the process and the start of a hold.
     fn complete(&self, entry: HolderEntry) -> HolderEntry {
         let text = std::str::from_utf8(&entry.id).unwrap_or_default();
         let (client, hold) = if let Ok(owner) = text.parse::<OwnerId>() {
@@ -330,7 +335,7 @@ impl Clients {
     }
 }
 
-/// Whether it cannot be told from other data by its form.
+/// Whether its form does not distinguish it from other data.
 pub(crate) fn is_hidden(kind: Kind) -> bool {
     matches!(kind, Kind::Mutex | Kind::Semaphore | Kind::Latch)
 }
@@ -339,39 +344,40 @@ fn holds_permit(hold: &Holding, permit: PermitId) -> bool {
     PermitId::of(hold.owner, hold.count).any(|own| own == permit)
 }
 
-/// A list under way: see [`Inspector::list`].
+/// A list in progress: see [`Inspector::list`].
 #[derive(Debug)]
 pub struct Listing {
     inspector: Inspector,
     pattern: Pattern,
     stage: Stage,
     clients: Clients,
-    /// What was given because a client says so: a store that knows better gives it again.
+    /// Locks that were listed because a client announced them: a store that has them lists them
+    /// again.
     told: HashSet<Resource>,
-    /// The store has kept nothing back.
+    /// Whether the store has withheld nothing.
     walked: bool,
-    /// No client holds more than it tells.
+    /// Whether all clients announce all their holds.
     told_all: bool,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Who the clients are, to be read first.
+    /// Reading the clients, first.
     Clients(Vec<u8>),
-    /// What they say they hold and nobody could tell otherwise.
+    /// Checking announced holds that cannot be found otherwise.
     Told(Vec<Resource>),
     Locks(Vec<u8>),
     Done,
 }
 
-/// How many of what clients say is asked about at once.
+/// How many announced holds are checked at once.
 const TOLD_AT_ONCE: usize = 64;
 
 impl Listing {
-    /// The next locks, never none of them; nothing at the end.
+    /// Returns the next page, never an empty one; `None` at the end.
     ///
     /// # Errors
-    /// As any request. The list can be taken up again by asking once more.
+    /// As any request. Call it again to continue the list.
     pub async fn next(&mut self) -> Result<Option<Vec<LockInfo>>> {
         loop {
             self.inspector.ensure_open()?;
@@ -412,20 +418,20 @@ impl Listing {
         }
     }
 
-    /// Whether all was seen that there is to see, as far as the list has come. It is not if a client
-    /// holds more than it tells, of which some may be plain strings, or if the store kept something
-    /// back.
+    /// Whether the list is complete so far. It is not if a client holds more than it announces, of
+    /// which some may be plain strings, or if the store withheld something.
     pub fn is_complete(&self) -> bool {
         self.walked && self.told_all
     }
 
-    /// Whether what was not given is not there, but for what only its client could tell of.
+    /// Whether a lock that was not listed does not exist, except those that only a client can
+    /// announce.
     pub(crate) fn is_walked(&self) -> bool {
         self.walked
     }
 
-    /// Those of some hidden locks that are held: a client has told of them once, and may hold too much by
-    /// now to tell of them again.
+    /// Returns the hidden locks that are still held: a client announced them once, and may hold too
+    /// many by now to announce them again.
     pub(crate) async fn still_held(&mut self, locks: &[LockInfo]) -> Result<Vec<LockInfo>> {
         let mut held = Vec::new();
         if self.told_all {
@@ -460,7 +466,7 @@ impl Listing {
         Ok(())
     }
 
-    /// What would not be found by its form.
+    /// The holds that would not be found by their form.
     fn told(&self) -> Vec<Resource> {
         let all = self.clients.entries.values().flat_map(|client| &client.holds);
         let hidden = all.map(|hold| &hold.resource).filter(|resource| {
@@ -472,10 +478,10 @@ impl Listing {
         hidden
     }
 
-    /// Those that are held.
+    /// Returns the locks that are held.
     async fn look_up(&mut self, some: Vec<Resource>) -> Result<Vec<Listed>> {
         let core = &self.inspector.core;
-        // All are sent before the first is waited for.
+        // All requests are sent before the first answer is awaited.
         let asked: Vec<_> = some
             .into_iter()
             .map(|resource| {
@@ -489,7 +495,7 @@ impl Listing {
                 Ok(page) => {
                     found.extend(page.locks.into_iter().filter(|l| l.snapshot.ttl.is_some()))
                 }
-                // It is something else by now.
+                // The name is in use for something else by now.
                 Err(Fault::WrongKind { .. }) => {}
                 Err(fault) if fault.may_pass() || fault == Fault::Closed => {
                     return Err(self.inspector.error(fault));

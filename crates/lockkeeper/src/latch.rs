@@ -9,7 +9,7 @@ use crate::handle::Handle;
 use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, Result};
 
-/// Opens when it was counted down to zero: Redisson's `RCountDownLatch`.
+/// A latch that opens when it was counted down to zero: Redisson's `RCountDownLatch`.
 ///
 /// A latch that was never set is open. Counting down is safe to repeat: a lost answer never counts
 /// twice.
@@ -42,8 +42,8 @@ impl CountDownLatch {
         &self.handle.resource.name
     }
 
-    /// Closes an open latch: it opens after so many counts. False if it is closed already, and it is
-    /// then left alone.
+    /// Closes an open latch with this count. Returns false if it is closed already, and leaves it
+    /// unchanged.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for zero, and for 2⁵³ or more.
@@ -57,18 +57,18 @@ impl CountDownLatch {
         Ok(self.change(create).await? == Changed::Done)
     }
 
-    /// Counts down by one; answers what is left. An open latch stays open.
+    /// Counts down by one and returns the remaining count. An open latch stays open.
     ///
     /// # Errors
-    /// [`Unconfirmed`](Error::Unconfirmed) if the answer was lost for good.
+    /// [`Unconfirmed`](Error::Unconfirmed) if no answer came.
     ///
     /// # Cancel safety
-    /// Once polled it is done, also when the future is dropped.
+    /// The count is done once the future was polled, even if it is dropped.
     pub async fn count_down(&self) -> Result<u64> {
         self.change(CountChange::Down).await.map(|left| number(left).unsigned_abs())
     }
 
-    /// What is left to count; zero when it is open.
+    /// The remaining count; zero when it is open.
     ///
     /// # Errors
     /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
@@ -77,8 +77,8 @@ impl CountDownLatch {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
-    /// Waits until it is open. Once it has opened every waiter goes on, even if it is set anew at
-    /// once.
+    /// Waits until it is open. Once it has opened every waiter continues, even if it is closed
+    /// again at once.
     ///
     /// # Errors
     /// As [`Lock::lock`](crate::Lock::lock).
@@ -89,7 +89,7 @@ impl CountDownLatch {
         self.opened(Wait::Forever).await.map(drop)
     }
 
-    /// The same for at most `span`; false if it did not open by then.
+    /// Waits until it is open for at most `span`. Returns false if it did not open by then.
     ///
     /// # Errors
     /// As [`wait`](CountDownLatch::wait); [`Unreachable`](Error::Unreachable) if the store did not
@@ -98,7 +98,7 @@ impl CountDownLatch {
         self.opened(Wait::within(&self.handle.core, Some(span))).await
     }
 
-    /// Removes it and lets its waiters go; false if it was open.
+    /// Removes it and wakes its waiters up. Returns false if it was open.
     ///
     /// # Errors
     /// As [`count_down`](CountDownLatch::count_down).

@@ -163,7 +163,7 @@ macro_rules! lock_methods {
     };
 }
 
-/// The methods of what an owner can hold more than once.
+/// The methods of locks that an owner can hold more than once.
 macro_rules! owner_methods {
     ($Type:ident) => {
         impl $Type {
@@ -222,7 +222,7 @@ macro_rules! fenced_methods {
 
 pub(crate) use {fenced_methods, lock_methods, owner_methods, reentrancy_methods};
 
-/// The re-entrant lock, Redisson's `RLock`: a hash `name → {owner → hold count}` with a time to live.
+/// The reentrant lock, Redisson's `RLock`: a hash `name → {owner → hold count}` with a TTL.
 ///
 /// Ownership is a value, not a thread: every acquire has an owner of its own, so that two tasks
 /// that share a handle exclude each other. To hold it more than once, use [`LockGuard::reenter`](crate::LockGuard::reenter) or
@@ -262,11 +262,11 @@ owner_methods!(Lock);
 reentrancy_methods!(Lock);
 fenced_methods!(Lock, FencedLock);
 
-/// The plain lock of the Redlock family: `SET name id NX PX ms`. Not re-entrant, and about half the
+/// The plain lock of the Redlock family: `SET name id NX PX ms`. Not reentrant, and about half the
 /// work for the server.
 ///
-/// Other libraries of that family may hold and free the same key; most of them tell nobody, so that
-/// its waiters also look every 50 to 100 ms.
+/// Other libraries of that family may hold and release the same key. Most of them do not publish a
+/// release, so waiters also poll every 50 to 100 ms.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

@@ -1,4 +1,7 @@
 //! Several locks as one.
+//!
+//! Redisson's grouped multi-lock is left out. Its fields depend on Java's serialisation, its deadlines
+//! on the clocks of clients, and its unlock can remove a newer hold. The manual says so.
 
 use std::fmt;
 use std::future::Future;
@@ -23,10 +26,10 @@ use crate::{Error, LockName, LostReason, Result};
 /// Several locks as one, of any kinds and on any clients: all are held, or none. Redisson's
 /// `RedissonMultiLock`.
 ///
-/// Whatever the order in which they are named, they are taken in the same order everywhere; and
-/// nobody holds some of them and waits for the others for longer than a moment, so that two that name
-/// the same locks never wait for each other for ever. Plain locks of one client are taken in a single
-/// request. Losing one is losing all.
+/// The locks are acquired in one order everywhere, whatever the order in which they are named. No
+/// acquire holds some of them and waits for the others for longer than a moment, so two that name
+/// the same locks never deadlock. Plain locks of one client are acquired in a single request. The
+/// loss of one is the loss of all.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -53,8 +56,8 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// These locks as one. At least one, and none of them twice: that is an
-    /// [`Invalid`](Error::Invalid) error when it is to be acquired.
+    /// Combines these locks. At least one, and none of them twice; otherwise an acquire fails with
+    /// [`Invalid`](Error::Invalid).
     pub fn new<L: Into<AnyLock>>(members: impl IntoIterator<Item = L>) -> Self {
         let members = members.into_iter().map(|member| member.into().into_handle());
         let mut members: Vec<_> = members.collect();
@@ -63,13 +66,14 @@ impl MultiLock {
     }
 
     /// The same locks, to be acquired with this lease, from the moment when all are held. See
-    /// [`Lock::lease`](crate::Lock::lease). A fixed lease below a second may last for up to a second: that is how
-    /// long members are held at least while others are waited for. Leases of the members themselves do not count.
+    /// [`Lock::lease`](crate::Lock::lease). A fixed lease below a second may last for up to a
+    /// second: members are held for at least that long while waiting for others. Leases of the
+    /// members themselves do not count.
     pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
         Self { lease: Some(lease.into()), ..self.clone() }
     }
 
-    /// The names of the locks, in the order in which they are taken.
+    /// The names of the locks, in the order in which they are acquired.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.members.iter().map(|member| &member.resource.name)
     }
@@ -201,7 +205,7 @@ impl MultiLock {
         Ok(held)
     }
 
-    /// What is to be acquired; checked before anything is sent.
+    /// Builds and checks the requests, before one is sent.
     fn parts(&self) -> Result<(Vec<Part>, Terms)> {
         let first = self.members.first().ok_or_else(no_member)?;
         for pair in self.members.windows(2) {
@@ -236,7 +240,7 @@ impl MultiLock {
     }
 }
 
-/// The shortest lease of a member while the others are waited for.
+/// The shortest lease of a member while waiting for the others.
 const ASSEMBLING: Duration = Duration::from_secs(1);
 
 fn started(members: &[Handle]) -> Result<Tick> {
@@ -247,7 +251,7 @@ fn no_member() -> Error {
     Error::invalid(None, "a multi-lock has at least one member")
 }
 
-/// By store, then by name: the same for everybody.
+/// By store, then by name: the same order in every process.
 fn order(member: &Handle) -> (Arc<str>, LockName, Kind) {
     let identity = member.core.backend.capabilities().identity;
     (identity, member.resource.name.clone(), member.resource.kind)
@@ -256,7 +260,7 @@ fn order(member: &Handle) -> (Arc<str>, LockName, Kind) {
 /// All locks of a [`MultiLock`], held. Dropping it releases them in the background: see [`AnyGuard`].
 #[must_use = "if it is not kept, the locks are released at once"]
 pub struct MultiGuard {
-    /// In the order in which they were taken.
+    /// In the order in which they were acquired.
     guards: Vec<AnyGuard>,
 }
 
@@ -270,37 +274,37 @@ impl MultiGuard {
         &self.guards
     }
 
-    /// Gives all of them back, at once.
+    /// Releases all of them, concurrently.
     ///
     /// # Errors
     /// The first of their errors, see [`AnyGuard::release`]; all are tried.
     ///
     /// # Cancel safety
-    /// Once called it is done, also when the future is dropped.
+    /// The release is done once this is called, even if the future is dropped.
     pub fn release(self) -> impl Future<Output = Result<()>> + Send + 'static {
-        // Each is begun by being called, and sent by being polled.
+        // Calling it starts a release; polling it sends the request.
         let releases = self.guards.into_iter().map(|guard| Box::pin(guard.release()) as _);
         let releases = side_by_side(releases.collect());
         async move { releases.await.into_iter().collect() }
     }
 
-    /// Until when it is safe to act: the earliest of the members' deadlines.
+    /// Until when all holds are valid: the earliest deadline of the members.
     pub fn deadline(&self) -> Instant {
         let deadlines = self.guards.iter().map(AnyGuard::deadline);
         deadlines.min().unwrap_or_else(Instant::now)
     }
 
-    /// How long it is still safe to act; zero once one of them is lost.
+    /// How long all holds are still valid; zero once one of them is lost.
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(AnyGuard::remaining).min().unwrap_or_default()
     }
 
-    /// Whether one of them is lost, which is losing all.
+    /// Whether one of them is lost, which means that all are.
     pub fn is_lost(&self) -> bool {
         self.guards.iter().any(AnyGuard::is_lost)
     }
 
-    /// Resolves when one of them is lost, with which and why.
+    /// Resolves when one of them is lost, with its name and the reason.
     pub fn lost(&self) -> impl Future<Output = (LockName, LostReason)> + Send + 'static {
         let mut watched: Vec<_> = self
             .guards
@@ -341,7 +345,7 @@ impl Held for MultiGuard {
         self.guards[0].name()
     }
 
-    /// When the last of them was there, by the clock of the first, as far as it can be told.
+    /// When the last of them was acquired, by the clock of the first, as far as known.
     fn granted(&self) -> (Tick, Tick) {
         let lease = self.guards[0].lease();
         let now = lease.core.clock.now();

@@ -1,4 +1,4 @@
-//! Names and identities: what a lock is called and who holds it.
+//! Names of locks, and identities of owners and permits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-/// The raw name of a lock: the very bytes that are its key in the store.
+/// The raw name of a lock: the bytes of its key in the store.
 ///
-/// Any non-empty byte string will do; it need not be UTF-8. Cloning is cheap.
+/// Any non-empty byte string is valid; it need not be UTF-8. Cloning is cheap.
 #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LockName(Arc<[u8]>);
 
 impl LockName {
-    /// A name behind a prefix. No name stays none: a prefix alone is nobody's lock.
+    /// A name with a prefix. An empty name stays empty: a prefix alone is no lock.
     pub(crate) fn new(prefix: &[u8], name: &[u8]) -> Self {
         if prefix.is_empty() || name.is_empty() {
             return Self(name.into());
@@ -88,8 +88,8 @@ impl fmt::Display for Brief<'_> {
     }
 }
 
-/// Whether a character hides text, breaks lines, or turns the direction of those that follow. What joins
-/// others is text.
+/// Whether a character hides text, breaks lines, or changes the direction of the following text.
+/// Joiners are text.
 fn is_unseen(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -136,7 +136,7 @@ impl OwnerId {
         Self { client, number }
     }
 
-    /// 24 bytes: shorter than what [`Display`](fmt::Display) writes, for those who keep many.
+    /// 24 bytes: shorter than the output of [`Display`](fmt::Display), for large numbers of them.
     #[cfg(feature = "file")]
     pub(crate) fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
@@ -211,8 +211,8 @@ impl PermitId {
         &self.0
     }
 
-    /// The permits of one hold: the first half says whose, the second is counted up from the
-    /// hold's random number.
+    /// The permits of one hold: the first half identifies the client, the second is counted up from
+    /// the hold's random number.
     pub(crate) fn of(owner: OwnerId, count: u32) -> impl Iterator<Item = Self> {
         let client = owner.client.into_bytes();
         (0..u64::from(count)).map(move |i| {
@@ -281,10 +281,10 @@ impl FromStr for OwnerId {
     }
 }
 
-/// A local identity under which locks are re-entrant: see [`Lock::as_owner`](crate::Lock::as_owner).
+/// A local identity for which locks are reentrant: see [`Lock::as_owner`](crate::Lock::as_owner).
 ///
-/// It is made by [`Client::new_owner`](crate::Client::new_owner), belongs to that client, and never appears
-/// in the store: each time it takes a free lock it does so under a fresh [`OwnerId`].
+/// It is made by [`Client::new_owner`](crate::Client::new_owner), belongs to that client, and never
+/// appears in the store: each acquire of a free lock uses a fresh [`OwnerId`].
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Owner {
     pub(crate) client: Uuid,

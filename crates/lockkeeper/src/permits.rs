@@ -15,11 +15,11 @@ use crate::run::{Completed, RunError};
 use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 
-/// So many permits for all processes together, each with an id and a lease: Redisson's
+/// A fixed number of permits for all processes together, each with an id and a lease: Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
-/// A permit whose holder died comes back when its lease ends, and a holder is told of a loss: permits
-/// are held by a [`PermitsGuard`], renewed by the watchdog unless a lease was given.
+/// A permit whose holder died is free when its lease expires, and a holder is notified of a loss:
+/// permits are held by a [`PermitsGuard`], renewed by the watchdog unless a lease was given.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -60,14 +60,14 @@ impl PermitSemaphore {
     /// Returns a handle whose acquires set the semaphore up with `permits` if there is none. It is
     /// removed when its last permit is released or expires.
     ///
-    /// If such a semaphore exists with another number, an acquire by this handle counts by its own: it
-    /// succeeds if at most `permits` are then taken in all, and only then changes the number. So two handles
-    /// with different numbers can be used at the same time. A semaphore that was set up in another way, by a
-    /// Redisson client for example, keeps its number and is never removed.
+    /// If such a semaphore exists with another number, an acquire by this handle counts by its own:
+    /// it succeeds if at most `permits` are then acquired in all, and only then changes the number.
+    /// So two handles with different numbers can be used at the same time. A semaphore that was set
+    /// up in another way, by a Redisson client for example, keeps its number and is never removed.
     ///
-    /// While a temporary semaphore exists, [`try_set_permits`](PermitSemaphore::try_set_permits) leaves it
-    /// alone, and [`set_permits`](PermitSemaphore::set_permits) makes it a lasting one. Redisson clients
-    /// can use it, but do not prolong it.
+    /// While a temporary semaphore exists, [`try_set_permits`](PermitSemaphore::try_set_permits)
+    /// leaves it unchanged, and [`set_permits`](PermitSemaphore::set_permits) makes it permanent.
+    /// Redisson clients can use it, but do not extend its lifetime.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -151,18 +151,19 @@ impl PermitSemaphore {
         self.handle.run(permits, work).await
     }
 
-    /// Gives back permits by their ids, also those of others: all of them, or none and `false` if one
-    /// of them is not taken any more.
+    /// Releases permits by their ids, also those of other holders: all of them, or none and `false`
+    /// if one of them is no longer acquired.
     ///
     /// # Errors
-    /// [`Invalid`](Error::Invalid) for no id at all; [`Unconfirmed`](Error::Unconfirmed) if the answer
-    /// was lost for good.
+    /// [`Invalid`](Error::Invalid) for no id at all; [`Unconfirmed`](Error::Unconfirmed) if no
+    /// answer came.
     pub async fn release(&self, ids: &[PermitId]) -> Result<bool> {
         self.change_by_id(ids, PermitChange::Release).await
     }
 
-    /// Gives a permit a new end, `span` from now; false if it is not taken any more. This may shorten
-    /// it. Where a guard stands for the permit, use [`PermitsGuard::extend`](crate::PermitsGuard::extend).
+    /// Lets a permit expire `span` from now, which may shorten its lease. Returns false if it is no
+    /// longer acquired. If you hold its guard, use
+    /// [`PermitsGuard::extend`](crate::PermitsGuard::extend).
     ///
     /// # Errors
     /// As [`release`](PermitSemaphore::release).
@@ -182,7 +183,7 @@ impl PermitSemaphore {
         let Handle { core, resource, .. } = &self.handle;
         core.ensure_open(resource)?;
         self.handle.ensure_named()?;
-        // A renewal without a time to live only looks.
+        // A renewal without a TTL only reads.
         let look = Renew::new(resource.clone(), id.as_owner(), None);
         let answer = core.unbroken(core.backend.renew(vec![look])).await.pop();
         match answer.unwrap_or(Err(Fault::Closed)) {
@@ -192,7 +193,8 @@ impl PermitSemaphore {
         }
     }
 
-    /// Sets it up with so many permits; false if it was there already, and is then left alone.
+    /// Sets it up with this many permits. Returns false if it exists already, and leaves it
+    /// unchanged.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
@@ -200,7 +202,7 @@ impl PermitSemaphore {
         self.create(permits, None).await
     }
 
-    /// The same, and it ends after `span`, with all its permits.
+    /// Sets it up, and lets it expire after `span`, with all its permits.
     ///
     /// # Errors
     /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
@@ -209,7 +211,7 @@ impl PermitSemaphore {
         self.create(permits, Some(ttl)).await
     }
 
-    /// Makes it so many permits in all, whether they are taken or not; sets it up if need be.
+    /// Sets the total number of permits, free and acquired; sets the semaphore up if necessary.
     ///
     /// # Errors
     /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
@@ -218,7 +220,7 @@ impl PermitSemaphore {
         self.change(CountChange::Resize(permits)).await.map(drop)
     }
 
-    /// Adds permits, or with a negative number takes them away. Answers how many are free then.
+    /// Adds permits, or with a negative number removes them. Returns how many are free then.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
@@ -227,7 +229,7 @@ impl PermitSemaphore {
         self.change(CountChange::Add(permits)).await.map(number)
     }
 
-    /// How many permits are free.
+    /// The number of free permits.
     ///
     /// # Errors
     /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
@@ -235,7 +237,7 @@ impl PermitSemaphore {
         Ok(self.handle.inspect().await?.count.unwrap_or(0))
     }
 
-    /// How many permits are taken.
+    /// The number of acquired permits.
     ///
     /// # Errors
     /// As [`available`](PermitSemaphore::available).
@@ -243,7 +245,7 @@ impl PermitSemaphore {
         Ok(self.handle.inspect().await?.taken)
     }
 
-    /// How many permits there are, free and taken.
+    /// The total number of permits, free and acquired.
     ///
     /// # Errors
     /// As [`available`](PermitSemaphore::available).

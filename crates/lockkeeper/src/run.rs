@@ -1,4 +1,4 @@
-//! Work that runs under a lock and ends with it.
+//! Work that runs under a lock and is stopped when the lock is lost.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,13 +10,13 @@ use crate::engine::Tick;
 use crate::error::{Error, LostReason, Phase};
 use crate::hold::AnyGuard;
 
-/// What came of work that ran under a lock from beginning to end.
+/// The outcome of work that ran under a lock from beginning to end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Completed<T> {
     /// What the work returned.
     pub output: T,
-    /// How long the lock was waited for.
+    /// How long the acquire waited.
     pub waited: Duration,
     /// How long the lock was held.
     pub held: Duration,
@@ -39,8 +39,8 @@ pub enum RunError<T> {
         /// What the work returned, if it finished before the loss was known.
         output: Option<T>,
     },
-    /// The work finished and the lock was held to the end, but whether it was given back is not
-    /// known.
+    /// The work finished and the lock was held to the end, but the outcome of its release is
+    /// unknown.
     #[error("the work finished, but: {source}")]
     Release {
         /// The error of the release.
@@ -51,7 +51,7 @@ pub enum RunError<T> {
 }
 
 impl<T> From<RunError<T>> for Error {
-    /// Forgets the output of the work.
+    /// Drops the output of the work.
     fn from(error: RunError<T>) -> Self {
         match error {
             RunError::Acquire(error) | RunError::Release { source: error, .. } => error,
@@ -65,15 +65,15 @@ impl<T> From<RunError<T>> for Error {
 /// The lock that was lost, and why.
 pub(crate) type Loss = (LockName, LostReason);
 
-/// Something held that work can run under.
+/// A hold under which work can run.
 pub(crate) trait Held {
     /// The loss, if it is no longer held.
     fn loss(&self) -> Option<Loss>;
     /// Resolves when it is no longer held.
     fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static;
-    /// A lock of it.
+    /// The name of one lock of it.
     fn lock(&self) -> &LockName;
-    /// Since when it is held, and what time it is.
+    /// Since when it is held, and the current time.
     fn granted(&self) -> (Tick, Tick);
     fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static;
 }
@@ -124,7 +124,7 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
         lost.as_mut().poll(cx).map(Err)
     })
     .await;
-    // Before the lock goes, so that nothing of the work runs without it.
+    // Before the release, so that no part of the work runs without the lock.
     work.set(None);
     let output = match outcome {
         Ok(output) => output,
@@ -132,13 +132,12 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
     };
     let (granted, ended) = guard.granted();
     let (waited, held) = (granted.since(started), ended.since(granted));
-    // Lost before the work had finished, or while it did: the clock knows.
+    // Lost before the work had finished, or meanwhile: the clock decides.
     let (lock, loss) = (guard.lock().clone(), guard.loss());
     finished(guard.give_back().await, lock, loss, Completed { output, waited, held })
 }
 
-/// What work that came to its end is worth, by what was known of the lock then and what its release
-/// said.
+/// The outcome of finished work, by the state of the lock at its end and the answer to the release.
 pub(crate) fn finished<T>(
     released: Result<(), Error>,
     lock: LockName,

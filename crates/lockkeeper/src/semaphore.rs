@@ -1,4 +1,7 @@
 //! The semaphore: permits without owners.
+//!
+//! Held permits are a lease without an end. They use the same loop, undo and release as every other
+//! hold, and a shutdown releases them.
 
 use std::fmt;
 use std::future::Future;
@@ -13,14 +16,14 @@ use crate::engine::{Lease, counter, lease_millis, release};
 use crate::handle::Handle;
 use crate::{Error, LockName, Result};
 
-/// So many permits for all processes together: Redisson's `RSemaphore`.
+/// A fixed number of permits for all processes together: Redisson's `RSemaphore`.
 ///
-/// Permits have no owner and no lease, as in Redisson: a process that crashes takes its permits with
-/// it for good, and nobody is told of a loss. Where that matters use a
-/// [`PermitSemaphore`](crate::PermitSemaphore). What a crash took, [`add_permits`](Semaphore::add_permits)
-/// puts back.
+/// Permits have no owner and no lease, as in Redisson: the permits of a process that crashes are
+/// lost for good, and no loss is signalled. Where that matters use a
+/// [`PermitSemaphore`](crate::PermitSemaphore). [`add_permits`](Semaphore::add_permits) replaces
+/// lost permits.
 ///
-/// It must be set up once, by whoever comes first:
+/// It must be set up once, by the first user:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,10 +53,10 @@ impl Semaphore {
         &self.handle.resource.name
     }
 
-    /// Waits until `permits` are held. Waiters of one client are served in the order in which they
-    /// came, so that one who waits for many is not passed by those who come later and wait for few.
-    /// Between clients there is no order, and [`try_acquire`](Semaphore::try_acquire) takes what is
-    /// free whoever waits.
+    /// Waits until `permits` are held. Waiters of one client are served in the order of their
+    /// arrival, so that a waiter for many permits is not overtaken by later ones for few. Between
+    /// clients there is no order, and [`try_acquire`](Semaphore::try_acquire) acquires free permits
+    /// even if there are waiters.
     ///
     /// **Permits can be lost for good.** If the answer to an acquire is lost and the store stays unreachable for
     /// longer than it remembers answers (a minute), it stays unknown whether the permits were acquired, and
@@ -65,7 +68,7 @@ impl Semaphore {
     /// otherwise as [`Lock::lock`](crate::Lock::lock).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind: permits that were granted after all are given back.
+    /// Dropping the future leaves nothing behind: permits that were granted after all are released.
     pub fn acquire(
         &self,
         permits: u32,
@@ -115,7 +118,7 @@ impl Semaphore {
         Box::pin(async move { acquired.await?.map(Permit::new).transpose() })
     }
 
-    /// Gives back permits that were [forgotten](Permit::forget), here or elsewhere.
+    /// Releases permits that were [forgotten](Permit::forget), here or elsewhere.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for none, and for a semaphore that was not set up or has expired;
@@ -127,7 +130,8 @@ impl Semaphore {
         self.change(CountChange::Add(i64::from(permits))).await.map(drop)
     }
 
-    /// Sets it up with so many permits; false if it was there already, and is then left alone.
+    /// Sets it up with this many permits. Returns false if it exists already, and leaves it
+    /// unchanged.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
@@ -135,8 +139,9 @@ impl Semaphore {
         self.create(permits, None).await
     }
 
-    /// The same, and it ends after `span`: permits that are given back later are lost. Do not set it up
-    /// again while permits of the one that ended are out: nobody could tell them from new ones.
+    /// Sets it up, and lets it expire after `span`: permits that are released later are lost. Do
+    /// not set it up again while permits of the expired one are held: the store cannot distinguish
+    /// them from new ones.
     ///
     /// # Errors
     /// As [`try_set_permits`](Semaphore::try_set_permits).
@@ -145,8 +150,8 @@ impl Semaphore {
         self.create(permits, Some(ttl)).await
     }
 
-    /// Adds permits, or with a negative number takes them away, also below zero. Answers how many are
-    /// free then. Its time to live stays.
+    /// Adds permits, or with a negative number removes them, also below zero. Returns how many are
+    /// free then. Its TTL does not change.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
@@ -155,7 +160,7 @@ impl Semaphore {
         self.change(CountChange::Add(permits)).await.map(number)
     }
 
-    /// Takes all permits that are free, for good; answers how many.
+    /// Acquires all free permits, for good. Returns how many.
     ///
     /// # Errors
     /// As [`add_permits`](Semaphore::add_permits).
@@ -163,8 +168,8 @@ impl Semaphore {
         self.change(CountChange::Drain).await.map(|drained| number(drained).unsigned_abs())
     }
 
-    /// How many permits are free: none for a semaphore that was not set up, and below zero where more
-    /// were taken away than there are.
+    /// The number of free permits: zero for a semaphore that was not set up, and below zero where
+    /// more were removed than there are.
     ///
     /// # Errors
     /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
@@ -195,7 +200,7 @@ pub(crate) fn number(changed: Changed) -> i64 {
     }
 }
 
-/// The store counts in doubles here and there: beyond this it could not count by one.
+/// Some stores count in doubles: beyond this they could not count by one.
 const MAX_COUNT: u64 = (1 << 53) - 1;
 
 pub(crate) fn check_count(name: &LockName, count: u64) -> Result<()> {
@@ -217,7 +222,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Not for a client that was shut down in this very moment: it has given them back.
+    /// Not for a client that was shut down concurrently: it has released them.
     fn new((lease, hold): Acquired) -> Result<Self> {
         if !lease.is_held() {
             return Err(Error::Closed { lock: Some(lease.resource.name.clone()) });
@@ -225,7 +230,7 @@ impl Permit {
         Ok(Self { lease, hold, live: true })
     }
 
-    /// How many permits these are.
+    /// The number of permits.
     pub fn count(&self) -> u32 {
         self.lease.permits
     }
@@ -235,23 +240,23 @@ impl Permit {
         &self.lease.resource.name
     }
 
-    /// Gives the permits back.
+    /// Releases the permits.
     ///
     /// # Errors
-    /// [`NotHeld`](Error::NotHeld) if the semaphore has expired meanwhile: it is not made anew.
+    /// [`NotHeld`](Error::NotHeld) if the semaphore has expired meanwhile: it is not created again.
     /// [`Unconfirmed`](Error::Unconfirmed) if the store did not answer for
-    /// [`unreachable_after`](crate::ClientOptions::unreachable_after); it is tried again in the
-    /// background for twenty seconds.
+    /// [`unreachable_after`](crate::ClientOptions::unreachable_after); the release is repeated in
+    /// the background for twenty seconds.
     ///
     /// # Cancel safety
-    /// Once called it is done, also when the future is dropped.
+    /// The release is done once this is called, even if the future is dropped.
     pub fn release(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
         self.live = false;
         release::release(Arc::clone(&self.lease), self.hold, None)
     }
 
-    /// Keeps the permits taken though nothing here stands for them any more: give them back with
-    /// [`Semaphore::release`], from anywhere.
+    /// Drops this value but keeps the permits acquired: release them with [`Semaphore::release`],
+    /// from any process.
     pub fn forget(mut self) {
         self.live = false;
         release::forget(&self.lease);

@@ -1,15 +1,14 @@
-//! The lock that is waited for without being told.
+//! The lock whose waiters poll.
 
 use crate::config::Backoff;
 use crate::handle::Handle;
 use crate::lock::{lock_methods, owner_methods};
 
-/// The lock that never subscribes: its waiters try again and again, after pauses. Redisson's
-/// `RSpinLock`.
+/// The lock that never subscribes: its waiters poll, with pauses. Redisson's `RSpinLock`.
 ///
-/// For a great many names that are waited for rarely and shortly, where a subscription for each would
-/// cost more than a few tries. It is the same lock in the store as [`Lock`](crate::Lock), and unlike
-/// Redisson's its release tells those who wait for a `Lock` of that name.
+/// For very many names that are rarely and briefly contended, where a subscription for each would
+/// cost more than a few tries. It is the same lock in the store as [`Lock`](crate::Lock). Unlike
+/// Redisson's, its release notifies waiters for a `Lock` of that name.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

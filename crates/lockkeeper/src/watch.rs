@@ -1,4 +1,4 @@
-//! What comes, changes and goes among the locks of a store.
+//! Changes among the locks of a store.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -10,27 +10,27 @@ use crate::backend::BoxFuture;
 use crate::error::Result;
 use crate::inspector::{Inspector, Listing, LockInfo, is_hidden};
 
-/// How often a watch looks, unless told otherwise.
+/// The default interval of a watch.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How many locks a watch keeps in mind. Beyond that it says that it is incomplete.
+/// How many locks a watch tracks. Beyond that it is incomplete.
 const WATCHED_MAX: usize = 100_000;
 
-/// Something that happened to a lock.
+/// A change of a lock.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// It is there, and was not at the last look.
+    /// The lock is new since the last look.
     Appeared(LockInfo),
-    /// Other holders, other waiters, another count.
+    /// Its holders, waiters or count have changed.
     Changed(LockInfo),
-    /// It is there no longer; this is what it was.
+    /// The lock no longer exists; this is its last state.
     Gone(LockInfo),
 }
 
 /// A watch: see [`Inspector::watch`].
 ///
-/// It looks again and again: what comes and goes between two looks is not seen.
+/// It polls: changes that are undone between two looks are not seen.
 #[derive(Debug)]
 pub struct Watch {
     inspector: Inspector,
@@ -44,7 +44,7 @@ pub struct Watch {
 }
 
 impl Inspector {
-    /// What comes, changes and goes among the locks whose names match a pattern.
+    /// Watches the locks whose names match a pattern.
     pub fn watch(&self, pattern: impl Into<Vec<u8>>) -> Watch {
         Watch::new(self.clone(), pattern.into())
     }
@@ -64,14 +64,14 @@ impl Watch {
         }
     }
 
-    /// How often to look; once a second unless told otherwise.
+    /// Sets the interval; one second by default.
     pub fn every(mut self, span: Duration) -> Self {
         self.every = span;
         self
     }
 
-    /// What happens next. It may be dropped and called again, however soon: nothing is lost, and a
-    /// look that was under way goes on.
+    /// Returns the next change. The future may be dropped and called again at any time: no change
+    /// is lost, and a look in progress continues.
     ///
     /// # Errors
     /// As any request; ask again to go on.
@@ -84,8 +84,8 @@ impl Watch {
         }
     }
 
-    /// Waits until it is time and looks once; what happened is in [`locks`](Watch::locks), and comes
-    /// out of [`next`](Watch::next).
+    /// Waits for the interval and looks once. The result is in [`locks`](Watch::locks), the changes
+    /// come from [`next`](Watch::next).
     ///
     /// # Errors
     /// As any request; ask again to go on.
@@ -108,7 +108,7 @@ impl Watch {
                 self.events.push_back(Event::Gone(lock.clone()));
             }
         }
-        // What a look did not come to need not be gone.
+        // A lock that an incomplete look did not reach may still exist.
         if walked || self.known.len() >= WATCHED_MAX * 2 {
             self.known.clear();
         }
@@ -116,8 +116,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Sees what there is, in a look that outlives the caller: on a large store, or with a caller in a
-    /// hurry, one that began anew each time would never come to its end.
+    /// Lists the locks, in a look that outlives the caller: on a large store, or with an impatient
+    /// caller, a look that starts anew each time would never finish.
     async fn looked_around(&mut self) -> Result<Seen> {
         let looking = self.looking.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         let under_way = match looking {
@@ -138,28 +138,29 @@ impl Watch {
         seen
     }
 
-    /// What happened by the last look and was not told yet; never waits.
+    /// Returns the next change of the last look, if there is one; never waits.
     pub fn happened(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// What there was at the last look.
+    /// The locks found by the last look.
     pub fn locks(&self) -> impl Iterator<Item = &LockInfo> {
         self.known.values()
     }
 
-    /// Whether the last look saw everything: see [`Listing::is_complete`](crate::Listing::is_complete).
+    /// Whether the last look was complete: see
+    /// [`Listing::is_complete`](crate::Listing::is_complete).
     pub fn is_complete(&self) -> bool {
         self.complete
     }
 }
 
-/// What one look saw.
+/// The result of one look.
 struct Seen {
     locks: HashMap<LockName, LockInfo>,
-    /// What was known and is not among them is gone.
+    /// Whether a known lock that is not among them no longer exists.
     walked: bool,
-    /// There is nothing else.
+    /// Whether there are no other locks.
     complete: bool,
 }
 
@@ -179,7 +180,7 @@ async fn look_around(mut listing: Listing, mut hidden: Vec<LockInfo>) -> Result<
     Ok(Seen { locks, walked, complete: walked && listing.is_complete() })
 }
 
-/// A look under way. Never locked: the mutex only lets a watch be shared between threads.
+/// A look in progress. The mutex is never locked: it only lets a watch be shared between threads.
 #[derive(Default)]
 struct Looking(Mutex<Option<BoxFuture<Result<Seen>>>>);
 
@@ -189,7 +190,7 @@ impl fmt::Debug for Looking {
     }
 }
 
-/// Whether something happened, beside that time passed.
+/// Whether more has changed than the time.
 fn differs(old: &LockInfo, new: &LockInfo) -> bool {
     let who = |lock: &LockInfo| {
         let ids = lock.holders.iter().map(|holder| (holder.id.clone(), holder.hold_count));

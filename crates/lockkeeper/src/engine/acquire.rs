@@ -1,12 +1,22 @@
-//! The loop: try, subscribe, try, wait — written once for everything that waits.
+//! The acquire loop: try, subscribe, try, wait. All primitives that wait use it, except the latch.
 //!
-//! Why no wake-up is lost: the count of wake-ups is read before each attempt, and a sleep ends as
-//! soon as the count has moved. The first attempt after a subscription was confirmed covers the time
-//! before it. A wake-up that never comes costs one re-check, a few seconds at most.
+//! **No wake-up is lost.** The count of wake-ups is read before each attempt, and a sleep ends as soon
+//! as the count has changed. The first attempt after a confirmed subscription covers the time before
+//! it. A wake-up that never arrives costs one re-check, a few seconds at most.
 //!
-//! Why nothing is left behind: the only things in the store are what an armed [`Claim`] stands for
-//! and a subscription; both undo themselves when dropped, and a request under way is finished by
-//! the reaper before its claim is judged.
+//! **Nothing is left behind.** In the store there is only the hold or queue position of an armed
+//! [`Claim`], and a subscription. Both undo themselves when dropped, and the reaper completes a request
+//! under way before its claim is undone.
+//!
+//! **The wait limit limits the wait for a lock, not a round trip.** The loop waits for the answer to a
+//! request under way for up to one response timeout, and a waiter whose last answer is old asks once
+//! more. So `Ok(None)` always means busy. An error reply is an answer: the store then does not count as
+//! unreachable.
+//!
+//! **Waiters beyond a crowd do not subscribe.** On Redis a release wakes all subscribers, so a busy
+//! answer to a waiter says how many there are. From 16 clients on, a waiter polls two to four times a
+//! second instead, and subscribes when there is room. At each wake-up some members of a crowd
+//! unsubscribe, so that no client is kept out of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,28 +31,28 @@ use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Topic, Ttl};
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
 
-/// At the wait limit, an answer older than this does not show that the store still answers: it is
-/// asked once more.
+/// At the wait limit, an answer older than this does not show that the store still answers: the
+/// loop asks once more.
 const STALE: Duration = Duration::from_millis(250);
 
-/// Re-check of those who are not told: mutex waiters, because others of the Redlock family do not
-/// publish, and everybody without the right to subscribe.
+/// Re-check interval of waiters that get no wake-ups: mutex waiters, because other Redlock clients
+/// do not publish, and clients without the permission to subscribe.
 pub(super) const POLL: Duration = Duration::from_millis(100);
 
-/// Re-check of those who do not listen because enough others do.
+/// Re-check interval of waiters that do not subscribe because enough others do.
 const CROWDED: Duration = Duration::from_millis(500);
 
-/// How many of a crowd leave it each time, about. Those who listen acquire the lock before those who look
-/// now and then, and must not keep it among themselves.
+/// About how many members of a crowd unsubscribe each time. Subscribers acquire the lock before
+/// pollers, and must not keep it among themselves.
 const LEAVING: u64 = 2;
 
-/// How often a waiting writer says that it still waits: the store forgets it after two seconds.
+/// How often a waiting writer renews its mark in the store, which expires after two seconds.
 const INTENT: Duration = Duration::from_millis(1200);
 
-/// A task that waits this long for a lock that its own client holds is told to the log.
+/// A task that waits this long for a lock that its own client holds is logged.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
 
-/// A hold that was acquired.
+/// An acquired hold.
 pub(crate) type Acquired = (Arc<Lease>, HoldId);
 
 pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
@@ -51,7 +61,7 @@ pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<
             Wait::Never => None,
             _ => Some(Offer::new(core, request)),
         }),
-        // Behind those who wait already; who only tries takes what is free.
+        // Waiters queue behind earlier waiters; a mere try acquires what is free.
         Seating::Waiting if request.wait != Wait::Never => {
             let offer = || Offer::new(core, request);
             match Gates::line_up(core, &request.resource, offer) {
@@ -63,8 +73,8 @@ pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<
     };
     match entered {
         Entered::Seat(seat) if request.wait.limit() == Tick::NEVER => {
-            // The first attempt, when nothing limits it. Most acquires end here; their futures are
-            // kept small by leaving everything else to `run_on`.
+            // The first attempt, without a wait limit. Most acquires end here; their futures stay
+            // small because `run_on` contains everything else.
             let mut drive = Drive::new(core, request);
             let (answer, sent, claim) = drive.first_attempt().await;
             match drive.judge(Refused { answer, claim, seat, seen: None, sent }) {
@@ -75,15 +85,15 @@ pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<
         Entered::Seat(seat) => Box::pin(Drive::new(core, request).run(seat)).await,
         Entered::Taken => Ok(None),
         Entered::Queued(turn) => {
-            // Waiting and what follows it are boxed each for itself: a waiter carries no room for
-            // what comes after.
+            // Waiting and the attempt after it are boxed separately, to keep the waiter's future
+            // small.
             let turn = Box::pin(queue(core, request, turn)).await;
             Box::pin(take_turn(core, request, turn)).await
         }
     }
 }
 
-/// Waits in the local queue; nothing when the wait limit comes first.
+/// Waits in the local queue. Returns `None` when the wait limit passes first.
 async fn queue(core: &Arc<Core>, request: &Request, mut turn: Place) -> Option<Turn> {
     let limit = request.wait.limit();
     let suspicious = core.clock.now() + SUSPICIOUS;
@@ -97,7 +107,7 @@ async fn queue(core: &Arc<Core>, request: &Request, mut turn: Place) -> Option<T
     given.or_else(|| turn.failure().map(Turn::Failed))
 }
 
-/// What comes after the queue.
+/// Continues after the local queue.
 async fn take_turn(
     core: &Arc<Core>,
     request: &Request,
@@ -105,7 +115,8 @@ async fn take_turn(
 ) -> Result<Option<Acquired>> {
     let drive = Drive::new(core, request);
     match turn {
-        // This waiter has not asked the store; whether it answers may be known all the same.
+        // This waiter has sent no request, but other requests may have shown that the store does
+        // not answer.
         None if core.is_silent() => Err(drive.unserved()),
         None => Ok(None),
         Some(Turn::Seat(seat)) => drive.run(seat).await,
@@ -124,38 +135,39 @@ struct Drive<'a> {
     core: &'a Arc<Core>,
     request: &'a Request,
     started: Tick,
-    /// The time, as long as nothing was awaited since it was read.
+    /// The current time, valid until the next `await`.
     now: Option<Tick>,
     failures: u32,
-    /// When the first of the attempts was sent that have failed in a row.
+    /// When the first of the current series of failed attempts was sent.
     failing_since: Option<Tick>,
-    /// What the store said to the last of them, if it said something.
+    /// The error reply to the last of them, if there was one.
     refusal: Option<Fault>,
     polling: bool,
-    /// When the store said "busy", if it has said nothing else since: what decides at the wait limit.
+    /// When the store answered busy, unless it gave another answer since. Decides at the wait
+    /// limit.
     busy: Option<Tick>,
-    /// Told the log that it waits for its own client.
+    /// Whether the log says that this acquire waits for its own client.
     warned: bool,
-    /// How often it was busy in a row: what a spinning waiter goes by.
+    /// How often the lock was busy in a row; determines the pause of a spinning waiter.
     spins: u32,
-    /// The place in the store's queue that the watchdog keeps.
+    /// The position in the store's queue, kept by the watchdog.
     kept: Option<Kept>,
 }
 
-/// What one round of the loop came to.
+/// The outcome of one round of the loop.
 enum Round {
     Acquired(Acquired),
-    /// With what is still to be given up: a place among the waiters.
+    /// With the claim whose queue position is still to be given up.
     GaveUp(Option<Claim>),
     Again(Claim, Seat),
 }
 
-/// An attempt that did not end with the lock, and what it needs for the next.
+/// An attempt that did not acquire the lock, and the state for the next one.
 struct Refused {
     answer: Result<Attempt, Fault>,
     claim: Claim,
     seat: Seat,
-    /// How many wake-ups there had been before the attempt, if anybody listened.
+    /// The count of wake-ups before the attempt, if there was a subscription.
     seen: Option<u64>,
     sent: Tick,
 }
@@ -200,7 +212,7 @@ impl<'a> Drive<'a> {
         claim.attempt(self.request, self.started)
     }
 
-    /// Grants what was granted in time.
+    /// Begins the lease if the grant arrived in time.
     fn judge(&mut self, mut refused: Refused) -> Result<Acquired, Box<Refused>> {
         let Ok(Attempt::Granted { token }) = refused.answer else {
             return Err(Box::new(refused));
@@ -210,10 +222,10 @@ impl<'a> Drive<'a> {
         let Refused { claim, seat, seen, sent, .. } = refused;
         self.begin(claim, seat, token, sent, now).map_err(|mut seat| {
             if seat.alone {
-                // It told of this very claim.
+                // The subscription and the queue position belong to the undone claim.
                 (seat.subscription, self.kept) = (None, None);
             }
-            // Granted, but the answer took so long that the lease is over; the claim has undone it.
+            // Granted, but the lease had expired when the answer arrived; the claim has undone it.
             let claim = Claim::new(self.core, self.request);
             Box::new(Refused { answer: Ok(Attempt::GRANTED), claim, seat, seen, sent })
         })
@@ -248,7 +260,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// One attempt, and what follows from its answer.
+    /// Makes one attempt and acts on its answer.
     async fn round(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         let core = self.core;
         let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
@@ -275,7 +287,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// What follows when an attempt did not end with the lock.
+    /// Acts on an attempt that did not acquire the lock.
     async fn refused(&mut self, refused: Box<Refused>) -> Result<Round> {
         let Refused { answer, claim, seat, seen, sent } = *refused;
         match answer {
@@ -296,7 +308,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Somebody else has it: subscribe, or wait. In a crowd of listeners, look again by oneself.
+    /// Subscribes or waits, because the lock is busy. Polls instead where many others listen.
     async fn busy(
         &mut self,
         ttl: Option<Ttl>,
@@ -313,13 +325,13 @@ impl<'a> Drive<'a> {
         }
         if !self.warned && now.since(self.started) >= SUSPICIOUS {
             self.warned = true;
-            // Of permits a client holds some and waits for others without anything being wrong.
+            // A client may hold some permits and wait for others: nothing is wrong then.
             if self.request.seating() != Seating::Waiting {
                 self.core.warn_waiting_for_itself(&self.request.resource);
             }
         }
         if let Some(spin) = self.request.spin {
-            // Not past the limit, so that there is a last try shortly before it.
+            // Ends before the wait limit, so that there is a last try shortly before it.
             let left = self.request.wait.limit().since(self.core.clock.now());
             self.nap(spin.pause(self.spins).min(left - left / 4)).await;
             self.spins += 1;
@@ -335,7 +347,7 @@ impl<'a> Drive<'a> {
         match seen {
             None if self.polling => self.nap(jittered(POLL)).await,
             None if crowd >= CROWD => self.nap(self.pause(ttl).min(jittered(CROWDED))).await,
-            // About as many stay as make a crowd, and others than before.
+            // About `CROWD` waiters stay, and not always the same ones.
             Some(_) if crowd >= CROWD && fastrand::u64(..crowd + LEAVING) >= CROWD => {
                 seat.subscription = None;
                 self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
@@ -357,8 +369,7 @@ impl<'a> Drive<'a> {
         self.again(claim, seat)
     }
 
-    /// Lines up behind those of this client who wait for the same, and tries again when it comes to
-    /// the front.
+    /// Queues behind the waiters of this client, and tries again at the front of the queue.
     async fn queue_up(&mut self, claim: Claim) -> Result<Round> {
         let (core, request) = (self.core, self.request);
         let offer = || Some(Offer::new(core, request));
@@ -371,7 +382,7 @@ impl<'a> Drive<'a> {
                     Some(Turn::Failed(fault)) => {
                         return Err(core.error(fault, &request.resource, Phase::Acquire));
                     }
-                    // Nobody hands over what has no seat.
+                    // Permits are held without a seat, so they are never handed off.
                     Some(Turn::Handed(..)) | None => {
                         self.busy = self.busy.filter(|_| !core.is_silent());
                         return Ok(Round::GaveUp(None));
@@ -380,12 +391,13 @@ impl<'a> Drive<'a> {
             }
             Entered::Taken => return Ok(Round::GaveUp(None)),
         };
-        // After a wait that may have been long, a request without an answer is not repeated.
+        // After a wait that may have been long, an unanswered request is not repeated.
         let claim = if claim.doubtful { Claim::new(core, request) } else { claim };
         self.again(claim, seat)
     }
 
-    /// Until a wake-up beyond `seen`, the end of `pause`, the wait limit or the client's end.
+    /// Sleeps until a wake-up beyond `seen`, the end of `pause`, the wait limit or the end of the
+    /// client.
     async fn sleep(&self, seat: &Seat, seen: u64, pause: Duration) {
         let Some(subscription) = &seat.subscription else {
             return;
@@ -409,7 +421,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// How long to sleep at most before the next attempt.
+    /// The longest sleep before the next attempt.
     fn pause(&self, ttl: Option<Ttl>) -> Duration {
         let recheck = match self.request.resource.kind {
             Kind::Mutex => jittered(POLL),
@@ -417,14 +429,15 @@ impl<'a> Drive<'a> {
             _ => jittered(RECHECK),
         };
         match ttl {
-            // A living key may read 0; the extra millisecond is also the shortest sleep.
+            // The TTL of an existing key may read 0; the extra millisecond is also the shortest
+            // sleep.
             Some(Ttl::Millis(left)) => recheck.min(Duration::from_millis(left + 1)),
             Some(Ttl::Forever) | None => recheck,
         }
     }
 
-    /// On to the next attempt, unless the wait is over. A lock that was busy long ago is asked for once
-    /// more, to know whether the store still answers.
+    /// Continues with the next attempt, unless the wait limit has passed. If the last busy answer
+    /// is old, asks once more to find out whether the store still answers.
     fn again(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         if self.core.is_closed() {
             return Err(Error::Closed { lock: Some(self.request.resource.name.clone()) });
@@ -440,11 +453,11 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Until when to bear with a store that does not answer.
+    /// When to give up on a store that does not answer.
     fn patience(&self) -> Tick {
         let mut bears = self.core.options.unreachable_after;
         if self.request.resource.kind == Kind::Semaphore {
-            // The store does not know for longer that a repetition is one.
+            // After that the store no longer recognises a repetition.
             bears = bears.min(RETRY_COUNTERS);
         }
         self.failing_since.map_or(Tick::NEVER, |since| since + bears)
@@ -458,7 +471,7 @@ impl<'a> Drive<'a> {
         if self.busy.is_some() { Ok(None) } else { Err(self.unserved()) }
     }
 
-    /// Why the store has not served: what it said last, if it said something.
+    /// Why the store has not served: its last error reply, if there was one.
     fn fault_so_far(&self) -> Fault {
         self.refusal.clone().unwrap_or_else(|| no_answer("the store does not answer"))
     }
@@ -467,7 +480,7 @@ impl<'a> Drive<'a> {
         self.failed(self.fault_so_far())
     }
 
-    /// The store has not served for too long: those behind in the queue fail, too.
+    /// The store has not served for too long: fails the waiters in the local queue, too.
     fn unreachable(&self) -> Error {
         let fault = self.fault_so_far();
         self.core.gates.fail(&self.request.resource, &fault);
@@ -481,7 +494,8 @@ impl<'a> Drive<'a> {
         Error::from_fault(fault, Some((name, *kind)), Phase::Acquire, silent)
     }
 
-    /// Granted each time, but each time after the lease had ended: the store is too slow for it.
+    /// Retries after a grant that arrived after its lease had expired: the store is too slow for
+    /// it.
     async fn came_late(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
         let over = self.core.clock.now() >= self.patience();
         if over || self.request.wait == Wait::Never && self.failures > 3 {
@@ -492,13 +506,13 @@ impl<'a> Drive<'a> {
         self.again(claim, seat)
     }
 
-    /// Rides out what may pass, for as long as the caller and the settings allow.
+    /// Retries after a temporary fault, for as long as the caller and the settings allow.
     async fn fault(&mut self, fault: Fault, claim: Claim, mut seat: Seat) -> Result<Round> {
         let resource = &self.request.resource;
         let over = self.core.clock.now() >= self.patience();
         if !fault.may_pass() || over || self.request.wait == Wait::Never {
             if over {
-                // Those behind have waited for the same store.
+                // The waiters in the local queue have waited for the same store.
                 self.core.gates.fail(resource, &fault);
             }
             return Err(self.failed(fault));
@@ -511,7 +525,7 @@ impl<'a> Drive<'a> {
         self.again(claim, seat)
     }
 
-    /// Subscribes, but looks again in time if that takes long.
+    /// Subscribes. If that takes long, returns to the loop for the next attempt.
     async fn subscribe(
         &mut self,
         topic: Topic,
@@ -526,18 +540,18 @@ impl<'a> Drive<'a> {
         match until(&core.clock, patience.min(limit), subscribing).await {
             Some(Ok(subscription)) => seat.subscription = Some(subscription),
             Some(Err(fault)) if !fault.may_pass() => self.poll_instead(&fault),
-            // The store answers requests or it does not: the next attempt will tell.
+            // Whether the store answers at all is decided by the next attempt.
             Some(Err(_)) | None => self.nap(core.backoff(self.failures)).await,
         }
         self.again(claim, seat)
     }
 
-    /// Nobody will wake this waiter: it must look for itself.
+    /// Switches to polling, because no wake-up will arrive.
     fn poll_instead(&mut self, fault: &Fault) {
         self.polling |= self.core.polls_instead(fault);
     }
 
-    /// Sleeps, but not beyond the wait limit.
+    /// Sleeps, at most until the wait limit.
     async fn nap(&self, span: Duration) {
         let wake = (self.core.clock.now() + span).min(self.request.wait.limit());
         if let Some(instant) = self.core.clock.instant(wake) {
@@ -550,7 +564,7 @@ impl<'a> Drive<'a> {
 }
 
 impl Core {
-    /// At most one a second: ten thousand waiters would say the same.
+    /// Logs at most one warning per second: ten thousand waiters would all log the same.
     fn warn_waiting_for_itself(&self, resource: &Resource) {
         let this = other_side(resource, Kind::Write);
         let same = |lease: &Arc<Lease>| other_side(&lease.resource, Kind::Write) == this;
@@ -564,7 +578,7 @@ impl Core {
         }
     }
 
-    /// Nobody will wake a waiter, for this reason: whether it must look for itself.
+    /// Whether a waiter must poll after this failure to subscribe.
     pub(super) fn polls_instead(&self, fault: &Fault) -> bool {
         if *fault == Fault::Closed {
             return false;

@@ -1,7 +1,26 @@
-//! A claim: the right to one wire identity, and the duty to undo it.
+//! A claim: the right to one wire identity, and the duty to undo its requests.
 //!
-//! From the moment a request to acquire may have reached the store until a lease takes over, the
-//! claim is *armed*: dropping it hands an undo to the reaper.
+//! From the moment a request to acquire may have reached the store until a lease takes over, the claim
+//! is *armed*: dropping it sends an undo to the reaper. The undo is the release of the requested hold.
+//! That one request removes the hold, the queue position or the mark of a waiting writer, whichever
+//! there is, so the undo need not know how far the acquire came, and
+//! [`Backend`](crate::backend::Backend) needs no request to leave a queue.
+//!
+//! # Why a late request is harmless
+//!
+//! - Every first acquire draws an identity that is never used again. So requests of different holds
+//!   cannot be confused, in whatever order they execute.
+//! - Requests of one hold go one at a time. The next is sent only after the last one has a final
+//!   outcome: on the same connection, which executes them in order, or after the last one's connection
+//!   was killed at the server.
+//! - Where the user may not kill connections, the undo is repeated until the lost request's lease would
+//!   have expired.
+//! - Only one request takes time from a hold that continues: a partial release. A lease remembers the
+//!   shortest TTL that a lost partial release may still set, and promises no more
+//!   (`State::safe_until`).
+//! - Hold counts are absolute, so a repeated request changes nothing. Semaphores and latches need
+//!   increments; there the store remembers the answer to each request for as long as the request could
+//!   be repeated.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,14 +33,15 @@ use super::{Core, Rescue, Tick, UNDO_COUNTERS};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, BoxFuture, Fault, Kind, Release, Resource};
 
-/// How long whoever gives up waits for its place to be given up: not for a store that is silent.
+/// How long a waiter that gives up waits for the removal of its queue position; short, because the
+/// store may not answer.
 const LEAVING: Duration = Duration::from_millis(50);
 
-/// How long a queue position may outlast the lease that was asked for. After that the store has dropped
-/// it, also beside waiters of Redisson, and a client whose store never returns must end.
+/// How long a queue position may outlast the requested lease. After that the store has dropped it,
+/// also beside waiters of Redisson, and a client whose store never returns must end.
 const POSITION: Duration = Duration::from_secs(600);
 
-/// How long the store believes that a writer waits.
+/// How long the mark of a waiting writer is valid in the store.
 const INTENT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -30,17 +50,17 @@ pub(crate) struct Claim {
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerId,
     armed: bool,
-    /// The store keeps a place for it among those who wait.
+    /// The store keeps a queue position or a writer's mark for it.
     placed: bool,
-    /// A request got no answer: whether the store granted it is not known.
+    /// A request got no answer: whether the store granted it is unknown.
     pub(super) doubtful: bool,
-    /// When the first request without an answer was sent. A mutex's time to live may count from it.
+    /// When the first unanswered request was sent. The TTL of a mutex may count from it.
     first_doubt: Option<Tick>,
-    /// Until when the last request without an answer may take effect, where it cannot be revoked.
+    /// Until when the last unanswered request may execute, where it cannot be revoked.
     late: Option<Tick>,
     /// The store may keep a queue position for it, which does not expire with a lease.
     queued: bool,
-    /// When what may be stored ends at the latest.
+    /// When everything that may be stored has expired.
     ends: Tick,
     /// How many permits it is for.
     count: u32,
@@ -69,7 +89,7 @@ impl Claim {
         }
     }
 
-    /// A claim to what the store has granted already, by a hand-over.
+    /// Creates the claim of a hold that a handoff has granted.
     pub(crate) fn granted(
         core: &Arc<Core>,
         resource: &Resource,
@@ -81,7 +101,7 @@ impl Claim {
         claim
     }
 
-    /// A claim to what the store may have granted, or not.
+    /// Creates the claim of a hold that may or may not be granted.
     pub(crate) fn doubtful(
         core: &Arc<Core>,
         resource: &Resource,
@@ -93,16 +113,16 @@ impl Claim {
         claim
     }
 
-    /// Sends the request once, now, which is `sent`.
+    /// Sends the request once, at the time `sent`.
     ///
-    /// Takes the claim along, so that whoever ends up with the outcome also has the duty to undo.
+    /// The future owns the claim, so that the receiver of the outcome also has the duty to undo.
     pub(crate) fn attempt(mut self, request: &Request, sent: Tick) -> Attempting {
         let ttl = request.term.ttl;
         self.arm(ttl, sent);
         let acquire = Acquire {
             count: request.count,
             beside: request.beside,
-            // Readers share the lock: an order among them means nothing.
+            // Readers share the lock: tokens cannot order them.
             fenced: request.fenced.filter(|_| request.resource.kind != Kind::Read),
             waits: request.wait != Wait::Never,
             temporary: request.temporary,
@@ -114,26 +134,27 @@ impl Claim {
         Attempting { under_way: Some((self, answer)), sent, waits }
     }
 
-    /// From now on the store may know of it.
+    /// Arms it: from now on the store may know of it.
     pub(super) fn arm(&mut self, ttl: u64, sent: Tick) {
         self.armed = true;
         self.ends = sent
             + match self.resource.kind {
-                // Without a lease: for as long as the store remembers what is to be undone.
+                // Without a lease: for as long as the store can undo it.
                 Kind::Semaphore => UNDO_COUNTERS,
-                // The word that a writer waits may outlive a short lease.
+                // The mark of a waiting writer may outlive a short lease.
                 Kind::Write => Duration::from_millis(ttl).max(INTENT),
                 _ => Duration::from_millis(ttl),
             };
     }
 
-    /// Until when a request without an answer may still take the lock, where it cannot be revoked.
+    /// Until when an unanswered request may still acquire the lock, where it cannot be revoked.
     pub(super) fn late(&self) -> Option<Tick> {
-        // A semaphore remembers each request, and answers a late one without taking anything.
+        // A semaphore remembers each request, and a late one acquires nothing.
         self.late.filter(|_| self.resource.kind != Kind::Semaphore)
     }
 
-    /// Learns from the answer to what was sent at `sent`. Answers from when the time to live counts.
+    /// Updates the claim by the answer to a request sent at `sent`. Returns from when the TTL
+    /// counts.
     pub(super) fn learn(
         &mut self,
         answer: &Result<Attempt, Fault>,
@@ -151,20 +172,20 @@ impl Claim {
             }
             Err(_) => self.armed = self.doubtful || self.placed,
         }
-        // Scripts refresh the time to live each time they run; a repeated `SET NX` does not.
+        // Scripts refresh the TTL each time they run; a repeated `SET NX` does not.
         match self.resource.kind {
             Kind::Mutex => self.first_doubt.unwrap_or(sent),
             _ => sent,
         }
     }
 
-    /// A lease has taken over.
+    /// Ends the duty to undo: a lease has taken over.
     pub(crate) fn disarm(mut self) {
         self.armed = false;
     }
 
-    /// Gives up the place that the store keeps, and waits a moment for that to be so: whoever is told
-    /// that it was in vain is not in the queue any more.
+    /// Gives up the queue position, and briefly waits for its removal, so that a caller that timed
+    /// out is normally no longer in the queue.
     pub(crate) async fn leave(mut self) {
         if !self.placed {
             return;
@@ -199,8 +220,8 @@ impl Drop for Claim {
     }
 }
 
-/// An attempt under way. If its caller walks away, the reaper waits for the answer, and the claim
-/// then undoes what was granted.
+/// An attempt under way. If its caller drops it, the reaper waits for the answer, and the claim
+/// then undoes a grant.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Attempting {
     under_way: Option<(Claim, BoxFuture<Result<Attempt, Fault>>)>,
@@ -209,7 +230,7 @@ pub(crate) struct Attempting {
 }
 
 impl Future for Attempting {
-    /// The answer, from when the time to live counts, and the claim.
+    /// The answer, the time from which the TTL counts, and the claim.
     type Output = (Result<Attempt, Fault>, Tick, Claim);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -233,15 +254,14 @@ impl Drop for Attempting {
     }
 }
 
-/// Whether the store keeps something for whoever waits: a place in a queue, the word that a writer
-/// waits.
+/// Whether the store keeps something for a waiter: a queue position, or the mark of a waiting
+/// writer.
 fn keeps_places(kind: Kind) -> bool {
     matches!(kind, Kind::Fair | Kind::Write)
 }
 
-/// Releases until it is certain that nothing of the claim is left: until the first answer, or until
-/// `give_up`; after that until `late`, where a request without an answer may take effect until then
-/// and cannot be revoked.
+/// Releases until nothing of the claim can be left: until the first answer or `give_up`; then until
+/// `late`, where an unanswered request may execute until then and cannot be revoked.
 pub(crate) async fn undo(core: Arc<Core>, release: Release, give_up: Tick, late: Option<Tick>) {
     let (mut failures, mut ends) = (0, give_up);
     while !core.is_abandoned() {

@@ -1,4 +1,7 @@
-//! Counters without owners: changes that must not be made twice, and waiting for a latch.
+//! Counters without owners: changes that must not be applied twice, and waiting for a latch.
+//!
+//! The store remembers the answer to each change for as long as the change may be repeated, and answers
+//! a repetition without applying it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +15,8 @@ use crate::backend::{
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
 
-/// Changes a counter, once, however often it must be asked for. Unbroken: a caller that walks away
-/// leaves it to be done.
+/// Changes a counter once, however often the request is sent. Runs to completion: a dropped future
+/// is completed in the background.
 pub(crate) async fn change(
     core: &Arc<Core>,
     resource: &Resource,
@@ -24,8 +27,8 @@ pub(crate) async fn change(
     insist(core, resource, request).await
 }
 
-/// Sends a change that is harmless to repeat until it is answered, for as long as the store would
-/// remember that it was done.
+/// Sends a change that is safe to repeat until it is answered, for as long as the store would
+/// recognise a repetition.
 pub(crate) async fn insist(
     core: &Arc<Core>,
     resource: &Resource,
@@ -63,10 +66,10 @@ pub(crate) async fn insist(
     core.unbroken(work).await
 }
 
-/// Waits until a latch is open; false when the wait limit comes first.
+/// Waits until a latch is open. Returns false when the wait limit passes first.
 ///
-/// A latch may be opened and set anew before this looks again, so that here a message is more than a
-/// hint: one that says it was opened is enough.
+/// A latch may be opened and set again before the next look at it, so a message that it was opened
+/// suffices here, and is not only a hint.
 pub(crate) async fn opened(core: &Arc<Core>, resource: &Resource, wait: Wait) -> Result<bool> {
     core.ensure_open(resource)?;
     let limit = wait.limit();
@@ -143,7 +146,7 @@ fn is_open(snapshot: &Snapshot) -> bool {
     snapshot.count.is_none_or(|count| count <= 0)
 }
 
-/// Sleeps, but not beyond `limit`.
+/// Sleeps, at most until `limit`.
 async fn pause(core: &Core, span: Duration, limit: Tick) {
     let wake = (core.clock.now() + span).min(limit);
     if let Some(instant) = core.clock.instant(wake) {

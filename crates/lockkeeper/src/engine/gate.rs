@@ -1,14 +1,19 @@
-//! The local gate: per client and name, one seat and a queue behind it.
+//! The local queue: per client and name, one seat and a queue behind it.
 //!
-//! Whoever has the seat is the only one of this client that talks to the store about the name: it
-//! tries, waits and holds. The others queue in the order in which they came and cost the store
-//! nothing. A seat that is dropped passes to the next in the queue, whatever the reason: granted
-//! and released, lost, cancelled, failed. So a waiter that is cancelled after it was woken has
-//! passed the wake-up on.
+//! The task that has the seat is the only one of this client that sends requests about the name: it
+//! tries, waits and holds. The other tasks queue in the order of their arrival and cost the store
+//! nothing. A dropped seat goes to the next task in the queue, whatever the reason: released, lost,
+//! cancelled, failed. So a waiter that is cancelled after a wake-up has passed the wake-up on.
 //!
-//! What only one can hold is asked for, waited for and held from the seat. Permits of a semaphore
-//! are waited for on it: their holders have none. Readers and the waiters of a fair lock, each of
-//! which has its own place in the store, never meet here: they sit alone.
+//! Exclusive locks are requested, waited for and held on the seat. Permits are waited for on the seat,
+//! but held without it. Readers and waiters of a fair lock have their own positions in the store, so
+//! each has a seat of its own beside the gate ([`Gates::alone`]). One acquire loop serves all of them.
+//!
+//! **A client keeps a lock for at most 64 handoffs or 10 ms**, then releases it in the store. After
+//! that it pauses only if another client listens, which the answer to `PUBLISH` shows (or for a
+//! millisecond where that is unknown, as for a mutex). The request of a distant client arrives one
+//! round trip after the message, so the pause doubles from 1 ms to 64 ms until another client acquires
+//! the lock. Pauses take at most a quarter of the client's time.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -24,56 +29,56 @@ use super::{Core, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{Fault, Fenced, Resource, Subscription};
 
-/// How often a lock is handed on inside one client before it is put up for everybody.
+/// How often a lock is handed off inside one client before it is released for all.
 const MAX_PASSES: u32 = 64;
 
-/// For how long a lock is handed on inside one client before it is put up for everybody.
+/// For how long a lock is handed off inside one client before it is released for all.
 const MAX_PASSING: Duration = Duration::from_millis(10);
 
-/// How long this client leaves a lock alone after a release that another client listens for. Its
-/// request arrives one round trip after the message, and the distance is not known: the pause
-/// doubles while no other client acquires the lock.
+/// The first pause of this client after a release that another client listens for. The other's
+/// request arrives one round trip after the message, and the distance is unknown: the pause doubles
+/// while no other client acquires the lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest such pause: enough for a client at 30 ms one way.
 const MAX_PAUSE: Duration = Duration::from_millis(64);
 
-/// A pause comes after at least so many times its length without one, so that pauses cost a client
-/// at most a quarter of its time.
+/// A pause follows only after this many times its length without one, so that pauses take at most a
+/// quarter of a client's time.
 const PAUSE_RATIO: u32 = 3;
 
-/// How many parts the table of gates has, each with a lock of its own.
+/// Number of shards of the table of gates, each with a mutex of its own.
 const SHARDS: usize = 16;
 
 /// All gates of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     shards: [Mutex<Table>; SHARDS],
-    /// How many sit alone.
+    /// Number of seats beside the gates.
     alone: AtomicUsize,
-    /// The number of the next ticket. Never used twice: a waiter that leaves late, when its gate has
-    /// been taken down and set up again, must not remove the ticket of another.
+    /// The number of the next ticket. Never reused: a waiter that leaves late, after its gate was
+    /// removed and created again, must not remove the ticket of another waiter.
     next_ticket: AtomicU64,
 }
 
 type Table = HashMap<Resource, Gate>;
 
-/// There is one for as long as somebody has the seat.
+/// Exists as long as a task has the seat.
 #[derive(Debug, Default)]
 struct Gate {
-    /// By their numbers, so that a waiter leaves without a look at the others.
+    /// By number, so that a waiter leaves without visiting the others.
     queue: BTreeMap<u64, Ticket>,
-    /// Kept for those in the queue while the lock is held: a client subscribes once however many
-    /// wait, and not at all when nobody does.
+    /// Kept for the queue while the lock is held: a client subscribes once for all its waiters, and
+    /// not at all without waiters.
     subscription: Option<Subscription>,
-    /// Why the last request from the seat failed, until one is served.
+    /// Why the last request from the seat failed; cleared by the next success.
     failure: Option<Fault>,
     courtesy: Courtesy,
 }
 
 impl Gate {
-    /// Removes the ticket of a waiter that leaves. Answers the subscription if no waiter is left to
-    /// need it, to be dropped outside of the table's lock.
+    /// Removes the ticket of a waiter that leaves. Returns the subscription if no other waiter
+    /// needs it, to be dropped outside of the table's mutex.
     fn leave(&mut self, number: u64) -> Option<Subscription> {
         self.queue.remove(&number);
         self.unneeded()
@@ -87,12 +92,12 @@ impl Gate {
 /// One waiter in the queue.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    /// Boxed, because whoever waits carries the room for it.
+    /// Boxed to keep the waiter's future small.
     pub(crate) turn: oneshot::Sender<Box<Turn>>,
     pub(crate) offer: Offer,
 }
 
-/// What a waiter would hold if the lock were handed to it.
+/// The hold that a waiter would get by a handoff.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) owner: OwnerId,
@@ -107,35 +112,35 @@ impl Offer {
     }
 }
 
-/// What a waiter in the queue is given in the end.
+/// What a queued waiter receives in the end.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// Its turn to try.
+    /// The seat: its turn to try.
     Seat(Seat),
     /// The lock itself, with its token, granted by a request sent at this time.
     Handed(Seat, Claim, Option<u64>, Tick),
-    /// No hope: the store does not answer, or the client is closed.
+    /// A failure: the store does not answer, or the client is closed.
     Failed(Fault),
 }
 
-/// The answer to [`Gates::enter`].
+/// The result of [`Gates::enter`].
 pub(crate) enum Entered {
     Seat(Seat),
     Queued(Place),
-    /// Taken, and the caller does not want to queue.
+    /// The seat is taken, and the caller does not queue.
     Taken,
 }
 
 impl Gates {
-    /// By the last bytes of the name, which is where names of one family differ. Any choice is right;
-    /// a good one lets more tasks through at once.
+    /// Chooses by the last bytes of the name, where related names differ. Any choice is correct; an
+    /// even one causes less contention.
     fn shard(&self, resource: &Resource) -> &Mutex<Table> {
         let tail = resource.name.as_bytes().iter().rev().take(4);
         let mix = tail.fold(0usize, |mix, byte| mix.wrapping_mul(31).wrapping_add(*byte as usize));
         &self.shards[mix % SHARDS]
     }
 
-    /// Takes the seat if it is free; otherwise queues, if there is something to offer.
+    /// Takes the seat if it is free; otherwise queues, if there is an offer.
     pub(crate) fn enter(
         core: &Arc<Core>,
         resource: &Resource,
@@ -153,7 +158,7 @@ impl Gates {
         Entered::Seat(Seat::new(core, resource, false))
     }
 
-    /// A place in the queue, if somebody has the seat.
+    /// Queues if the seat is taken.
     pub(crate) fn line_up(
         core: &Arc<Core>,
         resource: &Resource,
@@ -164,14 +169,14 @@ impl Gates {
         Some(Place::new(core, resource, gate, offer()))
     }
 
-    /// A seat beside the gate, for who need not wait for others of this client.
+    /// Returns a seat beside the gate, for tasks that need not wait for others of this client.
     pub(crate) fn alone(core: &Arc<Core>, resource: &Resource) -> Seat {
         core.gates.alone.fetch_add(1, Ordering::Relaxed);
         Seat::new(core, resource, true)
     }
 
-    /// The next waiter that is still there, and the subscription that was kept for it; the gate is
-    /// taken down if there is none and `close`.
+    /// Returns the next waiter that has not left, and the subscription that was kept for it.
+    /// Without one, removes the gate if `close`.
     fn next(&self, resource: &Resource, close: bool) -> Option<(Ticket, Option<Subscription>)> {
         let mut gates = lock(self.shard(resource));
         let Entry::Occupied(mut gate) = gates.entry(resource.clone()) else { return None };
@@ -188,7 +193,7 @@ impl Gates {
         None
     }
 
-    /// Resolves when nobody has a seat.
+    /// Resolves when no seat is taken.
     pub(crate) async fn emptied(&self) {
         while self.alone.load(Ordering::Relaxed) > 0
             || self.shards.iter().any(|shard| !lock(shard).is_empty())
@@ -197,7 +202,7 @@ impl Gates {
         }
     }
 
-    /// Everybody in the queue is told the same; the seat stays with whoever has it.
+    /// Fails all waiters in the queue; the seat stays with its task.
     pub(crate) fn fail(&self, resource: &Resource, fault: &Fault) {
         let gate = lock(self.shard(resource)).get_mut(resource).map(std::mem::take);
         Self::tell(gate.unwrap_or_default(), fault);
@@ -219,7 +224,7 @@ impl Gates {
     }
 }
 
-/// A place in the queue. Whoever leaves it leaves nothing behind.
+/// A position in the local queue. Dropping it removes the ticket.
 #[derive(Debug)]
 pub(crate) struct Place {
     core: Arc<Core>,
@@ -230,7 +235,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// At the end of the queue; the gate's table is locked.
+    /// Appends to the queue; the caller holds the table's mutex.
     fn new(core: &Arc<Core>, resource: &Resource, gate: &mut Gate, offer: Offer) -> Self {
         let (ticket, turn) = oneshot::channel();
         let number = core.gates.next_ticket.fetch_add(1, Ordering::Relaxed);
@@ -239,8 +244,8 @@ impl Place {
         Self { core, resource, number, turn, served: false }
     }
 
-    /// Why the last request about the lock failed, if it did: what a waiter knows of the store that
-    /// has not asked it.
+    /// Returns why the last request about the lock failed, if it did: a queued waiter has sent none
+    /// itself.
     pub(crate) fn failure(&self) -> Option<Fault> {
         lock(self.core.gates.shard(&self.resource)).get(&self.resource)?.failure.clone()
     }
@@ -248,7 +253,7 @@ impl Place {
     pub(crate) async fn wait(&mut self) -> Turn {
         let turn = (&mut self.turn).await;
         self.served = true;
-        // A seat never goes without sending a turn.
+        // A seat always sends a turn before it is dropped.
         turn.map_or(Turn::Failed(Fault::Closed), |turn| *turn)
     }
 }
@@ -267,31 +272,31 @@ impl Drop for Place {
     }
 }
 
-/// The right to talk to the store about one name. Dropping it passes it on.
+/// The right to send requests about one name. Dropping it passes it on.
 #[derive(Debug)]
 pub(crate) struct Seat {
     core: Arc<Core>,
     resource: Resource,
-    /// It stands beside the gate, and nobody is behind it.
+    /// It is beside the gate, without a queue.
     pub(crate) alone: bool,
-    /// Of whoever waits on this seat.
+    /// The subscription of the task that waits on this seat.
     pub(crate) subscription: Option<Subscription>,
     passes: u32,
     since: Tick,
-    /// The gate has a `failure`.
+    /// Whether the gate has a `failure`.
     failing: bool,
 }
 
-/// Whether another client waits for a lock that was released, as far as the store tells.
+/// Whether another client waits for a released lock, as far as the store tells.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Others {
     None,
-    /// Some libraries do not listen, and not every store tells who does.
+    /// Some libraries do not subscribe, and not every store reports subscribers.
     Unknown,
     Listen,
 }
 
-/// How a client makes room for others.
+/// How a client leaves time to others.
 #[derive(Clone, Copy, Debug)]
 struct Courtesy {
     /// The next pause.
@@ -310,7 +315,7 @@ impl Courtesy {
     fn released(&mut self, now: Tick, others: Others) {
         match others {
             Others::None => self.pause = PAUSE,
-            // Whoever does not listen looks from time to time, from near or far: a gap is enough.
+            // A client that does not subscribe polls now and then, near or far: a gap suffices.
             Others::Unknown => self.until = now + PAUSE,
             Others::Listen if now.since(self.until) >= self.pause * PAUSE_RATIO => {
                 self.until = now + self.pause;
@@ -334,7 +339,7 @@ impl Seat {
         }
     }
 
-    /// The lock was taken from the store, not handed over: the count of passes starts anew.
+    /// The lock was acquired in the store, not handed off: resets the handoff count.
     pub(crate) fn taken(&mut self, now: Tick) {
         (self.passes, self.since) = (0, now);
         if std::mem::take(&mut self.failing) {
@@ -342,23 +347,23 @@ impl Seat {
         }
     }
 
-    /// Another client holds the lock: it has had its chance.
+    /// Another client holds the lock: resets the pause and clears the failure.
     pub(crate) fn busy(&mut self) {
         self.failing = false;
         self.gate(|gate| (gate.courtesy.pause, gate.failure) = (PAUSE, None));
     }
 
-    /// The lock was released in the store, not handed over.
+    /// The lock was released in the store, not handed off.
     pub(crate) fn released(&self, now: Tick, others: Others) {
         self.gate(|gate| gate.courtesy.released(now, others));
     }
 
-    /// For how long the lock is still left to others.
+    /// How long the lock is still left to other clients.
     pub(crate) fn pause(&self, now: Tick) -> Duration {
         self.gate(|gate| gate.courtesy.until.since(now)).unwrap_or_default()
     }
 
-    /// A request about the lock failed.
+    /// Records that a request about the lock failed.
     pub(crate) fn failed(&mut self, fault: &Fault) {
         self.failing = true;
         self.gate(|gate| gate.failure = Some(fault.clone()));
@@ -371,7 +376,7 @@ impl Seat {
         lock(self.core.gates.shard(&self.resource)).get_mut(&self.resource).map(with)
     }
 
-    /// The lock is held now: the subscription is left to those in the queue, or ends.
+    /// Leaves the subscription to the queue, or drops it, because the lock is held now.
     pub(crate) fn leave_subscription(&mut self) {
         let Some(subscription) = self.subscription.take().filter(|_| !self.alone) else { return };
         let mut gates = lock(self.core.gates.shard(&self.resource));
@@ -393,7 +398,7 @@ impl Seat {
         u64::from(kept || self.subscription.is_some())
     }
 
-    /// The waiter the lock may be handed to, if the client has not kept it for too long.
+    /// Returns the waiter for a handoff, unless the client has kept the lock for too long.
     pub(crate) fn successor(&mut self, now: Tick) -> Option<Ticket> {
         if self.alone || self.passes >= MAX_PASSES || now.since(self.since) >= MAX_PASSING {
             return None;
@@ -404,7 +409,7 @@ impl Seat {
         Some(ticket)
     }
 
-    /// Gives the seat to a certain waiter, or to the next one if it has gone.
+    /// Gives the seat to this waiter, or to the next one if it has left.
     pub(crate) fn give(self, ticket: Ticket) {
         // A refused turn is dropped here, and with it the seat, which then passes on.
         drop(ticket.turn.send(Box::new(Turn::Seat(self))));
@@ -417,8 +422,8 @@ impl Drop for Seat {
             self.core.gates.alone.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        // The gates' lock is not held while a turn is sent: a turn that nobody takes is dropped,
-        // and its seat comes back here.
+        // The table's mutex is not held while a turn is sent: a refused turn is dropped, and its
+        // seat returns to this function.
         if let Some((ticket, kept)) = self.core.gates.next(&self.resource, true) {
             let mut heir = Seat::new(&self.core, &self.resource, false);
             heir.subscription = kept.or(self.subscription.take());
@@ -439,7 +444,7 @@ mod tests {
         receiver
     }
 
-    /// A look at the others would find that they have gone, and remove them.
+    /// Visiting the others would find that they have left, and remove them.
     #[test]
     fn a_waiter_leaves_without_a_look_at_the_others() {
         let mut gate = Gate::default();

@@ -1,7 +1,8 @@
-//! Where a client lives: the process and the runtime that made it.
+//! The process and the runtime that made a client.
 //!
 //! Timers and connections need a tokio runtime. A future that is polled on a thread without one is
-//! polled inside the client's own runtime, so that it works on any executor.
+//! polled inside the client's own runtime, so that it works on any executor. In a forked child the
+//! client is closed.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -27,23 +28,23 @@ impl Home {
         Self { runtime: Handle::current(), pid: std::process::id() }
     }
 
-    /// Whether this is a forked child of the process that made the client. The child has none of the
-    /// client's threads and must not touch its connections.
+    /// Whether this is a forked child of the process that made the client. The child has none of
+    /// the client's threads and must not touch its connections.
     pub(crate) fn is_forked(&self) -> bool {
         self.pid != std::process::id()
     }
 
     /// Enters the client's runtime for one poll, unless the calling thread is in a runtime already.
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
-        // Inside a task the id answers without a clone of the handle, which all threads share.
+        // Inside a task the id is cheaper than a clone of the handle, which all threads share.
         let inside = tokio::task::try_id().is_some() || Handle::try_current().is_ok();
         (!inside).then(|| self.runtime.enter())
     }
 }
 
 impl Core {
-    /// Runs `work` on any executor. If the client's runtime has ended and the executor has none, the
-    /// answer is [`Error::Closed`]: the timers of a runtime that has ended panic.
+    /// Runs `work` on any executor. Fails with [`Error::Closed`] if the client's runtime has ended
+    /// and the executor has none: the timers of a runtime that has ended panic.
     pub(crate) async fn anywhere<T, W: Future<Output = Result<T>>>(
         &self,
         work: impl FnOnce() -> W,
@@ -57,7 +58,7 @@ impl Core {
             if entered.is_none() {
                 return work.as_mut().poll(cx);
             }
-            // It may end at this very moment.
+            // The runtime may end during this poll.
             match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
                 Ok(polled) => polled,
                 Err(panic) if is_of_shutdown(&*panic) => {
@@ -70,7 +71,7 @@ impl Core {
     }
 }
 
-/// Whether a timer panicked because its runtime ends.
+/// Whether a timer panicked because its runtime is shutting down.
 fn is_of_shutdown(panic: &(dyn Any + Send)) -> bool {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -1,20 +1,23 @@
 //! A lease: all holds of one owner on one name, and until when they are safe.
 //!
-//! | state | event | becomes | who |
+//! | state | event | becomes | by |
 //! |---|---|---|---|
 //! | Held | renewed, re-entered or extended in time | Held, later deadline | watchdog, re-entry, extend |
 //! | Held | one of several guards is released | Held, earlier deadline if the others asked for less | release |
-//! | Held | the store had less time left than was due | Held, earlier deadline | watchdog |
-//! | Held | the deadline is near, or was passed | Lost (Expired, Unreachable) | watchdog, re-entry, extend |
+//! | Held | the store had less time left than expected | Held, earlier deadline | watchdog |
+//! | Held | the deadline is near, or has passed | Lost (Expired, Unreachable) | watchdog, re-entry, extend |
 //! | Held | a guard is released, and the terms of the others have passed | Lost (Expired) | release |
-//! | Held | the store says that it is gone or taken | Lost (Deleted, Taken) | watchdog, re-entry, extend, partial release |
-//! | Held | a notice of a forced unlock | Lost (Revoked) | presence |
+//! | Held | the store answers that it is deleted or another's | Lost (Deleted, Taken) | watchdog, re-entry, extend, partial release |
+//! | Held | a notice of a force-release | Lost (Revoked) | presence |
 //! | Held | the client is shut down or abandoned, its runtime ends | Lost (Closed) | client, watchdog |
 //! | Held | its last guard is released, its permits are forgotten | Released | release |
-//! | Lost, Released | anything | the same | — |
-//! | any | the process is forked | read as Lost (Closed) in the child | — |
+//! | Lost, Released | any | unchanged | — |
+//! | any | the process is forked | reads as Lost (Closed) in the child | — |
 //!
-//! Loss is terminal. A renewal that succeeds after it revives nothing: it is undone.
+//! Loss is final. A renewal that succeeds after it is undone.
+//!
+//! [`Lease::lost`] also resolves when the lock is released, with `Released`: a task that waits for it
+//! must be able to end.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -42,70 +45,71 @@ pub(crate) enum Status {
 /// The number of a hold within its lease: which guard it belongs to.
 pub(crate) type HoldId = u32;
 
-/// See the module.
+/// See the module for its states.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) core: Arc<Core>,
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerId,
     pub(crate) granted: Tick,
-    /// The same by the wall clock, once it was asked for: it does not move when that clock does.
+    /// The same by the wall clock, from the first time it is asked for: it does not change when
+    /// that clock is set.
     since: OnceLock<SystemTime>,
     /// How many permits it has.
     pub(crate) permits: u32,
     /// Whether its owner may hold it more than once.
     pub(crate) reentrant: bool,
-    /// How tokens are issued to its owner, if they are.
+    /// How tokens are issued to its owner, if at all.
     pub(crate) fenced: Option<Fenced>,
-    /// The named owner, if it was acquired by one.
+    /// The named owner, if there is one.
     pub(crate) named: Option<Owner>,
     /// Requests about this lease go one at a time.
     pub(super) turn: AsyncMutex<()>,
     pub(super) state: Mutex<State>,
-    /// A release got no answer: its caller need not wait for ever.
+    /// A release got no answer: its caller stops waiting after `unreachable_after`.
     pub(super) in_trouble: AtomicBool,
     ended: Notify,
-    /// Until when an acquire of it that got no answer may take effect, where it cannot be revoked.
+    /// Until when an unanswered acquire of it may still execute, where it cannot be revoked.
     late: Option<Tick>,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) status: Status,
-    /// Until when it is safe to act: before the lease can end at the store.
+    /// Until when the hold is safe: earlier than the lease can expire at the store.
     pub(super) deadline: Tick,
     pub(super) holds: Vec<(HoldId, Term)>,
     next_hold: HoldId,
     pub(super) seat: Option<Seat>,
-    /// Until when the lock must stay though its guards are gone.
+    /// Until when the lock must stay held after its guards are released.
     pub(super) floor: Option<Tick>,
-    /// When the watchdog is to ask the store about it.
+    /// When the watchdog asks the store about it.
     pub(super) ask_at: Tick,
-    /// An answer is still to come.
+    /// A request of the watchdog is under way.
     pub(super) asking: bool,
     pub(super) failures: u32,
-    /// Where the watchdog keeps it.
+    /// Its index in the registry.
     slot: Option<usize>,
-    /// When it was asked for.
+    /// When the acquire was sent.
     begun: Tick,
     pub(super) token: Option<u64>,
-    /// The longest time between two looks.
+    /// The longest time between two requests of the watchdog.
     look_every: Duration,
-    /// The shortest time to live that a partial release without an answer may still set, where it
-    /// cannot be revoked.
+    /// The shortest TTL that an unanswered partial release may still set, where it cannot be
+    /// revoked.
     pub(super) cut: Option<u64>,
 }
 
-/// How often a reader is looked after at least. Redisson's renewal of one reader cuts the whole lock
-/// to its own 30 s; this puts it back in time.
+/// The longest renewal interval of a reader. Redisson's renewal of one reader sets the TTL of the
+/// whole lock to its own 30 s; this interval restores it in time.
 const REASSERT: Duration = Duration::from_secs(10);
 
-/// The loss is signalled this much before the deadline: tokio's timers fire up to a millisecond
+/// The loss is signalled this long before the deadline: tokio's timers fire up to a millisecond
 /// late.
 const SIGNAL_AHEAD: Duration = Duration::from_millis(2);
 
 impl Lease {
-    /// What others are told of it.
+    /// Its entry in the client's announcement.
     pub(super) fn holding(&self, now: Tick) -> Holding {
         let since = self.since.get_or_init(|| {
             let wall = SystemTime::now();
@@ -120,8 +124,8 @@ impl Lease {
         }
     }
 
-    /// Takes over from `claim` and from the seat it was won on. Nothing, if the deadline has passed
-    /// already: then it is no grant, and the claim undoes it.
+    /// Takes over from `claim` and from its seat. Fails with the seat if the deadline has passed
+    /// already: then the claim undoes the grant.
     pub(crate) fn begin(
         claim: Claim,
         mut seat: Seat,
@@ -155,7 +159,7 @@ impl Lease {
                 deadline,
                 holds: vec![(0, spec.sent_at(sent))],
                 next_hold: 1,
-                // Without it others of this client may try at once.
+                // Without the seat, other tasks of this client may try at once.
                 seat: Some(seat).filter(|_| seated),
                 floor: None,
                 ask_at: Tick::NEVER,
@@ -180,7 +184,7 @@ impl Lease {
         let due = state.due();
         state.slot = Some(core.registry.add(&lease, due));
         drop(state);
-        // A client that is closed in this very moment has not seen it in the registry.
+        // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {
             lease.close();
         }
@@ -191,9 +195,9 @@ impl Lease {
         self.lost_reason().is_none()
     }
 
-    /// Why it is not held any more; reads the clock.
+    /// Returns why it is no longer held, by its state and the clock.
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
-        // Before the state, whose lock another thread may have had at the moment of the fork.
+        // Before the state, whose mutex another thread may have held at the moment of the fork.
         if self.core.home.is_forked() {
             return Some(LostReason::Closed);
         }
@@ -219,9 +223,9 @@ impl Lease {
         lock(&self.state).holds.len() as u32
     }
 
-    /// Resolves when it is held no longer.
+    /// Resolves when it is no longer held.
     pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
-        // In a forked child nothing of the parent's is listened to.
+        // A forked child must not wait on what it shares with the parent.
         if self.core.home.is_forked() {
             return LostReason::Closed;
         }
@@ -236,7 +240,7 @@ impl Lease {
         }
     }
 
-    /// Ends it, once. The seat passes on, so that local waiters try for themselves.
+    /// Declares it lost, once. The seat goes to the next local waiter, which tries for itself.
     pub(crate) fn lose(&self, reason: LostReason) -> bool {
         let mut state = lock(&self.state);
         if state.status != Status::Held {
@@ -250,7 +254,7 @@ impl Lease {
         true
     }
 
-    /// Marks it released; whoever does so sends the release. The seat is theirs.
+    /// Marks it released and returns its seat. The caller sends the release.
     pub(super) fn finish(&self, state: &mut State) -> Option<Seat> {
         if state.status == Status::Held {
             state.status = Status::Released;
@@ -258,7 +262,7 @@ impl Lease {
         state.leave(&self.core)
     }
 
-    /// What must happen outside of the state's lock when it has ended.
+    /// Completes its end, outside of the state's mutex.
     pub(super) fn after_end(&self, seat: Option<Seat>) {
         drop(seat);
         self.ended.notify_waiters();
@@ -267,20 +271,20 @@ impl Lease {
         }
     }
 
-    /// The client is shut down: lost to whoever holds it, and given back.
+    /// Declares it lost and releases it, because the client is shut down.
     pub(crate) fn close(self: &Arc<Self>) {
         if self.lose(LostReason::Closed) {
             self.undo();
         }
     }
 
-    /// Releases all of it in the background.
+    /// Releases all its holds in the background.
     pub(super) fn undo(&self) {
         let now = self.core.clock.now();
         let ends = now + self.longest();
         let left = lock(&self.state).floor.map(|floor| floor.since(now).as_millis() as u64);
         let release = match left {
-            // One of its guards left the lock standing, which is not to be undone.
+            // One of its guards left the lock held until `floor`, which is not to be undone.
             Some(ttl) if ttl > 0 => Release { ttl: Some(ttl), leave: true, ..self.release_of(1) },
             _ => self.release_of(0),
         };
@@ -288,9 +292,9 @@ impl Lease {
         self.core.reaper.adopt(Box::pin(claim::undo(core, release, ends, Some(ends))));
     }
 
-    /// After its end: where an acquire of it got no answer and cannot be revoked, releases it again and
-    /// again until that one's time to live would have ended, or else it could leave a hold behind. Not
-    /// before `stands`, until when the lock was left standing.
+    /// Repeats the release after its end, where an unanswered acquire of it cannot be revoked,
+    /// until the TTL of that acquire would have expired. Otherwise the late request could leave a
+    /// hold behind. Starts at `stands`, until when the lock was left held.
     pub(super) fn undo_late(&self, stands: Option<Tick>) {
         let fences = || self.core.backend.capabilities().fences_lost_requests;
         let Some(late) = self.late.filter(|late| *late > self.core.clock.now() && !fences()) else {
@@ -305,7 +309,7 @@ impl Lease {
         }));
     }
 
-    /// How long the store may keep it from now on if nothing more is sent.
+    /// How long the store may keep it if nothing more is sent.
     pub(super) fn longest(&self) -> Duration {
         let now = self.core.clock.now();
         let state = lock(&self.state);
@@ -326,14 +330,14 @@ impl Lease {
         Renew { count, ..Renew::new(self.resource.clone(), self.owner, ttl) }
     }
 
-    /// Holds it once more. Bears with a store that does not answer until `give_up`.
+    /// Re-enters it. Retries on a store that does not answer, until `give_up`.
     pub(crate) async fn reenter(
         self: Arc<Self>,
         spec: TermSpec,
         fenced: Option<Fenced>,
         give_up: Tick,
     ) -> Result<HoldId> {
-        // Before the turn, which in a forked child never comes.
+        // Before the turn, which never comes in a forked child.
         self.ensure_held(Phase::Reenter)?;
         let _turn = self.turn.lock().await;
         let mut failures = 0;
@@ -342,7 +346,7 @@ impl Lease {
             let sent = self.core.clock.now();
             let request = Acquire {
                 count: self.hold_count() + 1,
-                // A token is the owner's, not the hold's: a second one is asked for by nobody.
+                // A token belongs to the owner, not to the hold: no second one is issued.
                 fenced: fenced
                     .filter(|_| self.token().is_none() && self.resource.kind != Kind::Read),
                 ..Acquire::new(self.resource.clone(), self.owner, spec.ttl)
@@ -359,16 +363,16 @@ impl Lease {
                     tokio::time::sleep(self.core.backoff(failures)).await;
                     failures += 1;
                 }
-                // The store may count one hold more than there are. That is harmless: a release
-                // says how many stay.
+                // The store may count one hold too many. That is harmless: a release states how
+                // many remain.
                 Err(fault) => return Err(self.core.error(fault, &self.resource, Phase::Reenter)),
             }
         }
     }
 
     fn add_hold(&self, spec: TermSpec, token: Option<u64>, sent: Tick) -> Result<HoldId> {
-        // If it was lost by the clock while the store was asked, the store has just made it live
-        // longer, and nobody would ever give that back.
+        // If it was lost by the clock meanwhile, the store has just extended it, and no guard would
+        // ever release that.
         let mut state = self.still_held(Phase::Reenter)?;
         state.token = state.token.or(token);
         let id = state.next_hold;
@@ -380,7 +384,7 @@ impl Lease {
         Ok(id)
     }
 
-    /// Gives one guard a new term, from now on.
+    /// Gives one guard a new term, starting now.
     pub(crate) async fn extend(self: Arc<Self>, hold: HoldId, spec: TermSpec) -> Result<()> {
         let ttl = spec.ttl;
         self.ensure_held(Phase::Extend)?;
@@ -407,8 +411,8 @@ impl Lease {
         Ok(())
     }
 
-    /// The state, after the store has just lengthened the lease; if it is lost all the same, by the
-    /// clock or otherwise, that is undone. Loss is terminal: no answer revives a guard.
+    /// Returns the state after the store has extended the lease. If the lease is lost all the same,
+    /// undoes that: loss is final, and no answer revives a guard.
     fn still_held(&self, phase: Phase) -> Result<MutexGuard<'_, State>> {
         let now = self.core.clock.now();
         let state = lock(&self.state);
@@ -439,7 +443,7 @@ impl Lease {
 }
 
 impl State {
-    /// By which clock reason a passed deadline goes.
+    /// The loss reason of a passed deadline.
     pub(super) fn why_late(&self) -> LostReason {
         match self.renewed_ttl() {
             Some(_) => LostReason::Unreachable,
@@ -447,7 +451,7 @@ impl State {
         }
     }
 
-    /// What the watchdog renews, if any hold is without a fixed end.
+    /// The TTL that the watchdog renews, if any hold has no fixed end.
     pub(super) fn renewed_ttl(&self) -> Option<u64> {
         let ttls = self.holds.iter().filter_map(|(_, term)| match term {
             Term::Renewed(ttl) => Some(*ttl),
@@ -456,34 +460,35 @@ impl State {
         ttls.max()
     }
 
-    /// How often the store is asked: every third of the lease.
+    /// The interval of renewals: a third of the lease.
     pub(super) fn period(&self, core: &Core) -> Duration {
         let lease = self.renewed_ttl().map_or(core.options.watchdog_timeout, Duration::from_millis);
         let lease = self.cut(core).map_or(lease, |cut| lease.min(Duration::from_millis(cut)));
         (lease / 3).min(self.look_every)
     }
 
-    /// A request may cut the time to live to `ttl`, and come late. Answers what was so before.
+    /// Notes that a request may cut the TTL to `ttl`, and may execute late. Returns the previous
+    /// value.
     pub(super) fn may_be_cut(&mut self, ttl: u64) -> Option<u64> {
         let shorter = self.cut.map_or(ttl, |cut| cut.min(ttl));
         self.cut.replace(shorter)
     }
 
-    /// What a request without an answer may cut the time to live to, at any time. Until it is answered,
-    /// any may be one that is not.
+    /// The TTL that an unanswered request may set at any time. A request that is under way counts
+    /// as unanswered.
     pub(super) fn cut(&self, core: &Core) -> Option<u64> {
         self.cut.filter(|_| !core.backend.capabilities().fences_lost_requests)
     }
 
-    /// Until when it is safe after the store was told `ttl` at `sent`: a cut leaves at least its own
-    /// time to live, from then on.
+    /// Until when it is safe after a request with `ttl` was sent at `sent`: a late cut leaves at
+    /// least its own TTL from its execution on.
     pub(super) fn safe_until(&self, core: &Core, sent: Tick, ttl: u64) -> Tick {
         deadline(core, sent, self.cut(core).map_or(ttl, |cut| ttl.min(cut)))
     }
 
-    /// The store was asked, or told, at `sent`.
+    /// Schedules the next request of the watchdog after one that was sent at `sent`.
     pub(super) fn ask_after(&mut self, core: &Core, sent: Tick) {
-        // What has no end is not asked about: the store does not know whose it is.
+        // A lease without an end is not checked: the store does not record its owner.
         let endless = self.deadline == Tick::NEVER;
         self.ask_at = if endless { Tick::NEVER } else { sent + self.period(core) };
     }
@@ -494,7 +499,7 @@ impl State {
         SIGNAL_AHEAD.min(shortest)
     }
 
-    /// When the watchdog must look at it next.
+    /// When the watchdog must check it next.
     pub(super) fn due(&self) -> Tick {
         let deadline = self.deadline.minus(self.ahead());
         if self.asking { deadline } else { deadline.min(self.ask_at) }
@@ -506,7 +511,7 @@ impl State {
         }
     }
 
-    /// Out of the registry, and off the seat.
+    /// Leaves the registry and returns the seat.
     fn leave(&mut self, core: &Core) -> Option<Seat> {
         if let Some(slot) = self.slot.take() {
             core.registry.remove(slot);
@@ -515,7 +520,7 @@ impl State {
     }
 }
 
-/// Until when a lease is safe that was asked for at `sent`.
+/// Until when a lease is safe that was requested at `sent`.
 pub(super) fn deadline(core: &Core, sent: Tick, ttl: u64) -> Tick {
     if ttl == TermSpec::ENDLESS.ttl {
         return Tick::NEVER;
@@ -523,7 +528,7 @@ pub(super) fn deadline(core: &Core, sent: Tick, ttl: u64) -> Tick {
     (sent + Duration::from_millis(ttl)).minus(core.drift(ttl))
 }
 
-/// Whether a kind of lock can be re-entered.
+/// Whether a kind of lock is reentrant.
 pub(crate) fn reentrant(kind: Kind) -> bool {
     match kind {
         Kind::Lock | Kind::Fair | Kind::Read | Kind::Write => true,

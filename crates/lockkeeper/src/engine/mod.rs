@@ -1,6 +1,7 @@
-//! What every primitive shares: the one loop that waits, the leases, the watchdog, the reaper.
+//! The part that all primitives share: the acquire loop, the leases, the watchdog, the reaper.
 //!
-//! The engine knows no store but through [`Backend`].
+//! The engine knows stores only as a [`Backend`]. The tasks of a client are the watchdog, the reaper,
+//! and those of its connections: none per lock and none per request.
 
 use std::future::Future;
 use std::pin::pin;
@@ -44,7 +45,7 @@ use reaper::Reaper;
 pub(crate) use reaper::Rescue;
 use registry::Registry;
 
-/// One client: what all its handles, guards and tasks share.
+/// One client: the state that its handles, guards and tasks share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) id: Uuid,
@@ -58,20 +59,20 @@ pub(crate) struct Core {
     registry: Arc<Registry>,
     reaper: Reaper,
     closed: AtomicBool,
-    /// Closed without a word to the store.
+    /// Closed without a release in the store.
     abandoned: AtomicBool,
     closing: Notify,
     /// Since when the store has not answered (0: it answers), and when that was last noticed.
     silent_since: AtomicU64,
     last_failure: AtomicU64,
     polling_warned: AtomicBool,
-    /// What was left standing.
+    /// Locks that were left held.
     left: Mutex<Vec<presence::Left>>,
     last_warned: Mutex<Option<Tick>>,
 }
 
 impl Core {
-    /// Must be called on the runtime that is to carry the client's tasks.
+    /// Starts a client and its tasks. Must be called on the runtime that is to run these tasks.
     pub(crate) fn start(backend: Arc<dyn Backend>, options: ClientOptions) -> Arc<Self> {
         let clock = options.clock.clone().unwrap_or_else(Clock::system);
         let registry = Arc::new(Registry::new());
@@ -107,7 +108,7 @@ impl Core {
         Ok(())
     }
 
-    /// Fails for an owner of another client: its name would mean nothing here.
+    /// Fails for an owner of another client: its number means nothing here.
     pub(crate) fn ensure_own(&self, owner: &Owner, resource: &Resource) -> Result<()> {
         if owner.client != self.id {
             let detail = "the owner was made by another client";
@@ -125,7 +126,7 @@ impl Core {
         self.was_closed() || self.home.is_forked()
     }
 
-    /// The same without the look at the process.
+    /// Whether it was closed, without the check for a fork.
     fn was_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -137,8 +138,8 @@ impl Core {
         }
     }
 
-    /// Ends it as the death of the process would: nothing more is sent, and what is held stands until
-    /// its leases end.
+    /// Ends it as the death of the process would: nothing more is sent, and locks stay held until
+    /// their leases expire.
     pub(crate) fn abandon(&self) {
         if self.home.is_forked() {
             return;
@@ -181,7 +182,8 @@ impl Core {
         let _ = self.backend.adjust(self.farewell()).await;
     }
 
-    /// Notes whether the store answers what was sent at `sent`. An error reply is an answer.
+    /// Records whether the store answers a request that was sent at `sent`. An error reply is an
+    /// answer.
     fn note<T>(&self, sent: Tick, answer: &std::result::Result<T, Fault>) {
         let relaxed = Ordering::Relaxed;
         match answer {
@@ -197,13 +199,13 @@ impl Core {
         }
     }
 
-    /// The store is there.
+    /// Records that the store answers.
     fn answered(&self) {
         self.silent_since.store(0, Ordering::Relaxed);
     }
 
-    /// Since when the store has not answered, if the last request got no answer. A failure long ago,
-    /// with no request since, says nothing about now.
+    /// Since when the store has not answered, if the last request got no answer. A failure long
+    /// ago, with no request since, says nothing about the present.
     fn silent_since(&self) -> Option<Tick> {
         let since = self.silent_since.load(Ordering::Relaxed);
         if since == 0 {
@@ -214,7 +216,7 @@ impl Core {
         known.then_some(Tick::from_nanos(since))
     }
 
-    /// The longest time between two failures of a request that is repeated.
+    /// The longest time between two failures of a repeated request.
     fn failures_apart(&self) -> Duration {
         self.options.response_timeout.saturating_add(self.options.max_backoff.saturating_mul(2))
     }
@@ -223,8 +225,9 @@ impl Core {
         self.silent_since().map(|since| self.clock.now().since(since))
     }
 
-    /// Until when to wait for the answer to what is sent at `sent`, if the wait limit is `limit`: it
-    /// limits the wait for a lock and cuts no round trip, unless the store is known to be silent.
+    /// Until when to wait for the answer to a request sent at `sent`, with the wait limit `limit`.
+    /// The limit applies to the wait for a lock and cuts no round trip, unless the store is known
+    /// not to answer.
     fn answer_by(&self, limit: Tick, sent: Tick) -> Tick {
         match self.is_silent() {
             true => limit,
@@ -232,27 +235,27 @@ impl Core {
         }
     }
 
-    /// Whether the store has failed to answer for a response timeout. A connection that broke a moment
-    /// ago says nothing: the next answer may be there at once.
+    /// Whether the store has not answered for a response timeout. A connection that has just broken
+    /// says nothing: the next answer may arrive at once.
     fn is_silent(&self) -> bool {
         self.silent_for().is_some_and(|silent| silent >= self.options.response_timeout)
     }
 
-    /// Fails everybody in a queue once the store has been silent for as long as a waiter bears it. The
-    /// one that has the seat finds out for itself.
+    /// Fails all waiters in local queues once the store has not answered for `unreachable_after`.
+    /// The task that has the seat notices by itself.
     fn despair(&self) {
         if self.silent_for().is_some_and(|silent| silent >= self.options.unreachable_after) {
             self.gates.fail_all(&no_answer("the store does not answer"));
         }
     }
 
-    /// The pause after a fault that may pass.
+    /// The pause after a temporary fault.
     fn backoff(&self, failures: u32) -> Duration {
         self.options.backoff(failures)
     }
 
-    /// How much of a lease is not used, because clocks differ. Never more than half of it, so that
-    /// even the shortest lease can be held.
+    /// The part of a lease that is not used, because clocks differ. At most half of it, so that
+    /// even a lease of a few milliseconds can be held.
     pub(crate) fn drift(&self, ttl: u64) -> Duration {
         let lease = Duration::from_millis(ttl);
         let drift = lease.mul_f64(self.options.drift_ratio);
@@ -264,7 +267,7 @@ impl Core {
         Error::from_fault(fault, Some((&resource.name, resource.kind)), phase, silent)
     }
 
-    /// Runs `op` to its end even when the caller walks away half-way.
+    /// Runs `op` to completion, even if the caller drops the future half-way.
     pub(crate) fn unbroken<T: Send + 'static>(
         &self,
         op: impl Future<Output = T> + Send + 'static,
@@ -276,7 +279,8 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if self.home.is_forked() {
-            // The tasks and connections are the parent's: to drop them would touch what both share.
+            // The tasks and connections are the parent's: dropping them would touch state that both
+            // share.
             std::mem::forget((Arc::clone(&self.backend), self.reaper.clone()));
             return;
         }
@@ -284,14 +288,15 @@ impl Drop for Core {
     }
 }
 
-/// How long a change of a counter is repeated that got no answer: a third of the time for which the
-/// store remembers that it has done it.
+/// How long an unanswered change of a counter is repeated: a third of the time for which the store
+/// remembers it.
 pub(crate) const RETRY_COUNTERS: Duration = Duration::from_secs(20);
 
-/// How long it is tried to undo one that may have been done: a little less than the store remembers it.
+/// How long to try to undo a change that may have been applied: a little less than the store
+/// remembers it.
 pub(crate) const UNDO_COUNTERS: Duration = Duration::from_secs(55);
 
-/// What a caller is told that has waited for an answer for long enough.
+/// The fault for a caller whose wait for an answer has ended.
 fn no_answer(detail: &str) -> Fault {
     Fault::Unreachable { maybe_ran: true, detail: detail.to_owned() }
 }
@@ -302,7 +307,8 @@ fn who(options: &ClientOptions) -> ClientInfo {
     ClientInfo { program, ..info }
 }
 
-/// Whole milliseconds of a lease, decided once: the wire and the deadline use the same number.
+/// Returns a lease in whole milliseconds, rounded once: the wire and the deadline use the same
+/// number.
 pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> {
     if lease < Duration::from_millis(1) || lease > MAX_LEASE {
         let detail = format!("a lease must be between 1 ms and a century, not {lease:?}");
@@ -311,7 +317,7 @@ pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> 
     Ok(lease.as_millis() as u64)
 }
 
-/// Between half of `span` and all of it.
+/// Returns a random duration between half of `span` and all of it.
 fn jittered(span: Duration) -> Duration {
     span.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
@@ -320,8 +326,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The outcome of `work`, or nothing when `limit` comes first. The clock is read and a timer is set
-/// only if the work is not done at its first poll: most of it is.
+/// Returns the outcome of `work`, or `None` when `limit` comes first. Reads the clock and sets a
+/// timer only if the work is not done at its first poll: most of it is.
 async fn until<T>(clock: &Clock, limit: Tick, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let first = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;

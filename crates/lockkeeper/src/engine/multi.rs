@@ -1,8 +1,9 @@
 //! Several locks as one: all or none.
 //!
-//! Everybody takes them in the same order, so that two who want the same locks meet at the first of
-//! them. Where that is not enough, because a member is known by another address or taken by somebody
-//! who keeps no order, nobody holds some and waits for the rest for longer than [`PATIENCE`].
+//! All clients acquire the members in the same order, so that two clients that want the same locks meet
+//! at the first of them. That is not enough if a member is known by another address, or is held by a
+//! program that keeps no order. So no client holds some members and waits for the rest for longer than
+//! [`PATIENCE`].
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -18,45 +19,46 @@ use super::{Core, Lease, jittered, no_answer, release, until};
 use crate::backend::{Acquire, Attempt, BoxFuture, Kind};
 use crate::error::{Phase, Result};
 
-/// How long one member is waited for while others are held.
+/// How long to wait for one member while others are held.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// How often members that go in one request are tried with nothing held meanwhile, before one is held
-/// and the others are waited for: under a stream of others somebody must wait.
+/// How often members that fit in one request are tried without holding one of them, before one is
+/// held while waiting for the others: under a stream of other requests one client must wait.
 const REFUSALS: u32 = 16;
 
-/// The pause before all is tried again from the start.
+/// The pause before the next try from the start.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long it is waited for that members are given back.
+/// How long to wait for the release of members.
 const GIVING_BACK: Duration = Duration::from_millis(250);
 
-/// What is to be acquired on which client.
+/// One member: its client and its request.
 pub(crate) type Part = (Arc<Core>, Request);
 
-/// How the members are to be held.
+/// The terms of the members.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
-    /// While they are assembled: renewed, so that the first is not lost before the last is there.
+    /// While they are acquired: renewed, so that the first is not lost before the last is acquired.
     pub(crate) assembling: TermSpec,
-    /// From then on.
+    /// After all are acquired.
     pub(crate) held: TermSpec,
 }
 
-/// Acquires all of `parts`, which are in the order that everybody keeps; nothing when that did not
-/// work out within `wait`, which counts by the clock of the first.
+/// Acquires all of `parts`, which are in the common order. Returns `None` if that did not succeed
+/// within `wait`, which counts by the clock of the first.
 pub(crate) async fn acquire_all(
     parts: &[Part],
     terms: Terms,
     wait: Wait,
 ) -> Result<Option<Vec<Acquired>>> {
     let clock = parts[0].0.clock.clone();
-    // The member that is waited for with empty hands: the one that blocked last.
+    // The member to wait for while none is held: the one that was busy last.
     let mut first = 0;
     let mut refusals = 0;
     loop {
         let mut silent = None;
-        // Whatever fails here: one after the other finds out which it is, and bears with it.
+        // After a failure here, the members are tried one by one: that finds the failing one and
+        // retries.
         if let Ok(Some(all)) = together(parts, terms.held).await {
             return Ok(Some(all));
         }
@@ -69,7 +71,7 @@ pub(crate) async fn acquire_all(
         let mut blocked = None;
         let others = (0..parts.len()).filter(|i| *i != first);
         let since = clock.now();
-        // Where the others go in one request, nothing is held while one of them is waited for.
+        // Where the others fit in one request, none is held while waiting for one of them.
         let mut at_once = refusals < REFUSALS && go_together(parts);
         refusals += 1;
         for i in std::iter::once(first).chain(others) {
@@ -88,7 +90,7 @@ pub(crate) async fn acquire_all(
             let acquiring = one(&parts[i], terms.assembling, patience, wait);
             let acquired = match i == first {
                 true => acquiring.await,
-                // With others held, not even for an answer.
+                // While others are held, do not wait longer even for an answer.
                 false => match until(&clock, clock.now() + PATIENCE, acquiring).await {
                     Some(acquired) => acquired,
                     None if patience < PATIENCE => Err(unanswered(&parts[i])),
@@ -101,7 +103,8 @@ pub(crate) async fn acquire_all(
                     blocked = Some(i);
                     break;
                 }
-                // Its patience was short; whether the store is gone is found out with empty hands.
+                // Its wait limit was short; whether the store is unreachable is found out while
+                // none is held.
                 Err(error) if error.may_pass() && i != first && wait != Wait::Never => {
                     (blocked, silent) = (Some(i), Some(error));
                     break;
@@ -127,7 +130,7 @@ pub(crate) async fn acquire_all(
                 }
             },
         };
-        // Given back before it is tried again: who waits for one of them gets it now.
+        // Released before the next try: a waiter for one of them gets it now.
         taken.give_back().await;
         let out_of_time = match wait {
             Wait::Never => true,
@@ -163,10 +166,10 @@ async fn one(
     acquire(core, &Request { term, wait, ..request.clone() }).await
 }
 
-/// Members on the way to their guard; whoever walks away gives them back.
+/// Acquired members without a guard yet. Released when dropped.
 struct Taken {
     all: Vec<Acquired>,
-    /// By their place in the order.
+    /// Indices into `all`, by position in the common order.
     by: Vec<Option<usize>>,
 }
 
@@ -176,7 +179,7 @@ impl Taken {
         self.all.push(acquired);
     }
 
-    /// Takes all but `first`, which is there, in one request; whether that worked.
+    /// Acquires all but `first`, which is held, in one request. Returns whether that succeeded.
     async fn rest(&mut self, parts: &[Part], first: usize, term: TermSpec) -> Result<bool> {
         let places: Vec<_> = (0..parts.len()).filter(|i| *i != first).collect();
         let rest: Vec<_> = places.iter().map(|i| parts[*i].clone()).collect();
@@ -190,7 +193,7 @@ impl Taken {
         Ok(true)
     }
 
-    /// All are there: gives them their terms, all from now on. Nothing if one was lost meanwhile.
+    /// Gives all members their final terms, starting now. Returns `None` if one was lost meanwhile.
     async fn settle(&mut self, terms: Terms) -> Result<Option<Vec<Acquired>>> {
         let settling = self.all.iter().map(|(lease, hold)| -> BoxFuture<_> {
             Box::pin(lease.core.unbroken(Arc::clone(lease).extend(*hold, terms.held)))
@@ -214,7 +217,8 @@ impl Taken {
         let releases = std::mem::take(&mut self.all)
             .into_iter()
             .map(|(lease, hold)| -> BoxFuture<_> { Box::pin(release::release(lease, hold, None)) });
-        // What was lost is given back already; where the store is silent it goes on by itself.
+        // A lost member needs no release; where the store does not answer, the release continues in
+        // the background.
         let _ = tokio::time::timeout(GIVING_BACK, side_by_side(releases.collect())).await;
     }
 }
@@ -227,7 +231,8 @@ impl Drop for Taken {
     }
 }
 
-/// Polls all of them in turn, so that their requests leave together; their outcomes in order.
+/// Polls all of them in turn, so that their requests leave together. Returns their outcomes in
+/// order.
 pub(crate) async fn side_by_side(mut work: Vec<BoxFuture<Result<()>>>) -> Vec<Result<()>> {
     let mut outcomes: Vec<_> = work.iter().map(|_| None).collect();
     std::future::poll_fn(|cx| {
@@ -244,7 +249,7 @@ pub(crate) async fn side_by_side(mut work: Vec<BoxFuture<Result<()>>>) -> Vec<Re
     outcomes.into_iter().flatten().collect()
 }
 
-/// Whether these are plain locks of one client, which can be taken in one request.
+/// Whether these are plain locks of one client, which one request can acquire.
 fn go_together(parts: &[Part]) -> bool {
     let core = &parts[0].0;
     let plain = |(other, request): &Part| {
@@ -256,8 +261,8 @@ fn go_together(parts: &[Part]) -> bool {
     parts.iter().all(plain) && core.backend.capabilities().takes_together
 }
 
-/// Plain locks of one client in one request. Nothing where that is not to be had: then one after
-/// the other.
+/// Acquires plain locks of one client in one request. Returns `None` where that is impossible or
+/// one is busy: then one by one.
 async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>>> {
     if !go_together(parts) {
         return Ok(None);
@@ -280,7 +285,7 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
     let request =
         Acquire { also, ..Acquire::new(claims[0].resource.clone(), claims[0].owner, ttl) };
     let asking = core.backend.acquire(request);
-    // Seats and claims go with the request: whoever ends up with the answer undoes what was granted.
+    // The request owns seats and claims: the receiver of the answer undoes a grant.
     let work = async move {
         let answer = asking.await;
         for claim in &mut claims {
@@ -301,7 +306,7 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
         let request = Request { term, ..request.clone() };
         match Lease::begin(claim, seat, true, &request, None, (sent, now)) {
             Ok(lease) => taken.all.push((lease, 0 as HoldId)),
-            // The answer took longer than the lease lasts.
+            // The answer took longer than the lease.
             Err(_) => return Ok(None),
         }
     }

@@ -1,7 +1,12 @@
-//! Where every acquire begins: for a named owner, which may re-enter what it holds, or for a new one.
+//! The entry of every acquire: for a named owner, which may re-enter its lease, or for a new one.
 //!
-//! Requests for one owner and name go one at a time: whoever has the slot's turn may look, acquire
-//! or re-enter.
+//! Requests for one owner and name go one at a time: the task that has the slot's turn may look up,
+//! acquire or re-enter.
+//!
+//! **A nested read has an identity of its own**, sent beside the write hold that contains it. A Java
+//! thread shares the number of its write hold instead. So nested reads have fresh identities, too, and
+//! Redisson sees one more reader. A downgrade is a nested read and a release; an upgrade is a write
+//! beside a read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -31,7 +36,8 @@ struct Slot {
 }
 
 impl Owners {
-    /// The turn of `owner` on `resource`; lock it, then look for a [`lease`](Owners::lease).
+    /// Returns the turn of `owner` on `resource`; lock it, then look up its
+    /// [`lease`](Owners::lease).
     pub(crate) fn turn(&self, resource: &Resource, owner: &Owner) -> Arc<AsyncMutex<()>> {
         let key = (resource.clone(), owner.number);
         Arc::clone(&lock(&self.slots).entry(key).or_default().turn)
@@ -48,7 +54,7 @@ impl Owners {
         lock(&self.slots).entry(key).or_default().lease = Arc::downgrade(lease);
     }
 
-    /// Forgets slots that nobody uses: called when an acquire ends and when a lease does.
+    /// Removes the slot if it is unused: called at the end of an acquire and of a lease.
     pub(crate) fn tidy(&self, resource: &Resource, owner: &Owner) {
         let key = (resource.clone(), owner.number);
         let mut slots = lock(&self.slots);
@@ -61,7 +67,7 @@ impl Owners {
     }
 }
 
-/// Acquires; nothing when the lock is busy and the caller's patience is at its end.
+/// Acquires a lock. Returns `None` if it is busy and the wait limit has passed.
 pub(crate) async fn acquire(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
     core.ensure_open(&request.resource)?;
     let Resource { kind, name } = &request.resource;
@@ -80,16 +86,17 @@ async fn acquire_by(core: &Arc<Core>, request: &Request) -> Result<Option<Acquir
     }
 }
 
-/// For a named owner: re-enters what it has. One request at a time for an owner and a name.
+/// Acquires for a named owner: re-enters its lease if there is one. One request at a time per owner
+/// and name.
 async fn acquire_as(
     core: &Arc<Core>,
     request: &Request,
     owner: &Owner,
 ) -> Result<Option<Acquired>> {
     core.ensure_own(owner, &request.resource)?;
-    // Both sides of a read/write lock take turns: what one may do depends on the other.
+    // The two sides of a read/write lock share one turn: what one side may do depends on the other.
     let turns = other_side(&request.resource, Kind::Write);
-    // Declared first, so that it is dropped last: a slot in use is not tidied away.
+    // Declared first, so that it is dropped last: a slot in use is not removed.
     let _tidy = Tidy(core, &turns, owner);
     let slot = core.owners.turn(&turns, owner);
     let turn = match request.wait {
@@ -102,7 +109,7 @@ async fn acquire_as(
             return Err(twice(&request.resource));
         }
         match reenter(core, lease, request.term, request.wait, request.fenced).await {
-            // Given back while this waited for its turn: there is nothing to re-enter any more.
+            // Released while this waited for its turn: there is nothing left to re-enter.
             Err(Error::Lost { reason: LostReason::Released, .. }) => {}
             outcome => return outcome.map(Some),
         }
@@ -123,8 +130,8 @@ async fn acquire_as(
     }
 }
 
-/// Acquires one side of a read/write lock beside a hold of the other, for the owner that has that
-/// one, if it has a name.
+/// Acquires one side of a read/write lock beside a hold of the other side, for the named owner of
+/// that hold, if it has one.
 pub(crate) async fn acquire_beside(
     core: &Arc<Core>,
     request: Request,
@@ -143,13 +150,13 @@ pub(crate) async fn acquire_beside(
     acquire_anew(core, &Request { owner: Some(owner.clone()), ..request }).await
 }
 
-/// An owner asks twice for what it may hold once.
+/// The error for an owner that asks again for a lock that is not reentrant.
 pub(crate) fn twice(resource: &Resource) -> Error {
     let detail = "its owner holds it already, and it was asked for as not re-entrant";
     Error::invalid(Some(&resource.name), detail)
 }
 
-/// Runs when the acquire of a named owner ends, also by being dropped.
+/// Removes an unused slot when the acquire of a named owner ends or is dropped.
 struct Tidy<'a>(&'a Arc<Core>, &'a Resource, &'a Owner);
 
 impl Drop for Tidy<'_> {
@@ -158,7 +165,8 @@ impl Drop for Tidy<'_> {
     }
 }
 
-/// Adds a hold to a lease. Unbroken: when the caller walks away, the hold is taken off again.
+/// Adds a hold to a lease. Runs to completion: if the caller drops the future, the new hold is
+/// released again.
 pub(crate) async fn reenter(
     core: &Arc<Core>,
     lease: Arc<Lease>,
@@ -187,7 +195,7 @@ pub(crate) async fn reenter(
     }
 }
 
-/// A hold on the way to its guard.
+/// A hold that has no guard yet. Released when dropped.
 struct Undo(Option<Acquired>);
 
 impl Undo {

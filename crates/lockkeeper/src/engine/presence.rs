@@ -1,5 +1,8 @@
-//! The client as others see it while it holds something: a note of who it is and what it holds, and
-//! an ear for what is said to it.
+//! Announces the client and its holds to others while it holds a lock, and receives the notices to it.
+//!
+//! An announcement lists at most 128 holds, and a hold triggers one only after it has lasted a second,
+//! so acquire and release pay nothing for it. `lockkeeper ls` reads from it since when a lock is held,
+//! and which plain strings are mutexes.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -13,18 +16,18 @@ use crate::OwnerId;
 use crate::backend::{BoxFuture, Change, ClientEntry, Holding, Seen, Subscription, Topic, model};
 use crate::error::LostReason;
 
-/// See the module.
+/// The state of the announcements of one client; see the module.
 pub(super) struct Presence {
     pub(super) last_held: Tick,
     announced: Option<Tick>,
     looked: Tick,
-    /// The holds that were told of.
+    /// The holds in the last announcement.
     told: HashSet<OwnerId>,
-    /// Dropped, it ends the task that listens.
+    /// Ends the listening task when dropped.
     _listening: JoinSet<()>,
 }
 
-/// How old a hold must be that is worth a telling of its own.
+/// How old a hold must be to trigger an announcement.
 const WORTH_TELLING: Duration = Duration::from_secs(1);
 
 impl Presence {
@@ -35,8 +38,8 @@ impl Presence {
         Self { last_held: now, announced, looked: now, told, _listening: listening }
     }
 
-    /// Its failure never fails a lock: it is tried again at the next third, or when there is more to
-    /// tell: something that lasts. A hold that is over by the next second is nobody's question.
+    /// Announces the client when that is due, or when there is a new hold that has lasted. A
+    /// failure never fails a lock; it is repeated when the next announcement is due.
     pub(super) fn announce(
         &mut self,
         core: &Arc<Core>,
@@ -68,24 +71,25 @@ impl Presence {
     }
 }
 
-/// A hold whose guard was left: nothing runs under the lock, but it stands until then.
+/// A hold whose guard was released but whose lock stays held until then.
 #[derive(Debug)]
 pub(super) struct Left {
     holding: Holding,
     until: Tick,
 }
 
-/// How much longer than such a lock the note of it stands.
+/// How much longer than such a lock its announcement lasts.
 const LEFT_MARGIN: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// The note of who this client is, what it holds and what it has left.
+    /// Returns the announcement of this client, its holds and the locks that it left held.
     fn announcement(&self, now: Tick) -> Change {
         let (held, more) = self.registry.worth_telling(now, WORTH_TELLING, true);
         self.note_of(held.iter().map(|lease| lease.holding(now)).collect(), more, now)
     }
 
-    /// What is said when the client ends: nothing is known of it any longer, but what it has left.
+    /// Returns the last change of a client: withdraws it, or announces only the locks that it left
+    /// held.
     pub(super) fn farewell(&self) -> Change {
         let now = self.clock.now();
         match self.left(now).is_empty() {
@@ -106,15 +110,15 @@ impl Core {
         Change::Announce { client, ttl: ttl.as_millis() as u64 }
     }
 
-    /// What was left and still stands, and for how long.
+    /// Returns the locks that were left held, and for how long each still is.
     fn left(&self, now: Tick) -> Vec<(Holding, Duration)> {
         let mut left = lock(&self.left);
         left.retain(|left| left.until > now);
         left.iter().map(|left| (left.holding.clone(), left.until.since(now))).collect()
     }
 
-    /// A guard was left, and its lock stands for another `ttl` milliseconds: says so at once, because the
-    /// process may end soon. Its caller does not wait for it, and that it fails changes nothing.
+    /// Announces at once that a guard left its lock held for another `ttl` milliseconds, because
+    /// the process may end soon. The caller does not wait for it, and a failure changes nothing.
     pub(super) fn leave(&self, lease: &Lease, ttl: u64) {
         let now = self.clock.now();
         let holding = Holding { left: Some(SystemTime::now()), ..lease.holding(now) };
@@ -122,7 +126,7 @@ impl Core {
         {
             let mut left = lock(&self.left);
             left.push(Left { holding, until });
-            // People look at them, and all of it is sent each time.
+            // Bounded, because each announcement sends all of them.
             let surplus = left.len().saturating_sub(TOLD);
             left.drain(..surplus);
         }
@@ -135,7 +139,7 @@ impl Core {
     }
 }
 
-/// Hears of forced unlocks.
+/// Receives the notices of force-releases.
 async fn hear_notices(core: Weak<Core>) {
     let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
         return;

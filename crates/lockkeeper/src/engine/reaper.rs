@@ -1,8 +1,11 @@
-//! Finishes what callers left behind.
+//! Completes the work of callers that dropped their futures.
 //!
-//! A dropped guard, a cancelled acquire, a release whose caller walked away: each is a future that
-//! must still be polled to its end. `Drop` sends it here over a channel; it never blocks and never
-//! spawns. If the runtime is gone there is nobody to receive it, and the lease lapses.
+//! A dropped guard, a cancelled acquire, an abandoned release: each is a future that must still be
+//! polled to its end. `Drop` sends it here over a channel; it never blocks and never spawns. If the
+//! runtime has ended, no task receives it, and the lease expires.
+//!
+//! The reaper gets the future itself ([`Rescue`]). An undo that is sent beside a request under way
+//! would have to consider their order and the repetition after `NOSCRIPT`; this way no store has to.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,17 +18,17 @@ use tokio::task::JoinSet;
 use super::Home;
 use crate::backend::BoxFuture;
 
-/// How many requests to undo something are under way at once: thousands of cancelled acquires must
-/// not flood a store, least of all one that does not answer.
+/// How many undo requests are under way at once: thousands of cancelled acquires must not flood a
+/// store, least of all one that does not answer.
 const UNDOING: usize = 4096;
 
 enum Job {
     Work(BoxFuture<()>),
-    /// Answers when everything sent before it is done.
+    /// Resolves when everything sent before it is done.
     Drained(oneshot::Sender<()>),
 }
 
-/// Where to send what was left behind.
+/// The handle to which abandoned futures are sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper {
     inner: Arc<Inner>,
@@ -46,18 +49,18 @@ impl Reaper {
         Self { inner: Arc::new(Inner { jobs, home, undoing }) }
     }
 
-    /// The right to send one request that undoes something. It limits requests and not jobs: a job
-    /// may wait for another one, and all jobs must be polled for that to end.
+    /// Returns the right to send one undo request. It limits requests and not jobs: a job may wait
+    /// for another one, so all jobs must be polled.
     pub(crate) async fn undo_permit(&self) -> Option<SemaphorePermit<'_>> {
         self.inner.undoing.acquire().await.ok()
     }
 
     pub(crate) fn adopt(&self, job: BoxFuture<()>) {
         if self.inner.home.is_forked() {
-            // It is the parent's job, and the parent does it.
+            // The job belongs to the parent, which does it.
             return std::mem::forget(job);
         }
-        // Fails only when the runtime is gone, and every lease with it.
+        // Fails only when the runtime has ended, and every lease with it.
         let _ = self.inner.jobs.send(Job::Work(job));
     }
 
@@ -66,8 +69,8 @@ impl Reaper {
         self.inner.jobs.is_closed()
     }
 
-    /// Resolves when nothing is left to do. A job may leave another behind, so one pass over the
-    /// inbox is not enough: two in a row that found nothing new are.
+    /// Resolves when nothing is left to do. A job may leave another behind, so two passes in a row
+    /// must find nothing new.
     pub(crate) async fn drained(&self) {
         for _ in 0..2 {
             let (done, wait) = oneshot::channel();
@@ -78,11 +81,11 @@ impl Reaper {
     }
 }
 
-/// Ends by itself when the last handle of the client is gone and all is done.
+/// Ends when the last handle of the client is dropped and all work is done.
 async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
     let mut running = JoinSet::new();
-    // Callers that wait for everything to be done. All work is begun at once: a job may wait for
-    // another one that came later, or that was begun elsewhere.
+    // Callers that wait until all is done. All work starts at once: a job may wait for one that
+    // came later, or that runs elsewhere.
     let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
     loop {
         if running.is_empty() {
@@ -105,8 +108,8 @@ async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
     while running.join_next().await.is_some() {}
 }
 
-/// A future that is finished by the reaper if its caller walks away; its output is then dropped,
-/// which undoes it where the output is a guard of some kind.
+/// A future that the reaper completes if its caller drops it. Its output is then dropped, which
+/// undoes it where the output is a guard of some kind.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Rescue<T: Send + 'static> {
     work: Option<BoxFuture<T>>,
@@ -119,7 +122,7 @@ impl<T: Send + 'static> Rescue<T> {
         Self { work: Some(work), started: false, reaper }
     }
 
-    /// Counts as started even before the first poll: for work that must be done in any case.
+    /// Counts as started before the first poll: for work that must always be done.
     pub(crate) fn in_any_case(mut self) -> Self {
         self.started = true;
         self
@@ -145,7 +148,7 @@ impl<T: Send + 'static> Future for Rescue<T> {
 
 impl<T: Send + 'static> Drop for Rescue<T> {
     fn drop(&mut self) {
-        // What was never polled was never sent.
+        // A future that was never polled has sent nothing.
         if let Some(work) = self.work.take().filter(|_| self.started) {
             self.reaper.adopt(Box::pin(async move { drop(work.await) }));
         }

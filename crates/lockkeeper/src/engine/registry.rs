@@ -1,7 +1,8 @@
-//! What a client holds and waits for: every lease with its due time, and every queue position.
+//! The holds and queue positions of a client: every lease with its due time, and every queue position.
 //!
-//! Due times stand side by side in one vector, so that looking at all of them is a walk over plain
-//! memory: a hundred thousand take well under a millisecond, four times a second at most.
+//! Due times are in one plain vector, without a tree to keep in order. The watchdog scans it at most
+//! four times a second, and takes the leases that are due within the next tick along, for few large
+//! batches. A scan of a hundred thousand takes well under a millisecond.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +16,24 @@ use super::{Tick, lock};
 use crate::backend::{Kind, Resource};
 use crate::{LockName, OwnerId};
 
-/// How often the store hears of those who wait: it passes over who is silent for three seconds.
+/// The interval of signs of life of waiters: the store skips a waiter after three seconds without
+/// one.
 pub(super) const SPEAK: Duration = Duration::from_millis(800);
 
-/// The longest sleep while anything is held.
+/// The longest sleep of the watchdog while a lock is held.
 pub(super) const TICK: Duration = Duration::from_millis(250);
 
-/// How many holds are told of: people look at them, and it is all sent again each time.
+/// How many holds an announcement lists: people read them, and each announcement sends all of them.
 pub(super) const TOLD: usize = 128;
 
-/// Of how many holds these are chosen: a walk over a million would be felt by all others.
+/// Of how many holds these are chosen: a scan of a million would delay all other tasks.
 const LOOKED_AT: usize = 4096;
 
-/// All leases that are held, and when each must be looked at.
+/// All leases that are held, and when each must be checked.
 #[derive(Debug)]
 pub(crate) struct Registry {
     slots: Mutex<Slots>,
-    /// Who waits in which queue of the store. Sorted, so that neighbours share one request.
+    /// The positions in queues of the store. Sorted, so that neighbours share one request.
     places: Mutex<BTreeMap<(LockName, u64), Place>>,
     next_place: AtomicU64,
     /// Until when the watchdog sleeps: an earlier due time must wake it.
@@ -47,7 +49,7 @@ struct Slots {
     stopped: bool,
 }
 
-/// A place in a queue that the store keeps.
+/// A position in a queue that the store keeps.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) resource: Resource,
@@ -55,7 +57,7 @@ pub(super) struct Place {
     pub(super) due: Arc<Notify>,
 }
 
-/// A place that is kept for as long as this lives.
+/// A queue position; given up when dropped.
 #[derive(Debug)]
 pub(crate) struct Kept {
     registry: Arc<Registry>,
@@ -64,7 +66,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Resolves when the store says that it is worth a try.
+    /// Resolves when the store reports that a try is worthwhile.
     pub(crate) async fn due(&self) {
         self.due.notified().await;
     }
@@ -87,7 +89,7 @@ impl Registry {
         }
     }
 
-    /// Speaks for a waiter from now on. The store has just heard of it.
+    /// Sends signs of life for a waiter from now on. Its own request has just counted as one.
     pub(crate) fn keep(self: &Arc<Self>, resource: &Resource, owner: OwnerId, now: Tick) -> Kept {
         let key = (resource.name.clone(), self.next_place.fetch_add(1, Ordering::Relaxed));
         let due = Arc::new(Notify::new());
@@ -127,12 +129,13 @@ impl Registry {
         let lease = slots.leases[slot].take();
         slots.due[slot] = Tick::NEVER;
         slots.free.push(slot);
-        // A million holds given back should not be walked over for ever.
+        // After the release of a million holds, scans must become short again.
         if slots.free.len() == slots.due.len() && slots.due.len() > 1024 {
             *slots = Slots { stopped: slots.stopped, ..Slots::default() };
         }
         drop(slots);
-        // Outside of the lock: it may be the last of its kind, and take the client with it.
+        // Outside of the mutex: it may be the last handle of the client, and drop the client with
+        // it.
         drop(lease);
     }
 
@@ -140,10 +143,9 @@ impl Registry {
         lock(&self.slots).leases.iter().flatten().cloned().collect()
     }
 
-    /// Holds that people may ask about: those that are at least `old`, and if `all` then the others
-    /// behind them. First those of which the store itself does not show what they are; otherwise in
-    /// the order of their places, which stays the same for as long as they do.
-    /// Also answers whether there are more.
+    /// Returns the holds for an announcement: the holds that are at least `old`, and if `all` then
+    /// the others after them. Holds whose kind the store does not record come first; otherwise the
+    /// order is that of their slots, which is stable. Also returns whether there are more.
     pub(super) fn worth_telling(
         &self,
         now: Tick,
@@ -164,7 +166,7 @@ impl Registry {
         (told, more)
     }
 
-    /// The watchdog ends.
+    /// Stops the watchdog.
     pub(crate) fn stop(&self) {
         lock(&self.slots).stopped = true;
         self.wake.notify_one();
@@ -174,17 +176,17 @@ impl Registry {
         lock(&self.slots).stopped
     }
 
-    /// From here on an earlier due time than this wakes the watchdog.
+    /// From here on a due time before `until` wakes the watchdog.
     pub(super) fn sleeps_until(&self, until: Tick) {
         self.wakes_at.store(until.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Resolves when the watchdog must look before the time it sleeps until.
+    /// Resolves when the watchdog must act earlier than planned.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
 
-    /// All queue positions.
+    /// Returns all queue positions.
     pub(super) fn places(&self) -> Vec<Place> {
         lock(&self.places).values().cloned().collect()
     }
@@ -199,9 +201,9 @@ impl Registry {
         }
     }
 
-    /// Those that are due, or will be within a tick, and when to look again; nothing when nothing is
-    /// held at all. Looking a tick ahead makes few large batches out of many small ones, and few
-    /// walks: a lease that only has its deadline ahead is put back by its own look.
+    /// Collects the leases that are due within a tick, and returns when to scan again; `None` when
+    /// nothing is held. A tick ahead turns many small batches into few large ones, and needs few
+    /// scans: a lease of which only the deadline is near is rescheduled by its own check.
     pub(super) fn due(&self, now: Tick, due: &mut Vec<Arc<Lease>>) -> Option<Tick> {
         let slots = lock(&self.slots);
         let mut next = Tick::NEVER;

@@ -1,6 +1,6 @@
-//! Giving back: one hold of several, the last one, or the guard but not the lock.
+//! Releases: one hold of several, the last one, or the guard but not the lock.
 //!
-//! All of it runs as one unbroken future: whoever walks away half-way leaves it to the reaper.
+//! Each release runs to completion: if its caller drops the future, the reaper polls it to its end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,22 +20,22 @@ use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Resource};
 use crate::error::{Error, LostReason, Phase, Result};
 
-/// What letting go of one guard means.
+/// What the release of one guard requires.
 enum Plan {
-    /// Other guards of the owner stay, and are owed this time to live.
+    /// Other guards of the owner remain, and need this TTL.
     Partial { keep: u32, owed: Option<u64> },
     /// It was the last one.
     Last(Option<Seat>),
-    /// It was the last one, but the lock stays for so many milliseconds.
+    /// It was the last one, but the lock stays held for this many milliseconds.
     Leave(Option<Seat>, u64),
-    /// The client was abandoned, or has released it when it was shut down.
+    /// The client was abandoned, or its shutdown has released the lock.
     Nothing,
 }
 
-/// Gives back the hold of one guard. Answers within `unreachable_after` of the first failure; what is
-/// not confirmed by then goes on in the background until the lease ends.
+/// Releases the hold of one guard. Returns within `unreachable_after` of the first failure; an
+/// unconfirmed release continues in the background until the lease expires.
 ///
-/// Not an `async fn`: it is to be done even if the future is never polled.
+/// Not an `async fn`: the release happens even if the future is never polled.
 pub(crate) fn release(
     lease: Arc<Lease>,
     hold: HoldId,
@@ -44,13 +44,13 @@ pub(crate) fn release(
     let core = Arc::clone(&lease.core);
     let name = lease.resource.name.clone();
     let watched = Arc::clone(&lease);
-    // In a forked child it is the parent's to release.
+    // In a forked child the hold is the parent's to release.
     let ours = !core.home.is_forked();
-    // With other guards about, this one may have to wait for their requests.
+    // If there are other guards, this one may have to wait for their requests.
     let alone = ours && lease.hold_count() == 1;
     let mut work = ours.then(|| core.unbroken(give_back(lease, hold, leave)).in_any_case());
-    // The store answers or fails within its response timeout; only then is there something to be
-    // impatient about, and a timer worth setting.
+    // The store answers or fails within its response timeout. Only a failure, or a wait for other
+    // guards, needs a timer.
     let mut patience = None;
     std::future::poll_fn(move |cx| {
         let Some(work) = &mut work else {
@@ -72,7 +72,7 @@ pub(crate) fn release(
     })
 }
 
-/// The same in the background, for a guard that was dropped.
+/// Releases the hold of a dropped guard in the background.
 pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
     let reaper = lease.core.reaper.clone();
     reaper.adopt(Box::pin(async move {
@@ -84,7 +84,7 @@ pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
     }));
 }
 
-/// Lets go of a lease and leaves in the store what is there.
+/// Ends a lease without a release in the store.
 pub(crate) fn forget(lease: &Lease) {
     if lease.core.home.is_forked() {
         return;
@@ -128,8 +128,8 @@ async fn in_turn(lease: &Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     let mut state = lock(&lease.state);
     state.holds.retain(|(id, _)| *id != hold);
-    // A shutdown loses and releases what is held, once: permits have no owner by which the store would
-    // recognise a repetition.
+    // A shutdown releases each hold once: permits have no owner by which the store would recognise
+    // a repetition.
     let released = lease.core.was_closed() && state.status != Status::Held;
     if released || lease.core.is_abandoned() {
         return Plan::Nothing;
@@ -145,7 +145,7 @@ fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
                 let held = state.status == Status::Held;
                 return Plan::Partial { keep, owed: held.then_some(ttl) };
             }
-            // The guards that stay asked for less than has passed: the lease of all has ended.
+            // The terms of the remaining guards have passed: the whole lease has expired.
             None if state.status == Status::Held => {
                 state.status = Status::Lost(LostReason::Expired)
             }
@@ -160,7 +160,8 @@ fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     }
 }
 
-/// The time to live that the remaining holds are owed from `now` on; nothing when it has passed.
+/// Returns the TTL that the remaining holds need from `now` on; `None` when their terms have
+/// passed.
 pub(super) fn owed(state: &State, now: Tick) -> Option<u64> {
     let ends = state.holds.iter().map(|(_, term)| match term {
         Term::Renewed(ttl) => *ttl,
@@ -174,7 +175,7 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
     let core = &lease.core;
     let sent = core.clock.now();
     let cut = ttl.and_then(|ttl| {
-        // Before it is sent: from then on the store may already count the shorter time.
+        // Before it is sent: from then on the store may count the shorter TTL.
         let mut state = lock(&lease.state);
         state.deadline = state.deadline.min(deadline(core, sent, ttl));
         state.reschedule(core);
@@ -182,7 +183,7 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
     });
     let answer = confirm(lease, Release { ttl, ..lease.release_of(keep) }, sent).await;
     match &answer {
-        // Whatever became of earlier tries, none of them took the last hold off: it is lost.
+        // No earlier try can have removed the last hold, so the lease is lost.
         Ok((Released::Absent { holder }, _)) => {
             lease.lose(LostReason::Deleted);
             return Err(not_held(lease, holder.clone()));
@@ -190,7 +191,7 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
         Ok((_, doubtful)) if ttl.is_some() => {
             let mut state = lock(&lease.state);
             if !doubtful {
-                // It has run, once.
+                // It was executed, once.
                 state.cut = cut;
             }
             state.ask_after(core, sent);
@@ -207,7 +208,7 @@ async fn stay(lease: &Arc<Lease>, seat: Option<Seat>, ttl: u64) -> Result<()> {
     let answer = confirm(lease, request, lease.core.clock.now()).await;
     drop(seat);
     match answer {
-        // No earlier try can have taken it off.
+        // No earlier try can have removed it.
         Ok((Released::Absent { holder }, _)) => Err(not_held(lease, holder)),
         answer => {
             let left = verdict(lease, answer);
@@ -240,16 +241,16 @@ async fn last(lease: &Arc<Lease>, seat: Option<Seat>, now: Tick) -> Result<()> {
 fn others(lease: &Lease, seat: &Seat, listeners: Option<u64>) -> Others {
     match listeners {
         Some(count) if count > seat.subscriptions() => Others::Listen,
-        // Readers of this very client listen on the same channel as its writers.
+        // Readers of this client listen on the same channel as its writers.
         Some(1..) if lease.resource.kind == Kind::Write => Others::Unknown,
-        // Those of the Redlock family do not subscribe.
+        // Other Redlock clients do not subscribe.
         Some(_) if lease.resource.kind != Kind::Mutex => Others::None,
         Some(_) | None => Others::Unknown,
     }
 }
 
-/// Passes the lock to a waiter of this client in one step. If that one has gone when the answer
-/// comes, the lock is passed on from it, or given back.
+/// Hands the lock off to a waiter of this client in one request. If that waiter has left when the
+/// answer arrives, hands it off to the next one, or releases it.
 async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) -> Result<()> {
     let core = &lease.core;
     let mut from = lease.owner;
@@ -258,7 +259,7 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
         let (answer, sent, doubtful) = pass(lease, from, &successor).await;
         let token = match answer {
             Ok(Attempt::Granted { token }) => token,
-            // Given back, but not to be passed on: readers of the owner are left.
+            // Released, but not handed off: readers of the owner remain.
             Ok(Attempt::Busy(_) | Attempt::Crowded(..)) => {
                 seat.give(successor);
                 return Ok(());
@@ -287,14 +288,14 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
                 claim.disarm();
                 successor = next;
             }
-            // The claim, dropped, releases it; the seat, dropped, passes on.
+            // Dropping the claim releases the lock; dropping the seat passes it on.
             None => return Ok(()),
         }
     }
 }
 
-/// Gives up a hand-over: the waiters learn why, or try for themselves, and both holds that may be
-/// stored are released.
+/// Gives up a handoff: the waiters fail or try for themselves, and both holds that may be stored
+/// are released.
 async fn abandon(
     lease: &Arc<Lease>,
     seat: Seat,
@@ -317,14 +318,14 @@ async fn abandon(
     let request = Release { owner: from, ..lease.release_of(0) };
     let answer = confirm(lease, request, core.clock.now()).await;
     match answer {
-        // It was handed over after all, to the one that is being undone.
+        // The handoff was executed after all; the claim dropped above undoes it.
         Ok((Released::Absent { .. }, _)) if doubtful => Ok(()),
         answer => verdict(lease, answer),
     }
 }
 
-/// Sends a hand-over until it is answered, or the waiters have been kept from an answer for as long
-/// as they bear it.
+/// Sends a handoff until it is answered, or until the waiters have waited for an answer for
+/// `unreachable_after`.
 async fn pass(
     lease: &Lease,
     from: OwnerId,
@@ -355,8 +356,8 @@ async fn pass(
     }
 }
 
-/// Sends a release until it is answered or the lease has ended. Answers too whether a request
-/// before the one that was answered may have taken effect.
+/// Sends a release until it is answered or the lease has expired. Also returns whether an earlier
+/// try may have been executed.
 async fn confirm(lease: &Lease, request: Release, sent: Tick) -> Result<(Released, bool), Fault> {
     match ask(&lease.core, request.clone(), sent).await {
         Err(fault) if fault.may_pass() => Box::pin(insist(lease, request, fault, sent)).await,
@@ -364,7 +365,7 @@ async fn confirm(lease: &Lease, request: Release, sent: Tick) -> Result<(Release
     }
 }
 
-/// The rare rest of [`confirm`]: the first request got no answer.
+/// The rare rest of [`confirm`]: the first request failed.
 async fn insist(
     lease: &Lease,
     request: Release,
@@ -373,7 +374,7 @@ async fn insist(
 ) -> Result<(Released, bool), Fault> {
     let core = &lease.core;
     let ends = match lease.resource.kind {
-        // From the first try on: the store does not remember that one for longer.
+        // Counted from the first try: the store does not remember it for longer.
         Kind::Semaphore => sent + RETRY_COUNTERS,
         _ => core.clock.now() + lease.longest(),
     };
@@ -385,7 +386,7 @@ async fn insist(
             return Err(fault);
         }
         if core.clock.now().since(sent) >= core.options.unreachable_after {
-            // Those in the queue have waited for the same store.
+            // The waiters in the local queue have waited for the same store.
             core.gates.fail(&lease.resource, &fault);
         }
         pause(core, &mut failures).await;
@@ -410,8 +411,8 @@ async fn pause(core: &Core, failures: &mut u32) {
     *failures += 1;
 }
 
-/// The first answer decides. One that finds the lock absent after an unanswered request most likely
-/// sees that request's own work, which is certain only while the lease could not have ended.
+/// Decides by the first answer. If an answer finds the lock absent after an unanswered request,
+/// that request most likely removed it; this is certain only while the lease cannot have expired.
 fn verdict(lease: &Lease, answer: Result<(Released, bool), Fault>) -> Result<()> {
     let unconfirmed = |detail: String| {
         let lock = lease.resource.name.clone();

@@ -1,4 +1,4 @@
-//! What the watchdog does about one lease: looks, asks, takes the answer.
+//! What the watchdog does with one lease: check it, ask the store, process the answer.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use super::{Tick, lock};
 use crate::backend::{Fault, Kind, Renew, Renewed, Ttl};
 use crate::error::LostReason;
 
-/// What the watchdog has to do about a lease.
+/// What the watchdog must do with a lease.
 pub(crate) enum Todo {
     /// It has ended.
     Nothing,
-    /// Look again then.
+    /// Check again at this time.
     Later(Tick),
-    /// Ask the store; whatever comes of it, look again then.
+    /// Ask the store, and check again at this time whatever the outcome.
     Ask(Renew, Tick),
 }
 
 impl Lease {
-    /// Looks at it: signals the loss when the deadline is near, asks the store when it is time, or
-    /// will be by `soon`, so that many are asked about at once.
+    /// Checks it: signals the loss when the deadline is near, and asks the store when that is due
+    /// by `soon`, so that one request covers many leases.
     pub(crate) fn look(&self, now: Tick, soon: Tick) -> Todo {
         let mut state = lock(&self.state);
         if state.status != Status::Held {
@@ -50,7 +50,8 @@ impl Lease {
         lock(&self.state).status == Status::Held
     }
 
-    /// Takes the store's answer to what [`look`](Lease::look) asked at `sent`.
+    /// Processes the store's answer to the request that [`look`](Lease::look) returned, sent at
+    /// `sent`.
     pub(crate) fn answered(&self, ttl: Option<u64>, answer: Result<Renewed, Fault>, sent: Tick) {
         let now = self.core.clock.now();
         let mut state = lock(&self.state);
@@ -60,13 +61,13 @@ impl Lease {
             (Status::Released, _) => return,
             (Status::Lost(_), _) => {
                 drop(state);
-                // Revived at the store by a renewal that came too late: nobody would release it.
+                // A late renewal has extended it at the store: no guard would release it.
                 if revived {
                     self.undo();
                 }
                 return;
             }
-            // The process was stopped past the deadline, and the answer was waiting for it.
+            // The process was stopped past the deadline, and the answer had arrived meanwhile.
             (Status::Held, _) if now >= state.deadline => Some(state.why_late()),
             (Status::Held, Ok(Renewed::Held(found))) => {
                 state.failures = 0;
@@ -95,9 +96,9 @@ impl Lease {
         }
     }
 
-    /// What is left of a fixed lease, where something may have cut it at the store, which is told it
-    /// again: a partial release that comes late; or, for a reader, the renewal of a Java reader, which
-    /// cuts the lock, and before 4.4.0 the leases of all its readers, to its own 30 s.
+    /// Returns the rest of a fixed lease where its TTL at the store may have been cut, to set it
+    /// again. A late partial release cuts it; or, for a reader, the renewal of a Java reader, which
+    /// sets the lock to its own 30 s, and before 4.4.0 the leases of all its readers.
     fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
         let may_be_cut = self.resource.kind == Kind::Read || state.cut(&self.core).is_some();
         if may_be_cut { owed(state, now) } else { None }
@@ -110,11 +111,11 @@ impl Lease {
         found: Ttl,
         (sent, now): (Tick, Tick),
     ) {
-        // What the store had left when it looked, at some time between the two: if even the later
-        // one is before what was due, its clock has jumped.
+        // The TTL that the store found at some time between `sent` and `now`. If even the later
+        // time puts its end before the deadline, the clock of the store has jumped.
         if let Ttl::Millis(found) = found {
             let left = Duration::from_millis(found);
-            // What a Java reader has cut is put right by the same request.
+            // The same request restores what a Java reader has cut.
             let cut = self.resource.kind == Kind::Read && ttl.is_some();
             if now + left < state.deadline && !cut {
                 tracing::warn!(lock = %self.resource.name, found_ms = found,
@@ -122,8 +123,8 @@ impl Lease {
                 state.deadline = (sent + left).minus(self.core.drift(found));
             }
         }
-        // Only by what is still to be renewed: a hold that was given back meanwhile has had the time
-        // to live shortened after this renewal.
+        // Only by the terms that remain: the release of another hold meanwhile has cut the TTL
+        // after this renewal.
         let due = match state.cut(&self.core) {
             Some(_) => owed(state, sent),
             None => state.renewed_ttl(),
@@ -134,7 +135,7 @@ impl Lease {
         }
     }
 
-    /// Ask the store at once: the connection was gone for a while.
+    /// Makes the watchdog ask the store at once, because the connection was lost for a while.
     pub(crate) fn hurry(&self) {
         let mut state = lock(&self.state);
         if state.deadline == Tick::NEVER {

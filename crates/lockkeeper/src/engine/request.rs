@@ -1,4 +1,4 @@
-//! What is to be acquired, for how long, for whom, and how it is waited for.
+//! The parameters of one acquire: the lock, the term, the owner, and how to wait.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use crate::config::{Backoff, LeaseTime, MIN_WATCHDOG};
 use crate::error::{Error, Result};
 use crate::{Owner, OwnerId};
 
-/// How long a caller is ready to wait.
+/// How long a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Wait {
     /// One attempt.
     Never,
-    /// Until then.
+    /// Until this time.
     Until(Tick),
-    /// As long as it takes.
+    /// Without a limit.
     Forever,
 }
 
 impl Wait {
-    /// For at most so long; not at all if that is nothing.
+    /// Waits for at most `span`; makes one attempt if it is zero or `None`.
     pub(crate) fn within(core: &Core, span: Option<Duration>) -> Self {
         match span {
             None | Some(Duration::ZERO) => Wait::Never,
@@ -36,16 +36,16 @@ impl Wait {
     }
 }
 
-/// How long one guard asked to hold the lock.
+/// The term that one guard asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Term {
     /// Renewed by the watchdog, this many milliseconds at a time.
     Renewed(u64),
-    /// Until a fixed end, which is what the store was told.
+    /// Until a fixed end, as sent to the store.
     Fixed(Tick),
 }
 
-/// What a request asks for: a term before its clock has started.
+/// The requested term, before its start is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TermSpec {
     pub(crate) ttl: u64,
@@ -53,10 +53,10 @@ pub(crate) struct TermSpec {
 }
 
 impl TermSpec {
-    /// Without an end, and nothing to renew.
+    /// Without an end, and never renewed.
     pub(crate) const ENDLESS: Self = Self { ttl: u64::MAX, renewed: false };
 
-    /// What the lease of a request comes to: one of the client's, if none was given.
+    /// Returns the term of a request: a renewed lease of `default` if none was given.
     pub(crate) fn new(
         resource: &Resource,
         lease: Option<LeaseTime>,
@@ -81,41 +81,41 @@ impl TermSpec {
     }
 }
 
-/// What is to be acquired, and how.
+/// The parameters of one acquire.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) resource: Resource,
     pub(crate) term: TermSpec,
     pub(crate) wait: Wait,
     pub(crate) owner: Option<Owner>,
-    /// How many permits, of what is counted in permits.
+    /// How many permits; 1 for locks.
     pub(crate) count: u32,
     pub(crate) fenced: Option<Fenced>,
-    /// The owner may hold it more than once.
+    /// Whether the owner may hold it more than once.
     pub(crate) reentrant: bool,
-    /// Waits by trying again and again instead of being told.
+    /// Waits by repeated tries instead of wake-ups.
     pub(crate) spin: Option<Backoff>,
     /// The hold of the same owner on the other side of a read/write lock.
     pub(crate) beside: Option<OwnerId>,
-    /// How many permits a semaphore has that this may make.
+    /// The number of permits of a semaphore that this acquire may create.
     pub(crate) temporary: Option<u64>,
 }
 
-/// How those wait on each other who want the same of one client.
+/// How tasks of one client that want the same lock share the local queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Seating {
-    /// One asks, waits or holds at a time.
+    /// One task asks, waits or holds at a time.
     Exclusive,
-    /// Anybody asks and holds, one waits.
+    /// Any task asks and holds; one waits at the store.
     Waiting,
-    /// Each for itself.
+    /// Each task acts for itself.
     Alone,
 }
 
 impl Request {
     pub(super) fn seating(&self) -> Seating {
         match self.resource.kind {
-            // An upgrade is not to wait behind a writer that waits for the very reader.
+            // An upgrade must not queue behind a writer that waits for this very reader.
             Kind::Write if self.beside.is_some() => Seating::Alone,
             Kind::Lock | Kind::Mutex | Kind::Write => Seating::Exclusive,
             Kind::Semaphore | Kind::Permits => Seating::Waiting,
@@ -123,14 +123,14 @@ impl Request {
         }
     }
 
-    /// What tells a waiter that it is worth another try.
+    /// Returns the topic of the wake-ups of a waiter.
     pub(super) fn topic(&self, owner: OwnerId) -> Topic {
         let turn = || Topic::Turn(self.resource.name.clone(), owner);
         Topic::told_of(&self.resource).unwrap_or_else(turn)
     }
 }
 
-/// One side of a read/write lock; anything else is what it is.
+/// Returns one side of a read/write lock; any other kind unchanged.
 pub(super) fn other_side(resource: &Resource, side: Kind) -> Resource {
     let kind = match resource.kind {
         Kind::Read | Kind::Write => side,

@@ -1,11 +1,11 @@
-//! One task a client, whatever the number of locks: renews what is to be renewed, checks the rest,
-//! and signals every loss.
+//! The watchdog: one task per client, whatever the number of locks. It renews leases, checks fixed
+//! leases, and signals every loss.
 //!
-//! While anything is held it never sleeps longer than [`TICK`], because a process that was stopped must
-//! find out soon after it goes on; while nothing is held it sleeps for good.
+//! While a lock is held it never sleeps longer than [`TICK`], because a process that was stopped must
+//! notice soon after it continues. While none is held it sleeps until it is woken.
 //!
-//! It also speaks for those who wait in a queue that the store keeps: a waiter that is not heard of
-//! for a few seconds is passed over.
+//! It also sends the signs of life of waiters in a queue that the store keeps: a waiter without one for
+//! a few seconds is skipped.
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -21,21 +21,21 @@ use super::renewal::Todo;
 use super::{Core, Tick};
 use crate::backend::{Fault, Renew, Renewed, Subscription, Topic};
 
-/// How many holds are renewed by one request: the store is busy with it for a fraction of a
-/// millisecond.
+/// How many holds one request renews: it occupies the store for a fraction of a millisecond.
 const BATCH: usize = 128;
 
-/// The same for permits, of which one hold may have thousands.
+/// How many permits one request renews; one hold may have thousands.
 const PERMITS: u32 = 1024;
 
-/// How many such requests are under way at once, so that others get in between.
+/// How many such requests are under way at once, so that other requests are served in between.
 const BATCHES: usize = 8;
 
-/// How long notices are listened for after the last hold: short holds in a row must not subscribe
-/// each time.
+/// How long the client listens for notices after its last hold: short holds in a row must not
+/// subscribe each time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The task. Ends when the client does; if the runtime ends first, every lease is lost.
+/// Returns the watchdog's task. It ends with the client; if the runtime ends first, every lease is
+/// lost.
 ///
 /// Not an `async fn`: a runtime may end before it polls the task even once.
 pub(crate) fn run(
@@ -65,7 +65,7 @@ impl Drop for LastWords {
         if self.0.is_stopped() {
             return;
         }
-        // The runtime has ended: no task is left to send anything.
+        // The runtime has ended: no task is left that could send a request.
         if let Some(core) = self.1.upgrade() {
             core.abandon();
         }
@@ -78,16 +78,16 @@ struct Watchdog {
     renewals: JoinSet<()>,
     presence: Option<Presence>,
     reconnects: Option<(Subscription, u64)>,
-    /// Something was held since the last look, even if it is gone by now: locks that are held for an
-    /// instant each, one after the other, must not wake the watchdog each time.
+    /// A lock was held since the last turn, even if it is released by now: locks that are held for
+    /// an instant each, in a row, must not wake the watchdog each time.
     woken: bool,
-    /// When the store last heard of those who wait.
+    /// When the last signs of life of waiters were sent.
     spoke: Option<Tick>,
 }
 
 impl Watchdog {
-    /// Hears of reconnections from its first turn on: whatever is held is then asked about at once,
-    /// for the server may have come back without its data.
+    /// Runs until the client ends. Subscribes to reconnections first: all leases are checked after
+    /// one, because the server may have lost its data.
     async fn run(mut self) {
         let reconnects = subscribe(&self.core, |_| Topic::Reconnected).await;
         self.reconnects = reconnects.map(|subscription| {
@@ -97,7 +97,7 @@ impl Watchdog {
         while self.turn().await {}
     }
 
-    /// One look at everything; false when it is over.
+    /// Checks everything once, then sleeps. Returns false when the client has ended.
     async fn turn(&mut self) -> bool {
         while self.renewals.try_join_next().is_some() {}
         let Some(core) = self.core.upgrade() else {
@@ -107,7 +107,7 @@ impl Watchdog {
             return false;
         }
         let now = core.clock.now();
-        // From here on a new due time wakes the watchdog, also while it still looks.
+        // From here on a new due time wakes the watchdog, even during this turn.
         self.registry.sleeps_until(Tick::NEVER);
         let mut due = Vec::new();
         let next = self.registry.due(now, &mut due);
@@ -161,7 +161,8 @@ impl Watchdog {
         }
     }
 
-    /// Looks at each; answers when the first of those that were left alone must be looked at again.
+    /// Checks each lease and renews where due. Returns when the first of the others must be checked
+    /// again.
     fn renew(&mut self, core: &Arc<Core>, now: Tick, due: Vec<Arc<Lease>>) -> Tick {
         let mut next = Tick::NEVER;
         let mut asked = Vec::new();
@@ -197,13 +198,13 @@ impl Watchdog {
         next
     }
 
-    /// About once a second; answers whether anybody waits.
+    /// Sends the signs of life of waiters about once a second. Returns whether there are waiters.
     fn speak_for_waiters(&mut self, core: &Arc<Core>, now: Tick) -> bool {
         if !self.registry.has_places() {
             self.spoke = None;
             return false;
         }
-        // A waiter that came just now has spoken for itself.
+        // A waiter that has just arrived gave a sign of life by its own request.
         if now.since(*self.spoke.get_or_insert(now)) < SPEAK {
             return true;
         }
@@ -214,7 +215,7 @@ impl Watchdog {
         true
     }
 
-    /// Keeps the note of who this client is, and an ear open for notices, while anything is held.
+    /// Keeps the announcement up to date and listens for notices, while a lock is held.
     fn show_presence(&mut self, core: &Arc<Core>, now: Tick, holding: bool) {
         if holding && self.presence.is_none() {
             self.presence = Some(Presence::new(core, now));
@@ -233,7 +234,7 @@ impl Watchdog {
 
 async fn ask(core: Arc<Core>, slots: Arc<Semaphore>, batch: Vec<(Arc<Lease>, Renew)>) {
     let _slot = slots.acquire().await;
-    // Some may have been given back while this waited: what is left of them is not to be lengthened.
+    // Leases that were released while this waited must not be renewed.
     let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_asked_about()).collect();
     if batch.is_empty() {
         return;

@@ -1,13 +1,14 @@
-//! How the thread learns that another process has left messages for it.
+//! The signal by which the thread learns that another process has left messages for it.
 //!
-//! Each client that listens has a bell of its own: a named pipe beside the database, called after its
-//! session. A process that has committed messages writes one byte into the pipe of each session that it
-//! chose to notify, so that no other process is woken. A pipe without a reader belongs to a process that
-//! has died, which the kernel reports at once. A process that dies between the commit and the byte leaves
-//! its listeners to their next look, a few seconds later.
+//! Each client that listens has a named pipe of its own beside the database, named after its session. A
+//! process that has committed messages writes one byte into the pipe of each session that it chose to
+//! notify, so that no other process is woken. With one `inotify` watch on a common file, each release
+//! would wake each of a thousand waiters. A pipe without a reader belongs to a process that has died,
+//! which the kernel reports at once; another session is woken instead. A process that dies between the
+//! commit and the byte leaves its listeners to their next re-check, a few seconds later.
 //!
 //! Where there can be no such pipe (some systems, a directory that this user may not write to), the
-//! thread looks by itself, every few milliseconds, as long as a waiter listens.
+//! thread polls every few milliseconds, as long as a waiter listens.
 
 use std::ffi::OsString;
 use std::io::PipeReader;

@@ -1,10 +1,13 @@
-//! Which start of the machine it is: leases count from one, and are over after another.
+//! Identifies the start (boot) of the machine: leases count from it, and expire with it.
 //!
-//! The kernel has an id for it. But some containers (of LXC or systemd-nspawn) are shown one of their
-//! own, by a file mounted over the kernel's, and a lease must not be over for them that stands for the
-//! host. So all who use a file go by one id, which is in the file: that of whoever opened it first since
-//! the machine was started. Whether that was since then is known by the kernel's id where both can see
-//! it, and otherwise by when the machine was started by the wall clock, which two starts do not share.
+//! The kernel has an id for it. Some containers (of LXC or systemd-nspawn) see an id of their own, by a
+//! file mounted over the kernel's, and a lease that is valid for the host must not be expired for them.
+//! So all processes use the id that is in the file: that of the process that opened it first since the
+//! machine was started. Whether the id is of the current start is decided by the kernel's id where both
+//! processes see it, and otherwise by the time of the start by the wall clock, which two starts do not
+//! share.
+//!
+//! Where a system does not identify its start, the store is refused.
 
 use std::path::Path;
 use std::sync::OnceLock;

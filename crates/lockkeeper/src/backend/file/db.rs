@@ -1,9 +1,14 @@
-//! The database: how it is made, opened, and changed.
+//! The database: how it is created, opened, and changed.
 //!
-//! Commits are written to the log without waiting for the disk: what a process has committed survives
-//! its death, and the machine's death may undo the last commits, whose owners died with it. What waits
-//! for the disk is a checkpoint, which the thread makes when it has answered, and the first commit after
-//! the log was carried over as a whole.
+//! Commits are written to the log without waiting for the disk (WAL, `synchronous=NORMAL`): a commit
+//! survives the death of its process, and the death of the machine may undo the last commits, whose
+//! owners died with it. Two steps wait for the disk: a checkpoint, which the thread makes after it has
+//! answered, and the first commit after the whole log was checkpointed. Without them a power loss could
+//! damage the file and lock out all processes. The last process that closes the file makes no
+//! checkpoint: a command that holds a lock for an instant must not pay for it.
+//!
+//! **A busy file is an answer.** A request that got no turn to write while other processes wrote is
+//! refused, not unanswered ([`Db::or_busy`]). A waiter then waits on.
 
 use std::cell::Cell;
 use std::thread;

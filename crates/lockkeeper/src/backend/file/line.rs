@@ -1,17 +1,17 @@
 //! The queue of processes that wait to write.
 //!
 //! Trying for SQLite's write lock costs several system calls, each of which takes the kernel longer the
-//! more processes have the file open, and SQLite can only be asked again and again. With hundreds of
-//! writers the tries alone would keep the machine busy. So a process first locks the log file with
-//! `flock` and holds that lock for the length of its transaction. The kernel queues the waiters and
-//! wakes one of them for each unlock; a waiter costs nothing meanwhile. SQLite itself locks nothing in
-//! that file, so that closing it ends no lock of SQLite's.
+//! more processes have the file open, and SQLite can only be asked repeatedly. With hundreds of writers
+//! the tries alone would keep the machine busy. So a process first locks the log file with `flock` and
+//! holds that lock for the length of its transaction. The kernel queues the waiters and wakes one of
+//! them for each unlock; a waiter costs nothing meanwhile. A busy attempt needs no turn: a read answers
+//! it. SQLite itself locks nothing in that file, so closing it ends no lock of SQLite's.
 //!
-//! `flock` has no timeout. A thread of its own waits in it, started when the lock is first found taken;
+//! `flock` has no timeout. A thread of its own waits in it, started when the lock is first found busy;
 //! if the lock comes after the wait limit, the thread unlocks it at once.
 //!
 //! SQLite's own lock is what excludes other writers. A process that waits for long, perhaps for a
-//! stopped one, tries for that lock without its turn now and then.
+//! stopped one, occasionally tries for that lock without its turn.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

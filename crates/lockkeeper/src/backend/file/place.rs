@@ -1,4 +1,14 @@
-//! Where the file is: whether it can be trusted to hold locks, and whether it is still the same one.
+//! The path of the file: whether it can be trusted to hold locks, and whether it is still the same
+//! file.
+//!
+//! **Each request checks whether the path still is the file that was opened**, and the files beside it:
+//! four `stat` calls, a few microseconds. The thread checks every three seconds, or each second while
+//! it listens. Locks in a deleted file exclude no other process, and as long as a process has the
+//! deleted file open SQLite takes the files beside it for those of the new one. So a process that finds
+//! it deleted closes it, and opens the new one only for a request that needs it.
+//!
+//! **Only SQLite opens the database**; `mknod` creates it without opening it. Closing any descriptor of
+//! a file releases all locks that the process has on that file.
 
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};

@@ -1,4 +1,10 @@
-//! What is asked of a file store: the model, in one transaction for each request.
+//! The requests of a file store: the model, in one transaction (`BEGIN IMMEDIATE`) per request.
+//!
+//! The meaning of a request is written once, in the model. A request loads only the records that
+//! concern it, lets the model answer and writes back only the changes, so a busy attempt only reads. Of
+//! a fair lock's queue it loads only the waiters that matter (`waiters`), of the remembered answers
+//! only its own. A property test (`agreement`) sends the same requests at the same moments to this code
+//! and to the whole model, and so shows that these records suffice.
 
 use std::collections::HashMap;
 

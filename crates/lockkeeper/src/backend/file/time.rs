@@ -1,8 +1,9 @@
-//! The time that leases in a file go by.
+//! The clock of leases in a file.
 //!
-//! Every process of one host must agree on it, nobody must be able to set it, and it must go on while
-//! the machine sleeps: the time since the machine was started. That starts anew with the machine, so
-//! each row says which start it counts from; what counts from another one is over.
+//! All processes of one host must agree on it, no user may be able to set it, and it must continue
+//! while the machine is suspended: it is the time since the machine was started. It restarts with the
+//! machine, so each row records the start from which it counts; a row of another start is expired. No
+//! lease outlives a restart.
 
 use std::io::ErrorKind;
 use std::sync::OnceLock;

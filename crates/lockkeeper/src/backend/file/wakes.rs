@@ -1,12 +1,13 @@
-//! Wake-ups between processes: who listens is written in the file, and so is what they are told, in
-//! the transaction that causes it. Nothing is written where nobody listens.
+//! Wake-ups between processes. The file contains the listeners and the messages to them; the
+//! transaction that causes a message writes it. Nothing is written where no process listens.
 //!
-//! Of many that listen for what only a few can acquire, only a few are woken, and which ones is left to
-//! chance. The others sleep on until their re-check. A few more are woken than can acquire it: one of
-//! them may be stopped, or may give up at this moment.
+//! Of many listeners for a resource that only a few can acquire, only a few are woken, chosen at
+//! random: three more than can acquire it (15 more for permits), because one of them may be stopped, or
+//! may give up at this moment. The others sleep on until their re-check.
 //!
-//! Messages are numbered without gaps. A process reads those that follow the last one it has read; if
-//! the next is not there any more, or its own session was given up meanwhile, it has missed some.
+//! Messages are numbered without gaps. A process reads the messages that follow the last one it has
+//! read. If a number is missing, or its own session was given up meanwhile, it has missed messages;
+//! then it wakes all its waiters, so that it need not know which messages it missed.
 
 use std::collections::hash_map::Entry;
 

@@ -1,5 +1,8 @@
-//! The thread of a file store: it alone touches the database, does one order after the other, and hears
-//! of other processes while it has nothing to do.
+//! The thread of a file store. It alone accesses the database, serves one request after the other, and
+//! listens for other processes while it is idle.
+//!
+//! It is a thread because SQLite blocks, and waits for other processes. Because the thread serves
+//! requests one at a time, a request without an answer cannot execute later.
 
 use std::io::PipeReader;
 use std::path::PathBuf;

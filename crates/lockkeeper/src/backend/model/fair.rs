@@ -1,4 +1,9 @@
-//! The fair lock: a lock and the queue of those who wait for it.
+//! The fair lock: a lock and the queue of its waiters.
+//!
+//! **Silence removes a waiter only while other waiters are heard.** If no waiter was heard for 1.5 s,
+//! the server was stalled or unreachable for all. Then every waiter keeps its queue position for three
+//! more seconds, at most once a minute. A queue that has only waiters of lockkeeper expires after a
+//! minute without a sign of life.
 
 use std::collections::VecDeque;
 

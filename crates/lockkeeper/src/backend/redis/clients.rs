@@ -1,4 +1,5 @@
-//! What clients say of themselves: who they are, and what they hold.
+//! The announcements of clients: their identity and their holds. All clients are in one sorted set, so
+//! that no reader has to scan for them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,9 @@
 //! The semaphore and the latch on Redis.
+//!
+//! The server remembers the answer to each request, because a repeated request must not change a
+//! counter twice. The client reports the answers that the server may forget along with its next
+//! request, three seconds late. Otherwise the server would keep a minute's worth of answers for a busy
+//! semaphore.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{MutexGuard, PoisonError};

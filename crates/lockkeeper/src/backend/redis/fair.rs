@@ -1,4 +1,8 @@
 //! The fair lock on Redis.
+//!
+//! An acquire changes the queue positions of other waiters only while a waiter of another library is in
+//! the queue, which a comparison of two counts shows. Among our own waiters it lowers only the score of
+//! the next one, so that its cost does not grow with the queue.
 
 use redis::Value;
 

@@ -1,16 +1,19 @@
-//! The connection that carries requests, and what the driver leaves to its user.
+//! The connection that carries requests, and the duties that the driver leaves to its user.
 //!
-//! - **Waves.** Requests of many tasks leave in one write: see [`waves`]. While little is under way
-//!   a caller sends for itself, which saves a task switch.
-//! - **Deadlines.** Every request has one, counted from when it was handed over, also while there is
-//!   no connection at all.
-//! - **Fencing.** A request that got no answer may still run, seconds later. So a connection with
-//!   such a request is given up: reset on this side, and killed on the server's before anything is
-//!   sent on the next one. Where the user may not do that, [`Link::fences`] says so.
-//! - **Keep-alive.** An idle connection is pinged, so that one that was dropped without a word is
-//!   replaced before the next request.
+//! - **Waves.** Requests of many tasks leave in one write: see [`waves`]. While few requests are under
+//!   way a caller sends its own, which saves a task switch.
+//! - **Deadlines.** Every request has one, counted from when it was handed in, also while there is no
+//!   connection.
+//! - **Revoked connections.** A request that got no answer may still execute, seconds later. So its
+//!   connection is given up: reset on this side, and killed on the server (`CLIENT KILL` by id and
+//!   address) before the next connection sends a request. On a Unix socket all connections have one
+//!   address; there it is killed only if the `run_id` of the server is still the same, because after a
+//!   restart the id belongs to another client. Where the user lacks the permission, [`Link::fences`] is
+//!   false, and the engine repeats its undo until the lost request's lease would have expired.
+//! - **Keep-alive.** An idle connection is pinged, so that one that was dropped silently is replaced
+//!   before the next request.
 //! - **Shapes.** A reply that does not fit its request belongs to another one. Then no reply of that
-//!   connection is believed any more.
+//!   connection is trusted any more.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,8 @@
-//! What there is on the server, found by `SCAN`: pages of reads that never keep it busy.
+//! Lists the locks on the server by `SCAN`.
+//!
+//! A list is pages of pipelined reads, not a script: no page keeps the server busy, and one page may
+//! contain keys of many slots. The cost of a page is bounded by how much is read of each key, not by
+//! the size of the key.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

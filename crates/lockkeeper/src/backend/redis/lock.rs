@@ -1,4 +1,7 @@
-//! The re-entrant lock and the mutex on Redis.
+//! The reentrant lock and the mutex on Redis.
+//!
+//! A release is `HDEL` and `PUBLISH`. Removing the last field deletes the key, so no check is needed
+//! before it, and a field that another program put there survives.
 
 use std::sync::atomic::Ordering;
 

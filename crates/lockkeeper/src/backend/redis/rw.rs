@@ -1,4 +1,12 @@
 //! The read/write lock on Redis.
+//!
+//! **The writer's lease expires with the lock, unless a nested reader outlasts it.** Only then a
+//! separate key records when the writer's lease expires, so that a plain writer costs nothing more. A
+//! script that finds this lease expired turns the lock into one in read mode.
+//!
+//! **After five seconds of waiting the readers take precedence, and writers comply**: they leave a free
+//! lock to a waiting reader, and do not hand it off among themselves. A window that opens by the clock
+//! alone would be missed again and again under a stream of writers.
 
 use redis::Value;
 

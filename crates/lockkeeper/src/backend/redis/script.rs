@@ -1,4 +1,14 @@
 //! The Lua scripts: one file each, sent by their hash.
+//!
+//! **Scripts share parts by concatenation** (`token.lua`, `hash.lua`, `fair.lua`, …). A script is still
+//! one text with one hash, and each rule is written once. A variant that issues tokens is the same text
+//! with one more part, so that the other variants do not pay for it.
+//!
+//! **Channels are arguments, not keys.** A channel of a plain `PUBLISH` has no slot. Declaring it as a
+//! key would make unusual names (`foo{bar`) fail in a cluster.
+//!
+//! **A force-release notifies the former holders inside the script**, so that they learn of it even if
+//! the reply to the operator is lost.
 
 use std::sync::LazyLock;
 
