@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::{Arg, Command, CommandFactory, ValueHint};
 
 use crate::args::{Cli, Global};
-use crate::person;
+use crate::display;
 use crate::store::Store;
 
 /// What the program is called with.
@@ -279,7 +279,7 @@ fn word(name: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(name).ok()?;
     let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+,".contains(c);
     let is_word = name.chars().all(is_plain) && !name.starts_with('-');
-    (is_word && person::text(name) == name).then(|| name.to_owned())
+    (is_word && display::text(name) == name).then(|| name.to_owned())
 }
 
 /// The script for a shell that asks this program; nothing for one that cannot.

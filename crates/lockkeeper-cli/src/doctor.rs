@@ -11,7 +11,7 @@ use crate::args::{DoctorArgs, Global};
 use crate::exit::{Code, Failure};
 use crate::inspect::document;
 use crate::output::{Output, Stop};
-use crate::{json, open, person};
+use crate::{display, json, open};
 
 /// The library takes no less.
 const LEAST_LEASE: Duration = Duration::from_millis(30);
@@ -70,7 +70,7 @@ fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
 fn harmless(finding: &Finding) -> Finding {
     let mut finding = finding.clone();
     for part in [&mut finding.subject, &mut finding.detail, &mut finding.remedy] {
-        *part = person::text(part);
+        *part = display::text(part);
     }
     finding
 }

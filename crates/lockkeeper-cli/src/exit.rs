@@ -122,7 +122,7 @@ impl fmt::Display for Failure {
 /// may be closed must not change what is done.
 pub(crate) fn say(message: impl fmt::Display) {
     use std::io::Write;
-    let message = crate::person::text(&message.to_string());
+    let message = crate::display::text(&message.to_string());
     let _ = writeln!(std::io::stderr(), "lockkeeper: {message}");
 }
 

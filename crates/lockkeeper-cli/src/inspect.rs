@@ -7,11 +7,11 @@ use anstyle::Style;
 use lockkeeper::{Forced, Holder, Inspector, Kind, LockInfo, Remaining};
 
 use crate::args::{Global, InspectArgs, KindArg};
+use crate::display::Presence;
 use crate::exit::{Code, Failure};
 use crate::open::open;
 use crate::output::{Output, Stop};
-use crate::person::Presence;
-use crate::{json, moment, person};
+use crate::{display, json, timestamp};
 
 pub(crate) async fn run(global: &Global, args: &InspectArgs) -> Result<Code, Failure> {
     let client = open(global).await?;
@@ -69,7 +69,7 @@ fn describe(
     asked: Option<KindArg>,
     now: SystemTime,
 ) -> Result<(), Stop> {
-    let heading = output.styled(Style::new().bold(), &person::name(&lock.name));
+    let heading = output.styled(Style::new().bold(), &display::name(&lock.name));
     output.line(&heading)?;
     for (label, text) in facts(lock, asked, now) {
         let label = output.styled(Style::new().dimmed(), &format!("{label:<9}"));
@@ -88,7 +88,7 @@ fn facts(lock: &LockInfo, asked: Option<KindArg>, now: SystemTime) -> Vec<(&'sta
     }
     facts.push(("state", state(lock)));
     for (at, holder) in lock.holders.iter().enumerate() {
-        facts.push((if at == 0 { "held by" } else { "" }, person::holder(holder)));
+        facts.push((if at == 0 { "held by" } else { "" }, display::holder(holder)));
         facts.push(("", details(lock, holder, now)));
     }
     let known = lock.holders.len() as u64;
@@ -97,7 +97,7 @@ fn facts(lock: &LockInfo, asked: Option<KindArg>, now: SystemTime) -> Vec<(&'sta
     }
     match lock.remaining {
         Remaining::For(_) if lock.is_free() => {}
-        Remaining::For(left) => facts.push(("ttl", person::span(left))),
+        Remaining::For(left) => facts.push(("ttl", display::span(left))),
         // What counts stands until somebody deletes it, as it should.
         Remaining::Forever if lock.count.is_none() => {
             facts.push(("ttl", "∞: it has no end, and stays if its holder dies".to_owned()));
@@ -139,10 +139,10 @@ fn state(lock: &LockInfo) -> String {
 fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
     let mut parts = Vec::new();
     if holder.client.is_some() {
-        parts.push(format!("id {}", person::text(&holder.id)));
+        parts.push(format!("id {}", display::text(&holder.id)));
     }
     if let Some(remaining) = holder.remaining {
-        parts.push(format!("expires in {}", person::ttl(remaining)));
+        parts.push(format!("expires in {}", display::ttl(remaining)));
     }
     match (lock.kind, holder.hold_count) {
         (Kind::Permits, _) => {}
@@ -153,18 +153,18 @@ fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
         parts.push("shared".to_owned());
     }
     if let Some(since) = holder.since {
-        let age = person::age(Some(since), now);
-        parts.push(format!("for {age}, since {}", moment::plain(since)));
+        let age = display::age(Some(since), now);
+        parts.push(format!("for {age}, since {}", timestamp::plain(since)));
     }
-    match (person::presence(holder), holder.left) {
+    match (display::presence(holder), holder.left) {
         (Presence::Unknown, _) => {
             parts.push("no live lockkeeper client says it is its own".to_owned());
         }
         (_, Some(left)) => {
             let ended = "its job has ended, and the lock stays until it expires";
-            parts.push(format!("left {}: {ended}", moment::plain(left)));
+            parts.push(format!("left {}: {ended}", timestamp::plain(left)));
         }
-        _ => parts.push(person::last_seen(holder, now)),
+        _ => parts.push(display::last_seen(holder, now)),
     }
     parts.join(", ")
 }
@@ -180,18 +180,18 @@ fn waiters(lock: &LockInfo, waiting: u64) -> String {
 
 fn identified(holder: &Holder) -> String {
     match holder.client {
-        Some(_) => format!("{}, id {}", person::holder(holder), person::text(&holder.id)),
-        None => person::holder(holder),
+        Some(_) => format!("{}, id {}", display::holder(holder), display::text(&holder.id)),
+        None => display::holder(holder),
     }
 }
 
 fn forced_unlock(forced: &Forced, now: SystemTime) -> String {
-    let at = moment::plain(forced.at);
-    let age = person::age(Some(forced.at), now);
-    let from = person::victims(forced);
+    let at = timestamp::plain(forced.at);
+    let age = display::age(Some(forced.at), now);
+    let from = display::victims(forced);
     let reason = match &forced.reason[..] {
         "" => "without a reason".to_owned(),
-        reason => format!("because: {}", person::text(reason)),
+        reason => format!("because: {}", display::text(reason)),
     };
-    format!("{at} ({age} ago) by {}, from {}, {reason}", person::text(&forced.by), from.join(", "))
+    format!("{at} ({age} ago) by {}, from {}, {reason}", display::text(&forced.by), from.join(", "))
 }

@@ -12,7 +12,7 @@ use lockkeeper::{
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
-use crate::{moment, person};
+use crate::{display, timestamp};
 
 /// Writes a document such that nothing in it moves a cursor or turns a line around.
 pub(crate) fn write(output: impl io::Write, document: &impl Serialize) -> serde_json::Result<()> {
@@ -20,7 +20,7 @@ pub(crate) fn write(output: impl io::Write, document: &impl Serialize) -> serde_
 }
 
 /// The usual form on one line, in which not only what JSON demands is escaped but all that
-/// [`person::text`] would escape.
+/// [`display::text`] would escape.
 struct Harmless;
 
 impl Formatter for Harmless {
@@ -30,14 +30,14 @@ impl Formatter for Harmless {
         fragment: &str,
     ) -> io::Result<()> {
         if fragment.bytes().all(|byte| (b' '..=b'~').contains(&byte))
-            || person::text(fragment) == fragment
+            || display::text(fragment) == fragment
         {
             return output.write_all(fragment.as_bytes());
         }
         let mut buffer = [0; 4];
         for c in fragment.chars() {
             let c = &*c.encode_utf8(&mut buffer);
-            if person::text(c) == c {
+            if display::text(c) == c {
                 output.write_all(c.as_bytes())?;
                 continue;
             }
@@ -101,13 +101,13 @@ impl Lock {
         let age = since.map(|since| now.duration_since(since).unwrap_or_default());
         Self {
             name: Name::of(&lock.name),
-            kind: lock.kind.word(),
+            kind: lock.kind.as_str(),
             free: lock.is_free(),
             holders: lock.holders.iter().map(Hold::of).collect(),
-            holds: person::holds(lock),
+            holds: display::holds(lock),
             ttl_ms,
             waiters: lock.waiting,
-            since: since.map(moment::exact),
+            since: since.map(timestamp::exact),
             age_ms: age.map(millis),
             permits: Permits::of(lock),
             count: lock.count.filter(|_| lock.kind == Kind::Latch),
@@ -166,13 +166,13 @@ impl Hold {
             host: client.map(|client| client.host.clone()),
             pid: client.map(|client| client.pid),
             program: client.map(|client| client.program.clone()),
-            since: holder.since.map(moment::exact),
+            since: holder.since.map(timestamp::exact),
             ttl_ms: match holder.remaining {
                 Some(Remaining::For(left)) => Some(millis(left)),
                 _ => None,
             },
             seen_ms: holder.seen.map(|seen| millis(seen.ago)),
-            left: holder.left.map(moment::exact),
+            left: holder.left.map(timestamp::exact),
         }
     }
 }
@@ -231,7 +231,7 @@ impl ForcedUnlock {
             program: client.map(|client| client.program),
         };
         let victims = holders.iter().zip(clients).map(victim).collect();
-        Self { at: moment::exact(at), by, reason, from: holders, victims }
+        Self { at: timestamp::exact(at), by, reason, from: holders, victims }
     }
 }
 
@@ -254,7 +254,7 @@ impl Unlock {
         let from = if unlocked { &lock.holders[..] } else { &[] };
         Self {
             name: Name::of(&lock.name),
-            kind: lock.kind.word(),
+            kind: lock.kind.as_str(),
             unlocked,
             from: from.iter().map(Hold::of).collect(),
             reason: (unlocked && lock.kind != Kind::Permits).then(|| reason.to_owned()),

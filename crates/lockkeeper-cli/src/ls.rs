@@ -15,7 +15,7 @@ use crate::exit::{self, Code, Failure};
 use crate::open::open;
 use crate::output::{Output, Stop};
 use crate::table::Table;
-use crate::{json, person, row};
+use crate::{display, json, row};
 
 /// So many are read before the first is printed.
 const FIRST: usize = 1000;
@@ -114,9 +114,9 @@ fn sort(locks: &mut [LockInfo], column: Sort, reverse: bool) {
     locks.sort_by(|a, b| {
         let order = match column {
             Sort::Name => a.name.cmp(&b.name),
-            Sort::Kind => a.kind.word().cmp(b.kind.word()),
-            Sort::Holder => person::holders(a).cmp(&person::holders(b)),
-            Sort::Holds => person::holds(b).cmp(&person::holds(a)),
+            Sort::Kind => a.kind.as_str().cmp(b.kind.as_str()),
+            Sort::Holder => display::holders(a).cmp(&display::holders(b)),
+            Sort::Holds => display::holds(b).cmp(&display::holds(a)),
             Sort::Ttl => ttl(a).cmp(&ttl(b)),
             Sort::Waiters => b.waiting.cmp(&a.waiting),
             Sort::Age => since(a).cmp(&since(b)),
@@ -171,7 +171,7 @@ impl Print for Rows<'_> {
         if first.is_empty() {
             // Not even headings in a pipe: no line, no lock.
             if self.output.terminal {
-                let pattern = person::name(&LockName::from(self.pattern));
+                let pattern = display::name(&LockName::from(self.pattern));
                 let of = if self.kinds.is_empty() { "" } else { " of the given kind" };
                 exit::say(format_args!("no lock{of} has a name that matches {pattern}"));
             }

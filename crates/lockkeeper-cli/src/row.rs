@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use anstyle::{AnsiColor, Style};
 use lockkeeper::{Holder, Kind, LockInfo, Remaining};
 
-use crate::person;
+use crate::display;
 use crate::table::{Cell, Column};
 
 const fn text(heading: &'static str, least: usize, rank: u8) -> Column {
@@ -53,31 +53,31 @@ const WARN: Style = AnsiColor::Yellow.on_default();
 /// What stands in them.
 pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
     let unknown = lock.holders.first().is_none_or(|holder| holder.client.is_none());
-    let holds = match person::holds(lock) {
-        0 => Cell::styled(person::UNKNOWN, DIM),
+    let holds = match display::holds(lock) {
+        0 => Cell::styled(display::UNKNOWN, DIM),
         holds => Cell::new(holds.to_string()),
     };
     let waiters = match lock.waiting {
-        None => Cell::styled(person::UNKNOWN, DIM),
+        None => Cell::styled(display::UNKNOWN, DIM),
         Some(0) => Cell::styled("0", DIM),
         Some(waiters) => Cell::styled(waiters.to_string(), WARN),
     };
     let ttl = match (lock.remaining, lock.kind) {
         // They stand until somebody deletes them, as they should; permits have leases of their own.
         (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
-            Cell::styled(person::UNKNOWN, DIM)
+            Cell::styled(display::UNKNOWN, DIM)
         }
         // A lock without an end is one that nobody else will ever get.
-        (Remaining::Forever, _) => Cell::styled(person::ttl(lock.remaining), WARN),
-        _ => Cell::new(person::ttl(lock.remaining)),
+        (Remaining::Forever, _) => Cell::styled(display::ttl(lock.remaining), WARN),
+        _ => Cell::new(display::ttl(lock.remaining)),
     };
     [
-        Cell::styled(person::name(&lock.name), Style::new().bold()),
-        Cell::new(lock.kind.word()),
-        Cell::styled(person::holders(lock), if unknown { DIM } else { Style::new() }),
+        Cell::styled(display::name(&lock.name), Style::new().bold()),
+        Cell::new(lock.kind.as_str()),
+        Cell::styled(display::holders(lock), if unknown { DIM } else { Style::new() }),
         holds,
         ttl,
         waiters,
-        Cell::new(person::age(lock.since(), now)),
+        Cell::new(display::age(lock.since(), now)),
     ]
 }

@@ -17,12 +17,12 @@ use std::time::SystemTime;
 use lockkeeper::{Client, ClientOptions, Error, Holder, Inspector, Kind, LockInfo, PermitId};
 
 use crate::args::{Global, UnlockArgs};
+use crate::display::Presence;
 use crate::exit::{self, Code, Failure};
 use crate::inspect::{document, look};
 use crate::open::choose;
 use crate::output::{Output, Stop};
-use crate::person::Presence;
-use crate::{json, person};
+use crate::{display, json};
 
 pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Failure> {
     let store = choose(global)?;
@@ -76,7 +76,7 @@ async fn free_permits(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Re
     }
     let left = semaphore.permits().await? - semaphore.available().await?;
     if args.permit.is_empty() && left > 0 {
-        let name = person::name(&lock.name);
+        let name = display::name(&lock.name);
         exit::say(format_args!(
             "\"{name}\": {left} more permits are taken; run it again to free them"
         ));
@@ -88,7 +88,7 @@ async fn free_permits(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Re
 fn only_named(lock: &mut LockInfo, permits: &[String]) -> Result<(), Failure> {
     if lock.kind == Kind::Permits {
         if let Some(id) = permits.iter().find(|id| id.parse::<PermitId>().is_err()) {
-            let id = person::text(id);
+            let id = display::text(id);
             return Err(Failure::usage(format!("\"{id}\" is no id of a permit: see inspect")));
         }
         let all = lock.holders.len() as u64 == lock.taken;
@@ -104,7 +104,7 @@ fn only_named(lock: &mut LockInfo, permits: &[String]) -> Result<(), Failure> {
         }
         lock.taken = lock.holders.len() as u64;
     } else if !permits.is_empty() && !lock.is_free() {
-        let name = person::name(&lock.name);
+        let name = display::name(&lock.name);
         return Err(Failure::usage(format!("\"{name}\" is a {}: leave --permit out", lock.kind)));
     }
     Ok(())
@@ -152,21 +152,21 @@ async fn agree(
 
 /// Its client has announced itself within the last lease, and may run.
 fn may_run(holder: &Holder) -> bool {
-    matches!(person::presence(holder), Presence::Announced | Presence::Overdue(_))
+    matches!(display::presence(holder), Presence::Announced | Presence::Overdue(_))
 }
 
 fn kept(lock: &LockInfo, holder: &Holder) -> Failure {
-    let (name, seen) = (person::name(&lock.name), person::last_seen(holder, SystemTime::now()));
-    let instead = match person::presence(holder) {
+    let (name, seen) = (display::name(&lock.name), display::last_seen(holder, SystemTime::now()));
+    let instead = match display::presence(holder) {
         Presence::Overdue(_) => "wait until its lease ends, or add --force to take it now",
         _ => "add --force to take it all the same",
     };
-    let holder = person::holder(holder);
+    let holder = display::holder(holder);
     Failure::new(Code::BUSY, format!("\"{name}\" is held by {holder}, {seen}: {instead}"))
 }
 
 fn uncounted(lock: &LockInfo) -> Failure {
-    let name = person::name(&lock.name);
+    let name = display::name(&lock.name);
     let instead = match lock.kind {
         Kind::Semaphore => "its permits have no holders; add some with the library",
         _ => "count it down, or delete it, with the library",
@@ -206,34 +206,34 @@ fn account(uid: &str) -> Option<String> {
 }
 
 fn question(lock: &LockInfo, again: bool) -> String {
-    let (name, now) = (person::name(&lock.name), SystemTime::now());
+    let (name, now) = (display::name(&lock.name), SystemTime::now());
     let mut text = String::new();
     if again {
         text.push_str("It has changed hands meanwhile.\n");
     }
     text.push_str(&format!("\"{name}\" is a {} and held by\n", lock.kind));
     for holder in &lock.holders {
-        let seen = person::last_seen(holder, now);
+        let seen = display::last_seen(holder, now);
         let known = match holder.since {
-            Some(_) => format!("{seen}, holds it for {}", person::age(holder.since, now)),
+            Some(_) => format!("{seen}, holds it for {}", display::age(holder.since, now)),
             None => seen,
         };
-        text.push_str(&format!("  {} ({known})\n", person::holder(holder)));
+        text.push_str(&format!("  {} ({known})\n", display::holder(holder)));
         if let Some(remaining) = holder.remaining {
-            let ttl = person::ttl(remaining);
-            text.push_str(&format!("    permit {}, expires in {ttl}\n", person::text(&holder.id)));
+            let ttl = display::ttl(remaining);
+            text.push_str(&format!("    permit {}, expires in {ttl}\n", display::text(&holder.id)));
         }
     }
     if lock.kind == Kind::Permits {
         text.push_str("The holder of a permit finds out when it renews it.\n");
     } else {
-        text.push_str(&format!("If you take it away: {}", person::consequence(&lock.holders)));
+        text.push_str(&format!("If you take it away: {}", display::consequence(&lock.holders)));
         text.push_str(match lock.holders.iter().any(may_run) {
             true => "; what it has begun may go on for a moment.\n",
             false => ".\n",
         });
     }
-    text.push_str(&format!("Take \"{name}\" away from {}? [y/N] ", person::holders(lock)));
+    text.push_str(&format!("Take \"{name}\" away from {}? [y/N] ", display::holders(lock)));
     text
 }
 
@@ -255,9 +255,9 @@ fn ask(question: &str) -> io::Result<bool> {
 }
 
 fn tell(output: &mut Output, lock: &LockInfo, taken: bool) -> Result<(), Stop> {
-    let name = person::name(&lock.name);
+    let name = display::name(&lock.name);
     let line = match taken {
-        true => format!("\"{name}\" was taken away from {}", person::holders(lock)),
+        true => format!("\"{name}\" was taken away from {}", display::holders(lock)),
         false if lock.kind == Kind::Permits => format!("\"{name}\": no such permit is held"),
         false => format!("\"{name}\" is free: there was nothing to take away"),
     };

@@ -138,7 +138,7 @@ async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
         Kind::Semaphore,
     ] {
         let begun = Instant::now();
-        let outcome = of_a_kind(client, kind, &format!("{name}:{}", kind.word())).await;
+        let outcome = of_a_kind(client, kind, &format!("{name}:{}", kind.as_str())).await;
         if kind == Kind::Lock {
             write = begun.elapsed() / 2;
         }

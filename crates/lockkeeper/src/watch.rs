@@ -139,7 +139,7 @@ impl Watch {
     }
 
     /// Returns the next change of the last look, if there is one; never waits.
-    pub fn happened(&mut self) -> Option<Event> {
+    pub fn try_next(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 

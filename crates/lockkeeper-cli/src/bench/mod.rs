@@ -151,7 +151,7 @@ fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
         let line = table.line(row, |style, text| output.styled(style, text));
         output.line(&line)?;
     }
-    let time = crate::person::span(Duration::from_millis(report.time_ms));
+    let time = crate::display::span(Duration::from_millis(report.time_ms));
     let note = format!("\nOn {}, {time} each, one thread. {CAUTION}", report.store);
     let note = output.styled(Style::new().dimmed(), &note);
     output.line(&note)?;

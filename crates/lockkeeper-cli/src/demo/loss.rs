@@ -11,9 +11,9 @@ use super::chart::{Chart, Turn, one_at_a_time};
 use super::place::Place;
 use super::stage::Stage;
 use super::wire::Wire;
+use crate::display;
 use crate::exit::Failure;
 use crate::output::Stop;
-use crate::person;
 
 const NAME: &str = "demo:deploy";
 const LEASE: Duration = Duration::from_millis(1500);
@@ -40,7 +40,7 @@ async fn by_force(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     let told_after = at - forced;
     stage.tell("ann", &format!("is told: {told}")).await?;
     let by = operator.inspector().inspect(NAME).await?.forced;
-    let by = by.first().map(|forced| person::text(&forced.by)).unwrap_or_default();
+    let by = by.first().map(|forced| display::text(&forced.by)).unwrap_or_default();
     stage.tell("", &format!("and who asks later is told it was {by}")).await?;
     let right = told == LostReason::Revoked(why.to_owned()) && guard.is_lost() && !by.is_empty();
 

@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::below::{self, Below, Depth};
+use super::descendants::{self, Depth, Descendants};
 use super::{clock, sys};
 
 /// The argument that makes this binary a guardian. Not a command: nobody is to find it in the help.
@@ -251,7 +251,7 @@ struct Ward {
     group: Option<Pid>,
     /// The command, as long as it is not reaped.
     child: Option<Pid>,
-    below: Below,
+    below: Descendants,
     /// When it was last looked below the command, which is long ago at first: the command may have begun
     /// before the guardian has. And when it will be looked again.
     looked_at: Duration,
@@ -285,7 +285,7 @@ impl Ward {
             let _ = kill_process(child, Signal::KILL);
         }
         self.below.signal(Signal::KILL);
-        below::kill_marked(&self.mark, self.looked_at);
+        descendants::kill_marked(&self.mark, self.looked_at);
     }
 }
 

@@ -11,8 +11,8 @@ use rustix::process::{Pid, kill_process};
 
 use super::child::{Environment, shell};
 use super::signals::Signals;
+use crate::display;
 use crate::exit::say;
-use crate::person;
 
 /// How long the line for a lost lock is waited for, once there is nothing else to do. It is then left
 /// to itself, not killed.
@@ -32,7 +32,7 @@ impl Hook {
         let mut command = shell(line);
         environment.apply_outside(&mut command);
         // It may come out of the store, and a variable cannot hold a NUL.
-        command.env("LOCKKEEPER_REASON", person::text(reason)).stdin(Stdio::null());
+        command.env("LOCKKEEPER_REASON", display::text(reason)).stdin(Stdio::null());
         let process = command.spawn();
         Self { process: process.inspect_err(|error| say(format_args!("sh: {error}"))).ok() }
     }

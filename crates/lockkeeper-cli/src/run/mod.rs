@@ -4,9 +4,9 @@
 //! happen meanwhile is in [`supervise`].
 
 mod acquire;
-mod below;
 mod child;
 mod clock;
+mod descendants;
 mod group;
 pub(crate) mod guardian;
 mod hook;

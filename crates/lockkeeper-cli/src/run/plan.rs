@@ -16,7 +16,7 @@ pub(super) const KILL_MARGIN: Duration = Duration::from_millis(300);
 /// The same for the guardian, which acts if `run` has not.
 pub(super) const GUARDIAN_MARGIN: Duration = Duration::from_millis(250);
 
-/// Below this there would be no time to renew a lease, to notice that it cannot be, and to stop the
+/// Descendants this there would be no time to renew a lease, to notice that it cannot be, and to stop the
 /// command.
 const MIN_LEASE: Duration = Duration::from_secs(1);
 

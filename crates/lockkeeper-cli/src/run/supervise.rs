@@ -20,8 +20,8 @@ use std::time::Duration;
 use lockkeeper::{AnyGuard, Client, LostReason};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
-use super::below::{Below, Depth};
 use super::child::{Child, Environment, State};
+use super::descendants::{Depth, Descendants};
 use super::guardian::{Guardian, Health};
 use super::hook::Hook;
 use super::plan::{GUARDIAN_MARGIN, KILL_MARGIN, Plan};
@@ -115,7 +115,7 @@ pub(super) struct Progress {
     status: Option<ExitStatus>,
     foreground: Option<Foreground>,
     hook: Option<Hook>,
-    below: Below,
+    below: Descendants,
 }
 
 enum Event {

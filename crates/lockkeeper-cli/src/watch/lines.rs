@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::exit::{self, Code, Failure};
 use crate::output::{Output, Stop};
-use crate::{json, moment, open, person};
+use crate::{display, json, open, timestamp};
 
 /// One change, as JSON.
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ pub(super) async fn run(
             continue;
         }
         unheard.answered(watch.is_complete()).into_iter().for_each(exit::say);
-        while let Some(event) = watch.happened() {
+        while let Some(event) = watch.try_next() {
             let (word, lock) = match &event {
                 Event::Appeared(lock) => ("appeared", lock),
                 Event::Changed(lock) => ("changed", lock),
@@ -52,7 +52,7 @@ pub(super) async fn run(
 
 fn print(output: &mut Output, event: &str, lock: &LockInfo, as_json: bool) -> Result<(), Stop> {
     let now = SystemTime::now();
-    let at = moment::exact(now);
+    let at = timestamp::exact(now);
     if as_json {
         json::write(&mut *output, &Line { event, at, lock: json::Lock::of(lock, now) })?;
         output.line("")?;
@@ -65,14 +65,14 @@ fn print(output: &mut Output, event: &str, lock: &LockInfo, as_json: bool) -> Re
 }
 
 fn in_words(lock: &LockInfo) -> String {
-    let mut words = vec![person::name(&lock.name), lock.kind.word().to_owned()];
-    words.push(person::holders(lock));
-    match person::holds(lock) {
+    let mut words = vec![display::name(&lock.name), lock.kind.as_str().to_owned()];
+    words.push(display::holders(lock));
+    match display::holds(lock) {
         0 | 1 => {}
         holds => words.push(format!("holds={holds}")),
     }
     if lock.remaining != Remaining::Free {
-        words.push(format!("ttl={}", person::ttl(lock.remaining)));
+        words.push(format!("ttl={}", display::ttl(lock.remaining)));
     }
     if let Some(count) = lock.count {
         words.push(format!("count={count}"));

@@ -13,12 +13,12 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::draw::{self, Theme};
 use super::keys::Action;
-use super::lookout::{self, Report};
+use super::poller::{self, Report};
 use super::row::Now;
 use super::screen::Screen;
 use super::view::{Tone, View};
+use crate::display;
 use crate::exit::{Code, Failure};
-use crate::person;
 use crate::store::Store;
 
 /// How often countdowns move.
@@ -32,13 +32,13 @@ pub(super) async fn run(
     theme: Theme,
 ) -> Result<Code, Failure> {
     let shown = String::from_utf8_lossy(&pattern);
-    let view = View::new(store.shown(), person::text(&shown), every, Now::get());
+    let view = View::new(store.shown(), display::text(&shown), every, Now::get());
     let (reports, mut reported) = mpsc::unbounded_channel();
     let (pausing, paused) = watch::channel(false);
     let mut signals = Signals::new().map_err(|error| broken(&error))?;
     let screen = Screen::new().map_err(|error| broken(&error))?;
     let mut keys = keys();
-    tokio::spawn(lookout::look_out(store, pattern, every, paused, reports.clone()));
+    tokio::spawn(poller::look_out(store, pattern, every, paused, reports.clone()));
 
     let mut live = Live { view, screen, theme, inspector: None, pausing, reports };
     let mut frames = interval(FRAME);
@@ -106,13 +106,13 @@ impl Live {
             Some(Action::Inspect(name, kind)) => {
                 if let Some(inspector) = self.inspector.clone() {
                     let reports = self.reports.clone();
-                    tokio::spawn(lookout::inspect(inspector, name, kind, reports));
+                    tokio::spawn(poller::inspect(inspector, name, kind, reports));
                 }
             }
             Some(Action::Force { name, kind, reason, from }) => {
                 if let Some(inspector) = self.inspector.clone() {
                     let reports = self.reports.clone();
-                    tokio::spawn(lookout::force(inspector, (name, kind), reason, from, reports));
+                    tokio::spawn(poller::force(inspector, (name, kind), reason, from, reports));
                 }
             }
             None => {}
@@ -130,17 +130,17 @@ impl Live {
                     (self.view.wanted(), self.inspector.clone())
                 {
                     let reports = self.reports.clone();
-                    tokio::spawn(lookout::inspect(inspector, name, kind, reports));
+                    tokio::spawn(poller::inspect(inspector, name, kind, reports));
                 }
             }
             Report::Failed(why) => self.view.failed(why),
             Report::Inspected(lock) => self.view.inspected(*lock, now),
             Report::Forced(name, Ok(Some(consequence))) => {
-                let text = format!("{} was taken away; {consequence}", person::name(&name));
+                let text = format!("{} was taken away; {consequence}", display::name(&name));
                 self.view.tell(Tone::Good, text, now);
             }
             Report::Forced(name, Ok(None)) => {
-                let text = format!("{} was free: nothing was taken away", person::name(&name));
+                let text = format!("{} was free: nothing was taken away", display::name(&name));
                 self.view.tell(Tone::Bad, text, now);
             }
             Report::Forced(_, Err(why)) => self.view.tell(Tone::Bad, why, now),

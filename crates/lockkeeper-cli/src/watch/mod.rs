@@ -9,7 +9,7 @@ mod fixture;
 mod keys;
 mod lines;
 mod live;
-mod lookout;
+mod poller;
 mod row;
 mod screen;
 #[cfg(test)]

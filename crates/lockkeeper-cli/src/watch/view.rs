@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use lockkeeper::{Kind, LockInfo, LockName, Remaining};
 
 use super::row::{Age, Change, Now, Row};
-use crate::person;
+use crate::display;
 
 /// How long a message stays.
 const NOTICE: Duration = Duration::from_secs(8);
@@ -364,7 +364,7 @@ impl View {
 
 fn fits(row: &Row, needle: &str) -> bool {
     let has = |text: String| text.to_lowercase().contains(needle);
-    needle.is_empty() || has(person::name(&row.lock.name)) || has(person::holders(&row.lock))
+    needle.is_empty() || has(display::name(&row.lock.name)) || has(display::holders(&row.lock))
 }
 
 /// What a row is sorted by; what has nothing to compare comes last. Names decide in the end anyway.
@@ -380,9 +380,9 @@ impl Key {
     fn of(row: &Row, by: Column, now: Now) -> Self {
         match by {
             Column::Name => Key::Name,
-            Column::Kind => Key::Text(row.lock.kind.word().to_owned()),
-            Column::Holder => Key::Text(person::holders(&row.lock)),
-            Column::Holds => Key::Number(person::holds(&row.lock)),
+            Column::Kind => Key::Text(row.lock.kind.as_str().to_owned()),
+            Column::Holder => Key::Text(display::holders(&row.lock)),
+            Column::Holds => Key::Number(display::holds(&row.lock)),
             Column::Ttl => Key::Span(match row.remaining(now.tick) {
                 Remaining::For(left) => left,
                 Remaining::Forever | Remaining::Free => Duration::MAX,

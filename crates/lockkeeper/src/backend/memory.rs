@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::model::{State, Wake};
-use super::wake::Hub;
+use super::wake::Subscriptions;
 use super::{
     Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, Kind,
     List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
@@ -25,7 +25,7 @@ pub struct Memory {
     /// The wall clock at `started`, in milliseconds, so that tokens of a later process are greater.
     epoch: u64,
     identity: Arc<str>,
-    hub: Hub,
+    hub: Subscriptions,
 }
 
 impl Memory {
@@ -38,7 +38,7 @@ impl Memory {
             started: Instant::now(),
             epoch: epoch.as_millis() as u64,
             identity: format!("memory:{}", NEXT.fetch_add(1, Ordering::Relaxed)).into(),
-            hub: Hub::new(|_, _| {}),
+            hub: Subscriptions::new(|_, _| {}),
         })
     }
 

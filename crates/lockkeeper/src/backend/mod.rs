@@ -159,7 +159,7 @@ impl Kind {
     ];
 
     /// Returns the kind as one word for machines; [`Display`](fmt::Display) is for people.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Kind::Lock => "lock",
             Kind::Mutex => "mutex",
@@ -172,9 +172,9 @@ impl Kind {
         }
     }
 
-    /// Parses the [`word`](Kind::word) of a kind.
+    /// Parses the [`as_str`](Kind::as_str) of a kind.
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.word() == word)
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 

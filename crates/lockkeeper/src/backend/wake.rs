@@ -100,7 +100,7 @@ pub(crate) enum Edge {
 
 /// The subscriptions of one store in one process.
 #[derive(Clone)]
-pub(crate) struct Hub {
+pub(crate) struct Subscriptions {
     inner: Arc<HubInner>,
 }
 
@@ -111,13 +111,13 @@ struct HubInner {
     on_edge: OnEdge,
 }
 
-impl fmt::Debug for Hub {
+impl fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("topics", &self.topic_count()).finish()
+        f.debug_struct("Subscriptions").field("topics", &self.topic_count()).finish()
     }
 }
 
-impl Hub {
+impl Subscriptions {
     pub(crate) fn new(on_edge: impl Fn(&Topic, Edge) + Send + Sync + 'static) -> Self {
         Self {
             inner: Arc::new(HubInner {
@@ -142,7 +142,7 @@ impl Hub {
         cell.map_or(0, |cell| cell.lock().subscribers as u64)
     }
 
-    /// Adds a subscriber; the store must still [`confirm`](Hub::confirm) the topic.
+    /// Adds a subscriber; the store must still [`confirm`](Subscriptions::confirm) the topic.
     pub(crate) fn join(&self, topic: Topic) -> Subscription {
         let mut topics = self.topics();
         let cell = topics.entry(topic.clone()).or_insert_with(|| {
@@ -191,7 +191,7 @@ impl Hub {
     }
 
     /// Counts a confirmation that the store listens on `topic`. Must be called in the order of the
-    /// store's messages, whereas [`confirm`](Hub::confirm) may come later.
+    /// store's messages, whereas [`confirm`](Subscriptions::confirm) may come later.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn heard(&self, topic: &Topic) {
         self.update(topic, |cell| {
@@ -303,7 +303,7 @@ impl Cell {
 /// Receives the wake-ups of one topic until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
-    hub: Hub,
+    hub: Subscriptions,
     topic: Topic,
     cell: Arc<Cell>,
     /// Set only for a latch, where the content of messages matters.

@@ -5,7 +5,7 @@
 //! it. A wake-up that never arrives costs one re-check, a few seconds at most.
 //!
 //! **Nothing is left behind.** In the store there is only the hold or queue position of an armed
-//! [`Claim`], and a subscription. Both undo themselves when dropped, and the reaper completes a request
+//! [`PendingAcquire`], and a subscription. Both undo themselves when dropped, and the reaper completes a request
 //! under way before its claim is undone.
 //!
 //! **The wait limit limits the wait for a lock, not a round trip.** The loop waits for the answer to a
@@ -21,9 +21,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Attempting, Claim};
-use super::gate::{Entered, Gates, Offer, Place, Seat, Turn};
 use super::lease::{HoldId, Lease};
+use super::local_queue::{Entered, LocalQueues, Offer, Place, Seat, Turn};
+use super::pending_acquire::{Attempting, PendingAcquire};
 use super::registry::Kept;
 use super::request::{Request, Seating, Wait, other_side};
 use super::{Core, RETRY_COUNTERS, Tick, jittered, no_answer, until};
@@ -57,32 +57,34 @@ pub(crate) type Acquired = (Arc<Lease>, HoldId);
 
 pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
     let entered = match request.seating() {
-        Seating::Exclusive => Gates::enter(core, &request.resource, || match request.wait {
+        Seating::Exclusive => LocalQueues::enter(core, &request.resource, || match request.wait {
             Wait::Never => None,
             _ => Some(Offer::new(core, request)),
         }),
         // Waiters queue behind earlier waiters; a mere try acquires what is free.
         Seating::Waiting if request.wait != Wait::Never => {
             let offer = || Offer::new(core, request);
-            match Gates::line_up(core, &request.resource, offer) {
+            match LocalQueues::line_up(core, &request.resource, offer) {
                 Some(place) => Entered::Queued(place),
-                None => Entered::Seat(Gates::alone(core, &request.resource)),
+                None => Entered::Seat(LocalQueues::alone(core, &request.resource)),
             }
         }
-        Seating::Waiting | Seating::Alone => Entered::Seat(Gates::alone(core, &request.resource)),
+        Seating::Waiting | Seating::Alone => {
+            Entered::Seat(LocalQueues::alone(core, &request.resource))
+        }
     };
     match entered {
         Entered::Seat(seat) if request.wait.limit() == Tick::NEVER => {
             // The first attempt, without a wait limit. Most acquires end here; their futures stay
             // small because `run_on` contains everything else.
-            let mut drive = Drive::new(core, request);
+            let mut drive = AcquireLoop::new(core, request);
             let (answer, sent, claim) = drive.first_attempt().await;
             match drive.judge(Refused { answer, claim, seat, seen: None, sent }) {
                 Ok(acquired) => Ok(Some(acquired)),
                 Err(refused) => Box::pin(drive.run_on(refused)).await,
             }
         }
-        Entered::Seat(seat) => Box::pin(Drive::new(core, request).run(seat)).await,
+        Entered::Seat(seat) => Box::pin(AcquireLoop::new(core, request).run(seat)).await,
         Entered::Taken => Ok(None),
         Entered::Queued(turn) => {
             // Waiting and the attempt after it are boxed separately, to keep the waiter's future
@@ -113,7 +115,7 @@ async fn take_turn(
     request: &Request,
     turn: Option<Turn>,
 ) -> Result<Option<Acquired>> {
-    let drive = Drive::new(core, request);
+    let drive = AcquireLoop::new(core, request);
     match turn {
         // This waiter has sent no request, but other requests may have shown that the store does
         // not answer.
@@ -131,7 +133,7 @@ async fn take_turn(
 }
 
 /// One acquire that has the seat.
-struct Drive<'a> {
+struct AcquireLoop<'a> {
     core: &'a Arc<Core>,
     request: &'a Request,
     started: Tick,
@@ -155,24 +157,24 @@ struct Drive<'a> {
 }
 
 /// The outcome of one round of the loop.
-enum Round {
+enum Step {
     Acquired(Acquired),
     /// With the claim whose queue position is still to be given up.
-    GaveUp(Option<Claim>),
-    Again(Claim, Seat),
+    GaveUp(Option<PendingAcquire>),
+    Again(PendingAcquire, Seat),
 }
 
 /// An attempt that did not acquire the lock, and the state for the next one.
 struct Refused {
     answer: Result<Attempt, Fault>,
-    claim: Claim,
+    claim: PendingAcquire,
     seat: Seat,
     /// The count of wake-ups before the attempt, if there was a subscription.
     seen: Option<u64>,
     sent: Tick,
 }
 
-impl<'a> Drive<'a> {
+impl<'a> AcquireLoop<'a> {
     fn new(core: &'a Arc<Core>, request: &'a Request) -> Self {
         let started = core.clock.now();
         let now = Some(started);
@@ -194,7 +196,7 @@ impl<'a> Drive<'a> {
 
     fn begin(
         &self,
-        claim: Claim,
+        claim: PendingAcquire,
         seat: Seat,
         token: Option<u64>,
         sent: Tick,
@@ -208,7 +210,7 @@ impl<'a> Drive<'a> {
     }
 
     fn first_attempt(&self) -> Attempting {
-        let claim = Claim::new(self.core, self.request);
+        let claim = PendingAcquire::new(self.core, self.request);
         claim.attempt(self.request, self.started)
     }
 
@@ -226,7 +228,7 @@ impl<'a> Drive<'a> {
                 (seat.subscription, self.kept) = (None, None);
             }
             // Granted, but the lease had expired when the answer arrived; the claim has undone it.
-            let claim = Claim::new(self.core, self.request);
+            let claim = PendingAcquire::new(self.core, self.request);
             Box::new(Refused { answer: Ok(Attempt::GRANTED), claim, seat, seen, sent })
         })
     }
@@ -237,31 +239,35 @@ impl<'a> Drive<'a> {
             self.now = None;
             self.nap(pause).await;
         }
-        let claim = Claim::new(self.core, self.request);
+        let claim = PendingAcquire::new(self.core, self.request);
         self.rounds(claim, seat).await
     }
 
     async fn run_on(mut self, refused: Box<Refused>) -> Result<Option<Acquired>> {
         self.now = None;
         match self.refused(refused).await? {
-            Round::Acquired(acquired) => Ok(Some(acquired)),
-            Round::GaveUp(claim) => self.give_up(claim).await,
-            Round::Again(claim, seat) => self.rounds(claim, seat).await,
+            Step::Acquired(acquired) => Ok(Some(acquired)),
+            Step::GaveUp(claim) => self.give_up(claim).await,
+            Step::Again(claim, seat) => self.rounds(claim, seat).await,
         }
     }
 
-    async fn rounds(&mut self, mut claim: Claim, mut seat: Seat) -> Result<Option<Acquired>> {
+    async fn rounds(
+        &mut self,
+        mut claim: PendingAcquire,
+        mut seat: Seat,
+    ) -> Result<Option<Acquired>> {
         loop {
             match self.round(claim, seat).await? {
-                Round::Acquired(acquired) => return Ok(Some(acquired)),
-                Round::GaveUp(claim) => return self.give_up(claim).await,
-                Round::Again(same, still) => (claim, seat) = (same, still),
+                Step::Acquired(acquired) => return Ok(Some(acquired)),
+                Step::GaveUp(claim) => return self.give_up(claim).await,
+                Step::Again(same, still) => (claim, seat) = (same, still),
             }
         }
     }
 
     /// Makes one attempt and acts on its answer.
-    async fn round(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
+    async fn round(&mut self, claim: PendingAcquire, seat: Seat) -> Result<Step> {
         let core = self.core;
         let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
         let sent = self.now.take().unwrap_or_else(|| core.clock.now());
@@ -279,16 +285,16 @@ impl<'a> Drive<'a> {
             }
             self.busy = None;
             self.failing_since.get_or_insert(sent);
-            return Ok(Round::GaveUp(None));
+            return Ok(Step::GaveUp(None));
         };
         match self.judge(Refused { answer, claim, seat, seen, sent }) {
-            Ok(acquired) => Ok(Round::Acquired(acquired)),
+            Ok(acquired) => Ok(Step::Acquired(acquired)),
             Err(refused) => self.refused(refused).await,
         }
     }
 
     /// Acts on an attempt that did not acquire the lock.
-    async fn refused(&mut self, refused: Box<Refused>) -> Result<Round> {
+    async fn refused(&mut self, refused: Box<Refused>) -> Result<Step> {
         let Refused { answer, claim, seat, seen, sent } = *refused;
         match answer {
             Ok(Attempt::Busy(_) | Attempt::Crowded(..) | Attempt::Gone) => {
@@ -313,15 +319,15 @@ impl<'a> Drive<'a> {
         &mut self,
         ttl: Option<Ttl>,
         crowd: u64,
-        claim: Claim,
+        claim: PendingAcquire,
         mut seat: Seat,
         seen: Option<u64>,
-    ) -> Result<Round> {
+    ) -> Result<Step> {
         let now = self.core.clock.now();
         (self.busy, self.failures, self.refusal) = (Some(now), 0, None);
         seat.busy();
         if self.request.wait == Wait::Never || now >= self.request.wait.limit() {
-            return Ok(Round::GaveUp(Some(claim)));
+            return Ok(Step::GaveUp(Some(claim)));
         }
         if !self.warned && now.since(self.started) >= SUSPICIOUS {
             self.warned = true;
@@ -370,10 +376,10 @@ impl<'a> Drive<'a> {
     }
 
     /// Queues behind the waiters of this client, and tries again at the front of the queue.
-    async fn queue_up(&mut self, claim: Claim) -> Result<Round> {
+    async fn queue_up(&mut self, claim: PendingAcquire) -> Result<Step> {
         let (core, request) = (self.core, self.request);
         let offer = || Some(Offer::new(core, request));
-        let seat = match Gates::enter(core, &request.resource, offer) {
+        let seat = match LocalQueues::enter(core, &request.resource, offer) {
             Entered::Seat(seat) => seat,
             Entered::Queued(mut place) => {
                 let turn = until(&core.clock, request.wait.limit(), place.wait()).await;
@@ -385,14 +391,14 @@ impl<'a> Drive<'a> {
                     // Permits are held without a seat, so they are never handed off.
                     Some(Turn::Handed(..)) | None => {
                         self.busy = self.busy.filter(|_| !core.is_silent());
-                        return Ok(Round::GaveUp(None));
+                        return Ok(Step::GaveUp(None));
                     }
                 }
             }
-            Entered::Taken => return Ok(Round::GaveUp(None)),
+            Entered::Taken => return Ok(Step::GaveUp(None)),
         };
         // After a wait that may have been long, an unanswered request is not repeated.
-        let claim = if claim.doubtful { Claim::new(core, request) } else { claim };
+        let claim = if claim.doubtful { PendingAcquire::new(core, request) } else { claim };
         self.again(claim, seat)
     }
 
@@ -438,18 +444,18 @@ impl<'a> Drive<'a> {
 
     /// Continues with the next attempt, unless the wait limit has passed. If the last busy answer
     /// is old, asks once more to find out whether the store still answers.
-    fn again(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
+    fn again(&mut self, claim: PendingAcquire, seat: Seat) -> Result<Step> {
         if self.core.is_closed() {
             return Err(Error::Closed { lock: Some(self.request.resource.name.clone()) });
         }
         let now = self.core.clock.now();
         if now < self.request.wait.limit() {
-            return Ok(Round::Again(claim, seat));
+            return Ok(Step::Again(claim, seat));
         }
         self.busy = self.busy.filter(|_| !self.core.is_silent());
         match self.busy {
-            Some(at) if now.since(at) >= STALE => Ok(Round::Again(claim, seat)),
-            _ => Ok(Round::GaveUp(Some(claim))),
+            Some(at) if now.since(at) >= STALE => Ok(Step::Again(claim, seat)),
+            _ => Ok(Step::GaveUp(Some(claim))),
         }
     }
 
@@ -463,7 +469,7 @@ impl<'a> Drive<'a> {
         self.failing_since.map_or(Tick::NEVER, |since| since + bears)
     }
 
-    async fn give_up(&mut self, claim: Option<Claim>) -> Result<Option<Acquired>> {
+    async fn give_up(&mut self, claim: Option<PendingAcquire>) -> Result<Option<Acquired>> {
         self.kept = None;
         if let Some(claim) = claim {
             claim.leave().await;
@@ -483,7 +489,7 @@ impl<'a> Drive<'a> {
     /// The store has not served for too long: fails the waiters in the local queue, too.
     fn unreachable(&self) -> Error {
         let fault = self.fault_so_far();
-        self.core.gates.fail(&self.request.resource, &fault);
+        self.core.local_queues.fail(&self.request.resource, &fault);
         self.failed(fault)
     }
 
@@ -496,7 +502,7 @@ impl<'a> Drive<'a> {
 
     /// Retries after a grant that arrived after its lease had expired: the store is too slow for
     /// it.
-    async fn came_late(&mut self, claim: Claim, seat: Seat) -> Result<Round> {
+    async fn came_late(&mut self, claim: PendingAcquire, seat: Seat) -> Result<Step> {
         let over = self.core.clock.now() >= self.patience();
         if over || self.request.wait == Wait::Never && self.failures > 3 {
             return Err(self.failed(no_answer("each grant arrived after its lease had ended")));
@@ -507,13 +513,13 @@ impl<'a> Drive<'a> {
     }
 
     /// Retries after a temporary fault, for as long as the caller and the settings allow.
-    async fn fault(&mut self, fault: Fault, claim: Claim, mut seat: Seat) -> Result<Round> {
+    async fn fault(&mut self, fault: Fault, claim: PendingAcquire, mut seat: Seat) -> Result<Step> {
         let resource = &self.request.resource;
         let over = self.core.clock.now() >= self.patience();
         if !fault.may_pass() || over || self.request.wait == Wait::Never {
             if over {
                 // The waiters in the local queue have waited for the same store.
-                self.core.gates.fail(resource, &fault);
+                self.core.local_queues.fail(resource, &fault);
             }
             return Err(self.failed(fault));
         }
@@ -529,10 +535,10 @@ impl<'a> Drive<'a> {
     async fn subscribe(
         &mut self,
         topic: Topic,
-        claim: Claim,
+        claim: PendingAcquire,
         mut seat: Seat,
         pause: Duration,
-    ) -> Result<Round> {
+    ) -> Result<Step> {
         let core = self.core;
         let patience = core.clock.now() + pause.min(core.options.response_timeout);
         let limit = self.request.wait.limit();

@@ -25,8 +25,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use super::claim::{self, Claim};
-use super::gate::Seat;
+use super::local_queue::Seat;
+use super::pending_acquire::{self, PendingAcquire};
 use super::request::{Request, Term, TermSpec};
 use super::{Core, Tick, lock};
 use crate::backend::{
@@ -127,7 +127,7 @@ impl Lease {
     /// Takes over from `claim` and from its seat. Fails with the seat if the deadline has passed
     /// already: then the claim undoes the grant.
     pub(crate) fn begin(
-        claim: Claim,
+        claim: PendingAcquire,
         mut seat: Seat,
         seated: bool,
         request: &Request,
@@ -289,7 +289,7 @@ impl Lease {
             _ => self.release_of(0),
         };
         let core = Arc::clone(&self.core);
-        self.core.reaper.adopt(Box::pin(claim::undo(core, release, ends, Some(ends))));
+        self.core.reaper.adopt(Box::pin(pending_acquire::undo(core, release, ends, Some(ends))));
     }
 
     /// Repeats the release after its end, where an unanswered acquire of it cannot be revoked,
@@ -305,7 +305,7 @@ impl Lease {
             if let Some(stands) = stands.and_then(|stands| core.clock.instant(stands)) {
                 tokio::time::sleep_until(stands).await;
             }
-            claim::undo(core, release, late, Some(late)).await;
+            pending_acquire::undo(core, release, late, Some(late)).await;
         }));
     }
 

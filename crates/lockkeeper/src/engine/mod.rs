@@ -19,14 +19,14 @@ use crate::config::{ClientOptions, MAX_LEASE};
 use crate::error::{Error, LostReason, Phase, Result};
 
 pub(crate) mod acquire;
-mod claim;
+mod announcer;
 pub(crate) mod counter;
-mod gate;
 mod home;
 pub(crate) mod lease;
+mod local_queue;
 pub(crate) mod multi;
 pub(crate) mod owners;
-mod presence;
+mod pending_acquire;
 mod reaper;
 mod registry;
 pub(crate) mod release;
@@ -38,8 +38,8 @@ use crate::clock::Clock;
 pub(crate) use crate::clock::Tick;
 pub(crate) use lease::Lease;
 
-use gate::Gates;
 pub(crate) use home::Home;
+use local_queue::LocalQueues;
 use owners::Owners;
 use reaper::Reaper;
 pub(crate) use reaper::Rescue;
@@ -54,7 +54,7 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) info: ClientInfo,
     pub(crate) home: Arc<Home>,
-    gates: Gates,
+    local_queues: LocalQueues,
     owners: Owners,
     registry: Arc<Registry>,
     reaper: Reaper,
@@ -67,7 +67,7 @@ pub(crate) struct Core {
     last_failure: AtomicU64,
     polling_warned: AtomicBool,
     /// Locks that were left held.
-    left: Mutex<Vec<presence::Left>>,
+    left: Mutex<Vec<announcer::Left>>,
     last_warned: Mutex<Option<Tick>>,
 }
 
@@ -83,7 +83,7 @@ impl Core {
             clock,
             info: who(&options),
             home: Arc::clone(&home),
-            gates: Gates::default(),
+            local_queues: LocalQueues::default(),
             owners: Owners::default(),
             registry: Arc::clone(&registry),
             reaper: Reaper::start(home),
@@ -133,7 +133,7 @@ impl Core {
 
     fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
-            self.gates.fail_all(&Fault::Closed);
+            self.local_queues.fail_all(&Fault::Closed);
             self.closing.notify_waiters();
         }
     }
@@ -176,7 +176,7 @@ impl Core {
     /// Resolves when nothing of this client is left in the store.
     async fn settled(&self) {
         // A pending acquire may still be granted, and is then released.
-        self.gates.emptied().await;
+        self.local_queues.emptied().await;
         self.reaper.drained().await;
         self.registry.stop();
         let _ = self.backend.adjust(self.farewell()).await;
@@ -243,9 +243,9 @@ impl Core {
 
     /// Fails all waiters in local queues once the store has not answered for `unreachable_after`.
     /// The task that has the seat notices by itself.
-    fn despair(&self) {
+    fn fail_all_waiters(&self) {
         if self.silent_for().is_some_and(|silent| silent >= self.options.unreachable_after) {
-            self.gates.fail_all(&no_answer("the store does not answer"));
+            self.local_queues.fail_all(&no_answer("the store does not answer"));
         }
     }
 

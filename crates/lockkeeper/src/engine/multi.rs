@@ -10,10 +10,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::acquire::Acquired;
-use super::claim::Claim;
-use super::gate::{Entered, Gates};
 use super::lease::HoldId;
+use super::local_queue::{Entered, LocalQueues};
 use super::owners::acquire;
+use super::pending_acquire::PendingAcquire;
 use super::request::{Request, TermSpec, Wait};
 use super::{Core, Lease, jittered, no_answer, release, until};
 use crate::backend::{Acquire, Attempt, BoxFuture, Kind};
@@ -271,14 +271,14 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
     let mut seats = Vec::with_capacity(parts.len());
     for (core, request) in parts {
         core.ensure_open(&request.resource)?;
-        match Gates::enter(core, &request.resource, || None) {
+        match LocalQueues::enter(core, &request.resource, || None) {
             Entered::Seat(seat) => seats.push(seat),
             Entered::Queued(_) | Entered::Taken => return Ok(None),
         }
     }
     let sent = core.clock.now();
     let mut claims: Vec<_> =
-        parts.iter().map(|(core, request)| Claim::new(core, request)).collect();
+        parts.iter().map(|(core, request)| PendingAcquire::new(core, request)).collect();
     let ttl = term.ttl;
     claims.iter_mut().for_each(|claim| claim.arm(ttl, sent));
     let also = claims[1..].iter().map(|claim| (claim.resource.name.clone(), claim.owner)).collect();

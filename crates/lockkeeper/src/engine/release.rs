@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use super::claim::Claim;
-use super::gate::{Offer, Others, Seat, Ticket, Turn};
 use super::lease::{HoldId, Lease, State, Status, deadline};
+use super::local_queue::{Offer, Others, Seat, Ticket, Turn};
+use super::pending_acquire::PendingAcquire;
 use super::request::Term;
 use super::{Core, RETRY_COUNTERS, Tick, lock};
 use crate::OwnerId;
@@ -277,7 +277,7 @@ async fn hand_over(lease: &Arc<Lease>, mut seat: Seat, mut successor: Ticket) ->
         };
         outcome = Some(Ok(()));
         let ends = sent + Duration::from_millis(successor.offer.ttl);
-        let claim = Claim::granted(core, &lease.resource, successor.offer.owner, ends);
+        let claim = PendingAcquire::granted(core, &lease.resource, successor.offer.owner, ends);
         let turn = Box::new(Turn::Handed(seat, claim, token, sent));
         let refused = successor.turn.send(turn).err().map(|turn| *turn);
         let Some(Turn::Handed(returned, claim, ..)) = refused else { return Ok(()) };
@@ -306,10 +306,10 @@ async fn abandon(
     let core = &lease.core;
     if doubtful || fault.maybe_ran() {
         let ends = sent + Duration::from_millis(successor.offer.ttl);
-        drop(Claim::doubtful(core, &lease.resource, successor.offer.owner, ends));
+        drop(PendingAcquire::doubtful(core, &lease.resource, successor.offer.owner, ends));
     }
     if fault.may_pass() {
-        core.gates.fail(&lease.resource, &fault);
+        core.local_queues.fail(&lease.resource, &fault);
         let _ = successor.turn.send(Box::new(Turn::Failed(fault)));
         drop(seat);
     } else {
@@ -387,7 +387,7 @@ async fn insist(
         }
         if core.clock.now().since(sent) >= core.options.unreachable_after {
             // The waiters in the local queue have waited for the same store.
-            core.gates.fail(&lease.resource, &fault);
+            core.local_queues.fail(&lease.resource, &fault);
         }
         pause(core, &mut failures).await;
         if lease.resource.kind == Kind::Semaphore && core.clock.now() >= ends {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::announcer::{Announcer, subscribe};
 use super::lease::Lease;
-use super::presence::{Presence, subscribe};
 use super::registry::{Place, Registry, SPEAK, TICK};
 use super::renewal::Todo;
 use super::{Core, Tick};
@@ -42,25 +42,25 @@ pub(crate) fn run(
     registry: Arc<Registry>,
     core: Weak<Core>,
 ) -> impl Future<Output = ()> + Send + 'static {
-    let last_words = LastWords(Arc::clone(&registry), core.clone());
+    let abandon_on_drop = AbandonOnDrop(Arc::clone(&registry), core.clone());
     let watchdog = Watchdog {
         registry,
         core,
         renewals: JoinSet::new(),
-        presence: None,
+        announcer: None,
         reconnects: None,
         woken: false,
         spoke: None,
     };
     async move {
-        let _last_words = last_words;
+        let _last_words = abandon_on_drop;
         watchdog.run().await;
     }
 }
 
-struct LastWords(Arc<Registry>, Weak<Core>);
+struct AbandonOnDrop(Arc<Registry>, Weak<Core>);
 
-impl Drop for LastWords {
+impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
         if self.0.is_stopped() {
             return;
@@ -76,7 +76,7 @@ struct Watchdog {
     registry: Arc<Registry>,
     core: Weak<Core>,
     renewals: JoinSet<()>,
-    presence: Option<Presence>,
+    announcer: Option<Announcer>,
     reconnects: Option<(Subscription, u64)>,
     /// A lock was held since the last turn, even if it is released by now: locks that are held for
     /// an instant each, in a row, must not wake the watchdog each time.
@@ -112,10 +112,10 @@ impl Watchdog {
         let mut due = Vec::new();
         let next = self.registry.due(now, &mut due);
         let next = next.map(|next| next.min(self.renew(&core, now, due)));
-        core.despair();
+        core.fail_all_waiters();
         let waiting = self.speak_for_waiters(&core, now);
-        self.show_presence(&core, now, next.is_some() || self.woken);
-        let until = match (next, &self.presence) {
+        self.announce(&core, now, next.is_some() || self.woken);
+        let until = match (next, &self.announcer) {
             (Some(next), _) => next.min(now + TICK),
             (None, Some(_)) => now + TICK,
             (None, None) if waiting => now + TICK,
@@ -216,18 +216,18 @@ impl Watchdog {
     }
 
     /// Keeps the announcement up to date and listens for notices, while a lock is held.
-    fn show_presence(&mut self, core: &Arc<Core>, now: Tick, holding: bool) {
-        if holding && self.presence.is_none() {
-            self.presence = Some(Presence::new(core, now));
+    fn announce(&mut self, core: &Arc<Core>, now: Tick, holding: bool) {
+        if holding && self.announcer.is_none() {
+            self.announcer = Some(Announcer::new(core, now));
         }
-        let Some(presence) = &mut self.presence else {
+        let Some(presence) = &mut self.announcer else {
             return;
         };
         if holding {
             presence.last_held = now;
             presence.announce(core, &self.registry, now, &mut self.renewals);
         } else if now.since(presence.last_held) >= LINGER {
-            self.presence = None;
+            self.announcer = None;
         }
     }
 }

@@ -187,12 +187,12 @@ pub(crate) async fn it_looks_once_in_a_while(store: &Store) {
     })
     .await;
     // What a look saw comes out one by one, without another look.
-    assert_is!(watch.happened(), Some(Event::Appeared(_)));
-    assert_is!(watch.happened(), None);
+    assert_is!(watch.try_next(), Some(Event::Appeared(_)));
+    assert_is!(watch.try_next(), None);
     let _other = client.lock(store.name("other")).lock().await.unwrap();
     watch.look().await.unwrap();
     assert_eq!(of(&next(store, &mut watch).await), ("appeared", store.name("other")));
-    assert_is!(watch.happened(), None);
+    assert_is!(watch.try_next(), None);
 }
 
 pub(crate) async fn a_watch_says_whether_it_sees_everything(store: &Store) {
@@ -215,7 +215,7 @@ pub(crate) async fn a_watch_says_whether_it_sees_everything(store: &Store) {
     let visible = held.pop().unwrap();
     let name = visible.name().to_string();
     visible.release().await.unwrap();
-    while watch.happened().is_some() {}
+    while watch.try_next().is_some() {}
     assert_eq!(of(&next(&store, &mut watch).await), ("gone", name));
     mutex.release().await.unwrap();
     assert_eq!(of(&next(&store, &mut watch).await), ("gone", "mutex".to_owned()));

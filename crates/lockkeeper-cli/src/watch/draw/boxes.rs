@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, BorderType, Clear, Padding, Paragraph};
 use unicode_width::UnicodeWidthStr;
 
 use super::Theme;
-use crate::person;
+use crate::display;
 use crate::table::cut;
 use crate::watch::view::Forcing;
 
@@ -50,7 +50,7 @@ pub(super) fn forcing(frame: &mut Frame<'_>, forcing: &Forcing, theme: &Theme) {
     let (area, block) = place(frame, " take it away ", 72, 7, theme);
     let width = usize::from(block.inner(area).width);
     let cut = |text: String, taken: usize| cut(&text, width.saturating_sub(taken)).into_owned();
-    let typed = person::text(reason);
+    let typed = display::text(reason);
     let question = match sure {
         true => Line::from(vec![
             Span::styled("Take it away? ", theme.warning),
@@ -70,15 +70,15 @@ pub(super) fn forcing(frame: &mut Frame<'_>, forcing: &Forcing, theme: &Theme) {
         Line::from(vec![
             Span::styled(format!("{} ", lock.kind), theme.dim),
             Span::styled(
-                cut(person::name(&lock.name), lock.kind.to_string().width() + 1),
+                cut(display::name(&lock.name), lock.kind.to_string().width() + 1),
                 theme.strong,
             ),
         ]),
         Line::from(vec![
             Span::styled("held by ", theme.dim),
-            Span::raw(cut(person::holders(lock), 8)),
+            Span::raw(cut(display::holders(lock), 8)),
         ]),
-        Line::styled(cut(person::consequence(&lock.holders), 0), theme.dim),
+        Line::styled(cut(display::consequence(&lock.holders), 0), theme.dim),
         Line::default(),
         Line::from(vec![
             Span::styled("reason  ", theme.dim),

@@ -16,7 +16,7 @@ use unicode_width::UnicodeWidthStr;
 use super::row::Now;
 use super::view::{Column, Health, Mode, Tone, View};
 use crate::table::cut;
-use crate::{moment, person};
+use crate::{display, timestamp};
 
 pub(super) use theme::Theme;
 
@@ -48,7 +48,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, theme: &Theme, now: N
     }
 }
 
-/// Below the table the pane gets what few rows leave over, and at least half.
+/// Descendants the table the pane gets what few rows leave over, and at least half.
 fn split(body: Rect, rows: usize) -> (Rect, Rect) {
     let needed = u16::try_from(rows.max(1)).unwrap_or(u16::MAX).saturating_add(1);
     let layout = match body.width >= WIDE {
@@ -69,7 +69,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
     let title = Line::from(vec![
         Span::styled(" lockkeeper ", theme.title),
         Span::raw(" "),
-        Span::styled(person::text(&view.store), theme.strong),
+        Span::styled(display::text(&view.store), theme.strong),
         Span::raw("  "),
         Span::styled(view.pattern.clone(), theme.dim),
     ]);
@@ -87,7 +87,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
         counts.push(Span::styled("incomplete: there may be more   ", theme.warning));
     }
     if !view.filter.is_empty() && !matches!(view.mode, Mode::Filtering { .. }) {
-        counts.push(Span::styled(format!("/{}", person::text(&view.filter)), theme.accent));
+        counts.push(Span::styled(format!("/{}", display::text(&view.filter)), theme.accent));
     }
     both(frame, below, Line::from(counts), extent(view, theme));
 }
@@ -95,7 +95,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
 /// Whether what is seen can be trusted, at the right of the first line.
 fn health<'a>(view: &View, theme: &Theme, now: Now) -> Line<'a> {
     let at = view.looked.map(|looked| format!("{} ", clock(looked))).unwrap_or_default();
-    let silent = view.silent_for(now).map(person::span);
+    let silent = view.silent_for(now).map(display::span);
     let (mark, style) = match (&view.health, silent) {
         (Health::Failing { .. }, silent) => {
             (format!("✗ failing for {}  ", silent.unwrap_or_default()), theme.bad)
@@ -110,7 +110,7 @@ fn health<'a>(view: &View, theme: &Theme, now: Now) -> Line<'a> {
 
 /// The time of a look; its day is today.
 fn clock(at: std::time::SystemTime) -> String {
-    let plain = moment::plain(at);
+    let plain = timestamp::plain(at);
     plain.split_once(' ').map_or(plain.clone(), |(_, time)| time.to_owned())
 }
 
@@ -129,7 +129,7 @@ fn extent<'a>(view: &View, theme: &Theme) -> Line<'a> {
 fn draw_footer(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, now: Now) {
     let width = usize::from(area.width);
     if let Mode::Filtering { .. } = &view.mode {
-        let shown = person::text(&view.filter);
+        let shown = display::text(&view.filter);
         let line = Line::from(vec![
             Span::styled(" /", theme.accent),
             Span::raw(shown.clone()),
@@ -140,11 +140,11 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
     }
     if let Some((tone, text)) = view.notice(now) {
         let style = if tone == Tone::Good { theme.good } else { theme.bad };
-        let text = format!(" {}", person::text(text));
+        let text = format!(" {}", display::text(text));
         return frame.render_widget(Line::styled(cut(&text, width).into_owned(), style), area);
     }
     if let Health::Failing { why } = &view.health {
-        let text = format!(" {}", person::text(why));
+        let text = format!(" {}", display::text(why));
         return frame.render_widget(Line::styled(cut(&text, width).into_owned(), theme.bad), area);
     }
     let mut keys = vec![Span::raw(" ")];

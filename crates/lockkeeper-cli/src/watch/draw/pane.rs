@@ -12,7 +12,7 @@ use super::Theme;
 use super::table::{bar, gauge_style};
 use crate::watch::row::{Age, Now, Row};
 use crate::watch::view::{View, can_be_forced};
-use crate::{moment, person};
+use crate::{display, timestamp};
 
 /// A queue of thousands is for `inspect`.
 const LISTED_MAX: usize = 50;
@@ -78,7 +78,7 @@ const INDENT: usize = 4;
 
 fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a>> {
     let mut lines = vec![
-        Line::styled(person::name(&lock.name), theme.strong),
+        Line::styled(display::name(&lock.name), theme.strong),
         Line::styled(summary(row, now), theme.dim),
     ];
     lines.extend(stands(row, theme, now));
@@ -94,7 +94,10 @@ fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a
     });
     section(&mut lines, "waiting, the next one first", &lock.queue, theme, |at, waiter| {
         let place = format!("{:>2}  ", at + 1);
-        vec![Line::from(vec![Span::styled(place, theme.accent), Span::raw(person::holder(waiter))])]
+        vec![Line::from(vec![
+            Span::styled(place, theme.accent),
+            Span::raw(display::holder(waiter)),
+        ])]
     });
     section(&mut lines, "taken away by force", &lock.forced, theme, |_, forced| {
         forced_lines(forced, theme)
@@ -113,9 +116,9 @@ fn summary(row: &Row, now: Now) -> String {
         return format!("{kind}, gone");
     }
     match row.age(now) {
-        Some(Age::Known(age)) => format!("{kind}, held for {}{waiting}", person::span(age)),
+        Some(Age::Known(age)) => format!("{kind}, held for {}{waiting}", display::span(age)),
         Some(Age::AtLeast(age)) => {
-            format!("{kind}, held for {} at least{waiting}", person::span(age))
+            format!("{kind}, held for {} at least{waiting}", display::span(age))
         }
         None => format!("{kind}{waiting}"),
     }
@@ -133,7 +136,7 @@ fn stands<'a>(row: &Row, theme: &Theme, now: Now) -> Option<Line<'a>> {
             let part = row.part_left(now.tick).unwrap_or(0.0);
             Line::from(vec![
                 Span::styled(bar(part, 12), gauge_style(part, theme)),
-                Span::raw(format!(" ends in {}", person::span(left))),
+                Span::raw(format!(" ends in {}", display::span(left))),
                 Span::styled(" unless it is renewed", theme.dim),
             ])
         }
@@ -158,27 +161,27 @@ fn holder_lines<'a>(holder: &Holder, theme: &Theme, now: Now) -> Vec<Line<'a>> {
         facts.push(format!("{} times", holder.hold_count));
     }
     if let Some(since) = holder.since {
-        facts.push(format!("for {}", person::age(Some(since), now.wall)));
+        facts.push(format!("for {}", display::age(Some(since), now.wall)));
     }
     if holder.seen.is_some() || holder.left.is_some() {
-        facts.push(person::last_seen(holder, now.wall));
+        facts.push(display::last_seen(holder, now.wall));
     }
     let mut lines = vec![Line::from(vec![
-        Span::raw(person::holder(holder)),
+        Span::raw(display::holder(holder)),
         Span::styled(format!("  {}", facts.join(", ")), theme.dim),
     ])];
     if holder.client.is_some() {
-        lines.push(Line::styled(format!("  {}", person::text(&holder.id)), theme.dim));
+        lines.push(Line::styled(format!("  {}", display::text(&holder.id)), theme.dim));
     }
     lines
 }
 
 fn forced_lines<'a>(forced: &Forced, theme: &Theme) -> Vec<Line<'a>> {
-    let from = person::victims(forced);
+    let from = display::victims(forced);
     vec![
-        Line::styled(person::text(&forced.reason), theme.warning),
-        Line::raw(format!("  {}", moment::plain(forced.at))),
-        Line::styled(format!("  by {}", person::text(&forced.by)), theme.dim),
+        Line::styled(display::text(&forced.reason), theme.warning),
+        Line::raw(format!("  {}", timestamp::plain(forced.at))),
+        Line::styled(format!("  by {}", display::text(&forced.by)), theme.dim),
         Line::styled(format!("  from {}", from.join(", ")), theme.dim),
     ]
 }

@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 use lockkeeper::{Kind, Remaining};
 
 use super::{Theme, heading};
-use crate::person;
+use crate::display;
 use crate::table::cut;
 use crate::watch::row::{Age, Change, Now, Row};
 use crate::watch::view::{Column, Health, View};
@@ -101,8 +101,8 @@ fn share(room: u16, view: &View) -> (u16, u16) {
         let widths = view.visible().map(|(row, _)| text(row).width());
         u16::try_from(widths.max().unwrap_or(0)).unwrap_or(u16::MAX)
     };
-    let name = widest(|row| person::name(&row.lock.name)).max(LEAST);
-    let holder = widest(|row| person::holders(&row.lock)).max(LEAST);
+    let name = widest(|row| display::name(&row.lock.name)).max(LEAST);
+    let holder = widest(|row| display::holders(&row.lock)).max(LEAST);
     let holder = holder.min(room.saturating_sub(name).max(room / 2));
     (room - holder, holder)
 }
@@ -169,27 +169,27 @@ fn cell<'a>(row: &Row, placed: &Placed, theme: &Theme, now: Now) -> Line<'a> {
     let width = usize::from(placed.width);
     let fitting = |text: String| cut(&text, width).into_owned();
     match placed.column {
-        Column::Name => Line::styled(fitting(person::name(&lock.name)), theme.strong),
-        Column::Kind => Line::styled(lock.kind.word(), theme.dim),
+        Column::Name => Line::styled(fitting(display::name(&lock.name)), theme.strong),
+        Column::Kind => Line::styled(lock.kind.as_str(), theme.dim),
         Column::Holder => {
             let known = lock.holders.first().is_some_and(|holder| holder.client.is_some());
             let style = if known { Style::new() } else { theme.dim };
-            Line::styled(fitting(person::holders(lock)), style)
+            Line::styled(fitting(display::holders(lock)), style)
         }
-        Column::Holds => match person::holds(lock) {
-            0 => Line::styled(person::UNKNOWN, theme.dim),
+        Column::Holds => match display::holds(lock) {
+            0 => Line::styled(display::UNKNOWN, theme.dim),
             holds => Line::raw(holds.to_string()),
         },
         Column::Ttl => ttl(row, placed.width > TTL, theme, now),
         Column::Waiters => match lock.waiting {
-            None => Line::styled(person::UNKNOWN, theme.dim),
+            None => Line::styled(display::UNKNOWN, theme.dim),
             Some(0) => Line::styled("0", theme.dim),
             Some(waiting) => Line::styled(waiting.to_string(), theme.warning),
         },
         Column::Age => match row.age(now) {
-            None => Line::styled(person::UNKNOWN, theme.dim),
-            Some(Age::Known(age)) => Line::raw(person::span(age)),
-            Some(Age::AtLeast(age)) => Line::styled(format!("≥{}", person::span(age)), theme.dim),
+            None => Line::styled(display::UNKNOWN, theme.dim),
+            Some(Age::Known(age)) => Line::raw(display::span(age)),
+            Some(Age::AtLeast(age)) => Line::styled(format!("≥{}", display::span(age)), theme.dim),
         },
     }
 }
@@ -199,10 +199,10 @@ fn ttl<'a>(row: &Row, gauge: bool, theme: &Theme, now: Now) -> Line<'a> {
     let (text, style) = match (remaining, row.lock.kind) {
         // As in a list: counters stand until somebody deletes them, and permits have their own leases.
         (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
-            (person::UNKNOWN.to_owned(), theme.dim)
+            (display::UNKNOWN.to_owned(), theme.dim)
         }
-        (Remaining::Forever, _) => (person::ttl(remaining), theme.warning),
-        _ => (person::ttl(remaining), Style::new()),
+        (Remaining::Forever, _) => (display::ttl(remaining), theme.warning),
+        _ => (display::ttl(remaining), Style::new()),
     };
     let mut spans = vec![Span::styled(format!("{text:>0$}", usize::from(TTL)), style)];
     if let Some(part) = row.part_left(now.tick).filter(|_| gauge) {

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::place::mounted_by_itself;
+use super::path::mounted_by_itself;
 use crate::backend::Fault;
 
 /// How much the boot time by the wall clock may differ for the same boot, in milliseconds: the

@@ -18,11 +18,11 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use super::boot::{self, Boot};
-use super::line::{Entered, Line, Turn};
-use super::place::{Inodes, Place};
+use super::path::{Inodes, Place};
 use super::session::Session;
 use super::time::{self, Moment};
-use super::{fault, patience};
+use super::write_queue::{Entered, Turn, WriteQueue};
+use super::{busy_handler, fault};
 use crate::backend::Fault;
 
 /// "lkkr": whose file it is.
@@ -92,7 +92,7 @@ CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
 /// If others have not written for so long, the one that does has come to no end.
 const LATELY: Duration = Duration::from_secs(2);
 
-/// A pause of a few hundred microseconds: see `patience`.
+/// A pause of a few hundred microseconds: see `busy_handler`.
 const PAUSES: i32 = 8;
 
 /// What is said where it is not this client's turn to write for as long as it waits.
@@ -116,7 +116,7 @@ pub(super) struct Db {
     /// Whether this user may write it.
     writable: bool,
     pub(super) session: Session,
-    line: Line,
+    line: WriteQueue,
     /// A number that moves when others write, and since when it has not.
     version: Option<(i64, Option<Instant>)>,
     /// Messages were left for this very process.
@@ -124,7 +124,7 @@ pub(super) struct Db {
     /// With how many pages the log is carried over next.
     carry_at: i32,
     /// How many changes until the next sweep.
-    pub(super) chores_in: u32,
+    pub(super) sweep_in: u32,
     /// A moment that lasts.
     #[cfg(test)]
     pub(super) stopped: Option<Moment>,
@@ -176,7 +176,7 @@ impl Db {
         let (connection, inodes, writable) = loop {
             match try_open(place) {
                 Ok(Some(opened)) => break opened,
-                Err(fault) if !fault.may_pass() || !patience::is_left() => return Err(fault),
+                Err(fault) if !fault.may_pass() || !busy_handler::is_left() => return Err(fault),
                 // Somebody else makes it at this moment, or has just put another in its place.
                 Ok(None) | Err(_) => {
                     thread::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0));
@@ -193,9 +193,9 @@ impl Db {
         };
         let boot = boot.map_err(|error| fault::of(&error, place))?;
         // Not all short-lived processes shall do them, but some must.
-        let chores_in = fastrand::u32(1..super::chores::EVERY);
+        let sweep_in = fastrand::u32(1..super::sweep::EVERY);
         let place = place.clone();
-        let (session, line) = (Session::new(), Line::new(place.wal()));
+        let (session, line) = (Session::new(), WriteQueue::new(place.wal()));
         Ok(Self {
             connection,
             place,
@@ -208,7 +208,7 @@ impl Db {
             version: None,
             has_mail: false,
             carry_at: LOG_MAX,
-            chores_in,
+            sweep_in,
             #[cfg(test)]
             stopped: None,
             #[cfg(test)]
@@ -289,8 +289,8 @@ impl Db {
                 Entered::Unlockable => return self.run("BEGIN IMMEDIATE").map(|()| None),
                 Entered::Late => {}
             }
-            match patience::at_once(|| self.run("BEGIN IMMEDIATE")) {
-                Err(error) if fault::is_busy(&error) && patience::pause(PAUSES) => {}
+            match busy_handler::at_once(|| self.run("BEGIN IMMEDIATE")) {
+                Err(error) if fault::is_busy(&error) && busy_handler::pause(PAUSES) => {}
                 began => return began.map(|()| None),
             }
         }
@@ -397,7 +397,7 @@ fn newer(place: &Place) -> Fault {
 
 /// What goes for a connection of any sort.
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_handler(Some(patience::pause))?;
+    connection.busy_handler(Some(busy_handler::pause))?;
     // Others may write to the file: nothing that they put into it shall run here.
     for unneeded in [
         DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER,

@@ -3,7 +3,7 @@
 use rusqlite::ErrorCode;
 use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 
-use super::place::Place;
+use super::path::Place;
 use crate::backend::Fault;
 
 /// Converts an error of SQLite. A failed request has changed nothing: its transaction was rolled

@@ -3,7 +3,7 @@
 //!
 //! One thread a client does all of it, because SQLite blocks (`worker`). Its leases go by the time since
 //! the machine was started (`time`), so that nobody's clock moves them; waiters in other processes are
-//! told through the file (`wakes`) and woken by the kernel (`bell`).
+//! told through the file (`wakes`) and woken by the kernel (`pipe`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::wake::{Edge, Hub};
+use super::wake::{Edge, Subscriptions};
 use super::{
     Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
     Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
@@ -21,29 +21,29 @@ use super::{
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
 use db::{Db, OTHERS_WRITE};
-use mailbox::{Mailbox, Order};
-use place::Place;
+use path::Place;
+use work_queue::{Order, WorkQueue};
 
-#[cfg(test)]
-mod agreement;
-mod bell;
 mod boot;
+mod busy_handler;
 mod check;
-mod chores;
 mod db;
 mod fault;
-mod line;
 mod list;
-mod mailbox;
-mod patience;
-mod place;
+#[cfg(test)]
+mod model_test;
+mod path;
+mod pipe;
 mod requests;
 mod rows;
 mod session;
+mod sweep;
 mod time;
 mod waiters;
 mod wakes;
+mod work_queue;
 mod worker;
+mod write_queue;
 
 /// A file as a store.
 #[derive(Clone, Debug)]
@@ -53,8 +53,8 @@ pub struct File {
 
 #[derive(Debug)]
 struct Inner {
-    mailbox: Arc<Mailbox>,
-    hub: Hub,
+    work_queue: Arc<WorkQueue>,
+    hub: Subscriptions,
     /// The path, without symbolic links.
     identity: Arc<str>,
     response_timeout: Duration,
@@ -62,23 +62,23 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.mailbox.close(None);
+        self.work_queue.close(None);
     }
 }
 
 /// A store that is being opened: the caller may have been cancelled when it is open.
-struct Unopened(Option<Arc<Mailbox>>);
+struct Unopened(Option<Arc<WorkQueue>>);
 
 impl Unopened {
-    fn opened(mut self) -> Option<Arc<Mailbox>> {
+    fn opened(mut self) -> Option<Arc<WorkQueue>> {
         self.0.take()
     }
 }
 
 impl Drop for Unopened {
     fn drop(&mut self) {
-        if let Some(mailbox) = self.0.take() {
-            mailbox.close(None);
+        if let Some(work_queue) = self.0.take() {
+            work_queue.close(None);
         }
     }
 }
@@ -159,9 +159,9 @@ impl File {
         let no_thread = |error: std::io::Error| Fault::Server {
             detail: format!("the thread of the file store cannot be started: {error}"),
         };
-        let (mailbox, rings) = Mailbox::new().map_err(no_thread)?;
-        let orders = Arc::clone(&mailbox);
-        let hub = Hub::new(move |topic, edge| {
+        let (work_queue, rings) = WorkQueue::new().map_err(no_thread)?;
+        let orders = Arc::clone(&work_queue);
+        let hub = Subscriptions::new(move |topic, edge| {
             let topic = topic.clone();
             orders.push(match edge {
                 Edge::First => Order::Listen(topic),
@@ -170,18 +170,18 @@ impl File {
         });
         let (opened, opening) = oneshot::channel();
         let limit = Instant::now() + options.connect_timeout;
-        let work = (Arc::clone(&mailbox), rings);
+        let work = (Arc::clone(&work_queue), rings);
         let listeners = hub.clone();
         let path = (path, options.read_only);
         thread::Builder::new()
             .name("lockkeeper-file".to_owned())
             .spawn(move || worker::run(work, listeners, path, limit, opened))
             .map_err(no_thread)?;
-        let unopened = Unopened(Some(mailbox));
+        let unopened = Unopened(Some(work_queue));
         let opened = timeout(options.connect_timeout + STUCK, opening).await;
         let path = opened.map_err(|_| stuck(false))?.map_err(|_| Fault::Closed)??;
         let inner = Inner {
-            mailbox: unopened.opened().ok_or(Fault::Closed)?,
+            work_queue: unopened.opened().ok_or(Fault::Closed)?,
             hub,
             identity: format!("file:{}", path.display()).into(),
             response_timeout: options.response_timeout,
@@ -202,7 +202,7 @@ impl File {
                 let _ = answer.send(db.and_then(work));
             });
             let patience = inner.response_timeout;
-            if !inner.mailbox.push(Order::Do(Instant::now() + patience, work)) {
+            if !inner.work_queue.push(Order::Do(Instant::now() + patience, work)) {
                 return Err(Fault::Closed);
             }
             match timeout(patience + STUCK, answered).await {
@@ -273,7 +273,7 @@ impl Backend for File {
             Topic::Latch(_) => hub.join_anew(topic.clone()),
             _ => hub.join(topic.clone()),
         };
-        if self.inner.mailbox.is_closing() {
+        if self.inner.work_queue.is_closing() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
         if topic == Topic::Reconnected {
@@ -287,7 +287,7 @@ impl Backend for File {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let (done, ended) = oneshot::channel();
-            inner.mailbox.close(Some(done));
+            inner.work_queue.close(Some(done));
             // Resolves when the sender is dropped.
             let _ = timeout(inner.response_timeout, ended).await;
         })

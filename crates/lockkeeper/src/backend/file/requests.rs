@@ -3,13 +3,13 @@
 //! The meaning of a request is written once, in the model. A request loads only the records that
 //! concern it, lets the model answer and writes back only the changes, so a busy attempt only reads. Of
 //! a fair lock's queue it loads only the waiters that matter (`waiters`), of the remembered answers
-//! only its own. A property test (`agreement`) sends the same requests at the same moments to this code
+//! only its own. A property test (`model_test`) sends the same requests at the same moments to this code
 //! and to the whole model, and so shows that these records suffice.
 
 use std::collections::HashMap;
 
+use super::busy_handler;
 use super::db::{Db, Hitch};
-use super::patience;
 use super::time::Moment;
 use super::waiters::Who;
 use super::wakes::Told;
@@ -69,7 +69,7 @@ impl Db {
         let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
         let about = about.remembered(remembered);
         let answer = |state: &mut State, now: u64| state.acquire(request, now);
-        let done = patience::at_once(|| self.change(&about, answer));
+        let done = busy_handler::at_once(|| self.change(&about, answer));
         let Err(Fault::Unreachable { maybe_ran: false, .. }) = done else { return done?.0 };
         // Other processes are writing. A busy answer to a waiter need not wait for them.
         if let Some(answer) = self.glance(&about, answer)? {

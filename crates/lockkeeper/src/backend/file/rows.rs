@@ -203,7 +203,7 @@ impl About {
         let ClientInfo { host, pid, program, started } = client.info.clone();
         let hold = |hold: &Holding| Hold {
             owner: hold.owner,
-            kind: hold.resource.kind.word().to_owned(),
+            kind: hold.resource.kind.as_str().to_owned(),
             name: hold.resource.name.as_bytes().to_vec(),
             count: hold.count,
             since: millis(hold.since),

@@ -5,7 +5,7 @@ use std::io::PipeReader;
 use std::path::Path;
 use std::time::Duration;
 
-use super::bell::{Bell, Woken};
+use super::pipe::{WakePipe, Woken};
 use crate::backend::wake::Topic;
 
 /// How long a session is valid after its last heartbeat, in milliseconds.
@@ -27,7 +27,7 @@ pub(super) struct Session {
     /// The last message that was read.
     pub(super) last: i64,
     /// The pipe by which other processes wake up this client.
-    pub(super) bell: Bell,
+    pub(super) bell: WakePipe,
     /// Sessions whose processes have died.
     pub(super) gone: Vec<i64>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new() -> Self {
         let (topics, ignored, gone) = (HashMap::new(), Vec::new(), Vec::new());
-        let (id, bell) = (fastrand::i64(1..), Bell::Silent);
+        let (id, bell) = (fastrand::i64(1..), WakePipe::Silent);
         Self { id, topics, ignored, ends: 0, last: 0, bell, gone }
     }
 
@@ -64,7 +64,7 @@ impl Session {
 
     /// Starts a new session with another id: other processes may be about to remove the old one.
     pub(super) fn start_anew(&mut self, database: &Path) {
-        (self.id, self.bell) = (fastrand::i64(1..), Bell::Silent);
+        (self.id, self.bell) = (fastrand::i64(1..), WakePipe::Silent);
         self.hang_bell(database);
     }
 

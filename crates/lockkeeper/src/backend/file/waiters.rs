@@ -212,8 +212,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::backend::file::patience;
-    use crate::backend::file::place::Place;
+    use crate::backend::file::busy_handler;
+    use crate::backend::file::path::Place;
     use crate::backend::file::time::Moment;
     use crate::backend::{Acquire, Attempt, Kind, Release, Renew, Renewed, Resource};
 
@@ -234,7 +234,7 @@ mod tests {
         /// The same with one waiter of each of these clients.
         fn with(clients: impl Iterator<Item = Uuid>) -> Self {
             let folder = TempDir::new().expect("there is room");
-            patience::set_limit(Instant::now() + Duration::from_secs(600));
+            busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
             let place = Place::find(&folder.path().join("locks.db")).expect("a place for it");
             let lock = Resource { kind: Kind::Fair, name: LockName::from("a") };
             let holder = OwnerId::fresh(Uuid::new_v4());

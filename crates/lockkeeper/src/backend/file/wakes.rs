@@ -11,8 +11,8 @@
 
 use std::collections::hash_map::Entry;
 
-use super::bell::{self, Ring};
 use super::db::{Db, Hitch};
+use super::pipe::{self, Ring};
 use super::session::{LASTS, Session};
 use super::time::{Moment, signed, since_start};
 use crate::backend::Fault;
@@ -155,7 +155,7 @@ impl Db {
                 if few == 0 {
                     break;
                 }
-                match bell::ring(self.place.path(), session) {
+                match pipe::ring(self.place.path(), session) {
                     Ring::Heard => few -= 1,
                     Ring::Dead => self.session.gone.push(session),
                     Ring::Unheard => {}
@@ -170,12 +170,12 @@ impl Db {
     }
 
     /// Removes the sessions of processes that have died. If that fails, the sweep does it later.
-    pub(super) fn bury(&mut self) {
+    pub(super) fn remove_dead(&mut self) {
         let gone = std::mem::take(&mut self.session.gone);
         let buried =
             self.write(|db, _| gone.iter().try_for_each(|session| db.strike_off(*session)));
         if buried.is_ok() {
-            gone.iter().for_each(|session| bell::remove(self.place.path(), *session));
+            gone.iter().for_each(|session| pipe::remove(self.place.path(), *session));
         }
     }
 

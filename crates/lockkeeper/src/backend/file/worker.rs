@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::bell::{Bell, Woken};
 use super::db::{Db, soon};
-use super::mailbox::{Mailbox, Order};
-use super::place::Place;
+use super::path::Place;
+use super::pipe::{WakePipe, Woken};
 use super::time::since_start;
 use super::wakes::Mail;
-use super::{fault, patience};
+use super::work_queue::{Order, WorkQueue};
+use super::{busy_handler, fault};
 use crate::backend::Fault;
-use crate::backend::wake::{Hub, Topic};
+use crate::backend::wake::{Subscriptions, Topic};
 
 /// The delay before a failed task is retried.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -37,9 +37,9 @@ const HEARD: Duration = Duration::from_millis(250);
 const ORDERS: usize = 64;
 
 pub(super) struct Worker {
-    mailbox: Arc<Mailbox>,
+    work_queue: Arc<WorkQueue>,
     rings: PipeReader,
-    hub: Hub,
+    hub: Subscriptions,
     place: Place,
     db: Option<Db>,
     /// Topics with subscribers that could not be listened for yet.
@@ -51,27 +51,27 @@ pub(super) struct Worker {
 
 /// Opens the file, reports its identity, and executes orders until it must end.
 pub(super) fn run(
-    (mailbox, rings): (Arc<Mailbox>, PipeReader),
-    hub: Hub,
+    (work_queue, rings): (Arc<WorkQueue>, PipeReader),
+    hub: Subscriptions,
     (path, read_only): (PathBuf, bool),
     limit: Instant,
     opened: oneshot::Sender<Result<PathBuf, Fault>>,
 ) {
     // However this thread ends, all pending callers get an answer.
-    let _end = End(Arc::clone(&mailbox), hub.clone());
-    patience::work_for(&mailbox);
-    patience::set_limit(limit);
+    let _end = End(Arc::clone(&work_queue), hub.clone());
+    busy_handler::work_for(&work_queue);
+    busy_handler::set_limit(limit);
     let found = Place::find(&path)
         .map(|place| place.read_only(read_only))
         .and_then(|place| Ok((Db::open(&place)?, place)))
-        .map_err(|fault| drop_sent(&mailbox, fault));
+        .map_err(|fault| drop_sent(&work_queue, fault));
     let (db, place) = match found {
         Ok(found) => found,
         Err(fault) => return drop(opened.send(Err(fault))),
     };
     let path = place.path().to_owned();
     let mut worker = Worker {
-        mailbox,
+        work_queue,
         rings,
         hub,
         place,
@@ -85,13 +85,13 @@ pub(super) fn run(
     }
 }
 
-/// Closes the mailbox after a failed start. No order can be in it yet.
-fn drop_sent(mailbox: &Mailbox, fault: Fault) -> Fault {
-    mailbox.shut();
+/// Closes the work queue after a failed start. No order can be in it yet.
+fn drop_sent(work_queue: &WorkQueue, fault: Fault) -> Fault {
+    work_queue.shut();
     fault
 }
 
-struct End(Arc<Mailbox>, Hub);
+struct End(Arc<WorkQueue>, Subscriptions);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -106,7 +106,7 @@ impl Worker {
     fn serve(&mut self) {
         loop {
             let mut done = 0;
-            while let Some(order) = self.mailbox.next() {
+            while let Some(order) = self.work_queue.next() {
                 if !self.follow(order) {
                     return self.end();
                 }
@@ -116,14 +116,14 @@ impl Worker {
                 }
             }
             self.look_after();
-            let idle = self.mailbox.doze();
+            let idle = self.work_queue.doze();
             let limit = if idle { self.sleeps_for() } else { Some(Duration::ZERO) };
             let woken = match &self.db {
                 Some(db) => db.session.sleep(&self.rings, limit),
-                None => Bell::Silent.sleep(&self.rings, false, limit),
+                None => WakePipe::Silent.sleep(&self.rings, false, limit),
             };
             if idle {
-                self.mailbox.wake(&mut self.rings);
+                self.work_queue.wake(&mut self.rings);
             }
             if woken == Woken::Rung {
                 self.listen_in();
@@ -153,7 +153,7 @@ impl Worker {
                     return true;
                 }
                 // After the deadline it is executed only if it need not wait.
-                patience::set_limit(deadline);
+                busy_handler::set_limit(deadline);
                 match self.database() {
                     Ok(db) => {
                         work(Ok(&mut *db));
@@ -163,11 +163,11 @@ impl Worker {
                 }
             }
             Order::Listen(topic) => {
-                patience::set_limit(soon());
+                busy_handler::set_limit(soon());
                 self.listen(topic);
             }
             Order::Ignore(topic) => {
-                patience::set_limit(soon());
+                busy_handler::set_limit(soon());
                 self.unheard.retain(|unheard| *unheard != topic);
                 // A new file does not contain the topic.
                 if let Some(db) = self.db.as_mut().filter(|db| !db.is_elsewhere()) {
@@ -206,7 +206,7 @@ impl Worker {
         match &mut self.db {
             Some(db) => Ok(db),
             // A file deleted while the client closes must not be created again.
-            None if self.mailbox.is_closing() => Err(Fault::Closed),
+            None if self.work_queue.is_closing() => Err(Fault::Closed),
             none => {
                 let opened =
                     self.place.found_anew().and_then(|place| Ok((Db::open(&place)?, place)));
@@ -227,7 +227,7 @@ impl Worker {
         }
         let Some(db) = &mut self.db else { return };
         if db.has_mail {
-            patience::set_limit(soon());
+            busy_handler::set_limit(soon());
             let mail = db.receive();
             if mail.is_err() {
                 self.again = Some(Instant::now() + AGAIN);
@@ -236,13 +236,13 @@ impl Worker {
         }
         let Some(db) = &mut self.db else { return };
         if db.knows_of_dead() {
-            patience::set_limit(soon());
-            db.bury();
+            busy_handler::set_limit(soon());
+            db.remove_dead();
         }
         db.checkpoint();
-        if db.chores_are_due() {
-            patience::set_limit(soon());
-            if let Err(fault) = db.chores() {
+        if db.sweep_is_due() {
+            busy_handler::set_limit(soon());
+            if let Err(fault) = db.sweep() {
                 tracing::debug!(?fault, "not swept");
             }
         }
@@ -273,7 +273,7 @@ impl Worker {
         self.let_go();
         if self.again.is_some_and(|again| again <= Instant::now()) {
             self.again = None;
-            patience::set_limit(soon());
+            busy_handler::set_limit(soon());
             let mut topics = std::mem::take(&mut self.unheard).into_iter();
             for topic in topics.by_ref() {
                 self.listen(topic);
@@ -289,13 +289,13 @@ impl Worker {
         }
         let Some(db) = &mut self.db else { return };
         if db.clock_was_set() {
-            patience::set_limit(soon());
+            busy_handler::set_limit(soon());
             if let Err(fault) = db.note_clock() {
                 tracing::debug!(?fault, "that the clock was set is not noted yet");
             }
         }
         if self.again.is_none() && db.session.due_in(since_start()) == Some(0) {
-            patience::set_limit(soon());
+            busy_handler::set_limit(soon());
             let mail = db.refresh();
             if mail.is_err() {
                 self.again = Some(Instant::now() + AGAIN);
@@ -308,7 +308,7 @@ impl Worker {
     fn listen_in(&mut self) {
         self.let_go();
         let Some(db) = &mut self.db else { return };
-        patience::set_limit(soon());
+        busy_handler::set_limit(soon());
         let mail = db.receive();
         if mail.is_err() {
             self.again = Some(Instant::now() + AGAIN);
@@ -344,8 +344,8 @@ impl Worker {
     }
 
     fn end(&mut self) {
-        patience::work_alone();
-        patience::set_limit(soon());
+        busy_handler::work_alone();
+        busy_handler::set_limit(soon());
         if let Some(mut db) = self.db.take() {
             let _ = db.leave();
         }

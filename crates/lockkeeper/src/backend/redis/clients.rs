@@ -140,7 +140,7 @@ fn write_holds(holds: &[Holding]) -> String {
         |time: &SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     for Holding { owner, resource, count, since, left } in holds {
         let since = millis(since);
-        let (number, kind) = (owner.number(), resource.kind.word());
+        let (number, kind) = (owner.number(), resource.kind.as_str());
         let _ = write!(text, "{number} {kind} {count} {since} ");
         for byte in resource.name.as_bytes() {
             let _ = write!(text, "{byte:02x}");

@@ -28,7 +28,7 @@ use super::fault;
 use super::script::{Command, in_full, shape_of};
 use super::shape::Shape;
 use crate::backend::Fault;
-use crate::backend::wake::{Hub, Topic};
+use crate::backend::wake::{Subscriptions, Topic};
 use crate::config::ClientOptions;
 
 mod waves;
@@ -51,7 +51,7 @@ struct Shared {
     database: i64,
     pid: u32,
     options: ClientOptions,
-    hub: Hub,
+    hub: Subscriptions,
     queue: mpsc::UnboundedSender<Call>,
     /// The number of replies so far. It does not change while a connection is idle.
     answered: AtomicU64,
@@ -118,7 +118,7 @@ impl Link {
         client: Client,
         database: i64,
         options: &ClientOptions,
-        hub: Hub,
+        hub: Subscriptions,
     ) -> Result<Self, Fault> {
         let (queue, inbox) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {

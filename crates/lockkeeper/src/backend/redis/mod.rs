@@ -8,7 +8,7 @@ use redis::io::tcp::TcpSettings;
 use redis::{Client, ProtocolVersion, Value};
 use tokio::sync::Notify;
 
-use super::wake::Hub;
+use super::wake::Subscriptions;
 use super::{
     Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
     Finding, HolderEntry, Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot,
@@ -45,7 +45,7 @@ pub struct Redis {
 #[derive(Debug)]
 struct Inner {
     link: Link,
-    hub: Hub,
+    hub: Subscriptions,
     closing: Arc<Notify>,
     /// The server accepts `SET … NX GET`, as 7.0 and later do. Assumed until it rejects one.
     set_nx_get: AtomicBool,

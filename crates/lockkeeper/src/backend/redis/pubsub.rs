@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::shape::Shape;
 use super::{fault, keys};
 use crate::backend::Fault;
-use crate::backend::wake::{Edge, Hub, Topic};
+use crate::backend::wake::{Edge, Subscriptions, Topic};
 use crate::config::ClientOptions;
 
 /// The interval of pings that check the subscription. Half of the longest sleep of a waiter.
@@ -26,9 +26,9 @@ const PING: Duration = Duration::from_millis(2500);
 pub(super) type Order = (Topic, Edge);
 
 /// Creates a hub that sends its edges as orders.
-pub(super) fn hub() -> (Hub, mpsc::UnboundedReceiver<Order>) {
+pub(super) fn hub() -> (Subscriptions, mpsc::UnboundedReceiver<Order>) {
     let (orders, inbox) = mpsc::unbounded_channel();
-    let hub = Hub::new(move |topic, edge| drop(orders.send((topic.clone(), edge))));
+    let hub = Subscriptions::new(move |topic, edge| drop(orders.send((topic.clone(), edge))));
     (hub, inbox)
 }
 
@@ -38,7 +38,7 @@ type Channels = Arc<Mutex<HashMap<Vec<u8>, Vec<Topic>>>>;
 struct PubSub {
     client: Client,
     options: ClientOptions,
-    hub: Hub,
+    hub: Subscriptions,
     orders: mpsc::UnboundedReceiver<Order>,
     channels: Channels,
 }
@@ -47,7 +47,7 @@ struct PubSub {
 pub(super) async fn run(
     client: Client,
     options: ClientOptions,
-    hub: Hub,
+    hub: Subscriptions,
     orders: mpsc::UnboundedReceiver<Order>,
     closing: Arc<Notify>,
 ) {
@@ -286,13 +286,13 @@ fn is_wanted(channels: &Channels, data: &[Value]) -> bool {
     !topics_of(channels, bytes(data.first())).is_empty()
 }
 
-fn heard(hub: &Hub, channels: &Channels, data: &[Value]) {
+fn heard(hub: &Subscriptions, channels: &Channels, data: &[Value]) {
     for topic in topics_of(channels, bytes(data.first())) {
         hub.heard(&topic);
     }
 }
 
-fn deliver(hub: &Hub, channels: &Channels, data: &[Value]) {
+fn deliver(hub: &Subscriptions, channels: &Channels, data: &[Value]) {
     for topic in topics_of(channels, bytes(data.first())) {
         hub.wake(&topic, bytes(data.get(1)).unwrap_or_default());
     }

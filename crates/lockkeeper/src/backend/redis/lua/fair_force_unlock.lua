@@ -16,7 +16,7 @@ local owners = redis.call('HLEN', KEYS[1]) > 16 and {} or redis.call('HKEYS', KE
 if redis.call('EXISTS', KEYS[1]) == 0 then return owners end
 local wrong = not_a_lock(KEYS[1])
 if wrong then return wrong end
-if not meant(owners, ARGV, 5) then return 'other' end
+if not holders_match(owners, ARGV, 5) then return 'other' end
 local now = now_ms()
 local first, dropped = head(KEYS[2], KEYS[3], KEYS[4], now, deadly(KEYS[4], KEYS[5], now))
 redis.call('UNLINK', KEYS[1])

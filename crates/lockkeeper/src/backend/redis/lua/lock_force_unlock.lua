@@ -16,7 +16,7 @@ for _, field in ipairs(owners) do
 end
 if #owners == 0 then return owners end
 if not owned then return redis.error_reply('WRONGKIND a hash of other data') end
-if not meant(owners, ARGV, 5) then return 'other' end
+if not holders_match(owners, ARGV, 5) then return 'other' end
 redis.call('UNLINK', KEYS[1])
 redis.pcall(ARGV[1], ARGV[2], '0')
 for _, owner in ipairs(owners) do

@@ -14,7 +14,7 @@ if not holder then return {} end
 if redis.call('PTTL', KEYS[1]) == -1 then
   return redis.error_reply('WRONGKIND a string without a time to live')
 end
-if not meant({ holder }, ARGV, 5) then return 'other' end
+if not holders_match({ holder }, ARGV, 5) then return 'other' end
 redis.call('DEL', KEYS[1])
 redis.pcall(ARGV[1], ARGV[2], '0')
 local client = string.match(holder, '^[%x%-]+')

@@ -22,7 +22,7 @@ for i = 1, #fields, 2 do
     if writer or life(ARGV[5], fields[i], count) ~= -2 then living[#living + 1] = owners[#owners] end
   end
 end
-if not meant(living, ARGV, 6) then return 'other' end
+if not holders_match(living, ARGV, 6) then return 'other' end
 redis.call('UNLINK', KEYS[1])
 for i = 1, #fields, 2 do
   local count, writer = tonumber(fields[i + 1]), string.match(fields[i], '^(.*):write$')

@@ -10,9 +10,9 @@ use proptest::test_runner::{Config, TestRunner};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::busy_handler;
 use super::db::Db;
-use super::patience;
-use super::place::Place;
+use super::path::Place;
 use super::time::Moment;
 use crate::backend::model::{State, Wake};
 use crate::backend::{
@@ -39,7 +39,7 @@ enum Request {
     Renew(Vec<Renew>),
     Adjust(Change),
     Inspect(Resource),
-    Chores,
+    Sweep,
 }
 
 fn resource() -> impl Strategy<Value = Resource> {
@@ -130,7 +130,7 @@ fn request() -> impl Strategy<Value = Request> {
         4 => renew(),
         5 => adjust(),
         1 => resource().prop_map(Request::Inspect),
-        1 => Just(Request::Chores),
+        1 => Just(Request::Sweep),
     ]
 }
 
@@ -161,7 +161,7 @@ fn sequence() -> impl Strategy<Value = Vec<(Request, u64)>> {
                     Request::Renew(batch) => {
                         batch.iter_mut().for_each(|renew| settle(&mut renew.resource));
                     }
-                    Request::Adjust(_) | Request::Chores => {}
+                    Request::Adjust(_) | Request::Sweep => {}
                 }
             }
             (request, span)
@@ -178,7 +178,7 @@ fn of_model(state: &mut State, request: &Request, now: u64) -> (String, Vec<Wake
         Request::Renew(batch) => shown(state.renew(batch, now)),
         Request::Adjust(change) => shown(state.adjust(change, now)),
         Request::Inspect(resource) => (format!("{:?}", state.inspect(resource, now)), Vec::new()),
-        Request::Chores => (String::new(), Vec::new()),
+        Request::Sweep => (String::new(), Vec::new()),
     }
 }
 
@@ -193,14 +193,14 @@ fn of_file(db: &mut Db, request: &Request) -> String {
         Request::Renew(batch) => format!("{:?}", db.renew(batch)),
         Request::Adjust(change) => format!("{:?}", db.adjust(change)),
         Request::Inspect(resource) => format!("{:?}", db.inspect(resource)),
-        Request::Chores => db.chores().map(|()| String::new()).expect("it can be swept"),
+        Request::Sweep => db.sweep().map(|()| String::new()).expect("it can be swept"),
     }
 }
 
 /// Runs random sequences against both stores.
 fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
     let folder = TempDir::new().expect("there is room");
-    patience::set_limit(Instant::now() + Duration::from_secs(600));
+    busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
     let place = Place::find(&folder.path().join("locks.db")).expect("a place for it");
     let db = std::cell::RefCell::new(Db::open(&place).expect("it can be made"));
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
@@ -268,7 +268,7 @@ fn a_queue_of_which_little_is_read_is_the_whole_queue() {
 #[test]
 fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
     let folder = TempDir::new().expect("there is room");
-    patience::set_limit(Instant::now() + Duration::from_secs(600));
+    busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
     let mut db = Db::open(&Place::find(&folder.path().join("locks.db")).expect("a place for it"))
         .expect("it can be made");
     let lock = Resource { kind: Kind::Lock, name: LockName::from("a") };

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
-use super::patience;
+use super::busy_handler;
 
 /// In microseconds. A transaction takes some tens of them: most turns come during these pauses, for less than it
 /// costs to wake the waiting thread.
@@ -56,13 +56,13 @@ pub(super) enum Entered {
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct WriteQueue {
     log: PathBuf,
     /// The thread that waits, once one was needed; nothing if it could not be started.
     waiter: OnceLock<Option<Arc<Waiter>>>,
 }
 
-impl Line {
+impl WriteQueue {
     pub(super) fn new(log: &Path) -> Self {
         Self { log: log.to_owned(), waiter: OnceLock::new() }
     }
@@ -73,7 +73,7 @@ impl Line {
         for pause in PAUSES {
             match flock(&log, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Entered::Turn(Turn(log)),
-                Err(Errno::WOULDBLOCK) if !patience::is_left() => return Entered::Late,
+                Err(Errno::WOULDBLOCK) if !busy_handler::is_left() => return Entered::Late,
                 Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_micros(pause)),
                 Err(_) => return Entered::Unlockable,
             }
@@ -85,7 +85,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for WriteQueue {
     fn drop(&mut self) {
         if let Some(Some(waiter)) = self.waiter.get() {
             *waiter.state() = State::Closed;
@@ -157,12 +157,12 @@ impl Waiter {
         *state = State::Wanted;
         self.changed.notify_all();
         loop {
-            let waited = self.changed.wait_timeout(state, CHECKED.min(patience::left()));
+            let waited = self.changed.wait_timeout(state, CHECKED.min(busy_handler::left()));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             let entered = match std::mem::replace(&mut *state, State::Idle) {
                 State::Came(Ok(turn)) => Entered::Turn(turn),
                 State::Came(Err(_)) => Entered::Unlockable,
-                _ if !patience::is_left() || begun.elapsed() >= IMPATIENT => Entered::Late,
+                _ if !busy_handler::is_left() || begun.elapsed() >= IMPATIENT => Entered::Late,
                 waiting => {
                     *state = waiting;
                     continue;
@@ -180,12 +180,12 @@ mod tests {
     use super::*;
 
     /// The turn, if it comes within so long.
-    fn turn(line: &Line, limit: Duration) -> Option<Turn> {
-        patience::set_limit(Instant::now() + limit);
+    fn turn(line: &WriteQueue, limit: Duration) -> Option<Turn> {
+        busy_handler::set_limit(Instant::now() + limit);
         loop {
             match line.enter() {
                 Entered::Turn(turn) => return Some(turn),
-                Entered::Late if patience::is_left() => {}
+                Entered::Late if busy_handler::is_left() => {}
                 Entered::Late => return None,
                 Entered::Unlockable => panic!("the file is there"),
             }
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn a_turn_comes_when_the_one_before_it_ends() {
         let log = NamedTempFile::new().expect("there is room");
-        let first = turn(&Line::new(log.path()), Duration::ZERO).expect("the file is free");
-        let second = Line::new(log.path());
+        let first = turn(&WriteQueue::new(log.path()), Duration::ZERO).expect("the file is free");
+        let second = WriteQueue::new(log.path());
         assert!(turn(&second, Duration::ZERO).is_none());
         assert!(turn(&second, IMPATIENT + CHECKED).is_none());
         thread::scope(|scope| {
@@ -210,22 +210,22 @@ mod tests {
     #[test]
     fn a_turn_ends_though_its_file_is_open_elsewhere() {
         let log = NamedTempFile::new().expect("there is room");
-        let first = turn(&Line::new(log.path()), Duration::ZERO).expect("the file is free");
+        let first = turn(&WriteQueue::new(log.path()), Duration::ZERO).expect("the file is free");
         let inherited = first.0.try_clone().expect("there are descriptors left");
         drop(first);
-        assert!(turn(&Line::new(log.path()), Duration::ZERO).is_some());
+        assert!(turn(&WriteQueue::new(log.path()), Duration::ZERO).is_some());
         drop(inherited);
     }
 
     #[test]
     fn a_turn_that_comes_too_late_is_passed_on() {
         let log = NamedTempFile::new().expect("there is room");
-        let first = turn(&Line::new(log.path()), Duration::ZERO).expect("the file is free");
-        let second = Line::new(log.path());
+        let first = turn(&WriteQueue::new(log.path()), Duration::ZERO).expect("the file is free");
+        let second = WriteQueue::new(log.path());
         assert!(turn(&second, CHECKED).is_none());
         drop(first);
         // The kernel gives it to the second first.
-        assert!(turn(&Line::new(log.path()), Duration::from_secs(60)).is_some());
+        assert!(turn(&WriteQueue::new(log.path()), Duration::from_secs(60)).is_some());
         drop(second);
     }
 }

@@ -1,8 +1,8 @@
 //! Sweeping out what nobody asked about since it ended. A little after every few changes, in the order
 //! of names, so that no request ever waits for long.
 
-use super::bell;
 use super::db::{Db, Hitch};
+use super::pipe;
 use super::rows::read_record;
 use super::time::{Moment, signed};
 use crate::backend::Fault;
@@ -21,20 +21,20 @@ const KEPT: u64 = 10_000;
 
 impl Db {
     /// Counts a change. Returns whether a sweep is due.
-    pub(super) fn chores_are_due(&mut self) -> bool {
-        self.chores_in -= 1;
-        if self.chores_in == 0 {
-            self.chores_in = EVERY;
+    pub(super) fn sweep_is_due(&mut self) -> bool {
+        self.sweep_in -= 1;
+        if self.sweep_in == 0 {
+            self.sweep_in = EVERY;
         }
-        self.chores_in == EVERY
+        self.sweep_in == EVERY
     }
 
-    pub(super) fn chores(&mut self) -> Result<(), Fault> {
+    pub(super) fn sweep(&mut self) -> Result<(), Fault> {
         let ended = self.write(|db, moment| {
             db.sweep_names(moment)?;
             db.sweep_the_rest(moment)
         })?;
-        ended.into_iter().for_each(|session| bell::remove(self.place.path(), session));
+        ended.into_iter().for_each(|session| pipe::remove(self.place.path(), session));
         Ok(())
     }
 

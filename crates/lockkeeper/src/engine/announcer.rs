@@ -17,7 +17,7 @@ use crate::backend::{BoxFuture, Change, ClientEntry, Holding, Seen, Subscription
 use crate::error::LostReason;
 
 /// The state of the announcements of one client; see the module.
-pub(super) struct Presence {
+pub(super) struct Announcer {
     pub(super) last_held: Tick,
     announced: Option<Tick>,
     looked: Tick,
@@ -30,7 +30,7 @@ pub(super) struct Presence {
 /// How old a hold must be to trigger an announcement.
 const WORTH_TELLING: Duration = Duration::from_secs(1);
 
-impl Presence {
+impl Announcer {
     pub(super) fn new(core: &Arc<Core>, now: Tick) -> Self {
         let mut listening = JoinSet::new();
         listening.spawn(hear_notices(Arc::downgrade(core)));

@@ -25,7 +25,7 @@ const LOOKS: Duration = Duration::from_millis(15);
 
 /// The notification pipe of a client.
 #[derive(Debug)]
-pub(super) enum Bell {
+pub(super) enum WakePipe {
     /// No subscriber yet, so there is no pipe.
     Silent,
     /// The pipe and its path.
@@ -91,7 +91,7 @@ pub(super) fn remove(database: &Path, session: i64) {
     let _ = std::fs::remove_file(path(database, session));
 }
 
-impl Bell {
+impl WakePipe {
     /// Creates the pipe of this session, unless it exists.
     pub(super) fn hang(&mut self, database: &Path, session: i64) {
         if let Self::Silent = self {
@@ -139,7 +139,7 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
+impl Drop for WakePipe {
     fn drop(&mut self) {
         if let Self::Hung(_, path) = self {
             let _ = std::fs::remove_file(path);

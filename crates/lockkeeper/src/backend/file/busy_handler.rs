@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::mailbox::Mailbox;
+use super::work_queue::WorkQueue;
 
 thread_local! {
     static LIMIT: Cell<Option<Instant>> = const { Cell::new(None) };
-    static MAILBOX: RefCell<Option<Arc<Mailbox>>> = const { RefCell::new(None) };
+    static WORK_QUEUE: RefCell<Option<Arc<WorkQueue>>> = const { RefCell::new(None) };
 }
 
-/// Sets the mailbox that this thread works for: the thread stops waiting when it is closed.
-pub(super) fn work_for(mailbox: &Arc<Mailbox>) {
-    MAILBOX.set(Some(Arc::clone(mailbox)));
+/// Sets the work queue that this thread works for: the thread stops waiting when it is closed.
+pub(super) fn work_for(work_queue: &Arc<WorkQueue>) {
+    WORK_QUEUE.set(Some(Arc::clone(work_queue)));
 }
 
-/// Removes the mailbox when the thread is about to end: only the time limit counts then.
+/// Removes the work queue when the thread is about to end: only the time limit counts then.
 pub(super) fn work_alone() {
-    MAILBOX.set(None);
+    WORK_QUEUE.set(None);
 }
 
 /// Sets until when this thread waits for other processes.
@@ -29,7 +29,8 @@ pub(super) fn set_limit(limit: Instant) {
 
 /// Returns how long this thread still waits for other processes.
 pub(super) fn left() -> Duration {
-    let closing = MAILBOX.with_borrow(|mailbox| mailbox.as_ref().is_some_and(|m| m.is_closing()));
+    let closing =
+        WORK_QUEUE.with_borrow(|work_queue| work_queue.as_ref().is_some_and(|m| m.is_closing()));
     let limit = LIMIT.get().filter(|_| !closing);
     limit.map_or(Duration::ZERO, |limit| limit.saturating_duration_since(Instant::now()))
 }

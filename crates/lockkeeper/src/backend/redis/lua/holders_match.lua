@@ -3,7 +3,7 @@
 -- Publishes: nothing
 -- Whether all owners are among the arguments from `first` on; always true if there are no such
 -- arguments.
-local function meant(owners, arguments, first)
+local function holders_match(owners, arguments, first)
   if #arguments < first then return true end
   local named = {}
   for i = first, #arguments do named[arguments[i]] = true end

@@ -7,7 +7,7 @@
 //!
 //! Exclusive locks are requested, waited for and held on the seat. Permits are waited for on the seat,
 //! but held without it. Readers and waiters of a fair lock have their own positions in the store, so
-//! each has a seat of its own beside the gate ([`Gates::alone`]). One acquire loop serves all of them.
+//! each has a seat of its own beside the gate ([`LocalQueues::alone`]). One acquire loop serves all of them.
 //!
 //! **A client keeps a lock for at most 64 handoffs or 10 ms**, then releases it in the store. After
 //! that it pauses only if another client listens, which the answer to `PUBLISH` shows (or for a
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::claim::Claim;
+use super::pending_acquire::PendingAcquire;
 use super::request::Request;
 use super::{Core, Tick, lock};
 use crate::OwnerId;
@@ -47,14 +47,14 @@ const MAX_PAUSE: Duration = Duration::from_millis(64);
 /// quarter of a client's time.
 const PAUSE_RATIO: u32 = 3;
 
-/// Number of shards of the table of gates, each with a mutex of its own.
+/// Number of shards of the table of local queues, each with a mutex of its own.
 const SHARDS: usize = 16;
 
-/// All gates of a client.
+/// All local queues of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Gates {
+pub(crate) struct LocalQueues {
     shards: [Mutex<Table>; SHARDS],
-    /// Number of seats beside the gates.
+    /// Number of seats beside the local queues.
     alone: AtomicUsize,
     /// The number of the next ticket. Never reused: a waiter that leaves late, after its gate was
     /// removed and created again, must not remove the ticket of another waiter.
@@ -118,12 +118,12 @@ pub(crate) enum Turn {
     /// The seat: its turn to try.
     Seat(Seat),
     /// The lock itself, with its token, granted by a request sent at this time.
-    Handed(Seat, Claim, Option<u64>, Tick),
+    Handed(Seat, PendingAcquire, Option<u64>, Tick),
     /// A failure: the store does not answer, or the client is closed.
     Failed(Fault),
 }
 
-/// The result of [`Gates::enter`].
+/// The result of [`LocalQueues::enter`].
 pub(crate) enum Entered {
     Seat(Seat),
     Queued(Place),
@@ -131,7 +131,7 @@ pub(crate) enum Entered {
     Taken,
 }
 
-impl Gates {
+impl LocalQueues {
     /// Chooses by the last bytes of the name, where related names differ. Any choice is correct; an
     /// even one causes less contention.
     fn shard(&self, resource: &Resource) -> &Mutex<Table> {
@@ -146,7 +146,7 @@ impl Gates {
         resource: &Resource,
         offer: impl FnOnce() -> Option<Offer>,
     ) -> Entered {
-        match lock(core.gates.shard(resource)).entry(resource.clone()) {
+        match lock(core.local_queues.shard(resource)).entry(resource.clone()) {
             Entry::Occupied(mut gate) => {
                 let Some(offer) = offer() else { return Entered::Taken };
                 return Entered::Queued(Place::new(core, resource, gate.get_mut(), offer));
@@ -164,14 +164,14 @@ impl Gates {
         resource: &Resource,
         offer: impl FnOnce() -> Offer,
     ) -> Option<Place> {
-        let mut gates = lock(core.gates.shard(resource));
+        let mut gates = lock(core.local_queues.shard(resource));
         let gate = gates.get_mut(resource)?;
         Some(Place::new(core, resource, gate, offer()))
     }
 
     /// Returns a seat beside the gate, for tasks that need not wait for others of this client.
     pub(crate) fn alone(core: &Arc<Core>, resource: &Resource) -> Seat {
-        core.gates.alone.fetch_add(1, Ordering::Relaxed);
+        core.local_queues.alone.fetch_add(1, Ordering::Relaxed);
         Seat::new(core, resource, true)
     }
 
@@ -238,7 +238,7 @@ impl Place {
     /// Appends to the queue; the caller holds the table's mutex.
     fn new(core: &Arc<Core>, resource: &Resource, gate: &mut Gate, offer: Offer) -> Self {
         let (ticket, turn) = oneshot::channel();
-        let number = core.gates.next_ticket.fetch_add(1, Ordering::Relaxed);
+        let number = core.local_queues.next_ticket.fetch_add(1, Ordering::Relaxed);
         gate.queue.insert(number, Ticket { turn: ticket, offer });
         let (core, resource) = (Arc::clone(core), resource.clone());
         Self { core, resource, number, turn, served: false }
@@ -247,7 +247,7 @@ impl Place {
     /// Returns why the last request about the lock failed, if it did: a queued waiter has sent none
     /// itself.
     pub(crate) fn failure(&self) -> Option<Fault> {
-        lock(self.core.gates.shard(&self.resource)).get(&self.resource)?.failure.clone()
+        lock(self.core.local_queues.shard(&self.resource)).get(&self.resource)?.failure.clone()
     }
 
     pub(crate) async fn wait(&mut self) -> Turn {
@@ -265,7 +265,7 @@ impl Drop for Place {
         }
         self.turn.close();
         let unused = {
-            let mut gates = lock(self.core.gates.shard(&self.resource));
+            let mut gates = lock(self.core.local_queues.shard(&self.resource));
             gates.get_mut(&self.resource).and_then(|gate| gate.leave(self.number))
         };
         drop(unused);
@@ -373,13 +373,13 @@ impl Seat {
         if self.alone {
             return None;
         }
-        lock(self.core.gates.shard(&self.resource)).get_mut(&self.resource).map(with)
+        lock(self.core.local_queues.shard(&self.resource)).get_mut(&self.resource).map(with)
     }
 
     /// Leaves the subscription to the queue, or drops it, because the lock is held now.
     pub(crate) fn leave_subscription(&mut self) {
         let Some(subscription) = self.subscription.take().filter(|_| !self.alone) else { return };
-        let mut gates = lock(self.core.gates.shard(&self.resource));
+        let mut gates = lock(self.core.local_queues.shard(&self.resource));
         let unused = match gates.get_mut(&self.resource) {
             Some(gate) => {
                 gate.subscription = Some(subscription);
@@ -393,7 +393,7 @@ impl Seat {
 
     /// How many subscriptions this client has for the lock.
     pub(crate) fn subscriptions(&self) -> u64 {
-        let gates = lock(self.core.gates.shard(&self.resource));
+        let gates = lock(self.core.local_queues.shard(&self.resource));
         let kept = gates.get(&self.resource).is_some_and(|gate| gate.subscription.is_some());
         u64::from(kept || self.subscription.is_some())
     }
@@ -403,7 +403,7 @@ impl Seat {
         if self.alone || self.passes >= MAX_PASSES || now.since(self.since) >= MAX_PASSING {
             return None;
         }
-        let (ticket, subscription) = self.core.gates.next(&self.resource, false)?;
+        let (ticket, subscription) = self.core.local_queues.next(&self.resource, false)?;
         self.subscription = subscription.or(self.subscription.take());
         self.passes += 1;
         Some(ticket)
@@ -419,12 +419,12 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         if self.alone {
-            self.core.gates.alone.fetch_sub(1, Ordering::Relaxed);
+            self.core.local_queues.alone.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         // The table's mutex is not held while a turn is sent: a refused turn is dropped, and its
         // seat returns to this function.
-        if let Some((ticket, kept)) = self.core.gates.next(&self.resource, true) {
+        if let Some((ticket, kept)) = self.core.local_queues.next(&self.resource, true) {
             let mut heir = Seat::new(&self.core, &self.resource, false);
             heir.subscription = kept.or(self.subscription.take());
             heir.failing = self.failing;

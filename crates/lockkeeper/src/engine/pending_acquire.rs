@@ -45,7 +45,7 @@ const POSITION: Duration = Duration::from_secs(600);
 const INTENT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct PendingAcquire {
     pub(super) core: Arc<Core>,
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerId,
@@ -66,7 +66,7 @@ pub(crate) struct Claim {
     count: u32,
 }
 
-impl Claim {
+impl PendingAcquire {
     pub(crate) fn new(core: &Arc<Core>, request: &Request) -> Self {
         let mut claim = Self::of(core, &request.resource, OwnerId::fresh(core.id));
         claim.count = request.count;
@@ -211,7 +211,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for PendingAcquire {
     fn drop(&mut self) {
         if self.armed {
             tracing::debug!(lock = %self.resource.name, owner = %self.owner, "undoing an acquire");
@@ -224,14 +224,14 @@ impl Drop for Claim {
 /// then undoes a grant.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Attempting {
-    under_way: Option<(Claim, BoxFuture<Result<Attempt, Fault>>)>,
+    under_way: Option<(PendingAcquire, BoxFuture<Result<Attempt, Fault>>)>,
     sent: Tick,
     waits: bool,
 }
 
 impl Future for Attempting {
     /// The answer, the time from which the TTL counts, and the claim.
-    type Output = (Result<Attempt, Fault>, Tick, Claim);
+    type Output = (Result<Attempt, Fault>, Tick, PendingAcquire);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (_, answer) = self.under_way.as_mut().expect("polled after it was ready");

@@ -31,7 +31,7 @@ pub(super) enum Order {
 }
 
 #[derive(Debug)]
-pub(super) struct Mailbox {
+pub(super) struct WorkQueue {
     inner: Mutex<Inner>,
     bell: PipeWriter,
     /// The thread must end and not wait any more.
@@ -53,8 +53,8 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-impl Mailbox {
-    /// Creates the mailbox and the pipe that wakes up the thread.
+impl WorkQueue {
+    /// Creates the work queue and the pipe that wakes up the thread.
     pub(super) fn new() -> io::Result<(Arc<Self>, PipeReader)> {
         let (rings, bell) = io::pipe()?;
         rustix::io::ioctl_fionbio(&rings, true)?;

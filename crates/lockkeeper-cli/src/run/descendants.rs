@@ -38,11 +38,11 @@ const NAP: Duration = Duration::from_millis(5);
 
 /// Those that were found and have not ended.
 #[derive(Default)]
-pub(super) struct Below {
+pub(super) struct Descendants {
     handles: HashMap<Pid, OwnedFd>,
 }
 
-impl Below {
+impl Descendants {
     /// Looks for more of them. They must be looked for before the command is killed.
     pub(super) fn look(&mut self, command: Pid, depth: Depth) {
         self.handles.retain(|_, handle| is_alive(handle));

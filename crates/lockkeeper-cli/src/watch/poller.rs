@@ -9,8 +9,8 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep};
 
 use super::view::Look;
+use crate::display;
 use crate::exit::{Code, Failure};
-use crate::person;
 use crate::store::Store;
 use crate::unlock::as_operator;
 
@@ -61,7 +61,7 @@ pub(super) async fn look_out(
 fn seen(watch: &mut Watch, took: Duration) -> Look {
     // The view finds the differences to what is on the screen, which need not be what the last look
     // saw.
-    while watch.happened().is_some() {}
+    while watch.try_next().is_some() {}
     Look { locks: watch.locks().cloned().collect(), complete: watch.is_complete(), took }
 }
 
@@ -108,7 +108,7 @@ pub(super) async fn force(
     reports: UnboundedSender<Report>,
 ) {
     let forced = inspector.force_unlock_from(&name, kind, &from, reason).await;
-    let forced = forced.map(|taken| taken.then(|| person::consequence(&from)));
+    let forced = forced.map(|taken| taken.then(|| display::consequence(&from)));
     let forced = forced.map_err(|error| match error {
         Error::NotHeld { .. } => "it has changed hands meanwhile, and was left alone".to_owned(),
         error => error.to_string(),
