@@ -23,7 +23,7 @@ pub(super) fn mutex(bench: &mut Bench) -> Result<Vec<Row>> {
 
 fn run(bench: &mut Bench, form: Form) -> Result<Vec<Row>> {
     let runtime = bench.runtime.handle().clone();
-    let workload = format!("{} uncontended", form.as_str());
+    let workload = format!("{} uncontended", form.word());
     let mut contenders: Vec<Box<dyn Contender>> = vec![
         Box::new(Raw::connect(bench.address, form)?),
         Box::new(Driver::connect(&runtime, &bench.url(), form)?),
