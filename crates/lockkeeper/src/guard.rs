@@ -253,13 +253,28 @@ macro_rules! fenced_guard {
 }
 
 guard! {
-    /// A held [`Lock`](crate::Lock), [`FairLock`](crate::FairLock) or [`SpinLock`](crate::SpinLock).
+    /// A held [`Lock`](crate::Lock), [`FairLock`](crate::FairLock) or [`SpinLock`](crate::SpinLock). It has no fencing
+    /// token:
+    ///
+    /// ```compile_fail,E0599
+    /// # async fn refused(client: lockkeeper::Client) -> lockkeeper::Result<()> {
+    /// let guard = client.lock("a").lock().await?;
+    /// guard.token();
+    /// # Ok(()) }
+    /// ```
     LockGuard
 }
 reentrant_guard!(LockGuard);
 
 guard! {
-    /// A held [`Mutex`](crate::Mutex).
+    /// A held [`Mutex`](crate::Mutex). It cannot be re-entered:
+    ///
+    /// ```compile_fail,E0599
+    /// # async fn refused(client: lockkeeper::Client) -> lockkeeper::Result<()> {
+    /// let guard = client.mutex("a").lock().await?;
+    /// guard.reenter().await?;
+    /// # Ok(()) }
+    /// ```
     MutexGuard
 }
 
@@ -271,14 +286,28 @@ reentrant_guard!(FencedGuard);
 fenced_guard!(FencedGuard);
 
 guard! {
-    /// An [`RwLock`](crate::RwLock) held for reading.
+    /// An [`RwLock`](crate::RwLock) held for reading. Only a write guard can be downgraded:
+    ///
+    /// ```compile_fail,E0599
+    /// # async fn refused(client: lockkeeper::Client) -> lockkeeper::Result<()> {
+    /// let guard = client.rw_lock("a").read().await?;
+    /// guard.downgrade().await?;
+    /// # Ok(()) }
+    /// ```
     ReadGuard
 }
 reentrant_guard!(ReadGuard);
 read_guard!(ReadGuard, WriteGuard);
 
 guard! {
-    /// An [`RwLock`](crate::RwLock) held for writing.
+    /// An [`RwLock`](crate::RwLock) held for writing. Only a read guard can be upgraded:
+    ///
+    /// ```compile_fail,E0599
+    /// # async fn refused(client: lockkeeper::Client) -> lockkeeper::Result<()> {
+    /// let guard = client.rw_lock("a").write().await?;
+    /// guard.try_upgrade().await?;
+    /// # Ok(()) }
+    /// ```
     WriteGuard
 }
 reentrant_guard!(WriteGuard);
