@@ -29,6 +29,18 @@ const STEPS: &[Step<'_>] = &[
         "-D",
         "warnings",
     ]),
+    // As most users build it: without what only stores and tests of their own need.
+    Step::new(&[
+        "cargo",
+        "clippy",
+        "-p",
+        "lockkeeper",
+        "--features",
+        "file,tls",
+        "--",
+        "-D",
+        "warnings",
+    ]),
     api::DOC,
     Step::new(&["cargo", "xtask", "api", "--check"]),
     // With what `cargo xtask interop` runs. Most tests wait for servers most of the time.

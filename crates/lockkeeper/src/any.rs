@@ -7,8 +7,11 @@ use crate::holder::Holder;
 use crate::lock::{lock_methods, owner_methods};
 use crate::{FairLock, FencedLock, Lock, Mutex, PermitSemaphore, SpinLock};
 
-/// A lock of any kind: made from any handle by `into()`, and from an [`RwLock`](crate::RwLock) by
-/// [`reader`](crate::RwLock::reader) and [`writer`](crate::RwLock::writer).
+/// A lock of any kind: made from a handle of a lock or a permit semaphore by `into()`, and from an
+/// [`RwLock`](crate::RwLock) by [`reader`](crate::RwLock::reader) and [`writer`](crate::RwLock::writer).
+///
+/// A permit semaphore is acquired by one permit; its holders are not listed here, and it cannot be
+/// force-released. An owner counts only for kinds that are reentrant.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

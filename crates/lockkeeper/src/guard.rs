@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::backend::Kind;
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
-use crate::error::{Error, LostReason, Result};
+use crate::error::{Error, LostReason, Phase, Result};
 use crate::hold::{AnyGuard, Hold, debug};
 use crate::{LockName, OwnerId, PermitId};
 
@@ -173,7 +173,7 @@ macro_rules! reentrant_guard {
 
 /// The methods of a guard of the write side of a read/write lock.
 macro_rules! write_guard {
-    ($Guard:ident, $ReadGuard:ident) => {
+    ($Guard:ident, $ReadGuard:ident, $fenced:literal) => {
         impl $Guard {
             /// Acquires the lock for reading, too. Both guards are released on their own; if the write guard
             /// is released first, waiting readers acquire the lock. A write lock that is not released does
@@ -187,10 +187,11 @@ macro_rules! write_guard {
             /// A hold that was added after all is released.
             pub async fn read(&self) -> Result<$ReadGuard> {
                 let core = &self.0.lease().core;
-                core.anywhere(|| self.0.read_too()).await.map($ReadGuard)
+                core.anywhere(|| self.0.read_too($fenced)).await.map($ReadGuard)
             }
 
-            /// Downgrades to a read guard. No other writer acquires the lock in between.
+            /// Downgrades to a read guard. No other writer acquires the lock in between. The read guard has the
+            /// client's renewed lease, whatever lease this guard has.
             ///
             /// Other write guards of the same owner keep the write lock until they are released.
             ///
@@ -209,12 +210,29 @@ macro_rules! write_guard {
     };
 }
 
+/// Releases the read hold beside which the write lock was granted. If it did not exist any more, the lock was
+/// not held without a gap, and the guard is lost. An unconfirmed release is repeated in the background.
+async fn upgraded(reading: AnyGuard) -> Result<(), (AnyGuard, Error)> {
+    let (lost, released) = (reading.is_lost(), reading.released());
+    match reading.release().await {
+        Ok(()) => return Ok(()),
+        Err(Error::NotHeld { .. }) => {}
+        Err(_) if lost => {}
+        Err(_) => return Ok(()),
+    }
+    released.lease().lose(LostReason::Deleted);
+    let reason = released.lease().lost_reason().unwrap_or(LostReason::Deleted);
+    let (lock, phase) = (released.name().clone(), Phase::Acquire);
+    Err((released, Error::Lost { lock, phase, reason }))
+}
+
 /// The methods of a guard of the read side of a read/write lock.
 macro_rules! read_guard {
-    ($Guard:ident, $WriteGuard:ident) => {
+    ($Guard:ident, $WriteGuard:ident, $fenced:literal) => {
         impl $Guard {
-            /// Upgrades to a write guard if there is no other reader; otherwise fails at once and gives the
-            /// read guard back.
+            /// Upgrades to a write guard if there is no other reader; otherwise gives the read guard back. It
+            /// waits for no reader, but for the answers of the store. The write guard has the client's
+            /// renewed lease, whatever lease this guard has.
             ///
             /// # Errors
             /// See [`UpgradeError`], which has the read guard.
@@ -223,13 +241,17 @@ macro_rules! read_guard {
             /// Dropping the future releases both.
             pub async fn try_upgrade(self) -> Result<$WriteGuard, UpgradeError<Self>> {
                 let core = Arc::clone(&self.0.lease().core);
-                match core.anywhere(|| self.0.other_side(Kind::Write)).await {
+                match core.anywhere(|| self.0.other_side(Kind::Write, $fenced)).await {
                     Ok(Some(acquired)) => {
                         let writing = $WriteGuard::from_acquired(acquired);
-                        // The write lock is held, whatever becomes of this: it is repeated in the
-                        // background.
-                        let _ = self.release().await;
-                        Ok(writing)
+                        match upgraded(self.0).await {
+                            Ok(()) => Ok(writing),
+                            Err((guard, error)) => {
+                                // Another writer may have been there in between.
+                                let _ = writing.release().await;
+                                Err(UpgradeError { guard: Self(guard), error: Some(error) })
+                            }
+                        }
                     }
                     Ok(None) => Err(UpgradeError { guard: self, error: None }),
                     Err(error) => Err(UpgradeError { guard: self, error: Some(error) }),
@@ -297,7 +319,7 @@ guard! {
     ReadGuard
 }
 reentrant_guard!(ReadGuard);
-read_guard!(ReadGuard, WriteGuard);
+read_guard!(ReadGuard, WriteGuard, false);
 
 guard! {
     /// An [`RwLock`](crate::RwLock) held for writing. Only a read guard can be upgraded:
@@ -311,21 +333,21 @@ guard! {
     WriteGuard
 }
 reentrant_guard!(WriteGuard);
-write_guard!(WriteGuard, ReadGuard);
+write_guard!(WriteGuard, ReadGuard, false);
 
 guard! {
     /// A [`FencedRwLock`](crate::FencedRwLock) held for reading. Readers have no token.
     FencedReadGuard
 }
 reentrant_guard!(FencedReadGuard);
-read_guard!(FencedReadGuard, FencedWriteGuard);
+read_guard!(FencedReadGuard, FencedWriteGuard, true);
 
 guard! {
     /// A [`FencedRwLock`](crate::FencedRwLock) held for writing, with its token.
     FencedWriteGuard
 }
 reentrant_guard!(FencedWriteGuard);
-write_guard!(FencedWriteGuard, FencedReadGuard);
+write_guard!(FencedWriteGuard, FencedReadGuard, true);
 fenced_guard!(FencedWriteGuard);
 
 guard! {
@@ -373,7 +395,7 @@ impl<G> fmt::Display for UpgradeError<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.error {
             Some(_) => "the read lock was not upgraded",
-            None => "the read lock was not upgraded: other readers hold it",
+            None => "the read lock was not upgraded: it has other holders",
         })
     }
 }

@@ -70,7 +70,7 @@ impl Handle {
         &self,
         count: u32,
     ) -> impl Future<Output = Result<G>> + Send + Unpin + use<G> {
-        let acquired = self.acquired(count, Wait::Forever);
+        let acquired = self.acquired(count, |_| Wait::Forever);
         Box::pin(async move {
             // Waiting without a limit ends with the lock or with an error.
             let acquired = acquired.await?.ok_or(Error::Closed { lock: None })?;
@@ -84,19 +84,21 @@ impl Handle {
         count: u32,
         wait: Option<Duration>,
     ) -> impl Future<Output = Result<Option<G>>> + Send + Unpin + use<G> {
-        let acquired = self.acquired(count, Wait::within(&self.core, wait));
+        let acquired = self.acquired(count, move |core| Wait::within(core, wait));
         Box::pin(async move { Ok(acquired.await?.map(G::from_acquired)) })
     }
 
-    pub(crate) fn acquired(
+    /// Acquires. The wait limit counts from the first poll.
+    pub(crate) fn acquired<W: FnOnce(&Core) -> Wait + Send>(
         &self,
         count: u32,
-        wait: Wait,
-    ) -> impl Future<Output = Result<Option<Acquired>>> + Send + use<> {
-        let (core, request) = (Arc::clone(&self.core), self.request(count, wait));
+        wait: W,
+    ) -> impl Future<Output = Result<Option<Acquired>>> + Send + use<W> {
+        let handle = self.clone();
         async move {
-            let request = request?;
-            core.anywhere(|| acquire(&core, &request)).await
+            let core = &handle.core;
+            let request = handle.request(count, wait(core))?;
+            core.anywhere(|| acquire(core, &request)).await
         }
     }
 
@@ -116,7 +118,8 @@ impl Handle {
             resource: resource.clone(),
             term,
             wait,
-            owner: owner.clone(),
+            // Only kinds that are reentrant have named owners.
+            owner: owner.clone().filter(|_| crate::engine::lease::reentrant(resource.kind)),
             count,
             fenced: self.fencing(),
             reentrant: *reentrant,
@@ -153,8 +156,7 @@ impl Handle {
 
     /// How tokens are issued, if at all.
     pub(crate) fn fencing(&self) -> Option<Fenced> {
-        let ttl = self.core.options.token_ttl.map(|ttl| ttl.as_millis() as u64);
-        self.fenced.then_some(Fenced { ttl })
+        self.fenced.then(|| self.core.fencing())
     }
 
     /// The holders and their remaining TTL, as the store says.

@@ -19,8 +19,8 @@ use crate::{LockName, OwnerId, PermitId};
 
 /// A hold of any kind: what all guards have in common.
 ///
-/// While [`is_lost`](AnyGuard::is_lost) is false no other client holds the lock, provided the store keeps
-/// what it acknowledged: see the [guarantees](crate::manual::guarantees).
+/// While [`is_lost`](AnyGuard::is_lost) is false no other client holds the lock, except for those that share
+/// it by its kind, provided the store keeps what it acknowledged: see the [guarantees](crate::manual::guarantees).
 ///
 /// **Dropping a guard releases the lock in the background**: `drop` never blocks. It leaves the release to
 /// the client's runtime. If the runtime ends first, as at the end of `main`, the lock stays held until its
@@ -136,13 +136,13 @@ impl AnyGuard {
     }
 
     /// Acquires the read side of a write lock for the same owner.
-    pub(crate) async fn read_too(&self) -> Result<AnyGuard> {
+    pub(crate) async fn read_too(&self, fenced: bool) -> Result<AnyGuard> {
         // Retries on a store that does not answer, as a re-entry does.
         let core = &self.lease.core;
         let give_up = core.clock.now() + core.options.unreachable_after;
         let mut failures = 0;
         let acquired = loop {
-            match self.other_side(Kind::Read).await {
+            match self.other_side(Kind::Read, fenced).await {
                 Err(error) if error.may_pass() && core.clock.now() < give_up => {
                     tokio::time::sleep(core.options.backoff(failures)).await;
                     failures += 1;
@@ -160,8 +160,8 @@ impl AnyGuard {
     }
 
     /// Acquires the other side of a read/write lock for the same owner, beside this hold.
-    pub(crate) async fn other_side(&self, kind: Kind) -> Result<Option<Acquired>> {
-        let Lease { core, resource, owner, named, fenced, .. } = &*self.lease;
+    pub(crate) async fn other_side(&self, kind: Kind, fenced: bool) -> Result<Option<Acquired>> {
+        let Lease { core, resource, owner, named, .. } = &*self.lease;
         self.lease.ensure_held(Phase::Acquire)?;
         let ttl = core.options.watchdog_timeout.as_millis() as u64;
         let request = Request {
@@ -170,13 +170,18 @@ impl AnyGuard {
             wait: Wait::Never,
             owner: None,
             count: 1,
-            fenced: *fenced,
+            fenced: fenced.then(|| core.fencing()),
             reentrant: self.lease.reentrant,
             spin: None,
             beside: Some(*owner),
             temporary: None,
         };
         acquire_beside(core, request, named.clone()).await
+    }
+
+    /// The same hold without the duty to release it.
+    pub(crate) fn released(&self) -> Self {
+        Self { lease: Arc::clone(&self.lease), hold: self.hold, live: false }
     }
 
     /// A view of the hold, without the right to release it.

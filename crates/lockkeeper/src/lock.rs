@@ -22,6 +22,7 @@ macro_rules! lock_methods {
             /// The same lock, to be acquired with this lease: a fixed one for a `Duration`, a renewed one for
             /// [`LeaseTime::Renewed`](crate::LeaseTime::Renewed). Without it the watchdog renews the lease for
             /// as long as the guard lives.
+            #[must_use = "it is a new handle that has the lease"]
             pub fn lease(&self, lease: impl Into<$crate::LeaseTime>) -> Self {
                 Self { handle: self.handle.leased(lease.into()) }
             }
@@ -118,7 +119,7 @@ macro_rules! lock_methods {
             /// # Errors
             /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else.
             pub async fn is_locked(&self) -> $crate::Result<bool> {
-                Ok(!self.handle.inspect().await?.holders.is_empty())
+                Ok(self.handle.inspect().await?.is_held())
             }
 
             /// The remaining TTL of the key.
@@ -168,6 +169,7 @@ macro_rules! owner_methods {
     ($Type:ident) => {
         impl $Type {
             /// The same lock in the name of `owner`: its acquires re-enter the lock if `owner` holds it.
+            #[must_use = "it is a new handle that has the owner"]
             pub fn as_owner(&self, owner: &$crate::Owner) -> Self {
                 Self { handle: self.handle.owned_by(owner) }
             }
@@ -199,6 +201,7 @@ macro_rules! reentrancy_methods {
             /// The same lock, but an owner that asks for it twice gets an
             /// [`Invalid`](crate::Error::Invalid) error at once instead of holding it twice. Decided
             /// here: in the store nothing differs.
+            #[must_use = "it is a new handle that is not reentrant"]
             pub fn non_reentrant(&self) -> Self {
                 let mut handle = self.handle.clone();
                 handle.reentrant = false;
@@ -213,6 +216,7 @@ macro_rules! fenced_methods {
     ($Type:ident, $Fenced:ident) => {
         impl $Type {
             /// The same lock, issuing a [fencing token](crate::FencedLock) with each grant.
+            #[must_use = "it is a new handle that issues tokens"]
             pub fn fenced(&self) -> $crate::$Fenced {
                 $crate::$Fenced::new(self.handle.fenced())
             }

@@ -67,8 +67,9 @@ impl MultiLock {
 
     /// The same locks, to be acquired with this lease, from the moment when all are held. See
     /// [`Lock::lease`](crate::Lock::lease). A fixed lease below a second may last for up to a
-    /// second: members are held for at least that long while waiting for others. Leases of the
-    /// members themselves do not count.
+    /// second: members are held for at least that long while waiting for others. A
+    /// member must not have a lease of its own.
+    #[must_use = "it is a new handle that has the lease"]
     pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
         Self { lease: Some(lease.into()), ..self.clone() }
     }
@@ -185,7 +186,7 @@ impl MultiLock {
     /// As [`Lock::is_locked`](crate::Lock::is_locked), of any member.
     pub async fn is_locked(&self) -> Result<bool> {
         for member in self.members.iter() {
-            if !member.inspect().await?.holders.is_empty() {
+            if member.inspect().await?.is_held() {
                 return Ok(true);
             }
         }
@@ -198,6 +199,10 @@ impl MultiLock {
     /// # Errors
     /// As there, of any member: the members before it are force-released then.
     pub async fn force_unlock(&self) -> Result<bool> {
+        if let Some(permits) = self.members.iter().find(|m| m.resource.kind == Kind::Permits) {
+            let detail = "permits are released by their ids, not by force";
+            return Err(Error::invalid(Some(&permits.resource.name), detail));
+        }
         let mut held = false;
         for member in self.members.iter() {
             held |= member.force_unlock(String::new()).await?;
@@ -208,6 +213,10 @@ impl MultiLock {
     /// Builds and checks the requests, before one is sent.
     fn parts(&self) -> Result<(Vec<Part>, Terms)> {
         let first = self.members.first().ok_or_else(no_member)?;
+        if let Some(leased) = self.members.iter().find(|member| member.lease.is_some()) {
+            let detail = "a lease is given to the multi-lock, not to one of its members";
+            return Err(Error::invalid(Some(&leased.resource.name), detail));
+        }
         for pair in self.members.windows(2) {
             let ((store, name, _), (other, same, _)) = (order(&pair[0]), order(&pair[1]));
             if store == other && name == same {

@@ -53,6 +53,7 @@ impl PermitSemaphore {
     }
 
     /// The same semaphore, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
+    #[must_use = "it is a new handle that has the lease"]
     pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
         Self { handle: self.handle.leased(lease.into()) }
     }
@@ -80,6 +81,7 @@ impl PermitSemaphore {
     /// assert_eq!(slots.permits().await?, 0, "it is gone");
     /// # Ok(()) }
     /// ```
+    #[must_use = "it is a new handle that makes the semaphore"]
     pub fn temporary(&self, permits: u64) -> Self {
         Self { handle: Handle { temporary: Some(permits), ..self.handle.clone() } }
     }

@@ -26,12 +26,14 @@ macro_rules! rw_methods {
             }
 
             /// The same lock, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
+            #[must_use = "it is a new handle that has the lease"]
             pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
                 Self { handle: self.handle.leased(lease.into()) }
             }
 
             /// The same lock in the name of `owner`: it re-enters the side that it holds, and may read what
             /// it writes.
+            #[must_use = "it is a new handle that has the owner"]
             pub fn as_owner(&self, owner: &Owner) -> Self {
                 Self { handle: self.handle.owned_by(owner) }
             }
@@ -150,7 +152,10 @@ macro_rules! rw_methods {
             /// # Errors
             /// As [`read_count`](Self::read_count).
             pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-                Ok(self.write_count(owner).await? > 0 || self.read_count(owner).await? > 0)
+                // Once more, because an upgrade may have come between the first two.
+                Ok(self.write_count(owner).await? > 0
+                    || self.read_count(owner).await? > 0
+                    || self.write_count(owner).await? > 0)
             }
 
             /// Whether it is held for reading.

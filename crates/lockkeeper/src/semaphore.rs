@@ -73,7 +73,7 @@ impl Semaphore {
         &self,
         permits: u32,
     ) -> impl Future<Output = Result<Permit>> + Send + Unpin + use<> {
-        let acquired = self.handle.acquired(permits, Wait::Forever);
+        let acquired = self.handle.acquired(permits, |_| Wait::Forever);
         Box::pin(async move {
             // Waiting without a limit ends with permits or with an error.
             Permit::new(acquired.await?.ok_or(Error::Closed { lock: None })?)
@@ -114,7 +114,7 @@ impl Semaphore {
         permits: u32,
         wait: Option<Duration>,
     ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
-        let acquired = self.handle.acquired(permits, Wait::within(&self.handle.core, wait));
+        let acquired = self.handle.acquired(permits, move |core| Wait::within(core, wait));
         Box::pin(async move { acquired.await?.map(Permit::new).transpose() })
     }
 

@@ -31,6 +31,7 @@ owner_methods!(SpinLock);
 
 impl SpinLock {
     /// The same lock with other pauses between the tries.
+    #[must_use = "it is a new handle that has the pauses"]
     pub fn backoff(&self, backoff: Backoff) -> Self {
         let mut handle = self.handle.clone();
         handle.spin = Some(backoff);

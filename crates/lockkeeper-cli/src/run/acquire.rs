@@ -7,6 +7,7 @@ use lockkeeper::{
 };
 
 use crate::args::{RunArgs, WaitOptions};
+use crate::display;
 use crate::exit::{Failure, say};
 
 /// How often a name is tried that is held as another kind: no message says when it is free.
@@ -185,7 +186,8 @@ impl Target {
             return Ok((taken > 0).then(|| format!("{taken} holders of {permits}")));
         }
         let holders = self.lock.holders().await?;
-        Ok((!holders.is_empty()).then(|| holders.iter().map(shown).collect::<Vec<_>>().join(", ")))
+        Ok((!holders.is_empty())
+            .then(|| holders.iter().map(display::holder).collect::<Vec<_>>().join(", ")))
     }
 
     async fn attempt(&self, patience: Patience) -> Result<Option<AnyGuard>, Error> {
@@ -218,11 +220,4 @@ fn chosen(client: &Client, args: &RunArgs) -> (AnyLock, Asked) {
         (false, false) => client.lock(name).into(),
     };
     (lock, Asked::Lock)
-}
-
-fn shown(holder: &Holder) -> String {
-    match &holder.client {
-        Some(client) => format!("{} on {} (process {})", client.program, client.host, client.pid),
-        None => holder.id.clone(),
-    }
 }

@@ -12,17 +12,17 @@ pub(super) fn lives(group: Pid, witness: &mut Option<Pid>) -> bool {
     if test_kill_process_group(group) == Err(Errno::SRCH) {
         return false;
     }
-    if witness.is_some_and(|pid| look(pid, group) == Some(AnyLock::Alive)) {
+    if witness.is_some_and(|pid| look(pid, group) == Some(Member::Alive)) {
         return true;
     }
     let mut dead = false;
     for pid in processes() {
         match look(pid, group) {
-            Some(AnyLock::Alive) => {
+            Some(Member::Alive) => {
                 *witness = Some(pid);
                 return true;
             }
-            Some(AnyLock::Dead) => dead = true,
+            Some(Member::Dead) => dead = true,
             None => {}
         }
     }
@@ -32,7 +32,7 @@ pub(super) fn lives(group: Pid, witness: &mut Option<Pid>) -> bool {
 
 #[derive(Debug, Eq, PartialEq)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "nobody can be looked at there"))]
-enum AnyLock {
+enum Member {
     Alive,
     Dead,
 }
@@ -46,7 +46,7 @@ pub(super) fn processes() -> impl Iterator<Item = Pid> {
 
 /// What the process is to the group; nothing, if it is none of it.
 #[cfg(target_os = "linux")]
-fn look(pid: Pid, group: Pid) -> Option<AnyLock> {
+fn look(pid: Pid, group: Pid) -> Option<Member> {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let text = std::fs::read(path).ok()?;
     member(&String::from_utf8_lossy(&text), group)
@@ -59,20 +59,20 @@ fn processes() -> impl Iterator<Item = Pid> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn look(_: Pid, _: Pid) -> Option<AnyLock> {
+fn look(_: Pid, _: Pid) -> Option<Member> {
     None
 }
 
 /// From `PID (NAME) STATE PARENT GROUP … THREADS …`, where the name may be anything.
 #[cfg(target_os = "linux")]
-fn member(stat: &str, group: Pid) -> Option<AnyLock> {
+fn member(stat: &str, group: Pid) -> Option<Member> {
     let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
     if fields.get(2)?.parse() != Ok(group.as_raw_nonzero().get()) {
         return None;
     }
     // The state is that of the first thread; others may go on without it.
     let threads = fields.get(17).and_then(|threads| threads.parse().ok()).unwrap_or(2);
-    Some(if matches!(fields[0], "Z" | "X") && threads < 2 { AnyLock::Dead } else { AnyLock::Alive })
+    Some(if matches!(fields[0], "Z" | "X") && threads < 2 { Member::Dead } else { Member::Alive })
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -85,9 +85,9 @@ mod tests {
         let stat = |name: &str, state: char, its: u32, threads: u32| {
             format!("9 ({name}) {state} 1 {its} 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 {threads} 0 5 0")
         };
-        assert_eq!(member(&stat("a) Z 1", 'S', 7, 1), group), Some(AnyLock::Alive));
-        assert_eq!(member(&stat("sh", 'Z', 7, 1), group), Some(AnyLock::Dead));
-        assert_eq!(member(&stat("sh", 'Z', 7, 2), group), Some(AnyLock::Alive));
+        assert_eq!(member(&stat("a) Z 1", 'S', 7, 1), group), Some(Member::Alive));
+        assert_eq!(member(&stat("sh", 'Z', 7, 1), group), Some(Member::Dead));
+        assert_eq!(member(&stat("sh", 'Z', 7, 2), group), Some(Member::Alive));
         assert_eq!(member(&stat("sh", 'S', 8, 1), group), None);
         assert_eq!(member("", group), None);
     }

@@ -29,6 +29,13 @@ pub struct Snapshot {
     pub forced: Vec<Forced>,
 }
 
+impl Snapshot {
+    /// Whether the lock has a holder, or a permit of the semaphore is held.
+    pub fn is_held(&self) -> bool {
+        !self.holders.is_empty() || self.taken > 0
+    }
+}
+
 /// One holder in a [`Snapshot`].
 #[derive(Clone, Debug)]
 pub struct HolderEntry {

@@ -194,6 +194,11 @@ impl AnyGuard {
         self.guard.token()
     }
 
+    /// The ids of the permits, if the guard is of a permit semaphore.
+    pub fn permit_ids(&self) -> Vec<PermitId> {
+        self.guard.permit_ids()
+    }
+
     /// Runs `work` under it and releases it.
     pub(super) fn run<T>(
         self,

@@ -6,7 +6,7 @@ use super::guards::{
     AnyGuard, FencedGuard, FencedReadGuard, FencedWriteGuard, LockGuard, MutexGuard, ReadGuard,
     WriteGuard,
 };
-use super::{AnyLock, Client};
+use super::{Client, PermitSemaphore};
 use crate::config::{Backoff, LeaseTime};
 use crate::hold::Hold;
 use crate::holder::{Holder, Remaining};
@@ -24,6 +24,7 @@ macro_rules! lock_methods {
 
             /// The same lock, to be acquired with this lease: `lock.lease(d).lock()?`.
             #[doc = concat!("See [`crate::", stringify!($Type), "::lease`].")]
+            #[must_use = "it is a new handle that has the lease"]
             pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
                 Self { inner: self.inner.lease(lease), client: self.client.clone() }
             }
@@ -244,6 +245,7 @@ macro_rules! rw_methods {
             }
 
             /// The same lock, to be acquired with this lease: `lock.lease(d).write()?`.
+            #[must_use = "it is a new handle that has the lease"]
             pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
                 Self { inner: self.inner.lease(lease), client: self.client.clone() }
             }
@@ -301,12 +303,12 @@ macro_rules! rw_methods {
                 Ok(guard.map(|guard| self.writing(guard)))
             }
 
-            /// Its read side, as a lock of any kind.
+            /// Its read side, as a lock of any kind, which is not owned by the calling thread.
             pub fn reader(&self) -> AnyLock {
                 AnyLock::new(&self.client, self.inner.reader())
             }
 
-            /// Its write side, as a lock of any kind.
+            /// Its write side, as a lock of any kind, which is not owned by the calling thread.
             pub fn writer(&self) -> AnyLock {
                 AnyLock::new(&self.client, self.inner.writer())
             }
@@ -404,3 +406,28 @@ variant!(RwLock, fenced => FencedRwLock);
 
 lock_type!(FencedRwLock, "The read/write lock that issues fencing tokens to writers.");
 rw_methods!(FencedRwLock, FencedReadGuard, FencedWriteGuard);
+
+lock_type!(
+    AnyLock,
+    "A lock of any kind. It is acquired in the name of its guard, not of the calling thread: a thread that \
+     holds the lock already waits for itself."
+);
+lock_methods!(AnyLock, AnyGuard, lock => lock.inner.clone());
+
+impl AnyLock {
+    fn new(client: &Client, inner: crate::AnyLock) -> Self {
+        Self { inner, client: client.clone() }
+    }
+}
+
+macro_rules! any_lock {
+    ($($Lock:ident)+) => {
+        $(impl From<$Lock> for AnyLock {
+            fn from($Lock { inner, client }: $Lock) -> Self {
+                Self { inner: inner.into(), client }
+            }
+        })+
+    };
+}
+
+any_lock!(Lock FairLock FencedLock Mutex SpinLock PermitSemaphore);

@@ -46,8 +46,8 @@ pub use guards::{
     ReadGuard, WriteGuard,
 };
 pub use inspector::{Inspector, Listing, Watch};
-pub use locks::{FairLock, FencedLock, FencedRwLock, Lock, Mutex, RwLock, SpinLock};
-pub use multi::{AnyLock, MultiGuard, MultiLock};
+pub use locks::{AnyLock, FairLock, FencedLock, FencedRwLock, Lock, Mutex, RwLock, SpinLock};
+pub use multi::{MultiGuard, MultiLock};
 
 /// A client for threads. Cloning it is cheap and gives the same client.
 ///

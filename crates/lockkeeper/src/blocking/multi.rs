@@ -3,73 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{AnyGuard, Client, FairLock, FencedLock, Lock, Mutex, PermitSemaphore, SpinLock};
+use super::{AnyLock, Client};
 use crate::config::LeaseTime;
 use crate::error::{Error, LostReason};
 use crate::hold::Hold;
 use crate::run::{Completed, Held, RunError, finished};
 use crate::{LockName, Result};
-
-/// A lock of any kind. See [`crate::AnyLock`]. It is acquired in the name of its guard, not of the calling
-/// thread.
-#[derive(Clone, Debug)]
-pub struct AnyLock {
-    inner: crate::AnyLock,
-    client: Client,
-}
-
-impl AnyLock {
-    pub(super) fn new(client: &Client, inner: crate::AnyLock) -> Self {
-        Self { inner, client: client.clone() }
-    }
-
-    /// The name, prefix included.
-    pub fn name(&self) -> &LockName {
-        self.inner.name()
-    }
-
-    /// The same lock, to be acquired with this lease.
-    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
-        Self::new(&self.client, self.inner.lease(lease))
-    }
-
-    /// Waits until the lock is acquired.
-    ///
-    /// # Errors
-    /// See [`crate::AnyLock::lock`].
-    pub fn lock(&self) -> Result<AnyGuard> {
-        Ok(AnyGuard::new(&self.client, self.client.wait(self.inner.lock())?))
-    }
-
-    /// Makes one attempt. A busy lock is `Ok(None)`.
-    ///
-    /// # Errors
-    /// See [`crate::AnyLock::try_lock`].
-    pub fn try_lock(&self) -> Result<Option<AnyGuard>> {
-        self.try_lock_for(Duration::ZERO)
-    }
-
-    /// Waits for the lock for at most `wait`. A lock that is still busy then is `Ok(None)`.
-    ///
-    /// # Errors
-    /// See [`crate::AnyLock::try_lock_for`].
-    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<AnyGuard>> {
-        let guard = self.client.wait(self.inner.try_lock_for(wait))?;
-        Ok(guard.map(|guard| AnyGuard::new(&self.client, guard)))
-    }
-}
-
-macro_rules! any_lock {
-    ($($Lock:ident)+) => {
-        $(impl From<$Lock> for AnyLock {
-            fn from($Lock { inner, client }: $Lock) -> Self {
-                Self { inner: inner.into(), client }
-            }
-        })+
-    };
-}
-
-any_lock!(Lock FairLock FencedLock Mutex SpinLock PermitSemaphore);
 
 /// Several locks as one, of any kinds: all are held, or none. See [`crate::MultiLock`].
 ///

@@ -281,6 +281,8 @@ impl<'a> AcquireLoop<'a> {
             until(&core.clock, answer_by.min(patience), attempt).await
         else {
             if patience < answer_by {
+                // The store did not answer, whatever it answered before.
+                self.refusal = None;
                 return Err(self.unreachable());
             }
             self.busy = None;

@@ -59,8 +59,6 @@ pub(crate) struct Lease {
     pub(crate) permits: u32,
     /// Whether its owner may hold it more than once.
     pub(crate) reentrant: bool,
-    /// How tokens are issued to its owner, if at all.
-    pub(crate) fenced: Option<Fenced>,
     /// The named owner, if there is one.
     pub(crate) named: Option<Owner>,
     /// Requests about this lease go one at a time.
@@ -148,7 +146,6 @@ impl Lease {
             since: OnceLock::new(),
             permits: request.count,
             reentrant: request.reentrant && reentrant(request.resource.kind),
-            fenced: request.fenced,
             named: request.owner.clone(),
             turn: AsyncMutex::new(()),
             in_trouble: AtomicBool::new(false),

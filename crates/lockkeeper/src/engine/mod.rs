@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::Owner;
-use crate::backend::{Backend, ClientInfo, Fault, Resource};
+use crate::backend::{Backend, ClientInfo, Fault, Fenced, Resource};
 use crate::config::{ClientOptions, MAX_LEASE};
 use crate::error::{Error, LostReason, Phase, Result};
 
@@ -99,6 +99,11 @@ impl Core {
         });
         tokio::spawn(watchdog::run(registry, Arc::downgrade(&core)));
         core
+    }
+
+    /// How fencing tokens are issued.
+    pub(crate) fn fencing(&self) -> Fenced {
+        Fenced { ttl: self.options.token_ttl.map(|ttl| ttl.as_millis() as u64) }
     }
 
     pub(crate) fn ensure_open(&self, resource: &Resource) -> Result<()> {

@@ -337,18 +337,18 @@ async fn a_reply_lost_after_a_script_flush_is_no_different() {
         rig.server.cli(&["SCRIPT", "FLUSH"]).ok();
         rig.proxy.drop_replies_once_after_request_matching(purpose.as_bytes());
     };
-    flush("take a free lock");
+    flush("acquires a free lock");
     let outer = within(SOON, "acquire", rig.handle("a").lock()).await;
     let outer = outer.expect("it is repeated");
     rig.assert_held("a", &outer, 1);
-    flush("take a free lock");
+    flush("acquires a free lock");
     let inner = within(SOON, "re-entry", outer.reenter()).await;
     let inner = inner.expect("it is repeated");
     rig.assert_held("a", &outer, 2);
-    flush("take holds off");
+    flush("releases holds of a lock");
     within(SOON, "release", inner.release()).await.expect("held");
     rig.assert_held("a", &outer, 1);
-    flush("take holds off");
+    flush("releases holds of a lock");
     within(SOON, "release", outer.release()).await.expect("held");
     rig.assert_free("a");
     assert!(rig.proxy.swallowed_replies() >= 4);
@@ -384,7 +384,7 @@ async fn a_script_flush_between_any_two_requests_is_not_noticed() {
         }
         // And under the watchdog: no renewal finds its script.
         let guard = taken(&handle).await;
-        let renewals = rig.proxy.expect_request(b"renew or check many");
+        let renewals = rig.proxy.expect_request(b"renews or checks many");
         eventually(PATIENCE, "renewed by the whole text", || {
             flush();
             renewals.count() >= 4

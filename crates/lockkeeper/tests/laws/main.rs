@@ -423,6 +423,7 @@ laws! {
         renewed_is_a_watchdog_lease_for_all
         none_and_the_same_one_twice_are_refused
         a_lease_that_makes_no_sense_is_refused
+        all_of_them_are_seen_and_forced_from_outside
         one_alone_is_enough
         an_error_of_one_leaves_the_others_free
         plain_locks_of_one_client_take_one_request
@@ -568,6 +569,8 @@ laws! {
         the_holders_are_shown_with_their_counts
         counts_are_those_of_an_owner_of_the_client
         writers_have_growing_tokens_and_readers_none
+        a_fenced_upgrade_has_a_token_whatever_was_held_before
+        an_upgrade_beside_a_hold_that_is_gone_is_a_loss
         a_name_in_use_for_something_else_is_refused
         its_own_name_is_refused_for_anything_else
         shutdown_releases_both_sides_and_ends_the_waiting

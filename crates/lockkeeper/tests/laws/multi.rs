@@ -458,7 +458,28 @@ pub(crate) async fn a_lease_that_makes_no_sense_is_refused(store: &Store) {
         }
         refused(multi.lease(Duration::ZERO).try_lock().await);
     }
+    let leased = MultiLock::new([client.lock(store.name("a")).lease(store.lease())]);
+    refused(leased.try_lock().await);
     assert_eq!(locked(store, &client).await, NONE, "nothing was sent");
+}
+
+pub(crate) async fn all_of_them_are_seen_and_forced_from_outside(store: &Store) {
+    let client = store.client().await;
+    let semaphore = client.permit_semaphore(store.name("permits"));
+    assert!(semaphore.try_set_permits(1).await.unwrap());
+    let locks = [AnyLock::from(client.lock(store.name("a"))), client.mutex(store.name("b")).into()];
+    let multi = MultiLock::new(locks.clone());
+    let with_permits = MultiLock::new(locks.into_iter().chain([semaphore.clone().into()]));
+    assert!(!multi.is_locked().await.unwrap() && !with_permits.is_locked().await.unwrap());
+    let permit = semaphore.acquire(1).await.unwrap();
+    assert!(with_permits.is_locked().await.unwrap());
+    let guard = client.mutex(store.name("b")).lock().await.unwrap();
+    assert_is!(with_permits.force_unlock().await, Err(Error::Invalid { .. }));
+    assert!(multi.is_locked().await.unwrap(), "it is refused before anything is forced");
+    assert!(multi.force_unlock().await.unwrap());
+    assert!(!multi.is_locked().await.unwrap() && !multi.force_unlock().await.unwrap());
+    assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
+    permit.release().await.unwrap();
 }
 
 pub(crate) async fn one_alone_is_enough(store: &Store) {

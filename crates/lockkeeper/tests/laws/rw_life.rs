@@ -503,6 +503,32 @@ pub(crate) async fn writers_have_growing_tokens_and_readers_none(store: &Store) 
     writer.release().await.unwrap();
 }
 
+/// An owner that holds the lock by a plain handle, too, gets its token from the fenced one.
+pub(crate) async fn a_fenced_upgrade_has_a_token_whatever_was_held_before(store: &Store) {
+    let client = store.client().await;
+    let plain = client.rw_lock(store.name("lock")).as_owner(&client.new_owner());
+    let first = plain.lease(store.long()).read().await.unwrap();
+    let second = plain.fenced().read().await.unwrap();
+    let writer = second.try_upgrade().await.expect("it is the only reader");
+    assert!(writer.token() > 0);
+    writer.release().await.unwrap();
+    first.release().await.unwrap();
+    assert!(plain.holders().await.unwrap().is_empty());
+}
+
+/// The read lock was deleted and another client wrote in between: an upgrade would hide that.
+pub(crate) async fn an_upgrade_beside_a_hold_that_is_gone_is_a_loss(store: &Store) {
+    let (ours, theirs) = pair(store).await;
+    let reader = ours.lease(store.long()).read().await.unwrap();
+    delete(store, &ours, Kind::Read, &reader).await;
+    let between = theirs.try_write().await.unwrap().expect("nobody reads");
+    between.release().await.unwrap();
+    let refused = reader.try_upgrade().await.unwrap_err();
+    assert_is!(refused.error(), Some(Error::Lost { .. }));
+    assert!(!refused.is_busy() && refused.into_guard().is_lost());
+    theirs.try_write().await.unwrap().expect("nothing is held").release().await.unwrap();
+}
+
 /// What holds the name of something else, and whether it still does.
 pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
     let (client, name) = (store.client().await, store.name("lock"));
