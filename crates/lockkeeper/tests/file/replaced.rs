@@ -214,7 +214,7 @@ async fn a_holder_whose_file_was_out_of_reach_hears_again() {
     let before = sessions();
     fs::rename(&place, &away).unwrap();
     let unreachable = holder.lock("another").try_lock().await.expect_err("there is no directory");
-    assert!(matches!(unreachable, lockkeeper::Error::Unreachable { .. }), "{unreachable}");
+    assert!(matches!(unreachable, lockkeeper::Error::Refused { .. }), "{unreachable}");
     fs::rename(&away, &place).unwrap();
     eventually("it listens again", async || sessions().iter().any(|id| !before.contains(id))).await;
     assert!(!guard.is_lost());
