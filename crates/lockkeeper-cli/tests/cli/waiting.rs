@@ -74,7 +74,7 @@ fn verbose_says_who_holds_it(scene: &Scene) {
     let holder = scene.start(&["job", "-c", &sleeper()]);
     scene.process("pid");
     let waiter = scene.start(&["-v", "-w", "1m", "job", "--", "true"]);
-    waiter.says(&format!("process {}", holder.pid().number()));
+    waiter.says(&format!("/{}/", holder.pid().number()));
     let url = scene.url();
     waiter.says(&url);
     drop(waiter);
