@@ -2,10 +2,10 @@
 //! It is checked in, so that it never grows by accident.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::fs;
+use std::path::Path;
 
-use crate::run::{Outcome, Step};
+use crate::run::{Outcome, Step, target};
 
 /// Where the listing is kept.
 const LISTING: &str = "crates/lockkeeper/api.txt";
@@ -47,8 +47,7 @@ pub(crate) fn write() -> Outcome {
 }
 
 fn listing() -> Result<String, String> {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    let root = target.join("doc/lockkeeper");
+    let root = target().join("doc/lockkeeper");
     let read = |path: &Path| {
         fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
     };

@@ -1,4 +1,4 @@
-//! Getting what the tests need and the machine lacks.
+//! Getting what the tests and the benchmark need and the machine lacks.
 
 use std::env;
 use std::path::Path;
@@ -19,6 +19,9 @@ struct Manager {
     python: Alternatives,
     node: Alternatives,
     tmux: Alternatives,
+    faketime: Alternatives,
+    go: Alternatives,
+    valgrind: Alternatives,
 }
 
 /// Sets of packages: the first that can be installed is the one.
@@ -37,6 +40,9 @@ const MANAGERS: &[Manager] = &[
         python: &[&["python3", "python3-venv"]],
         node: &[&["nodejs", "npm"]],
         tmux: &[&["tmux", "perl"]],
+        faketime: &[&["faketime"]],
+        go: &[&["golang-go"]],
+        valgrind: &[&["valgrind"]],
     },
     Manager {
         program: "dnf",
@@ -48,6 +54,9 @@ const MANAGERS: &[Manager] = &[
         python: &[&["python3"]],
         node: &[&["nodejs", "npm"]],
         tmux: &[&["tmux", "perl"]],
+        faketime: &[&["libfaketime"]],
+        go: &[&["golang"]],
+        valgrind: &[&["valgrind"]],
     },
     Manager {
         program: "apk",
@@ -59,6 +68,9 @@ const MANAGERS: &[Manager] = &[
         python: &[&["python3"]],
         node: &[&["nodejs", "npm"]],
         tmux: &[&["tmux", "perl"]],
+        faketime: &[&["libfaketime"]],
+        go: &[&["go"]],
+        valgrind: &[&["valgrind"]],
     },
     Manager {
         program: "brew",
@@ -70,6 +82,9 @@ const MANAGERS: &[Manager] = &[
         python: &[&["python"]],
         node: &[&["node"]],
         tmux: &[&["tmux", "perl"]],
+        faketime: &[&["libfaketime"]],
+        go: &[&["go"]],
+        valgrind: &[&["valgrind"]],
     },
 ];
 
@@ -103,7 +118,7 @@ const JAVA: Tool = Tool {
 
 const PYTHON: Tool = Tool {
     name: "Python, 3.9 or newer, with venv",
-    why: "the tests talk to a real redis-py",
+    why: "the tests talk to a real redis-py, and other servers come in its packages",
     is_there: has_python,
     packages: |manager| manager.python,
     by_hand: "install it (Debian: `apt-get install -y python3 python3-venv`) so that \
@@ -128,9 +143,41 @@ const TMUX: Tool = Tool {
               `perl --version` work, then run this again",
 };
 
+const FAKETIME: Tool = Tool {
+    name: "faketime",
+    why: "the tests move the clocks of servers",
+    is_there: || has("faketime"),
+    packages: |manager| manager.faketime,
+    by_hand: "install it (Debian: `apt-get install -y faketime`) so that `faketime --version` works, then \
+              run this again",
+};
+
+/// A Go that gets a newer one by itself where a module asks for it.
+const GO: Tool = Tool {
+    name: "Go, 1.21 or newer",
+    why: "the tests and the benchmark use a library in Go",
+    is_there: || Step::new(&["sh", "-c", "go env GOTOOLCHAIN | grep -q ."]).succeeds(),
+    packages: |manager| manager.go,
+    by_hand: "install it (Debian 13: `apt-get install -y golang-go`; Debian 12: from bookworm-backports) so \
+              that `go env GOTOOLCHAIN` prints something, then run this again",
+};
+
+const VALGRIND: Tool = Tool {
+    name: "valgrind",
+    why: "the benchmark counts instructions with it",
+    is_there: || has("valgrind"),
+    packages: |manager| manager.valgrind,
+    by_hand: "install it (Debian: `apt-get install -y valgrind`), then run this again",
+};
+
 /// Makes sure that a terminal can be driven.
 pub(crate) fn tmux() -> Outcome {
     TMUX.install()
+}
+
+/// Makes sure that the clock of a server can be moved.
+pub(crate) fn faketime() -> Outcome {
+    FAKETIME.install()
 }
 
 /// Makes sure that `redis-server` can be run.
@@ -145,8 +192,26 @@ pub(crate) fn java() -> Outcome {
 
 /// Makes sure that the peers of the Redlock family can be installed and run.
 pub(crate) fn redlock() -> Outcome {
-    PYTHON.install()?;
-    NODE.install()
+    python()?;
+    NODE.install()?;
+    GO.install()
+}
+
+/// Makes sure that Python can make environments.
+pub(crate) fn python() -> Outcome {
+    PYTHON.install()
+}
+
+/// Makes sure that the benchmark can build and run the libraries beside which it measures.
+pub(crate) fn peers() -> Outcome {
+    java()?;
+    python()?;
+    GO.install()
+}
+
+/// Makes sure that instructions can be counted.
+pub(crate) fn valgrind() -> Outcome {
+    VALGRIND.install()
 }
 
 /// Makes sure that a component of the Rust toolchain can be run.

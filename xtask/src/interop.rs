@@ -1,4 +1,4 @@
-//! Real libraries in other languages on the other side: the tests that need a JVM, Python and Node.
+//! Real libraries in other languages on the other side: the tests that need a JVM, Python, Node and Go.
 
 use crate::install;
 use crate::run::{Outcome, Step};

@@ -1,17 +1,17 @@
 //! The commands of this workspace: `cargo xtask help`.
 
 mod api;
+mod bench;
 mod install;
 mod interop;
 mod msrv;
 mod pictures;
 mod run;
+mod servers;
 mod test;
 
 use std::env;
 use std::process::ExitCode;
-
-use run::{Outcome, Step};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -19,7 +19,8 @@ usage: cargo xtask <command>
   test           install what is missing, then format, lint, docs and all tests: what CI runs
   ci             the same
   interop        install what is missing, build the peers and run the tests against Redisson and others
-  bench [args]   run the benchmark against a real server; arguments go to it
+  servers        fetch the other servers that tests start, into target/servers
+  bench [args]   run the benchmark against a real server; arguments go to it (--help, --peers, --callgrind)
   pictures       take the pictures of the README anew, from a real terminal, into docs/
   api            write down the public surface anew, in crates/lockkeeper/api.txt
   msrv           check that the library builds with the oldest supported Rust
@@ -32,7 +33,8 @@ fn main() -> ExitCode {
     let outcome = match (command.as_str(), rest.is_empty()) {
         ("test" | "ci", true) => test::run(),
         ("interop", true) => interop::run(),
-        ("bench", _) => bench(&rest),
+        ("bench", _) => bench::run(&rest),
+        ("servers", true) => servers::install(),
         ("msrv", true) => msrv::run(),
         ("pictures", true) => pictures::run(),
         ("api", true) => api::write(),
@@ -53,13 +55,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn bench(args: &[String]) -> Outcome {
-    install::redis_server()?;
-    // It measures the command line, too.
-    Step::new(&["cargo", "build", "--release", "-p", "lockkeeper-cli"]).run()?;
-    let mut line = vec!["cargo", "run", "--release", "-p", "bench", "--"];
-    line.extend(args.iter().map(String::as_str));
-    Step::new(&line).run()
 }

@@ -51,6 +51,13 @@ impl<'a> Step<'a> {
 
     fn command(&self) -> Command {
         let mut command = Command::new(self.line[0]);
+        // What cargo says of this package. Build scripts that look at these names would run again each time
+        // that a build by hand follows one from here.
+        let of_xtask =
+            |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_xtask)) {
+            command.env_remove(name);
+        }
         command.args(&self.line[1..]).envs(self.environment.iter().copied()).current_dir(root());
         command
     }
@@ -64,6 +71,11 @@ impl<'a> Step<'a> {
         });
         environment.chain(line).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 /// Cargo says where this package is; the root is its parent.

@@ -6,7 +6,8 @@ use crate::Result;
 
 /// What `--help` says.
 pub(crate) const HELP: &str = "\
-Measures lockkeeper against the raw ceiling and the plain driver on a redis-server of its own.
+Measures lockkeeper against the raw ceiling and the plain driver on a redis-server of its own, or beside
+other lock libraries.
 
 Usage: cargo xtask bench [OPTIONS]
 
@@ -14,6 +15,12 @@ Usage: cargo xtask bench [OPTIONS]
   --only SUBSTRING  only workloads whose name contains SUBSTRING
   --rounds N        rounds per workload (at least 1; results need 5)
   --json FILE       also write the rows as JSON
+  --peers           beside Redisson, rslock, redsync, python-redis-lock and flock(1) instead
+  --docs FOLDER     also write rows, machine, plots and page into FOLDER; with --only the results of
+                    other workloads there are kept
+  --page FOLDER     measure nothing; write plots and page anew from the rows in FOLDER
+  --readme FILE     with --docs or --page: also write the summary into FILE, between its marks
+  --callgrind       only count instructions per uncontended pair
   --list            print the workloads' names
   --help            print this";
 
@@ -28,6 +35,16 @@ pub(crate) struct Args {
     pub(crate) rounds: Option<usize>,
     /// Where the JSON goes.
     pub(crate) json: Option<PathBuf>,
+    /// Beside other libraries.
+    pub(crate) peers: bool,
+    /// Where rows, machine, plots and page go.
+    pub(crate) docs: Option<PathBuf>,
+    /// Only write plots and page, from the rows there.
+    pub(crate) page: Option<PathBuf>,
+    /// Where the summary goes.
+    pub(crate) readme: Option<PathBuf>,
+    /// Only count instructions.
+    pub(crate) callgrind: bool,
     /// Only print the names.
     pub(crate) list: bool,
     /// Only print the help.
@@ -49,6 +66,11 @@ impl Args {
                     args.rounds = Some(usize::max(rounds, 1));
                 }
                 "--json" => args.json = Some(value()?.into()),
+                "--peers" => args.peers = true,
+                "--docs" => args.docs = Some(value()?.into()),
+                "--page" => args.page = Some(value()?.into()),
+                "--readme" => args.readme = Some(value()?.into()),
+                "--callgrind" => args.callgrind = true,
                 "--list" => args.list = true,
                 "--help" | "-h" => args.help = true,
                 other => return Err(format!("unknown option {other}; see --help").into()),

@@ -6,12 +6,18 @@ pub(crate) const LEASE_MS: &str = "30000";
 
 // The library's own files, so that a change of a script changes the ceiling with it.
 const LOCK_ACQUIRE: &str = concat!(
+    include_str!("../../lockkeeper/src/backend/redis/lua/busy.lua"),
     include_str!("../../lockkeeper/src/backend/redis/lua/hash.lua"),
     include_str!("../../lockkeeper/src/backend/redis/lua/lock_acquire.lua"),
 );
-const LOCK_RELEASE: &str = include_str!("../../lockkeeper/src/backend/redis/lua/lock_release.lua");
-const MUTEX_RELEASE: &str =
-    include_str!("../../lockkeeper/src/backend/redis/lua/mutex_release.lua");
+const LOCK_RELEASE: &str = concat!(
+    include_str!("../../lockkeeper/src/backend/redis/lua/notify.lua"),
+    include_str!("../../lockkeeper/src/backend/redis/lua/lock_release.lua"),
+);
+const MUTEX_RELEASE: &str = concat!(
+    include_str!("../../lockkeeper/src/backend/redis/lua/notify.lua"),
+    include_str!("../../lockkeeper/src/backend/redis/lua/mutex_release.lua"),
+);
 
 /// Which lock is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,7 +67,11 @@ impl<'a> Request<'a> {
 impl Name {
     /// The name of a task's own lock. All contenders have three letters, so all names are as long.
     pub(crate) fn of(contender: &str, task: usize) -> Self {
-        let key = format!("bench:{contender}:{task:06}");
+        Self::new(format!("bench:{contender}:{task:06}"))
+    }
+
+    /// Any name.
+    pub(crate) fn new(key: String) -> Self {
         let channel = format!("redisson_lock__channel:{{{key}}}");
         Self { key, channel }
     }
@@ -112,4 +122,19 @@ pub(crate) fn granted(reply: &[u8]) -> bool {
 /// Whether the undecoded reply to a release says that it was: how many were told, 0 or more.
 pub(crate) fn released(reply: &[u8]) -> bool {
     reply[0] == b':' && reply[1] != b'-'
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_scripts_have_the_parts_that_the_library_gives_them() {
+        let scripts = include_str!("../../lockkeeper/src/backend/redis/script.rs");
+        for script in [
+            r#"LOCK_ACQUIRE: Attempt = "busy.lua" "hash.lua" "lock_acquire.lua";"#,
+            r#"LOCK_RELEASE: Released = "notify.lua" "lock_release.lua";"#,
+            r#"MUTEX_RELEASE: Released = "notify.lua" "mutex_release.lua";"#,
+        ] {
+            assert!(scripts.contains(script), "form.rs has other parts than {script}");
+        }
+    }
 }

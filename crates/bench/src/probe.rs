@@ -10,17 +10,18 @@ use crate::wire::{Wire, bulk};
 
 /// Commands that arrive here only from inside scripts. `INFO commandstats` counts those like any
 /// other, but they are not requests: counting them would make a script look like four round trips.
-const INSIDE_SCRIPTS: [&str; 18] = [
+const INSIDE_SCRIPTS: [&str; 19] = [
     "del", "exists", "get", "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen",
-    "hset", "hvals", "pexpire", "pttl", "publish", "time", "type", "unlink",
+    "hset", "hvals", "pexpire", "pttl", "publish", "spublish", "time", "type", "unlink",
 ];
 
-/// Our own questions, which are no contender's work.
-const OURS: [&str; 2] = ["info", "pubsub|numsub"];
+/// Our own question, which is no contender's work.
+const OURS: &str = "info";
 
-/// A connection for questions.
+/// A connection for questions to each server.
 pub(crate) struct Probe {
-    wire: Wire,
+    addresses: Vec<SocketAddr>,
+    wires: Vec<Wire>,
 }
 
 /// Running totals at one moment.
@@ -61,9 +62,16 @@ impl Slice {
 }
 
 impl Probe {
-    /// Connects.
-    pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
-        Ok(Self { wire: Wire::connect(address)? })
+    /// Connects to all servers that do the work.
+    pub(crate) fn connect(addresses: &[SocketAddr]) -> Result<Self> {
+        let wires =
+            addresses.iter().map(|address| Wire::connect(*address)).collect::<Result<_>>()?;
+        Ok(Self { addresses: addresses.to_vec(), wires })
+    }
+
+    /// The servers.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// Runs `work`, which returns how many operations it completed, between two readings of every
@@ -80,7 +88,7 @@ impl Probe {
             calls: after.calls - before.calls,
             scripts: after.scripts - before.scripts,
             // The second INFO was itself one read.
-            reads: after.reads - before.reads - 1.0,
+            reads: after.reads - before.reads - self.wires.len() as f64,
             server_cpu: after.server_cpu - before.server_cpu,
             client_cpu: (after.client_cpu - before.client_cpu).as_secs_f64(),
         })
@@ -88,49 +96,41 @@ impl Probe {
 
     /// How often a command has run so far, inside scripts or not.
     pub(crate) fn executed(&mut self, command: &str) -> Result<u64> {
-        let reply = self.wire.call(&[b"INFO", b"commandstats"])?;
-        let info = std::str::from_utf8(bulk(reply))?;
-        let found = info.lines().filter_map(stat).find(|(name, _)| *name == command);
-        Ok(found.map_or(0, |(_, calls)| calls as u64))
+        let infos = self.infos(&[b"commandstats"])?;
+        let stats = infos.iter().flat_map(|info| info.lines().filter_map(stat));
+        Ok(stats.filter(|(name, _)| *name == command).map(|(_, calls)| calls as u64).sum())
     }
 
-    /// Whether anyone is subscribed to `channel`.
-    pub(crate) fn subscribers(&mut self, channel: &[u8]) -> Result<bool> {
-        let reply = self.wire.call(&[b"PUBSUB", b"NUMSUB", channel])?;
-        Ok(!reply.ends_with(b":0\r\n"))
-    }
-
-    /// Runs `work`; also returns how many cores were busy with neither us nor our server meanwhile.
-    /// Whoever reads the figures should know.
-    pub(crate) fn strangers<T>(
-        &mut self,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<(T, Option<f64>)> {
-        let mut ours =
-            || Ok::<_, crate::Error>(self.server()?.server_cpu + client_cpu().as_secs_f64());
-        let (machine, before, start) = (machine_cpu(), ours()?, Instant::now());
-        let result = work()?;
-        let (elapsed, after) = (start.elapsed().as_secs_f64(), ours()?);
-        let others = machine_cpu().zip(machine).map(|(now, then)| now - then - (after - before));
-        Ok((result, others.map(|seconds| seconds.max(0.0) / elapsed)))
+    /// Bytes that the servers have allocated.
+    pub(crate) fn server_memory(&mut self) -> Result<f64> {
+        let infos = self.infos(&[b"memory"])?;
+        Ok(infos.iter().map(|info| field(info, "used_memory")).sum())
     }
 
     fn server(&mut self) -> Result<Totals> {
-        let reply = self.wire.call(&[b"INFO", b"stats", b"cpu", b"commandstats"])?;
-        let info = std::str::from_utf8(bulk(reply))?;
+        let infos = self.infos(&[b"stats", b"cpu", b"commandstats"])?;
+        let sum = |of: &dyn Fn(&str) -> f64| infos.iter().map(|info| of(info)).sum::<f64>();
         Ok(Totals {
-            calls: info.lines().filter_map(calls).sum(),
-            scripts: info
-                .lines()
-                .filter_map(stat)
-                .filter(|(name, _)| is_script(name))
-                .map(|(_, n)| n)
-                .sum(),
-            reads: field(info, "total_reads_processed"),
-            server_cpu: field(info, "used_cpu_sys") + field(info, "used_cpu_user"),
+            calls: sum(&|info| info.lines().filter_map(calls).sum()),
+            scripts: sum(&|info| {
+                let stats = info.lines().filter_map(stat);
+                stats.filter(|(name, _)| is_script(name)).map(|(_, calls)| calls).sum()
+            }),
+            reads: sum(&|info| field(info, "total_reads_processed")),
+            server_cpu: sum(&|info| field(info, "used_cpu_sys") + field(info, "used_cpu_user")),
             client_cpu: Duration::ZERO,
             at: Instant::now(),
         })
+    }
+
+    /// These sections of each server.
+    fn infos(&mut self, sections: &[&[u8]]) -> Result<Vec<String>> {
+        let question = [&[&b"INFO"[..]], sections].concat();
+        let infos = self.wires.iter_mut().map(|wire| {
+            let reply = wire.call(&question)?;
+            Ok(std::str::from_utf8(bulk(reply))?.to_owned())
+        });
+        infos.collect()
     }
 }
 
@@ -139,6 +139,55 @@ impl Probe {
 pub(crate) fn client_cpu() -> Duration {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+/// Runs `work`; also returns how many cores were busy with neither this process nor its children, of which
+/// the server is one. Readers of the figures should know.
+pub(crate) fn other_cores<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Option<f64>)> {
+    let (machine, before, start) = (machine_cpu(), family_cpu(), Instant::now());
+    let result = work()?;
+    let elapsed = start.elapsed().as_secs_f64();
+    let machine = machine_cpu().zip(machine).map(|(now, then)| now - then);
+    let family = family_cpu().zip(before).map(|(now, then)| now - then);
+    let others = machine.zip(family).map(|(all, ours)| (all - ours).max(0.0) / elapsed);
+    Ok((result, others))
+}
+
+/// CPU seconds of this process and its children, those included that have ended, if the system says.
+fn family_cpu() -> Option<f64> {
+    let own = std::process::id();
+    let mut seconds = process_ticks(own, 4)?;
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+        if let Some(pid) = pid.filter(|pid| parent(*pid) == Some(own)) {
+            seconds += process_ticks(pid, 2).unwrap_or(0.0);
+        }
+    }
+    Some(seconds)
+}
+
+/// CPU time of all threads of a process. The kernel rounds it to hundredths of a second.
+pub(crate) fn process_cpu(pid: u32) -> Duration {
+    Duration::from_secs_f64(process_ticks(pid, 2).unwrap_or(0.0))
+}
+
+/// Seconds in `columns` of user, system, and both of the children that have ended.
+fn process_ticks(pid: u32, columns: usize) -> Option<f64> {
+    let ticks = stat_fields(pid, 11, columns)?;
+    Some(ticks.iter().sum::<f64>() / 100.0)
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    stat_fields(pid, 1, 1).map(|parent| parent[0] as u32)
+}
+
+/// Numbers out of `/proc/PID/stat`, counted from the state, which follows the name of the program. That is
+/// in brackets and may contain anything.
+fn stat_fields(pid: u32, skip: usize, take: usize) -> Option<Vec<f64>> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = stat.rsplit(')').next()?.split_whitespace();
+    let fields: Vec<_> = fields.skip(skip).take(take).flat_map(str::parse).collect();
+    (fields.len() == take).then_some(fields)
 }
 
 /// CPU seconds that everything on this machine has used, if the system says (Linux does).
@@ -166,7 +215,7 @@ fn stat(line: &str) -> Option<(&str, f64)> {
 /// The calls in such a line, if they were requests of a contender's.
 fn calls(line: &str) -> Option<f64> {
     let (name, calls) = stat(line)?;
-    (!INSIDE_SCRIPTS.contains(&name) && !OURS.contains(&name)).then_some(calls)
+    (!INSIDE_SCRIPTS.contains(&name) && name != OURS).then_some(calls)
 }
 
 /// Whether it is a script, or a change of subscriptions.

@@ -17,9 +17,9 @@ pub(crate) struct Row {
     pub(crate) median: f64,
     /// Of what.
     pub(crate) unit: &'static str,
-    /// The result of each round. Not for output: `over` pairs them.
+    /// The result of each round: `over` pairs them.
     pub(crate) values: Vec<f64>,
-    /// (largest − smallest) / median of the rounds: below it a difference is noise.
+    /// (largest − smallest) / median of the rounds: below it a difference is noise. One round has none.
     pub(crate) spread: f64,
     /// Requests per operation, of all rounds together: a count, so there is nothing to take a
     /// median of.
@@ -28,31 +28,56 @@ pub(crate) struct Row {
     pub(crate) client_cpu: Option<f64>,
     /// Requests per server read, of all rounds together. Table only.
     pub(crate) batch: Option<f64>,
-    /// Server CPU in microseconds per operation, median of the rounds. Table only.
+    /// Server CPU in microseconds per operation, median of the rounds.
     pub(crate) server_cpu: Option<f64>,
     /// Result over the reference's, and the reference. Table only: a script can form any ratio
     /// itself.
     pub(crate) ratio: Option<(f64, String)>,
-    /// What BENCH.md asks of this row. Table only.
+    /// What BENCH.md asks of this row.
     pub(crate) aims: Vec<Aim>,
+    /// Why there is no result.
+    pub(crate) failure: Option<String>,
 }
 
-/// Something to reach, and whether it was.
+/// Something to reach.
 #[derive(Clone, Debug)]
 pub(crate) struct Aim {
-    text: String,
-    met: bool,
+    what: String,
+    /// Of each round; the median counts.
+    values: Vec<f64>,
+    bound: f64,
+    at_least: bool,
 }
 
 impl Aim {
-    /// `got` must be `bound` or more.
-    pub(crate) fn at_least(what: &str, got: f64, bound: f64) -> Self {
-        Self { text: format!("{what} {} ≥ {}", short(got), plain(bound)), met: got >= bound }
+    /// The median of `values` must be `bound` or more.
+    pub(crate) fn at_least(what: &str, values: impl Into<Vec<f64>>, bound: f64) -> Self {
+        Self { what: what.into(), values: values.into(), bound, at_least: true }
     }
 
-    /// `got` must be `bound` or less.
-    pub(crate) fn at_most(what: &str, got: f64, bound: f64) -> Self {
-        Self { text: format!("{what} {} ≤ {}", short(got), plain(bound)), met: got <= bound }
+    /// The median of `values` must be `bound` or less.
+    pub(crate) fn at_most(what: &str, values: impl Into<Vec<f64>>, bound: f64) -> Self {
+        Self { what: what.into(), values: values.into(), bound, at_least: false }
+    }
+
+    fn cell(&self) -> String {
+        let got = median(&self.values);
+        let (sign, met) = match self.at_least {
+            true => ('≥', got >= self.bound),
+            false => ('≤', got <= self.bound),
+        };
+        let mark = if met { '✓' } else { '✗' };
+        format!("{} {} {sign} {} {mark}", self.what, short(got), plain(self.bound))
+    }
+
+    fn json(&self) -> String {
+        format!(
+            "{{\"what\": {}, \"values\": {}, \"bound\": {}, \"at_least\": {}}}",
+            json_text(&self.what),
+            json_numbers(&self.values),
+            self.bound,
+            self.at_least
+        )
     }
 }
 
@@ -69,14 +94,24 @@ impl Row {
             median,
             unit,
             values: values.to_vec(),
-            spread: if median == 0.0 { 0.0 } else { (largest - smallest) / median.abs() },
+            spread: match values.len() {
+                0 | 1 => f64::NAN,
+                _ if median == 0.0 => 0.0,
+                _ => (largest - smallest) / median.abs(),
+            },
             calls: None,
             client_cpu: None,
             batch: None,
             server_cpu: None,
             ratio: None,
             aims: Vec::new(),
+            failure: None,
         }
+    }
+
+    /// A row without a result, which says why.
+    pub(crate) fn failed(workload: &str, contender: &str, unit: &'static str, why: &str) -> Self {
+        Self { failure: Some(why.into()), ..Self::of(workload, contender, unit, &[]) }
     }
 
     /// A row of operations per second from one slice per round.
@@ -116,16 +151,18 @@ impl Row {
         Self { aims: aims.into(), ..self }
     }
 
-    /// This row's result over another's: the median of the ratios within each round. A slow minute
-    /// of the machine hits both sides of such a ratio, but only one of two separate medians.
-    pub(crate) fn over(&self, reference: &Self) -> f64 {
+    /// This row's result over another's, in each round. A slow minute of the machine hits both sides
+    /// of such a ratio, but only one of two separate medians.
+    pub(crate) fn over(&self, reference: &Self) -> Vec<f64> {
         let pairs = self.values.iter().zip(&reference.values);
-        median(&pairs.map(|(own, other)| own / other).collect::<Vec<_>>())
+        pairs.map(|(own, other)| own / other).collect()
     }
 
-    /// Puts the ratio to `reference` into the table.
+    /// Puts the ratio to `reference` into the table, if both have results.
     pub(crate) fn against(mut self, reference: &Self) -> Self {
-        self.ratio = Some((self.over(reference), reference.contender.clone()));
+        if self.failure.is_none() && reference.failure.is_none() {
+            self.ratio = Some((median(&self.over(reference)), reference.contender.clone()));
+        }
         self
     }
 }
@@ -183,9 +220,12 @@ fn cells(row: &Row) -> Vec<String> {
         row.workload.clone(),
         row.contender.clone(),
         row.workers.to_string(),
-        short(row.median),
+        if row.failure.is_some() { "failed".into() } else { short(row.median) },
         row.unit.into(),
-        format!("{:.0} %", row.spread * 100.0),
+        match row.spread.is_finite() {
+            true => format!("{:.0} %", row.spread * 100.0),
+            false => "–".into(),
+        },
         row.ratio.as_ref().map_or("–".into(), |(ratio, to)| format!("{ratio:.2} × {to}")),
         row.calls.map_or("–".into(), |calls| format!("{calls:.3}")),
         number(row.batch),
@@ -195,8 +235,7 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 fn aims_cell(aims: &[Aim]) -> String {
-    let said = aims.iter().map(|aim| format!("{} {}", aim.text, if aim.met { "✓" } else { "✗" }));
-    said.collect::<Vec<_>>().join("; ")
+    aims.iter().map(Aim::cell).collect::<Vec<_>>().join("; ")
 }
 
 fn aligned(lines: &[Vec<String>]) -> String {
@@ -246,14 +285,27 @@ fn plain(value: f64) -> String {
 
 /// The rows as BENCH.md defines them; what a row does not have is `null`.
 pub(crate) fn json(rows: &[Row]) -> String {
-    let lines: Vec<_> = rows.iter().map(json_row).collect();
-    format!("[\n{}\n]\n", lines.join(",\n"))
+    json_array(&json_rows(rows))
+}
+
+/// Each as a line.
+pub(crate) fn json_rows(rows: &[Row]) -> Vec<String> {
+    rows.iter().map(json_row).collect()
+}
+
+/// Lines of rows as a file.
+pub(crate) fn json_array(rows: &[String]) -> String {
+    format!("[\n{}\n]\n", rows.join(",\n"))
 }
 
 fn json_row(row: &Row) -> String {
+    let aims: Vec<_> = row.aims.iter().map(Aim::json).collect();
+    let failure = row.failure.as_ref();
+    let failure = failure.map(|why| format!(", \"failure\": {}", json_text(why)));
     format!(
         "  {{\"workload\": {}, \"contender\": {}, \"workers\": {}, \"median\": {}, \"unit\": {}, \
-         \"spread\": {}, \"server_calls_per_op\": {}, \"client_cpu_us_per_op\": {}}}",
+         \"spread\": {}, \"server_calls_per_op\": {}, \"client_cpu_us_per_op\": {}, \
+         \"server_cpu_us_per_op\": {}, \"values\": {}, \"aims\": [{}]{}}}",
         json_text(&row.workload),
         json_text(&row.contender),
         row.workers,
@@ -262,7 +314,16 @@ fn json_row(row: &Row) -> String {
         json_number(Some(row.spread)),
         json_number(row.calls),
         json_number(row.client_cpu),
+        json_number(row.server_cpu),
+        json_numbers(&row.values),
+        aims.join(", "),
+        failure.unwrap_or_default(),
     )
+}
+
+fn json_numbers(values: &[f64]) -> String {
+    let values: Vec<_> = values.iter().map(|value| json_number(Some(*value))).collect();
+    format!("[{}]", values.join(", "))
 }
 
 /// JSON has no NaN.
@@ -302,8 +363,20 @@ mod tests {
             json(&[row]),
             "[\n  {\"workload\": \"hot \\\"lock\\\"\", \"contender\": \"raw\", \"workers\": 1, \
              \"median\": 2.0000, \"unit\": \"pairs/s\", \"spread\": 1.5000, \
-             \"server_calls_per_op\": null, \"client_cpu_us_per_op\": null}\n]\n"
+             \"server_calls_per_op\": null, \"client_cpu_us_per_op\": null, \
+             \"server_cpu_us_per_op\": null, \"values\": [1.0000, 2.0000, 4.0000], \"aims\": []}\n]\n"
         );
+    }
+
+    #[test]
+    fn a_row_without_a_result_says_why() {
+        let ours = Row::of("memory", "lockkeeper Lock", "bytes", &[1.0]);
+        let failed = Row::failed("memory", "redsync", "bytes", "says \"no\"").against(&ours);
+        assert!(failed.ratio.is_none());
+        assert!(markdown(std::slice::from_ref(&failed)).contains("| failed "));
+        let json = json(&[failed]);
+        assert!(json.contains("\"median\": null"), "{json}");
+        assert!(json.contains("\"aims\": [], \"failure\": \"says \\\"no\\\"\"}"), "{json}");
     }
 
     #[test]

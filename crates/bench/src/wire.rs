@@ -52,7 +52,12 @@ impl Wire {
     pub(crate) fn call(&mut self, arguments: &[&[u8]]) -> Result<&[u8]> {
         let mut encoded = Vec::with_capacity(128);
         encode(&mut encoded, arguments);
-        self.send(&encoded)?;
+        self.ask(&encoded)
+    }
+
+    /// One encoded command, one reply.
+    pub(crate) fn ask(&mut self, encoded: &[u8]) -> Result<&[u8]> {
+        self.send(encoded)?;
         self.reply()
     }
 
@@ -100,6 +105,11 @@ pub(crate) fn bulk(reply: &[u8]) -> &[u8] {
         }
         _ => &[],
     }
+}
+
+/// The value of an integer reply; 0 for any other.
+pub(crate) fn integer(reply: &[u8]) -> i64 {
+    if reply[0] == b':' { number(&reply[1..]) } else { 0 }
 }
 
 /// Length of the first reply in `bytes`, if it is all there.

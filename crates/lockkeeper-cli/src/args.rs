@@ -1,4 +1,4 @@
-//! The command line, as clap reads it: definitions only.
+//! Definitions of the command line for clap.
 
 mod run;
 
@@ -10,22 +10,25 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use lockkeeper::Kind;
+use lockkeeper::{Kind, Wakeups};
+use serde::Deserialize;
 
 pub(crate) use run::{RunArgs, WaitOptions};
 
+use crate::acknowledgement::Acknowledgement;
 use crate::duration;
 
-/// Distributed locks on the command line.
+/// Run a command under a distributed lock; list, watch and force-release locks
 #[derive(Debug, Parser)]
-#[command(name = "lockkeeper", version, about, max_term_width = 100)]
+#[command(name = "lockkeeper", version, max_term_width = 100)]
 #[command(arg_required_else_help = true, infer_subcommands = false)]
 #[command(after_help = "\
-The store is chosen by --url, else LOCKKEEPER_URL, else `url` in the configuration file, else it is a \
-file of this user's own (below XDG_STATE_HOME or ~/.local/state), for the processes of one host. \
-LOCKKEEPER_PASSWORD_FILE names a file whose first line is the password of a Redis URL without one.
+The store is the first of: --url, LOCKKEEPER_URL, `url` in the configuration file, a file of this user \
+below XDG_STATE_HOME or ~/.local/state (for the processes of one host). \
+LOCKKEEPER_PASSWORD_FILE names a file whose first line is the password for a Redis URL without one, \
+LOCKKEEPER_SENTINEL_PASSWORD_FILE one for the sentinels.
 
-DUR is seconds, with a fraction if need be (30, 2.5), or has units (500ms, 1m30s, 2h, 1d).")]
+DUR is a duration in seconds (30, 2.5) or with units (500ms, 1m30s, 2h, 1d).")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -33,17 +36,24 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Options that go before or after the command's name.
+/// Options that are accepted before and after the subcommand.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The store: redis://…, rediss://…, redis+unix://…, file:PATH
+    /// Store: redis://…, rediss://…, redis+unix://…, redis+sentinel://…, redis+replicated://…, redis+cluster://…,
+    /// quorum:redis://…,redis://…,redis://… or file:PATH
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// The configuration file [default: ~/.config/lockkeeper/config.toml]
+    /// Configuration file [default: ~/.config/lockkeeper/config.toml]
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
-    /// Say on standard error what happens; twice: everything
+    /// How waiters in a Redis Cluster are notified: as the other clients of the locks do it [default: auto]
+    #[arg(long, global = true, value_enum, value_name = "MODE")]
+    pub(crate) cluster_wakeups: Option<WakeupsArg>,
+    /// Longest lease on a quorum, the same for all its clients [default: 30s]
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) longest_lease: Option<Duration>,
+    /// Log to standard error; twice for all details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// When to use colours
@@ -51,7 +61,7 @@ pub(crate) struct Global {
     pub(crate) color: ColorChoice,
 }
 
-/// The same error with what was probably meant, where clap cannot know.
+/// Adds a tip to an error about an unknown argument, where clap itself has none.
 pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
@@ -63,23 +73,23 @@ pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(tip) = tip(unknown, &words) {
         let _ = error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-        // It would be said to be a name.
+        // clap would suggest to pass it as a name.
         error.remove(ContextKind::TrailingArg);
     }
     error
 }
 
-/// What to write instead of a word that is not known.
+/// Returns what to write instead of an unknown argument.
 fn tip(unknown: &str, words: &[String]) -> Option<String> {
     let at = words.iter().position(|word| word == unknown)?;
     let is_run = words[..at].iter().any(|word| word == "run");
     let option = unknown.split_once('=').map_or(unknown, |(option, _)| option);
     Some(match option {
-        "--ttl" if is_run => "the lease is set with '--lease DUR'".to_owned(),
-        "--try" if is_run => "not to wait is '--no-wait'".to_owned(),
-        "--unlock" | "-u" if is_run => "a lock is freed with 'lockkeeper unlock NAME'".to_owned(),
+        "--ttl" if is_run => "set the lease with '--lease DUR'".to_owned(),
+        "--try" if is_run => "use '--no-wait' to fail at once if the lock is busy".to_owned(),
+        "--unlock" | "-u" if is_run => "release a lock with 'lockkeeper unlock NAME'".to_owned(),
         "--no-fork" | "-F" if is_run => {
-            "leave it out: lockkeeper stays beside the command to renew the lock".to_owned()
+            "omit it: lockkeeper keeps running to renew the lock".to_owned()
         }
         word if is_run && !word.starts_with('-') => {
             let (before, command) = words.split_at(at);
@@ -95,46 +105,47 @@ fn tip(unknown: &str, words: &[String]) -> Option<String> {
 pub(crate) enum Command {
     /// Run a command under a lock
     Run(Box<RunArgs>),
-    /// List locks and who holds them
+    /// List locks and their holders
     ///
-    /// Locks, fair locks, read/write locks and permit semaphores are found by their form, whoever
-    /// made them; mutexes and semaphores are plain values, and found while a lockkeeper client says
-    /// that it holds them. A list that fits a thousand rows is sorted; a longer one is printed as it
-    /// is read. Waiters are clients that listen; of a fair lock, places in its queue.
+    /// Locks, fair locks, read/write locks and permit semaphores are found by their form, also those of
+    /// other clients. Mutexes and semaphores are plain values: they are listed while a lockkeeper
+    /// client announces that it holds them. A list of up to about a thousand locks is sorted; a longer
+    /// one is printed as it is read. WAITERS counts waiting clients, or the queue of a fair lock.
     Ls(LsArgs),
     /// Show everything about one lock
     ///
-    /// With --quiet it only says whether the lock is held: exit code 0 if it is, 1 if it is free, and
-    /// above that if it could not be found out. A semaphore is held while a permit is taken (one whose
-    /// permits have no leases: while none is free), a latch while it is closed.
+    /// With --quiet, only the exit code is set: 0 if the lock is held, 1 if it is free, higher on an
+    /// error. A permit semaphore is held while a permit is held; a semaphore without leases while no
+    /// permit is free; a latch while it is closed.
     Inspect(InspectArgs),
     /// Watch locks as they change
     Watch(WatchArgs),
-    /// Take a lock away from its holder
+    /// Force-release a lock
     ///
-    /// Shows who holds it and when that process was last seen, and asks. The holder is notified at
-    /// once, and why, if it is a lockkeeper client that runs; a client of another library notices at
-    /// its next renewal, or not at all. Where no one can be asked, --yes takes the lock from a holder
-    /// that no lockkeeper client has announced within its lease, and --yes --force from any. Exits
-    /// with 0 also if the lock is free, and with 75 if it stays where it is.
+    /// Shows the holder and when its process was last seen, and asks for confirmation. A running
+    /// lockkeeper client is notified at once, with the reason; a client of another library notices at
+    /// its next renewal, or never. Without confirmation, --yes force-releases holders that no lockkeeper
+    /// client has announced within its lease, and --yes --force any holder. Exits with 0 also if the
+    /// lock is free, and with 75 if the holder keeps it.
     Unlock(UnlockArgs),
-    /// Look for what endangers locks on this store
+    /// Check this store for risks to locks
     ///
-    /// Takes locks of its own and gives them back. Exits with 1 if something endangers locks: two may
-    /// hold one, or nobody can.
+    /// Acquires and releases locks of its own. Exits with 1 if there is a risk that two clients hold one
+    /// lock, or that no client can acquire it.
     Doctor(DoctorArgs),
-    /// Measure this store
+    /// Benchmark this store
     Bench(BenchArgs),
-    /// Take a tour, in about a minute
+    /// Demonstrate locks in about a minute
     Demo(DemoArgs),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions(CompletionsArgs),
     /// Print the manual page, or write all pages to a directory
     Man(ManArgs),
 }
 
-/// Not a comment, where square brackets are links.
-const PATTERN: &str = "Only names that match: * is any text, ? any character, [abc] one of them";
+/// Not a doc comment, which would make links of square brackets.
+const PATTERN: &str =
+    "Only names that match: * is any text, ? is any character, [abc] is one of a, b, c";
 
 /// `ls`
 #[derive(Args, Debug)]
@@ -144,10 +155,10 @@ pub(crate) struct LsArgs {
     /// Only these kinds, separated by commas
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     pub(crate) kind: Vec<KindArg>,
-    /// Sort by this column, all of the list; most holds, most waiters and highest age come first
+    /// Sort the whole list by this column; for holds, waiters and age the highest comes first
     #[arg(long, value_enum, value_name = "COLUMN")]
     pub(crate) sort: Option<Sort>,
-    /// The other way round
+    /// Reverse the order
     #[arg(short, long, requires = "sort")]
     pub(crate) reverse: bool,
     /// Print one JSON document
@@ -160,10 +171,10 @@ pub(crate) struct LsArgs {
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub(crate) name: Name,
-    /// What the name is used as, where the store cannot tell
+    /// Kind of the lock, if the store does not show it
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) kind: Option<KindArg>,
-    /// Print nothing; exit with 0 if it is held, and with 1 if it is free
+    /// Print nothing; exit with 0 if the lock is held, with 1 if it is free
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
     /// Print one JSON document
@@ -177,7 +188,7 @@ pub(crate) struct WatchArgs {
     /// Only names that match
     #[arg(value_name = "PATTERN")]
     pub(crate) pattern: Option<OsString>,
-    /// How often to look
+    /// Polling interval
     #[arg(long, value_name = "DUR", default_value = "1", value_parser = duration::parse)]
     pub(crate) interval: Duration,
     /// Print a line of JSON for each change
@@ -190,19 +201,19 @@ pub(crate) struct WatchArgs {
 pub(crate) struct UnlockArgs {
     #[command(flatten)]
     pub(crate) name: Name,
-    /// What the name is used as, where the store cannot tell
+    /// Kind of the lock, if the store does not show it
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) kind: Option<KindArg>,
-    /// Of a semaphore with permits: free only this one, by its id (see inspect); may be repeated
+    /// Of a permit semaphore, free only the permit with this id (see inspect); repeatable
     #[arg(long, value_name = "ID")]
     pub(crate) permit: Vec<String>,
-    /// With --yes: take it from a holder that may still run, too
+    /// With --yes: force-release also a holder that may still run
     #[arg(long)]
     pub(crate) force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Why, for the holder and for those who look later
+    /// Reason, for the holder and for inspect
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// Print one JSON document
@@ -213,9 +224,12 @@ pub(crate) struct UnlockArgs {
 /// `doctor`
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// The lease that the locks on this store will have
+    /// Lease to judge the store by
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
+    /// Replicas that must acknowledge a lock, as for run
+    #[arg(long, value_name = "N[/DUR]")]
+    pub(crate) acknowledged_by: Option<Acknowledgement>,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
@@ -224,9 +238,12 @@ pub(crate) struct DoctorArgs {
 /// `bench`
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
-    /// How long each figure is measured
+    /// Duration of each measurement
     #[arg(long, value_name = "DUR", default_value = "2", value_parser = duration::parse)]
     pub(crate) time: Duration,
+    /// Replicas that must acknowledge a lock, as for run
+    #[arg(long, value_name = "N[/DUR]")]
+    pub(crate) acknowledged_by: Option<Acknowledgement>,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
@@ -235,7 +252,7 @@ pub(crate) struct BenchArgs {
 /// `demo`
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
-    /// Do not wait for anybody to read along
+    /// Do not pause for reading
     #[arg(long)]
     pub(crate) fast: bool,
 }
@@ -243,39 +260,37 @@ pub(crate) struct DemoArgs {
 /// `completions`
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell
     pub(crate) shell: Shell,
 }
 
 /// `man`
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
-    /// Where to write the pages to
+    /// Directory for the pages
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// The name of a lock: any bytes but none.
+/// The name of a lock: any non-empty byte string.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Name {
-    /// The name of the lock
+    /// Name of the lock
     #[arg(value_name = "NAME")]
     pub(crate) plain: Option<OsString>,
-    /// The name of the lock, if it begins with a dash
+    /// Name of the lock, if it begins with a dash
     #[arg(long = "name", value_name = "NAME", allow_hyphen_values = true)]
     pub(crate) odd: Option<OsString>,
 }
 
 impl Name {
-    /// The bytes of the name.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.given().as_bytes()
     }
 
-    /// The name as it was given.
     pub(crate) fn given(&self) -> &OsStr {
-        // clap has seen to it that there is one.
+        // The group is required, so there is one.
         self.plain.as_deref().or(self.odd.as_deref()).unwrap_or_default()
     }
 }
@@ -292,32 +307,54 @@ pub(crate) enum Sort {
     Age,
 }
 
-/// What a name is used as.
+/// How waiters in a Redis Cluster are notified.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WakeupsArg {
+    /// Sharded messages where the servers support them, as Redisson 3.28 and later
+    Auto,
+    /// Plain messages, as Redisson before 3.22, or with shardedSubscriptionMode OFF
+    Classic,
+    /// Both, for Redisson 3.22 to 3.27 or a mixture of clients
+    Both,
+}
+
+impl From<WakeupsArg> for Wakeups {
+    fn from(given: WakeupsArg) -> Self {
+        match given {
+            WakeupsArg::Auto => Wakeups::Auto,
+            WakeupsArg::Classic => Wakeups::Classic,
+            WakeupsArg::Both => Wakeups::Both,
+        }
+    }
+}
+
+/// A kind of lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum KindArg {
-    /// The re-entrant lock
+    /// Reentrant lock
     Lock,
-    /// The plain string lock
+    /// Lock in one plain string
     Mutex,
-    /// The fair lock
+    /// Fair lock
     Fair,
-    /// The read/write lock
+    /// Read/write lock
     Rw,
-    /// The semaphore without owners
+    /// Semaphore without leases
     Semaphore,
-    /// The semaphore whose permits have leases
+    /// Semaphore whose permits have leases
     Permits,
-    /// The count-down latch
+    /// Count-down latch
     Latch,
 }
 
 impl KindArg {
-    /// Whether this is what a list says.
+    /// Whether a listed lock is of this kind.
     pub(crate) fn is(self, kind: Kind) -> bool {
         self.kind() == kind || self == KindArg::Rw && kind == Kind::Read
     }
 
-    /// As the library says it. A read/write lock is asked about by either of its sides.
+    /// The kind in the library. Either side stands for a read/write lock.
     pub(crate) fn kind(self) -> Kind {
         match self {
             KindArg::Lock => Kind::Lock,
@@ -338,20 +375,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definitions_make_sense() {
+    fn definitions_are_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn a_tip_says_what_to_write() {
+    fn tips_name_the_right_syntax() {
         let tip = |line: &str, unknown: &str| {
             let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
             tip(unknown, &words)
         };
-        let said = "write '--' before the command: 'lockkeeper run -n a -- echo hi'";
-        assert_eq!(tip("lockkeeper run -n a echo hi", "echo").unwrap(), said);
+        let expected = "write '--' before the command: 'lockkeeper run -n a -- echo hi'";
+        assert_eq!(tip("lockkeeper run -n a echo hi", "echo").unwrap(), expected);
         assert!(tip("lockkeeper run a --ttl=5", "--ttl=5").unwrap().contains("--lease"));
         assert_eq!(tip("lockkeeper ls a b", "b"), None);
-        assert_eq!(tip("lockkeeper run --colour", "--colour"), None, "clap knows one like it");
+        assert_eq!(tip("lockkeeper run --colour", "--colour"), None, "clap has a suggestion");
     }
 }

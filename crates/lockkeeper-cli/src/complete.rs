@@ -1,9 +1,9 @@
-//! What can be typed next: the scripts of `completions` ask this program, which knows its options and
-//! can look into the store for names.
+//! Shell completion: the scripts of `completions` call this program, which knows its options and can
+//! read names from the store.
 //!
-//! A script hands over the words of the line behind the program's name, up to the one that is being
-//! typed. The answer is a line that says what is to be offered, and then one for each offer: a word, a
-//! tab, and what it means. Whatever goes wrong, nothing is offered.
+//! A script passes the words after the program's name, up to the word being typed. The first line of the
+//! answer is a directive; each further line is a word, a tab and its description. On any error the
+//! answer has no words.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,27 +13,27 @@ use std::time::Duration;
 use clap::{Arg, Command, CommandFactory, ValueHint};
 
 use crate::args::{Cli, Global};
-use crate::display;
 use crate::store::Store;
+use crate::{display, duration};
 
-/// What the program is called with.
+/// The first argument of such a call.
 pub(crate) const ARGUMENT: &str = "__complete";
 
-/// Nobody waits for longer than this after a key.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time limit for names from the store.
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// More are not read by anybody.
+/// The maximum number of names to offer.
 const NAMES_MAX: usize = 500;
 
-/// What is to be offered.
+/// A directive for the shell.
 #[derive(Debug, PartialEq)]
 enum Offer {
-    /// These words, each with what it means.
+    /// Words with their descriptions.
     Words(Vec<(String, String)>),
-    /// The names of locks that begin with this.
+    /// The names of locks that begin with the typed word.
     Names,
     Files,
-    /// A command and its arguments, which begin with the word at this place.
+    /// A command and its arguments, from the word at this index.
     Command(usize),
 }
 
@@ -62,20 +62,20 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A line as far as it was typed.
+/// A command line up to the cursor.
 struct Line<'a> {
-    /// The command whose arguments they are; the program itself before one is named.
+    /// The subcommand; the program itself before one is named.
     command: Command,
     is_root: bool,
-    /// How many words were given that are no options, nor values of options.
+    /// The number of positional words so far.
     given: usize,
     /// The option whose value is being typed.
     pending: Option<Arg>,
-    /// Where the command begins that is to be run.
-    behind: Option<usize>,
-    /// What was given for options, by their ids.
+    /// The index of the first word after `--`.
+    after_dashes: Option<usize>,
+    /// The values of options, by their ids.
     values: Vec<(String, String)>,
-    /// The word that is being typed.
+    /// The word being typed.
     typed: &'a str,
 }
 
@@ -85,11 +85,12 @@ impl<'a> Line<'a> {
         root.build();
         let (typed, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (last, rest));
         let (pending, values) = (None, Vec::new());
+        let (after_dashes, command) = (None, root);
         let mut line =
-            Self { command: root, is_root: true, given: 0, pending, behind: None, values, typed };
+            Self { command, is_root: true, given: 0, pending, after_dashes, values, typed };
         for (at, word) in before.iter().enumerate() {
             if word == "--" && line.pending.is_none() {
-                line.behind = Some(at + 1);
+                line.after_dashes = Some(at + 1);
                 break;
             }
             line.take(word);
@@ -97,7 +98,7 @@ impl<'a> Line<'a> {
         line
     }
 
-    /// A word that is complete.
+    /// Adds a complete word.
     fn take(&mut self, word: &str) {
         if let Some(option) = self.pending.take() {
             self.values.push((option.get_id().to_string(), word.to_owned()));
@@ -114,7 +115,7 @@ impl<'a> Line<'a> {
                 (None, Some(_)) => {}
             }
         } else if let Some(cluster) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) {
-            // The first that takes a value has the rest for it.
+            // The rest of a cluster is the value of the first option that takes one.
             for (at, c) in cluster.char_indices() {
                 let Some(option) = self.short(c).filter(takes_value) else { continue };
                 if at + c.len_utf8() == cluster.len() {
@@ -144,7 +145,7 @@ impl<'a> Line<'a> {
     }
 
     fn offer(&self) -> Offer {
-        if let Some(at) = self.behind {
+        if let Some(at) = self.after_dashes {
             return match self.command.get_name() {
                 "run" => Offer::Command(at),
                 _ => self.positional(),
@@ -178,7 +179,7 @@ impl<'a> Line<'a> {
         let next = self.command.get_positionals().filter(|arg| !arg.is_last_set()).nth(given);
         match next {
             Some(arg) => values(arg, ""),
-            // What can follow a name are options, and then the command.
+            // Options and the command can follow a name.
             None => Offer::Words(self.options()),
         }
     }
@@ -197,7 +198,7 @@ impl<'a> Line<'a> {
         options
     }
 
-    /// What decides which store is meant.
+    /// The options that select the store.
     fn global(&self) -> Global {
         let value = |id: &str| {
             let mut given = self.values.iter().rev();
@@ -206,6 +207,8 @@ impl<'a> Line<'a> {
         Global {
             url: value("url"),
             config: value("config").map(Into::into),
+            cluster_wakeups: None,
+            longest_lease: value("longest_lease").and_then(|span| duration::parse(&span).ok()),
             verbose: 0,
             color: clap::ColorChoice::Never,
         }
@@ -216,7 +219,7 @@ fn takes_value(arg: &Arg) -> bool {
     arg.get_action().takes_values()
 }
 
-/// What can be given for an option or a word, behind a prefix.
+/// The possible values of an argument, each after `prefix`.
 fn values(arg: &Arg, prefix: &str) -> Offer {
     let is_name =
         |names: &[clap::builder::Str]| names.iter().any(|n| n == "NAME" || n == "PATTERN");
@@ -235,13 +238,13 @@ fn values(arg: &Arg, prefix: &str) -> Offer {
     Offer::Words(possible.collect())
 }
 
-/// The names of locks, as far as they are soon there.
+/// The names of locks that the store returns within the time limit.
 fn names(global: Global, typed: &str) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
     let mut names = Vec::new();
     let _ = runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, gather(&global, typed, &mut names)).await
+        tokio::time::timeout(TIME_LIMIT, gather(&global, typed, &mut names)).await
     });
     runtime.shutdown_background();
     names.sort();
@@ -251,7 +254,7 @@ fn names(global: Global, typed: &str) -> Vec<String> {
 
 async fn gather(global: &Global, typed: &str, names: &mut Vec<String>) -> Option<()> {
     let store = Store::resolve(global).ok()?;
-    // Nobody wants a file because of a key.
+    // A completion must not create the file.
     let shown = store.shown();
     if shown.strip_prefix("file:").is_some_and(|path| !Path::new(path).exists()) {
         return None;
@@ -268,13 +271,13 @@ async fn gather(global: &Global, typed: &str, names: &mut Vec<String>) -> Option
     Some(())
 }
 
-/// A character in a pattern that stands for itself.
+/// Escapes a character for a pattern.
 fn literal(c: char) -> impl Iterator<Item = char> {
     let special = matches!(c, '*' | '?' | '[' | ']' | '^' | '\\' | '-');
     special.then_some('\\').into_iter().chain([c])
 }
 
-/// A name that can stand in a line as it is: a shell puts in what it is given.
+/// The name, if it needs no quoting: a shell inserts it as it is.
 fn word(name: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(name).ok()?;
     let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+,".contains(c);
@@ -282,7 +285,7 @@ fn word(name: &[u8]) -> Option<String> {
     (is_word && display::text(name) == name).then(|| name.to_owned())
 }
 
-/// The script for a shell that asks this program; nothing for one that cannot.
+/// The script for a shell that can call this program.
 pub(crate) fn script(shell: clap_complete::Shell) -> Option<&'static str> {
     match shell {
         clap_complete::Shell::Bash => Some(include_str!("complete/lockkeeper.bash")),
@@ -309,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_comes_first() {
+    fn subcommands_come_first() {
         assert!(words("").contains(&"run".to_owned()) && words("r").contains(&"ls".to_owned()));
         assert!(words("--url redis://a ").contains(&"inspect".to_owned()));
         assert!(!words("").iter().any(|word| word.starts_with('-') || word == ARGUMENT));
     }
 
     #[test]
-    fn names_and_then_options_and_then_the_command() {
+    fn names_then_options_then_the_command() {
         for line in
             ["run ", "run -n a", "run --wait 5 ", "inspect --name ", "unlock ", "ls ", "watch "]
         {
@@ -327,7 +330,7 @@ mod tests {
             for option in ["--wait", "--timeout", "--max-hold", "--url", "--"] {
                 assert!(offered.contains(&option.to_owned()), "{line}: {option}");
             }
-            assert!(!offered.contains(&"--close".to_owned()), "nobody needs it");
+            assert!(!offered.contains(&"--close".to_owned()), "it is hidden");
         }
         assert!(words("inspect a --").contains(&"--quiet".to_owned()));
         assert!(!words("inspect a --").contains(&"--".to_owned()));
@@ -337,17 +340,18 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_that_are_possible() {
+    fn possible_values_are_offered() {
         assert!(words("inspect a --kind ").contains(&"permits".to_owned()));
         assert!(words("ls --sort=").contains(&"--sort=age".to_owned()));
+        assert_eq!(words("run a --cluster-wakeups "), ["auto", "classic", "both"]);
         assert!(words("completions ").contains(&"bash".to_owned()));
-        assert_eq!(words("run a --wait "), [""; 0], "a duration is anybody's guess");
+        assert_eq!(words("run a --wait "), [""; 0], "a duration has no possible values");
         assert_eq!(offer("ls --config "), Offer::Files);
         assert_eq!(offer("man "), Offer::Files);
     }
 
     #[test]
-    fn only_a_name_that_is_a_word_is_offered() {
+    fn only_plain_words_are_offered_as_names() {
         for plain in ["orders:42", "a-b_c.d/e", "日本"] {
             assert_eq!(word(plain.as_bytes()).as_deref(), Some(plain));
         }

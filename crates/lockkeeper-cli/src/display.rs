@@ -1,16 +1,15 @@
-//! Locks in words for people.
+//! Locks and holders as text.
 //!
-//! Everything that comes out of a store was written there by somebody else: before it goes to a
-//! terminal, whatever could move the cursor or turn the line around is escaped by [`text`]. Standard
-//! error is escaped as a whole where it is written ([`say`](crate::exit::say)), JSON by its own rules
-//! ([`json::write`](crate::json::write)).
+//! Text from a store is untrusted: [`text`] escapes control and bidirectional characters before it
+//! reaches a terminal. [`say`](crate::exit::say) escapes all of standard error, and
+//! [`json::write`](crate::json::write) uses JSON escapes.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{ClientInfo, Forced, Holder, LockInfo, LockName, Remaining};
+use lockkeeper::{ClientInfo, ForcedUnlock, Holder, LockInfo, LockName, MemberInfo, Remaining};
 
-/// What is not known, or does not apply.
+/// Shown for a value that is unknown or does not apply.
 pub(crate) const UNKNOWN: &str = "-";
 
 /// A name on one line.
@@ -18,12 +17,12 @@ pub(crate) fn name(name: &LockName) -> String {
     name.to_string()
 }
 
-/// A text out of a store on one line: nothing in it breaks lines, hides, or turns the line around.
+/// Text from a store, escaped to one line.
 pub(crate) fn text(text: &str) -> String {
     LockName::from(text).to_string()
 }
 
-/// Who it is: `host/pid/program` where its client says so, otherwise its identity in the store.
+/// A holder: `program pid 812 on host` if its client announces itself, otherwise its id in the store.
 pub(crate) fn holder(holder: &Holder) -> String {
     match &holder.client {
         Some(client) => process(client),
@@ -32,20 +31,19 @@ pub(crate) fn holder(holder: &Holder) -> String {
 }
 
 fn process(client: &ClientInfo) -> String {
-    text(&format!("{}/{}/{}", client.host, client.pid, client.program))
+    text(&format!("{} pid {} on {}", client.program, client.pid, client.host))
 }
 
-/// What is known of the process behind a holder.
+/// What is known of a holder's process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Presence {
-    /// A lockkeeper client that announces itself: it is notified at once.
+    /// A lockkeeper client that announces itself. It is notified of a force-release at once.
     Announced,
-    /// One that has not announced itself for this long, though it should have: it was killed, is stopped
-    /// or cannot reach the store.
+    /// A lockkeeper client whose announcement is overdue: killed, stopped, or without connection.
     Overdue(Duration),
-    /// A guard that was left (`--at-least`): nothing runs under the lock.
+    /// The job has ended and the lock was left (`--at-least`).
     Left,
-    /// No lockkeeper client says that it is its own: it is of another library, or has died.
+    /// No lockkeeper client announces the hold: its client uses another library, or has died.
     Unknown,
 }
 
@@ -58,31 +56,32 @@ pub(crate) fn presence(holder: &Holder) -> Presence {
     }
 }
 
-/// When the process behind a holder was last heard of.
+/// When a holder's process was last seen.
 pub(crate) fn last_seen(holder: &Holder, now: SystemTime) -> String {
     match (presence(holder), holder.seen) {
         (Presence::Left, _) => {
-            format!("left {} ago, nothing runs under it", age(holder.left, now))
+            format!("left {} ago, no job runs under it", age(holder.left, now))
         }
-        (Presence::Unknown, _) => "not known to be alive".to_owned(),
+        (Presence::Unknown, _) => "not announced by a lockkeeper client".to_owned(),
         (_, Some(seen)) => format!("last seen {} ago", span(seen.ago)),
-        // A version that does not say when.
+        // An older version does not announce the time.
         (_, None) => "seen within its lease".to_owned(),
     }
 }
 
-/// What becomes of the holders when the lock is taken away from them.
+/// What a force-release does to the holders.
 pub(crate) fn consequence(holders: &[Holder]) -> String {
     let presences: Vec<_> = holders.iter().map(presence).collect();
     if let [presence] = presences[..] {
         return match presence {
-            Presence::Announced => "it is notified at once and has to stop".to_owned(),
+            Presence::Announced => "the holder is notified at once and must stop".to_owned(),
             Presence::Overdue(ago) => {
-                format!("it was last seen {} ago: it stops if it still runs", span(ago))
+                format!("the holder was last seen {} ago; it stops if it still runs", span(ago))
             }
-            Presence::Left => "nothing runs under it any more".to_owned(),
+            Presence::Left => "no job runs under it".to_owned(),
             Presence::Unknown => {
-                "it is not notified: it notices at its next renewal, if it renews".to_owned()
+                "the holder is not notified; it notices at its next renewal, if it renews"
+                    .to_owned()
             }
         };
     }
@@ -98,11 +97,11 @@ pub(crate) fn consequence(holders: &[Holder]) -> String {
     format!("{}, of {}", parts.join(", "), holders.len())
 }
 
-/// Whom a forced unlock took the lock from: where that was known `host/pid/program`, and the identity.
-pub(crate) fn victims(forced: &Forced) -> Vec<String> {
+/// The holders that lost the lock by a force-release, with their ids.
+pub(crate) fn former_holders(forced: &ForcedUnlock) -> Vec<String> {
     let clients = forced.clients.iter().map(Option::as_ref).chain(std::iter::repeat(None));
-    let victims = forced.holders.iter().zip(clients);
-    victims
+    let former = forced.holders.iter().zip(clients);
+    former
         .map(|(id, client)| match client {
             Some(client) => format!("{} (id {})", process(client), text(id)),
             None => text(id),
@@ -110,13 +109,13 @@ pub(crate) fn victims(forced: &Forced) -> Vec<String> {
         .collect()
 }
 
-/// All holders in one cell: the first, and how many others. A process with several permits, or
-/// several readers, is one.
+/// All holders in one cell: the first one and the number of others. A process with several permits or
+/// readers counts once.
 pub(crate) fn holders(lock: &LockInfo) -> String {
     let Some(first) = lock.holders.first().map(holder) else { return UNKNOWN.to_owned() };
     let others: BTreeSet<_> = lock.holders[1..].iter().map(holder).collect();
     let others = others.iter().filter(|other| **other != first).count() as u64;
-    // Of many permits not all are looked at.
+    // Only some of many permits are listed.
     let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
     match others + unseen {
         0 => first,
@@ -124,13 +123,21 @@ pub(crate) fn holders(lock: &LockInfo) -> String {
     }
 }
 
-/// How often it is held, by all together; of a permit semaphore, how many permits are taken.
+/// Whether a member of a quorum has answered, and has other holders than the majority.
+pub(crate) fn dissents(member: &MemberInfo, lock: &LockInfo) -> bool {
+    let ids = |holders: &[Holder]| {
+        holders.iter().map(|holder| holder.id.clone()).collect::<BTreeSet<_>>()
+    };
+    member.error.is_none() && ids(&member.holders) != ids(&lock.holders)
+}
+
+/// The sum of all hold counts; for a permit semaphore, the number of held permits.
 pub(crate) fn holds(lock: &LockInfo) -> u64 {
     let sum: u64 = lock.holders.iter().map(|holder| holder.hold_count).sum();
     sum.max(lock.taken)
 }
 
-/// How long it stands.
+/// The remaining TTL.
 pub(crate) fn ttl(remaining: Remaining) -> String {
     match remaining {
         Remaining::Free => UNKNOWN.to_owned(),
@@ -139,14 +146,14 @@ pub(crate) fn ttl(remaining: Remaining) -> String {
     }
 }
 
-/// For how long it is held.
+/// How long the lock has been held.
 pub(crate) fn age(since: Option<SystemTime>, now: SystemTime) -> String {
-    // The holder's clock may be ahead of ours.
+    // The holder's clock may be ahead of this one.
     let age = since.map(|since| now.duration_since(since).unwrap_or_default());
     age.map_or_else(|| UNKNOWN.to_owned(), span)
 }
 
-/// A duration in the unit that fits: two digits say enough.
+/// A duration in one unit, with about two digits.
 pub(crate) fn span(span: Duration) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
@@ -183,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_name_turns_the_line_around_or_hides() {
+    fn control_and_bidirectional_characters_are_escaped() {
         assert_eq!(text("a\u{202e}b\u{feff}"), "a\\u{202e}b\\u{feff}");
         assert_eq!(text("a\nb\u{1b}[2J"), "a\\nb\\u{1b}[2J");
-        assert_eq!(text("naïve 日本 👩‍👧"), "naïve 日本 👩‍👧", "joined and wide ones are text");
+        assert_eq!(text("naïve 日本 👩‍👧"), "naïve 日本 👩‍👧", "joined and wide characters are text");
     }
 }

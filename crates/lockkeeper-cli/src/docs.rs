@@ -1,4 +1,4 @@
-//! `completions` and `man`: what a package wants to install beside the binary.
+//! `completions` and `man`: files that a package installs beside the binary.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::complete;
 use crate::exit::{Code, Failure};
 
-/// A completion script for one shell, on standard output.
+/// Prints a completion script.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<Code, Failure> {
     if let Some(script) = complete::script(args.shell) {
         return print(script.as_bytes());
@@ -20,15 +20,15 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<Code, Failure> {
     print(&script)
 }
 
-/// The manual page on standard output, or all pages, one per command, in a directory.
+/// Prints the manual page, or writes one page per subcommand to a directory.
 pub(crate) fn man(args: &ManArgs) -> Result<Code, Failure> {
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
     let Some(directory) = &args.directory else {
         let page = page(&root);
-        return print(
-            &page.map_err(|error| Failure::internal(format!("no manual page: {error}")))?,
-        );
+        return print(&page.map_err(|error| {
+            Failure::internal(format!("cannot create the manual page: {error}"))
+        })?);
     };
     let write = || {
         std::fs::create_dir_all(directory)?;
@@ -38,12 +38,14 @@ pub(crate) fn man(args: &ManArgs) -> Result<Code, Failure> {
         }
         Ok::<_, io::Error>(())
     };
-    write().map_err(|error| Failure::internal(format!("{}: {error}", directory.display())))?;
+    write().map_err(|error| {
+        Failure::internal(format!("cannot write to {}: {error}", directory.display()))
+    })?;
     Ok(Code::OK)
 }
 
-/// One page. What the library writes of itself, but for the synopsis, which would have all options and
-/// not where the command of `run` goes.
+/// Renders one page. The synopsis of clap_mangen would list all options and omit the command of `run`,
+/// so it is replaced.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     let man = man.source(concat!("lockkeeper ", env!("CARGO_PKG_VERSION")));
@@ -70,12 +72,12 @@ fn synopsis(command: &Command) -> String {
     text + ".fi\n"
 }
 
-/// What stands below the help: a text, and a table if there is one.
+/// The text below the help, and its table.
 fn notes(command: &Command) -> String {
     let Some(after) = command.get_after_help() else { return String::new() };
     let mut text = ".SH NOTES\n".to_owned();
     for part in after.to_string().split("\n\n") {
-        // Tables are indented, and stay as they are.
+        // Tables are indented, and are not filled.
         let table = part.lines().any(|line| line.starts_with("  "));
         let (before, after) = if table { (".PP\n.nf\n", ".fi\n") } else { (".PP\n", "") };
         text.push_str(before);
@@ -97,73 +99,73 @@ fn examples(command: &Command) -> String {
     text
 }
 
-/// A line as it is: no hyphen is broken or turned into another one, and nothing is a request.
+/// Escapes a line for roff: hyphens stay, and no line is a request.
 fn escaped(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     if line.starts_with('.') { format!("\\&{line}") } else { line }
 }
 
-/// For which command, what it does, and how it is written.
+/// Subcommand, description, command line.
 const EXAMPLES: &[(&str, &str, &str)] = &[
     ("lockkeeper", "Run a job on one host at a time:", "lockkeeper run backup -- ./backup.sh"),
-    ("lockkeeper", "See who holds what:", "lockkeeper ls"),
+    ("lockkeeper", "List locks and their holders:", "lockkeeper ls"),
     (
         "run",
-        "Run a job, or do nothing if it runs already:",
+        "Run a job, or do nothing if it is already running:",
         "lockkeeper run -n backup -- ./backup.sh",
     ),
     (
         "run",
-        "Wait for a minute at most, and stop the job after an hour:",
+        "Wait for at most a minute, and stop the job after an hour:",
         "lockkeeper run -w 1m --max-hold 1h backup -- ./backup.sh",
     ),
     (
         "run",
-        "A cron job of several hosts that runs once a night:",
+        "Run a nightly cron job on one of several hosts:",
         "lockkeeper run -n --at-least 10m nightly -- ./nightly.sh",
     ),
-    ("run", "Let at most three run at once:", "lockkeeper run --permits 3 encode -- ./encode.sh"),
-    ("run", "A line of the shell:", "lockkeeper run deploy -c 'git pull && make'"),
+    ("run", "Run at most three jobs at once:", "lockkeeper run --permits 3 encode -- ./encode.sh"),
+    ("run", "Run a shell line:", "lockkeeper run deploy -c 'git pull && make'"),
     (
         "ls",
-        "All locks whose names begin with orders, the longest held first:",
+        "List locks whose names begin with orders:, the longest held first:",
         "lockkeeper ls --sort age 'orders:*'",
     ),
-    ("ls", "Read/write locks only, for a program:", "lockkeeper ls --kind rw --json"),
-    ("inspect", "Everything about a lock:", "lockkeeper inspect deploy"),
+    ("ls", "List only read/write locks, as JSON:", "lockkeeper ls --kind rw --json"),
+    ("inspect", "Show everything about a lock:", "lockkeeper inspect deploy"),
     (
         "inspect",
-        "Do something only while it is held:",
+        "Test whether a lock is held:",
         "if lockkeeper inspect --quiet deploy; then echo 'a deployment runs'; fi",
     ),
-    ("watch", "Watch on a terminal:", "lockkeeper watch"),
-    ("watch", "A line of JSON for each change:", "lockkeeper watch --json 'orders:*'"),
-    ("unlock", "See who holds it, and decide:", "lockkeeper unlock deploy"),
+    ("watch", "Watch all locks:", "lockkeeper watch"),
+    ("watch", "Print a line of JSON for each change:", "lockkeeper watch --json 'orders:*'"),
+    ("unlock", "Show the holder and ask for confirmation:", "lockkeeper unlock deploy"),
     (
         "unlock",
-        "In a script, and from a holder that may still run:",
-        "lockkeeper unlock --yes --force --reason 'host is gone' deploy",
+        "Force-release in a script, even if the holder may still run:",
+        "lockkeeper unlock --yes --force --reason 'host is down' deploy",
     ),
     (
         "doctor",
-        "Look for what endangers locks with a lease of ten seconds:",
+        "Check for risks to locks with a lease of ten seconds:",
         "lockkeeper doctor --lease 10s",
     ),
-    ("bench", "Measure for five seconds each:", "lockkeeper bench --time 5s"),
-    ("demo", "Take the tour without pauses:", "lockkeeper demo --fast"),
+    ("bench", "Run each measurement for five seconds:", "lockkeeper bench --time 5s"),
+    ("demo", "Run the demonstration without pauses:", "lockkeeper demo --fast"),
     (
         "completions",
-        "For bash, of one user:",
+        "Install bash completions for one user:",
         "lockkeeper completions bash > ~/.local/share/bash-completion/completions/lockkeeper",
     ),
     ("man", "Install all pages:", "lockkeeper man /usr/local/share/man/man1"),
 ];
 
-/// A reader that has seen enough is no failure.
+/// Prints to standard output. A closed pipe is not a failure.
 fn print(bytes: &[u8]) -> Result<Code, Failure> {
     match std::io::stdout().write_all(bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::internal(format!("standard output: {error}")))
+            Err(Failure::internal(format!("cannot write to standard output: {error}")))
         }
         _ => Ok(Code::OK),
     }

@@ -1,4 +1,4 @@
-//! `doctor`: what endangers locks on this store.
+//! `doctor`: risks to locks on this store.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,19 +13,18 @@ use crate::inspect::document;
 use crate::output::{Output, Stop};
 use crate::{display, json, open};
 
-/// The library takes no less.
+/// The minimum of the library.
 const LEAST_LEASE: Duration = Duration::from_millis(30);
 
 pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Failure> {
     let store = open::choose(global)?;
-    let mut options = store.options.clone();
-    // What is slow for a short lease is not for a long one.
-    if let Some(lease) = args.lease.or(store.lease) {
-        if lease < LEAST_LEASE {
-            return Err(Failure::usage("a lease is at least 30 ms"));
-        }
-        options = options.watchdog_timeout(lease);
+    // Latency is judged relative to the lease.
+    let lease = store.lease(args.lease)?;
+    if lease < LEAST_LEASE {
+        return Err(Failure::usage("the lease must be at least 30ms"));
     }
+    let options = store.options.clone().watchdog_timeout(lease);
+    let options = store.acknowledged(args.acknowledged_by, options, lease);
     let client = store.connect_with(options).await?;
     let report = client.check().await?;
     let code = if report.is_safe() { Code::OK } else { Code::DANGER };
@@ -41,7 +40,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Fail
 }
 
 fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
-    let findings: Vec<_> = report.findings.iter().map(harmless).collect();
+    let findings: Vec<_> = report.findings.iter().map(escaped).collect();
     let widest = findings.iter().map(|finding| finding.subject.width()).max().unwrap_or(0);
     for finding in &findings {
         match output.width {
@@ -53,9 +52,9 @@ fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
     let latency = format!("a request takes {middle:.1?}, the slowest took {slowest:.1?}");
     let dangers = report.findings.iter().filter(|f| f.severity >= Severity::Danger).count();
     let verdict = match dangers {
-        0 => "nothing endangers locks".to_owned(),
-        1 => "one thing endangers locks".to_owned(),
-        many => format!("{many} things endanger locks"),
+        0 => "no risks to locks".to_owned(),
+        1 => "1 risk to locks".to_owned(),
+        many => format!("{many} risks to locks"),
     };
     let summary = format!("{verdict}; {latency}");
     let lines =
@@ -66,8 +65,8 @@ fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
     Ok(output.flush()?)
 }
 
-/// The same with what the store says escaped.
-fn harmless(finding: &Finding) -> Finding {
+/// Escapes the text from the store.
+fn escaped(finding: &Finding) -> Finding {
     let mut finding = finding.clone();
     for part in [&mut finding.subject, &mut finding.detail, &mut finding.remedy] {
         *part = display::text(part);
@@ -75,11 +74,11 @@ fn harmless(finding: &Finding) -> Finding {
     finding
 }
 
-/// One line for each, so that it can be searched.
+/// Prints one line per finding, for grep.
 fn in_a_pipe(output: &mut Output, finding: &Finding, widest: usize) -> Result<(), Stop> {
     let Finding { severity, subject, detail, remedy, .. } = finding;
     let (severity, subject) = (padded(&severity.to_string(), 6), padded(subject, widest));
-    let remedy = if remedy.is_empty() { String::new() } else { format!("; to do: {remedy}") };
+    let remedy = if remedy.is_empty() { String::new() } else { format!("; remedy: {remedy}") };
     Ok(output.line(&format!("{severity}  {subject}  {detail}{remedy}"))?)
 }
 
@@ -115,11 +114,11 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Lines of at most so many columns; a word that is longer has a line of its own.
+/// Breaks text into lines of at most `width` columns; a longer word gets its own line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let last = lines.last_mut().expect("there is always one");
+        let last = lines.last_mut().expect("lines is never empty");
         if last.is_empty() {
             last.push_str(word);
         } else if last.width() + 1 + word.width() <= width {
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_broken_between_words() {
+    fn lines_break_between_words() {
         assert_eq!(wrapped("a bc def", 4), ["a bc", "def"]);
         assert_eq!(wrapped("a unbreakable b", 4), ["a", "unbreakable", "b"]);
         assert_eq!(wrapped("", 4), [""]);

@@ -1,7 +1,7 @@
-//! Exit codes, and what failed.
+//! Exit codes and failures.
 //!
-//! The numbers are those of `sysexits.h` where one fits, as other tools of this kind use them; a
-//! script can tell "busy" from "broken" without reading the message.
+//! The codes are those of `sysexits.h` where one fits, so that a script can distinguish a busy lock
+//! from an error without parsing the message.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -9,46 +9,45 @@ use std::process::ExitCode;
 
 use lockkeeper::Error;
 
-/// What `lockkeeper` exits with.
+/// An exit code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Code(pub(crate) u8);
 
 impl Code {
-    /// All went well.
     pub(crate) const OK: Code = Code(0);
-    /// `inspect --quiet`: nobody holds it, as `grep --quiet` says that there is nothing.
+    /// `inspect --quiet`: the lock is free.
     pub(crate) const FREE: Code = Code(1);
-    /// `doctor`: something endangers locks.
+    /// `doctor`: locks are at risk.
     pub(crate) const DANGER: Code = Code(1);
-    /// The command line, the configuration or the request makes no sense.
+    /// The command line, the configuration or the request is invalid.
     pub(crate) const USAGE: Code = Code(64);
-    /// The store cannot be reached.
+    /// The store is unreachable.
     pub(crate) const UNREACHABLE: Code = Code(69);
-    /// Anything else.
+    /// Any other error.
     pub(crate) const INTERNAL: Code = Code(70);
-    /// Somebody has the lock, and keeps it.
+    /// Another holder keeps the lock.
     pub(crate) const BUSY: Code = Code(75);
-    /// The lock was lost while it was needed.
+    /// The lock was lost while the command ran.
     pub(crate) const LOST: Code = Code(76);
-    /// The store refuses this user.
+    /// The store denies permission.
     pub(crate) const DENIED: Code = Code(77);
-    /// The command was stopped because its time was over, as `timeout` has it.
+    /// The command was stopped by `--max-hold`, as with timeout(1).
     pub(crate) const MAX_HOLD: Code = Code(124);
-    /// The command is there but cannot be executed, as a shell has it.
+    /// The command cannot be executed, as in a shell.
     pub(crate) const NOT_EXECUTABLE: Code = Code(126);
-    /// The command is not there, as a shell has it.
+    /// The command was not found, as in a shell.
     pub(crate) const NOT_FOUND: Code = Code(127);
 
-    /// Ended by a signal, as a shell has it.
+    /// Ended by a signal, as in a shell.
     pub(crate) fn signalled(signal: i32) -> Self {
         Code(128u8.saturating_add(signal as u8))
     }
 
-    /// Of a file that was named and cannot be used.
+    /// The code for a file that cannot be used.
     pub(crate) fn of_io(error: &std::io::Error) -> Self {
         use rustix::io::Errno;
         match error.kind() {
-            // Nothing is wrong with the file.
+            // The file itself is fine.
             _ if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) => {
                 Self::INTERNAL
             }
@@ -57,14 +56,15 @@ impl Code {
         }
     }
 
-    /// Where an error of the library belongs.
+    /// The code for an error of the library.
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Invalid { .. } | Error::WrongKind { .. } => Self::USAGE,
-            // The answer did not come: to a script that is the same as no store.
-            Error::Unreachable { .. } | Error::Refused { .. } | Error::Unconfirmed { .. } => {
-                Self::UNREACHABLE
-            }
+            // Without an answer, a script has to react as to an unreachable store.
+            Error::Unreachable { .. }
+            | Error::Refused { .. }
+            | Error::Unconfirmed { .. }
+            | Error::Unacknowledged { .. } => Self::UNREACHABLE,
             Error::Denied { .. } => Self::DENIED,
             Error::NotHeld { .. } | Error::Lost { .. } => Self::LOST,
             _ => Self::INTERNAL,
@@ -78,7 +78,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// Why a command failed: a code for scripts, a sentence for people.
+/// Why a subcommand failed: a code for scripts, a message for people.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -90,7 +90,7 @@ impl Failure {
         Self { code, message: message.into() }
     }
 
-    /// What the user can put right on the command line or in the configuration.
+    /// An error that the user can correct on the command line or in the configuration.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Code::USAGE, message)
     }
@@ -99,7 +99,7 @@ impl Failure {
         Self::new(Code::INTERNAL, message)
     }
 
-    /// Says it and answers with the code.
+    /// Prints the message and returns the code.
     pub(crate) fn report(&self) -> ExitCode {
         say(&self.message);
         self.code.into()
@@ -118,16 +118,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One line on standard error, whatever is in the message: some of it may come out of a store. That it
-/// may be closed must not change what is done.
+/// Prints one line on standard error, escaped: parts of the message may come from a store. A closed
+/// standard error is ignored.
 pub(crate) fn say(message: impl fmt::Display) {
     use std::io::Write;
     let message = crate::display::text(&message.to_string());
     let _ = writeln!(std::io::stderr(), "lockkeeper: {message}");
 }
 
-/// What clap has to say: help and version are no errors; everything else is exit 64, where clap
-/// itself would say 2.
+/// Prints help, version or an error of clap. An error exits with 64 instead of clap's 2.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.use_stderr() { Code::USAGE.into() } else { Code::OK.into() }

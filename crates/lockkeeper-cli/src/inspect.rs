@@ -4,10 +4,9 @@ use std::io::Write;
 use std::time::SystemTime;
 
 use anstyle::Style;
-use lockkeeper::{Forced, Holder, Inspector, Kind, LockInfo, Remaining};
+use lockkeeper::{ForcedUnlock, Holder, Inspector, Kind, LockInfo, MemberInfo, Remaining};
 
 use crate::args::{Global, InspectArgs, KindArg};
-use crate::display::Presence;
 use crate::exit::{Code, Failure};
 use crate::open::open;
 use crate::output::{Output, Stop};
@@ -30,7 +29,7 @@ pub(crate) async fn run(global: &Global, args: &InspectArgs) -> Result<Code, Fai
     }
 }
 
-/// What is known of a name, as a kind or as what it seems to be.
+/// Inspects a name as the given kind, or as the kind that the store reports.
 pub(crate) async fn look(
     inspector: &Inspector,
     name: &[u8],
@@ -38,7 +37,7 @@ pub(crate) async fn look(
 ) -> lockkeeper::Result<LockInfo> {
     let Some(kind) = kind else { return inspector.inspect(name).await };
     let mut lock = inspector.inspect_as(name, kind.kind()).await?;
-    // Which of the two sides it is, only its holders say.
+    // Only the holders tell which side of a read/write lock is held.
     if kind == KindArg::Rw && lock.holders.iter().any(|holder| holder.shared) {
         let written = lock.holders.iter().any(|holder| !holder.shared);
         lock.kind = if written { Kind::Write } else { Kind::Read };
@@ -46,8 +45,7 @@ pub(crate) async fn look(
     Ok(lock)
 }
 
-/// Whether somebody holds it. A semaphore is held while a permit is taken, or, if its permits have no
-/// leases, while none is free; a latch while it is closed.
+/// Whether the lock is held, as `--quiet` defines it.
 fn is_held(lock: &LockInfo) -> bool {
     match (lock.kind, lock.count) {
         (Kind::Semaphore, Some(free)) => free <= 0,
@@ -78,10 +76,10 @@ fn describe(
     Ok(output.flush()?)
 }
 
-/// What there is to say, each with a word in front; one that is empty goes on with the one before.
+/// Labels and values. An empty label continues the previous one.
 fn facts(lock: &LockInfo, asked: Option<KindArg>, now: SystemTime) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
-    // The kind of a free name is a guess, unless the user gave it or somebody is in its queue.
+    // The kind of a free name is a guess, unless the user gave it or the lock has a queue.
     let guess = lock.is_free() && asked.is_none() && lock.queue.is_empty();
     if !guess {
         facts.push(("kind", lock.kind.to_string()));
@@ -98,14 +96,17 @@ fn facts(lock: &LockInfo, asked: Option<KindArg>, now: SystemTime) -> Vec<(&'sta
     match lock.remaining {
         Remaining::For(_) if lock.is_free() => {}
         Remaining::For(left) => facts.push(("ttl", display::span(left))),
-        // What counts stands until somebody deletes it, as it should.
+        // Counters never expire by design.
         Remaining::Forever if lock.count.is_none() => {
-            facts.push(("ttl", "∞: it has no end, and stays if its holder dies".to_owned()));
+            facts.push(("ttl", "∞: never expires, even if its holder dies".to_owned()));
         }
         Remaining::Free | Remaining::Forever => {}
     }
     if let Some(waiting) = lock.waiting {
         facts.push(("waiters", waiters(lock, waiting)));
+    }
+    for (at, member) in lock.members.iter().enumerate() {
+        facts.push((if at == 0 { "members" } else { "" }, of_member(member)));
     }
     for (at, waiter) in lock.queue.iter().enumerate() {
         let label = if at == 0 { "queue" } else { "" };
@@ -124,18 +125,35 @@ fn state(lock: &LockInfo) -> String {
     match (lock.kind, lock.count) {
         (Kind::Permits, Some(free)) => {
             let total = i128::from(free) + i128::from(lock.taken);
-            format!("{free} of {total} permits free, {} taken", lock.taken)
+            format!("{free} of {total} permits free, {} held", lock.taken)
         }
         (Kind::Semaphore, Some(free)) => format!("{free} permits free"),
-        (Kind::Permits | Kind::Semaphore, None) => "free, and has no permits yet".to_owned(),
-        (Kind::Latch, Some(count @ 1..)) => format!("closed, {count} to go"),
+        (Kind::Permits | Kind::Semaphore, None) => "free, has no permits yet".to_owned(),
+        (Kind::Latch, Some(count @ 1..)) => format!("closed, count {count}"),
         (Kind::Latch, _) => "open".to_owned(),
-        _ if lock.holders.is_empty() => "free".to_owned(),
-        _ => "held".to_owned(),
+        _ if !lock.holders.is_empty() => "held".to_owned(),
+        _ if lock.members.iter().any(|member| !member.holders.is_empty()) => {
+            "free: no majority of the members holds it".to_owned()
+        }
+        _ => "free".to_owned(),
     }
 }
 
-/// What is known of a holder beside who it is.
+/// What a member of a quorum says.
+fn of_member(member: &MemberInfo) -> String {
+    let address = display::text(&member.address);
+    if let Some(error) = &member.error {
+        return format!("{address}: {}", display::text(error));
+    }
+    if member.holders.is_empty() {
+        return format!("{address}: free");
+    }
+    let holders: Vec<_> = member.holders.iter().map(identified).collect();
+    let ttl = display::ttl(member.remaining);
+    format!("{address}: held by {}, ttl {ttl}", holders.join(", "))
+}
+
+/// Details of a holder.
 fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
     let mut parts = Vec::new();
     if holder.client.is_some() {
@@ -156,15 +174,12 @@ fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
         let age = display::age(Some(since), now);
         parts.push(format!("for {age}, since {}", timestamp::plain(since)));
     }
-    match (display::presence(holder), holder.left) {
-        (Presence::Unknown, _) => {
-            parts.push("no live lockkeeper client says it is its own".to_owned());
-        }
-        (_, Some(left)) => {
-            let ended = "its job has ended, and the lock stays until it expires";
+    match holder.left {
+        Some(left) => {
+            let ended = "its job has ended, the lock stays held until it expires";
             parts.push(format!("left {}: {ended}", timestamp::plain(left)));
         }
-        _ => parts.push(display::last_seen(holder, now)),
+        None => parts.push(display::last_seen(holder, now)),
     }
     parts.join(", ")
 }
@@ -172,9 +187,9 @@ fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
 fn waiters(lock: &LockInfo, waiting: u64) -> String {
     match (lock.kind, waiting) {
         (_, 0) => "none".to_owned(),
-        (Kind::Fair, waiting) => format!("{waiting}, in a queue"),
-        (_, 1) => "1 client listens for it".to_owned(),
-        (_, waiting) => format!("{waiting} clients listen for it"),
+        (Kind::Fair, waiting) => format!("{waiting} in the queue"),
+        (_, 1) => "1 client waits".to_owned(),
+        (_, waiting) => format!("{waiting} clients wait"),
     }
 }
 
@@ -185,13 +200,13 @@ fn identified(holder: &Holder) -> String {
     }
 }
 
-fn forced_unlock(forced: &Forced, now: SystemTime) -> String {
+fn forced_unlock(forced: &ForcedUnlock, now: SystemTime) -> String {
     let at = timestamp::plain(forced.at);
     let age = display::age(Some(forced.at), now);
-    let from = display::victims(forced);
+    let from = display::former_holders(forced);
     let reason = match &forced.reason[..] {
-        "" => "without a reason".to_owned(),
-        reason => format!("because: {}", display::text(reason)),
+        "" => "no reason given".to_owned(),
+        reason => format!("reason: {}", display::text(reason)),
     };
     format!("{at} ({age} ago) by {}, from {}, {reason}", display::text(&forced.by), from.join(", "))
 }

@@ -1,32 +1,34 @@
-//! Being asked to stop, for commands that have something to clear away first.
+//! Signals that end a subcommand which has to clean up first.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::{Code, Failure};
 
-/// The signals that would end this process where it stands.
+/// The signals that would otherwise end this process at once.
 pub(crate) struct Interrupt {
     signals: [(u8, Signal); 3],
 }
 
 impl Interrupt {
-    /// From now on they are heard here.
+    /// Installs the handlers.
     pub(crate) fn new() -> Result<Self, Failure> {
-        let heard = |kind: SignalKind| {
+        let handle = |kind: SignalKind| {
             let number = u8::try_from(kind.as_raw_value()).unwrap_or_default();
-            let heard = signal(kind).map_err(|e| Failure::internal(format!("signals: {e}")))?;
-            Ok::<_, Failure>((number, heard))
+            let stream = signal(kind);
+            let stream =
+                stream.map_err(|e| Failure::internal(format!("cannot handle signals: {e}")))?;
+            Ok::<_, Failure>((number, stream))
         };
         Ok(Self {
             signals: [
-                heard(SignalKind::interrupt())?,
-                heard(SignalKind::terminate())?,
-                heard(SignalKind::hangup())?,
+                handle(SignalKind::interrupt())?,
+                handle(SignalKind::terminate())?,
+                handle(SignalKind::hangup())?,
             ],
         })
     }
 
-    /// Resolves when one arrives, with what a shell says of a command that a signal ended.
+    /// Resolves when a signal arrives, with the exit code that a shell would report.
     pub(crate) async fn next(&mut self) -> Code {
         let [int, term, hup] = &mut self.signals;
         let number = tokio::select! {

@@ -1,29 +1,28 @@
-//! Locks as JSON: what the files in `schema/` describe.
+//! The JSON documents that the files in `schema/` describe.
 //!
-//! Fields are added, never renamed. A field that a kind of lock cannot have is left out; one that
-//! it can have and that is not known is `null`.
+//! Fields are added, never renamed. A field that does not apply to a kind of lock is omitted; an unknown
+//! value is `null`.
 
 use std::io;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::{
-    ClientInfo, Finding, Forced, Holder, Kind, LockInfo, LockName, Remaining, Report,
+    ClientInfo, Finding, Holder, Kind, LockInfo, LockName, MemberInfo, Remaining, Report,
 };
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
 use crate::{display, timestamp};
 
-/// Writes a document such that nothing in it moves a cursor or turns a line around.
+/// Writes a document on one line, safe for a terminal.
 pub(crate) fn write(output: impl io::Write, document: &impl Serialize) -> serde_json::Result<()> {
-    document.serialize(&mut serde_json::Serializer::with_formatter(output, Harmless))
+    document.serialize(&mut serde_json::Serializer::with_formatter(output, Escaping))
 }
 
-/// The usual form on one line, in which not only what JSON demands is escaped but all that
-/// [`display::text`] would escape.
-struct Harmless;
+/// Escapes also the characters that [`display::text`] escapes.
+struct Escaping;
 
-impl Formatter for Harmless {
+impl Formatter for Escaping {
     fn write_string_fragment<W: ?Sized + io::Write>(
         &mut self,
         output: &mut W,
@@ -49,7 +48,7 @@ impl Formatter for Harmless {
     }
 }
 
-/// A name: text, and the bytes as well where the text is not all of it.
+/// A name as text; also its bytes if it is not UTF-8.
 #[derive(Debug, Serialize)]
 pub(crate) struct Name {
     pub(crate) name: String,
@@ -75,28 +74,55 @@ pub(crate) struct Lock {
     #[serde(flatten)]
     name: Name,
     kind: &'static str,
-    /// Nobody holds it and it counts nothing.
+    /// Whether there is no holder and no count.
     free: bool,
     holders: Vec<Hold>,
     holds: u64,
-    /// Nothing if it has no end, or is free.
+    /// `None` if it never expires or is free.
     ttl_ms: Option<u64>,
     waiters: Option<u64>,
     since: Option<String>,
     age_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     permits: Option<Permits>,
-    /// What a latch still counts down.
+    /// The count of a latch.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<i64>,
+    /// The members of a quorum, where they differ.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<Member>,
+}
+
+/// What a member of a quorum says about a lock.
+#[derive(Debug, Serialize)]
+struct Member {
+    address: String,
+    holders: Vec<Hold>,
+    ttl_ms: Option<u64>,
+    /// Why it has not answered.
+    error: Option<String>,
+}
+
+impl Member {
+    fn of(member: &MemberInfo) -> Self {
+        Self {
+            address: member.address.clone(),
+            holders: member.holders.iter().map(Hold::of).collect(),
+            ttl_ms: ttl_ms(member.remaining),
+            error: member.error.clone(),
+        }
+    }
+}
+
+fn ttl_ms(remaining: Remaining) -> Option<u64> {
+    match remaining {
+        Remaining::For(left) => Some(millis(left)),
+        Remaining::Free | Remaining::Forever => None,
+    }
 }
 
 impl Lock {
     pub(crate) fn of(lock: &LockInfo, now: SystemTime) -> Self {
-        let ttl_ms = match lock.remaining {
-            Remaining::For(left) => Some(millis(left)),
-            Remaining::Free | Remaining::Forever => None,
-        };
         let since = lock.since();
         let age = since.map(|since| now.duration_since(since).unwrap_or_default());
         Self {
@@ -105,22 +131,23 @@ impl Lock {
             free: lock.is_free(),
             holders: lock.holders.iter().map(Hold::of).collect(),
             holds: display::holds(lock),
-            ttl_ms,
+            ttl_ms: ttl_ms(lock.remaining),
             waiters: lock.waiting,
             since: since.map(timestamp::exact),
             age_ms: age.map(millis),
             permits: Permits::of(lock),
             count: lock.count.filter(|_| lock.kind == Kind::Latch),
+            members: lock.members.iter().map(Member::of).collect(),
         }
     }
 }
 
-/// Everything about a lock.
+/// The document of `inspect`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Everything {
     #[serde(flatten)]
     lock: Lock,
-    /// Who waits for a fair lock, the next one first.
+    /// The queue of a fair lock, the next waiter first.
     queue: Vec<Hold>,
     token: Option<u64>,
     forced: Vec<ForcedUnlock>,
@@ -137,7 +164,7 @@ impl Everything {
     }
 }
 
-/// A holder, or one who waits.
+/// A holder or a waiter.
 #[derive(Debug, Serialize)]
 pub(crate) struct Hold {
     id: String,
@@ -147,12 +174,12 @@ pub(crate) struct Hold {
     pid: Option<u32>,
     program: Option<String>,
     since: Option<String>,
-    /// Of a permit: how long it lasts unless it is renewed; nothing if it has no end.
+    /// The remaining TTL of a permit; `None` if it never expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl_ms: Option<u64>,
-    /// How long ago its client announced itself.
+    /// The time since its client announced itself.
     seen_ms: Option<u64>,
-    /// When its guard was left: nothing runs under the lock since.
+    /// When its job ended and the lock was left.
     left: Option<String>,
 }
 
@@ -167,17 +194,14 @@ impl Hold {
             pid: client.map(|client| client.pid),
             program: client.map(|client| client.program.clone()),
             since: holder.since.map(timestamp::exact),
-            ttl_ms: match holder.remaining {
-                Some(Remaining::For(left)) => Some(millis(left)),
-                _ => None,
-            },
+            ttl_ms: holder.remaining.and_then(ttl_ms),
             seen_ms: holder.seen.map(|seen| millis(seen.ago)),
             left: holder.left.map(timestamp::exact),
         }
     }
 }
 
-/// The permits of a semaphore; only one with leases knows how many are taken.
+/// The permits of a semaphore. Only one with leases counts held permits.
 #[derive(Debug, Serialize)]
 struct Permits {
     free: Option<i64>,
@@ -200,18 +224,18 @@ impl Permits {
     }
 }
 
-/// A forced unlock that is remembered.
+/// A recorded force-release.
 #[derive(Debug, Serialize)]
 struct ForcedUnlock {
     at: String,
     by: String,
     reason: String,
     from: Vec<String>,
-    /// The same with which processes they were.
+    /// The holders in `from`, with their processes.
     victims: Vec<Victim>,
 }
 
-/// Whom a forced unlock took the lock from.
+/// A holder that lost the lock by a force-release.
 #[derive(Debug, Serialize)]
 struct Victim {
     id: String,
@@ -221,8 +245,8 @@ struct Victim {
 }
 
 impl ForcedUnlock {
-    fn of(forced: &Forced) -> Self {
-        let Forced { at, by, reason, holders, clients, .. } = forced.clone();
+    fn of(forced: &lockkeeper::ForcedUnlock) -> Self {
+        let lockkeeper::ForcedUnlock { at, by, reason, holders, clients, .. } = forced.clone();
         let clients = clients.into_iter().chain(std::iter::repeat(None));
         let victim = |(id, client): (&String, Option<ClientInfo>)| Victim {
             id: id.clone(),
@@ -235,17 +259,17 @@ impl ForcedUnlock {
     }
 }
 
-/// What `unlock` did.
+/// The document of `unlock`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unlock {
     #[serde(flatten)]
     name: Name,
     kind: &'static str,
-    /// Whether there was anything to take away.
+    /// Whether a hold was released.
     unlocked: bool,
-    /// Whom it was taken from.
+    /// The holders that lost the lock.
     from: Vec<Hold>,
-    /// What they were told; nothing, if nobody was.
+    /// The reason for the holders; `None` if none was notified.
     reason: Option<String>,
 }
 
@@ -262,11 +286,11 @@ impl Unlock {
     }
 }
 
-/// What `doctor` found.
+/// The document of `doctor`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Doctor {
     store: String,
-    /// Whether nothing endangers locks.
+    /// Whether there is no risk to locks.
     safe: bool,
     round_trip_us: u64,
     slowest_us: u64,
@@ -306,7 +330,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// With the standard alphabet, padded.
+/// Base64 with the standard alphabet and padding.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -326,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_as_in_its_rfc() {
+    fn base64_matches_the_rfc() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -342,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_name_that_is_no_text_comes_with_its_bytes() {
+    fn only_a_name_that_is_not_utf_8_has_base64() {
         let json = |name: &[u8]| serde_json::to_string(&Name::of(&LockName::from(name))).unwrap();
         assert_eq!(json("a\n日本".as_bytes()), r#"{"name":"a\n日本"}"#);
         assert_eq!(json(b"a\xff"), "{\"name\":\"a\u{fffd}\",\"name_base64\":\"Yf8=\"}");

@@ -1,70 +1,48 @@
-//! What the library has to say, on standard error: with `-v` what is worth knowing, with `-vv` all.
-//!
-//! A subscriber of our own: for a line without time and colour no more is needed.
+//! Events of the library, on standard error: with `-v` the important ones, with `-vv` all.
 
-use std::fmt::{self, Write};
+use std::io::{self, Write};
 
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::Interest;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
 
 use crate::exit::say;
 
-/// Listens to the library from now on, if anything was asked for.
+/// Prints events of the library from now on, if the user asked for them.
 pub(crate) fn listen(verbose: u8) {
     let level = match verbose {
         0 => return,
         1 => Level::INFO,
         _ => Level::TRACE,
     };
-    // It fails if somebody listens already, which is as good.
-    let _ = tracing::subscriber::set_global_default(Listener { level });
-}
-
-struct Listener {
-    level: Level,
-}
-
-impl Subscriber for Listener {
-    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if self.enabled(metadata) { Interest::always() } else { Interest::never() }
-    }
-
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+    let is_printed = move |metadata: &Metadata<'_>| {
         metadata.is_event()
-            && *metadata.level() <= self.level
+            && *metadata.level() <= level
             && metadata.target().starts_with("lockkeeper")
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        say(format_args!("{}{}", line.message, line.fields));
-    }
-
-    // Spans are not enabled; these are never called.
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+    };
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .without_time()
+        .with_level(false)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(|| Line)
+        .finish();
+    // It fails only if a subscriber is set already, which then prints them.
+    let _ = tracing::subscriber::set_global_default(lines.with(filter_fn(is_printed)));
 }
 
-#[derive(Default)]
-struct Line {
-    message: String,
-    fields: String,
-}
+/// Receives each event in one piece. Printing never fails: a closed standard error must not end the
+/// command.
+struct Line;
 
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a string does not fail.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
+impl Write for Line {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        say(String::from_utf8_lossy(event).trim_end());
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

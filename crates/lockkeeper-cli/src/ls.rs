@@ -1,9 +1,9 @@
 //! `ls`: the locks of a store.
 //!
-//! A list may be far longer than fits into memory, so it is printed page by page. Only what fits the
-//! first rows is sorted; what is longer comes in the order in which the store gives it, unless an order
-//! was asked for.
+//! A list may not fit into memory, so it is printed page by page. A list of up to [`FIRST`] locks is
+//! sorted by name; a longer one is printed in the order of the store, unless `--sort` is given.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use crate::output::{Output, Stop};
 use crate::table::Table;
 use crate::{display, json, row};
 
-/// So many are read before the first is printed.
+/// The number of locks that are read before the first is printed.
 const FIRST: usize = 1000;
 
 pub(crate) async fn run(global: &Global, args: &LsArgs) -> Result<Code, Failure> {
@@ -35,20 +35,20 @@ pub(crate) async fn run(global: &Global, args: &LsArgs) -> Result<Code, Failure>
     }
 }
 
-/// What is done with the locks as they come.
+/// A form of output.
 trait Print {
-    /// Before the first: these will come, and then `more` or not.
+    /// Called first, with the locks that follow; `more` may come after them.
     fn begin(&mut self, first: &[LockInfo], more: bool) -> Result<(), Stop>;
     fn lock(&mut self, lock: &LockInfo) -> Result<(), Stop>;
-    /// So far everything was printed: let it be seen.
+    /// Called after each page.
     fn pause(&mut self) -> Result<(), Stop>;
     fn end(&mut self, complete: bool) -> Result<(), Stop>;
 }
 
-/// The locks of the kinds that were asked for, page by page.
+/// The locks of the requested kinds, page by page.
 struct Locks<'a> {
     listing: Listing,
-    /// All, if there are none.
+    /// Empty for all kinds.
     kinds: &'a [KindArg],
 }
 
@@ -68,7 +68,7 @@ async fn list(
     mut print: impl Print,
 ) -> Result<(), Stop> {
     let mut first = Vec::new();
-    // What is to be sorted must be there.
+    // Sorting needs the whole list.
     let enough = if order.is_some() { usize::MAX } else { FIRST };
     let more = gather(&mut locks, &mut first, enough).await;
     if let (Err(error), true) = (&more, first.is_empty()) {
@@ -76,7 +76,7 @@ async fn list(
     }
     if let Ok(false) = more {
         first.sort_by(|a, b| a.name.cmp(&b.name));
-        // A store that grows meanwhile may give one twice.
+        // A store that grows may return a lock twice.
         first.dedup_by(|a, b| a.name == b.name && a.kind == b.kind);
         if let Some((column, reverse)) = order {
             sort(&mut first, column, reverse);
@@ -90,26 +90,27 @@ async fn list(
         Ok(false) => Ok(()),
         Err(error) => Err(error.into()),
     };
-    // Whatever happened, what was printed is right, and a document of it is well-formed.
+    // Even after an error, the printed document is well-formed.
     let complete = rest.is_ok() && locks.listing.is_complete();
     print.end(complete)?;
     rest?;
     if !complete {
         exit::say(
-            "this may not be all: a client holds more than it tells, or the store kept something back",
+            "the list may be incomplete: a client holds more locks than it announces, or the store omitted some",
         );
     }
     Ok(())
 }
 
-/// By a column, and by name where that is the same. Numbers that say the most come first.
+/// Sorts by a column, and by name within equal values. The order within a column is the useful one:
+/// most holds, most waiters, oldest, soonest to expire.
 fn sort(locks: &mut [LockInfo], column: Sort, reverse: bool) {
     let ttl = |lock: &LockInfo| match lock.remaining {
         Remaining::For(left) => (0, left),
         Remaining::Forever => (1, Duration::ZERO),
         Remaining::Free => (2, Duration::ZERO),
     };
-    // Who does not say since when comes last.
+    // An unknown age comes last.
     let since = |lock: &LockInfo| (lock.since().is_none(), lock.since());
     locks.sort_by(|a, b| {
         let order = match column {
@@ -125,7 +126,7 @@ fn sort(locks: &mut [LockInfo], column: Sort, reverse: bool) {
     });
 }
 
-/// The first rows; answers whether there may be more.
+/// Reads the first rows; returns whether there may be more.
 async fn gather(
     locks: &mut Locks<'_>,
     rows: &mut Vec<LockInfo>,
@@ -140,7 +141,7 @@ async fn gather(
     Ok(true)
 }
 
-/// All others, as they come.
+/// Prints all further pages.
 async fn rest(locks: &mut Locks<'_>, print: &mut impl Print) -> Result<(), Stop> {
     loop {
         print.pause()?;
@@ -151,29 +152,32 @@ async fn rest(locks: &mut Locks<'_>, print: &mut impl Print) -> Result<(), Stop>
     }
 }
 
-/// A table, for people.
+/// Prints a table.
 struct Rows<'a> {
     output: Output,
     pattern: &'a [u8],
     kinds: &'a [KindArg],
     table: Option<Table>,
     now: SystemTime,
+    /// The members of a quorum that have not answered, and why.
+    silent: BTreeMap<String, String>,
 }
 
 impl<'a> Rows<'a> {
     fn new(output: Output, pattern: &'a [u8], kinds: &'a [KindArg]) -> Self {
-        Self { output, pattern, kinds, table: None, now: SystemTime::now() }
+        let (table, now, silent) = (None, SystemTime::now(), BTreeMap::new());
+        Self { output, pattern, kinds, table, now, silent }
     }
 }
 
 impl Print for Rows<'_> {
     fn begin(&mut self, first: &[LockInfo], more: bool) -> Result<(), Stop> {
         if first.is_empty() {
-            // Not even headings in a pipe: no line, no lock.
+            // In a pipe not even a heading: the number of lines tells the number of locks.
             if self.output.terminal {
                 let pattern = display::name(&LockName::from(self.pattern));
                 let of = if self.kinds.is_empty() { "" } else { " of the given kind" };
-                exit::say(format_args!("no lock{of} has a name that matches {pattern}"));
+                exit::say(format_args!("no lock{of} matches {pattern}"));
             }
             return Ok(());
         }
@@ -189,6 +193,11 @@ impl Print for Rows<'_> {
 
     fn lock(&mut self, lock: &LockInfo) -> Result<(), Stop> {
         let Some(table) = &self.table else { return Ok(()) };
+        for member in &lock.members {
+            if let Some(error) = &member.error {
+                self.silent.entry(member.address.clone()).or_insert_with(|| error.clone());
+            }
+        }
         for row in row::rows_of(lock) {
             let cells = row::cells(&row, self.now);
             let line = table.line(&cells, |style, text| self.output.styled(style, text));
@@ -206,11 +215,14 @@ impl Print for Rows<'_> {
     }
 
     fn end(&mut self, _complete: bool) -> Result<(), Stop> {
+        for (address, error) in &self.silent {
+            exit::say(format_args!("member {address} of the quorum has not answered: {error}"));
+        }
         Ok(self.output.flush()?)
     }
 }
 
-/// One JSON document, a lock on each line.
+/// Prints one JSON document, with a line per lock.
 struct Document {
     output: Output,
     now: SystemTime,

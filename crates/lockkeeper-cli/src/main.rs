@@ -1,11 +1,11 @@
-//! `lockkeeper`: runs a command under a distributed lock, and shows who holds which.
+//! `lockkeeper`: runs a command under a distributed lock, and shows which process holds which lock.
 //!
-//! Here is only the entry: parse, do, exit. Each command is a module of its own, and all of them use
-//! the public API of the library only.
+//! One module per subcommand; all of them use only the public API of the library.
 
 #[cfg(not(unix))]
-compile_error!("lockkeeper's command line needs process groups and signals: a Unix");
+compile_error!("lockkeeper-cli requires Unix: it uses process groups and signals");
 
+mod acknowledgement;
 mod args;
 mod bench;
 mod complete;
@@ -59,29 +59,30 @@ fn main() -> ExitCode {
     }
 }
 
-/// One thread: renewals go on while a command waits, and nothing has to be started first.
+/// Runs on one thread: it keeps the start fast, and is enough for renewals.
 fn execute(cli: &Cli) -> Result<Code, Failure> {
     check_descriptors()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::internal(format!("no runtime: {error}")))?;
+    let runtime = runtime
+        .map_err(|error| Failure::internal(format!("cannot start the async runtime: {error}")))?;
     let outcome = runtime.block_on(command(cli));
-    // Whatever still runs (a name that is being looked up) is not waited for.
+    // Does not wait for blocking tasks such as a DNS lookup.
     runtime.shutdown_background();
     outcome
 }
 
-/// So many descriptors are enough for any command; `run` needs most of them, with a file as its store.
+/// Enough file descriptors for any subcommand; `run` on a file store needs the most.
 const DESCRIPTORS: usize = 24;
 
-/// Before anything else: without them the runtime would panic, and a store look as if it could not be used.
+/// Checked first: without descriptors the runtime panics, and a store appears unusable.
 fn check_descriptors() -> Result<(), Failure> {
     use rustix::io::Errno;
     let needed = (0..DESCRIPTORS).map(|_| rustix::io::dup(rustix::stdio::stderr()));
     match needed.collect::<Result<Vec<_>, _>>() {
         Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(Failure::internal(format!(
-            "{DESCRIPTORS} more file descriptors are needed: {error}; see `ulimit -n`"
+            "cannot open {DESCRIPTORS} more file descriptors: {error}; raise `ulimit -n`"
         ))),
-        // That it may be closed is another matter.
+        // A closed standard error is not a failure here.
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Opening the store of a command that looks at it.
+//! Opening the store for subcommands that inspect it.
 
 use lockkeeper::Client;
 
@@ -6,7 +6,7 @@ use crate::args::Global;
 use crate::exit::{self, Failure};
 use crate::store::Store;
 
-/// Finds out which store is meant, and says so if asked.
+/// Chooses the store; `-v` prints which.
 pub(crate) fn choose(global: &Global) -> Result<Store, Failure> {
     let store = Store::resolve(global)?;
     if global.verbose > 0 {
@@ -15,7 +15,7 @@ pub(crate) fn choose(global: &Global) -> Result<Store, Failure> {
     Ok(store)
 }
 
-/// The same, and opens it to look.
+/// Chooses the store and opens it for reading.
 pub(crate) async fn open(global: &Global) -> Result<Client, Failure> {
     choose(global)?.connect_to_look().await
 }

@@ -1,6 +1,7 @@
-//! Standard output: what it is, how wide, whether it takes colours, and that its reader may leave.
+//! Standard output: its width, its colours, and a reader that closes it early.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::os::fd::AsFd;
 
 use anstream::AutoStream;
 use anstyle::Style;
@@ -12,9 +13,9 @@ use crate::exit::{Code, Failure};
 /// Standard output, buffered.
 pub(crate) struct Output {
     stream: BufWriter<Stdout>,
-    /// Whether a person looks at it: only then is anything cut, coloured or explained.
+    /// Whether it is a terminal: only then is output cut, coloured or explained.
     pub(crate) terminal: bool,
-    /// How many columns it has; nothing where nothing is to be cut.
+    /// The number of columns, or `None` if lines are not cut.
     pub(crate) width: Option<usize>,
     colours: bool,
 }
@@ -23,19 +24,16 @@ impl Output {
     pub(crate) fn new(global: &Global) -> Self {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
-        let width = terminal.then(terminal_size::terminal_size).flatten();
-        // A terminal that does not know its width says 0.
-        let width = width.map(|(width, _)| usize::from(width.0)).filter(|width| *width > 0);
+        let width = columns(&stdout);
         let colours = colours(global.color, &stdout);
         Self { stream: BufWriter::with_capacity(64 * 1024, stdout), terminal, width, colours }
     }
 
-    /// Whether colours are wanted.
     pub(crate) fn colours(&self) -> bool {
         self.colours
     }
 
-    /// A text in a style, if colours are wanted.
+    /// Applies a style if colours are on.
     pub(crate) fn styled(&self, style: Style, text: &str) -> String {
         match self.colours && !text.is_empty() {
             true => format!("{style}{text}{style:#}"),
@@ -43,7 +41,7 @@ impl Output {
         }
     }
 
-    /// One line. On a terminal it is seen at once when [`flush`](Write::flush) is called.
+    /// Writes one line to the buffer.
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
         self.stream.write_all(text.as_bytes())?;
         self.stream.write_all(b"\n")
@@ -60,7 +58,13 @@ impl Write for Output {
     }
 }
 
-/// `--color` decides, else `NO_COLOR`, else `CLICOLOR_FORCE`, else whether it is a terminal.
+/// The width of a terminal; `None` if it is not a terminal or does not report it.
+pub(crate) fn columns(terminal: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// The first of `--color`, `NO_COLOR`, `CLICOLOR_FORCE` and "is a terminal" decides.
 fn colours(asked: ColorChoice, stdout: &Stdout) -> bool {
     match asked {
         ColorChoice::Always => true,
@@ -72,16 +76,16 @@ fn colours(asked: ColorChoice, stdout: &Stdout) -> bool {
 /// Why a command that prints ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Nobody reads any more, as in `ls | head`: that is no failure.
-    Unread,
+    /// The reader has closed the pipe, as in `ls | head`: not a failure.
+    Closed,
     Failed(Failure),
 }
 
 impl Stop {
-    /// What to exit with; `code` where all that was missing is a reader.
+    /// The exit code: `code` if only the reader has gone.
     pub(crate) fn or(self, code: Code) -> Result<Code, Failure> {
         match self {
-            Stop::Unread => Ok(code),
+            Stop::Closed => Ok(code),
             Stop::Failed(failure) => Err(failure),
         }
     }
@@ -90,8 +94,10 @@ impl Stop {
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Stop::Unread,
-            _ => Stop::Failed(Failure::internal(format!("standard output: {error}"))),
+            io::ErrorKind::BrokenPipe => Stop::Closed,
+            _ => {
+                Stop::Failed(Failure::internal(format!("cannot write to standard output: {error}")))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use anstyle::{AnsiColor, Style};
-use lockkeeper::{Holder, Kind, LockInfo, Remaining};
+use lockkeeper::{Holder, Kind, LockInfo, LockName, MemberInfo, Remaining};
 
 use crate::display;
 use crate::table::{Cell, Column};
@@ -16,7 +16,7 @@ const fn number(heading: &'static str, rank: u8) -> Column {
     Column { heading, right: true, least: None, rank }
 }
 
-/// The columns. The kind is a word and never cut.
+/// The columns. The kind is short and never cut.
 pub(crate) const COLUMNS: [Column; 7] = [
     text("NAME", 12, 0),
     Column { heading: "KIND", right: false, least: None, rank: 4 },
@@ -27,11 +27,19 @@ pub(crate) const COLUMNS: [Column; 7] = [
     number("AGE", 3),
 ];
 
-/// The rows of a lock: of a permit semaphore one for each permit, and one for those that are not known singly;
-/// of any other one.
+/// The rows of a lock. A permit semaphore has one per known permit and one for the rest; any other lock
+/// has one, and one for each member of a quorum that disagrees with the majority.
 pub(crate) fn rows_of(lock: &LockInfo) -> Vec<LockInfo> {
     if lock.kind != Kind::Permits || lock.holders.is_empty() {
-        return vec![lock.clone()];
+        let dissenting = lock.members.iter().filter(|member| display::dissents(member, lock));
+        let at = |member: &MemberInfo| {
+            let mut row = lock.clone();
+            row.name = LockName::from(&format!("  at {}", member.address)[..]);
+            (row.holders, row.remaining) = (member.holders.clone(), member.remaining);
+            row.waiting = None;
+            row
+        };
+        return [lock.clone()].into_iter().chain(dissenting.map(at)).collect();
     }
     let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
     let row = |holders: Vec<Holder>, taken, remaining| {
@@ -50,7 +58,7 @@ pub(crate) fn rows_of(lock: &LockInfo) -> Vec<LockInfo> {
 const DIM: Style = Style::new().dimmed();
 const WARN: Style = AnsiColor::Yellow.on_default();
 
-/// What stands in them.
+/// The cells of a row.
 pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
     let unknown = lock.holders.first().is_none_or(|holder| holder.client.is_none());
     let holds = match display::holds(lock) {
@@ -63,11 +71,11 @@ pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
         Some(waiters) => Cell::styled(waiters.to_string(), WARN),
     };
     let ttl = match (lock.remaining, lock.kind) {
-        // They stand until somebody deletes them, as they should; permits have leases of their own.
+        // Counters never expire by design, and permits have leases of their own.
         (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
             Cell::styled(display::UNKNOWN, DIM)
         }
-        // A lock without an end is one that nobody else will ever get.
+        // A lock without expiry blocks all others if its holder dies.
         (Remaining::Forever, _) => Cell::styled(display::ttl(lock.remaining), WARN),
         _ => Cell::new(display::ttl(lock.remaining)),
     };

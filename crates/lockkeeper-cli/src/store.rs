@@ -1,4 +1,4 @@
-//! Which store: `--url`, else `LOCKKEEPER_URL`, else the configuration, else a file of the user's own.
+//! Chooses the store: `--url`, else `LOCKKEEPER_URL`, else the configuration, else a file of this user.
 
 use std::env;
 use std::fs::DirBuilder;
@@ -6,68 +6,111 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions};
+use lockkeeper::{Client, ClientOptions, LONGEST_LEASE, WATCHDOG_TIMEOUT};
 
+use crate::acknowledgement::Acknowledgement;
 use crate::args::Global;
 use crate::config::{Config, user_directory};
 use crate::exit::{Code, Failure, say};
 use crate::secret;
 
-/// The variable that names the store.
+/// Names the store.
 pub(crate) const URL_VARIABLE: &str = "LOCKKEEPER_URL";
 
-/// The variable that names the file whose first line is the password.
+/// Names a file whose first line is the password.
 pub(crate) const PASSWORD_VARIABLE: &str = "LOCKKEEPER_PASSWORD_FILE";
 
-/// What to do if there is none.
+/// Names a file whose first line is the password of the sentinels.
+pub(crate) const SENTINEL_PASSWORD_VARIABLE: &str = "LOCKKEEPER_SENTINEL_PASSWORD_FILE";
+
 const ADVICE: &str = "choose a store with --url file:PATH or LOCKKEEPER_URL";
 
-/// A store that was chosen, not yet connected to. No `Debug`: it knows the password.
+/// A chosen store, not yet connected. No `Debug`: it contains the password.
 pub(crate) struct Store {
     url: String,
-    /// Settings that go for every command; a command may add its own.
+    /// Settings for all subcommands.
     pub(crate) options: ClientOptions,
-    /// The lease that the configuration asks for.
-    pub(crate) lease: Option<Duration>,
-    /// Where the URL comes from, for `-v`.
+    /// The lease in the configuration.
+    lease: Option<Duration>,
+    /// The longest lease, if the store is a quorum.
+    pub(crate) longest_lease: Option<Duration>,
+    acknowledged_by: Option<Acknowledgement>,
+    /// The source of the URL, for `-v`.
     pub(crate) source: &'static str,
 }
 
 impl Store {
-    /// Finds out which store is meant.
+    /// Chooses the store and reads the password.
     pub(crate) fn resolve(global: &Global) -> Result<Self, Failure> {
         let named = global.url.is_some() || env::var_os(URL_VARIABLE).is_some();
         let config = Config::load(global.config.as_deref(), named)?;
         let (url, source) = choose(global, config.url.as_deref())?;
         if url.starts_with("memory:") {
             return Err(Failure::usage(format!(
-                "{url} ({source}) is a store of this process alone: {ADVICE}"
+                "{url} ({source}) exists only within one process: {ADVICE}"
             )));
         }
-        let url = match password_file(&config) {
-            Some(path) if url.starts_with("redis") => secret::add(&url, &secret::read(&path)?),
+        let url = match file(PASSWORD_VARIABLE, &config.password_file) {
+            Some(path) if secret::takes_password(&url) => secret::add(&url, &secret::read(&path)?),
             _ => url,
         };
-        let options = options(&config)?;
-        Ok(Self { url, options, lease: config.lease, source })
+        let url = match file(SENTINEL_PASSWORD_VARIABLE, &config.sentinel_password_file) {
+            Some(path) if secret::has_sentinels(&url) => {
+                secret::add_for_sentinels(&url, &secret::read(&path)?)
+            }
+            _ => url,
+        };
+        let wakeups = global.cluster_wakeups.or(config.cluster_wakeups);
+        let mut options =
+            options(&config)?.cluster_wakeups(wakeups.map(Into::into).unwrap_or_default());
+        let longest_lease = secret::is_quorum(&url)
+            .then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LONGEST_LEASE));
+        if let Some(longest) = longest_lease {
+            let lease = WATCHDOG_TIMEOUT.min(longest);
+            options = options.longest_lease(longest).watchdog_timeout(lease);
+        }
+        let Config { lease, acknowledged_by, .. } = config;
+        Ok(Self { url, options, lease, longest_lease, acknowledged_by, source })
     }
 
-    /// The URL without what is secret in it.
+    /// The lease of a subcommand: the option, the configuration, or the default.
+    pub(crate) fn lease(&self, given: Option<Duration>) -> Result<Duration, Failure> {
+        let longest = self.longest_lease.unwrap_or(Duration::MAX);
+        match given.or(self.lease) {
+            Some(lease) if lease > longest => Err(Failure::usage(format!(
+                "the lease of {lease:?} is longer than the longest lease of the quorum, {longest:?}; all \
+                 clients may set a longer one with --longest-lease"
+            ))),
+            Some(lease) => Ok(lease),
+            None => Ok(WATCHDOG_TIMEOUT.min(longest)),
+        }
+    }
+
+    /// Settings for a subcommand that acquires locks with this lease: which replicas must acknowledge
+    /// them. The option overrides the configuration.
+    pub(crate) fn acknowledged(
+        &self,
+        given: Option<Acknowledgement>,
+        options: ClientOptions,
+        lease: Duration,
+    ) -> ClientOptions {
+        match given.or(self.acknowledged_by) {
+            Some(acknowledgement) => acknowledgement.apply(options, lease),
+            None => options,
+        }
+    }
+
+    /// The URL without its password.
     pub(crate) fn shown(&self) -> String {
         secret::shown(&self.url)
     }
 
-    /// Opens it.
-    pub(crate) async fn connect(&self) -> Result<Client, Failure> {
-        self.connect_with(self.options.clone()).await
-    }
-
-    /// Opens it to look: it need not be writable.
+    /// Opens the store for reading: it need not be writable, and no replica acknowledges anything.
     pub(crate) async fn connect_to_look(&self) -> Result<Client, Failure> {
-        self.connect_with(self.options.clone().read_only()).await
+        self.connect_with(self.options.clone().read_only().unacknowledged()).await
     }
 
-    /// Opens it with settings made out of [`options`](Store::options).
+    /// Opens the store with settings derived from [`options`](Store::options).
     pub(crate) async fn connect_with(&self, options: ClientOptions) -> Result<Client, Failure> {
         let client = Client::connect_with(&self.url, options).await;
         client.map_err(|error| Failure::new(Code::of(&error), format!("{}: {error}", self.shown())))
@@ -78,16 +121,18 @@ fn choose(global: &Global, configured: Option<&str>) -> Result<(String, &'static
     if let Some(url) = &global.url {
         if secret::has_password(url) {
             say(format_args!(
-                "--url has a password in it, which every user of this host can see: put it into a file \
-                 that only you can read, and name that in {PASSWORD_VARIABLE}"
+                "--url contains a password, which every user of this host can read: put it into a file \
+                 that only you can read, and set {PASSWORD_VARIABLE} to its path"
             ));
         }
         return Ok((url.clone(), "--url"));
     }
     match env::var(URL_VARIABLE) {
-        // A secret that is missing, more likely than not; with the default each host would have its own.
+        // Probably a missing secret. The default store would silently be another one on each host.
         Ok(url) if url.is_empty() => {
-            return Err(Failure::usage(format!("{URL_VARIABLE} is set, and empty")));
+            return Err(Failure::usage(format!(
+                "{URL_VARIABLE} is set but empty: unset it, or {ADVICE}"
+            )));
         }
         Ok(url) => return Ok((url, URL_VARIABLE)),
         Err(env::VarError::NotUnicode(_)) => {
@@ -96,15 +141,15 @@ fn choose(global: &Global, configured: Option<&str>) -> Result<(String, &'static
         Err(env::VarError::NotPresent) => {}
     }
     match configured {
-        Some(url) => Ok((url.to_owned(), "the configuration")),
-        None => Ok((default_url()?, "the default: a file of this user's, on this host only")),
+        Some(url) => Ok((url.to_owned(), "the configuration file")),
+        None => Ok((default_url()?, "the default: a file of this user on this host")),
     }
 }
 
-/// The environment is nearer than the configuration. An empty variable is none.
-fn password_file(config: &Config) -> Option<PathBuf> {
-    let variable = env::var_os(PASSWORD_VARIABLE).filter(|path| !path.is_empty());
-    variable.map(PathBuf::from).or_else(|| config.password_file.clone())
+/// The environment overrides the configuration. An empty variable counts as unset.
+fn file(variable: &str, configured: &Option<PathBuf>) -> Option<PathBuf> {
+    let variable = env::var_os(variable).filter(|path| !path.is_empty());
+    variable.map(PathBuf::from).or_else(|| configured.clone())
 }
 
 fn options(config: &Config) -> Result<ClientOptions, Failure> {
@@ -120,7 +165,7 @@ fn options(config: &Config) -> Result<ClientOptions, Failure> {
         (None, None) => {}
         _ => {
             return Err(Failure::usage(
-                "the configuration has one of tls_cert and tls_key; both are needed",
+                "the configuration file sets only one of tls_cert and tls_key: set both",
             ));
         }
     }
@@ -129,11 +174,11 @@ fn options(config: &Config) -> Result<ClientOptions, Failure> {
 
 fn pem(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| {
-        Failure::new(Code::of_io(&error), format!("{} cannot be read: {error}", path.display()))
+        Failure::new(Code::of_io(&error), format!("cannot read {}: {error}", path.display()))
     })
 }
 
-/// The file store of this user. Its directory is nobody else's business.
+/// The file store of this user, in a directory that only this user can read.
 fn default_url() -> Result<String, Failure> {
     let base = user_directory("XDG_STATE_HOME", ".local/state").ok_or_else(|| {
         Failure::usage(format!("neither XDG_STATE_HOME nor HOME is set: {ADVICE}"))
@@ -141,7 +186,7 @@ fn default_url() -> Result<String, Failure> {
     let directory = base.join("lockkeeper");
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(|error| {
-        Failure::usage(format!("{} cannot be created: {error}; {ADVICE}", directory.display()))
+        Failure::usage(format!("cannot create {}: {error}; {ADVICE}", directory.display()))
     })?;
     let path = directory.join("locks.db").into_os_string().into_string();
     let path = path.map_err(|path| {

@@ -1,35 +1,32 @@
-//! Columns.
+//! Tables.
 //!
-//! They are as wide as the first rows need: a list of a hundred thousand locks is printed while it is
-//! read. On a terminal a line never wraps: wide columns are cut with `…`, and where even that is not
-//! enough, whole columns are left out. In a pipe nothing is lost: what is too long for its column
-//! moves the rest of its line to the right.
+//! Columns are as wide as the first rows need, because a list is printed while it is read. On a
+//! terminal a line never wraps: wide columns are cut with `…`, then whole columns are omitted. In a pipe
+//! nothing is cut: a cell that is too long shifts the rest of its line.
 
 use std::borrow::Cow;
 
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Between two columns.
 const GAP: &str = "  ";
 
-/// In a pipe a column is not padded beyond this, so that one name of ten kilobytes does not make
-/// every line as long.
+/// The maximum padded width in a pipe, so that one very long name does not lengthen every line.
 const PADDED_MAX: usize = 72;
 
-/// One column.
+/// A column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) heading: &'static str,
-    /// Numbers end below each other.
+    /// Aligned right, for numbers.
     pub(crate) right: bool,
-    /// What is left of it when room is scarce; nothing for a column that cannot be cut.
+    /// The minimum width; `None` for a column that cannot be cut.
     pub(crate) least: Option<usize>,
-    /// Columns with a higher number are left out first; 0 never is.
+    /// Columns with a higher rank are omitted first; 0 never is.
     pub(crate) rank: u8,
 }
 
-/// What stands in one column of one row.
+/// A cell.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) text: String,
@@ -46,25 +43,25 @@ impl Cell {
     }
 }
 
-/// Columns that know how wide they are.
+/// Columns with their widths.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<Placed>,
     cut: bool,
 }
 
-/// A column that is shown.
+/// A visible column.
 #[derive(Debug)]
 struct Placed {
-    /// Which cell of a row it shows.
+    /// The index of its cell in a row.
     cell: usize,
     column: Column,
     width: usize,
 }
 
 impl Table {
-    /// As wide as these rows need, within `width` if there is one. With `more` rows to come that are
-    /// not known yet, columns that can be cut share what room is left.
+    /// Fits the columns to these rows, within `width`. If `more` rows follow, flexible columns share the
+    /// remaining space.
     pub(crate) fn fit<'a, const N: usize>(
         columns: [Column; N],
         rows: impl Iterator<Item = &'a [Cell; N]>,
@@ -87,12 +84,10 @@ impl Table {
         table
     }
 
-    /// The headings.
     pub(crate) fn heading(&self, paint: impl Fn(Style, &str) -> String) -> String {
         self.row(paint, |placed| (Style::new().bold(), placed.column.heading))
     }
 
-    /// A row.
     pub(crate) fn line<const N: usize>(
         &self,
         row: &[Cell; N],
@@ -115,7 +110,7 @@ impl Table {
             let painted = paint(style, &text);
             match placed.column.right {
                 true => line.extend([room, painted]),
-                // Nothing follows that would have to stand below something.
+                // No trailing spaces.
                 false if at == last => line.push_str(&painted),
                 false => line.extend([painted, room]),
             }
@@ -131,22 +126,22 @@ impl Table {
         self.columns.iter().map(|placed| placed.width).sum::<usize>() + gaps
     }
 
-    /// Makes it fit: the widest column that can be cut gives way first, so that short names stay
-    /// whole beside long holders; then columns are left out.
+    /// Shrinks the widest flexible column first, so that short names stay whole beside long holders; then
+    /// omits columns.
     fn squeeze(&mut self, width: usize, more: bool) {
         while self.width() > width {
             let over = self.width() - width;
             let columns = self.columns.iter_mut();
             let can_give = columns.filter(|c| c.column.least.is_some_and(|least| c.width > least));
             if let Some(widest) = can_give.max_by_key(|placed| placed.width) {
-                // A step at a time, because by then another one may be the widest.
+                // One step at a time: another column may be the widest then.
                 widest.width -= 1;
                 continue;
             }
             let columns = self.columns.iter().enumerate();
             match columns.max_by_key(|(_, placed)| placed.column.rank) {
                 Some((at, placed)) if placed.column.rank > 0 => drop(self.columns.remove(at)),
-                // One column alone: nothing is left to give way but itself.
+                // Only one column is left.
                 _ => {
                     self.columns.iter_mut().for_each(|c| c.width = c.width.saturating_sub(over));
                     return;
@@ -162,7 +157,7 @@ impl Table {
     }
 }
 
-/// The text, or as much of it as fits with an ellipsis behind it.
+/// Cuts a text to a width, with an ellipsis.
 pub(crate) fn cut(text: &str, width: usize) -> Cow<'_, str> {
     if text.width() <= width {
         return text.into();
@@ -174,7 +169,7 @@ pub(crate) fn cut(text: &str, width: usize) -> Cow<'_, str> {
         used > room
     });
     let mut end = end.map_or(text.len(), |(at, _)| at);
-    // Together characters may be wider than one by one, as with a variation selector.
+    // A sequence may be wider than the sum of its characters, as with a variation selector.
     while text[..end].width() > room {
         end = text[..end].char_indices().next_back().map_or(0, |(at, _)| at);
     }
@@ -199,26 +194,26 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_needed() {
-        let lines = printed(&[["a", "somebody", "1"], ["longer", "b", "12"]], Some(80));
+        let lines = printed(&[["a", "holder-1", "1"], ["longer", "b", "12"]], Some(80));
         assert_eq!(lines[0], "NAME    WHO       HOLDS");
-        assert_eq!(lines[1], "a       somebody      1");
+        assert_eq!(lines[1], "a       holder-1      1");
         assert_eq!(lines[2], "longer  b            12");
     }
 
     #[test]
-    fn the_widest_gives_way_first_and_short_ones_stay_whole() {
+    fn the_widest_column_is_cut_first() {
         let lines = printed(&[["short", "a/very/long/holder", "1"]], Some(24));
         assert_eq!(lines[1], "short  a/very/lo…      1");
         assert!(lines.iter().all(|line| line.width() <= 24), "{lines:?}");
     }
 
     #[test]
-    fn columns_are_left_out_before_a_line_wraps() {
-        let lines = printed(&[["somename", "somebody", "1"]], Some(10));
-        assert_eq!(lines, ["NAME  WHO", "som…  som…"]);
-        let lines = printed(&[["somename", "somebody", "1"]], Some(7));
+    fn columns_are_omitted_before_a_line_wraps() {
+        let lines = printed(&[["somename", "holder-1", "1"]], Some(10));
+        assert_eq!(lines, ["NAME  WHO", "som…  hol…"]);
+        let lines = printed(&[["somename", "holder-1", "1"]], Some(7));
         assert_eq!(lines, ["NAME", "som…"]);
-        let lines = printed(&[["somename", "somebody", "1"]], Some(2));
+        let lines = printed(&[["somename", "holder-1", "1"]], Some(2));
         assert_eq!(lines, ["N…", "s…"]);
     }
 
@@ -227,7 +222,7 @@ mod tests {
         let long = "x".repeat(10_000);
         let lines = printed(&[[&long, "b", "1"], ["a", "b", "1"]], None);
         assert!(lines[1].starts_with(&format!("{long}  b")));
-        assert!(lines[2].len() < 100, "one long name does not pad all others");
+        assert!(lines[2].len() < 100, "one long name does not pad the others");
     }
 
     #[test]
@@ -241,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_to_come_get_what_room_is_left() {
+    fn flexible_columns_share_the_remaining_space() {
         let rows = [["a", "b", "1"].map(Cell::new)];
         let table = Table::fit([NAME, WHO, HOLDS], rows.iter(), Some(40), true);
         let long = ["a-longer-name", "b", "1"].map(Cell::new);

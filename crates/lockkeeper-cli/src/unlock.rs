@@ -1,14 +1,11 @@
-//! `unlock`: takes a lock away from its holder.
+//! `unlock`: force-releases a lock.
 //!
-//! Who is asked decides what must be said. A person on a terminal sees who holds the lock and when that
-//! process was last seen, and answers; that answer is all it takes. A script (`--yes`) sees nothing,
-//! and was written when the holder was thought dead: it gets the lock only from holders that no
-//! lockkeeper client has claimed within its lease, unless it says `--force`. A client of another
-//! library is never seen, so it counts as one of those.
+//! A person on a terminal sees the holder and when its process was last seen, and confirms. A script
+//! (`--yes`) sees nothing: it force-releases only holders that no lockkeeper client has announced within
+//! its lease, unless it passes `--force`. A client of another library never announces itself.
 //!
-//! The answer is for the holders that were shown, and the store takes the lock from no others. If others
-//! have it by then, the question is put again; if nobody has it any more, there is nothing left to do,
-//! which is what was wanted.
+//! The confirmation covers only the holders that were shown, and the store force-releases no others. If
+//! the holders have changed since, `unlock` asks again.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
@@ -28,30 +25,31 @@ pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Fail
     let store = choose(global)?;
     let client = store.connect_with(as_operator(store.options.clone())).await?;
     let inspector = client.inspector();
-    let mut agreed = Vec::new();
-    let (lock, taken) = loop {
-        let agreement = agree(&inspector, args, &mut agreed).await?;
-        let Some(lock) = agreement else { return Ok(Code::BUSY) };
-        match take(&client, &lock, args).await {
-            // Others have it by now.
+    let mut confirmed = Vec::new();
+    let (lock, released) = loop {
+        let lock = confirm(&inspector, args, &mut confirmed).await?;
+        let Some(lock) = lock else { return Ok(Code::BUSY) };
+        match force_release(&client, &lock, args).await {
+            // The holders have changed since they were shown.
             Err(Error::NotHeld { .. }) => {}
-            taken => break (lock, taken?),
+            released => break (lock, released?),
         }
     };
     let mut output = Output::new(global);
-    let told = match args.json {
-        true => document(&mut output, &json::Unlock::of(&lock, taken, &reason(args))),
-        false => tell(&mut output, &lock, taken),
+    let printed = match args.json {
+        true => document(&mut output, &json::Unlock::of(&lock, released, &reason(args))),
+        false => print(&mut output, &lock, released),
     };
-    // It is done, whether or not anybody can read so. A script must not do it again, to the next holder.
-    if let Err(Stop::Failed(failure)) = told {
+    // The lock is released even if the output fails. An error code would make a script repeat it, and
+    // force-release the next holder.
+    if let Err(Stop::Failed(failure)) = printed {
         exit::say(failure.message);
     }
     Ok(Code::OK)
 }
 
-/// Whether there was anything to take away from those who were seen.
-async fn take(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Result<bool, Error> {
+/// Force-releases the holders that were shown; returns whether there was one.
+async fn force_release(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Result<bool, Error> {
     if lock.holders.is_empty() {
         return Ok(false);
     }
@@ -61,13 +59,12 @@ async fn take(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Result<boo
     }
     let (name, kind, reason) = (args.name.bytes(), lock.kind, reason(args));
     if args.yes && args.force {
-        // From whoever has it.
         return inspector.force_unlock(name, kind, reason).await;
     }
     inspector.force_unlock_from(name, kind, &lock.holders, reason).await
 }
 
-/// Permits are known one by one: those that are still held are freed, and others stay.
+/// Frees the permits that were shown and are still held.
 async fn free_permits(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Result<bool, Error> {
     let semaphore = client.permit_semaphore(args.name.bytes());
     let mut any = false;
@@ -78,24 +75,24 @@ async fn free_permits(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> Re
     if args.permit.is_empty() && left > 0 {
         let name = display::name(&lock.name);
         exit::say(format_args!(
-            "\"{name}\": {left} more permits are taken; run it again to free them"
+            "lock \"{name}\": {left} more permits are held; repeat the command to free them"
         ));
     }
     Ok(any)
 }
 
-/// Leaves of a semaphore's permits only those that were named, if any were.
+/// Keeps only the permits of `--permit`, if there are any.
 fn only_named(lock: &mut LockInfo, permits: &[String]) -> Result<(), Failure> {
     if lock.kind == Kind::Permits {
         if let Some(id) = permits.iter().find(|id| id.parse::<PermitId>().is_err()) {
             let id = display::text(id);
-            return Err(Failure::usage(format!("\"{id}\" is no id of a permit: see inspect")));
+            return Err(Failure::usage(format!("\"{id}\" is not a permit id: see inspect")));
         }
         let all = lock.holders.len() as u64 == lock.taken;
         let shown = |id: &&String| lock.holders.iter().any(|holder| holder.id == **id);
         if let (false, Some(id)) = (all, permits.iter().find(|id| !shown(id))) {
             return Err(Failure::usage(format!(
-                "\"{id}\" is not among the {} permits that can be shown: free some of those first",
+                "permit \"{id}\" is not among the {} permits that can be listed: free some of them first",
                 lock.holders.len()
             )));
         }
@@ -105,25 +102,26 @@ fn only_named(lock: &mut LockInfo, permits: &[String]) -> Result<(), Failure> {
         lock.taken = lock.holders.len() as u64;
     } else if !permits.is_empty() && !lock.is_free() {
         let name = display::name(&lock.name);
-        return Err(Failure::usage(format!("\"{name}\" is a {}: leave --permit out", lock.kind)));
+        let kind = lock.kind;
+        return Err(Failure::usage(format!("lock \"{name}\" is a {kind}: omit --permit")));
     }
     Ok(())
 }
 
-/// The lock as it is agreed to be taken away, or free; nothing, if it is not agreed. `agreed` are the
-/// holders of whom that is known.
-async fn agree(
+/// Returns the lock if it is free or its force-release is confirmed; `None` if the user declines.
+/// `confirmed` are the ids of the holders that the user has confirmed.
+async fn confirm(
     inspector: &Inspector,
     args: &UnlockArgs,
-    agreed: &mut Vec<String>,
+    confirmed: &mut Vec<String>,
 ) -> Result<Option<LockInfo>, Failure> {
     loop {
         let mut lock = look(inspector, args.name.bytes(), args.kind).await?;
         if matches!(lock.kind, Kind::Semaphore | Kind::Latch) && !lock.is_free() {
-            return Err(uncounted(&lock));
+            return Err(not_releasable(&lock));
         }
         only_named(&mut lock, &args.permit)?;
-        if lock.holders.iter().all(|holder| agreed.contains(&holder.id)) {
+        if lock.holders.iter().all(|holder| confirmed.contains(&holder.id)) {
             return Ok(Some(lock));
         }
         if args.yes {
@@ -134,23 +132,26 @@ async fn agree(
         }
         if !io::stdin().is_terminal() {
             return Err(Failure::usage(
-                "nobody can be asked here: add --yes to take the lock away without a question \
-                 (and --force, to take it from a holder that may still run)",
+                "standard input is not a terminal: add --yes to force-release without confirmation \
+                 (and --force if the holder may still run)",
             ));
         }
-        let again = !agreed.is_empty();
-        *agreed = lock.holders.iter().map(|holder| holder.id.clone()).collect();
-        // Off the runtime, which has connections to keep meanwhile.
+        let again = !confirmed.is_empty();
+        *confirmed = lock.holders.iter().map(|holder| holder.id.clone()).collect();
+        // On another thread: the runtime maintains connections meanwhile.
         let answer = tokio::task::spawn_blocking(move || ask(&question(&lock, again))).await;
-        let answer = answer.map_err(|error| Failure::internal(format!("asking: {error}")))?;
-        if !answer.map_err(|error| Failure::internal(format!("the terminal: {error}")))? {
+        let answer = answer
+            .map_err(|error| Failure::internal(format!("cannot ask for confirmation: {error}")))?;
+        if !answer
+            .map_err(|error| Failure::internal(format!("cannot use the terminal: {error}")))?
+        {
             exit::say("nothing was changed");
             return Ok(None);
         }
     }
 }
 
-/// Its client has announced itself within the last lease, and may run.
+/// Whether a lockkeeper client has announced the hold within its lease.
 fn may_run(holder: &Holder) -> bool {
     matches!(display::presence(holder), Presence::Announced | Presence::Overdue(_))
 }
@@ -158,44 +159,42 @@ fn may_run(holder: &Holder) -> bool {
 fn kept(lock: &LockInfo, holder: &Holder) -> Failure {
     let (name, seen) = (display::name(&lock.name), display::last_seen(holder, SystemTime::now()));
     let instead = match display::presence(holder) {
-        Presence::Overdue(_) => "wait until its lease ends, or add --force to take it now",
-        _ => "add --force to take it all the same",
+        Presence::Overdue(_) => "wait until its lease expires, or add --force",
+        _ => "add --force to force-release it nevertheless",
     };
     let holder = display::holder(holder);
-    Failure::new(Code::BUSY, format!("\"{name}\" is held by {holder}, {seen}: {instead}"))
+    Failure::new(Code::BUSY, format!("lock \"{name}\" is held by {holder} ({seen}): {instead}"))
 }
 
-fn uncounted(lock: &LockInfo) -> Failure {
-    let name = display::name(&lock.name);
+fn not_releasable(lock: &LockInfo) -> Failure {
+    let (name, kind) = (display::name(&lock.name), lock.kind);
     let instead = match lock.kind {
-        Kind::Semaphore => "its permits have no holders; add some with the library",
-        _ => "count it down, or delete it, with the library",
+        Kind::Semaphore => "its permits have no holders; add permits with the library",
+        _ => "count it down or delete it with the library",
     };
-    Failure::usage(format!("\"{name}\" is a {}, which cannot be taken away: {instead}", lock.kind))
+    Failure::usage(format!("lock \"{name}\" is a {kind} and cannot be force-released: {instead}"))
 }
 
-/// What the holder is told and what is remembered. Without a reason at least who it was.
+/// The reason for the holder and for the record; by default the operator's name.
 fn reason(args: &UnlockArgs) -> String {
     let reason = args.reason.clone();
-    reason.unwrap_or_else(|| format!("unlocked by {}, who gave no reason", operator()))
+    reason.unwrap_or_else(|| format!("no reason given by {}", operator()))
 }
 
-/// Settings of a client that may take locks away: who asks later who did it is not helped by the name
-/// of this program.
+/// Settings of a client that may force-release: the record names the operator, not only this program.
 pub(crate) fn as_operator(options: ClientOptions) -> ClientOptions {
-    options.program(format!("{} by lockkeeper", operator()))
+    options.program(format!("{} by lockkeeper", operator())).unacknowledged()
 }
 
-/// Who sits at the keyboard: as the environment says, where under `sudo` that is not root; otherwise as
-/// the system does.
+/// The user name from the environment (under `sudo` the original user), else from the system.
 fn operator() -> String {
-    let name = |variable: &&str| std::env::var(variable).ok().filter(|name| !name.is_empty());
-    let told = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(name);
+    let value = |variable: &&str| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    let name = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(value);
     let uid = rustix::process::getuid().as_raw().to_string();
-    told.or_else(|| account(&uid)).unwrap_or_else(|| format!("uid {uid}"))
+    name.or_else(|| account(&uid)).unwrap_or_else(|| format!("uid {uid}"))
 }
 
-/// The name of the account with this number, if it is one of this host's own.
+/// The name of a local account.
 fn account(uid: &str) -> Option<String> {
     let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
     let mut accounts = accounts.lines().map(|line| line.split(':'));
@@ -209,13 +208,13 @@ fn question(lock: &LockInfo, again: bool) -> String {
     let (name, now) = (display::name(&lock.name), SystemTime::now());
     let mut text = String::new();
     if again {
-        text.push_str("It has changed hands meanwhile.\n");
+        text.push_str("the holders have changed\n");
     }
-    text.push_str(&format!("\"{name}\" is a {} and held by\n", lock.kind));
+    text.push_str(&format!("lock \"{name}\" ({}) is held by\n", lock.kind));
     for holder in &lock.holders {
         let seen = display::last_seen(holder, now);
         let known = match holder.since {
-            Some(_) => format!("{seen}, holds it for {}", display::age(holder.since, now)),
+            Some(_) => format!("{seen}, held for {}", display::age(holder.since, now)),
             None => seen,
         };
         text.push_str(&format!("  {} ({known})\n", display::holder(holder)));
@@ -225,19 +224,22 @@ fn question(lock: &LockInfo, again: bool) -> String {
         }
     }
     if lock.kind == Kind::Permits {
-        text.push_str("The holder of a permit finds out when it renews it.\n");
+        text.push_str("the holder of a permit notices at its next renewal\n");
     } else {
-        text.push_str(&format!("If you take it away: {}", display::consequence(&lock.holders)));
+        text.push_str(&format!("effect: {}", display::consequence(&lock.holders)));
         text.push_str(match lock.holders.iter().any(may_run) {
-            true => "; what it has begun may go on for a moment.\n",
-            false => ".\n",
+            true => "; its work may continue for a moment\n",
+            false => "\n",
         });
     }
-    text.push_str(&format!("Take \"{name}\" away from {}? [y/N] ", display::holders(lock)));
+    text.push_str(&format!(
+        "force-release lock \"{name}\", held by {}? [y/N] ",
+        display::holders(lock)
+    ));
     text
 }
 
-/// On the terminal itself: neither `2>log` nor `| tee` must hide the question.
+/// Asks on the terminal itself: `2>log` and `| tee` must not hide the question.
 fn ask(question: &str) -> io::Result<bool> {
     let mut answer = String::new();
     match File::options().read(true).write(true).open("/dev/tty") {
@@ -245,7 +247,7 @@ fn ask(question: &str) -> io::Result<bool> {
             terminal.write_all(question.as_bytes())?;
             BufReader::new(terminal).read_line(&mut answer)?;
         }
-        // A terminal, but not this session's.
+        // Standard input is a terminal, but not the controlling one.
         Err(_) => {
             io::stderr().write_all(question.as_bytes())?;
             io::stdin().lock().read_line(&mut answer)?;
@@ -254,12 +256,12 @@ fn ask(question: &str) -> io::Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-fn tell(output: &mut Output, lock: &LockInfo, taken: bool) -> Result<(), Stop> {
+fn print(output: &mut Output, lock: &LockInfo, released: bool) -> Result<(), Stop> {
     let name = display::name(&lock.name);
-    let line = match taken {
-        true => format!("\"{name}\" was taken away from {}", display::holders(lock)),
-        false if lock.kind == Kind::Permits => format!("\"{name}\": no such permit is held"),
-        false => format!("\"{name}\" is free: there was nothing to take away"),
+    let line = match released {
+        true => format!("lock \"{name}\" was force-released from {}", display::holders(lock)),
+        false if lock.kind == Kind::Permits => format!("lock \"{name}\": no such permit is held"),
+        false => format!("lock \"{name}\" is free: there is nothing to release"),
     };
     output.line(&line)?;
     Ok(output.flush()?)

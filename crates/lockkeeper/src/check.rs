@@ -12,8 +12,8 @@ use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
 use crate::{AnyLock, Client, LockName, OwnerId};
 
-/// What [`Client::check`] found.
-#[derive(Clone, Debug)]
+/// The result of [`Client::check`].
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
     /// All findings, the worst first.
@@ -34,8 +34,17 @@ impl Report {
 /// How many requests are timed.
 const TIMED: usize = 21;
 
-/// The lease of the locks of the check, in case it cannot release them.
+/// The lease of the locks of the check, in case it cannot release them. Shorter on a quorum without
+/// leases as long.
 const STAYS: Duration = Duration::from_secs(10);
+
+fn lease(core: &Core) -> Duration {
+    STAYS.min(core.options.longest_lease)
+}
+
+/// The kinds that are tried.
+const KINDS: [Kind; 7] =
+    [Kind::Lock, Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write, Kind::Permits, Kind::Semaphore];
 
 impl Client {
     /// Looks for risks to locks on this store: settings of the server, missing permissions, clocks,
@@ -78,7 +87,7 @@ async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
     let is_role = |f: &Finding| f.subject == "role" && f.severity == Severity::Danger;
     let mut hopeless = findings.iter().any(is_role);
     if !hopeless {
-        let tried = locks(client, core, &name).await;
+        let tried = locks(client, core, &name, &probe).await;
         findings.extend(tried.findings);
         (slowest, hopeless) = (slowest.max(tried.write), tried.unserved);
     }
@@ -88,9 +97,9 @@ async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
     findings.push(latency(slowest, core.options.watchdog_timeout));
     // One finding is enough for a store that does not serve.
     if !hopeless {
-        findings.push(notices(core).await);
+        findings.push(notices(core, &probe).await);
     }
-    findings.push(fencing(core));
+    findings.push(lost_requests(core, &probe));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(Report { findings, round_trip, slowest })
 }
@@ -98,7 +107,7 @@ async fn check(client: &Client, core: &Arc<Core>) -> Result<Report> {
 fn latency(slowest: Duration, lease: Duration) -> Finding {
     let detail =
         format!("the slowest of {} requests took {slowest:.1?}; a lease is {lease:?}", TIMED + 2);
-    let remedy = "find out what keeps the store or the network busy, or ask for a longer lease";
+    let remedy = "find out what keeps the store or the network busy, or use a longer lease";
     match slowest {
         span if span > lease / 3 => Finding::danger("latency", detail, remedy),
         span if span > lease / 30 => Finding::note("latency", detail, remedy),
@@ -117,26 +126,19 @@ struct Tried {
 
 /// Returns the advice for an error of the store: for a missing permission it is the store's own,
 /// otherwise the error says what is wrong.
-fn advice(core: &Core, error: &Error) -> &'static str {
+fn advice(core: &Core, probe: &Resource, error: &Error) -> &'static str {
     match error {
-        Error::Denied { .. } => core.backend.capabilities().permission_advice,
-        _ => "put right what the store complains of: until then it does not serve",
+        Error::Denied { .. } => core.backend.capabilities(&probe.name).permission_advice,
+        _ => "correct the cause of the error: until then the store does not serve",
     }
 }
 
-/// Acquires and releases one lock of each kind.
-async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
+/// Acquires and releases one lock of each kind that the store has.
+async fn locks(client: &Client, core: &Core, name: &str, probe: &Resource) -> Tried {
     let (mut findings, mut write, mut unserved) = (Vec::new(), Duration::ZERO, false);
     let mut works = Vec::new();
-    for kind in [
-        Kind::Lock,
-        Kind::Mutex,
-        Kind::Fair,
-        Kind::Read,
-        Kind::Write,
-        Kind::Permits,
-        Kind::Semaphore,
-    ] {
+    let lacks = core.backend.capabilities(&probe.name).lacks;
+    for kind in KINDS.into_iter().filter(|kind| !lacks.contains(kind)) {
         let begun = Instant::now();
         let outcome = of_a_kind(client, kind, &format!("{name}:{}", kind.as_str())).await;
         if kind == Kind::Lock {
@@ -147,15 +149,15 @@ async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
                 works.push(kind.to_string());
                 continue;
             }
-            Ok(false) => "one that nobody can know of was busy".to_owned(),
+            Ok(false) => "a lock with a random name was busy".to_owned(),
             Err(error) => error.to_string(),
         };
-        let detail = format!("a {kind} could not be taken and given back: {said}");
+        let detail = format!("a {kind} could not be acquired and released: {said}");
         findings.push(match &outcome {
             Err(error @ Error::Denied { .. }) => {
-                Finding::danger("permissions", detail, advice(core, error))
+                Finding::danger("permissions", detail, advice(core, probe, error))
             }
-            Err(error) => Finding::danger("locks", detail, advice(core, error)),
+            Err(error) => Finding::danger("locks", detail, advice(core, probe, error)),
             Ok(_) => Finding::danger("locks", detail, "find out what removes or replaces keys"),
         });
         unserved = matches!(&outcome, Err(error) if error.may_pass() || matches!(error, Error::Unconfirmed { .. }));
@@ -165,26 +167,32 @@ async fn locks(client: &Client, core: &Core, name: &str) -> Tried {
         }
     }
     if !works.is_empty() {
-        let detail = format!("taken and given back: {}", works.join(", "));
+        let mut detail = format!("acquired and released: {}", works.join(", "));
+        if !lacks.is_empty() {
+            let lacks: Vec<_> = lacks.iter().map(Kind::to_string).collect();
+            detail = format!("{detail}; the store does not have: {}", lacks.join(", "));
+        }
         findings.push(Finding::fine("locks", detail));
     }
     Tried { findings, write, unserved }
 }
 
 async fn of_a_kind(client: &Client, kind: Kind, name: &str) -> Result<bool> {
+    let lease = lease(client.core());
+    let once = async |lock: AnyLock| once(lock, lease).await;
     match kind {
-        Kind::Mutex => once(client.mutex(name)).await,
-        Kind::Fair => once(client.fair_lock(name)).await,
+        Kind::Mutex => once(client.mutex(name).into()).await,
+        Kind::Fair => once(client.fair_lock(name).into()).await,
         Kind::Read => once(client.rw_lock(name).reader()).await,
         Kind::Write => once(client.rw_lock(name).writer()).await,
         Kind::Permits => permits(client, name).await,
         Kind::Semaphore => semaphore(client, name).await,
-        _ => once(client.lock(name)).await,
+        _ => once(client.lock(name).into()).await,
     }
 }
 
-async fn once(lock: impl Into<AnyLock>) -> Result<bool> {
-    match lock.into().lease(STAYS).try_lock().await? {
+async fn once(lock: AnyLock, lease: Duration) -> Result<bool> {
+    match lock.lease(lease).try_lock().await? {
         Some(guard) => guard.release().await.map(|()| true),
         None => Ok(false),
     }
@@ -192,7 +200,7 @@ async fn once(lock: impl Into<AnyLock>) -> Result<bool> {
 
 async fn permits(client: &Client, name: &str) -> Result<bool> {
     let semaphore = client.permit_semaphore(name);
-    Ok(semaphore.try_set_permits_for(1, STAYS).await? && once(semaphore).await?)
+    Ok(semaphore.try_set_permits_for(1, STAYS).await? && once(semaphore.into(), STAYS).await?)
 }
 
 async fn semaphore(client: &Client, name: &str) -> Result<bool> {
@@ -208,9 +216,9 @@ async fn semaphore(client: &Client, name: &str) -> Result<bool> {
 
 /// Checks whether a release can notify waiters.
 async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>> {
-    let permission = core.backend.capabilities().permission_advice;
+    let permission = core.backend.capabilities(&probe.name).permission_advice;
     let polling = |why: String, remedy: &str| {
-        let detail = format!("{why}: who waits finds out by asking again and again");
+        let detail = format!("{why}: waiters poll");
         Finding::note("wake-ups", detail, remedy)
     };
     let topic = Topic::Freed(probe.name.clone());
@@ -218,38 +226,40 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
         Ok(listening) => listening,
         Err(fault) => {
             let error = core.error(fault, probe, Phase::Wait);
-            let why = format!("cannot listen for freed locks ({error})");
-            return Ok(Some(polling(why, advice(core, &error))));
+            let why = format!("cannot subscribe to releases ({error})");
+            return Ok(Some(polling(why, advice(core, probe, &error))));
         }
     };
     let owner = OwnerId::fresh(core.id);
-    let take = crate::backend::Acquire::new(probe.clone(), owner, STAYS.as_millis() as u64);
+    let ttl = lease(core).as_millis() as u64;
+    let take = crate::backend::Acquire::new(probe.clone(), owner, ttl);
     let failed = |fault| core.error(fault, probe, Phase::Acquire);
-    match core.unbroken(core.backend.acquire(take)).await {
+    match core.run_to_completion(core.backend.acquire(take)).await {
         Ok(_) => {}
         Err(fault) if fault.may_pass() || fault == Fault::Closed => return Err(failed(fault)),
         // An earlier finding says that locks cannot be acquired.
         Err(_) => return Ok(None),
     }
-    let renew = vec![Renew::new(probe.clone(), owner, Some(STAYS.as_millis() as u64))];
-    let renewed = core.unbroken(core.backend.renew(renew)).await;
+    let renew = vec![Renew::new(probe.clone(), owner, Some(ttl))];
+    let renewed = core.run_to_completion(core.backend.renew(renew)).await;
     let (seen, begun) = (listening.seen(), Instant::now());
-    let freed = core.unbroken(core.backend.release(Release::new(probe.clone(), owner))).await;
+    let freed =
+        core.run_to_completion(core.backend.release(Release::new(probe.clone(), owner))).await;
     if let Some(Err(fault)) = renewed.into_iter().next() {
         let error = failed(fault);
         let detail = format!("a lock cannot be renewed: {error}");
-        return Ok(Some(Finding::danger("renewal", detail, advice(core, &error))));
+        return Ok(Some(Finding::danger("renewal", detail, advice(core, probe, &error))));
     }
     match freed.map_err(failed)? {
         Released::Freed { listeners: None } => {
             return Ok(Some(polling(
-                "cannot publish that a lock was freed".to_owned(),
+                "cannot publish that a lock was released".to_owned(),
                 permission,
             )));
         }
         Released::Freed { .. } => {}
         other => {
-            let detail = format!("a lock that was just taken could not be given back: {other:?}");
+            let detail = format!("a lock that was just acquired could not be released: {other:?}");
             return Ok(Some(Finding::danger("locks", detail, "find out what removes keys")));
         }
     }
@@ -257,10 +267,10 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
     Ok(Some(match tokio::time::timeout(patience, listening.beyond(seen)).await {
         Ok(_) => Finding::fine(
             "wake-ups",
-            format!("a freed lock was made known in {:.1?}", begun.elapsed()),
+            format!("a waiter was notified of a release after {:.1?}", begun.elapsed()),
         ),
         Err(_) => polling(
-            "the word that a lock was freed did not arrive".to_owned(),
+            "the notification that a lock was released did not arrive".to_owned(),
             "find out what delays messages between the store and its clients",
         ),
     }))
@@ -269,32 +279,32 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
 /// Subscribes within the response timeout; otherwise returns a fault.
 async fn listen(core: &Arc<Core>, topic: Topic) -> Result<Subscription, Fault> {
     let patience = core.options.response_timeout;
-    let listening = core.unbroken(core.backend.subscribe(topic));
+    let listening = core.run_to_completion(core.backend.subscribe(topic));
     tokio::time::timeout(patience, listening).await.unwrap_or_else(|_| {
-        let detail = format!("no answer within {patience:?}");
+        let detail = format!("no answer within {patience:?}").into();
         Err(Fault::Unreachable { maybe_ran: true, detail })
     })
 }
 
-async fn notices(core: &Arc<Core>) -> Finding {
+async fn notices(core: &Arc<Core>, probe: &Resource) -> Finding {
     match listen(core, Topic::Notice(core.id)).await {
-        Ok(_) => Finding::fine("notices", "holders are told of a forced unlock at once"),
+        Ok(_) => Finding::fine("notices", "holders are notified of a force-release at once"),
         Err(fault) => {
             let error = Error::from_fault(fault, None, Phase::Wait, None);
             let detail =
-                format!("a holder learns of a forced unlock at its next renewal ({error})");
-            Finding::note("notices", detail, advice(core, &error))
+                format!("a holder finds out about a force-release at its next renewal ({error})");
+            Finding::note("notices", detail, advice(core, probe, &error))
         }
     }
 }
 
-fn fencing(core: &Arc<Core>) -> Finding {
-    if core.backend.capabilities().fences_lost_requests {
-        let detail = "requests that got no answer cannot come through later";
+fn lost_requests(core: &Arc<Core>, probe: &Resource) -> Finding {
+    if core.backend.capabilities(&probe.name).revokes_lost_requests {
+        let detail = "a request without an answer cannot execute later";
         return Finding::fine("lost requests", detail);
     }
-    let detail = "requests that got no answer may still come through: what they took is given back \
-                  again and again until its lease would have ended";
+    let detail = "a request without an answer may still execute: its lock is released again and again until \
+                  its lease would have expired";
     let remedy = "allow the user CLIENT INFO and CLIENT KILL (Redis 6.2 or later), and on a Unix \
                   socket INFO";
     Finding::note("lost requests", detail, remedy)

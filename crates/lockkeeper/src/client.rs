@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
 use crate::config::Backoff;
-use crate::config::ClientOptions;
+use crate::config::{Acknowledgement, ClientOptions};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lock::{Lock, Mutex};
 use crate::{
-    CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock, Semaphore,
-    SpinLock,
+    ClientId, CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock,
+    Semaphore, SpinLock,
 };
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
@@ -36,19 +36,23 @@ impl Client {
     ///
     /// # Errors
     /// As [`connect_with`](Client::connect_with).
-    pub async fn connect(url: &str) -> Result<Self> {
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self> {
         Self::connect_with(url, ClientOptions::new()).await
     }
 
-    /// Opens a store.
+    /// Opens a store. A [`RedisUrl`](crate::RedisUrl) composes the URL of Redis servers from its parts.
     ///
     /// | URL | store |
     /// |---|---|
     /// | `memory:` | a new embedded store |
-    /// | `memory:NAME` | an embedded store that is shared within the process; it ends, with all that is in it, when its last client is gone |
+    /// | `memory:NAME` | an embedded store that is shared within the process; it ends, with all that is in it, when its last client was dropped |
     /// | `file:PATH`, `file:///PATH` | a file for the processes of this host (feature `file`); the path is taken as it is written |
     /// | `redis://[user:password@]host[:port][/db]` | a Redis server |
     /// | `rediss://…` | the same over TLS (feature `tls`) |
+    /// | `redis+sentinel://[user:password@]host[:port],host[:port]/MASTER-NAME[/db]` | the primary that these sentinels know, followed through failovers; `?sentinel_user=U&sentinel_password=P` log in to the sentinels, `sentinel_tls=no` is for sentinels without TLS |
+    /// | `redis+replicated://[user:password@]host[:port],host[:port][/db]` | the primary among these servers, found by their roles |
+    /// | `redis+cluster://[user:password@]host[:port],host[:port]` | the Redis Cluster that has these nodes, and others; one that answers is enough: see [the manual](crate::manual::cluster) |
+    /// | `quorum:redis://…,redis://…,redis://…` | independent Redis servers of which a majority decides: see [`quorum`](Client::quorum) |
     /// | `redis+unix:///path[?db=N&user=U&pass=P]` | a Redis server on a Unix socket |
     ///
     /// # Errors
@@ -56,22 +60,58 @@ impl Client {
     /// timeout, [`Denied`](Error::Denied) for a wrong password or a file that may not be written,
     /// [`Invalid`](Error::Invalid) for a URL or a setting that makes no sense, a file that is no
     /// place for locks, or a call outside of a tokio runtime. The password never appears in an error.
-    pub async fn connect_with(url: &str, options: ClientOptions) -> Result<Self> {
-        options.validate()?;
-        if tokio::runtime::Handle::try_current().is_err() {
-            let detail = "a client is made on a tokio runtime, which carries its tasks; \
-                          its futures then work on any executor";
-            return Err(Error::invalid(None, detail));
-        }
+    pub async fn connect_with(url: impl AsRef<str>, options: ClientOptions) -> Result<Self> {
+        let url = url.as_ref();
+        Self::ready(&options)?;
         // A word without a colon is no scheme, and may be a password.
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        if matches!(scheme, "memory" | "file")
+            && matches!(options.acknowledgement, Acknowledgement::By(..))
+        {
+            let detail = "an embedded store has no replicas that could acknowledge";
+            return Err(Error::invalid(None, detail));
+        }
         let backend: Arc<dyn Backend> = match scheme {
             "memory" => memory(&url["memory".len()..])?,
             "file" => file(&url["file".len()..], &options).await?,
-            "redis" | "rediss" | "redis+unix" => redis(url, &options).await?,
+            "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
+            | "redis+replicated" | "rediss+replicated" | "redis+cluster" | "rediss+cluster" => {
+                redis(url, &options).await?
+            }
+            "quorum" => quorum(&members_of(&url["quorum:".len()..]), &options).await?,
             _ => return Err(unknown(scheme)),
         };
         Self::on(backend, options)
+    }
+
+    /// Opens a quorum of independent Redis servers with the default settings. See
+    /// [`quorum_with`](Client::quorum_with).
+    ///
+    /// # Errors
+    /// As [`quorum_with`](Client::quorum_with).
+    pub async fn quorum<M: AsRef<str>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+        Self::quorum_with(members, ClientOptions::new()).await
+    }
+
+    /// Opens a quorum of independent Redis servers: at least three, of which a majority decides. Each is
+    /// the URL of one server, with a user, password, database and TLS of its own.
+    ///
+    /// A quorum has [`lock`](Client::lock), [`spin_lock`](Client::spin_lock),
+    /// [`fenced_lock`](Client::fenced_lock) and [`mutex`](Client::mutex); requests of all other kinds fail
+    /// with [`Invalid`](Error::Invalid). For one [`longest_lease`](ClientOptions::longest_lease) after the
+    /// very first client of a quorum, none is granted: see [the manual](crate::manual::quorum).
+    ///
+    /// # Errors
+    /// As [`connect_with`](Client::connect_with): [`Unreachable`](Error::Unreachable) if no majority can be
+    /// reached, [`Invalid`](Error::Invalid) also if a member belongs to another quorum.
+    pub async fn quorum_with<M: AsRef<str>>(
+        members: impl IntoIterator<Item = M>,
+        options: ClientOptions,
+    ) -> Result<Self> {
+        let members: Vec<_> = members.into_iter().collect();
+        let members: Vec<_> = members.iter().map(AsRef::as_ref).collect();
+        Self::ready(&options)?;
+        Self::on(quorum(&members, &options).await?, options)
     }
 
     /// Makes a client on a new embedded store: for tests, examples, and locks within one process.
@@ -92,6 +132,17 @@ impl Client {
     #[cfg(feature = "unstable-backend")]
     pub fn with_backend(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
         Self::on(backend, options)
+    }
+
+    /// Whether a client can be made with these settings, here.
+    fn ready(options: &ClientOptions) -> Result<()> {
+        options.validate()?;
+        if tokio::runtime::Handle::try_current().is_ok() {
+            return Ok(());
+        }
+        let detail = "a client is made on a tokio runtime, which carries its tasks; its futures then \
+                      work on any executor";
+        Err(Error::invalid(None, detail))
     }
 
     fn on(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
@@ -161,8 +212,8 @@ impl Client {
     }
 
     /// The identity of this client: the first part of its owner ids in the store.
-    pub fn id(&self) -> uuid::Uuid {
-        self.core.id
+    pub fn id(&self) -> ClientId {
+        ClientId(self.core.id)
     }
 
     /// Releases every lock, waits for the confirmation (for at most one response timeout), and
@@ -240,8 +291,40 @@ async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
     Err(Error::invalid(None, "a redis URL needs the feature \"redis\" of lockkeeper"))
 }
 
+/// Splits `redis://a,redis://b` where a URL begins: a comma may be part of a password.
+fn members_of(list: &str) -> Vec<&str> {
+    let begins = |rest: &str| {
+        let scheme = rest.trim_start().split_once(':').map_or("", |(scheme, _)| scheme);
+        let is_plain = scheme.bytes().all(|b| b.is_ascii_alphabetic() || b == b'+');
+        let has_slashes = || rest.trim_start()[scheme.len()..].starts_with("://");
+        !scheme.is_empty() && is_plain && (has_slashes() || scheme == "redis+unix")
+    };
+    let (mut members, mut from) = (Vec::new(), 0);
+    for (at, _) in list.match_indices(',').filter(|(at, _)| begins(&list[at + 1..])) {
+        members.push(list[from..at].trim());
+        from = at + 1;
+    }
+    members.push(list[from..].trim());
+    members
+}
+
+#[cfg(feature = "redis")]
+async fn quorum(members: &[&str], options: &ClientOptions) -> Result<Arc<dyn Backend>> {
+    if matches!(options.acknowledgement, Acknowledgement::By(..)) {
+        let detail = "members of a quorum have no replicas that could acknowledge";
+        return Err(Error::invalid(None, detail));
+    }
+    Ok(Arc::new(crate::backend::quorum::Quorum::connect(members, options).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn quorum(_: &[&str], _: &ClientOptions) -> Result<Arc<dyn Backend>> {
+    Err(Error::invalid(None, "a quorum needs the feature \"redis\" of lockkeeper"))
+}
+
 fn unknown(scheme: &str) -> Error {
-    let known = "memory:, file:, redis://, rediss:// and redis+unix://";
+    let known = "memory:, file:, redis://, rediss://, redis+unix://, redis+sentinel://, \
+                 redis+replicated://, redis+cluster:// and quorum:";
     // Only a certain scheme: anything else may contain a password.
     let plain = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let what = if plain && !scheme.is_empty() { format!(" \"{scheme}:\"") } else { String::new() };

@@ -28,6 +28,11 @@ impl Tick {
         Tick(self.0.saturating_sub(nanos(span)))
     }
 
+    /// The same as the sum with a [`Duration`], which divides and multiplies.
+    pub(crate) fn plus_millis(self, millis: u64) -> Tick {
+        Tick(self.0.saturating_add(millis.saturating_mul(1_000_000)))
+    }
+
     pub(crate) fn as_nanos(self) -> u64 {
         self.0
     }
@@ -46,8 +51,9 @@ impl Add<Duration> for Tick {
     }
 }
 
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+pub(crate) fn nanos(span: Duration) -> u64 {
+    let seconds = span.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(u64::from(span.subsec_nanos()))
 }
 
 /// The clock that decides when a lease has expired.
@@ -62,7 +68,8 @@ pub struct Clock {
 #[derive(Debug)]
 struct Inner {
     tokio_origin: Instant,
-    boot_origin: Duration,
+    /// In nanoseconds.
+    boot_origin: u64,
     /// What a test added: time that passed for this process and for nothing else.
     skipped: AtomicU64,
 }
@@ -73,7 +80,7 @@ impl Clock {
         Self {
             inner: Arc::new(Inner {
                 tokio_origin: Instant::now(),
-                boot_origin: boot_time(),
+                boot_origin: boot_nanos(),
                 skipped: AtomicU64::new(0),
             }),
         }
@@ -86,9 +93,9 @@ impl Clock {
 
     pub(crate) fn now(&self) -> Tick {
         let inner = &*self.inner;
-        let by_tokio = inner.tokio_origin.elapsed();
-        let by_boot = boot_time().saturating_sub(inner.boot_origin);
-        Tick(nanos(by_tokio.max(by_boot)).saturating_add(inner.skipped.load(Ordering::Relaxed)))
+        let by_tokio = nanos(inner.tokio_origin.elapsed());
+        let by_boot = boot_nanos().saturating_sub(inner.boot_origin);
+        Tick(by_tokio.max(by_boot).saturating_add(inner.skipped.load(Ordering::Relaxed)))
     }
 
     /// `tick` on tokio's clock, for its timers; `None` when it never comes.
@@ -100,14 +107,25 @@ impl Clock {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn boot_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+fn boot_nanos() -> u64 {
+    nanos(boot_time())
+}
+
+/// Time since boot, including suspend; the same for all processes of a host.
+#[cfg(unix)]
+pub(crate) fn boot_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    // Apple's continues while the machine is suspended. Elsewhere suspend goes unnoticed.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+    let time = clock_gettime(CLOCK);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Elsewhere tokio's clock alone decides, and a suspended machine goes unnoticed.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+/// Elsewhere tokio's clock alone decides.
+#[cfg(not(unix))]
 fn boot_time() -> Duration {
     Duration::ZERO
 }

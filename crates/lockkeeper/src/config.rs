@@ -19,20 +19,23 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// 30 s: after how long without an answer an idle connection to Redis is pinged: Redisson's
 /// `pingConnectionInterval`. Shorter than the few minutes after which firewalls, routers and load
 /// balancers silently drop a connection.
-pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// 10 s: how long a waiting acquire retries on a store that does not answer.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// 20 ms: the pause before the first reconnect; it doubles up to [`MAX_BACKOFF`] and is jittered,
+/// 20 ms: the pause before the first reconnect; it doubles up to `MAX_BACKOFF` and is jittered,
 /// so that a fleet does not reconnect all at once.
-pub const MIN_BACKOFF: Duration = Duration::from_millis(20);
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
 
 /// 1 s: the longest pause between two reconnects.
-pub const MAX_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// 5 s: the longest sleep of a waiter between two attempts, because wake-ups can get lost.
 pub const RECHECK: Duration = Duration::from_secs(5);
+
+/// The longest lease on a quorum of servers.
+pub const LONGEST_LEASE: Duration = WATCHDOG_TIMEOUT;
 
 /// The part of a lease that is not used because clocks run differently, in addition to
 /// [`DRIFT_FIXED`].
@@ -57,6 +60,7 @@ pub const MAX_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 ///     .client_name("checkout");
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "settings have an effect when a client is made with them"]
 pub struct ClientOptions {
     pub(crate) watchdog_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -74,6 +78,35 @@ pub struct ClientOptions {
     pub(crate) tls: Tls,
     pub(crate) clock: Option<Clock>,
     pub(crate) read_only: bool,
+    pub(crate) acknowledgement: Acknowledgement,
+    pub(crate) cluster_wakeups: Wakeups,
+    pub(crate) longest_lease: Duration,
+}
+
+/// How waiters in a Redis Cluster are notified of a release.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Wakeups {
+    /// By sharded messages (`SPUBLISH`) where the servers support them, from Redis 7.0 on, and by plain
+    /// ones otherwise. As Redisson 3.28 and later do by default.
+    #[default]
+    Auto,
+    /// By plain messages (`PUBLISH`), which every node passes on to all others. As Redisson before 3.22
+    /// does, and later ones whose `shardedSubscriptionMode` is `OFF`.
+    Classic,
+    /// In both ways: for Redisson 3.22 to 3.27, which does not reliably detect sharded messages, and for a
+    /// mixture of clients.
+    Both,
+}
+
+/// Which writes count: those that replicas have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Acknowledgement {
+    /// By one replica, where the client follows failovers and the primary has a replica.
+    Default,
+    Off,
+    /// By this many replicas within this span.
+    By(u32, Duration),
 }
 
 /// The lease of a hold: fixed, or renewed by the watchdog. A `Duration` is a fixed lease.
@@ -107,7 +140,8 @@ impl From<Duration> for LeaseTime {
 }
 
 /// How a [`SpinLock`](crate::SpinLock) waits between two tries.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "pauses have an effect when a lock is made with them"]
 pub struct Backoff {
     first: Duration,
     max: Duration,
@@ -193,6 +227,9 @@ impl Default for ClientOptions {
             tls: Tls::default(),
             clock: None,
             read_only: false,
+            acknowledgement: Acknowledgement::Default,
+            cluster_wakeups: Wakeups::Auto,
+            longest_lease: LONGEST_LEASE,
         }
     }
 }
@@ -233,7 +270,7 @@ impl ClientOptions {
     }
 
     /// After how long without an answer an idle connection to Redis is pinged, so that a connection
-    /// that was dropped on the way is replaced before the next request. [`KEEP_ALIVE`] by default.
+    /// that was dropped on the way is replaced before the next request. 30 s by default.
     pub fn keep_alive(mut self, period: Duration) -> Self {
         self.keep_alive = period;
         self
@@ -246,8 +283,7 @@ impl ClientOptions {
         self
     }
 
-    /// The shortest and the longest pause between two attempts to reconnect. [`MIN_BACKOFF`] and
-    /// [`MAX_BACKOFF`] by default.
+    /// The shortest and the longest pause between two attempts to reconnect. 20 ms and 1 s by default.
     pub fn retry_backoff(mut self, min: Duration, max: Duration) -> Self {
         (self.min_backoff, self.max_backoff) = (min, max);
         self
@@ -265,6 +301,42 @@ impl ClientOptions {
     /// very many names small. Tokens still grow, by the server's clock.
     pub fn token_ttl(mut self, span: Duration) -> Self {
         self.token_ttl = Some(span);
+        self
+    }
+
+    /// Counts a write to Redis only once this many replicas have it: an acquire, a re-entry, a handoff,
+    /// a renewal, and every change of a plain semaphore or a latch. With fewer replicas within
+    /// `timeout`, the request fails with [`Unacknowledged`](crate::Error::Unacknowledged); a waiting
+    /// acquire tries again. Releases and force-releases are not acknowledged.
+    ///
+    /// A hold survives a failover if one of the replicas that acknowledged it is promoted. Only if *all*
+    /// that can be promoted must acknowledge it, that is always so; and then locking stops while one of them is
+    /// down. By default, one replica within a second on `redis+sentinel://`, `redis+replicated://` and
+    /// `redis+cluster://`, as long as the primary has a replica; none on `redis://`.
+    pub fn acknowledged_by(mut self, replicas: u32, timeout: Duration) -> Self {
+        self.acknowledgement = Acknowledgement::By(replicas, timeout);
+        self
+    }
+
+    /// Counts a write as soon as the primary has it: the fastest, and a failover may lose holds.
+    pub fn unacknowledged(mut self) -> Self {
+        self.acknowledgement = Acknowledgement::Off;
+        self
+    }
+
+    /// How waiters in a Redis Cluster are notified. All clients of a lock must agree, those of other
+    /// libraries included: see [`Wakeups`]. Without effect outside of a cluster.
+    pub fn cluster_wakeups(mut self, wakeups: Wakeups) -> Self {
+        self.cluster_wakeups = wakeups;
+        self
+    }
+
+    /// The longest lease of any lock on a quorum: see [`Client::quorum`](crate::Client::quorum). A longer
+    /// one is refused. A member that may have lost its data grants nothing for this long, and neither does
+    /// a new quorum. All clients of a quorum need the same. [`LONGEST_LEASE`] by default; without effect on
+    /// other stores.
+    pub fn longest_lease(mut self, span: Duration) -> Self {
+        self.longest_lease = span;
         self
     }
 
@@ -332,6 +404,9 @@ impl ClientOptions {
                 return refuse(&format!("the {what} must be more than zero and under a century"));
             }
         }
+        if !(MIN_WATCHDOG..=MAX_LEASE).contains(&self.longest_lease) {
+            return refuse("the longest lease must be between 30 ms and a century");
+        }
         if self.max_backoff < self.min_backoff || self.max_backoff > MAX_LEASE {
             return refuse("the longest retry back-off must not be below the shortest");
         }
@@ -341,6 +416,14 @@ impl ClientOptions {
         if self.token_ttl.is_some_and(|ttl| ttl < Duration::from_secs(1) || ttl > MAX_LEASE) {
             return refuse("tokens must be kept for at least a second and under a century");
         }
+        if let Acknowledgement::By(replicas, timeout) = self.acknowledgement
+            && (replicas == 0 || timeout < MIN_ACKNOWLEDGEMENT || timeout > self.watchdog_timeout)
+        {
+            return refuse(
+                "acknowledgement needs at least one replica, and a timeout between a millisecond \
+                 and the watchdog timeout",
+            );
+        }
         let name = self.client_name.as_deref().unwrap_or_default();
         if name.bytes().any(|b| !(b'!'..=b'~').contains(&b)) {
             return refuse("the client name must be printable ASCII without spaces");
@@ -348,6 +431,9 @@ impl ClientOptions {
         Ok(())
     }
 }
+
+/// `WAIT` counts in milliseconds, and 0 waits for ever.
+const MIN_ACKNOWLEDGEMENT: Duration = Duration::from_millis(1);
 
 /// Below this a third of the timeout comes near the granularity of timers.
 pub(crate) const MIN_WATCHDOG: Duration = Duration::from_millis(30);

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::LockName;
-use crate::backend::{Fault, Kind};
-use crate::name::Brief;
+use crate::backend::{Detail, Fault, Kind, Source};
+use crate::holder::Holder;
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -58,6 +58,8 @@ pub enum LostReason {
     Expired,
     /// Renewals were not answered in time, by this process's own clock.
     Unreachable,
+    /// Renewals were not acknowledged by enough replicas in time, by this process's own clock.
+    Unacknowledged,
     /// The store no longer knows the lock: deleted, evicted, or lost with the server's data.
     Deleted,
     /// Another owner holds the lock, as the store says.
@@ -73,10 +75,13 @@ pub enum LostReason {
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LostReason::Expired => f.write_str("its lease ran out"),
+            LostReason::Expired => f.write_str("its lease expired"),
             LostReason::Unreachable => f.write_str("the store did not answer its renewals in time"),
+            LostReason::Unacknowledged => {
+                f.write_str("too few replicas acknowledged its renewals in time")
+            }
             LostReason::Deleted => f.write_str("the store no longer has it"),
-            LostReason::Taken => f.write_str("someone else has it now"),
+            LostReason::Taken => f.write_str("another owner holds it"),
             LostReason::Revoked(why) if why.is_empty() => f.write_str("it was force-unlocked"),
             LostReason::Revoked(why) => write!(f, "it was force-unlocked: {why}"),
             LostReason::Closed => f.write_str("the client was closed"),
@@ -88,22 +93,23 @@ impl fmt::Display for LostReason {
 /// An error of lockkeeper. Each variant calls for a different reaction.
 ///
 /// A busy lock is not an error: `try_lock` returns `Ok(None)`.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// The message is complete: [`source`](std::error::Error::source), the error of the store's driver where
+/// there is one, is for programs.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The lock was no longer held by this guard; nothing was changed in the store.
-    #[error("lock {lock:?}: not held when {phase}{}", held_by(holder))]
     NotHeld {
         /// The lock.
         lock: LockName,
         /// What was being done.
         phase: Phase,
         /// The current holder, if the store reported it.
-        holder: Option<String>,
+        holder: Option<Box<Holder>>,
     },
 
     /// The lock was lost while it was held. Loss is final: acquire it again.
-    #[error("lock {lock:?}: lost before {phase}: {reason}")]
     Lost {
         /// The lock.
         lock: LockName,
@@ -115,7 +121,6 @@ pub enum Error {
 
     /// The outcome is unknown: the request was sent, and no answer came. A release continues in the
     /// background; the lock is free when its lease expires at the latest.
-    #[error("lock {lock:?}: {phase} was not confirmed: {detail}")]
     Unconfirmed {
         /// The lock.
         lock: LockName,
@@ -123,10 +128,11 @@ pub enum Error {
         phase: Phase,
         /// What is known of the outcome.
         detail: String,
+        /// The error of the driver.
+        source: Option<Source>,
     },
 
     /// There is no connection to the store, or it did not answer. Nothing is held because of this request.
-    #[error("{}store unreachable when {phase}: {detail}{}", of(lock), for_so_long(*silent_for))]
     Unreachable {
         /// The lock, or nothing when it was the connection itself.
         lock: Option<LockName>,
@@ -136,11 +142,12 @@ pub enum Error {
         detail: String,
         /// For how long the store has not answered.
         silent_for: Option<Duration>,
+        /// The error of the driver.
+        source: Option<Source>,
     },
 
     /// The store answered that it does not serve for now: loading, read-only, out of memory, busy.
     /// Nothing is held because of this request.
-    #[error("{}the store refused when {phase}: {detail}{}", of(lock), for_so_long(*refused_for))]
     Refused {
         /// The lock, or nothing when it was the connection itself.
         lock: Option<LockName>,
@@ -150,10 +157,25 @@ pub enum Error {
         detail: String,
         /// For how long the store has not served.
         refused_for: Option<Duration>,
+        /// The error of the driver.
+        source: Option<Source>,
+    },
+
+    /// The store made the change, but fewer replicas than asked for have acknowledged it: a failover
+    /// may lose it. Nothing is held because of this request: an acquire is undone, and a lease keeps
+    /// its old deadline. The change of a counter stays.
+    Unacknowledged {
+        /// The lock, where there is one.
+        lock: Option<LockName>,
+        /// What was being done.
+        phase: Phase,
+        /// How many replicas acknowledged the change, and how many were asked for.
+        detail: String,
+        /// The error of the driver.
+        source: Option<Source>,
     },
 
     /// The name is in use for something else: use another name, or the type that fits.
-    #[error("lock {lock:?}: the name is in use as {found}, not as a {kind}")]
     WrongKind {
         /// The lock.
         lock: LockName,
@@ -164,7 +186,6 @@ pub enum Error {
     },
 
     /// The store refuses this user: wrong password, or no permission for a command, key or channel.
-    #[error("{}permission denied when {phase}: {detail}", of(lock))]
     Denied {
         /// The lock, or nothing when it was the connection itself.
         lock: Option<LockName>,
@@ -172,11 +193,12 @@ pub enum Error {
         phase: Phase,
         /// What the store said.
         detail: String,
+        /// The error of the driver.
+        source: Option<Source>,
     },
 
     /// The request is invalid, or invalid in this state (a semaphore that was not set up); nothing
     /// was changed.
-    #[error("{}invalid request: {detail}", of(lock))]
     Invalid {
         /// The lock, where there is one.
         lock: Option<LockName>,
@@ -185,14 +207,12 @@ pub enum Error {
     },
 
     /// The client was shut down, its runtime ended, or its process was forked.
-    #[error("{}the client is closed", of(lock))]
     Closed {
         /// The lock, where there is one.
         lock: Option<LockName>,
     },
 
     /// The store answered with an error that fits no other variant.
-    #[error("{}the store answered with an error when {phase}: {detail}", of(lock))]
     Server {
         /// The lock, where there is one.
         lock: Option<LockName>,
@@ -200,29 +220,107 @@ pub enum Error {
         phase: Phase,
         /// What the store said.
         detail: String,
+        /// The error of the driver.
+        source: Option<Source>,
     },
 }
 
-fn of(lock: &Option<LockName>) -> String {
-    lock.as_ref().map(|name| format!("lock {name:?}: ")).unwrap_or_default()
+/// For how long the store has not served, if that is long enough to say something.
+fn write_span(f: &mut fmt::Formatter<'_>, span: Option<Duration>) -> fmt::Result {
+    let long = span.filter(|span| *span >= Duration::from_secs(1));
+    long.iter().try_for_each(|span| write!(f, " (not served for {span:.1?})"))
 }
 
-fn held_by(holder: &Option<String>) -> String {
-    holder.as_ref().map(|id| format!(" (now held by {})", Brief(id.as_bytes()))).unwrap_or_default()
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(lock) = self.lock() {
+            write!(f, "lock {lock:?}: ")?;
+        }
+        match self {
+            Error::NotHeld { phase, holder, .. } => {
+                write!(f, "not held when {phase}")?;
+                holder.iter().try_for_each(|holder| write!(f, " (now held by {holder})"))
+            }
+            Error::Lost { phase, reason, .. } => write!(f, "lost before {phase}: {reason}"),
+            Error::Unconfirmed { phase, detail, .. } => {
+                write!(f, "{phase} was not confirmed: {detail}")
+            }
+            Error::Unreachable { phase, detail, silent_for: span, .. } => {
+                write!(f, "store unreachable when {phase}: {detail}")?;
+                write_span(f, *span)
+            }
+            Error::Refused { phase, detail, refused_for: span, .. } => {
+                write!(f, "the store refused when {phase}: {detail}")?;
+                write_span(f, *span)
+            }
+            Error::Unacknowledged { phase, detail, .. } => write!(
+                f,
+                "{phase} was not acknowledged: the change is on fewer replicas than asked for \
+                 ({detail}); restore the replicas or ask for fewer"
+            ),
+            Error::WrongKind { kind, found, .. } => {
+                write!(f, "the name is in use as {found}, not as a {kind}")
+            }
+            Error::Denied { phase, detail, .. } => {
+                write!(f, "permission denied when {phase}: {detail}")
+            }
+            Error::Invalid { detail, .. } => write!(f, "invalid request: {detail}"),
+            Error::Closed { .. } => f.write_str("the client is closed"),
+            Error::Server { phase, detail, .. } => {
+                write!(f, "the store answered with an error when {phase}: {detail}")
+            }
+        }
+    }
 }
 
-fn for_so_long(silent: Option<Duration>) -> String {
-    silent.map(|d| format!(" (not served for {d:.1?})")).unwrap_or_default()
+// Written by hand: derived, the source would be the `Arc`, of which no program knows the type.
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let source = match self {
+            Error::Unconfirmed { source, .. }
+            | Error::Unreachable { source, .. }
+            | Error::Refused { source, .. }
+            | Error::Unacknowledged { source, .. }
+            | Error::Denied { source, .. }
+            | Error::Server { source, .. } => source.as_deref(),
+            _ => None,
+        };
+        source.map(|source| source as _)
+    }
 }
 
 impl Error {
+    fn lock(&self) -> Option<&LockName> {
+        match self {
+            Error::NotHeld { lock, .. }
+            | Error::Lost { lock, .. }
+            | Error::Unconfirmed { lock, .. }
+            | Error::WrongKind { lock, .. } => Some(lock),
+            Error::Unreachable { lock, .. }
+            | Error::Refused { lock, .. }
+            | Error::Unacknowledged { lock, .. }
+            | Error::Denied { lock, .. }
+            | Error::Invalid { lock, .. }
+            | Error::Closed { lock }
+            | Error::Server { lock, .. } => lock.as_ref(),
+        }
+    }
+
     pub(crate) fn invalid(lock: Option<&LockName>, detail: impl Into<String>) -> Self {
         Error::Invalid { lock: lock.cloned(), detail: detail.into() }
     }
 
+    pub(crate) fn unconfirmed(lock: &LockName, phase: Phase, detail: impl Into<Detail>) -> Self {
+        let (detail, source) = detail.into().into_parts();
+        Error::Unconfirmed { lock: lock.clone(), phase, detail, source }
+    }
+
     /// Whether it may be temporary.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::Refused { .. })
+        matches!(
+            self,
+            Error::Unreachable { .. } | Error::Refused { .. } | Error::Unacknowledged { .. }
+        )
     }
 
     /// Converts a fault of the store for the caller of `phase` on `lock`.
@@ -232,21 +330,35 @@ impl Error {
         phase: Phase,
         silent_for: Option<Duration>,
     ) -> Self {
-        let name = lock.map(|(name, _)| name.clone());
+        let (name, kind) = lock.map(|(name, kind)| (name.clone(), kind)).unzip();
         match fault {
             Fault::Unreachable { detail, .. } => {
-                Error::Unreachable { lock: name, phase, detail, silent_for }
+                let (detail, source) = detail.into_parts();
+                Error::Unreachable { lock: name, phase, detail, silent_for, source }
             }
             Fault::Refused { detail } => {
-                Error::Refused { lock: name, phase, detail, refused_for: silent_for }
+                let (detail, source) = detail.into_parts();
+                Error::Refused { lock: name, phase, detail, refused_for: silent_for, source }
             }
-            Fault::Denied { detail } => Error::Denied { lock: name, phase, detail },
-            Fault::WrongKind { found } => match lock {
-                Some((name, kind)) => Error::WrongKind { lock: name.clone(), kind, found },
-                None => Error::Server { lock: None, phase, detail: found },
+            Fault::Unacknowledged { detail } => {
+                let (detail, source) = detail.into_parts();
+                Error::Unacknowledged { lock: name, phase, detail, source }
+            }
+            Fault::Denied { detail } => {
+                let (detail, source) = detail.into_parts();
+                Error::Denied { lock: name, phase, detail, source }
+            }
+            Fault::WrongKind { found } => match name.zip(kind) {
+                Some((lock, kind)) => Error::WrongKind { lock, kind, found },
+                None => Error::Server { lock: None, phase, detail: found, source: None },
             },
-            Fault::Invalid { detail } => Error::Invalid { lock: name, detail },
-            Fault::Server { detail } => Error::Server { lock: name, phase, detail },
+            Fault::Invalid { detail } => {
+                Error::Invalid { lock: name, detail: detail.into_parts().0 }
+            }
+            Fault::Server { detail } => {
+                let (detail, source) = detail.into_parts();
+                Error::Server { lock: name, phase, detail, source }
+            }
             Fault::Closed => Error::Closed { lock: name },
         }
     }

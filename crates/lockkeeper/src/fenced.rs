@@ -67,10 +67,10 @@ impl Fence {
     /// Admits `token`, unless a greater one was admitted before.
     ///
     /// # Errors
-    /// [`Stale`] with the greater one.
-    pub fn admit(&self, token: u64) -> Result<(), Stale> {
+    /// [`StaleTokenError`] with the greater one.
+    pub fn admit(&self, token: u64) -> Result<(), StaleTokenError> {
         let highest = self.highest.fetch_max(token, Ordering::AcqRel);
-        if highest > token { Err(Stale { token, highest }) } else { Ok(()) }
+        if highest > token { Err(StaleTokenError { token, highest }) } else { Ok(()) }
     }
 
     /// The greatest admitted token: store it where it survives a restart.
@@ -83,7 +83,7 @@ impl Fence {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("token {token} is stale: {highest} was admitted before")]
 #[non_exhaustive]
-pub struct Stale {
+pub struct StaleTokenError {
     /// The rejected token.
     pub token: u64,
     /// The greatest admitted token.
@@ -99,7 +99,7 @@ mod tests {
         let fence = Fence::starting_at(3);
         assert_eq!(fence.admit(5), Ok(()));
         assert_eq!(fence.admit(5), Ok(()));
-        assert_eq!(fence.admit(4), Err(Stale { token: 4, highest: 5 }));
+        assert_eq!(fence.admit(4), Err(StaleTokenError { token: 4, highest: 5 }));
         assert_eq!(fence.highest(), 5);
     }
 }

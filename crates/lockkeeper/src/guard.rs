@@ -14,19 +14,8 @@ use crate::backend::Kind;
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
 use crate::error::{Error, LostReason, Phase, Result};
-use crate::hold::{AnyGuard, Hold, debug};
+use crate::hold::{AnyGuard, FromAcquired, Hold, debug};
 use crate::{LockName, OwnerId, PermitId};
-
-/// A guard that an acquire can return.
-pub(crate) trait FromAcquired: Send + 'static {
-    fn from_acquired(acquired: Acquired) -> Self;
-}
-
-impl FromAcquired for AnyGuard {
-    fn from_acquired(acquired: Acquired) -> Self {
-        Self::new(acquired)
-    }
-}
 
 /// A guard type with the methods that every guard has.
 macro_rules! guard {
@@ -84,7 +73,7 @@ macro_rules! guard {
                 self.0.owner_id()
             }
 
-            /// Until when the hold is valid, by this process's clock. See [`AnyGuard::deadline`].
+            /// Until when the hold is valid, by this process's clock. See [`Hold::deadline`].
             pub fn deadline(&self) -> Instant {
                 self.0.deadline()
             }
@@ -99,7 +88,7 @@ macro_rules! guard {
                 self.0.is_lost()
             }
 
-            /// Resolves when the hold is no longer valid, with the reason. See [`AnyGuard::lost`].
+            /// Resolves when the hold is no longer valid, with the reason. See [`Hold::lost`].
             pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static {
                 self.0.lost()
             }
@@ -144,23 +133,18 @@ macro_rules! reentrant_guard {
             /// # Cancel safety
             /// A hold that was added after all is released.
             pub fn reenter(&self) -> impl Future<Output = Result<Self>> + Send + Unpin + use<> {
-                let reentered = self.0.reenter();
-                Box::pin(async move { reentered.await.map(Self) })
+                self.0.reenter_with(None)
             }
 
             /// Re-enters with a lease of its own instead of the client's renewed lease.
             ///
-            /// # Errors
-            /// As [`reenter`](Self::reenter).
-            ///
-            /// # Cancel safety
+            /// # Errors and cancel safety
             /// As [`reenter`](Self::reenter).
             pub fn reenter_for<L: Into<LeaseTime>>(
                 &self,
                 lease: L,
             ) -> impl Future<Output = Result<Self>> + Send + Unpin + use<L> {
-                let reentered = self.0.reenter_for(lease.into());
-                Box::pin(async move { reentered.await.map(Self) })
+                self.0.reenter_with(Some(lease.into()))
             }
 
             /// The number of guards of this owner.

@@ -2,21 +2,25 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, Fenced, Kind, Resource};
+use crate::backend::{Change, Changed, CountChange, Kind, Resource, Snapshot};
 use crate::config::{Backoff, LeaseTime};
-use crate::engine::Core;
 use crate::engine::acquire::Acquired;
-use crate::engine::owners::acquire;
+use crate::engine::acquiring::{Acquiring, Patience};
 use crate::engine::request::{Request, TermSpec, Wait};
+use crate::engine::{Core, counter, lease_millis};
 use crate::error::{Error, Phase, Result};
-use crate::guard::FromAcquired;
-use crate::hold::{AnyGuard, Hold};
+use crate::hold::{AnyGuard, FromAcquired, Hold};
 use crate::holder::{Holder, Remaining};
 use crate::run::{Completed, RunError, run};
 use crate::{LockName, Owner};
+
+/// Some stores count in doubles: beyond this they could not count by one.
+const MAX_COUNT: u64 = (1 << 53) - 1;
 
 /// The state that the handles of all locks share.
 #[derive(Clone)]
@@ -70,12 +74,7 @@ impl Handle {
         &self,
         count: u32,
     ) -> impl Future<Output = Result<G>> + Send + Unpin + use<G> {
-        let acquired = self.acquired(count, |_| Wait::Forever);
-        Box::pin(async move {
-            // Waiting without a limit ends with the lock or with an error.
-            let acquired = acquired.await?.ok_or(Error::Closed { lock: None })?;
-            Ok(G::from_acquired(acquired))
-        })
+        self.acquire(count, Patience::Forever, |acquired| granted(acquired).map(G::from_acquired))
     }
 
     /// Makes one attempt, or waits for at most `wait`.
@@ -84,22 +83,19 @@ impl Handle {
         count: u32,
         wait: Option<Duration>,
     ) -> impl Future<Output = Result<Option<G>>> + Send + Unpin + use<G> {
-        let acquired = self.acquired(count, move |core| Wait::within(core, wait));
-        Box::pin(async move { Ok(acquired.await?.map(G::from_acquired)) })
+        let patience = Patience::Within(wait);
+        self.acquire(count, patience, |acquired| Ok(acquired?.map(G::from_acquired)))
     }
 
-    /// Acquires. The wait limit counts from the first poll.
-    pub(crate) fn acquired<W: FnOnce(&Core) -> Wait + Send>(
+    /// Acquires, and converts the outcome. The wait limit counts from the first poll.
+    pub(crate) fn acquire<T>(
         &self,
         count: u32,
-        wait: W,
-    ) -> impl Future<Output = Result<Option<Acquired>>> + Send + use<W> {
-        let handle = self.clone();
-        async move {
-            let core = &handle.core;
-            let request = handle.request(count, wait(core))?;
-            core.anywhere(|| acquire(core, &request)).await
-        }
+        patience: Patience,
+        then: fn(Result<Option<Acquired>>) -> T,
+    ) -> AcquiringAs<T> {
+        let request = self.request(count, Wait::Forever);
+        AcquiringAs { work: Acquiring::new(Arc::clone(&self.core), request, patience), then }
     }
 
     /// Builds and checks the request, before it is sent.
@@ -111,7 +107,7 @@ impl Handle {
         }
         let Self { core, resource, owner, reentrant, spin, temporary, lease, .. } = self;
         let term = match resource.kind {
-            Kind::Semaphore => TermSpec::ENDLESS,
+            Kind::Semaphore | Kind::Latch => TermSpec::ENDLESS,
             _ => TermSpec::new(resource, *lease, core.options.watchdog_timeout)?,
         };
         Ok(Request {
@@ -121,7 +117,7 @@ impl Handle {
             // Only kinds that are reentrant have named owners.
             owner: owner.clone().filter(|_| crate::engine::lease::reentrant(resource.kind)),
             count,
-            fenced: self.fencing(),
+            fenced: self.fenced.then(|| core.fencing()),
             reentrant: *reentrant,
             spin: *spin,
             beside: None,
@@ -154,17 +150,18 @@ impl Handle {
         run(guard, started, || work(hold)).await.map(Some)
     }
 
-    /// How tokens are issued, if at all.
-    pub(crate) fn fencing(&self) -> Option<Fenced> {
-        self.fenced.then(|| self.core.fencing())
+    /// The holders and their remaining TTL, as the store says.
+    pub(crate) async fn inspect(&self) -> Result<Snapshot> {
+        self.ensure_usable()?;
+        let snapshot =
+            self.core.run_to_completion(self.core.backend.inspect(self.resource.clone())).await;
+        snapshot.map_err(|fault| self.core.error(fault, &self.resource, Phase::Inspect))
     }
 
-    /// The holders and their remaining TTL, as the store says.
-    pub(crate) async fn inspect(&self) -> Result<crate::backend::Snapshot> {
+    /// Fails for a closed client, and for an empty name.
+    pub(crate) fn ensure_usable(&self) -> Result<()> {
         self.core.ensure_open(&self.resource)?;
-        self.ensure_named()?;
-        let snapshot = self.core.unbroken(self.core.backend.inspect(self.resource.clone())).await;
-        snapshot.map_err(|fault| self.core.error(fault, &self.resource, Phase::Inspect))
+        self.ensure_named()
     }
 
     pub(crate) fn ensure_named(&self) -> Result<()> {
@@ -175,11 +172,11 @@ impl Handle {
     }
 
     pub(crate) async fn holders(&self) -> Result<Vec<Holder>> {
-        Ok(self.inspect().await?.holders.into_iter().map(Holder::from).collect())
+        Ok(self.inspect().await?.holders.into_iter().map(Holder::new).collect())
     }
 
     pub(crate) async fn remaining(&self) -> Result<Remaining> {
-        Ok(self.inspect().await?.ttl.into())
+        Ok(Remaining::new(self.inspect().await?.ttl))
     }
 
     pub(crate) async fn hold_count(&self, owner: &Owner) -> Result<u64> {
@@ -193,15 +190,68 @@ impl Handle {
     }
 
     pub(crate) async fn force_unlock(&self, reason: String) -> Result<bool> {
-        self.core.ensure_open(&self.resource)?;
+        Ok(self.force_unlock_from(None, reason).await? == Changed::Done)
+    }
+
+    /// Force-releases it, if given only from these holders.
+    pub(crate) async fn force_unlock_from(
+        &self,
+        from: Option<Vec<Vec<u8>>>,
+        reason: String,
+    ) -> Result<Changed> {
+        let Self { core, resource, .. } = self;
+        self.ensure_usable()?;
+        let (resource, by) = (resource.clone(), core.info.clone());
+        let change = Change::ForceUnlock { resource, reason, by, from };
+        let changed = core.run_to_completion(core.backend.adjust(change)).await;
+        changed.map_err(|fault| core.error(fault, &self.resource, Phase::ForceUnlock))
+    }
+
+    /// Changes a counter.
+    pub(crate) async fn change(&self, change: CountChange) -> Result<Changed> {
         self.ensure_named()?;
-        let by = self.core.info.clone();
-        let resource = self.resource.clone();
-        let change = Change::ForceUnlock { resource, reason, by, from: None };
-        let changed = self.core.unbroken(self.core.backend.adjust(change)).await;
-        let changed =
-            changed.map_err(|fault| self.core.error(fault, &self.resource, Phase::ForceUnlock))?;
-        Ok(changed == Changed::Done)
+        counter::change(&self.core, &self.resource, change).await
+    }
+
+    /// Creates a counter; false if there is one.
+    pub(crate) async fn create(&self, count: u64, span: Option<Duration>) -> Result<bool> {
+        let ttl = span.map(|span| lease_millis(&self.resource, span)).transpose()?;
+        self.ensure_countable(count)?;
+        Ok(self.change(CountChange::Create { count, ttl }).await? == Changed::Done)
+    }
+
+    /// Adds permits. Returns how many are free then.
+    pub(crate) async fn add(&self, permits: i64) -> Result<i64> {
+        self.ensure_countable(permits.unsigned_abs())?;
+        self.change(CountChange::Add(permits)).await.map(Changed::number)
+    }
+
+    pub(crate) fn ensure_countable(&self, count: u64) -> Result<()> {
+        if count > MAX_COUNT {
+            let detail = format!("a count must be below 2^53, not {count}");
+            return Err(Error::invalid(Some(&self.resource.name), detail));
+        }
+        Ok(())
+    }
+}
+
+/// Waiting without a limit ends with the lock or with an error.
+pub(crate) fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
+    acquired?.ok_or(Error::Closed { lock: None })
+}
+
+/// An acquire whose outcome is converted.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct AcquiringAs<T> {
+    work: Acquiring,
+    then: fn(Result<Option<Acquired>>) -> T,
+}
+
+impl<T> Future for AcquiringAs<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        Pin::new(&mut self.work).poll(cx).map(self.then)
     }
 }
 

@@ -2,24 +2,31 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::{Kind, Resource};
+use crate::backend::{BoxFuture, Kind, Resource};
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
-use crate::engine::lease::{HoldId, reentrant};
-use crate::engine::owners::{acquire_beside, reenter, twice};
+use crate::engine::holds::HoldId;
+use crate::engine::lease::reentrant;
+use crate::engine::owners::{acquire_beside, twice};
+use crate::engine::reenter::{extend, reenter};
+use crate::engine::releasing::{Releasing, release};
 use crate::engine::request::{Request, TermSpec, Wait};
 use crate::engine::{Lease, lease_millis, release};
 use crate::error::{Error, LostReason, Phase, Result};
+use crate::holder::Holder;
 use crate::{LockName, OwnerId, PermitId};
 
 /// A hold of any kind: what all guards have in common.
 ///
-/// While [`is_lost`](AnyGuard::is_lost) is false no other client holds the lock, except for those that share
+/// While [`is_lost`](Hold::is_lost) is false no other client holds the lock, except for those that share
 /// it by its kind, provided the store keeps what it acknowledged: see the [guarantees](crate::manual::guarantees).
 ///
 /// **Dropping a guard releases the lock in the background**: `drop` never blocks. It leaves the release to
@@ -40,14 +47,14 @@ use crate::{LockName, OwnerId, PermitId};
 /// ```
 #[must_use = "if it is not kept, the lock is released at once"]
 pub struct AnyGuard {
-    lease: Arc<Lease>,
-    hold: HoldId,
+    hold: Hold,
+    id: HoldId,
     live: bool,
 }
 
 impl AnyGuard {
     pub(crate) fn new((lease, hold): Acquired) -> Self {
-        Self { lease, hold, live: true }
+        Self { hold: Hold { lease }, id: hold, live: true }
     }
 
     /// Releases the lock. The last guard of an owner frees it.
@@ -67,8 +74,14 @@ impl AnyGuard {
     /// # Cancel safety
     /// The release is done once this is called, even if the future is dropped before its first poll.
     pub fn release(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
+        self.give_up(None)
+    }
+
+    fn give_up(&mut self, left_for: Option<u64>) -> Described {
         self.live = false;
-        release::release(Arc::clone(&self.lease), self.hold, None)
+        let lease = Arc::clone(&self.lease);
+        let released = release(Arc::clone(&lease), self.id, left_for);
+        Described { lease, released, describing: None }
     }
 
     /// Gives up the guard but leaves the lock held for `span` from now; then it expires. For a job that
@@ -87,10 +100,7 @@ impl AnyGuard {
         mut self,
         span: Duration,
     ) -> impl Future<Output = Result<()>> + Send + 'static {
-        let left = lease_millis(&self.lease.resource, span).map(|ttl| {
-            self.live = false;
-            release::release(Arc::clone(&self.lease), self.hold, Some(ttl))
-        });
+        let left = lease_millis(&self.lease.resource, span).map(|ttl| self.give_up(Some(ttl)));
         async move { left?.await }
     }
 
@@ -106,33 +116,7 @@ impl AnyGuard {
     pub async fn extend(&self, span: Duration) -> Result<()> {
         let ttl = lease_millis(&self.lease.resource, span)?;
         let spec = TermSpec { ttl, renewed: false };
-        self.lease.core.unbroken(Arc::clone(&self.lease).extend(self.hold, spec)).await
-    }
-
-    /// Re-enters the lock for the same owner. Each guard is released on its own.
-    ///
-    /// # Errors
-    /// [`Lost`](Error::Lost) if the lock was lost: a re-entry never acquires a lock that has vanished.
-    /// [`Invalid`](Error::Invalid) if this kind of lock is not reentrant.
-    ///
-    /// # Cancel safety
-    /// A hold that was added after all is released.
-    pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<> {
-        self.hold().reenter()
-    }
-
-    /// Re-enters with a lease of its own instead of the client's renewed lease.
-    ///
-    /// # Errors
-    /// As [`reenter`](AnyGuard::reenter).
-    ///
-    /// # Cancel safety
-    /// As [`reenter`](AnyGuard::reenter).
-    pub fn reenter_for<L: Into<LeaseTime>>(
-        &self,
-        lease: L,
-    ) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<L> {
-        self.hold().reenter_with(Some(lease.into()))
+        self.lease.core.run_to_completion(extend(Arc::clone(&self.lease), self.id, spec)).await
     }
 
     /// Acquires the read side of a write lock for the same owner.
@@ -181,66 +165,69 @@ impl AnyGuard {
 
     /// The same hold without the duty to release it.
     pub(crate) fn released(&self) -> Self {
-        Self { lease: Arc::clone(&self.lease), hold: self.hold, live: false }
+        Self { hold: self.hold.clone(), id: self.id, live: false }
     }
 
     /// A view of the hold, without the right to release it.
     pub fn hold(&self) -> Hold {
-        Hold { lease: Arc::clone(&self.lease) }
+        self.hold.clone()
     }
+}
 
-    /// The name of the lock, prefix included.
-    pub fn name(&self) -> &LockName {
-        &self.lease.resource.name
+/// A release that adds the process of the current holder to its error.
+struct Described {
+    lease: Arc<Lease>,
+    released: Releasing,
+    describing: Option<BoxFuture<Result<()>>>,
+}
+
+impl Future for Described {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let Self { lease, released, describing } = &mut *self;
+        if let Some(describing) = describing {
+            return describing.as_mut().poll(cx);
+        }
+        match ready!(Pin::new(released).poll(cx)) {
+            Err(Error::NotHeld { lock, phase, holder: Some(holder) }) => {
+                let lease = Arc::clone(lease);
+                let describing = describing.insert(Box::pin(async move {
+                    let holder = Some(described(&lease, holder).await);
+                    Err(Error::NotHeld { lock, phase, holder })
+                }));
+                describing.as_mut().poll(cx)
+            }
+            released => Poll::Ready(released),
+        }
     }
+}
 
-    /// The identity of the owner in the store.
-    pub fn owner_id(&self) -> OwnerId {
-        self.lease.owner
+/// Adds the process of a holder, which the answer to a release does not have.
+async fn described(lease: &Lease, holder: Box<Holder>) -> Box<Holder> {
+    let answer =
+        lease.core.run_to_completion(lease.core.backend.inspect(lease.resource.clone())).await;
+    let holders = answer.map_or(Vec::new(), |snapshot| snapshot.holders);
+    let found = holders.into_iter().map(Holder::new).find(|found| found.id == holder.id);
+    found.map_or(holder, Box::new)
+}
+
+impl Deref for AnyGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
     }
+}
 
-    /// The fencing token, if the lock issues tokens: see [`FencedLock`](crate::FencedLock).
-    pub fn token(&self) -> Option<u64> {
-        self.lease.token()
-    }
+/// A guard that an acquire can return.
+pub(crate) trait FromAcquired: Send + 'static {
+    fn from_acquired(acquired: Acquired) -> Self;
+}
 
-    /// The ids of the permits, if the guard is of a [`PermitSemaphore`](crate::PermitSemaphore).
-    pub fn permit_ids(&self) -> Vec<PermitId> {
-        self.hold().permit_ids()
-    }
-
-    /// The number of guards of this owner.
-    pub fn hold_count(&self) -> u32 {
-        self.lease.hold_count()
-    }
-
-    /// Until when the hold is valid, by this process's clock, as an instant of tokio's. No round trip.
-    pub fn deadline(&self) -> Instant {
-        self.hold().deadline()
-    }
-
-    /// How long the hold is still valid; zero once it is lost.
-    pub fn remaining(&self) -> Duration {
-        self.hold().remaining()
-    }
-
-    /// Whether the hold is no longer valid: by the clock, or because the store said so. No round trip.
-    pub fn is_lost(&self) -> bool {
-        !self.lease.is_held()
-    }
-
-    /// Resolves when the hold is no longer valid, with the reason: before the lease can expire in the
-    /// store while this process and the machine's clock run, and within a quarter of a second after a
-    /// stopped process or a suspended machine continues.
-    ///
-    /// The future owns what it needs. It outlives the guard and then resolves to
-    /// [`Released`](LostReason::Released).
-    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static {
-        Arc::clone(&self.lease).lost()
-    }
-
-    pub(crate) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
+impl FromAcquired for AnyGuard {
+    fn from_acquired(acquired: Acquired) -> Self {
+        Self::new(acquired)
     }
 }
 
@@ -253,7 +240,7 @@ impl AsRef<AnyGuard> for AnyGuard {
 impl Drop for AnyGuard {
     fn drop(&mut self) {
         if self.live {
-            release::release_later(Arc::clone(&self.lease), self.hold);
+            release::release_later(Arc::clone(&self.lease), self.id);
         }
     }
 }
@@ -289,12 +276,12 @@ impl Hold {
         self.lease.owner
     }
 
-    /// See [`AnyGuard::token`].
+    /// The fencing token, if the lock issues tokens: see [`FencedLock`](crate::FencedLock).
     pub fn token(&self) -> Option<u64> {
         self.lease.token()
     }
 
-    /// See [`AnyGuard::permit_ids`].
+    /// The ids of the permits, if it is a hold of a [`PermitSemaphore`](crate::PermitSemaphore).
     pub fn permit_ids(&self) -> Vec<PermitId> {
         match self.lease.resource.kind {
             Kind::Permits => PermitId::of(self.lease.owner, self.lease.permits).collect(),
@@ -302,18 +289,18 @@ impl Hold {
         }
     }
 
-    /// See [`AnyGuard::hold_count`].
+    /// The number of guards of this owner.
     pub fn hold_count(&self) -> u32 {
         self.lease.hold_count()
     }
 
-    /// See [`AnyGuard::deadline`].
+    /// Until when the hold is valid, by this process's clock, as an instant of tokio's. No round trip.
     pub fn deadline(&self) -> Instant {
         let now = Instant::now();
         now.checked_add(self.remaining()).unwrap_or_else(|| now + Duration::from_secs(1 << 30))
     }
 
-    /// See [`AnyGuard::remaining`].
+    /// How long the hold is still valid; zero once it is lost.
     pub fn remaining(&self) -> Duration {
         match self.lease.lost_reason() {
             Some(_) => Duration::ZERO,
@@ -321,28 +308,53 @@ impl Hold {
         }
     }
 
-    /// See [`AnyGuard::is_lost`].
+    /// Whether the hold is no longer valid: by the clock, or because the store said so. No round trip.
     pub fn is_lost(&self) -> bool {
         !self.lease.is_held()
     }
 
-    /// See [`AnyGuard::lost`].
+    /// Resolves when the hold is no longer valid, with the reason: before the lease can expire in the
+    /// store while this process and the machine's clock run, and within a quarter of a second after a
+    /// stopped process or a suspended machine continues.
+    ///
+    /// The future owns what it needs. It outlives the guard and then resolves to
+    /// [`Released`](LostReason::Released).
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static {
         Arc::clone(&self.lease).lost()
     }
 
-    /// See [`AnyGuard::reenter`].
+    /// Re-enters the lock for the same owner. Each guard is released on its own.
     ///
     /// # Errors
-    /// As there.
+    /// [`Lost`](Error::Lost) if the lock was lost: a re-entry never acquires a lock that has vanished.
+    /// [`Invalid`](Error::Invalid) if this kind of lock is not reentrant, or its handle was
+    /// `non_reentrant`.
+    ///
+    /// # Cancel safety
+    /// A hold that was added after all is released.
     pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<> {
         self.reenter_with(None)
     }
 
-    fn reenter_with(
+    /// Re-enters with a lease of its own instead of the client's renewed lease.
+    ///
+    /// # Errors and cancel safety
+    /// As [`reenter`](Hold::reenter).
+    pub fn reenter_for<L: Into<LeaseTime>>(
+        &self,
+        lease: L,
+    ) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<L> {
+        self.reenter_with(Some(lease.into()))
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    pub(crate) fn reenter_with<G: FromAcquired>(
         &self,
         lease_time: Option<LeaseTime>,
-    ) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<G>> + Send + Unpin + use<G> {
         let lease = Arc::clone(&self.lease);
         Box::pin(async move {
             let core = Arc::clone(&lease.core);
@@ -357,7 +369,7 @@ impl Hold {
             let term = TermSpec::new(&lease.resource, lease_time, default)?;
             let reentered =
                 core.anywhere(|| reenter(&core, lease, term, Wait::Forever, None)).await?;
-            Ok(AnyGuard::new(reentered))
+            Ok(G::from_acquired(reentered))
         })
     }
 }

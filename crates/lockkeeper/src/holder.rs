@@ -1,14 +1,18 @@
 //! Holders of locks, and the remaining TTL.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::LockName;
 use crate::backend::{ClientInfo, HolderEntry, Seen, Ttl};
+use crate::name::Brief;
 
 /// One holder of a lock.
 ///
 /// Two are equal if they are the same hold with the same information. [`seen`](Holder::seen) and
 /// [`remaining`](Holder::remaining) do not count: they differ at each look.
+///
+/// Printed as its process, `api pid 812 on web-3`, where that is known, and otherwise as its id.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Holder {
@@ -48,8 +52,17 @@ impl PartialEq for Holder {
 
 impl Eq for Holder {}
 
-impl From<HolderEntry> for Holder {
-    fn from(entry: HolderEntry) -> Self {
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.client {
+            Some(client) => client.fmt(f),
+            None => write!(f, "{}", Brief(&self.stored)),
+        }
+    }
+}
+
+impl Holder {
+    pub(crate) fn new(entry: HolderEntry) -> Self {
         Self {
             id: LockName::from(&entry.id[..]).to_string(),
             hold_count: entry.count,
@@ -58,7 +71,7 @@ impl From<HolderEntry> for Holder {
             since: entry.since,
             seen: entry.seen,
             left: entry.left,
-            remaining: entry.ttl.map(|ttl| Some(ttl).into()),
+            remaining: entry.ttl.map(|ttl| Remaining::new(Some(ttl))),
             stored: entry.id,
         }
     }
@@ -75,8 +88,8 @@ pub enum Remaining {
     Forever,
 }
 
-impl From<Option<Ttl>> for Remaining {
-    fn from(ttl: Option<Ttl>) -> Self {
+impl Remaining {
+    pub(crate) fn new(ttl: Option<Ttl>) -> Self {
         match ttl {
             None => Remaining::Free,
             Some(Ttl::Millis(left)) => Remaining::For(Duration::from_millis(left)),

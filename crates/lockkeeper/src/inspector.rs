@@ -11,11 +11,12 @@ use std::time::SystemTime;
 use uuid::Uuid;
 
 use crate::backend::{
-    Change, Changed, ClientEntry, Fault, Forced, HolderEntry, Holding, Kind, List, Listed, Page,
-    Pattern, Resource, Select,
+    Changed, ClientEntry, Fault, ForcedUnlock, HolderEntry, Holding, Kind, List, Listed,
+    MemberEntry, Page, Pattern, Resource, Select,
 };
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
+use crate::handle::Handle;
 use crate::holder::{Holder, Remaining};
 use crate::{LockName, OwnerId, PermitId};
 
@@ -51,7 +52,7 @@ pub struct Inspector {
 }
 
 /// Information about one lock, semaphore or latch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// Its name.
@@ -76,7 +77,24 @@ pub struct LockInfo {
     /// The last token that was issued. Only set by [`inspect`](Inspector::inspect).
     pub token: Option<u64>,
     /// The last force-releases, the newest first. Only set by [`inspect`](Inspector::inspect).
-    pub forced: Vec<Forced>,
+    pub forced: Vec<ForcedUnlock>,
+    /// State of the lock at each member of a quorum, if they differ; empty otherwise. A lock that no
+    /// majority of the members has is not held.
+    pub members: Vec<MemberInfo>,
+}
+
+/// State of the lock at one member of a quorum.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct MemberInfo {
+    /// Its address.
+    pub address: String,
+    /// The holders that it knows.
+    pub holders: Vec<Holder>,
+    /// Its remaining TTL.
+    pub remaining: Remaining,
+    /// Why it has not answered, if it has not.
+    pub error: Option<String>,
 }
 
 impl LockInfo {
@@ -132,7 +150,7 @@ impl Inspector {
         self.named(name.as_ref(), Some(kind)).await
     }
 
-    /// Force-releases a lock, notifies its holders at once, and records who did it and why. Returns
+    /// Force-releases a lock, notifies its holders at once, and records the operator and the reason. Returns
     /// whether there was anything to release.
     ///
     /// # Errors
@@ -144,11 +162,12 @@ impl Inspector {
         kind: Kind,
         reason: impl Into<String>,
     ) -> Result<bool> {
-        self.force(name.as_ref(), kind, None, reason.into()).await
+        Handle::new(&self.core, kind, name.as_ref()).force_unlock(reason.into()).await
     }
 
     /// Force-releases a lock only from the given holders: does nothing if another owner holds it by
-    /// now. For tools that ask a person first.
+    /// now. For tools that ask a person first. A client that queues again for a fair lock within a
+    /// second may still be the same owner.
     ///
     /// # Errors
     /// [`NotHeld`](Error::NotHeld) if another owner holds it, [`Invalid`](Error::Invalid) if no
@@ -160,31 +179,17 @@ impl Inspector {
         from: &[Holder],
         reason: impl Into<String>,
     ) -> Result<bool> {
-        let from: Vec<_> = from.iter().map(|holder| holder.stored.clone()).collect();
+        let handle = Handle::new(&self.core, kind, name.as_ref());
+        let lock = handle.resource.name.clone();
         if from.is_empty() {
-            let name = LockName::from(name.as_ref());
-            return Err(Error::invalid(Some(&name), "name at least one holder to take it from"));
+            return Err(Error::invalid(Some(&lock), "name at least one holder to force-release"));
         }
-        self.force(name.as_ref(), kind, Some(from), reason.into()).await
-    }
-
-    async fn force(
-        &self,
-        name: &[u8],
-        kind: Kind,
-        from: Option<Vec<Vec<u8>>>,
-        reason: String,
-    ) -> Result<bool> {
-        let resource = self.resource(name, kind)?;
-        let by = self.core.info.clone();
-        let change = Change::ForceUnlock { resource: resource.clone(), reason, by, from };
-        let changed = self.core.unbroken(self.core.backend.adjust(change)).await;
-        match changed.map_err(|f| self.core.error(f, &resource, Phase::ForceUnlock))? {
+        let from = from.iter().map(|holder| holder.stored.clone()).collect();
+        match handle.force_unlock_from(Some(from), reason.into()).await? {
             Changed::Other => {
-                let (lock, phase) = (resource.name, Phase::ForceUnlock);
                 let now = self.inspect_as(name, kind).await.ok();
-                let holder = now.and_then(|lock| Some(lock.holders.first()?.id.clone()));
-                Err(Error::NotHeld { lock, phase, holder })
+                let holder = now.and_then(|lock| lock.holders.into_iter().next().map(Box::new));
+                Err(Error::NotHeld { lock, phase: Phase::ForceUnlock, holder })
             }
             changed => Ok(changed == Changed::Done),
         }
@@ -201,20 +206,12 @@ impl Inspector {
         Ok(())
     }
 
-    fn resource(&self, name: &[u8], kind: Kind) -> Result<Resource> {
-        let name = LockName::new(&self.core.options.name_prefix, name);
-        let resource = Resource { kind, name };
-        self.core.ensure_open(&resource)?;
-        if resource.name.as_bytes().is_empty() {
-            return Err(Error::invalid(None, "the name of a lock must not be empty"));
-        }
-        Ok(resource)
-    }
-
     async fn named(&self, name: &[u8], kind: Option<Kind>) -> Result<LockInfo> {
-        let resource = self.resource(name, kind.unwrap_or(Kind::Lock))?;
+        let handle = Handle::new(&self.core, kind.unwrap_or(Kind::Lock), name);
+        handle.ensure_usable()?;
+        let resource = handle.resource;
         let failed = |fault| self.core.error(fault, &resource, Phase::Inspect);
-        let clients = Clients::ask(&self.core).await.map_err(failed)?;
+        let clients = Clients::ask(self).await.map_err(failed)?;
         // A plain string in Redis does not show its kind; its client announces it.
         let told = clients.kind_of(&resource.name).filter(|told| is_hidden(*told));
         let mut found = self.find(&resource.name, kind.or(told)).await;
@@ -228,12 +225,12 @@ impl Inspector {
         let select = Select::Named(name.clone(), kind);
         let page = self.page(select, Vec::new()).await?;
         let found = page.locks.into_iter().next();
-        found.ok_or_else(|| Fault::Server { detail: "the store says nothing of it".to_owned() })
+        found.ok_or_else(|| Fault::Server { detail: "the store says nothing of it".into() })
     }
 
     async fn page(&self, select: Select, cursor: Vec<u8>) -> Result<Page, Fault> {
         let request = List { select, cursor, limit: PAGE };
-        self.core.unbroken(self.core.backend.list(request)).await
+        self.core.run_to_completion(self.core.backend.list(request)).await
     }
 
     /// For people: with the processes of the holders.
@@ -241,7 +238,7 @@ impl Inspector {
         let Listed { resource, snapshot } = listed;
         let prefix = &self.core.options.name_prefix;
         let bare = resource.name.as_bytes().strip_prefix(&prefix[..]).unwrap_or_default();
-        let known = |entry| Holder::from(clients.complete(entry));
+        let known = |entry| Holder::new(clients.complete(entry));
         let waiter = |id| known(HolderEntry::new(id, 0, false));
         let told = clients.kind_of(&resource.name);
         LockInfo {
@@ -253,13 +250,37 @@ impl Inspector {
                 resource.kind
             },
             holders: snapshot.holders.into_iter().map(known).collect(),
-            remaining: snapshot.ttl.into(),
+            remaining: Remaining::new(snapshot.ttl),
             waiting: snapshot.waiting,
             queue: snapshot.queue.into_iter().map(waiter).collect(),
             count: snapshot.count,
             taken: snapshot.taken,
             token: snapshot.token,
             forced: snapshot.forced,
+            members: snapshot
+                .members
+                .into_iter()
+                .map(|member| self.member(member, clients))
+                .collect(),
+        }
+    }
+
+    fn member(&self, member: MemberEntry, clients: &Clients) -> MemberInfo {
+        let MemberEntry { address, state } = member;
+        let known = |entry| Holder::new(clients.complete(entry));
+        match state {
+            Ok((holders, ttl)) => MemberInfo {
+                address,
+                holders: holders.into_iter().map(known).collect(),
+                remaining: Remaining::new(ttl),
+                error: None,
+            },
+            Err(fault) => MemberInfo {
+                address,
+                holders: Vec::new(),
+                remaining: Remaining::new(None),
+                error: Some(self.error(fault).to_string()),
+            },
         }
     }
 
@@ -297,11 +318,10 @@ impl Clients {
     }
 
     /// Reads all announcements.
-    async fn ask(core: &Arc<Core>) -> Result<Self, Fault> {
+    async fn ask(inspector: &Inspector) -> Result<Self, Fault> {
         let (mut clients, mut cursor) = (Self::default(), Vec::new());
         loop {
-            let request = List { select: Select::Clients, cursor, limit: PAGE };
-            let page = core.unbroken(core.backend.list(request)).await?;
+            let page = inspector.page(Select::Clients, cursor).await?;
             page.clients.into_iter().for_each(|client| clients.add(client));
             match page.next {
                 Some(next) => cursor = next,
@@ -318,7 +338,7 @@ impl Clients {
     fn complete(&self, entry: HolderEntry) -> HolderEntry {
         let text = std::str::from_utf8(&entry.id).unwrap_or_default();
         let (client, hold) = if let Ok(owner) = text.parse::<OwnerId>() {
-            (self.entries.get(&owner.client()), self.holds.get(&owner))
+            (self.entries.get(&owner.client().0), self.holds.get(&owner))
         } else if let Ok(permit) = text.parse::<PermitId>() {
             let half: Option<[u8; 8]> = permit.as_bytes()[..8].try_into().ok();
             let id = half.and_then(|half| self.halves.get(&half));
@@ -486,7 +506,11 @@ impl Listing {
             .into_iter()
             .map(|resource| {
                 let select = Select::Named(resource.name, Some(resource.kind));
-                core.unbroken(core.backend.list(List { select, cursor: Vec::new(), limit: PAGE }))
+                core.run_to_completion(core.backend.list(List {
+                    select,
+                    cursor: Vec::new(),
+                    limit: PAGE,
+                }))
             })
             .collect();
         let mut found = Vec::new();

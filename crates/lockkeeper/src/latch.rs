@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use crate::backend::{Changed, CountChange};
-use crate::engine::counter;
+use crate::engine::acquire::wait_until_open;
 use crate::engine::request::Wait;
 use crate::handle::Handle;
-use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, Result};
 
 /// A latch that opens when it was counted down to zero: Redisson's `RCountDownLatch`.
@@ -48,13 +47,11 @@ impl CountDownLatch {
     /// # Errors
     /// [`Invalid`](Error::Invalid) for zero, and for 2⁵³ or more.
     pub async fn try_set_count(&self, count: u64) -> Result<bool> {
-        check_count(self.name(), count)?;
         if count == 0 {
             let detail = "a latch counts down from at least 1; one that is not set is open";
             return Err(Error::invalid(Some(self.name()), detail));
         }
-        let create = CountChange::Create { count, ttl: None };
-        Ok(self.change(create).await? == Changed::Done)
+        self.handle.create(count, None).await
     }
 
     /// Counts down by one and returns the remaining count. An open latch stays open.
@@ -65,7 +62,7 @@ impl CountDownLatch {
     /// # Cancel safety
     /// The count is done once the future was polled, even if it is dropped.
     pub async fn count_down(&self) -> Result<u64> {
-        self.change(CountChange::Down).await.map(|left| number(left).unsigned_abs())
+        Ok(self.handle.change(CountChange::Down).await?.number().unsigned_abs())
     }
 
     /// The remaining count; zero when it is open.
@@ -103,17 +100,11 @@ impl CountDownLatch {
     /// # Errors
     /// As [`count_down`](CountDownLatch::count_down).
     pub async fn delete(&self) -> Result<bool> {
-        Ok(self.change(CountChange::Delete).await? == Changed::Done)
+        Ok(self.handle.change(CountChange::Delete).await? == Changed::Done)
     }
 
     async fn opened(&self, wait: Wait) -> Result<bool> {
-        self.handle.ensure_named()?;
-        let Handle { core, resource, .. } = &self.handle;
-        core.anywhere(|| counter::opened(core, resource, wait)).await
-    }
-
-    async fn change(&self, change: CountChange) -> Result<Changed> {
-        self.handle.ensure_named()?;
-        counter::change(&self.handle.core, &self.handle.resource, change).await
+        let (core, request) = (&self.handle.core, self.handle.request(1, wait)?);
+        core.anywhere(|| wait_until_open(core, &request)).await
     }
 }

@@ -22,6 +22,8 @@ mod lock;
 mod multi;
 mod name;
 mod permits;
+#[cfg(feature = "redis")]
+mod redis_url;
 mod run;
 mod rw;
 mod semaphore;
@@ -39,30 +41,31 @@ pub mod manual;
 
 pub use any::AnyLock;
 #[doc(inline)]
-pub use backend::{ClientInfo, Finding, Forced, Kind, Seen, Severity};
+pub use backend::{ClientInfo, Finding, ForcedUnlock, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
 pub use clock::Clock;
 pub use config::{
-    Backoff, CONNECT_TIMEOUT, ClientOptions, DRIFT_FIXED, DRIFT_RATIO, KEEP_ALIVE, LeaseTime,
-    MAX_BACKOFF, MAX_LEASE, MIN_BACKOFF, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER,
-    WATCHDOG_TIMEOUT,
+    Backoff, CONNECT_TIMEOUT, ClientOptions, DRIFT_FIXED, DRIFT_RATIO, LONGEST_LEASE, LeaseTime,
+    MAX_LEASE, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER, WATCHDOG_TIMEOUT, Wakeups,
 };
 pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
-pub use fenced::{Fence, FencedLock, Stale};
+pub use fenced::{Fence, FencedLock, StaleTokenError};
 pub use guard::{
     FencedGuard, FencedReadGuard, FencedWriteGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard,
     UpgradeError, WriteGuard,
 };
 pub use hold::{AnyGuard, Hold};
 pub use holder::{Holder, Remaining};
-pub use inspector::{Inspector, Listing, LockInfo};
+pub use inspector::{Inspector, Listing, LockInfo, MemberInfo};
 pub use latch::CountDownLatch;
 pub use lock::{Lock, Mutex};
 pub use multi::{MultiGuard, MultiLock};
-pub use name::{LockName, Owner, OwnerId, ParseOwnerIdError, ParsePermitIdError, PermitId};
+pub use name::{ClientId, LockName, Owner, OwnerId, ParseIdError, PermitId};
 pub use permits::PermitSemaphore;
+#[cfg(feature = "redis")]
+pub use redis_url::RedisUrl;
 pub use run::{Completed, RunError};
 pub use rw::{FencedRwLock, RwLock};
 pub use semaphore::{Permit, Semaphore};

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::any::AnyLock;
 use crate::backend::Kind;
 use crate::config::{LeaseTime, MIN_WATCHDOG};
 use crate::engine::acquire::Acquired;
-use crate::engine::multi::{Part, Terms, acquire_all, side_by_side};
+use crate::engine::multi::{Part, Terms, acquire_all};
 use crate::engine::request::{TermSpec, Wait};
 use crate::engine::{Core, Tick};
 use crate::handle::Handle;
@@ -96,33 +97,27 @@ impl MultiLock {
 
     /// Makes one attempt. If one of the locks is busy it is `Ok(None)`, and none is held.
     ///
-    /// # Errors
-    /// As [`lock`](MultiLock::lock).
-    ///
-    /// # Cancel safety
+    /// # Errors and cancel safety
     /// As [`lock`](MultiLock::lock).
     pub fn try_lock(
         &self,
     ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + Unpin + use<> {
-        self.try_lock_within(None)
+        self.try_lock_until(None)
     }
 
     /// Waits for at most `wait`, for all of them together. See
     /// [`Lock::try_lock_for`](crate::Lock::try_lock_for).
     ///
-    /// # Errors
-    /// As [`lock`](MultiLock::lock).
-    ///
-    /// # Cancel safety
+    /// # Errors and cancel safety
     /// As [`lock`](MultiLock::lock).
     pub fn try_lock_for(
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + Unpin + use<> {
-        self.try_lock_within(Some(wait))
+        self.try_lock_until(Some(wait))
     }
 
-    fn try_lock_within(
+    fn try_lock_until(
         &self,
         wait: Option<Duration>,
     ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + Unpin + use<> {
@@ -139,10 +134,10 @@ impl MultiLock {
         &self,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> Result<Completed<T>, RunError<T>> {
-        let started = started(&self.members).map_err(RunError::Acquire)?;
-        let guard = self.lock().await.map_err(RunError::Acquire)?;
-        let holds = guard.holds();
-        run(guard, started, || work(holds)).await
+        let locked = async { self.lock().await.map(Some) };
+        // Waiting without a limit ends with the locks or with an error.
+        let completed = self.run_under(locked, work).await?;
+        completed.ok_or(RunError::Acquire(Error::Closed { lock: None }))
     }
 
     /// Runs `work` if all are free. If one of the locks is busy it is `Ok(None)`, at once.
@@ -153,7 +148,7 @@ impl MultiLock {
         &self,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> Result<Option<Completed<T>>, RunError<T>> {
-        self.try_run_within(None, work).await
+        self.run_under(self.try_lock(), work).await
     }
 
     /// Waits for at most `wait`, then as [`try_run`](MultiLock::try_run).
@@ -165,18 +160,18 @@ impl MultiLock {
         wait: Duration,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> Result<Option<Completed<T>>, RunError<T>> {
-        self.try_run_within(Some(wait), work).await
+        self.run_under(self.try_lock_for(wait), work).await
     }
 
-    async fn try_run_within<T, W: Future<Output = T>>(
+    async fn run_under<T, W: Future<Output = T>>(
         &self,
-        wait: Option<Duration>,
+        locked: impl Future<Output = Result<Option<MultiGuard>>>,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> Result<Option<Completed<T>>, RunError<T>> {
-        let started = started(&self.members).map_err(RunError::Acquire)?;
-        let guard = self.try_lock_within(wait).await.map_err(RunError::Acquire)?;
-        let Some(guard) = guard else { return Ok(None) };
-        let holds = guard.holds();
+        let first = self.members.first().ok_or_else(|| RunError::Acquire(no_member()))?;
+        let started = first.core.clock.now();
+        let Some(guard) = locked.await.map_err(RunError::Acquire)? else { return Ok(None) };
+        let holds = guard.guards.iter().map(AnyGuard::hold).collect();
         run(guard, started, || work(holds)).await.map(Some)
     }
 
@@ -252,17 +247,13 @@ impl MultiLock {
 /// The shortest lease of a member while waiting for the others.
 const ASSEMBLING: Duration = Duration::from_secs(1);
 
-fn started(members: &[Handle]) -> Result<Tick> {
-    members.first().map(|member| member.core.clock.now()).ok_or_else(no_member)
-}
-
 fn no_member() -> Error {
     Error::invalid(None, "a multi-lock has at least one member")
 }
 
 /// By store, then by name: the same order in every process.
 fn order(member: &Handle) -> (Arc<str>, LockName, Kind) {
-    let identity = member.core.backend.capabilities().identity;
+    let identity = member.core.backend.capabilities(&member.resource.name).identity;
     (identity, member.resource.name.clone(), member.resource.kind)
 }
 
@@ -292,25 +283,23 @@ impl MultiGuard {
     /// The release is done once this is called, even if the future is dropped.
     pub fn release(self) -> impl Future<Output = Result<()>> + Send + 'static {
         // Calling it starts a release; polling it sends the request.
-        let releases = self.guards.into_iter().map(|guard| Box::pin(guard.release()) as _);
-        let releases = side_by_side(releases.collect());
+        let releases = join_all(self.guards.into_iter().map(AnyGuard::release));
         async move { releases.await.into_iter().collect() }
     }
 
     /// Until when all holds are valid: the earliest deadline of the members.
     pub fn deadline(&self) -> Instant {
-        let deadlines = self.guards.iter().map(AnyGuard::deadline);
-        deadlines.min().unwrap_or_else(Instant::now)
+        self.guards.iter().map(|guard| guard.deadline()).min().unwrap_or_else(Instant::now)
     }
 
     /// How long all holds are still valid; zero once one of them is lost.
     pub fn remaining(&self) -> Duration {
-        self.guards.iter().map(AnyGuard::remaining).min().unwrap_or_default()
+        self.guards.iter().map(|guard| guard.remaining()).min().unwrap_or_default()
     }
 
     /// Whether one of them is lost, which means that all are.
     pub fn is_lost(&self) -> bool {
-        self.guards.iter().any(AnyGuard::is_lost)
+        self.guards.iter().any(|guard| guard.is_lost())
     }
 
     /// Resolves when one of them is lost, with its name and the reason.
@@ -328,10 +317,6 @@ impl MultiGuard {
             }
             Poll::Pending
         })
-    }
-
-    fn holds(&self) -> Vec<Hold> {
-        self.guards.iter().map(AnyGuard::hold).collect()
     }
 }
 

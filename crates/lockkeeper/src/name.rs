@@ -53,7 +53,7 @@ impl fmt::Display for LockName {
     }
 }
 
-fn write_escaped(f: &mut fmt::Formatter<'_>, text: &[u8]) -> fmt::Result {
+pub(crate) fn write_escaped(f: &mut fmt::Formatter<'_>, text: &[u8]) -> fmt::Result {
     for chunk in text.utf8_chunks() {
         for c in chunk.valid().chars() {
             if c.is_control() || is_unseen(c) {
@@ -102,10 +102,34 @@ impl fmt::Debug for LockName {
     }
 }
 
+/// The identity of a [`Client`](crate::Client): the first part of its owner ids in the store.
+#[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ClientId(pub(crate) Uuid);
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(f)
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[doc(hidden)]
+impl From<Uuid> for ClientId {
+    fn from(id: Uuid) -> Self {
+        Self(id)
+    }
+}
+
 /// The identity of one hold in the store, written `<client uuid>:<number>` as Redisson does.
 ///
-/// A new one is drawn for every first acquire and never used again, so that a request that arrives
-/// late can only ever touch the hold it was meant for.
+/// A new one is drawn for every first acquire, so that a request that arrives late can only ever touch
+/// the hold it was meant for. Only a client that queues again for a fair lock within a second may use
+/// one again, if every request of the earlier hold was answered.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct OwnerId {
     client: Uuid,
@@ -115,13 +139,16 @@ pub struct OwnerId {
 impl OwnerId {
     /// A fresh identity of `client`: 63 random bits, so that Java reads the number as a positive
     /// `long`.
-    pub fn fresh(client: Uuid) -> Self {
-        Self { client, number: fastrand::u64(..) >> 1 }
+    ///
+    /// For stores and their tests, as [`backend`](crate::backend).
+    #[doc(hidden)]
+    pub fn fresh(client: impl Into<ClientId>) -> Self {
+        Self { client: client.into().0, number: fastrand::u64(..) >> 1 }
     }
 
     /// The client this hold belongs to.
-    pub fn client(&self) -> Uuid {
-        self.client
+    pub fn client(&self) -> ClientId {
+        ClientId(self.client)
     }
 
     /// The part after the client.
@@ -247,36 +274,36 @@ impl fmt::Debug for PermitId {
     }
 }
 
-/// The text is not 32 hexadecimal digits.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("not a permit id of 32 hexadecimal digits")]
-pub struct ParsePermitIdError;
+/// The text is not an [`OwnerId`], or not a [`PermitId`].
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("not {expected}")]
+pub struct ParseIdError {
+    expected: &'static str,
+}
+
+const NO_PERMIT: ParseIdError = ParseIdError { expected: "a permit id of 32 hexadecimal digits" };
+const NO_OWNER: ParseIdError = ParseIdError { expected: "an owner id of the form <uuid>:<number>" };
 
 impl FromStr for PermitId {
-    type Err = ParsePermitIdError;
+    type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(ParsePermitIdError);
+            return Err(NO_PERMIT);
         }
-        let number = u128::from_str_radix(text, 16).map_err(|_| ParsePermitIdError)?;
+        let number = u128::from_str_radix(text, 16).map_err(|_| NO_PERMIT)?;
         Ok(Self(number.to_be_bytes()))
     }
 }
 
-/// The text is not `<uuid>:<number>`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("not an owner id of the form <uuid>:<number>")]
-pub struct ParseOwnerIdError;
-
 impl FromStr for OwnerId {
-    type Err = ParseOwnerIdError;
+    type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (client, number) = text.split_once(':').ok_or(ParseOwnerIdError)?;
+        let (client, number) = text.split_once(':').ok_or(NO_OWNER)?;
         Ok(Self {
-            client: Uuid::try_parse(client).map_err(|_| ParseOwnerIdError)?,
-            number: number.parse().map_err(|_| ParseOwnerIdError)?,
+            client: Uuid::try_parse(client).map_err(|_| NO_OWNER)?,
+            number: number.parse().map_err(|_| NO_OWNER)?,
         })
     }
 }
@@ -304,7 +331,7 @@ mod tests {
         #[cfg(feature = "file")]
         assert_eq!(OwnerId::from_bytes(id.to_bytes()), id);
         assert!(id.number <= i64::MAX as u64);
-        assert_eq!("nonsense".parse::<OwnerId>(), Err(ParseOwnerIdError));
+        assert_eq!("nonsense".parse::<OwnerId>(), Err(NO_OWNER));
     }
 
     #[test]
@@ -313,7 +340,7 @@ mod tests {
         assert!(ids[0] != ids[1] && ids[1] != ids[2]);
         assert_eq!(ids[2].to_string().parse(), Ok(ids[2]));
         assert_eq!(PermitId::of(ids[2].as_owner(), 1).next(), Some(ids[2]));
-        assert_eq!("+0".repeat(16).parse::<PermitId>(), Err(ParsePermitIdError));
+        assert_eq!("+0".repeat(16).parse::<PermitId>(), Err(NO_PERMIT));
     }
 
     #[test]

@@ -12,7 +12,6 @@ use crate::handle::Handle;
 use crate::hold::Hold;
 use crate::holder::Remaining;
 use crate::run::{Completed, RunError};
-use crate::semaphore::{check_count, number};
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 
 /// A fixed number of permits for all processes together, each with an id and a lease: Redisson's
@@ -113,10 +112,7 @@ impl PermitSemaphore {
 
     /// Makes one attempt. Too few free permits are `Ok(None)`.
     ///
-    /// # Errors
-    /// As [`acquire`](PermitSemaphore::acquire).
-    ///
-    /// # Cancel safety
+    /// # Errors and cancel safety
     /// As [`acquire`](PermitSemaphore::acquire).
     pub fn try_acquire(
         &self,
@@ -127,10 +123,7 @@ impl PermitSemaphore {
 
     /// Waits for at most `wait`. See [`Lock::try_lock_for`](crate::Lock::try_lock_for).
     ///
-    /// # Errors
-    /// As [`acquire`](PermitSemaphore::acquire).
-    ///
-    /// # Cancel safety
+    /// # Errors and cancel safety
     /// As [`acquire`](PermitSemaphore::acquire).
     pub fn try_acquire_for(
         &self,
@@ -183,13 +176,12 @@ impl PermitSemaphore {
     /// As [`available`](PermitSemaphore::available).
     pub async fn remaining(&self, id: PermitId) -> Result<Remaining> {
         let Handle { core, resource, .. } = &self.handle;
-        core.ensure_open(resource)?;
-        self.handle.ensure_named()?;
+        self.handle.ensure_usable()?;
         // A renewal without a TTL only reads.
         let look = Renew::new(resource.clone(), id.as_owner(), None);
-        let answer = core.unbroken(core.backend.renew(vec![look])).await.pop();
+        let answer = core.run_to_completion(core.backend.renew(vec![look])).await.pop();
         match answer.unwrap_or(Err(Fault::Closed)) {
-            Ok(Renewed::Held(ttl)) => Ok(Some(ttl).into()),
+            Ok(Renewed::Held(ttl)) => Ok(Remaining::new(Some(ttl))),
             Ok(_) => Ok(Remaining::Free),
             Err(fault) => Err(core.error(fault, resource, Phase::Inspect)),
         }
@@ -201,7 +193,7 @@ impl PermitSemaphore {
     /// # Errors
     /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
     pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
-        self.create(permits, None).await
+        self.handle.create(permits, None).await
     }
 
     /// Sets it up, and lets it expire after `span`, with all its permits.
@@ -209,8 +201,7 @@ impl PermitSemaphore {
     /// # Errors
     /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
     pub async fn try_set_permits_for(&self, permits: u64, span: Duration) -> Result<bool> {
-        let ttl = lease_millis(&self.handle.resource, span)?;
-        self.create(permits, Some(ttl)).await
+        self.handle.create(permits, Some(span)).await
     }
 
     /// Sets the total number of permits, free and acquired; sets the semaphore up if necessary.
@@ -218,8 +209,8 @@ impl PermitSemaphore {
     /// # Errors
     /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
     pub async fn set_permits(&self, permits: u64) -> Result<()> {
-        check_count(self.name(), permits)?;
-        self.change(CountChange::Resize(permits)).await.map(drop)
+        self.handle.ensure_countable(permits)?;
+        self.handle.change(CountChange::Resize(permits)).await.map(drop)
     }
 
     /// Adds permits, or with a negative number removes them. Returns how many are free then.
@@ -227,8 +218,7 @@ impl PermitSemaphore {
     /// # Errors
     /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
     pub async fn add_permits(&self, permits: i64) -> Result<i64> {
-        check_count(self.name(), permits.unsigned_abs())?;
-        self.change(CountChange::Add(permits)).await.map(number)
+        self.handle.add(permits).await
     }
 
     /// The number of free permits.
@@ -254,17 +244,6 @@ impl PermitSemaphore {
     pub async fn permits(&self) -> Result<i64> {
         let snapshot = self.handle.inspect().await?;
         Ok(snapshot.count.map_or(0, |free| free.saturating_add_unsigned(snapshot.taken)))
-    }
-
-    async fn create(&self, permits: u64, ttl: Option<u64>) -> Result<bool> {
-        check_count(self.name(), permits)?;
-        let create = CountChange::Create { count: permits, ttl };
-        Ok(self.change(create).await? == Changed::Done)
-    }
-
-    async fn change(&self, change: CountChange) -> Result<Changed> {
-        self.handle.ensure_named()?;
-        counter::change(&self.handle.core, &self.handle.resource, change).await
     }
 
     async fn change_by_id(&self, ids: &[PermitId], change: PermitChange) -> Result<bool> {

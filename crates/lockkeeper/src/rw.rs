@@ -52,10 +52,7 @@ macro_rules! rw_methods {
 
             /// Makes one attempt to acquire the lock for reading. A busy lock is `Ok(None)`.
             ///
-            /// # Errors
-            /// As [`read`](Self::read).
-            ///
-            /// # Cancel safety
+            /// # Errors and cancel safety
             /// As [`read`](Self::read).
             pub fn try_read(
                 &self,
@@ -66,10 +63,7 @@ macro_rules! rw_methods {
             /// Waits for the read lock for at most `wait`. See
             /// [`Lock::try_lock_for`](crate::Lock::try_lock_for).
             ///
-            /// # Errors
-            /// As [`read`](Self::read).
-            ///
-            /// # Cancel safety
+            /// # Errors and cancel safety
             /// As [`read`](Self::read).
             pub fn try_read_for(
                 &self,

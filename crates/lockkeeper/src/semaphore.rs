@@ -8,12 +8,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Changed, CountChange};
+use crate::backend::CountChange;
 use crate::engine::acquire::Acquired;
-use crate::engine::lease::HoldId;
-use crate::engine::request::Wait;
-use crate::engine::{Lease, counter, lease_millis, release};
-use crate::handle::Handle;
+use crate::engine::acquiring::Patience;
+use crate::engine::holds::HoldId;
+use crate::engine::{Lease, release, releasing};
+use crate::handle::{Handle, granted};
 use crate::{Error, LockName, Result};
 
 /// A fixed number of permits for all processes together: Redisson's `RSemaphore`.
@@ -73,19 +73,12 @@ impl Semaphore {
         &self,
         permits: u32,
     ) -> impl Future<Output = Result<Permit>> + Send + Unpin + use<> {
-        let acquired = self.handle.acquired(permits, |_| Wait::Forever);
-        Box::pin(async move {
-            // Waiting without a limit ends with permits or with an error.
-            Permit::new(acquired.await?.ok_or(Error::Closed { lock: None })?)
-        })
+        self.handle.acquire(permits, Patience::Forever, |acquired| Permit::new(granted(acquired)?))
     }
 
     /// Makes one attempt. Too few free permits are `Ok(None)`.
     ///
-    /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
-    ///
-    /// # Cancel safety
+    /// # Errors and cancel safety
     /// As [`acquire`](Semaphore::acquire).
     pub fn try_acquire(
         &self,
@@ -96,10 +89,7 @@ impl Semaphore {
 
     /// Waits for at most `wait`. See [`Lock::try_lock_for`](crate::Lock::try_lock_for).
     ///
-    /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
-    ///
-    /// # Cancel safety
+    /// # Errors and cancel safety
     /// As [`acquire`](Semaphore::acquire).
     pub fn try_acquire_for(
         &self,
@@ -114,8 +104,8 @@ impl Semaphore {
         permits: u32,
         wait: Option<Duration>,
     ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
-        let acquired = self.handle.acquired(permits, move |core| Wait::within(core, wait));
-        Box::pin(async move { acquired.await?.map(Permit::new).transpose() })
+        let patience = Patience::Within(wait);
+        self.handle.acquire(permits, patience, |acquired| acquired?.map(Permit::new).transpose())
     }
 
     /// Releases permits that were [forgotten](Permit::forget), here or elsewhere.
@@ -125,9 +115,10 @@ impl Semaphore {
     /// [`Unconfirmed`](Error::Unconfirmed) if the answer was lost for good.
     pub async fn release(&self, permits: u32) -> Result<()> {
         if permits == 0 {
-            return Err(self.invalid("at least one permit must be given back"));
+            let detail = "at least one permit must be released";
+            return Err(Error::invalid(Some(self.name()), detail));
         }
-        self.change(CountChange::Add(i64::from(permits))).await.map(drop)
+        self.handle.add(i64::from(permits)).await.map(drop)
     }
 
     /// Sets it up with this many permits. Returns false if it exists already, and leaves it
@@ -136,7 +127,7 @@ impl Semaphore {
     /// # Errors
     /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
     pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
-        self.create(permits, None).await
+        self.handle.create(permits, None).await
     }
 
     /// Sets it up, and lets it expire after `span`: permits that are released later are lost. Do
@@ -146,8 +137,7 @@ impl Semaphore {
     /// # Errors
     /// As [`try_set_permits`](Semaphore::try_set_permits).
     pub async fn try_set_permits_for(&self, permits: u64, span: Duration) -> Result<bool> {
-        let ttl = lease_millis(&self.handle.resource, span)?;
-        self.create(permits, Some(ttl)).await
+        self.handle.create(permits, Some(span)).await
     }
 
     /// Adds permits, or with a negative number removes them, also below zero. Returns how many are
@@ -156,8 +146,7 @@ impl Semaphore {
     /// # Errors
     /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
     pub async fn add_permits(&self, permits: i64) -> Result<i64> {
-        check_count(self.name(), permits.unsigned_abs())?;
-        self.change(CountChange::Add(permits)).await.map(number)
+        self.handle.add(permits).await
     }
 
     /// Acquires all free permits, for good. Returns how many.
@@ -165,7 +154,7 @@ impl Semaphore {
     /// # Errors
     /// As [`add_permits`](Semaphore::add_permits).
     pub async fn drain_permits(&self) -> Result<u64> {
-        self.change(CountChange::Drain).await.map(|drained| number(drained).unsigned_abs())
+        Ok(self.handle.change(CountChange::Drain).await?.number().unsigned_abs())
     }
 
     /// The number of free permits: zero for a semaphore that was not set up, and below zero where
@@ -176,45 +165,12 @@ impl Semaphore {
     pub async fn available(&self) -> Result<i64> {
         Ok(self.handle.inspect().await?.count.unwrap_or(0))
     }
-
-    async fn create(&self, permits: u64, ttl: Option<u64>) -> Result<bool> {
-        check_count(self.name(), permits)?;
-        let create = CountChange::Create { count: permits, ttl };
-        Ok(self.change(create).await? == Changed::Done)
-    }
-
-    async fn change(&self, change: CountChange) -> Result<Changed> {
-        self.handle.ensure_named()?;
-        counter::change(&self.handle.core, &self.handle.resource, change).await
-    }
-
-    fn invalid(&self, detail: &str) -> Error {
-        Error::invalid(Some(self.name()), detail)
-    }
-}
-
-pub(crate) fn number(changed: Changed) -> i64 {
-    match changed {
-        Changed::Count(number) => number,
-        Changed::Done | Changed::Nothing | Changed::Other => 0,
-    }
-}
-
-/// Some stores count in doubles: beyond this they could not count by one.
-const MAX_COUNT: u64 = (1 << 53) - 1;
-
-pub(crate) fn check_count(name: &LockName, count: u64) -> Result<()> {
-    if count > MAX_COUNT {
-        let detail = format!("a count must be below 2^53, not {count}");
-        return Err(Error::invalid(Some(name), detail));
-    }
-    Ok(())
 }
 
 /// Permits of a [`Semaphore`]. **Dropping it releases them in the background**: as for a
 /// [guard](crate::AnyGuard), wait for [`release`](Permit::release) or
 /// [`Client::shutdown`](crate::Client::shutdown) before the program ends.
-#[must_use = "if it is not kept, the permits are given back at once"]
+#[must_use = "if it is not kept, the permits are released at once"]
 pub struct Permit {
     lease: Arc<Lease>,
     hold: HoldId,
@@ -252,7 +208,7 @@ impl Permit {
     /// The release is done once this is called, even if the future is dropped.
     pub fn release(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
         self.live = false;
-        release::release(Arc::clone(&self.lease), self.hold, None)
+        releasing::release(Arc::clone(&self.lease), self.hold, None)
     }
 
     /// Drops this value but keeps the permits acquired: release them with [`Semaphore::release`],

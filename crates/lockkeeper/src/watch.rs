@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const WATCHED_MAX: usize = 100_000;
 
 /// A change of a lock.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
     /// The lock is new since the last look.
@@ -65,6 +65,7 @@ impl Watch {
     }
 
     /// Sets the interval; one second by default.
+    #[must_use = "it is the watch with the interval"]
     pub fn every(mut self, span: Duration) -> Self {
         self.every = span;
         self
@@ -192,14 +193,14 @@ impl fmt::Debug for Looking {
 
 /// Whether more has changed than the time.
 fn differs(old: &LockInfo, new: &LockInfo) -> bool {
-    let who = |lock: &LockInfo| {
+    let holds = |lock: &LockInfo| {
         let ids = lock.holders.iter().map(|holder| (holder.id.clone(), holder.hold_count));
         let mut ids: Vec<_> = ids.collect();
         ids.sort();
         ids
     };
     (old.kind, old.waiting, old.count, old.taken) != (new.kind, new.waiting, new.count, new.taken)
-        || who(old) != who(new)
+        || holds(old) != holds(new)
 }
 
 #[cfg(test)]

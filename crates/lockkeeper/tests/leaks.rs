@@ -12,7 +12,7 @@ use testkit::{ChildProcess, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// The longest lease of those that die: what they held is free after that.
+/// The longest lease of killed processes: their holds are free after that.
 const LEASE: Duration = Duration::from_millis(1500);
 
 /// That of the one that lives: what it leaves behind stays for longer than the test.
@@ -231,9 +231,9 @@ fn keep_cycling(client: &Client, cycles: &Arc<AtomicUsize>) -> JoinSet<()> {
     tasks
 }
 
-/// The life of a process that is killed. Does nothing unless it is told that it is one.
+/// A process that is killed. Does nothing unless its environment says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_dies() {
+async fn a_process_that_is_killed() {
     let Ok(url) = std::env::var(DIES_AT) else { return };
     let client = Client::connect_with(&url, options(Fate::Dies)).await.unwrap();
     let cycles = Arc::new(AtomicUsize::new(0));
@@ -248,7 +248,7 @@ async fn a_process_that_dies() {
 fn kill_processes(url: &str) {
     for _ in 0..DEATHS / GRAVES {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_process_that_dies", "--nocapture"]).env(DIES_AT, url);
+        command.args(["--exact", "a_process_that_is_killed", "--nocapture"]).env(DIES_AT, url);
         let child = ChildProcess::from_command(command);
         child.expect_line("at it");
         std::thread::sleep(Duration::from_millis(fastrand::u64(..400)));
@@ -279,7 +279,7 @@ fn end_runtimes(memory: &Arc<Memory>) {
     }
 }
 
-/// Waits for something that nobody signals.
+/// Polls until the condition holds.
 async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> Result<(), String>) {
     let deadline = Instant::now() + Duration::from_secs(15);
     while let Err(found) = condition().await {
@@ -301,12 +301,12 @@ async fn set_up(client: &Client) {
         let semaphore = client.permit_semaphore(format!("permits {n}"));
         assert!(semaphore.try_set_permits(permits).await.unwrap());
     }
-    // One for each cycle, and one that nobody counts.
+    // One for each cycle, and one more.
     let exact = client.count_down_latch("exact");
     assert!(exact.try_set_count(CYCLES as u64 + 1).await.unwrap());
 }
 
-/// All cycles of the process that lives, beside those that die.
+/// All cycles of this process, beside the processes that are killed.
 async fn work(clients: &[Client], deaths: Vec<std::thread::JoinHandle<()>>) {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -412,7 +412,7 @@ fn left_over(server: &RedisServer) -> Vec<(String, i64)> {
     with_end.filter(|(_, left)| *left != -2).collect()
 }
 
-/// Whether a key is meant to stay for a while after everybody has gone.
+/// Whether a key may remain for a while after all clients have ended.
 fn ends_by_itself((key, left): &(String, i64)) -> bool {
     let longest = |what: &str| match what {
         "lockkeeper_replies" | "lockkeeper_grace" => 60_000,

@@ -10,8 +10,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The chapters of the manual, by their module.
-const CHAPTERS: [&str; 8] =
-    ["choosing", "guarantees", "failures", "fencing", "command_line", "redis", "file", "redisson"];
+const CHAPTERS: [&str; 11] = [
+    "choosing",
+    "guarantees",
+    "failures",
+    "failover",
+    "cluster",
+    "quorum",
+    "fencing",
+    "command_line",
+    "redis",
+    "file",
+    "redisson",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

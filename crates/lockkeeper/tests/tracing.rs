@@ -73,7 +73,7 @@ async fn a_loss_is_a_warning_with_its_reason() {
     let client = client("loss").await;
     let guard = client.lock("a").lease(Duration::from_secs(1)).lock().await.unwrap();
     assert_eq!(guard.lost().await, LostReason::Expired);
-    log.line(&["WARN", "lock lost", "lock=a", "its lease ran out"]);
+    log.line(&["WARN", "lock lost", "lock=a", "its lease expired"]);
 }
 
 #[tokio::test(start_paused = true)]

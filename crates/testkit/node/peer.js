@@ -7,13 +7,14 @@ const Redlock = require('redlock');
 
 const RETRY = 20;
 
-const url = process.argv[2];
-const client = new Redis(url, { lazyConnect: true, maxRetriesPerRequest: 1 });
-client.on('error', () => {}); // Every request says so, too.
+const clients = process.argv
+  .slice(2)
+  .map((url) => new Redis(url, { lazyConnect: true, maxRetriesPerRequest: 1 }));
+clients.forEach((client) => client.on('error', () => {})); // Every request says so, too.
 
 // How often it tries is a setting of the whole library.
 function redlock(wait) {
-  return new Redlock([client], {
+  return new Redlock(clients, {
     retryCount: Math.ceil(wait / RETRY),
     retryDelay: RETRY,
     retryJitter: 0,
@@ -62,7 +63,7 @@ async function run(number, work) {
 
 async function main() {
   await run(0, async () => {
-    await client.connect();
+    await Promise.all(clients.map((client) => client.connect()));
     return [require('redlock/package.json').version];
   });
   const workers = new Map();

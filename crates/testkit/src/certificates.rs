@@ -11,7 +11,7 @@ use rcgen::{
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
 /// PEM files in a server's directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Certificates {
     pub(crate) ca: PathBuf,
     pub(crate) server_certificate: PathBuf,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -15,7 +15,6 @@ use crate::process::Process;
 
 /// A child that says nothing for this long, when something is expected of it, is stuck.
 const LINE_LIMIT: Duration = Duration::from_secs(20);
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A child process whose output is read line by line; killed and reaped on `Drop`.
 ///
@@ -120,13 +119,7 @@ impl ChildProcess {
 
     /// Waits until it ends by itself; `None` when it has not within `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            match self.process.exit_status() {
-                None if Instant::now() < deadline => thread::sleep(POLL_INTERVAL),
-                status => return status,
-            }
-        }
+        self.process.wait(timeout)
     }
 }
 

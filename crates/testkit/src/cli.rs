@@ -10,6 +10,9 @@ use crate::Reply;
 /// A server that does not answer within this is paused or gone; the panic says so.
 const REPLY_LIMIT: Duration = Duration::from_secs(10);
 
+/// How many short commands are sent before their replies are read.
+const PIPELINE: usize = 256;
+
 /// A persistent connection to a [`RedisServer`](crate::RedisServer), past any proxy.
 #[derive(Debug)]
 pub struct Cli {
@@ -41,6 +44,24 @@ impl Cli {
         self.request(args).unwrap_or_else(|error| panic!("{}: {error}", shown(args)))
     }
 
+    /// Sends commands in one piece, in batches that fit into the buffers of a socket; their replies.
+    ///
+    /// # Panics
+    ///
+    /// If the connection breaks, or there is no reply within ten seconds.
+    #[track_caller]
+    pub fn pipeline(&mut self, commands: &[Vec<String>]) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(commands.len());
+        for batch in commands.chunks(PIPELINE) {
+            let wire: Vec<u8> = batch.iter().flat_map(|command| encode(command)).collect();
+            let sent = self.stream.write_all(&wire);
+            let answers = batch.iter().map(|_| self.receive(REPLY_LIMIT));
+            let answers = sent.and_then(|()| answers.collect::<io::Result<Vec<_>>>());
+            replies.extend(answers.unwrap_or_else(|error| panic!("{}: {error}", shown(&batch[0]))));
+        }
+        replies
+    }
+
     /// Subscribes and returns once the server has confirmed every channel.
     ///
     /// # Panics
@@ -63,16 +84,25 @@ impl Cli {
     /// If the connection breaks, or something that is not a message arrives.
     #[track_caller]
     pub fn next_message(&mut self, timeout: Duration) -> Option<(String, Vec<u8>)> {
-        let reply = match self.receive(timeout) {
-            Ok(reply) => reply,
-            Err(error) if error.kind() == ErrorKind::TimedOut => return None,
-            Err(error) => panic!("the subscription broke: {error}"),
-        };
-        match reply.array() {
+        match self.next_reply(timeout)?.array() {
             [kind, channel, Reply::Bulk(payload)] if kind.text() == "message" => {
                 Some((channel.text().to_owned(), payload.clone()))
             }
             other => panic!("expected a message, got {other:?}"),
+        }
+    }
+
+    /// The next reply that was not asked for, as after `MONITOR`; `None` when none came within `timeout`.
+    ///
+    /// # Panics
+    ///
+    /// If the connection breaks.
+    #[track_caller]
+    pub fn next_reply(&mut self, timeout: Duration) -> Option<Reply> {
+        match self.receive(timeout) {
+            Ok(reply) => Some(reply),
+            Err(error) if error.kind() == ErrorKind::TimedOut => None,
+            Err(error) => panic!("the connection broke: {error}"),
         }
     }
 

@@ -11,14 +11,18 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper::LockName;
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, Kind,
-    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, AcquireAnswer, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    Kind, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot, Subscription,
+    Topic,
 };
 use tokio::sync::watch;
+
+use crate::lock;
 
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,6 +33,8 @@ pub enum Gate {
     ErrBefore,
     /// The store answers that it does not serve for the time being, as when it is out of memory.
     Refuse,
+    /// The store does it, but fewer replicas than asked for acknowledge it.
+    Unacknowledge,
     /// The store does it, but the answer is lost: the caller knows nothing.
     ErrAfter,
     /// Half of this passes before the store does it, and half before the caller hears of it.
@@ -135,11 +141,11 @@ impl Flaky {
     }
 
     /// One call: `work` makes the request, `lost` the answer that stands for none.
-    fn call<T: Send + 'static>(
+    fn call<T: Send + 'static, W: Future<Output = T> + Send>(
         &self,
         verb: Verb,
         gated: bool,
-        work: impl FnOnce(&dyn Backend) -> BoxFuture<T> + Send + 'static,
+        work: impl FnOnce(&dyn Backend) -> W + Send + 'static,
         lost: impl FnOnce(Fault) -> T + Send + 'static,
     ) -> BoxFuture<T> {
         let (inner, books) = (Arc::clone(&self.inner), Arc::clone(&self.books));
@@ -163,7 +169,11 @@ async fn pass<T, W: Future<Output = T>>(
     match gate {
         Gate::Ok => work().await,
         Gate::ErrBefore => lost(unreachable(false)),
-        Gate::Refuse => lost(Fault::Refused { detail: "the store is full".to_owned() }),
+        Gate::Refuse => lost(Fault::Refused { detail: "the store is full".into() }),
+        Gate::Unacknowledge => {
+            drop(work().await);
+            lost(Fault::Unacknowledged { detail: "0 of 1 replicas".into() })
+        }
         Gate::ErrAfter => {
             drop(work().await);
             lost(unreachable(true))
@@ -184,11 +194,7 @@ async fn pass<T, W: Future<Output = T>>(
 }
 
 fn unreachable(maybe_ran: bool) -> Fault {
-    Fault::Unreachable { maybe_ran, detail: "the gate was shut".to_owned() }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    Fault::Unreachable { maybe_ran, detail: "the gate was shut".into() }
 }
 
 impl Books {
@@ -226,20 +232,20 @@ impl Drop for Entry<'_> {
 }
 
 impl Backend for Flaky {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    fn capabilities(&self, name: &LockName) -> Capabilities {
+        self.inner.capabilities(name)
     }
 
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
         let verb = match request.from {
             None => Verb::Acquire,
             Some(_) => Verb::HandOver,
         };
-        self.call(verb, true, |store| store.acquire(request), Err)
+        self.call(verb, true, |store| store.acquire(request), Err).into()
     }
 
-    fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
-        self.call(Verb::Release, true, |store| store.release(request), Err)
+    fn release(&self, request: Release) -> ReleaseAnswer {
+        self.call(Verb::Release, true, |store| store.release(request), Err).into()
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {

@@ -6,7 +6,7 @@
 //! recorded holds is an overlap of two real ones: the checker cannot cry wolf.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A recorder of lock events; clones record into the same history.
@@ -97,13 +97,13 @@ impl History {
 
     fn record(&self, lock: &str, holder: &str, kind: Kind) {
         let (lock, holder) = (lock.to_owned(), holder.to_owned());
-        let mut events = self.shared.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = crate::lock(&self.shared.events);
         // The clock is read under the mutex: times are in the order of the events.
         events.push(Event { at: Instant::now(), lock, holder, kind });
     }
 
     fn events(&self) -> Vec<Event> {
-        self.shared.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        crate::lock(&self.shared.events).clone()
     }
 }
 

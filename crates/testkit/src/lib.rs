@@ -4,8 +4,12 @@
 //!
 //! | Value | What it is |
 //! |---|---|
-//! | [`RedisServer`] | a `redis-server` of its own, on loopback, that can be paused, killed and restarted |
-//! | [`FaultProxy`] | a TCP proxy in front of it that cuts, delays, swallows, holds and drops replies |
+//! | [`RedisServer`] | a `redis-server` of its own, or of another [`Flavour`], on loopback, that can be paused, killed and restarted |
+//! | [`FaultProxy`] | a TCP proxy in front of it that cuts, delays, swallows, holds and drops replies, or moves |
+//! | [`Replicated`] | a primary and its replicas, each behind a proxy if asked for; nodes can be cut off |
+//! | [`Sentinels`] | the same with three sentinels, ready for a failover |
+//! | [`Cluster`] | a Redis Cluster of three shards: slots migrate in steps, replicas take over |
+//! | [`Quorum`] | servers that know nothing of each other, the members of a quorum, and all that happens to them |
 //! | [`Flaky`] | a store whose answers are lost, late or withheld, call by call |
 //! | [`History`] | who held which lock when, and whether that was allowed |
 //! | [`ChildProcess`] | another process of ours, for tests that need more than one |
@@ -18,28 +22,45 @@
 mod certificates;
 mod child;
 mod cli;
+mod cluster;
 mod flaky;
 mod history;
 pub mod java;
+mod node;
 mod peer;
 mod percent;
 mod port;
 mod prepared;
 mod process;
 mod proxy;
+mod quorum;
 mod redlock;
+mod replicated;
 mod reply;
+mod sentinels;
 mod server;
 pub mod signals;
 mod stopwatch;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use child::{ChildProcess, example_path};
 pub use cli::Cli;
+pub use cluster::{Cluster, ClusterBuilder, Shape};
 pub use flaky::{Flaky, Gate, Verb};
 pub use history::History;
 pub use java::{JavaPeer, Redisson};
+pub use node::{Node, Side};
 pub use proxy::{ConnId, FaultProxy, RequestWatch};
+pub use quorum::{Quorum, QuorumBuilder};
 pub use redlock::{Redlock, RedlockMutex, RedlockPeer};
+pub use replicated::{Replicated, ReplicatedBuilder};
 pub use reply::Reply;
-pub use server::{RedisServer, RedisServerBuilder};
+pub use sentinels::{Sentinels, SentinelsBuilder, Switch, SwitchWatch};
+pub use server::{Flavour, RedisServer, RedisServerBuilder};
 pub use stopwatch::Stopwatch;
+
+/// Also after a panic: no state here is left half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

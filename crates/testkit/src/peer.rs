@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use pending::{Answer, Pending, Thrown};
 
@@ -21,7 +21,6 @@ use switchboard::{GREETING, Switchboard};
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Ending is at once.
 const END_LIMIT: Duration = Duration::from_secs(10);
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Of so many round trips, the quickest says how the clocks compare.
 const CLOCK_ROUNDS: usize = 32;
 
@@ -85,14 +84,8 @@ impl Peer {
     /// If it does not end.
     pub(crate) fn close(mut self) -> ExitStatus {
         self.switchboard.close();
-        let deadline = Instant::now() + END_LIMIT;
-        loop {
-            match self.process.exit_status() {
-                Some(status) => return status,
-                None if Instant::now() < deadline => thread::sleep(POLL_INTERVAL),
-                None => panic!("the peer runs {END_LIMIT:?} after its input was closed"),
-            }
-        }
+        let status = self.process.wait(END_LIMIT);
+        status.unwrap_or_else(|| panic!("the peer runs {END_LIMIT:?} after its input was closed"))
     }
 
     /// Sends a command; `words` are written as they are.

@@ -14,6 +14,8 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 15_000;
+const BUS_OFFSET: u16 = 10_000;
+const COUNT_WITH_BUS: u16 = 32_768 - FIRST - BUS_OFFSET;
 
 /// A TCP port that nobody listens on, and that no other reservation gives out while this one lives.
 #[derive(Debug)]
@@ -38,6 +40,17 @@ impl Reservation {
 /// Reserves a port for a server that will listen on it. Strangers may still take it.
 pub(crate) fn reserve() -> Reservation {
     search().0
+}
+
+/// Reserves a port for a server of a cluster, and the port of its bus. Redis 6.2 has no option for the
+/// latter: it is 10,000 higher, which is below the ephemeral ranges, too.
+pub(crate) fn reserve_with_bus() -> (Reservation, Reservation) {
+    let pair = || {
+        let (port, _listener) = Reservation::of(FIRST + random(COUNT_WITH_BUS))?;
+        let (bus, _listener) = Reservation::of(port.port + BUS_OFFSET)?;
+        Some((port, bus))
+    };
+    (0..COUNT).find_map(|_| pair()).expect("two of 15,000 loopback ports are free")
 }
 
 /// Listens on a port.

@@ -5,9 +5,12 @@ use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::process::Command;
+use std::sync::Mutex;
 
 use rustix::fs::{FlockOperation, flock};
+
+use crate::lock;
 
 /// Written last, so that what was cut short is done again.
 const STAMP: &str = "built";
@@ -16,7 +19,7 @@ const STAMP: &str = "built";
 /// time in the folder above it, here and in other processes: package managers do not bear two writers.
 pub(crate) fn prepared(directory: &Path, sources: &[PathBuf], make: impl FnOnce()) {
     static HERE: Mutex<()> = Mutex::new(());
-    let _here = HERE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _here = lock(&HERE);
     let above = directory.parent().expect("it lies in a directory of ours");
     fs::create_dir_all(above).unwrap_or_else(|error| panic!("{}: {error}", above.display()));
     let elsewhere = File::create(above.join("lock")).expect("a lock file can be made");
@@ -32,6 +35,18 @@ pub(crate) fn prepared(directory: &Path, sources: &[PathBuf], make: impl FnOnce(
             _ => make(),
         }
         fs::write(directory.join(STAMP), fingerprint).expect("the directory is ours");
+    }
+}
+
+/// Runs a step of `make`. The error has all of its output, and `hint`.
+pub(crate) fn run(command: &mut Command, hint: &str) -> Result<(), String> {
+    let program = command.get_program().to_owned();
+    let output = command.output().map_err(|error| format!("{program:?}: {error}. {hint}"))?;
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?} failed:\n{out}{err}\n{hint}")),
     }
 }
 

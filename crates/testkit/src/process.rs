@@ -9,12 +9,30 @@
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Signals that a terminal sends to the whole process group must not take the guardian away first.
 const GUARDIAN: &str =
     r#"trap "" INT TERM HUP; read _; kill -9 "$1" 2>/dev/null; [ -z "$2" ] || rm -rf "$2""#;
+
+/// How often a process is asked whether it has ended, or answers.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// What a node of a topology does comes within this, or the test has failed.
+const NODES_LIMIT: Duration = Duration::from_secs(30);
+
+/// Waits for something that is not signalled.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + NODES_LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {NODES_LIMIT:?}: {what}");
+        thread::sleep(POLL_INTERVAL);
+    }
+}
 
 /// A running process; dead and reaped after `Drop`.
 #[derive(Debug)]
@@ -47,6 +65,17 @@ impl Process {
     /// How it ended, if it has.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the state of a child of ours is readable")
+    }
+
+    /// Waits until it ends by itself; `None` when it has not within `limit`.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.exit_status() {
+                None if Instant::now() < deadline => thread::sleep(POLL_INTERVAL),
+                status => return status,
+            }
+        }
     }
 
     /// SIGSTOP; returns when the process has stopped (or ended).

@@ -18,7 +18,7 @@ mod state;
 mod watch;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -78,9 +78,10 @@ impl FaultProxy {
         let port = listener.local_addr()?.port();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        let state = Shared::new(channel::Sender::new(State::default()));
+        let state = State { upstream_port, ..State::default() };
+        let state = Shared::new(channel::Sender::new(state));
         let (stop, stopped) = oneshot::channel();
-        let tasks = Tasks { state: state.clone(), upstream_port, listener, stopped };
+        let tasks = Tasks { state: state.clone(), listener, stopped };
         let thread = thread::Builder::new().name("fault-proxy".to_owned());
         let thread = Some(thread.spawn(move || tasks.run(runtime))?);
         Ok(Self { port, state, handle, stop: Some(stop), thread })
@@ -94,6 +95,25 @@ impl FaultProxy {
     /// The URL for clients.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Leads new connections to another server: an endpoint that moves. Open connections stay where they
+    /// are; [`cut`](Self::cut) afterwards makes their clients follow.
+    pub fn redirect(&self, upstream_port: u16) {
+        self.change(|state| state.upstream_port = upstream_port);
+    }
+
+    /// While on, connections from this address are [black holes](Self::black_hole). When turned off they
+    /// are cut, because a stream with a gap must not go on.
+    pub(crate) fn separate(&self, source: IpAddr, on: bool) {
+        self.change(|state| {
+            if on {
+                state.separated.insert(source);
+            } else if state.separated.remove(&source) {
+                let connections = state.connections.values_mut();
+                connections.filter(|of| of.source == source).for_each(|of| of.cut = true);
+            }
+        });
     }
 
     /// Cuts all open connections: the client sees a reset, bytes on their way are lost.
@@ -124,12 +144,6 @@ impl FaultProxy {
         self.change(|state| state.black_hole = on);
     }
 
-    /// While on, what clients send is held; when turned off it is delivered in order, connection by
-    /// connection, even if the client has closed its end meanwhile.
-    pub fn hold_requests(&self, on: bool) {
-        self.change(|state| state.hold_requests = on);
-    }
-
     /// While on, requests are delivered and replies swallowed.
     pub fn drop_replies(&self, on: bool) {
         self.change(|state| state.drop_replies = on);
@@ -156,12 +170,8 @@ impl FaultProxy {
         self.state.borrow().connections.keys().copied().collect()
     }
 
-    /// Whether the client has sent a `SUBSCRIBE` (or `PSUBSCRIBE`, …) on this connection.
-    pub fn is_subscriber(&self, id: ConnId) -> bool {
-        self.state.borrow().connections.get(&id).is_some_and(|connection| connection.subscriber)
-    }
-
-    /// The open connections that [subscribe](Self::is_subscriber), in the order of acceptance.
+    /// The open connections on which the client has sent a `SUBSCRIBE` (or `PSUBSCRIBE`, …), in the order
+    /// of acceptance.
     pub fn subscribers(&self) -> Vec<ConnId> {
         self.state.borrow().subscribers()
     }
@@ -176,7 +186,8 @@ impl FaultProxy {
         self.change(|state| state.with(id, |connection| connection.black_hole = on));
     }
 
-    /// [Holds](Self::hold_requests) what the client sends on one connection.
+    /// While on, what the client sends on one connection is held; when turned off it is delivered, even
+    /// if the client has closed its end meanwhile.
     pub fn hold_connection(&self, id: ConnId, on: bool) {
         self.change(|state| state.with(id, |connection| connection.hold_requests = on));
     }
@@ -208,20 +219,6 @@ impl FaultProxy {
         RequestWatch::register(self, Stage::Delivered, needle)
     }
 
-    /// Resolves when a request that contains `needle` has arrived since this *call* (not since the
-    /// first poll). To act between the mark and the wait, use [`expect_request`](Self::expect_request).
-    ///
-    /// # Panics
-    ///
-    /// If none arrives within twenty seconds.
-    pub fn wait_for_request_containing(
-        &self,
-        needle: &[u8],
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let watch = self.expect_request(needle);
-        async move { watch.wait().await }
-    }
-
     /// Resolves when at least `count` connections have been [accepted](Self::accepted) in all.
     ///
     /// # Panics
@@ -251,7 +248,7 @@ impl FaultProxy {
         self.wait_for(format!("{count} swallowed replies"), enough).await;
     }
 
-    /// Resolves when an open connection [subscribes](Self::is_subscriber); the newest such one.
+    /// Resolves when an open connection [subscribes](Self::subscribers); the newest such one.
     ///
     /// # Panics
     ///
@@ -293,7 +290,6 @@ impl Drop for FaultProxy {
 /// What the proxy's thread runs.
 struct Tasks {
     state: Shared,
-    upstream_port: u16,
     listener: TcpListener,
     stopped: oneshot::Receiver<()>,
 }
@@ -304,7 +300,7 @@ impl Tasks {
         runtime.block_on(async {
             tokio::select! {
                 _ = self.stopped => {}
-                () = connection::accept(self.listener, self.upstream_port, self.state) => {}
+                () = connection::accept(self.listener, self.state) => {}
             }
         });
     }

@@ -4,6 +4,7 @@
 //! It is driven as [`JavaPeer`](crate::JavaPeer) is. What it needs is installed below the workspace's
 //! `target/peers` when it is first needed.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use crate::peer::{Peer, Pending};
 use crate::percent;
-use crate::prepared::prepared;
+use crate::prepared::{self, prepared};
 
 /// A library of the Redlock family.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -21,11 +22,15 @@ pub enum Redlock {
     RedisPy,
     /// node-redlock, at the version of `node/package.json`.
     NodeRedlock,
+    /// redsync, at the version of `go/go.mod`.
+    Redsync,
+    /// rslock, at the version of `rust/Cargo.toml`.
+    Rslock,
 }
 
 impl Redlock {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::RedisPy, Self::NodeRedlock];
+    pub const ALL: [Self; 4] = [Self::RedisPy, Self::NodeRedlock, Self::Redsync, Self::Rslock];
 
     fn how_to_get_it(self) -> &'static str {
         match self {
@@ -37,6 +42,11 @@ impl Redlock {
                 "The peer needs Node.js, 18 or newer, and npm: run `cargo xtask interop`, which \
                  installs them (or `apt-get install -y nodejs npm`)"
             }
+            Self::Redsync => {
+                "The peer needs Go, 1.21 or newer: run `cargo xtask interop`, which installs it (or \
+                 `apt-get install -y golang-go`)"
+            }
+            Self::Rslock => "The peer needs cargo",
         }
     }
 
@@ -46,6 +56,8 @@ impl Redlock {
         testkit.join(match self {
             Self::RedisPy => "python",
             Self::NodeRedlock => "node",
+            Self::Redsync => "go",
+            Self::Rslock => "rust",
         })
     }
 
@@ -67,6 +79,8 @@ impl Redlock {
                 command.arg(directory.join("peer.js"));
                 command
             }
+            Self::Redsync => Command::new(directory.join("peer")),
+            Self::Rslock => Command::new(directory.join("debug/peer")),
         }
     }
 
@@ -89,20 +103,23 @@ impl Redlock {
                 let mut npm = Command::new("npm");
                 self.run(npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(directory));
             }
+            Self::Redsync => {
+                let mut go = Command::new("go");
+                go.args(["build", "-o"]).arg(directory.join("peer")).arg(".");
+                self.run(go.current_dir(project));
+            }
+            Self::Rslock => {
+                let mut cargo = Command::new("cargo");
+                cargo
+                    .args(["build", "--locked", "--manifest-path"])
+                    .arg(project.join("Cargo.toml"));
+                self.run(cargo.arg("--target-dir").arg(directory));
+            }
         }
     }
 
     fn run(self, command: &mut Command) {
-        let hint = self.how_to_get_it();
-        let program = command.get_program().to_owned();
-        let output = command.output();
-        let output = output.unwrap_or_else(|error| panic!("{program:?}: {error}. {hint}"));
-        assert!(
-            output.status.success(),
-            "the peer cannot be installed, {command:?}:\n{}{}\n{hint}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
+        prepared::run(command, self.how_to_get_it()).unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
@@ -121,8 +138,17 @@ impl RedlockPeer {
     ///
     /// If it cannot be installed, started or connected; the message says why and what to do.
     pub fn start(library: Redlock, url: &str) -> Self {
+        Self::on_quorum(library, [url])
+    }
+
+    /// Starts a peer that uses several independent servers. [`Redlock::RedisPy`] cannot.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn on_quorum<U: AsRef<OsStr>>(library: Redlock, urls: impl IntoIterator<Item = U>) -> Self {
         let mut command = library.command();
-        command.arg(url);
+        command.args(urls);
         Self { peer: Peer::start(command, library.how_to_get_it()), library }
     }
 
@@ -170,7 +196,7 @@ impl RedlockMutex<'_> {
         self.send("acquire", &[lease, wait], |words| words[0] == "true")
     }
 
-    /// Gives it back; an exception if it was not the worker's any more.
+    /// Releases it; an exception if the worker did not hold it any more. rslock does not report that.
     pub fn release(&self) -> Pending<()> {
         self.send("release", &[], |_| ())
     }

@@ -6,18 +6,22 @@
 //! binding it, the socket cannot.
 
 mod builder;
+mod clock;
+mod flavour;
 mod launch;
 
 use std::fs;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use tempfile::TempDir;
 
 pub use builder::RedisServerBuilder;
+pub use flavour::Flavour;
 
 use crate::certificates::Certificates;
-use crate::process::Process;
-use crate::{Cli, Reply, percent};
+use crate::process::{Process, eventually};
+use crate::{Cli, Reply, lock, percent};
 use builder::{Config, Transport};
 use launch::Site;
 
@@ -28,6 +32,7 @@ pub struct RedisServer {
     /// `None` between [`kill`](Self::kill) and [`restart`](Self::restart). Before `site`, so that
     /// the process is gone before its directory is.
     process: Mutex<Option<Process>>,
+    paused: AtomicBool,
     site: Site,
 }
 
@@ -52,6 +57,14 @@ impl RedisServer {
             Some(password) => self.url_with("", password),
             None => self.address(""),
         }
+    }
+
+    /// The URL of a topology that this server belongs to: `kind` follows the scheme.
+    pub(crate) fn url_of(&self, kind: &str, hosts: &str) -> String {
+        let password = self.config.password.as_deref().map(percent::encoded);
+        let credentials = password.map(|password| format!(":{password}@")).unwrap_or_default();
+        let scheme = if self.site.certificates.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}{kind}://{credentials}{hosts}")
     }
 
     /// The URL for clients, with these credentials; the user may be empty.
@@ -86,16 +99,19 @@ impl RedisServer {
     /// stopped.
     pub fn pause(&self) {
         self.with_process(Process::pause);
+        self.paused.store(true, Ordering::SeqCst);
     }
 
     /// Continues a paused process (SIGCONT).
     pub fn resume(&self) {
         self.with_process(Process::resume);
+        self.paused.store(false, Ordering::SeqCst);
     }
 
     /// Kills the process (SIGKILL) and waits until it is gone. Harmless when it already is.
     pub fn kill(&self) {
         drop(self.process().take());
+        self.paused.store(false, Ordering::SeqCst);
     }
 
     /// Starts the server again on the same port: empty, or with its data if it is persistent.
@@ -113,8 +129,60 @@ impl RedisServer {
             self.cli(&["SAVE"]).ok();
         }
         self.kill();
+        self.launch();
+    }
+
+    /// Starts the server again on the same port, without data.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be started.
+    pub fn restart_empty(&self) {
+        self.kill();
+        let _ = fs::remove_file(self.site.dump());
+        self.launch();
+    }
+
+    /// Sets the server's wall clock ahead of this machine's, or behind it, by so many seconds; returns when
+    /// the server has noticed. It stays so over a restart.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not started with `movable_clock()`, or does not follow.
+    #[track_caller]
+    pub fn move_clock(&self, seconds: i64) {
+        assert!(
+            self.config.movable_clock,
+            "only a server started with movable_clock() has such a clock"
+        );
+        clock::set(&self.site.clock(), seconds);
+        let shown = || self.cli(&["TIME"]).array()[0].int() - clock::seconds_of_this_machine();
+        eventually("the server has noticed", || (shown() - seconds).abs() <= 1);
+    }
+
+    fn launch(&self) {
         let process = launch::launch(&self.config, &self.site);
         *self.process() = Some(process.unwrap_or_else(|failure| panic!("{failure}")));
+    }
+
+    /// Whether it has not been killed.
+    pub(crate) fn is_running(&self) -> bool {
+        self.process().is_some()
+    }
+
+    /// Whether it was neither killed nor paused.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.is_running() && !self.paused.load(Ordering::SeqCst)
+    }
+
+    /// The password, if there is one.
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.config.password.as_deref()
+    }
+
+    /// Replaces the configuration file, for the next restart.
+    pub(crate) fn replace_config_file(&self, text: &str) {
+        fs::write(self.site.config_file(), text).expect("the directory is ours");
     }
 
     /// Sends one command over a connection of its own.
@@ -162,11 +230,6 @@ impl RedisServer {
             .to_owned()
     }
 
-    /// What the server has logged since it was last started.
-    pub fn log(&self) -> String {
-        self.site.log()
-    }
-
     /// The certificate of the CA that signed the server's, for a server started with `tls()`.
     pub fn ca_pem(&self) -> Vec<u8> {
         read(&self.certificates().ca)
@@ -182,8 +245,12 @@ impl RedisServer {
         read(&self.certificates().client_key)
     }
 
+    pub(crate) fn shared_certificates(&self) -> Option<&Certificates> {
+        self.site.certificates.as_ref()
+    }
+
     fn certificates(&self) -> &Certificates {
-        self.site.certificates.as_ref().expect("only a server started with tls() has certificates")
+        self.shared_certificates().expect("only a server started with tls() has certificates")
     }
 
     fn address(&self, credentials: &str) -> String {
@@ -195,8 +262,7 @@ impl RedisServer {
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        // A panic while it was held says nothing about the process.
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.process)
     }
 
     #[track_caller]

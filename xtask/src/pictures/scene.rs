@@ -5,9 +5,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::run::root;
+use crate::run::{Outcome, target};
 
 /// A store in a directory of its own, and processes that hold locks on it.
 pub(super) struct Scene {
@@ -80,19 +81,29 @@ impl Scene {
         self.directory.join(name)
     }
 
-    fn until(&self, right: impl Fn(&str) -> bool) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            let listed = Command::new(binary())
-                .args(["ls", "--json", "--url", &self.url()])
-                .output()
-                .map_err(|error| error.to_string())?;
-            let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-            match right(&listed) {
-                true => return Ok(()),
-                false if Instant::now() > deadline => return Err(format!("in vain: {listed}")),
-                false => std::thread::sleep(Duration::from_millis(50)),
-            }
+    fn until(&self, right: impl Fn(&str) -> bool) -> Outcome {
+        let list = || {
+            let mut command = Command::new(binary());
+            command.args(["ls", "--json", "--url", &self.url()]);
+            let listed = command.output().map_err(|error| error.to_string())?;
+            Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
+        };
+        until(list, right)
+    }
+}
+
+/// Polls for a minute until what `look` returns is right.
+pub(super) fn until(
+    look: impl Fn() -> Result<String, String>,
+    right: impl Fn(&str) -> bool,
+) -> Outcome {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let seen = look()?;
+        match right(&seen) {
+            true => return Ok(()),
+            false if Instant::now() > deadline => return Err(format!("timed out at:\n{seen}")),
+            false => thread::sleep(Duration::from_millis(20)),
         }
     }
 }
@@ -131,7 +142,5 @@ impl Drop for Holder {
 
 /// Where cargo has put it.
 pub(super) fn binary() -> PathBuf {
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("debug/lockkeeper")
+    target().join("debug/lockkeeper")
 }

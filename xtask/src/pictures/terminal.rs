@@ -1,9 +1,8 @@
 //! A window of tmux.
 
-use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use super::scene::{STORE, Scene, binary};
+use super::scene::{STORE, Scene, binary, until};
 
 /// A terminal that runs the binary; gone after `Drop`.
 pub(super) struct Terminal {
@@ -45,18 +44,8 @@ impl Terminal {
 
     /// Waits until all of these are on the screen.
     pub(super) fn shows(&self, texts: &[&str]) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            let output = self.tmux(&["capture-pane", "-p"])?;
-            let screen = String::from_utf8_lossy(&output.stdout).into_owned();
-            if texts.iter().all(|text| screen.contains(text)) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{texts:?} are not on the screen:\n{screen}"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let right = |screen: &str| texts.iter().all(|text| screen.contains(text));
+        until(|| self.tmux(&["capture-pane", "-p"]), right)
     }
 
     pub(super) fn press(&self, key: &str) -> Result<(), String> {
@@ -65,17 +54,16 @@ impl Terminal {
 
     /// The screen with its colours.
     pub(super) fn colours(&self) -> Result<String, String> {
-        let output = self.tmux(&["capture-pane", "-e", "-p"])?;
-        String::from_utf8(output.stdout).map_err(|error| error.to_string())
+        self.tmux(&["capture-pane", "-e", "-p"])
     }
 
-    fn tmux(&self, args: &[&str]) -> Result<Output, String> {
+    fn tmux(&self, args: &[&str]) -> Result<String, String> {
         let mut command = Command::new("tmux");
         command.args(["-u", "-S", &self.socket, "-f", "/dev/null"]).args(args);
         command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR");
         let output = command.output().map_err(|error| format!("tmux: {error}"))?;
         match output.status.success() {
-            true => Ok(output),
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(format!("tmux: {}", String::from_utf8_lossy(&output.stderr))),
         }
     }

@@ -1,11 +1,10 @@
 //! lockkeeper as a user writes it.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper::{AnyLock, Client, LockGuard};
+use lockkeeper::{AnyLock, Client};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
@@ -16,9 +15,6 @@ use crate::probe::{Probe, Slice};
 
 /// Its name in the tables, where it is the hash lock that is measured.
 pub(crate) const KEEPER: &str = "lockkeeper Lock";
-
-/// Tasks that take locks at once where many are to be held.
-const TAKERS: usize = 256;
 
 /// A client, and which of its locks is measured.
 #[derive(Clone)]
@@ -32,7 +28,12 @@ impl Keeper {
     /// Connects.
     pub(crate) fn connect(runtime: &Handle, url: &str, form: Form) -> Result<Self> {
         let client = runtime.block_on(Client::connect(url))?;
-        Ok(Self { runtime: runtime.clone(), client, form })
+        Ok(Self::of(runtime, client, form))
+    }
+
+    /// A client that is connected.
+    pub(crate) fn of(runtime: &Handle, client: Client, form: Form) -> Self {
+        Self { runtime: runtime.clone(), client, form }
     }
 
     /// On the embedded store.
@@ -43,7 +44,7 @@ impl Keeper {
     }
 
     /// Lets `tasks` tasks fight for one name; measures only the middle, when all of them are there:
-    /// hand-overs.
+    /// handoffs.
     pub(crate) fn fight(
         &self,
         probe: &mut Probe,
@@ -150,42 +151,4 @@ async fn roamer(
         pairs += 1;
     }
     Ok(pairs)
-}
-
-/// Takes the locks with these numbers.
-pub(crate) async fn hold(client: &Client, numbers: Range<usize>) -> Result<Vec<LockGuard>> {
-    let mut takers = JoinSet::new();
-    for taker in 0..TAKERS.min(numbers.len()) {
-        let (client, numbers) = (client.clone(), numbers.clone());
-        takers.spawn(async move {
-            let mut guards = Vec::new();
-            for number in numbers.skip(taker).step_by(TAKERS) {
-                guards.push(client.lock(Name::of("hld", number).key).lock().await?);
-            }
-            Ok::<_, lockkeeper::Error>(guards)
-        });
-    }
-    let mut guards = Vec::with_capacity(numbers.len());
-    while let Some(taken) = takers.join_next().await {
-        guards.extend(taken??);
-    }
-    Ok(guards)
-}
-
-/// Gives them back, as fast as they were taken.
-pub(crate) async fn free(mut guards: Vec<LockGuard>) -> Result<()> {
-    let mut givers = JoinSet::new();
-    while !guards.is_empty() {
-        let share = guards.split_off(guards.len().saturating_sub(guards.len().div_ceil(TAKERS)));
-        givers.spawn(async move {
-            for guard in share {
-                guard.release().await?;
-            }
-            Ok::<_, lockkeeper::Error>(())
-        });
-    }
-    while let Some(given) = givers.join_next().await {
-        given??;
-    }
-    Ok(())
 }

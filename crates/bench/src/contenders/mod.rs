@@ -1,5 +1,5 @@
-//! Who is measured. Every contender does the same work on names of the same length with owner ids
-//! of the same length.
+//! The contenders. Each does the same work on names of the same length with owner ids of the same
+//! length.
 
 pub(crate) mod driver;
 pub(crate) mod keeper;

@@ -7,19 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::Bench;
 use crate::Result;
+use crate::processes::sibling;
 use crate::report::{Aim, Row};
 
 /// How many locks are listed: the second must not take more memory than the first.
 const LISTED: [usize; 2] = [10_000, 100_000];
-
-/// The binary beside this one: `cargo xtask bench` builds both.
-fn binary() -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name("lockkeeper");
-    if path.exists() {
-        return Ok(path);
-    }
-    Err(format!("{} is missing: cargo build --release -p lockkeeper-cli", path.display()).into())
-}
 
 /// A directory that is gone at the end.
 struct Place(PathBuf);
@@ -44,14 +36,14 @@ impl Drop for Place {
 
 /// `true` by itself, under flock(1), and under a lock in a file and on the server.
 pub(super) fn run(bench: &mut Bench) -> Result<Vec<Row>> {
-    let (place, binary) = (Place::new()?, binary()?.display().to_string());
+    let (place, binary) = (Place::new()?, sibling("lockkeeper")?.display().to_string());
     let (flocked, stored) = (place.file("flock"), format!("file:{}", place.file("locks.db")));
     let url = bench.url();
     let contenders: [(&str, Vec<&str>, Option<f64>); 4] = [
         ("plain exec", vec!["true"], None),
         ("flock(1)", vec!["flock", &flocked, "true"], None),
-        ("lockkeeper, file", vec![&binary, "--url", &stored, "run", "a", "--", "true"], Some(15.0)),
-        ("lockkeeper, Redis", vec![&binary, "--url", &url, "run", "a", "--", "true"], Some(10.0)),
+        ("lockkeeper, file", vec![&binary, "--url", &stored, "run", "a", "--", "true"], Some(5.0)),
+        ("lockkeeper, Redis", vec![&binary, "--url", &url, "run", "a", "--", "true"], Some(5.0)),
     ];
     let results = bench.interleave(contenders.len(), |_, contender, time| {
         time_of(&contenders[contender].1, time)
@@ -61,7 +53,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         let row = Row::of("run adds to `true`", name, "ms", &differences(values, &plain));
         match aim {
             Some(bound) => {
-                let added = row.median;
+                let added = row.values.clone();
                 row.aiming([Aim::at_most("ms", added, *bound)])
             }
             None => row,
@@ -92,7 +84,7 @@ fn time_of(line: &[&str], time: Duration) -> Result<f64> {
 
 /// `ls` into a file, as locks become many.
 pub(super) fn list(bench: &mut Bench) -> Result<Vec<Row>> {
-    let (place, binary, url) = (Place::new()?, binary()?, bench.url());
+    let (place, binary, url) = (Place::new()?, sibling("lockkeeper")?, bench.url());
     let mut rows = Vec::new();
     let mut most = Vec::new();
     for count in LISTED {
@@ -107,15 +99,15 @@ pub(super) fn list(bench: &mut Bench) -> Result<Vec<Row>> {
             most.push(memory);
         }
         let row = Row::of(&format!("ls of {count} locks"), "lockkeeper", "s", &taken);
-        let span = row.median;
-        rows.push(row.aiming([Aim::at_most("s", span, 2.0)]));
+        let spans = row.values.clone();
+        rows.push(row.aiming([Aim::at_most("s", spans, 2.0)]));
         let memory = Row::of(&format!("ls of {count} locks"), "memory", "MiB", &most);
         most.clear();
         rows.push(match rows.iter().find(|row| row.unit == "MiB").map(|row| row.median) {
             None => memory,
             Some(few) => {
                 let growth = memory.median / few;
-                memory.aiming([Aim::at_most("times that of fewer", growth, 1.2)])
+                memory.aiming([Aim::at_most("ratio to fewer", [growth], 1.2)])
             }
         });
     }

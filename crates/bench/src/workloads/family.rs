@@ -159,13 +159,13 @@ fn measure(bench: &mut Bench, workload: &str, kinds: &[Kind], shared: bool) -> R
     let mut rows: Vec<_> = rows.into_iter().map(|row| row.against(&reference)).collect();
     if !shared {
         for row in &mut rows {
-            row.aims = vec![Aim::at_most("calls", row.calls.unwrap_or(f64::NAN), 2.05)];
+            row.aims = vec![Aim::at_most("requests/pair", [row.calls.unwrap_or(f64::NAN)], 2.05)];
         }
     }
     Ok(rows)
 }
 
-/// Hand-overs of one fair lock while ever more tasks wait for it.
+/// Handoffs of one fair lock while ever more tasks wait for it.
 pub(super) fn fair(bench: &mut Bench) -> Result<Vec<Row>> {
     let sizes = [1, 100, 1_000];
     let runtime = bench.runtime.handle().clone();
@@ -175,14 +175,14 @@ pub(super) fn fair(bench: &mut Bench) -> Result<Vec<Row>> {
         round(probe, &runtime, &client, sizes[turn] + 1, time)
     })?;
     let rows = sizes.iter().zip(&slices).map(|(size, slices)| {
-        let workload = format!("fair hand-over: {size} waiters");
-        Row::rate(&workload, "FairLock", "hand-overs/s", slices).by(size + 1)
+        let workload = format!("fair handoff: {size} waiters");
+        Row::rate(&workload, "FairLock", "handoffs/s", slices).by(size + 1)
     });
     let mut rows: Vec<_> = rows.collect();
     let first = rows[0].clone();
     for row in &mut rows {
-        let calls = Aim::at_most("calls", row.calls.unwrap_or(f64::NAN), 6.1);
-        row.aims = vec![Aim::at_least("of 1 waiter", row.over(&first), 0.8), calls];
+        let calls = Aim::at_most("requests/handoff", [row.calls.unwrap_or(f64::NAN)], 3.1);
+        row.aims = vec![Aim::at_least("ratio to 1 waiter", row.over(&first), 0.8), calls];
     }
     Ok(rows)
 }

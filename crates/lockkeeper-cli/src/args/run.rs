@@ -7,6 +7,7 @@ use clap::Args;
 use rustix::process::Signal;
 
 use super::Name;
+use crate::acknowledgement::Acknowledgement;
 use crate::duration;
 use crate::run::signals;
 
@@ -18,7 +19,7 @@ use crate::run::signals;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) name: Name,
-    /// The command and its arguments; with none, the lock is held until interrupted
+    /// Command and its arguments; without one, the lock is held until a signal
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
     /// Run this line with sh -c
@@ -26,7 +27,7 @@ pub(crate) struct RunArgs {
     #[arg(id = "line", allow_hyphen_values = true)]
     pub(crate) line: Option<OsString>,
 
-    /// Of flock: nothing to do here, for no command ever inherits the lock
+    /// For compatibility with flock; has no effect: no command inherits the lock
     #[arg(short = 'o', long, hide = true)]
     #[allow(dead_code, reason = "accepted so that lines written for flock work")]
     close: bool,
@@ -41,56 +42,57 @@ pub(crate) struct RunArgs {
     pub(crate) loss: LossOptions,
 }
 
-/// What kind of lock.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "What kind of lock")]
+#[command(next_help_heading = "Kind of lock")]
 pub(crate) struct KindOptions {
-    /// Share it with others that do (the reading side of a read/write lock)
+    /// Shared (read) lock
     #[arg(short, long, group = "kind")]
     pub(crate) shared: bool,
-    /// Have it alone, also against those who share it (the writing side)
+    /// Exclusive (write) lock, which also excludes shared holders
     #[arg(short = 'x', long, visible_short_alias = 'e', group = "kind")]
     pub(crate) exclusive: bool,
-    /// First come, first served
+    /// Fair lock: waiters acquire it in the order of their requests
     #[arg(long, group = "kind")]
     pub(crate) fair: bool,
-    /// Hold one of N permits. The semaphore is there as long as a permit is held; a run with another N
-    /// counts by its own, and says that it changes the number
+    /// Hold one of N permits. The semaphore exists while a permit is held; a run with another N changes
+    /// the number, and reports it
     #[arg(long, value_name = "N", group = "kind", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
-    /// Give the command a token that grows with each holder, in LOCKKEEPER_TOKEN
+    /// Put a fencing token, which grows with each grant, into LOCKKEEPER_TOKEN
     #[arg(long, conflicts_with_all = ["shared", "permits"])]
     pub(crate) fenced: bool,
 }
 
-/// How it is waited for.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "If it is busy")]
+#[command(next_help_heading = "If the lock is busy")]
 pub(crate) struct WaitOptions {
     /// Do not wait
     #[arg(short, long, visible_aliases = ["nb", "nonblock"], alias = "nonblocking")]
     #[arg(conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Wait for at most so long [default: for ever]
+    /// Wait limit [default: none]
     #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
-    /// Exit with N when it is busy or was waited for in vain
+    /// Exit code if the lock is busy or the wait timed out
     #[arg(short = 'E', long, visible_alias = "conflict-exit-code", value_name = "N")]
     #[arg(default_value_t = 75)]
     pub(crate) busy_exit_code: u8,
-    /// Run this line with sh -c then; it does not change the exit code
+    /// Run this line with sh -c in that case; it does not change the exit code
     #[arg(long, value_name = "LINE")]
     pub(crate) on_busy: Option<OsString>,
 }
 
-/// How long it is held.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "While it is held")]
+#[command(next_help_heading = "While the lock is held")]
 pub(crate) struct HoldOptions {
-    /// How long the lock outlives a host that dies; it is renewed meanwhile [default: 30s]
+    /// Lease: how long the lock outlives a host that dies; `run` renews it [default: 30s]
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
-    /// Leave the lock standing until DUR after it was taken, even if the command ends sooner
+    /// Replicas that must acknowledge the lock and each renewal within DUR (1s); 0 for none [default: one,
+    /// if the URL names sentinels, several servers or a cluster]
+    #[arg(long, value_name = "N[/DUR]")]
+    pub(crate) acknowledged_by: Option<Acknowledgement>,
+    /// Keep the lock held for at least DUR, even if the command ends sooner
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) at_least: Option<Duration>,
     /// Stop the command after DUR and exit with 124
@@ -98,14 +100,13 @@ pub(crate) struct HoldOptions {
     pub(crate) max_hold: Option<Duration>,
 }
 
-/// What happens when it is lost.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "If the command must be stopped")]
 pub(crate) struct LossOptions {
-    /// The signal for its process group, by name or number
+    /// Signal for its process group, by name or number
     #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse)]
     pub(crate) signal: Signal,
-    /// How long it has until it is killed; a third of the lease at most [default: 5s]
+    /// Time until it is killed; at most a third of the lease [default: 5s]
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
     /// Run this line with sh -c when the lock is lost; it does not change the exit code
@@ -115,19 +116,22 @@ pub(crate) struct LossOptions {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  that of the command, or 128+n if signal n ended it; and
-   64  the command line makes no sense, or a semaphore and a lock are to have one name
-   69  the store cannot be reached
-   70  anything else that went wrong here
-   75  the lock is busy, or was waited for in vain (see -E)
-   76  the lock was lost while the command ran; it has been stopped
-   77  no permission on the store
-  124  --max-hold is over; the command has been stopped
+  that of the command, or 128+n if signal n ended it, or:
+   64  invalid command line, or a lock is requested as a semaphore or the reverse
+   69  the store is unreachable, too few replicas acknowledge the lock, or too few members of a
+       quorum vote
+   70  any other error
+   75  the lock is busy, or the wait timed out (see -E)
+   76  the lock was lost while the command ran; the command was stopped
+   77  the store denies permission
+  124  stopped by --max-hold
   126  the command cannot be executed
   127  the command was not found
 
 Environment of the command: LOCKKEEPER_NAME, LOCKKEEPER_OWNER, LOCKKEEPER_TOKEN (with --fenced), and \
-LOCKKEEPER_HELD, the owners of all runs around it; of the line for --on-lost also LOCKKEEPER_REASON. LOCKKEEPER_URL and LOCKKEEPER_PASSWORD_FILE are taken out.
+LOCKKEEPER_HELD, the owners of all runs around it. The lines of --on-lost and --on-busy also get \
+LOCKKEEPER_REASON. LOCKKEEPER_URL, LOCKKEEPER_PASSWORD_FILE and LOCKKEEPER_SENTINEL_PASSWORD_FILE are \
+removed.
 
-If the command stops (Ctrl-Z) for longer than the lease, or this process does, the lock is lost: the \
-command is killed before the lease can end.";
+If the command or this process is stopped (Ctrl-Z) for longer than the lease, the lock is lost: the \
+command is killed before the lease can expire.";

@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use lockkeeper::{Client, Lock, Result};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
-
-use super::histogram::Histogram;
 
 /// How long the lock is held when the wake-up is measured: the other one must be waiting by then.
 const HELD: Duration = Duration::from_millis(3);
@@ -53,7 +52,7 @@ pub(super) const FIGURES: [Figure; 4] = [
     },
     Figure {
         id: "contended",
-        title: "hand-over, 8 tasks on one name",
+        title: "handoff, 8 tasks on one name",
         tasks: 8,
         counted: true,
         work: Work::InTurn,
@@ -68,19 +67,19 @@ pub(super) const FIGURES: [Figure; 4] = [
 ];
 
 impl Figure {
-    /// Measures for `time`, below `prefix`. How long each took: to lock and unlock, from one holder to
-    /// the next, or to wake up.
+    /// Measures for `time`, below `prefix`. Returns how long each repetition took, in nanoseconds: to lock
+    /// and unlock, from one holder to the next, or to wake up.
     pub(super) async fn measure(
         &self,
         clients: &[Client; 2],
         prefix: &str,
         time: Duration,
-    ) -> Result<Histogram> {
+    ) -> Result<Histogram<u64>> {
         let name = |task: u32| match self.work {
             Work::Apart => format!("{prefix}:{}:{task}", self.id),
             Work::InTurn | Work::WakeUp => format!("{prefix}:{}", self.id),
         };
-        let spans = Shared::default();
+        let spans = Shared::new(Mutex::new(Spans::new()));
         let has = Seen::default();
         let mut tasks = JoinSet::new();
         let end = Instant::now() + time;
@@ -103,16 +102,27 @@ impl Figure {
             done?;
         }
         let spans = spans.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(spans.histogram.clone())
+        Ok(spans.nanos.clone())
     }
 }
 
 /// What the tasks of one figure write down.
-#[derive(Default)]
 struct Spans {
-    histogram: Histogram,
+    nanos: Histogram<u64>,
     /// When it was taken or given back last.
     last: Option<Instant>,
+}
+
+impl Spans {
+    /// Up to an hour, to within one percent.
+    fn new() -> Self {
+        let nanos = Histogram::new_with_max(3_600_000_000_000, 2).expect("the bounds are valid");
+        Self { nanos, last: None }
+    }
+
+    fn record(&mut self, span: Duration) {
+        self.nanos.saturating_record(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+    }
 }
 
 type Shared = Arc<Mutex<Spans>>;
@@ -128,7 +138,7 @@ async fn pairs(lock: Lock, end: Instant, spans: Shared) -> Result<()> {
     while Instant::now() < end {
         let start = Instant::now();
         lock.lock().await?.release().await?;
-        note(&spans, |spans| spans.histogram.record(start.elapsed()));
+        note(&spans, |spans| spans.record(start.elapsed()));
     }
     Ok(())
 }
@@ -139,7 +149,7 @@ async fn in_turn(lock: Lock, end: Instant, spans: Shared) -> Result<()> {
         note(&spans, |spans| {
             let now = Instant::now();
             if let Some(last) = spans.last.replace(now) {
-                spans.histogram.record(now - last);
+                spans.record(now - last);
             }
         });
         guard.release().await?;
@@ -147,14 +157,14 @@ async fn in_turn(lock: Lock, end: Instant, spans: Shared) -> Result<()> {
     Ok(())
 }
 
-/// Strictly in turn: whoever gave the lock back asks for it again only when the other has it, so that
-/// each release wakes somebody up.
+/// Strictly in turn: a worker that released the lock asks for it again only when the other holds it, so
+/// that each release wakes a waiter up.
 async fn wake_up(lock: Lock, me: usize, end: Instant, spans: Shared, has: Seen) -> Result<()> {
     while Instant::now() < end {
         let guard = lock.lock().await?;
         note(&spans, |spans| {
             if let Some(released) = spans.last.take() {
-                spans.histogram.record(released.elapsed());
+                spans.record(released.elapsed());
             }
         });
         has[me].notify_one();

@@ -1,16 +1,16 @@
 //! `bench`: quick figures on one's own store.
 //!
-//! Everything it locks is below a name that nobody else has, and all of it is gone afterwards, which
+//! Everything it locks is below a name that no other program uses, and all of it is gone afterwards, which
 //! is checked.
 
 mod figures;
-mod histogram;
 mod progress;
 
 use std::time::Duration;
 
 use anstyle::Style;
-use lockkeeper::Client;
+use hdrhistogram::Histogram;
+use lockkeeper::{Client, WATCHDOG_TIMEOUT};
 use serde::Serialize;
 
 use crate::args::{BenchArgs, Global};
@@ -21,7 +21,6 @@ use crate::open;
 use crate::output::{Output, Stop};
 use crate::table::{Cell, Column, Table};
 use figures::{FIGURES, Figure};
-use histogram::Histogram;
 use progress::Progress;
 
 /// Less than this measures nothing.
@@ -53,15 +52,17 @@ struct Measured {
 }
 
 impl Measured {
-    fn of(figure: &Figure, spans: &Histogram, time: Duration) -> Self {
+    /// `nanos`: how long each repetition took.
+    fn of(figure: &Figure, nanos: &Histogram<u64>, time: Duration) -> Self {
         let tenths = |number: f64| (number * 10.0).round() / 10.0;
-        let micros = |part| spans.quantile(part).map(|span| tenths(span.as_secs_f64() * 1e6));
-        let rate = tenths(spans.total() as f64 / time.as_secs_f64());
+        let micros =
+            |part| (!nanos.is_empty()).then(|| tenths(nanos.value_at_quantile(part) as f64 / 1e3));
+        let rate = tenths(nanos.len() as f64 / time.as_secs_f64());
         Self {
             id: figure.id,
             title: figure.title,
             tasks: figure.tasks,
-            count: spans.total(),
+            count: nanos.len(),
             per_second: figure.counted.then_some(rate),
             p50_us: micros(0.5),
             p99_us: micros(0.99),
@@ -73,19 +74,22 @@ pub(crate) async fn run(global: &Global, args: &BenchArgs) -> Result<Code, Failu
     let mut interrupt = Interrupt::new()?;
     let store = open::choose(global)?;
     let mut output = Output::new(global);
-    let clients = [store.connect().await?, store.connect().await?];
+    let by = args.acknowledged_by;
+    let options = store.acknowledged(by, store.options.clone(), WATCHDOG_TIMEOUT);
+    let connect = || store.connect_with(options.clone());
+    let clients = [connect().await?, connect().await?];
     let time = args.time.max(LEAST_TIME);
     // A client's identity is drawn anew for each.
     let prefix = format!("lockkeeper:bench:{}", clients[0].id());
     let measured = tokio::select! {
-        measured = measure(&clients, &prefix, time, output.colours()) => measured.map(Some),
+        measured = measure(&clients, &prefix, time) => measured.map(Some),
         code = interrupt.next() => {
-            clear_away(&clients, &store.connect().await?, &prefix).await?;
+            clear_away(&clients, &connect().await?, &prefix).await?;
             return Ok(code);
         }
     };
     // Also after an error: what it was is worth more than what else may go wrong.
-    let cleared = match store.connect().await {
+    let cleared = match connect().await {
         Ok(witness) => clear_away(&clients, &witness, &prefix).await,
         Err(failure) => Err(failure),
     };
@@ -107,13 +111,12 @@ async fn measure(
     clients: &[Client; 2],
     prefix: &str,
     time: Duration,
-    colours: bool,
 ) -> Result<Vec<Measured>, Failure> {
     let mut figures = Vec::new();
     for figure in &FIGURES {
-        let progress = Progress::new(figure.title, time, colours);
-        let spans = progress.beside(figure.measure(clients, prefix, time)).await?;
-        figures.push(Measured::of(figure, &spans, time));
+        let progress = Progress::new(figure.title, time);
+        let nanos = progress.beside(figure.measure(clients, prefix, time)).await?;
+        figures.push(Measured::of(figure, &nanos, time));
     }
     Ok(figures)
 }

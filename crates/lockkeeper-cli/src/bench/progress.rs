@@ -1,29 +1,32 @@
-//! A bar while something is measured, where somebody looks.
+//! A progress bar while a figure is measured.
 
+use std::fmt::Display;
 use std::future::Future;
+use std::io::{self, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, interval};
+
+use crate::output;
 
 /// How often it moves: seldom, because it takes time from what is measured.
 const STEP: Duration = Duration::from_millis(100);
 
-/// On standard error, and only if that is a terminal. Gone when it is done.
+/// Its columns, without the title.
+const WIDTH: usize = 24;
+
+/// On standard error, if that is a terminal with enough columns. Removed when it is dropped.
 pub(super) struct Progress {
-    bar: ProgressBar,
+    title: &'static str,
+    time: Duration,
+    shown: bool,
 }
 
 impl Progress {
-    pub(super) fn new(title: &'static str, time: Duration, colours: bool) -> Self {
-        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let colour = if colours { ".cyan/black.bright" } else { "" };
-        let template = format!("{{bar:30{colour}}} {{msg}}");
-        let bar = ProgressBar::new(millis).with_message(title);
-        if let Ok(style) = ProgressStyle::with_template(&template) {
-            bar.set_style(style.progress_chars(if colours { "━╸━" } else { "━╸ " }));
-        }
-        Self { bar }
+    pub(super) fn new(title: &'static str, time: Duration) -> Self {
+        let columns = output::columns(io::stderr());
+        let shown = columns.is_some_and(|columns| columns > WIDTH + title.len());
+        Self { title, time, shown }
     }
 
     /// Moves while the work is done.
@@ -35,16 +38,24 @@ impl Progress {
             tokio::select! {
                 done = &mut work => return done,
                 _ = steps.tick() => {
-                    let millis = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    self.bar.set_position(millis.min(self.bar.length().unwrap_or(millis)));
+                    let part = start.elapsed().div_duration_f64(self.time).min(1.0);
+                    let bar = "━".repeat((part * WIDTH as f64) as usize);
+                    self.draw(format_args!("\r{bar:WIDTH$} {}", self.title));
                 }
             }
+        }
+    }
+
+    /// A terminal that does not take it does not matter.
+    fn draw(&self, text: impl Display) {
+        if self.shown {
+            let _ = write!(io::stderr(), "{text}").and_then(|()| io::stderr().flush());
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.draw("\r\u{1b}[2K");
     }
 }

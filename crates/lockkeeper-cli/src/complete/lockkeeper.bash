@@ -1,10 +1,10 @@
-# Completion for bash: asks lockkeeper itself what can be typed next.
+# Completion for bash: lockkeeper itself returns the possible words.
 
 _lockkeeper() {
     local line=${COMP_LINE:0:COMP_POINT} directive= offer typed
     local -a words offers=()
     COMPREPLY=()
-    # Not COMP_WORDS: there a name such as orders:42 is three words.
+    # Not COMP_WORDS, which splits a name such as orders:42 into three words.
     read -ra words <<< "$line"
     [[ $line == *[[:space:]] ]] && words+=("")
     typed=${words[${#words[@]} - 1]}
@@ -19,7 +19,7 @@ _lockkeeper() {
             while ((first < COMP_CWORD)) && [[ ${COMP_WORDS[first]} != -- ]]; do
                 first=$((first + 1))
             done
-            # To bash the dashes may be part of a quoted word.
+            # For bash the dashes may be part of a quoted word.
             ((first < COMP_CWORD)) || return
             first=$((first + 1))
             if declare -F _command_offset > /dev/null; then
@@ -38,7 +38,7 @@ _lockkeeper() {
             ;;
     esac
 
-    # Readline replaces only what is behind the last of its separators; an @ it replaces, too.
+    # Readline replaces only the text after the last separator, and an @ itself.
     local kept= breaks=${COMP_WORDBREAKS//[^:=@]/}
     if [[ -n $breaks && $typed == *[$breaks]* ]]; then
         kept=${typed%"${typed##*[$breaks]}"}

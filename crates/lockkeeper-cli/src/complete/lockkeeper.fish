@@ -1,4 +1,4 @@
-# Completion for fish: asks lockkeeper itself what can be typed next.
+# Completion for fish: lockkeeper itself returns the possible words.
 
 function __lockkeeper_complete
     set -l words (commandline -opc) (commandline -ct)
@@ -7,7 +7,7 @@ function __lockkeeper_complete
         case 'command *'
             set -l first (math (string replace 'command ' '' -- $answer[1]) + 2)
             set -l rest (string escape -- $words[$first..-1])
-            # What is being typed is not quoted yet.
+            # The word being typed is not quoted yet.
             set rest[-1] $words[-1]
             complete -C (string join -- ' ' $rest)
         case files

@@ -1,5 +1,5 @@
 #compdef lockkeeper
-# Completion for zsh: asks lockkeeper itself what can be typed next.
+# Completion for zsh: lockkeeper itself returns the possible words.
 
 _lockkeeper() {
     local -a answer offers

@@ -1,13 +1,13 @@
-//! Who waited and who held, drawn over time from what was measured.
+//! A chart of measured waits and holds over time.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How wide the time is.
+/// The number of columns.
 const WIDTH: usize = 60;
 
-/// What somebody did for a while.
+/// The state of a client during a period.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Bar {
     Absent,
@@ -15,7 +15,7 @@ pub(super) enum Bar {
     Holding,
 }
 
-/// One turn: asked for the lock, got it, had it no longer.
+/// One hold: requested, acquired, released or lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     pub(super) who: &'static str,
@@ -25,20 +25,20 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Whether both held it at some moment.
+    /// Whether the two holds overlap.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.got < other.gone && other.got < self.gone
     }
 }
 
-/// Whether no two held it at the same time.
+/// Whether no two holds overlap.
 pub(super) fn one_at_a_time(turns: &[Turn]) -> bool {
     let pairs =
         turns.iter().enumerate().flat_map(|(at, a)| turns[at + 1..].iter().map(move |b| (a, b)));
     pairs.into_iter().all(|(a, b)| !a.overlaps(b))
 }
 
-/// Turns on one scale.
+/// Holds on one time scale.
 pub(super) struct Chart {
     names: Vec<&'static str>,
     turns: Vec<Turn>,
@@ -47,7 +47,7 @@ pub(super) struct Chart {
 }
 
 impl Chart {
-    /// A line for each name.
+    /// One line per name.
     pub(super) fn new(names: &[&'static str], turns: Vec<Turn>) -> Self {
         let now = Instant::now();
         let start = turns.iter().map(|turn| turn.asked).min().unwrap_or(now);
@@ -55,19 +55,19 @@ impl Chart {
         Self { names: names.to_vec(), turns, start, span: end - start }
     }
 
-    /// For each name what it did, as pieces of text.
+    /// The lines, each as pieces of text.
     pub(super) fn lines(&self) -> Vec<(&'static str, Vec<(Bar, String)>)> {
         self.names.iter().map(|name| (*name, pieces(&self.cells(name)))).collect()
     }
 
-    /// What the width means.
+    /// The time scale.
     pub(super) fn scale(&self) -> String {
         let span = format!(" {} ms", self.span.as_millis());
         let rest = WIDTH.saturating_sub(span.len() + 2);
         format!("├{}{span}┤", "─".repeat(rest))
     }
 
-    /// Cell by cell. A hold is seen in the cell in which it began, however short it was.
+    /// The state per column. A hold of any length fills at least one column.
     fn cells(&self, name: &str) -> [Bar; WIDTH] {
         let mut cells = [Bar::Absent; WIDTH];
         let at = |moment: Instant| {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_drawn_to_scale() {
+    fn holds_are_drawn_to_scale() {
         let start = Instant::now();
         let turns = vec![turn("ann", start, [0, 0, 300]), turn("bob", start, [100, 300, 600])];
         assert!(one_at_a_time(&turns));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_a_time_are_found_out() {
+    fn overlapping_holds_are_detected() {
         let start = Instant::now();
         assert!(!one_at_a_time(&[turn("a", start, [0, 0, 10]), turn("b", start, [0, 9, 20])]));
         assert!(one_at_a_time(&[turn("a", start, [0, 0, 10]), turn("b", start, [0, 10, 20])]));

@@ -1,4 +1,4 @@
-//! Several workers, one counter.
+//! Contention: several workers, one counter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -17,25 +17,27 @@ use crate::output::Stop;
 const ROUNDS: u32 = 4;
 const ALL: u32 = ROUNDS * NAMES.len() as u32;
 
-/// What a worker does between reading and writing.
+/// The time between reading and writing.
 const WORK: Duration = Duration::from_millis(15);
 
 pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
-    stage.act("Contention", "five workers read a counter, work, and write back one more").await?;
+    stage
+        .act("Contention", "five workers read a counter, work, and write it back plus one")
+        .await?;
     let clients = clients::<5>(place).await?;
 
     let (count, _) = count(&clients, false).await?;
-    stage.tell("", &format!("without a lock {ALL} additions make {count}")).await?;
+    stage.report("", &format!("without a lock, {ALL} additions result in {count}")).await?;
     stage.check(count < ALL, "additions were lost").await?;
 
     let (count, turns) = self::count(&clients, true).await?;
     let alone = one_at_a_time(&turns);
     stage.chart(&Chart::new(&NAMES, turns)).await?;
-    stage.tell("", &format!("under a lock {ALL} additions make {count}")).await?;
-    stage.check(count == ALL && alone, "one at a time, and nothing was lost").await
+    stage.report("", &format!("with a lock, {ALL} additions result in {count}")).await?;
+    stage.check(count == ALL && alone, "one holder at a time, and no addition was lost").await
 }
 
-/// What the counter says in the end, and who held the lock when.
+/// The final count, and all holds.
 async fn count(clients: &[(&'static str, Client)], locked: bool) -> Result<(u32, Vec<Turn>), Stop> {
     let counter = Arc::new(AtomicU32::new(0));
     let mut workers = JoinSet::new();

@@ -1,4 +1,4 @@
-//! A process that was stopped for too long comes back and writes.
+//! Fencing: a process that was stopped for longer than its lease resumes and writes.
 
 use std::time::Duration;
 
@@ -15,40 +15,37 @@ use crate::output::Stop;
 const NAME: &str = "demo:ledger";
 const LEASE: Duration = Duration::from_secs(1);
 
-/// A store that takes longer to answer is waiting for somebody.
+/// A store that takes longer is blocked by the stopped process.
 const ANSWER: Duration = Duration::from_millis(300);
 
 pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
-    stage.act("Fencing", "a process is stopped for longer than its lease, and goes on").await?;
+    stage.act("Fencing", "a process is stopped for longer than its lease, and resumes").await?;
     let ledger = Fence::new();
     let mut ann = Worker::start(&place.url(), NAME, LEASE).await?;
     let old = ann.token;
     let bob = place.client().await?;
     stop(&ann, &bob).await?;
-    stage.tell("ann", &format!("has token {old}, and is stopped on her way to the ledger")).await?;
+    stage.report("ann", &format!("has token {old}, and is stopped before her write")).await?;
 
     let guard = bob.fenced_lock(NAME).try_lock_for(Duration::from_secs(20)).await?;
     let guard = guard.ok_or_else(|| Failure::internal("a stopped process kept its lock"))?;
     let new = guard.token();
     let admitted = ledger.admit(new);
-    stage.tell("bob", &format!("got it when her lease had ended, and writes with {new}")).await?;
-    stage.check(admitted.is_ok() && new > old, "a later token is greater, and admitted").await?;
+    stage.report("bob", &format!("acquires it after her lease, and writes with {new}")).await?;
+    stage.check(admitted.is_ok() && new > old, "the ledger accepts the greater token").await?;
 
     ann.write()?;
     ann.signal(Signal::CONT)?;
-    let late: u64 = ann.hear("write ").await?.parse().unwrap_or_default();
+    let late: u64 = ann.event("write ").await?.parse().unwrap_or_default();
     let refused = ledger.admit(late);
-    stage
-        .tell("ann", &format!("goes on as if nothing had happened, and writes with {late}"))
-        .await?;
+    stage.report("ann", &format!("resumes without noticing, and writes with {late}")).await?;
     let stale = refused.is_err_and(|stale| (stale.token, stale.highest) == (old, new));
-    stage.check(stale, "the ledger refuses it: somebody newer has been there").await?;
+    stage.check(stale, "the ledger rejects it: it has seen a newer token").await?;
     guard.release().await?;
     Ok(())
 }
 
-/// Stops her. Not in the middle of a change of the file, though: it would wait for her to go on, and
-/// so would everybody who uses it.
+/// Stops the worker, but not during a transaction on the file, which would block all other clients.
 async fn stop(worker: &Worker, other: &Client) -> Result<(), Stop> {
     for _ in 0..50 {
         worker.signal(Signal::STOP)?;

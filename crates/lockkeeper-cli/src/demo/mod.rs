@@ -1,8 +1,7 @@
-//! `demo`: a minute's tour.
+//! `demo`: shows in a minute what the locks do.
 //!
-//! Nothing in it is played: every line is the outcome of something that was just done with the public
-//! API, on a store of its own, and every claim is checked. One that does not hold ends the tour with
-//! exit 70.
+//! Every line is the result of calls to the public API on a temporary store, and every claim is checked.
+//! A claim that does not hold ends the demo with exit code 70.
 
 mod chart;
 mod contention;
@@ -24,22 +23,22 @@ use crate::output::Stop;
 use place::Place;
 use stage::Stage;
 
-/// Who plays.
+/// The names of the clients.
 const NAMES: [&str; 5] = ["ann", "bob", "cid", "dan", "eve"];
 
 pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<Code, Failure> {
     let mut stage = Stage::new(global, args.fast);
     let mut interrupt = Interrupt::new()?;
     let place = Place::new()?;
-    let tour = tokio::select! {
-        tour = tour(&mut stage, &place) => tour.map(|()| Code::OK),
+    let outcome = tokio::select! {
+        outcome = acts(&mut stage, &place) => outcome.map(|()| Code::OK),
         code = interrupt.next() => Ok(code),
     };
     place.clear().await;
-    tour.or_else(|stop| stop.or(Code::OK))
+    outcome.or_else(|stop| stop.or(Code::OK))
 }
 
-async fn tour(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
+async fn acts(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     stage.begin()?;
     contention::act(stage, place).await?;
     queue::act(stage, place).await?;
@@ -50,7 +49,7 @@ async fn tour(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A client for each of them, as if each were a process of its own.
+/// Creates N named clients, which behave like separate processes.
 async fn clients<const N: usize>(place: &Place) -> Result<Vec<(&'static str, Client)>, Failure> {
     let mut clients = Vec::new();
     for name in &NAMES[..N] {

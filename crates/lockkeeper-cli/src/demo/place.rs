@@ -1,4 +1,4 @@
-//! Where the tour takes place: a file store in a directory of its own, gone afterwards.
+//! The file store of the demo, in a temporary directory.
 
 use std::cell::RefCell;
 use std::fs::DirBuilder;
@@ -10,10 +10,9 @@ use lockkeeper::{Client, ClientOptions};
 
 use crate::exit::Failure;
 
-/// The store of one tour.
 pub(super) struct Place {
     directory: PathBuf,
-    /// Everybody who uses it: as long as they do, its files cannot be cleared away for good.
+    /// All clients: they must be closed before the files can be removed.
     clients: RefCell<Vec<Client>>,
 }
 
@@ -25,7 +24,7 @@ impl Place {
         let made = DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(|error| {
             Failure::internal(format!(
-                "{} cannot be created: {error}; name another directory in TMPDIR",
+                "cannot create {}: {error}; set TMPDIR to another directory",
                 directory.display()
             ))
         })?;
@@ -36,7 +35,7 @@ impl Place {
         format!("file:{}", self.directory.join("locks.db").display())
     }
 
-    /// As if it were a process of its own.
+    /// Connects a client, which behaves like a separate process.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         let options = ClientOptions::new().client_name("lockkeeper-demo");
         let client = Client::connect_with(&self.url(), options).await?;
@@ -44,7 +43,7 @@ impl Place {
         Ok(client)
     }
 
-    /// Clears everything away, also in the middle of an act.
+    /// Closes all clients and removes the directory.
     pub(super) async fn clear(self) {
         for client in self.clients.take() {
             client.shutdown().await;

@@ -1,4 +1,4 @@
-//! A lock that is handed over in the order in which it was asked for.
+//! Queue: a fair lock serves waiters in order.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const NAME: &str = "demo:printer";
 const WORK: Duration = Duration::from_millis(60);
 
 pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
-    stage.act("Hand-over", "a fair lock serves those who wait in their order").await?;
+    stage.act("Queue", "a fair lock serves its waiters in the order of their requests").await?;
     let clients = clients::<5>(place).await?;
     let (first, rest) = (&clients[0], &clients[1..]);
     let asked = Instant::now();
@@ -27,12 +27,12 @@ pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     let mut waiting = JoinSet::new();
     for (at, (name, client)) in rest.iter().enumerate() {
         waiting.spawn(wait_for_it(name, client.clone()));
-        stand_in_line(&first.1, at + 1).await?;
+        wait_for_queue(&first.1, at + 1).await?;
     }
     let queue = first.1.inspector().inspect(NAME).await?.queue;
     let queue: Vec<_> = queue.iter().map(|waiter| who(&clients, &waiter.id)).collect();
-    stage.tell("ann", &format!("has it; the store's queue is {}", queue.join(", "))).await?;
-    stage.check(queue == NAMES[1..], "the queue is the order in which they asked").await?;
+    stage.report("ann", &format!("holds it; the queue is {}", queue.join(", "))).await?;
+    stage.check(queue == NAMES[1..], "the queue has the order of the requests").await?;
 
     let gone = Instant::now();
     guard.release().await?;
@@ -44,7 +44,7 @@ pub(super) async fn act(stage: &mut Stage, place: &Place) -> Result<(), Stop> {
     let served: Vec<_> = turns.iter().map(|turn| turn.who).collect();
     let slowest = turns.windows(2).map(|pair| pair[1].got - pair[0].gone).max().unwrap_or_default();
     stage.chart(&Chart::new(&NAMES, turns)).await?;
-    let claim = format!("served in that order, each within {} ms", slowest.as_millis() + 1);
+    let claim = format!("served in that order, each handoff within {} ms", slowest.as_millis() + 1);
     stage.check(served == NAMES, &claim).await
 }
 
@@ -58,19 +58,19 @@ async fn wait_for_it(who: &'static str, client: Client) -> lockkeeper::Result<Tu
     Ok(Turn { who, asked, got, gone })
 }
 
-/// Waits until so many stand in line.
-async fn stand_in_line(client: &Client, many: usize) -> Result<(), Stop> {
+/// Waits until the queue has this length.
+async fn wait_for_queue(client: &Client, length: usize) -> Result<(), Stop> {
     let deadline = Instant::now() + Duration::from_secs(10);
-    while client.inspector().inspect(NAME).await?.queue.len() < many {
+    while client.inspector().inspect(NAME).await?.queue.len() < length {
         if Instant::now() > deadline {
-            return Err(Failure::internal("nobody stands in line for a fair lock").into());
+            return Err(Failure::internal("a waiter did not enter the queue").into());
         }
         sleep(Duration::from_millis(2)).await;
     }
     Ok(())
 }
 
-/// Whose identity it is.
+/// The name of the client with this owner id.
 fn who(clients: &[(&'static str, Client)], id: &str) -> &'static str {
     let owner: Option<OwnerId> = id.parse().ok();
     let own = |client: &Client| owner.is_some_and(|owner| owner.client() == client.id());

@@ -1,4 +1,4 @@
-//! What is told, and how: with colours and time to read on a terminal, plainly elsewhere.
+//! The output of the demo, with pauses for reading.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -15,30 +15,29 @@ const STRONG: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 const GOOD: Style = AnsiColor::Green.on_default();
 
-/// How long a line takes to be read.
+/// The pause after a line.
 const READING: Duration = Duration::from_millis(1800);
 
-/// The stage.
 pub(super) struct Stage {
     output: Output,
-    hurry: bool,
+    fast: bool,
     acts: u32,
 }
 
 impl Stage {
     pub(super) fn new(global: &Global, fast: bool) -> Self {
-        Self { output: Output::new(global), hurry: fast, acts: 0 }
+        Self { output: Output::new(global), fast, acts: 0 }
     }
 
     pub(super) fn begin(&mut self) -> io::Result<()> {
         let title = self.output.styled(TITLE, "lockkeeper");
-        self.put(&format!("{title} in a minute: what a distributed lock has to get right."))?;
-        let note = "All of this happens now, on embedded stores: there is no server.";
+        self.put(&format!("{title} in a minute: what a distributed lock must guarantee."))?;
+        let note = "Everything below runs now, on embedded stores, without a server.";
         let note = self.output.styled(DIM, note);
         self.put(&note)
     }
 
-    /// A new act.
+    /// Begins an act.
     pub(super) async fn act(&mut self, title: &str, about: &str) -> io::Result<()> {
         self.acts += 1;
         let number = self.output.styled(TITLE, &self.acts.to_string());
@@ -49,15 +48,15 @@ impl Stage {
         Ok(())
     }
 
-    /// Something that somebody did, or that happened to him.
-    pub(super) async fn tell(&mut self, who: &str, what: &str) -> io::Result<()> {
+    /// Reports what a client did or observed.
+    pub(super) async fn report(&mut self, who: &str, what: &str) -> io::Result<()> {
         let who = self.output.styled(STRONG, &format!("{who:<5}"));
         self.put(&format!("   {who} {what}"))?;
         self.pause().await;
         Ok(())
     }
 
-    /// Who waited and who held, over time.
+    /// Draws waits and holds over time.
     pub(super) async fn chart(&mut self, chart: &Chart) -> io::Result<()> {
         for (name, bars) in chart.lines() {
             let mut line = self.output.styled(STRONG, &format!("   {name:<5} "));
@@ -77,10 +76,10 @@ impl Stage {
         Ok(())
     }
 
-    /// What was to be shown. If it is not so, the tour is over.
+    /// Prints a claim. A claim that does not hold ends the demo.
     pub(super) async fn check(&mut self, holds: bool, claim: &str) -> Result<(), Stop> {
         if !holds {
-            return Err(Failure::internal(format!("this does not hold here: {claim}")).into());
+            return Err(Failure::internal(format!("a claim does not hold: {claim}")).into());
         }
         let mark = self.output.styled(GOOD, "✓");
         self.put(&format!("   {mark} {claim}"))?;
@@ -90,11 +89,11 @@ impl Stage {
 
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.put("")?;
-        self.put("Now with something of your own:")?;
+        self.put("Try it:")?;
         for (command, what) in [
-            ("lockkeeper run backup -- ./backup.sh", "on this host"),
-            ("lockkeeper --url redis://HOST run backup -- ./backup.sh", "on all hosts"),
-            ("lockkeeper watch", "who holds what"),
+            ("lockkeeper run backup -- ./backup.sh", "for this host"),
+            ("lockkeeper --url redis://HOST run backup -- ./backup.sh", "for all hosts"),
+            ("lockkeeper watch", "locks and holders"),
         ] {
             let what = self.output.styled(DIM, &format!("# {what}"));
             self.put(&format!("   {command:<56} {what}"))?;
@@ -103,7 +102,7 @@ impl Stage {
     }
 
     async fn pause(&self) {
-        if !self.hurry {
+        if !self.fast {
             tokio::time::sleep(READING).await;
         }
     }

@@ -1,14 +1,16 @@
-//! The line to a store, which can be cut.
+//! A connection to a store that can be cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockkeeper::LockName;
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
-    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, AcquireAnswer, Answer, Backend, BoxFuture, Capabilities, Change, Changed, Fault,
+    Finding, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot, Subscription,
+    Topic,
 };
 
-/// A store behind a line.
+/// A store behind a connection.
 #[derive(Debug)]
 pub(super) struct Wire {
     store: Arc<dyn Backend>,
@@ -20,7 +22,7 @@ impl Wire {
         Arc::new(Self { store, cut: AtomicBool::new(false) })
     }
 
-    /// From now on nothing gets through.
+    /// Makes all further requests fail.
     pub(super) fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
@@ -35,20 +37,20 @@ impl Wire {
 }
 
 fn broken() -> Fault {
-    Fault::Unreachable { maybe_ran: false, detail: "the line is cut".to_owned() }
+    Fault::Unreachable { maybe_ran: false, detail: "the connection is cut".into() }
 }
 
 impl Backend for Wire {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
+    fn capabilities(&self, name: &LockName) -> Capabilities {
+        self.store.capabilities(name)
     }
 
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
-        self.pass(self.store.acquire(request))
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+        if self.is_cut() { Answer::ready(Err(broken())) } else { self.store.acquire(request) }
     }
 
-    fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
-        self.pass(self.store.release(request))
+    fn release(&self, request: Release) -> ReleaseAnswer {
+        if self.is_cut() { Answer::ready(Err(broken())) } else { self.store.release(request) }
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {

@@ -1,7 +1,7 @@
-//! A process of its own that holds a lock: this program once more.
+//! A separate process of this program that holds a lock.
 //!
-//! On its standard input it hears what to do, and on its standard output it says what happened, a line
-//! each. It ends with its input, so that it cannot outlive the tour.
+//! It reads orders from standard input and writes events to standard output, one per line. It ends with
+//! its input, so that it cannot outlive the demo.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -19,22 +19,23 @@ use crate::exit::Failure;
 /// The first argument of such a process.
 pub(crate) const ARGUMENT: &str = "__demo-worker";
 
-/// A worker that says nothing for so long is lost.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The time limit for an event.
+const EVENT_LIMIT: Duration = Duration::from_secs(20);
 
-/// The other side: another process that holds a lock. Killed on `Drop`.
+/// A worker process, as the demo sees it. Killed on `Drop`.
 pub(super) struct Worker {
     child: Child,
     input: ChildStdin,
     lines: mpsc::UnboundedReceiver<String>,
-    /// The token of its hold.
+    /// The fencing token of its hold.
     pub(super) token: u64,
 }
 
 impl Worker {
-    /// Starts one and returns when it holds the lock.
+    /// Starts a worker and returns when it holds the lock.
     pub(super) async fn start(url: &str, name: &str, lease: Duration) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::internal(format!("another process: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::internal(format!("cannot start a worker: {error}"));
         let mut child = Command::new(std::env::current_exe().map_err(failed)?)
             .args([ARGUMENT, url, name, &lease.as_millis().to_string()])
             .stdin(Stdio::piped())
@@ -42,7 +43,7 @@ impl Worker {
             .spawn()
             .map_err(failed)?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::internal("another process has no pipes"));
+            return Err(Failure::internal("a worker has no pipes"));
         };
         let (sender, lines) = mpsc::unbounded_channel();
         thread::spawn(move || {
@@ -50,7 +51,7 @@ impl Worker {
             lines.for_each(|line| drop(sender.send(line)));
         });
         let mut worker = Self { child, input, lines, token: 0 };
-        let held = worker.hear("held ").await?;
+        let held = worker.event("held ").await?;
         worker.token = held.parse().map_err(|_| Failure::internal("a worker has no token"))?;
         Ok(worker)
     }
@@ -59,37 +60,37 @@ impl Worker {
         self.child.id()
     }
 
-    /// What follows `word` on the next line that begins with it.
-    pub(super) async fn hear(&mut self, word: &str) -> Result<String, Failure> {
+    /// Waits for a line that begins with `word`; returns the rest of it.
+    pub(super) async fn event(&mut self, word: &str) -> Result<String, Failure> {
         loop {
-            match timeout(PATIENCE, self.lines.recv()).await {
+            match timeout(EVENT_LIMIT, self.lines.recv()).await {
                 Ok(Some(line)) => {
                     if let Some(rest) = line.strip_prefix(word) {
                         return Ok(rest.to_owned());
                     }
                 }
-                _ => return Err(Failure::internal(format!("a worker did not say {word:?}"))),
+                _ => return Err(Failure::internal(format!("a worker did not report {word:?}"))),
             }
         }
     }
 
-    /// Orders a write. The worker does not ask whether it still may.
+    /// Orders a write. The worker does not check whether it still holds the lock.
     pub(super) fn write(&mut self) -> Result<(), Failure> {
         let sent = self.input.write_all(b"write\n");
-        sent.map_err(|error| Failure::internal(format!("a worker does not listen: {error}")))
+        sent.map_err(|error| Failure::internal(format!("cannot write to a worker: {error}")))
     }
 
-    /// Stops it, or lets it go on.
+    /// Stops or resumes the worker.
     pub(super) fn signal(&self, signal: Signal) -> Result<(), Failure> {
         let sent = kill_process(Pid::from_child(&self.child), signal);
-        sent.map_err(|error| Failure::internal(format!("a worker cannot be signalled: {error}")))
+        sent.map_err(|error| Failure::internal(format!("cannot signal a worker: {error}")))
     }
 
-    /// Kills it in the middle of whatever it does.
+    /// Kills the worker.
     pub(super) fn kill(mut self) -> Result<(), Failure> {
         self.signal(Signal::KILL)?;
         let ended = self.child.wait();
-        ended.map(drop).map_err(|error| Failure::internal(format!("a worker lives on: {error}")))
+        ended.map(drop).map_err(|error| Failure::internal(format!("cannot kill a worker: {error}")))
     }
 }
 
@@ -100,7 +101,7 @@ impl Drop for Worker {
     }
 }
 
-/// The worker's own side.
+/// The worker process.
 pub(crate) fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(2).map(OsString::into_string).collect();
     let [Ok(url), Ok(name), Ok(millis)] = &args[..] else { return ExitCode::from(64) };
@@ -124,22 +125,22 @@ async fn hold(url: &str, name: &str, lease: Duration) -> lockkeeper::Result<()> 
         std::io::stdin().lines().map_while(Result::ok).for_each(|order| drop(sender.send(order)));
     });
     let mut lost = std::pin::pin!(guard.lost());
-    let mut told = false;
+    let mut reported = false;
     loop {
         tokio::select! {
             order = orders.recv() => match order {
                 Some(_) => say(format_args!("write {token}")),
                 None => return Ok(()),
             },
-            reason = &mut lost, if !told => {
-                told = true;
+            reason = &mut lost, if !reported => {
+                reported = true;
                 say(format_args!("lost {reason}"));
             }
         }
     }
 }
 
-/// If nobody listens the input has ended as well.
+/// Ignores errors: if the output is closed, the input is closed too.
 fn say(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! Which lock, and how it is waited for.
+//! The requested lock, and how `run` acquires it.
 
 use std::time::{Duration, Instant};
 
@@ -10,49 +10,48 @@ use crate::args::{RunArgs, WaitOptions};
 use crate::display;
 use crate::exit::{Failure, say};
 
-/// How often a name is tried that is held as another kind: no message says when it is free.
+/// The polling interval for a name that is held as another kind: no notification tells when it is free.
 const OTHER_KIND: Duration = Duration::from_millis(100);
 
-/// The kinds, with the options that ask for them.
+/// The kinds, with their options.
 const A_LOCK: &str = "a lock";
 const AN_RW_LOCK: &str = "a read/write lock (--shared, --exclusive)";
 const A_SEMAPHORE: &str = "a permit semaphore (--permits)";
 
-/// The lock that was asked for, and the means to say why it cannot be had.
+/// The requested lock.
 pub(super) struct Target {
     lock: AnyLock,
-    asked: Asked,
+    requested: Requested,
     name: Vec<u8>,
     inspector: Inspector,
 }
 
-/// The kind that was asked for.
-enum Asked {
+enum Requested {
     Lock,
     Shared,
     Exclusive,
-    /// One of so many permits, of a semaphore that is removed with the last of them.
+    /// One of this number of permits. The semaphore is removed with its last permit.
     Permits(PermitSemaphore, u32),
 }
 
-/// For how long it is waited.
+/// The wait limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
-    Endless,
-    None,
+pub(super) enum WaitLimit {
+    Unlimited,
+    NoWait,
     For(Duration),
 }
 
-impl Patience {
+impl WaitLimit {
     pub(super) fn new(options: &WaitOptions) -> Self {
         match options.wait {
-            _ if options.no_wait => Self::None,
+            _ if options.no_wait => Self::NoWait,
             Some(span) => Self::For(span),
-            None => Self::Endless,
+            None => Self::Unlimited,
         }
     }
 
-    /// What is left of it after `spent`.
+    /// The rest of the limit after `spent`.
     pub(super) fn less(self, spent: Duration) -> Self {
         match self {
             Self::For(span) => Self::For(span.saturating_sub(spent)),
@@ -63,46 +62,48 @@ impl Patience {
 
 impl Target {
     pub(super) fn new(client: &Client, args: &RunArgs) -> Self {
-        let (lock, asked) = chosen(client, args);
+        let (lock, requested) = requested(client, args);
         let name = args.name.bytes().to_owned();
-        Self { lock, asked, name, inspector: client.inspector() }
+        Self { lock, requested, name, inspector: client.inspector() }
     }
 
-    /// Acquires it; nothing if it was busy until the wait limit.
-    pub(super) async fn take(&self, patience: Patience) -> Result<Option<AnyGuard>, Failure> {
+    /// Acquires the lock; `None` if it timed out.
+    pub(super) async fn acquire(&self, limit: WaitLimit) -> Result<Option<AnyGuard>, Failure> {
         let started = Instant::now();
-        let number = self.other_number().await?;
+        let resize = self.resize().await?;
         loop {
-            let left = patience.less(started.elapsed());
+            let left = limit.less(started.elapsed());
             match self.attempt(left).await {
-                Err(Error::WrongKind { found, .. }) => self.clash(&found).await?,
+                Err(Error::WrongKind { found, .. }) => self.wrong_kind(&found).await?,
                 outcome => {
                     let guard = outcome?;
-                    if let (Some(_), Some((before, now))) = (&guard, number) {
+                    if let (Some(_), Some((before, now))) = (&guard, resize) {
                         let name = self.lock.name();
-                        say(format_args!("\"{name}\" had {before} permits, and has {now} now"));
+                        say(format_args!(
+                            "lock \"{name}\" has {now} permits now instead of {before}"
+                        ));
                     }
                     return Ok(guard);
                 }
             }
             match left {
-                Patience::None => return Ok(None),
-                Patience::For(left) if left.is_zero() => return Ok(None),
-                Patience::For(left) => tokio::time::sleep(left.min(OTHER_KIND)).await,
-                Patience::Endless => tokio::time::sleep(OTHER_KIND).await,
+                WaitLimit::NoWait => return Ok(None),
+                WaitLimit::For(left) if left.is_zero() => return Ok(None),
+                WaitLimit::For(left) => tokio::time::sleep(left.min(OTHER_KIND)).await,
+                WaitLimit::Unlimited => tokio::time::sleep(OTHER_KIND).await,
             }
         }
     }
 
-    /// The number of permits that a semaphore has and the one it is to have, where they differ. That is
-    /// refused for one that `run` has not made.
-    async fn other_number(&self) -> Result<Option<(i64, i64)>, Failure> {
-        let Asked::Permits(semaphore, permits) = &self.asked else { return Ok(None) };
+    /// The present and the requested number of permits, if they differ. An error for a semaphore that
+    /// `run` has not created.
+    async fn resize(&self) -> Result<Option<(i64, i64)>, Failure> {
+        let Requested::Permits(semaphore, permits) = &self.requested else { return Ok(None) };
         let permits = i64::from(*permits);
         loop {
             let found = match semaphore.permits().await {
                 Err(Error::WrongKind { found, .. }) => {
-                    self.clash(&found).await?;
+                    self.wrong_kind(&found).await?;
                     return Ok(None);
                 }
                 found => found?,
@@ -113,64 +114,62 @@ impl Target {
             if semaphore.is_temporary().await? {
                 return Ok(Some((found, permits)));
             }
-            // It may have gone, and come again, between the two.
+            // It may have been removed and created again between the two requests.
             if semaphore.permits().await? == found {
                 return Err(Failure::usage(format!(
-                    "\"{}\" is a lasting semaphore with {found} permits, made by another program or by an \
-                     earlier version: ask for --permits {found}, or use another name",
+                    "lock \"{}\" is a permanent semaphore with {found} permits, set up by another program or an \
+                     earlier version: use --permits {found}, or another name",
                     semaphore.name()
                 )));
             }
         }
     }
 
-    /// The name is in use as another kind than was asked for. Locks and read/write locks exclude each other:
-    /// to one the other is busy. What counts permits fails.
-    async fn clash(&self, found: &str) -> Result<(), Failure> {
-        // The store only says what it is not, so it is looked at once more.
-        let looked = self.inspector.inspect(&self.name).await.ok();
-        if looked.as_ref().is_some_and(|lock| lock.is_free()) {
+    /// Handles a name that is in use as another kind. A lock is busy while the name is held as a
+    /// read/write lock, and the reverse. A permit semaphore is an error.
+    async fn wrong_kind(&self, found: &str) -> Result<(), Failure> {
+        // The error of the store does not name the kind.
+        let inspected = self.inspector.inspect(&self.name).await.ok();
+        if inspected.as_ref().is_some_and(|lock| lock.is_free()) {
             return Ok(());
         }
-        let kind = looked.map(|lock| lock.kind);
+        let kind = inspected.map(|lock| lock.kind);
         let is_lock = matches!(kind, Some(Kind::Lock | Kind::Fair | Kind::Read | Kind::Write));
-        if is_lock && !matches!(self.asked, Asked::Permits(..)) {
+        if is_lock && !matches!(self.requested, Requested::Permits(..)) {
             return Ok(());
         }
         Err(self.in_use(kind, found))
     }
 
-    /// What the name is in use as, and what can be done about it.
     fn in_use(&self, kind: Option<Kind>, found: &str) -> Failure {
         let (found, instead) = match kind {
-            Some(Kind::Lock | Kind::Fair) => (A_LOCK, "leave that out"),
-            Some(Kind::Read | Kind::Write) => (AN_RW_LOCK, "leave that out"),
-            Some(Kind::Permits) => (A_SEMAPHORE, "ask for --permits"),
+            Some(Kind::Lock | Kind::Fair) => (A_LOCK, "omit --permits"),
+            Some(Kind::Read | Kind::Write) => (AN_RW_LOCK, "omit --permits"),
+            Some(Kind::Permits) => (A_SEMAPHORE, "add --permits"),
             _ => (found, "see `lockkeeper inspect`"),
         };
-        let asked = match self.asked {
-            Asked::Lock => A_LOCK,
-            Asked::Shared | Asked::Exclusive => AN_RW_LOCK,
-            Asked::Permits(..) => A_SEMAPHORE,
+        let requested = match self.requested {
+            Requested::Lock => A_LOCK,
+            Requested::Shared | Requested::Exclusive => AN_RW_LOCK,
+            Requested::Permits(..) => A_SEMAPHORE,
         };
         Failure::usage(format!(
-            "\"{}\" is in use as {found}, and was asked for as {asked}: use another name, or {instead}",
+            "lock \"{}\" is in use as {found}, not as {requested}: use another name, or {instead}",
             self.lock.name()
         ))
     }
 
-    /// Whether it is held by a `run` that this process runs below, and not to be had beside it. `held` are
-    /// the holders around this process.
+    /// Whether a `run` around this process blocks the request. `held` are the ids of those runs.
     pub(super) async fn waits_for_itself(&self, held: &[String]) -> bool {
         let Ok(lock) = self.inspector.inspect(&self.name).await else { return false };
         let around = |holder: &Holder| held.contains(&holder.id);
-        match &self.asked {
-            // If others hold some, one of those may be released.
-            Asked::Permits(_, permits) => {
+        match &self.requested {
+            // If other processes hold permits, one of these may be released.
+            Requested::Permits(_, permits) => {
                 let all = lock.holders.iter().filter(|holder| around(holder)).count() as u64;
                 all >= lock.taken && lock.taken >= u64::from(*permits)
             }
-            Asked::Shared => lock.holders.iter().any(|holder| around(holder) && !holder.shared),
+            Requested::Shared => lock.holders.iter().any(|holder| around(holder) && !holder.shared),
             _ => lock.holders.iter().any(around),
         }
     }
@@ -179,39 +178,39 @@ impl Target {
         self.lock.name()
     }
 
-    /// The holders in a few words; nothing if there seems to be none.
+    /// A clause that names the holders, if there are any.
     pub(super) async fn holders(&self) -> Result<Option<String>, Error> {
-        if let Asked::Permits(semaphore, permits) = &self.asked {
-            let taken = semaphore.acquired().await?;
-            return Ok((taken > 0).then(|| format!("{taken} holders of {permits}")));
+        if let Requested::Permits(semaphore, permits) = &self.requested {
+            let held = semaphore.acquired().await?;
+            return Ok((held > 0).then(|| format!("{held} of {permits} permits are held")));
         }
         let holders = self.lock.holders().await?;
-        Ok((!holders.is_empty())
-            .then(|| holders.iter().map(display::holder).collect::<Vec<_>>().join(", ")))
+        let names: Vec<_> = holders.iter().map(display::holder).collect();
+        Ok((!names.is_empty()).then(|| format!("held by {}", names.join(", "))))
     }
 
-    async fn attempt(&self, patience: Patience) -> Result<Option<AnyGuard>, Error> {
-        match patience {
-            Patience::Endless => self.lock.lock().await.map(Some),
-            Patience::None => self.lock.try_lock().await,
-            Patience::For(span) => self.lock.try_lock_for(span).await,
+    async fn attempt(&self, limit: WaitLimit) -> Result<Option<AnyGuard>, Error> {
+        match limit {
+            WaitLimit::Unlimited => self.lock.lock().await.map(Some),
+            WaitLimit::NoWait => self.lock.try_lock().await,
+            WaitLimit::For(span) => self.lock.try_lock_for(span).await,
         }
     }
 }
 
-fn chosen(client: &Client, args: &RunArgs) -> (AnyLock, Asked) {
+fn requested(client: &Client, args: &RunArgs) -> (AnyLock, Requested) {
     let (name, kind) = (args.name.bytes(), &args.kind);
     if kind.shared {
-        return (client.rw_lock(name).reader(), Asked::Shared);
+        return (client.rw_lock(name).reader(), Requested::Shared);
     }
     if kind.exclusive {
         let lock = client.rw_lock(name);
         let writer = if kind.fenced { lock.fenced().writer() } else { lock.writer() };
-        return (writer, Asked::Exclusive);
+        return (writer, Requested::Exclusive);
     }
     if let Some(permits) = kind.permits {
         let semaphore = client.permit_semaphore(name).temporary(permits.into());
-        return (semaphore.clone().into(), Asked::Permits(semaphore, permits));
+        return (semaphore.clone().into(), Requested::Permits(semaphore, permits));
     }
     let lock = match (kind.fair, kind.fenced) {
         (true, true) => client.fair_lock(name).fenced().into(),
@@ -219,5 +218,5 @@ fn chosen(client: &Client, args: &RunArgs) -> (AnyLock, Asked) {
         (false, true) => client.fenced_lock(name).into(),
         (false, false) => client.lock(name).into(),
     };
-    (lock, Asked::Lock)
+    (lock, Requested::Lock)
 }

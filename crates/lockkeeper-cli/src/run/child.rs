@@ -1,7 +1,7 @@
-//! The command: started in a process group of its own, signalled and looked at as a whole.
+//! The command, started in its own process group and signalled as a group.
 //!
-//! It may leave that group, but it cannot leave its number: as long as it is not reaped nobody else has
-//! that, and so the command itself is always reached.
+//! It may leave that group. Its process number stays its own until it is reaped, so a signal always
+//! reaches the command itself.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -17,67 +17,68 @@ use rustix::process::{
 use super::group;
 use super::sys::{Preparation, prepare};
 use crate::exit::{Code, Failure};
-use crate::store::{PASSWORD_VARIABLE, URL_VARIABLE};
+use crate::store::{PASSWORD_VARIABLE, SENTINEL_PASSWORD_VARIABLE, URL_VARIABLE};
 
-/// The command, running.
+/// The running command.
 pub(super) struct Child {
     process: std::process::Child,
     group: Pid,
     reaped: bool,
-    /// One of the group that was seen alive.
-    witness: Option<Pid>,
+    /// The member of the group that was last seen alive.
+    alive: Option<Pid>,
 }
 
-/// What a look at it shows.
+/// The state of the command.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum State {
-    /// Nothing new.
+    /// It runs, or was already reported as stopped.
     Running,
-    /// A signal has stopped it since the last look.
+    /// A signal has stopped it since the last check.
     Stopped(Signal),
-    /// It has ended. It is not reaped by looking.
+    /// It has ended, and is not reaped.
     Ended,
 }
 
 impl Child {
-    /// Starts it. Must be called from the main thread: the child dies with the thread that made it.
+    /// Starts the command. Must be called on the main thread: the child dies with the thread that started
+    /// it.
     pub(super) fn spawn(mut command: Command, steps: Preparation) -> io::Result<Self> {
         command.process_group(0);
         prepare(&mut command, steps);
         let process = command.spawn()?;
         let group = Pid::from_child(&process);
-        Ok(Self { process, group, reaped: false, witness: None })
+        Ok(Self { process, group, reaped: false, alive: None })
     }
 
-    /// Its process group, which has the number of its first process: this one.
+    /// The process group, which has the number of the command.
     pub(super) fn group(&self) -> Pid {
         self.group
     }
 
-    /// Sends a signal to all of the group, and to the command if it has left it.
+    /// Signals the group, and the command itself if it has left the group.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        // Only then: what is counted must not come twice. Death does not, and it may be leaving now.
+        // Otherwise the command would get a signal twice. Twice KILL is harmless, and covers a command
+        // that leaves its group at this moment.
         let apart = signal == Signal::KILL || getpgid(Some(self.group)) != Ok(self.group);
         let itself = match self.reaped {
             false if apart => kill_process(self.group, signal),
             _ => Ok(()),
         };
         match kill_process_group(self.group, signal).and(itself) {
-            // All of it has ended.
+            // The whole group has ended.
             Err(Errno::SRCH) => Ok(()),
             outcome => Ok(outcome?),
         }
     }
 
-    /// What has become of it.
     pub(super) fn state(&self) -> State {
-        let look = |options| waitid(WaitId::Pid(self.group), options | WaitIdOptions::NOHANG);
-        match look(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+        let wait = |options| waitid(WaitId::Pid(self.group), options | WaitIdOptions::NOHANG);
+        match wait(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
             Ok(None) => {}
-            // An error would be that there is no such child: somebody else has reaped it.
+            // An error means that there is no such child: other code has reaped it.
             _ => return State::Ended,
         }
-        match look(WaitIdOptions::STOPPED) {
+        match wait(WaitIdOptions::STOPPED) {
             Ok(Some(status)) => {
                 let signal = status.stopping_signal().and_then(Signal::from_named_raw);
                 State::Stopped(signal.unwrap_or(Signal::STOP))
@@ -86,26 +87,26 @@ impl Child {
         }
     }
 
-    /// Reaps it; to be called when it has ended.
+    /// Reaps the command. To be called when it has ended.
     pub(super) fn reap(&mut self) -> ExitStatus {
         self.reaped = true;
-        // Reaped by somebody else, nothing is known of how it ended.
+        // If other code has reaped it, its status is unknown.
         self.process.wait().unwrap_or_else(|_| ExitStatus::from_raw(0xff00))
     }
 
-    /// Whether its number may be somebody else's by now.
+    /// Whether its number may already belong to another process.
     pub(super) fn is_reaped(&self) -> bool {
         self.reaped
     }
 
-    /// Whether any process of the group is left. Once the first process is reaped, the last one to
-    /// end gives the number free; it comes round again only after all others were used.
+    /// Whether any process of the group is left. After the command is reaped, the number stays in use
+    /// until the last member ends.
     pub(super) fn has_group(&mut self) -> bool {
-        group::lives(self.group, &mut self.witness)
+        group::is_alive(self.group, &mut self.alive)
     }
 }
 
-/// The command as a `Command`: what was given after `--`, or a shell with a line.
+/// The command after `--`, or a shell with a line.
 pub(super) fn command(words: &[OsString], line: Option<&OsStr>) -> Option<Command> {
     if let Some(line) = line {
         return Some(shell(line));
@@ -116,31 +117,31 @@ pub(super) fn command(words: &[OsString], line: Option<&OsStr>) -> Option<Comman
     Some(command)
 }
 
-/// What those who ask are told that holds the lock: the command, without its arguments, which may be
-/// secret; nothing if there is none, or only a line for a shell.
-pub(super) fn shown(words: &[OsString]) -> Option<String> {
+/// The program name that the holder announces. Without arguments, which may be secret; `None` without a
+/// command or with a shell line.
+pub(super) fn program_name(words: &[OsString]) -> Option<String> {
     let name = Path::new(words.first()?).file_name()?;
     Some(name.to_string_lossy().into_owned())
 }
 
-/// `sh -c`, for lines that the user wrote.
+/// `sh -c LINE`.
 pub(super) fn shell(line: &OsStr) -> Command {
     let mut command = Command::new("sh");
     command.arg("-c").arg(line);
     command
 }
 
-/// What the command, and the lines for busy and lost, are told; and what is kept from them.
+/// The environment of the command and of the hooks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Environment {
     pub(super) name: OsString,
     pub(super) owner: Option<String>,
     pub(super) token: Option<u64>,
-    /// The holders of the runs around this one, the outermost first.
+    /// The owners of the runs around this one, the outermost first.
     pub(super) around: Vec<String>,
 }
 
-/// The variable that names the holders of all runs around a process.
+/// Lists the owners of all runs around a process.
 const HELD_VARIABLE: &str = "LOCKKEEPER_HELD";
 
 impl Environment {
@@ -150,8 +151,7 @@ impl Environment {
         Self { name: name.to_owned(), around, ..Self::default() }
     }
 
-    /// What shows the guardian that a process runs below the command. The lines for busy and lost do not
-    /// have it.
+    /// The entry by which the guardian recognises descendants of the command. Hooks do not have it.
     pub(super) fn mark(&self) -> String {
         format!("{HELD_VARIABLE}={}", self.held(&self.owner).unwrap_or_default())
     }
@@ -161,7 +161,7 @@ impl Environment {
         Some(held.join(" ")).filter(|held| !held.is_empty())
     }
 
-    /// For a line that does not run under the lock.
+    /// For a hook, which does not run under the lock.
     pub(super) fn apply_outside(&self, command: &mut Command) {
         self.apply(command);
         match self.held(&None) {
@@ -171,18 +171,20 @@ impl Environment {
     }
 
     pub(super) fn apply(&self, command: &mut Command) {
-        // The URL may hold a password.
-        command.env_remove(URL_VARIABLE).env_remove(PASSWORD_VARIABLE);
+        // The URL may contain a password.
+        for secret in [URL_VARIABLE, PASSWORD_VARIABLE, SENTINEL_PASSWORD_VARIABLE] {
+            command.env_remove(secret);
+        }
         command.env("LOCKKEEPER_NAME", &self.name);
-        // What stands there may be of another `run` around this one.
+        // Values of a `run` around this one must not remain.
         let token = self.token.map(|token| token.to_string());
         let held = self.held(&self.owner);
-        let told = [
+        let variables = [
             ("LOCKKEEPER_OWNER", &self.owner),
             ("LOCKKEEPER_TOKEN", &token),
             (HELD_VARIABLE, &held),
         ];
-        for (variable, value) in told {
+        for (variable, value) in variables {
             match value {
                 Some(value) => command.env(variable, value),
                 None => command.env_remove(variable),
@@ -191,7 +193,7 @@ impl Environment {
     }
 }
 
-/// The exit code of a command that has ended: its own, or 128 and the signal, as in a shell.
+/// The exit code of the ended command: its own, or 128 + signal, as in a shell.
 pub(super) fn code(status: ExitStatus) -> Code {
     match (status.code(), status.signal()) {
         (Some(code), _) => Code(code as u8),
@@ -199,13 +201,13 @@ pub(super) fn code(status: ExitStatus) -> Code {
     }
 }
 
-/// What it means that a command could not be started, in the words and codes of a shell.
+/// The failure to start a command, with the code of a shell.
 pub(super) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
     let code = match error.kind() {
         ErrorKind::NotFound => Code::NOT_FOUND,
-        // Nothing is wrong with the command: there is no room for another process.
+        // The command itself is fine: the system cannot start another process.
         ErrorKind::WouldBlock | ErrorKind::OutOfMemory => Code::INTERNAL,
         _ => Code::NOT_EXECUTABLE,
     };
-    Failure::new(code, format!("{}: {error}", program.display()))
+    Failure::new(code, format!("cannot start {}: {error}", program.display()))
 }

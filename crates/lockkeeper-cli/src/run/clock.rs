@@ -1,11 +1,11 @@
-//! The clock by which `run` and its guardian agree on a deadline: time since the boot, sleep of the
-//! machine included, because a lease goes on while the machine sleeps.
+//! The clock that `run` and its guardian share: time since boot, including suspend, because a lease
+//! also expires while the machine is suspended.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Now, as a time since some point that is the same for all processes of this host.
+/// The time since an epoch that all processes of this host share.
 pub(super) fn now() -> Duration {
     let time = clock_gettime(CLOCK);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -14,6 +14,6 @@ pub(super) fn now() -> Duration {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
 
-/// Elsewhere a sleep of the machine is not seen.
+/// Other systems have no clock that includes suspend.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;

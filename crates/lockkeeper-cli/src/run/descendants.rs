@@ -1,9 +1,8 @@
-//! Processes below the command that are not in its group: the jobs of a shell with job control have a
-//! group each, and would outlive the lease.
+//! Descendants of the command outside of its process group: each job of a shell with job control has
+//! its own group, and would outlive the lease.
 //!
-//! They are found by their parents. A daemon has none of these any more: it has left the command for
-//! good, and is left alone. Each is held by a handle, because its parent may end before it does, and its
-//! number may be a stranger's by the time it is signalled again.
+//! They are found by their parents. A daemon has left its parents on purpose and is not stopped. Each
+//! process is kept as a handle (pidfd), because its number may be reused after it has ended.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -15,36 +14,36 @@ use rustix::process::{Pid, Signal};
 #[cfg(target_os = "linux")]
 use super::clock;
 
-/// Which of the processes below a command are wanted.
+/// Which descendants to find.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Depth {
-    /// Those that signals for its group do not reach.
+    /// Those outside of the command's group.
     OtherGroups,
-    /// All: one of its group may leave that later.
+    /// All: a member of the group may leave it later.
     All,
 }
 
-/// How often it is looked for processes that others have begun while they were looked for.
+/// The maximum number of scans for processes that were started during a scan.
 #[cfg(target_os = "linux")]
 const ROUNDS: usize = 40;
 
-/// A process that has no environment, and is older, is one of the kernel's.
+/// An older process without an environment is a kernel thread.
 #[cfg(target_os = "linux")]
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// How long a process takes to become another program, more or less.
+/// The approximate duration of an exec.
 #[cfg(target_os = "linux")]
-const NAP: Duration = Duration::from_millis(5);
+const EXEC_TIME: Duration = Duration::from_millis(5);
 
-/// Those that were found and have not ended.
+/// The descendants that were found and have not ended.
 #[derive(Default)]
 pub(super) struct Descendants {
     handles: HashMap<Pid, OwnedFd>,
 }
 
 impl Descendants {
-    /// Looks for more of them. They must be looked for before the command is killed.
-    pub(super) fn look(&mut self, command: Pid, depth: Depth) {
+    /// Adds further descendants. Must be called before the command is killed.
+    pub(super) fn find(&mut self, command: Pid, depth: Depth) {
         self.handles.retain(|_, handle| is_alive(handle));
         let mut parents = vec![command];
         while let Some(parent) = parents.pop() {
@@ -54,7 +53,7 @@ impl Descendants {
                 let wanted =
                     depth == Depth::All || rustix::process::getpgid(Some(child)) != Ok(command);
                 if !known && wanted {
-                    // If it is still there, it is the one that was seen, and no other of its number.
+                    // If it is still a child, the handle is not of another process with its number.
                     let handle = handle(child).filter(|_| children(parent).contains(&child));
                     self.handles.extend(handle.map(|handle| (child, handle)));
                 }
@@ -62,25 +61,23 @@ impl Descendants {
         }
     }
 
-    /// Those that have ended, and those of another user, do not hear it.
+    /// Signals all of them, except those of another user.
     pub(super) fn signal(&self, signal: Signal) {
         for handle in self.handles.values() {
             send(handle, signal);
         }
     }
 
-    /// Whether it is one of them.
     pub(super) fn contains(&self, process: Pid) -> bool {
         self.handles.contains_key(&process)
     }
 
-    /// Whether any of them is left.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn any_alive(&self) -> bool {
         self.handles.values().any(is_alive)
     }
 }
 
-/// A handle can be read from when its process has ended.
+/// A pidfd becomes readable when its process ends.
 fn is_alive(handle: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(handle, PollFlags::IN)];
     poll(&mut polled, Some(&Timespec::default())) == Ok(0)
@@ -97,8 +94,7 @@ fn children(parent: Pid) -> Vec<Pid> {
     numbers.filter_map(Pid::from_raw).collect()
 }
 
-/// Kills the processes that have begun since then and have `mark` in their environment, wherever they are by
-/// now. A daemon that young is one of them.
+/// Kills all processes that started after `since` with `mark` in their environment, also daemons.
 #[cfg(target_os = "linux")]
 pub(super) fn kill_marked(mark: &[u8], since: Duration) {
     for _ in 0..ROUNDS {
@@ -116,35 +112,33 @@ pub(super) fn kill_marked(mark: &[u8], since: Duration) {
         }
         match (killed, unknown) {
             (false, false) => return,
-            // It may have begun another before it died.
+            // A killed process may have started another one before.
             (true, _) => {}
-            (false, true) => std::thread::sleep(NAP),
+            (false, true) => std::thread::sleep(EXEC_TIME),
         }
     }
 }
 
-/// Elsewhere they are not looked for.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn kill_marked(_: &[u8], _: Duration) {}
 
-/// Nothing, if that cannot be seen at this moment: a process that is becoming another program has no
-/// environment. Those of the kernel never have.
+/// Whether the process is marked; `None` if unknown: during an exec a process has no environment.
 #[cfg(target_os = "linux")]
 fn is_marked(process: Pid, mark: &[u8], since: Duration) -> Option<bool> {
     let read = |file| std::fs::read(format!("/proc/{}/{file}", process.as_raw_nonzero()));
-    let begun = read("stat").ok().and_then(|stat| begun(&String::from_utf8_lossy(&stat)));
-    let Some(begun) = begun.filter(|begun| *begun >= since) else { return Some(false) };
+    let started = read("stat").ok().and_then(|stat| started(&String::from_utf8_lossy(&stat)));
+    let Some(started) = started.filter(|started| *started >= since) else { return Some(false) };
     match read("environ") {
-        Ok(all) if all.is_empty() => (clock::now() > begun + YOUNG).then_some(false),
+        Ok(all) if all.is_empty() => (clock::now() > started + YOUNG).then_some(false),
         Ok(all) => Some(all.split(|byte| *byte == 0).any(|one| one == mark)),
-        // It has ended, or is another user's.
+        // It has ended, or belongs to another user.
         Err(_) => Some(false),
     }
 }
 
-/// When a process began, to the tick and not too early: the 22nd field, in ticks since the boot.
+/// The start time of a process since boot, rounded up: the 22nd field, in ticks.
 #[cfg(target_os = "linux")]
-fn begun(stat: &str) -> Option<Duration> {
+fn started(stat: &str) -> Option<Duration> {
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
     Some(Duration::from_secs_f64((ticks + 1) as f64 / super::sys::ticks_per_second()))
 }
@@ -159,7 +153,7 @@ fn send(handle: &OwnedFd, signal: Signal) {
     let _ = rustix::process::pidfd_send_signal(handle, signal);
 }
 
-/// Elsewhere they are not looked for.
+/// Descendants are found on Linux only.
 #[cfg(not(target_os = "linux"))]
 fn children(_: Pid) -> Vec<Pid> {
     Vec::new()

@@ -1,7 +1,5 @@
-//! The lines that are run when the lock is busy or lost.
-//!
-//! They are for telling somebody. They get no input, and whatever becomes of them, the exit code
-//! stays.
+//! The lines of `--on-busy` and `--on-lost`, for example to notify an operator. They get no input and
+//! never change the exit code.
 
 use std::ffi::OsStr;
 use std::process::{Child, Stdio};
@@ -14,30 +12,31 @@ use super::signals::Signals;
 use crate::display;
 use crate::exit::say;
 
-/// How long the line for a lost lock is waited for, once there is nothing else to do. It is then left
-/// to itself, not killed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long `run` waits for the line of `--on-lost`, then leaves it running.
+const WAIT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A line that runs.
+/// A running line.
 pub(super) struct Hook {
     process: Option<Child>,
 }
 
 impl Hook {
-    /// Starts it, if there is one. `reason` is what it can read in `LOCKKEEPER_REASON`.
+    /// Starts the line, if there is one. `reason` becomes `LOCKKEEPER_REASON`.
     pub(super) fn start(line: Option<&OsStr>, environment: &Environment, reason: &str) -> Self {
         let Some(line) = line else {
             return Self { process: None };
         };
         let mut command = shell(line);
         environment.apply_outside(&mut command);
-        // It may come out of the store, and a variable cannot hold a NUL.
+        // The reason may come from the store, and a variable cannot contain a NUL.
         command.env("LOCKKEEPER_REASON", display::text(reason)).stdin(Stdio::null());
         let process = command.spawn();
-        Self { process: process.inspect_err(|error| say(format_args!("sh: {error}"))).ok() }
+        Self {
+            process: process.inspect_err(|error| say(format_args!("cannot run sh: {error}"))).ok(),
+        }
     }
 
-    /// Waits until it has ended. Signals that are listened for reach it, too.
+    /// Waits for the end of the line, and passes signals on to it.
     pub(super) async fn finish(mut self, signals: &mut Signals) {
         while self.is_running() {
             if let Some(signal) = signals.any().await
@@ -48,17 +47,16 @@ impl Hook {
         }
     }
 
-    /// The same, but not for long.
+    /// Waits for the end of the line within the limit.
     pub(super) async fn finish_soon(self, signals: &mut Signals) {
-        let _ = tokio::time::timeout(PATIENCE, self.finish(signals)).await;
+        let _ = tokio::time::timeout(WAIT_LIMIT, self.finish(signals)).await;
     }
 
-    /// Its process, if there is one.
     pub(super) fn pid(&self) -> Option<Pid> {
         self.process.as_ref().map(Pid::from_child)
     }
 
-    /// Reaps it if it has ended.
+    /// Reaps the process if it has ended.
     pub(super) fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
     }

@@ -1,4 +1,4 @@
-//! Holding the lock with no command: until somebody says that it is enough.
+//! Holding the lock without a command.
 
 use lockkeeper::AnyGuard;
 
@@ -8,16 +8,16 @@ use super::signals::Signals;
 use super::supervise::{Ending, Why};
 use crate::exit::say;
 
-/// Until a signal, the loss of the lock, or `--max-hold`.
+/// Holds the lock until a signal, its loss, or `--max-hold`.
 pub(super) async fn hold(plan: &Plan, guard: &AnyGuard, signals: &mut Signals) -> Ending {
-    let over = plan.max_hold.map(|span| clock::now() + span);
+    let end = plan.max_hold.map(|span| clock::now() + span);
     let max_hold = async {
-        let Some(over) = over else {
+        let Some(end) = end else {
             return std::future::pending().await;
         };
-        // In short steps: a timer stands still while the machine sleeps.
+        // In short steps: a timer does not advance while the machine is suspended.
         loop {
-            match over.saturating_sub(clock::now()) {
+            match end.saturating_sub(clock::now()) {
                 left if left.is_zero() => return,
                 left => tokio::time::sleep(left.min(plan.tick())).await,
             }
@@ -28,7 +28,7 @@ pub(super) async fn hold(plan: &Plan, guard: &AnyGuard, signals: &mut Signals) -
         reason = guard.lost() => Some(Why::Lost(reason.to_string())),
         () = max_hold => {
             let (name, span) = (guard.name(), plan.max_hold.unwrap_or_default());
-            say(format_args!("releasing \"{name}\": it was held for --max-hold, {span:?}"));
+            say(format_args!("releasing lock \"{name}\": it was held for --max-hold {span:?}"));
             Some(Why::MaxHold)
         }
         _ = signals.ending() => None,

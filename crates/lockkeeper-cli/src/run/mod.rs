@@ -1,7 +1,6 @@
-//! `run`: a command under a lock.
+//! `run`: runs a command under a lock.
 //!
-//! The flow: choose the store, wait for the lock, run the command under it, give it back. What can
-//! happen meanwhile is in [`supervise`].
+//! The flow: choose the store, acquire the lock, run the command ([`supervise`]), release the lock.
 
 mod acquire;
 mod child;
@@ -23,7 +22,7 @@ use std::pin::pin;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{AnyGuard, Client, LostReason};
+use lockkeeper::{AnyGuard, Client, LockName, LostReason};
 use rustix::process::Signal;
 
 use crate::args::{Global, RunArgs};
@@ -31,7 +30,7 @@ use crate::exit::{Code, Failure, say};
 use crate::log;
 use crate::store::Store;
 
-use acquire::{Patience, Target};
+use acquire::{Target, WaitLimit};
 use child::{Child, Environment};
 use guardian::Guardian;
 use hook::Hook;
@@ -41,39 +40,42 @@ use supervise::{Ending, Foreground, Progress, Supervisor, Why};
 use sys::{Inherited, Preparation};
 use terminal::Terminal;
 
-/// How long the store is waited for when there is nothing left but to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// The time limit for closing the client.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 
-/// With `-v`, who holds the lock is told if it is not there within this time.
-const WORTH_TELLING: Duration = Duration::from_millis(100);
+/// With `-v`, the holder is printed after waiting for this time.
+const REPORT_WAIT_AFTER: Duration = Duration::from_millis(100);
 
-/// How a run ended before it held the lock.
+/// How a step before the lock is held ended.
 enum Outcome<T> {
     Done(T),
     Interrupted(Signal),
 }
 
-/// The command.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<Code, Failure> {
     log::listen(global.verbose);
-    // Such as `-- $COMMAND` of a variable that is not set: nobody holds a lock for ever on purpose so.
+    // Probably `-- $COMMAND` with an unset variable, which must not hold the lock without end.
     let is_missing = args.command.is_empty() && args.line.is_none();
     if is_missing && std::env::args_os().next_back().is_some_and(|last| last == "--") {
-        return Err(Failure::usage("there is no command after --"));
+        return Err(Failure::usage(
+            "there is no command after --: add one, or omit -- to hold the lock until a signal",
+        ));
     }
     let store = Store::resolve(global)?;
     let plan = Plan::new(args, &store)?;
-    // Before anything starts a thread, which would inherit it.
+    // Before any thread starts, which would inherit the signal mask.
     let inherited = Inherited::take();
     let terminal = Terminal::open();
     let signals = Signals::new().map_err(no_signals)?;
     let verbose = global.verbose > 0;
     let environment = Environment::new(args.name.given());
-    Run { args, plan, terminal, inherited, signals, verbose, environment }.run(&store).await
+    let name = LockName::from(args.name.bytes());
+    Run { args, name, plan, terminal, inherited, signals, verbose, environment }.run(&store).await
 }
 
 struct Run<'a> {
     args: &'a RunArgs,
+    name: LockName,
     plan: Plan,
     terminal: Option<Terminal>,
     inherited: Inherited,
@@ -84,13 +86,14 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn run(mut self, store: &Store) -> Result<Code, Failure> {
-        // From here on a signal ends the wait in good order, and none is missed until the command is
-        // there to get it.
+        // From here on a signal ends the wait cleanly, and none is lost until the command runs.
         self.signals.listen().map_err(no_signals)?;
-        self.tell(format_args!("store {} ({})", store.shown(), store.source));
+        self.log(format_args!("store {} ({})", store.shown(), store.source));
         let started = Instant::now();
         let options = self.plan.options(store.options.clone(), self.args.waiting.wait);
-        let options = match child::shown(&self.args.command) {
+        let by = self.args.holding.acknowledged_by;
+        let options = store.acknowledged(by, options, self.plan.lease);
+        let options = match child::program_name(&self.args.command) {
             Some(program) => options.program(program),
             None => options,
         };
@@ -98,36 +101,38 @@ impl Run<'_> {
             Outcome::Done(client) => client?,
             Outcome::Interrupted(signal) => return Ok(self.interrupted(signal)),
         };
-        let patience = Patience::new(&self.args.waiting).less(started.elapsed());
+        let limit = WaitLimit::new(&self.args.waiting).less(started.elapsed());
         let target = Target::new(&client, self.args);
+        // With the prefix of the configuration.
+        self.name = target.name().clone();
         let around = self.environment.around.clone();
-        let wait = wait(&target, patience, &around, self.verbose);
+        let wait = wait(&target, limit, &around, self.verbose);
         let outcome = match self.interruptible(wait).await {
             Outcome::Done(outcome) => outcome,
             Outcome::Interrupted(signal) => {
-                // The wait was dropped; what it had asked for is being taken back.
-                goodbye(&client).await;
+                // Dropping the wait undoes its request in the background.
+                shut_down(&client).await;
                 return Ok(self.interrupted(signal));
             }
         };
         match outcome {
             Ok(Some(guard)) => {
-                self.tell(format_args!("acquired after {:.3?}", started.elapsed()));
+                self.log(format_args!("acquired {} after {:.3?}", self.lock(), started.elapsed()));
                 self.hold(&client, guard).await
             }
             Ok(None) => {
-                goodbye(&client).await;
+                shut_down(&client).await;
                 Ok(self.busy().await)
             }
             Err(failure) => {
-                goodbye(&client).await;
+                shut_down(&client).await;
                 Err(failure)
             }
         }
     }
 
-    /// Does it, unless one is told to end. Other signals were meant for the command, and it is not there:
-    /// it may not want them later, and they are no reason not to begin.
+    /// Does the work unless a signal ends it. Other signals are for the command, which does not run yet:
+    /// they are dropped.
     async fn interruptible<T>(&mut self, work: impl Future<Output = T>) -> Outcome<T> {
         let mut work = pin!(work);
         loop {
@@ -139,14 +144,17 @@ impl Run<'_> {
             if signals::is_ending(signal) {
                 return Outcome::Interrupted(signal);
             }
-            self.tell(format_args!("{} came before the command", signals::name(signal)));
+            self.log(format_args!(
+                "dropped {}: the command does not run yet",
+                signals::name(signal)
+            ));
         }
     }
 
-    /// The exit code of a wait that a signal has ended. At a keyboard this process ends by the signal
-    /// itself, because a shell that runs a script goes on after an exit code, whatever it is.
+    /// The exit code of a wait that a signal has ended. After a keyboard signal this process kills itself
+    /// with it, because a shell continues its script after any exit code.
     fn interrupted(&self, signal: Signal) -> Code {
-        self.tell(format_args!("interrupted by {}", signals::name(signal)));
+        self.log(format_args!("interrupted by {}", signals::name(signal)));
         let at_keyboard = self.terminal.as_ref().is_some_and(Terminal::is_ours);
         if at_keyboard && matches!(signal, Signal::INT | Signal::QUIT) {
             sys::die_of(signal);
@@ -155,14 +163,14 @@ impl Run<'_> {
     }
 
     async fn busy(&mut self) -> Code {
-        self.tell("busy");
+        self.log(format_args!("{} is busy", self.lock()));
         let waiting = &self.args.waiting;
         let hook = Hook::start(waiting.on_busy.as_deref(), &self.environment, "busy");
         hook.finish(&mut self.signals).await;
         Code(waiting.busy_exit_code)
     }
 
-    /// Runs the command under the lock, or waits for the end if there is none.
+    /// Runs the command under the lock, or waits for a signal if there is none.
     async fn hold(mut self, client: &Client, guard: AnyGuard) -> Result<Code, Failure> {
         let acquired = clock::now();
         let permit = guard.permit_ids().first().map(ToString::to_string);
@@ -173,15 +181,14 @@ impl Run<'_> {
             Some(command) => match self.supervise(command, client, &guard).await {
                 Ok(ending) => ending,
                 Err(failure) => {
-                    // Nothing has run, so nothing has to be kept for long.
-                    let _ = release::give_back(guard, None, self.signals.ending()).await;
-                    goodbye(client).await;
+                    // The command has not run, so `--at-least` does not apply.
+                    let _ = release::release(guard, None, self.signals.ending()).await;
+                    shut_down(client).await;
                     return Err(failure);
                 }
             },
             None => {
-                let name = guard.name();
-                say(format_args!("\"{name}\" is held until this process is told to end"));
+                say(format_args!("{} is held: send INT or TERM to release it", self.lock()));
                 idle::hold(&self.plan, &guard, &mut self.signals).await
             }
         };
@@ -197,14 +204,14 @@ impl Run<'_> {
     ) -> Result<Ending, Failure> {
         self.environment.apply(&mut command);
         self.signals.listen_for_command().map_err(no_signals)?;
-        // What has come so far was for whoever used the terminal.
+        // A SIGTTOU so far was not caused by the command.
         sys::take_pending(Signal::TTOU);
         let now = clock::now();
         let deadline = now + guard.remaining();
         let kill_at = deadline.saturating_sub(GUARDIAN_MARGIN);
         let guardian = Guardian::start(kill_at, self.environment.mark()).map_err(no_guardian)?;
         let steps = Preparation {
-            guardian: guardian.line().map_err(no_guardian)?,
+            guardian: guardian.socket().map_err(no_guardian)?,
             terminal: self.terminal.as_ref().and_then(Terminal::for_child),
             inherited: self.inherited,
             not_after: kill_at,
@@ -219,12 +226,12 @@ impl Run<'_> {
                     terminal.take();
                 }
                 if clock::now() >= kill_at {
-                    return Ok(Ending::lost("its lease ended before the command could be started"));
+                    return Ok(Ending::lost("its lease expired before the command was started"));
                 }
                 return Err(child::not_started(&program, &error));
             }
         };
-        self.tell(format_args!("started {} as process {}", program.display(), child.group()));
+        self.log(format_args!("started {} as process {}", program.display(), child.group()));
         let supervisor = Supervisor {
             plan: &self.plan,
             client,
@@ -243,7 +250,7 @@ impl Run<'_> {
         Ok(supervisor.watch().await)
     }
 
-    /// Gives the lock back, if it is there to be given back, and finds the exit code.
+    /// Releases the lock, if it is still held, and determines the exit code.
     async fn finish(
         mut self,
         ending: Ending,
@@ -252,8 +259,8 @@ impl Run<'_> {
         rest: Option<Duration>,
     ) -> Result<Code, Failure> {
         let Ending { status, why, foreground, hook } = ending;
-        // What came while the command was there, or as it ended, was for the command.
-        self.signals.forget().await;
+        // Signals until the end of the command were for the command.
+        self.signals.clear().await;
         let why = if guard.is_lost() && !matches!(why, Some(Why::Lost(_))) {
             Some(Why::Lost(reason(&guard).await))
         } else {
@@ -265,91 +272,98 @@ impl Run<'_> {
             (None, Some(status)) => child::code(status),
             (None, None) => Code::OK,
         };
-        let code = match release::give_back(guard, rest, self.signals.ending()).await {
+        let code = match release::release(guard, rest, self.signals.ending()).await {
             Ok(()) => {
                 match rest {
-                    Some(rest) => self.tell(format_args!("left standing for another {rest:.1?}")),
-                    None => self.tell("released"),
+                    Some(rest) => {
+                        self.log(format_args!("{} stays held for {rest:.1?}", self.lock()))
+                    }
+                    None => self.log(format_args!("released {}", self.lock())),
                 }
                 own
             }
-            Err(release::Refusal::Gone(reason)) => self.lost(client, &reason, None).await,
-            Err(release::Refusal::Unknown(what)) => {
-                say(&what);
-                // That it stands for longer was asked for and is not certain. A plain release costs
-                // nobody anything: the command has ended, and the lease will.
+            Err(release::Unreleased::Lost(reason)) => self.lost(client, &reason, None).await,
+            Err(release::Unreleased::Unconfirmed(message)) => {
+                say(&message);
+                // `--at-least` was requested and is uncertain. A plain release without an answer is
+                // harmless: the lease expires.
                 if rest.is_some() && own == Code::OK { Code::UNREACHABLE } else { own }
             }
         };
-        goodbye(client).await;
+        shut_down(client).await;
         if let Some(status) = status.filter(|_| why.is_none()) {
             end_as(status, foreground);
         }
         Ok(code)
     }
 
-    /// The lock is gone: nothing more is said to the store, and nothing is waited for but the line
-    /// that tells somebody, for a moment.
+    /// Ends the process after a loss. Sends nothing more to the store, and waits only for the line of
+    /// `--on-lost`.
     async fn lost(&mut self, client: &Client, reason: &str, hook: Option<Hook>) -> ! {
         client.abandon();
-        say(format_args!("the lock was lost: {reason}"));
+        say(format_args!("{} was lost: {reason}", self.lock()));
         let line = self.args.loss.on_lost.as_deref();
         let hook = hook.unwrap_or_else(|| Hook::start(line, &self.environment, reason));
         hook.finish_soon(&mut self.signals).await;
-        // Not by returning: guards that are dropped talk to the store.
+        // Not by returning: dropped guards send requests to the store.
         std::process::exit(i32::from(Code::LOST.0))
     }
 
-    fn tell(&self, what: impl std::fmt::Display) {
+    /// The lock in a message.
+    fn lock(&self) -> String {
+        format!("lock \"{}\"", self.name)
+    }
+
+    fn log(&self, message: impl std::fmt::Display) {
         if self.verbose {
-            say(what);
+            say(message);
         }
     }
 }
 
-/// Why the lock is lost. That it is, is seen by the clock; the reason may take a moment.
+/// The loss reason. The clock shows a loss at once; the reason may arrive later.
 async fn reason(guard: &AnyGuard) -> String {
-    let reason = tokio::time::timeout(GOODBYE, guard.lost()).await;
+    let reason = tokio::time::timeout(SHUTDOWN_LIMIT, guard.lost()).await;
     reason.unwrap_or(LostReason::Expired).to_string()
 }
 
-/// Acquires the lock. Says so if it waits for a run around this one, `around` being their holders, and
-/// with `-v` for whom it waits.
+/// Acquires the lock. Warns if a run around this one holds it (`around` are the ids of those runs), and
+/// with `-v` prints the holder.
 async fn wait(
     target: &Target,
-    patience: Patience,
+    limit: WaitLimit,
     around: &[String],
     verbose: bool,
 ) -> Result<Option<AnyGuard>, Failure> {
-    let take = target.take(patience);
-    let waits = !matches!(patience, Patience::None);
-    let tell = async {
+    let acquire = target.acquire(limit);
+    let waits = !matches!(limit, WaitLimit::NoWait);
+    let report = async {
+        let name = target.name();
         if waits && !around.is_empty() && target.waits_for_itself(around).await {
-            let name = target.name();
             say(format_args!(
-                "\"{name}\" is held by the `lockkeeper run` around this one, and is free only when the \
-                 command of that run has ended: if that waits for this one, neither ever ends"
+                "lock \"{name}\" is held by the `lockkeeper run` around this one: if its command waits for \
+                 this one, neither ever ends"
             ));
         }
         if !verbose {
             return std::future::pending().await;
         }
-        tokio::time::sleep(WORTH_TELLING).await;
+        tokio::time::sleep(REPORT_WAIT_AFTER).await;
         match target.holders().await {
-            Ok(Some(holders)) => say(format_args!("waiting; held by {holders}")),
-            _ => say("waiting"),
+            Ok(Some(holders)) => say(format_args!("waiting for lock \"{name}\": {holders}")),
+            _ => say(format_args!("waiting for lock \"{name}\"")),
         }
         std::future::pending().await
     };
     tokio::select! {
         biased;
-        outcome = take => outcome,
-        never = tell => never,
+        outcome = acquire => outcome,
+        never = report => never,
     }
 }
 
-/// After the keyboard's interrupt, ends as the command did, and tells those beside this process what
-/// the terminal told the command alone: a script around it is to end, too.
+/// After an interrupt from the keyboard, ends by the same signal as the command. If only the command's
+/// group got it, sends it to this process group too, so that a script around it ends.
 fn end_as(status: std::process::ExitStatus, foreground: Option<Foreground>) {
     use std::os::unix::process::ExitStatusExt;
     let signal = status.signal().and_then(Signal::from_named_raw);
@@ -366,15 +380,15 @@ fn end_as(status: std::process::ExitStatus, foreground: Option<Foreground>) {
     }
 }
 
-/// Lets the client take its leave of the store.
-async fn goodbye(client: &Client) {
-    let _ = tokio::time::timeout(GOODBYE, client.shutdown()).await;
+/// Closes the client within the time limit.
+async fn shut_down(client: &Client) {
+    let _ = tokio::time::timeout(SHUTDOWN_LIMIT, client.shutdown()).await;
 }
 
 fn no_signals(error: io::Error) -> Failure {
-    Failure::internal(format!("signals cannot be listened for: {error}"))
+    Failure::internal(format!("cannot handle signals: {error}"))
 }
 
 fn no_guardian(error: io::Error) -> Failure {
-    Failure::internal(format!("no guardian process can be started: {error}"))
+    Failure::internal(format!("cannot start the guardian process: {error}"))
 }

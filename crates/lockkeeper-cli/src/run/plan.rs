@@ -1,73 +1,79 @@
-//! What is to be done, checked before anything is.
+//! The durations of a run, checked before it starts.
 
 use std::time::Duration;
 
-use lockkeeper::{CONNECT_TIMEOUT, ClientOptions, RESPONSE_TIMEOUT, WATCHDOG_TIMEOUT};
+use lockkeeper::{CONNECT_TIMEOUT, ClientOptions, RESPONSE_TIMEOUT};
 use rustix::process::Signal;
 
 use crate::args::RunArgs;
 use crate::exit::{Failure, say};
 use crate::store::Store;
 
-/// How long before the end of the lease, by this host's clock, the command is dead: 200 ms is the
-/// promise, the rest is for a machine that is slow to do it.
+/// The command is killed this long before the lease expires by this host's clock. The documented margin
+/// is 200 ms; the rest allows for a slow machine.
 pub(super) const KILL_MARGIN: Duration = Duration::from_millis(300);
 
 /// The same for the guardian, which acts if `run` has not.
 pub(super) const GUARDIAN_MARGIN: Duration = Duration::from_millis(250);
 
-/// Descendants this there would be no time to renew a lease, to notice that it cannot be, and to stop the
-/// command.
+/// A shorter lease leaves no time to retry a renewal and to stop the command.
 const MIN_LEASE: Duration = Duration::from_secs(1);
 
-/// The grace that is given unless another is asked for.
+/// The default of `--grace`.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The shortest time that an answer is waited for.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The shortest time for which it is tried to connect.
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The numbers that a run goes by.
+/// The settings of a run.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) lease: Duration,
     pub(super) at_least: Option<Duration>,
     pub(super) max_hold: Option<Duration>,
     pub(super) signal: Signal,
-    /// At most a third of the lease, and a little less where that is short: the next third must be
-    /// enough for a renewal that takes long.
+    /// Less than a third of the lease: the next third must be enough for a slow renewal.
     pub(super) grace: Duration,
 }
 
 impl Plan {
     pub(super) fn new(args: &RunArgs, store: &Store) -> Result<Self, Failure> {
-        let lease = args.holding.lease.or(store.lease).unwrap_or(WATCHDOG_TIMEOUT);
+        let lease = store.lease(args.holding.lease)?;
         if lease < MIN_LEASE {
             return Err(Failure::usage(format!(
                 "the lease must be at least {MIN_LEASE:?}, not {lease:?}: \
-                 there must be time to renew it and to stop the command"
+                 `run` needs time to renew it and to stop the command"
+            )));
+        }
+        let (at_least, longest) = (args.holding.at_least, store.longest_lease);
+        if let (Some(span), Some(longest)) = (at_least, longest)
+            && span > longest
+        {
+            return Err(Failure::usage(format!(
+                "--at-least {span:?} is longer than the longest lease of the quorum, {longest:?}: no lock \
+                 on it stays for longer without its process; all clients may set a longer one with \
+                 --longest-lease"
             )));
         }
         let longest = (lease - 2 * KILL_MARGIN) / 3;
         if let Some(grace) = args.loss.grace.filter(|grace| *grace > longest) {
             say(format_args!(
-                "--grace {grace:?} is cut to {longest:?}: the command must have ended before the lease of \
-                 {lease:?} does; for a longer grace ask for a longer --lease"
+                "--grace {grace:?} is cut to {longest:?}: the command must end before the lease of \
+                 {lease:?} expires; set a longer --lease for a longer grace"
             ));
         }
         Ok(Self {
             lease,
-            at_least: args.holding.at_least.filter(|span| !span.is_zero()),
+            at_least: at_least.filter(|span| !span.is_zero()),
             max_hold: args.holding.max_hold,
             signal: args.loss.signal,
             grace: args.loss.grace.unwrap_or(GRACE).min(longest),
         })
     }
 
-    /// The client's settings: a renewal that is not answered must be repeated more than once before
-    /// the lease is over, and who waits for a second does not want to connect for three.
+    /// The settings of the client: an unanswered renewal must be retried more than once within the lease,
+    /// and connecting must not take longer than the wait limit.
     pub(super) fn options(&self, options: ClientOptions, wait: Option<Duration>) -> ClientOptions {
         let response = (self.lease / 5).clamp(MIN_RESPONSE_TIMEOUT, RESPONSE_TIMEOUT);
         let connect =
@@ -75,13 +81,12 @@ impl Plan {
         options.watchdog_timeout(self.lease).response_timeout(response).connect_timeout(connect)
     }
 
-    /// With so little left of the lease the command must be told to stop, or its grace would be cut
-    /// short.
-    pub(super) fn last_call(&self) -> Duration {
+    /// The remaining lease at which the command must be stopped to get its full grace.
+    pub(super) fn stop_margin(&self) -> Duration {
         self.grace + KILL_MARGIN
     }
 
-    /// How often the clock is looked at.
+    /// The interval at which the clock is read.
     pub(super) fn tick(&self) -> Duration {
         (self.lease / 20).min(Duration::from_millis(250))
     }

@@ -1,35 +1,35 @@
-//! Giving the lock back, and what it means when that fails.
+//! Releases the lock after the command.
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, Error};
+use lockkeeper::{AnyGuard, Error, LostReason};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
 use super::signals;
 
-/// One answer is waited for, however near the end is; and nobody waits for long, however far it is.
+/// The limits for the wait for an answer: at least one answer, and never for long.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Why it was not given back.
-pub(super) enum Refusal {
-    /// It was not there any more: the command did not run under it to its end.
-    Gone(String),
-    /// The store has not confirmed it.
-    Unknown(String),
+/// Why the release is not confirmed.
+pub(super) enum Unreleased {
+    /// The lock was lost before: the command did not hold it until its end.
+    Lost(String),
+    /// The store has not answered.
+    Unconfirmed(String),
 }
 
-/// Gives the lock back, or leaves it standing for `rest`.
+/// Releases the lock, or leaves it held for `rest`.
 ///
-/// When the store does not answer, the command has still had the lock for as long as it ran, for
-/// the lease was not over. It is tried until the lease is, or for a while; then it ends by itself. Who is
-/// told to end by a signal, which is `told`, waits for no more than one answer.
-pub(super) async fn give_back(
+/// Without an answer, the client retries until the lease expires, within the limit. After a `signal`
+/// it waits for one answer only.
+pub(super) async fn release(
     guard: AnyGuard,
     rest: Option<Duration>,
-    told: impl Future<Output = Signal>,
-) -> Result<(), Refusal> {
+    signal: impl Future<Output = Signal>,
+) -> Result<(), Unreleased> {
+    let name = guard.name().clone();
     let remaining = guard.remaining().clamp(SHORTEST, LONGEST);
     let request = async {
         match rest {
@@ -37,32 +37,31 @@ pub(super) async fn give_back(
             None => guard.release().await,
         }
     };
-    let told = async {
-        let signal = told.await;
+    let signal = async {
+        let signal = signal.await;
         sleep(SHORTEST).await;
         signal
     };
     let cause = tokio::select! {
         biased;
-        outcome = request => return outcome.map_err(Refusal::from),
-        signal = told => format!("{} came before the store confirmed", signals::name(signal)),
+        outcome = request => return outcome.map_err(Unreleased::from),
+        signal = signal => format!("{} arrived before the store confirmed", signals::name(signal)),
         () = sleep(remaining) => "the store did not confirm".to_owned(),
     };
-    Err(Refusal::Unknown(match rest {
-        Some(_) => format!(
-            "{cause} that the lock stays: it ends with its lease, or when --at-least is over"
-        ),
-        None => format!(
-            "{cause} that the lock was given back; it is free when its lease ends at the latest"
-        ),
-    }))
+    let (what, then) = match rest {
+        Some(_) => ("--at-least", "it expires with its lease, or after --at-least"),
+        None => ("the release", "it expires with its lease at the latest"),
+    };
+    Err(Unreleased::Unconfirmed(format!("lock \"{name}\": {cause} {what}; {then}")))
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for Unreleased {
     fn from(error: Error) -> Self {
         match error {
-            Error::NotHeld { .. } | Error::Lost { .. } => Self::Gone(error.to_string()),
-            error => Self::Unknown(error.to_string()),
+            Error::Lost { reason, .. } => Self::Lost(reason.to_string()),
+            Error::NotHeld { holder: Some(_), .. } => Self::Lost(LostReason::Taken.to_string()),
+            Error::NotHeld { .. } => Self::Lost(LostReason::Deleted.to_string()),
+            error => Self::Unconfirmed(error.to_string()),
         }
     }
 }

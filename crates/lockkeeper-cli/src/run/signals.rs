@@ -1,4 +1,4 @@
-//! Signals: by name, and as they arrive.
+//! Signals: their names, and their arrival.
 
 use std::future::poll_fn;
 use std::io;
@@ -9,11 +9,11 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::sys;
 
-/// What ends a wait for a lock, and a hold without a command.
+/// End a wait for a lock, and a hold without a command.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// What means something to commands only; and the real-time signals. Most of them would end this process,
-/// and with it the command, or a wait that they were a moment too early for.
+/// Have a meaning for the command only, like the real-time signals. By default most of them would end
+/// this process.
 const OTHERS: &[Signal] = &[
     Signal::USR1,
     Signal::USR2,
@@ -27,36 +27,36 @@ const OTHERS: &[Signal] = &[
     Signal::XFSZ,
 ];
 
-/// What a command is sent as well, and what does to this process what it does to any as long as there
-/// is none. `TTOU` is missing: see [`sys::take_pending`].
+/// Passed on to the command; before it starts, they have their default action. Without `TTOU`: see
+/// [`sys::take_pending`].
 const OF_JOBS: [Signal; 5] =
     [Signal::WINCH, Signal::TSTP, Signal::TTIN, Signal::CONT, Signal::ABORT];
 
-/// The signals that are listened for. Once they are they no longer act by themselves.
+/// The handled signals, which no longer have their default action.
 pub(super) struct Signals {
     streams: Vec<(Signal, Stream)>,
     children: Stream,
 }
 
 impl Signals {
-    /// Listens for changes of children only.
+    /// Handles SIGCHLD only.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { streams: Vec::new(), children: signal(SignalKind::child())? })
     }
 
-    /// Listens for what tells this process to end, too, and for all that nobody can have meant for it.
+    /// Handles also the signals that end a wait, and those that are only for commands.
     pub(super) fn listen(&mut self) -> io::Result<()> {
         self.add(&ENDING)?;
         self.add(OTHERS)?;
         self.add(&sys::real_time())
     }
 
-    /// Listens for all that a command may be sent by way of `run`.
+    /// Handles also the other signals that are passed on to a command.
     pub(super) fn listen_for_command(&mut self) -> io::Result<()> {
         self.add(&OF_JOBS)
     }
 
-    /// One that is ignored (by `nohup`, or in the background of a script) stays so, for the command
+    /// An ignored signal (by `nohup`, or in the background of a script) stays ignored, because the command
     /// inherits that.
     fn add(&mut self, signals: &[Signal]) -> io::Result<()> {
         for &wanted in signals {
@@ -70,12 +70,12 @@ impl Signals {
     /// The next signal.
     ///
     /// # Cancel safety
-    /// None is lost.
+    /// No signal is lost.
     pub(super) async fn next(&mut self) -> Signal {
         poll_fn(|context| poll_streams(&mut self.streams, context)).await
     }
 
-    /// The next signal that tells this process to end. Others that come first are forgotten.
+    /// The next signal that ends a wait. Drops all others before it.
     pub(super) async fn ending(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -85,8 +85,8 @@ impl Signals {
         }
     }
 
-    /// Forgets what has come so far.
-    pub(super) async fn forget(&mut self) {
+    /// Drops all signals that have arrived.
+    pub(super) async fn clear(&mut self) {
         poll_fn(|context| {
             while poll_streams(&mut self.streams, context).is_ready() {}
             Poll::Ready(())
@@ -94,10 +94,10 @@ impl Signals {
         .await;
     }
 
-    /// The next signal, or nothing when a child has ended, stopped or gone on.
+    /// The next signal, or `None` when a child has ended, stopped or continued.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
+    /// No signal and no change of a child is lost.
     pub(super) async fn any(&mut self) -> Option<Signal> {
         let Self { streams, children } = self;
         poll_fn(|context| {
@@ -109,7 +109,7 @@ impl Signals {
         .await
     }
 
-    /// Resolves when this signal has come; others are kept.
+    /// Resolves when this signal has arrived; keeps all others.
     pub(super) async fn only(&mut self, wanted: Signal) {
         match self.streams.iter_mut().find(|(signal, _)| *signal == wanted) {
             Some((_, stream)) => drop(stream.recv().await),
@@ -118,7 +118,7 @@ impl Signals {
     }
 }
 
-/// Whether it tells a process to end.
+/// Whether the signal ends a wait.
 pub(super) fn is_ending(signal: Signal) -> bool {
     ENDING.contains(&signal)
 }
@@ -134,7 +134,7 @@ fn poll_streams(streams: &mut [(Signal, Stream)], context: &mut Context<'_>) -> 
 
 /// Reads a signal by name (`TERM`, `sigterm`) or number.
 pub(crate) fn parse(text: &str) -> Result<Signal, String> {
-    let refused = || format!("\"{text}\" is no signal: write a name, as in TERM, or a number");
+    let refused = || format!("\"{text}\" is not a signal: write a name such as TERM, or a number");
     if let Ok(number) = text.parse() {
         return Signal::from_named_raw(number).ok_or_else(refused);
     }
@@ -143,7 +143,7 @@ pub(crate) fn parse(text: &str) -> Result<Signal, String> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal).ok_or_else(refused)
 }
 
-/// `SIGTERM` and the like; a number where there is no name.
+/// The name of a signal, such as `SIGTERM`, or its number.
 pub(super) fn name(signal: Signal) -> String {
     let known = NAMES.iter().find(|(_, known)| *known == signal);
     known.map_or_else(|| format!("signal {}", signal.as_raw()), |(name, _)| format!("SIG{name}"))
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_read_by_name_and_number() {
+    fn signals_parse_by_name_and_number() {
         for text in ["TERM", "SIGTERM", "sigterm", "term", "15"] {
             assert_eq!(parse(text), Ok(Signal::TERM), "{text}");
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_reads_back() {
+    fn every_name_round_trips() {
         for (known, signal) in NAMES {
             assert_eq!(parse(&name(*signal)), Ok(*signal), "{known}");
         }

@@ -1,15 +1,15 @@
-//! Watches over the command while the lock is held.
+//! Supervises the command while the lock is held.
 //!
-//! One loop, one look at the clock at the start of each turn, whatever has woken it: a process that was
-//! stopped for longer than its lease must find that out before it does anything else.
+//! One loop, which reads the clock first in every turn: a process that was stopped for longer than its
+//! lease must notice that before it does anything else.
 //!
-//! | the command is | and then | it ends with |
+//! | state | event | result |
 //! |---|---|---|
-//! | running | it ends | its own code |
+//! | running | the command ends | its own exit code |
 //! | running | the lock is lost, or is about to be | stopping |
-//! | running | `--max-hold` is over | stopping |
-//! | stopping | its grace is over, or the lease will soon be | `KILL` |
-//! | stopping | nothing of its group or below it is left | 76 or 124 |
+//! | running | `--max-hold` has passed | stopping |
+//! | stopping | the grace has passed, or the lease is about to expire | `KILL` |
+//! | stopping | no process of the group and no descendant is left | exit code 76 or 124 |
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -30,51 +30,52 @@ use super::terminal::Terminal;
 use super::{clock, sys};
 use crate::exit::say;
 
-/// How often a group whose first process has ended is looked at.
+/// The polling interval for a group whose leader has ended.
 const GROUP_TICK: Duration = Duration::from_millis(10);
 
-/// What does not die of SIGKILL within this time hangs in the kernel; nothing more can be done.
-const HOPELESS: Duration = Duration::from_secs(1);
+/// A process that survives SIGKILL for this long hangs in the kernel.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Whether this process was stopped is known within this time: the signal that let it go on has come by
-/// then.
-const CONTINUED: Duration = Duration::from_millis(50);
+/// If this process was stopped, the SIGCONT that resumed it arrives within this time.
+const CONTINUED_LIMIT: Duration = Duration::from_millis(50);
+
+/// The loss reason after the guardian has acted.
+const STOPPED_TOO_LONG: &str = "its lease was about to expire while this process was stopped";
 
 /// Why the command must end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Why {
-    /// The lock is lost, and how.
+    /// The lock is lost, for this reason.
     Lost(String),
-    /// It was held for as long as it may be.
     MaxHold,
 }
 
-/// How it ended.
+/// How the command ended.
 pub(super) struct Ending {
-    /// Nothing, if it would not die.
+    /// `None` if it could not be killed.
     pub(super) status: Option<ExitStatus>,
-    /// Nothing, if it ended by itself.
+    /// `None` if it ended by itself.
     pub(super) why: Option<Why>,
-    /// Whether the keyboard's signals were for it.
+    /// Which group got the signals of the keyboard.
     pub(super) foreground: Option<Foreground>,
-    /// What was started when the lock was lost.
+    /// The line of `--on-lost`, if it was started.
     pub(super) hook: Option<Hook>,
 }
 
 impl Ending {
-    /// Of what never began.
+    /// The lock was lost before the command started.
     pub(super) fn lost(reason: &str) -> Self {
         let why = Some(Why::Lost(reason.to_owned()));
         Self { status: None, why, foreground: None, hook: None }
     }
 }
 
-/// Whose the foreground of the terminal was.
+/// The group that had the foreground of the terminal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Foreground {
-    /// This process's group.
+    /// The group of this process.
     Ours,
-    /// The command's group.
+    /// The group of the command.
     Its,
 }
 
@@ -99,23 +100,23 @@ pub(super) struct Supervisor<'a> {
     pub(super) terminal: Option<&'a mut Terminal>,
     pub(super) signals: &'a mut Signals,
     pub(super) verbose: bool,
-    /// Until when the lease lasts, as far as is known.
+    /// The known end of the lease.
     pub(super) deadline: Duration,
-    /// When `--max-hold` is over.
+    /// The end of `--max-hold`.
     pub(super) max_hold_at: Option<Duration>,
     pub(super) on_lost: Option<&'a OsStr>,
     pub(super) environment: &'a Environment,
     pub(super) state: Progress,
 }
 
-/// What changes while the command runs.
+/// The state that changes while the command runs.
 #[derive(Default)]
 pub(super) struct Progress {
     stop: Option<Stop>,
     status: Option<ExitStatus>,
     foreground: Option<Foreground>,
     hook: Option<Hook>,
-    below: Descendants,
+    descendants: Descendants,
 }
 
 enum Event {
@@ -126,24 +127,24 @@ enum Event {
 }
 
 impl Supervisor<'_> {
-    /// Until the command has ended, of itself or not, and with it what must end.
+    /// Runs until the command, and all processes that must end with it, have ended.
     pub(super) async fn watch(mut self) -> Ending {
         let mut lost = pin!(self.guard.lost());
         loop {
-            let nap = self.nap();
+            let timeout = self.timeout();
             let losing = self.is_losing();
             let event = tokio::select! {
                 biased;
                 reason = &mut lost, if !losing => Event::Lost(reason),
                 signal = self.signals.any() => signal.map_or(Event::Child, Event::Signal),
-                () = tokio::time::sleep(nap) => Event::Tick,
+                () = tokio::time::sleep(timeout) => Event::Tick,
             };
-            self.look();
+            self.check_clock();
             match event {
                 Event::Lost(reason) if !self.is_losing() => {
                     self.stop(Why::Lost(reason.to_string()));
                 }
-                Event::Child => self.see_children().await,
+                Event::Child => self.check_children().await,
                 Event::Signal(signal) => self.forward(signal),
                 Event::Tick => {
                     self.settle_terminal();
@@ -159,14 +160,14 @@ impl Supervisor<'_> {
         }
     }
 
-    /// What the clock says. Before anything else in every turn.
-    fn look(&mut self) {
+    /// Acts on the clock. Called first in every turn.
+    fn check_clock(&mut self) {
         let now = clock::now();
         if !self.is_losing() {
             if self.guard.is_lost() {
-                // Otherwise the store said so, and the reason is on its way.
+                // Before the deadline the store has reported the loss, and the reason follows.
                 if now >= self.deadline {
-                    self.stop(Why::Lost("its lease ended while this process stood still".into()));
+                    self.stop(Why::Lost("its lease expired while this process was stopped".into()));
                 }
             } else {
                 self.renewed(now);
@@ -180,24 +181,24 @@ impl Supervisor<'_> {
             && !stop.killed
         {
             stop.killed = true;
-            self.order(Signal::KILL);
+            self.signal_all(Signal::KILL);
         }
     }
 
-    /// The lease may have been renewed; if it has not been for too long, it is as good as lost: the
-    /// command needs what is left of it to end.
+    /// Takes over the deadline of the last renewal. If the rest of the lease is only enough to stop the
+    /// command, the lock counts as lost.
     fn renewed(&mut self, now: Duration) {
         let remaining = self.guard.remaining();
         self.deadline = now + remaining;
         if let Some(guardian) = &mut self.guardian {
             guardian.prolong(self.deadline.saturating_sub(GUARDIAN_MARGIN));
         }
-        if remaining <= self.plan.last_call() {
+        if remaining <= self.plan.stop_margin() {
             self.stop(Why::Lost(LostReason::Unreachable.to_string()));
         }
     }
 
-    /// Tells the command to end, and decides when it must have. A loss outweighs `--max-hold`.
+    /// Starts to stop the command, and sets the time of the kill. A loss overrides `--max-hold`.
     fn stop(&mut self, why: Why) {
         let now = clock::now();
         let grace_ends = now + self.plan.grace;
@@ -206,30 +207,31 @@ impl Supervisor<'_> {
             Why::MaxHold => grace_ends,
         };
         let before = self.state.stop.take();
-        let (told, killed) = (before.is_some(), before.as_ref().is_some_and(|stop| stop.killed));
+        let (signalled, killed) = (before.is_some(), before.as_ref().is_some_and(|s| s.killed));
         let kill_at = before.map_or(kill_at, |before| before.kill_at.min(kill_at));
-        // A grace that is over already is none: there is nothing to say first.
-        if !told && kill_at > now {
-            self.order(self.plan.signal);
-            self.order(Signal::CONT);
+        // Without any grace left, KILL comes first.
+        if !signalled && kill_at > now {
+            self.signal_all(self.plan.signal);
+            self.signal_all(Signal::CONT);
         } else if !killed && kill_at <= now {
-            self.order(Signal::KILL);
+            self.signal_all(Signal::KILL);
         }
         let killed = killed || kill_at <= now;
         if let Why::Lost(reason) = &why {
-            // It must neither be renewed, now that it is given up, nor given back as long as the command
-            // may do something.
+            // No renewal after the loss, and no release while the command may still run.
             self.client.abandon();
-            self.tell(format_args!("stopping the command: {reason}"));
+            self.log(format_args!("stopping the command: {reason}"));
             self.state.hook = Some(Hook::start(self.on_lost, self.environment, reason));
         } else {
             let (name, span) = (self.guard.name(), self.plan.max_hold.unwrap_or_default());
-            say(format_args!("stopping the command: \"{name}\" was held for --max-hold, {span:?}"));
+            say(format_args!(
+                "stopping the command: lock \"{name}\" was held for --max-hold {span:?}"
+            ));
         }
         self.state.stop = Some(Stop { why, kill_at, killed });
     }
 
-    async fn see_children(&mut self) {
+    async fn check_children(&mut self) {
         if self.state.status.is_none() {
             match self.child.state() {
                 State::Running => {}
@@ -237,44 +239,40 @@ impl Supervisor<'_> {
                 State::Ended => self.command_ended(),
             }
         }
-        self.see_guardian();
+        self.check_guardian();
         if let Some(hook) = &mut self.state.hook {
             hook.is_running();
         }
-        self.bury_strangers();
+        self.reap_orphans();
     }
 
-    /// Reaps children that this process did not start. The first process of a container inherits who has
-    /// lost its parent, and would keep every one of them for ever.
-    fn bury_strangers(&self) {
+    /// Reaps children that this process did not start: the first process of a container inherits orphans.
+    fn reap_orphans(&self) {
         let child = (!self.child.is_reaped()).then(|| self.child.group());
         let guardian = self.guardian.as_ref().map(Guardian::pid);
         let own = [child, guardian, self.state.hook.as_ref().and_then(Hook::pid)];
-        // One of its own that ends just now is seen in the next turn, and so are those behind it.
-        while let Some(dead) = sys::dead_child().filter(|dead| !own.contains(&Some(*dead))) {
-            let _ = waitid(WaitId::Pid(dead), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        // An own child at the head of the list ends the loop; it is handled in the next turn.
+        while let Some(zombie) = sys::zombie_child().filter(|pid| !own.contains(&Some(*pid))) {
+            let _ = waitid(WaitId::Pid(zombie), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
     }
 
-    fn see_guardian(&mut self) {
+    fn check_guardian(&mut self) {
         let group = self.child.group();
-        let health = self.guardian.as_mut().map_or(Health::Well, |guardian| guardian.check(group));
+        let health = self.guardian.as_mut().map_or(Health::Alive, |guardian| guardian.check(group));
         match health {
-            Health::Well => {}
-            Health::Replaced => self.tell("the guardian was gone and has been replaced"),
+            Health::Alive => {}
+            Health::Replaced => self.log("the guardian had died and was replaced"),
             Health::Acted => {
                 self.guardian = None;
                 if !self.is_losing() {
-                    self.stop(Why::Lost(
-                        "its lease was ending and this process stood still".into(),
-                    ));
+                    self.stop(Why::Lost(STOPPED_TOO_LONG.into()));
                 }
             }
-            Health::Gone => {
+            Health::Dead => {
                 self.guardian = None;
-                say(
-                    "the guardian is gone: if this process is killed, only the command itself dies",
-                );
+                say("the guardian has died and cannot be replaced: if this process is killed, \
+                     the children of the command continue");
             }
         }
     }
@@ -282,9 +280,9 @@ impl Supervisor<'_> {
     fn command_ended(&mut self) {
         let group = self.child.group();
         if let Some(terminal) = &self.terminal {
-            // If it was a shell that had to end, one of its jobs may have it.
-            let below = |at_front: &Pid| self.state.below.contains(*at_front);
-            let its = terminal.foreground().filter(below).unwrap_or(group);
+            // If the command is a shell, one of its jobs may have the foreground.
+            let is_job = |group: &Pid| self.state.descendants.contains(*group);
+            let its = terminal.foreground().filter(is_job).unwrap_or(group);
             self.state.foreground = match () {
                 () if terminal.is_of(its) => Some(Foreground::Its),
                 () if terminal.is_ours() => Some(Foreground::Ours),
@@ -292,58 +290,57 @@ impl Supervisor<'_> {
             };
             terminal.take_back(its);
         }
-        // What the command leaves behind is left alone, so the guardian goes first, and only then is
-        // the number of the group given free. Unless all of the group is being stopped.
+        // Processes that the command leaves behind continue, so the guardian is dismissed before the
+        // group's number can be reused; unless the whole group is being stopped.
         if self.state.stop.is_none()
             && let Some(guardian) = self.guardian.take()
             && guardian.dismiss()
         {
-            self.stop(Why::Lost("its lease was ending and this process stood still".into()));
+            self.stop(Why::Lost(STOPPED_TOO_LONG.into()));
         }
         if let Some(guardian) = &mut self.guardian {
             guardian.child_ended();
         }
         let status = self.child.reap();
         let was_ended = self.state.stop.is_some() || status.signal().is_some();
-        // As a shell does with its jobs; but to a shell `run` has ended in good order.
+        // A shell does this for its own jobs, but for the shell `run` has ended normally.
         if let Some(terminal) = &self.terminal
             && was_ended
             && self.state.foreground == Some(Foreground::Its)
         {
-            terminal.tidy_up();
+            terminal.restore_settings();
         }
         self.state.status = Some(status);
     }
 
-    /// A job that stops as a whole: the command has, so has this process to, and go on with it.
+    /// Stops this process with the command, as one job, and resumes both.
     async fn command_stopped(&mut self, signal: Signal) {
         let group = self.child.group();
-        // Without a terminal there is nobody who would let this process go on.
+        // Without a terminal no shell would resume this process.
         let Some(terminal) = &mut self.terminal else {
             return;
         };
-        let reached_for_it = matches!(signal, Signal::TTIN | Signal::TTOU);
-        if reached_for_it && terminal.is_ours() {
+        let uses_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        if uses_terminal && terminal.is_ours() {
             terminal.give(group);
             self.send(Signal::CONT);
             return;
         }
-        // Who sends it SIGSTOP means the command. A shell at the keyboard sees it as its job all the same;
-        // a script around it, which is in this group, sees nothing of it.
+        // SIGSTOP was sent to the command alone. Only a shell whose foreground job it is must see the stop.
         if signal == Signal::STOP && !terminal.is_of(group) {
             return;
         }
         terminal.take_back(group);
         let stopping = if signal == Signal::STOP { Signal::TSTP } else { signal };
-        sys::suffer(stopping);
-        self.look();
+        sys::apply_default(stopping);
+        self.check_clock();
         if self.is_losing() {
             return;
         }
         let continued = self.signals.only(Signal::CONT);
-        let stopped = tokio::time::timeout(CONTINUED, continued).await.is_ok();
-        // The kernel does not stop whom nobody could let go on, and so the command goes on as well.
-        // But who sent it SIGSTOP itself has a reason.
+        let stopped = tokio::time::timeout(CONTINUED_LIMIT, continued).await.is_ok();
+        // The kernel does not stop an orphaned group; then the command continues too, unless it was
+        // stopped on purpose by SIGSTOP.
         if stopped || signal != Signal::STOP {
             self.resume();
         }
@@ -354,8 +351,7 @@ impl Supervisor<'_> {
         self.send(Signal::CONT);
     }
 
-    /// Passes the foreground on if this process has got it. A shell that fetches a running job to the
-    /// front does not say so.
+    /// Passes the foreground on to the command. A shell does not notify a job that it brings to the front.
     fn settle_terminal(&self) {
         let running = self.state.status.is_none();
         if let Some(terminal) = self.terminal.as_ref().filter(|_| running) {
@@ -366,12 +362,12 @@ impl Supervisor<'_> {
     fn forward(&mut self, signal: Signal) {
         match signal {
             Signal::CONT if !self.is_losing() => self.resume(),
-            // That is about what this process itself has written.
+            // Caused by the output of this process.
             Signal::XFSZ => {}
-            // The terminal tells its foreground itself.
+            // The terminal notifies its foreground itself.
             Signal::WINCH if self.is_in_foreground() => {}
             _ => {
-                self.tell(format_args!("passing {} on", name(signal)));
+                self.log(format_args!("passing {} on to the command", name(signal)));
                 self.send(signal);
             }
         }
@@ -390,29 +386,31 @@ impl Supervisor<'_> {
             return self.state.status.is_some();
         };
         match self.state.status {
-            // What is sent SIGKILL does nothing more.
-            Some(_) => stop.killed || !(self.child.has_group() || self.state.below.lives()),
-            // While the lock is held, it is held for a command that will not die, too.
-            None => stop.is_loss() && stop.killed && clock::now() >= stop.kill_at + HOPELESS,
+            // A killed process does nothing more.
+            Some(_) => {
+                stop.killed || !(self.child.has_group() || self.state.descendants.any_alive())
+            }
+            // Without a loss, the lock is kept for a command that cannot be killed.
+            None => stop.is_loss() && stop.killed && clock::now() >= stop.kill_at + KILL_LIMIT,
         }
     }
 
-    /// How long nothing happens by itself.
-    fn nap(&self) -> Duration {
+    /// The time until the next check of the clock.
+    fn timeout(&self) -> Duration {
         let now = clock::now();
         let until = |time: Duration| time.saturating_sub(now);
-        let mut nap = self.plan.tick();
+        let mut timeout = self.plan.tick();
         if let Some(stop) = &self.state.stop {
-            nap = if stop.killed { nap } else { nap.min(until(stop.kill_at)) };
-            nap = if self.state.status.is_some() { nap.min(GROUP_TICK) } else { nap };
+            timeout = if stop.killed { timeout } else { timeout.min(until(stop.kill_at)) };
+            timeout = if self.state.status.is_some() { timeout.min(GROUP_TICK) } else { timeout };
         } else if let Some(end) = self.max_hold_at {
-            nap = nap.min(until(end));
+            timeout = timeout.min(until(end));
         }
-        nap
+        timeout
     }
 
     fn end(mut self) -> Ending {
-        // Nobody seems to be left of a group that had to end. Who was not to be seen does, too.
+        // Kills members of the group that could not be seen.
         if self.state.stop.is_some() {
             self.send(Signal::KILL);
         }
@@ -423,24 +421,24 @@ impl Supervisor<'_> {
         Ending { status, why: stop.map(|stop| stop.why), foreground, hook }
     }
 
-    /// Sends a signal to all that must end.
-    fn order(&mut self, signal: Signal) {
+    /// Sends a signal to the group and to all descendants.
+    fn signal_all(&mut self, signal: Signal) {
         if !self.child.is_reaped() && signal != Signal::CONT {
-            self.state.below.look(self.child.group(), Depth::OtherGroups);
+            self.state.descendants.find(self.child.group(), Depth::OtherGroups);
         }
         self.send(signal);
-        self.state.below.signal(signal);
+        self.state.descendants.signal(signal);
     }
 
     fn send(&self, signal: Signal) {
         if let Err(error) = self.child.signal(signal) {
-            say(format_args!("the command cannot be sent {}: {error}", name(signal)));
+            say(format_args!("cannot send {} to the command: {error}", name(signal)));
         }
     }
 
-    fn tell(&self, what: impl std::fmt::Display) {
+    fn log(&self, message: impl std::fmt::Display) {
         if self.verbose {
-            say(what);
+            say(message);
         }
     }
 }

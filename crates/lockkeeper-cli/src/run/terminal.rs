@@ -1,14 +1,14 @@
-//! The terminal: whose foreground it is.
+//! The foreground of the terminal.
 //!
-//! The command has a process group of its own, so that all of it can be stopped. To a terminal that
-//! makes it another job than `run`: it could neither read nor be interrupted from the keyboard,
-//! unless its group is made the foreground, as a shell does with its jobs.
+//! The command has its own process group, so that all of it can be stopped. For a terminal this is
+//! another job than `run`: the command can read the keyboard and be interrupted by it only if its group
+//! gets the foreground, as a shell does with its jobs.
 //!
-//! But the foreground is also that of everybody else in the group of `run`: the `less` behind a pipe,
-//! the script or the program that has started it. Whoever of them used the terminal then would be
-//! stopped, and `run` with it. So it is handed over at once only to a command that is as good as alone
-//! at the terminal, and to any other when it reaches for it. Until then the keyboard's signals go to the
-//! group of `run`, which passes them on.
+//! The foreground also serves the other processes in the group of `run`: the `less` of a pipe, or the
+//! script around it. Without the foreground they would be stopped when they use the terminal, and `run`
+//! with them. So a command gets the foreground at once only if `run` appears to be alone in its group,
+//! otherwise when the command uses the terminal. Until then the keyboard's signals go to the group of
+//! `run`, which passes them on.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -18,17 +18,17 @@ use rustix::process::{Pid, getpgrp, getpid};
 use rustix::stdio::{stderr, stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
-/// The terminal that controls this process.
+/// The controlling terminal of this process.
 pub(super) struct Terminal {
     tty: File,
-    /// Whether the command gets the foreground whenever `run` has it.
+    /// Whether the command gets the foreground when `run` has it.
     hand_over: bool,
-    /// Its settings as they were before the command.
+    /// The settings before the command started.
     settings: Option<Termios>,
 }
 
 impl Terminal {
-    /// None, if nothing controls this process: then there is no job control either.
+    /// `None` without a controlling terminal: then there is no job control either.
     pub(super) fn open() -> Option<Self> {
         let flags = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
         let mut options = OpenOptions::new();
@@ -37,7 +37,7 @@ impl Terminal {
         Some(Self { tty, hand_over: is_alone(), settings })
     }
 
-    /// The handle for a child that is to take the foreground by itself, before it begins.
+    /// The handle for a child that takes the foreground before it runs.
     pub(super) fn for_child(&self) -> Option<OwnedFd> {
         if self.hand_over && self.is_ours() {
             self.tty.try_clone().ok().map(OwnedFd::from)
@@ -51,52 +51,49 @@ impl Terminal {
         self.is_of(getpgrp())
     }
 
-    /// Whether the foreground is that group's.
+    /// Whether the group has the foreground.
     pub(super) fn is_of(&self, group: Pid) -> bool {
         self.foreground() == Some(group)
     }
 
-    /// Whose the foreground is.
     pub(super) fn foreground(&self) -> Option<Pid> {
         tcgetpgrp(&self.tty).ok()
     }
 
-    /// Gives the foreground to a group that cannot do without.
+    /// Gives the foreground to a group that uses the terminal.
     pub(super) fn give(&mut self, group: Pid) {
         self.hand_over = true;
         self.give_again(group);
     }
 
-    /// Gives the foreground to the group, if it is ours to give and the group is to have it.
+    /// Gives the foreground to the group, if `run` has it and the group should have it.
     pub(super) fn give_again(&self, group: Pid) {
         if self.hand_over && self.is_ours() {
             let _ = tcsetpgrp(&self.tty, group);
         }
     }
 
-    /// Takes the foreground back from the group, if it still has it: by now it may be somebody
-    /// else's.
+    /// Takes the foreground back, if the group still has it.
     pub(super) fn take_back(&self, group: Pid) {
         if self.is_of(group) {
             let _ = tcsetpgrp(&self.tty, getpgrp());
         }
     }
 
-    /// Undoes what a command has done to the settings that had no chance to do so itself.
-    pub(super) fn tidy_up(&self) {
+    /// Restores the settings after a command that was killed.
+    pub(super) fn restore_settings(&self) {
         if let Some(settings) = &self.settings {
             let _ = tcsetattr(&self.tty, OptionalActions::Now, settings);
         }
     }
 
-    /// Takes the foreground back from a group that is not there any more.
+    /// Takes the foreground back from a group that no longer exists.
     pub(super) fn take(&self) {
         let _ = tcsetpgrp(&self.tty, getpgrp());
     }
 }
 
-/// Whether nobody else seems to be in this group: an interactive shell has made it for this process, and
-/// no pipe leads to or from it.
+/// Whether this process appears to be alone in its group: it leads the group, and is not in a pipe.
 fn is_alone() -> bool {
     let is_terminal = [stdin(), stdout(), stderr()].into_iter().all(|end| tcgetpgrp(end).is_ok());
     is_terminal && getpgrp() == getpid()

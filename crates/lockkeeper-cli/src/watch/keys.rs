@@ -1,4 +1,4 @@
-//! What a key does to the view.
+//! Effects of keys on the view.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use lockkeeper::{Holder, Kind, LockName};
@@ -6,35 +6,35 @@ use lockkeeper::{Holder, Kind, LockName};
 use super::row::Now;
 use super::view::{Forcing, Mode, Tone, View, can_be_forced};
 
-/// What the view cannot do by itself.
+/// An action outside of the view.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Quit,
-    /// To the background, as Ctrl-Z does elsewhere.
+    /// Stop the process, as Ctrl-Z does elsewhere.
     Suspend,
-    /// Draw everything anew: something else has written on the screen.
+    /// Redraw the screen after other output.
     Redraw,
-    /// Look no more, or again.
+    /// Pause or resume polling.
     Pause(bool),
     Inspect(LockName, Kind),
     Force {
         name: LockName,
         kind: Kind,
         reason: String,
-        /// From these holders and no others.
+        /// Only these holders.
         from: Vec<Holder>,
     },
 }
 
 impl View {
-    /// A key was pressed.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent, now: Now) -> Option<Action> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            // Whatever is being typed: these are meant for the program.
+            // These work in every mode.
             return match key.code {
-                // To see that the terminal survives it.
+                // For the test that a panic restores the terminal.
                 #[cfg(debug_assertions)]
-                KeyCode::Char('p') => panic!("a panic, as ordered by Ctrl-P in a debug build"),
+                KeyCode::Char('p') => panic!("Ctrl-P panics in a debug build"),
                 KeyCode::Char('c') => Some(Action::Quit),
                 KeyCode::Char('z') => Some(Action::Suspend),
                 KeyCode::Char('l') => Some(Action::Redraw),
@@ -56,7 +56,7 @@ impl View {
         }
     }
 
-    /// Text was pasted: never more than text, whatever is in it.
+    /// Handles pasted text; control characters in it are not keys.
     pub(super) fn paste(&mut self, text: &str, now: Now) {
         let line: String = text.chars().filter(|c| !c.is_control()).collect();
         self.typed(now, |typed| typed.push_str(&line));
@@ -95,7 +95,7 @@ impl View {
         None
     }
 
-    /// What the pane wants to know.
+    /// The inspection that the pane needs.
     pub(super) fn wanted(&self) -> Option<Action> {
         let row = self.selected().filter(|_| self.pane)?;
         Some(Action::Inspect(row.lock.name.clone(), row.lock.kind))
@@ -106,7 +106,7 @@ impl View {
         self.wanted()
     }
 
-    /// One thing at a time: the pane, the filter, then the program.
+    /// Closes the pane, else clears the filter, else quits.
     fn step_back(&mut self, now: Now) -> Option<Action> {
         if self.pane {
             self.pane = false;
@@ -138,11 +138,11 @@ impl View {
         };
         if !can_be_forced(lock.kind) {
             let instead = match lock.kind {
-                Kind::Permits => "free single permits with lockkeeper unlock",
-                _ => "it has no holder to be told",
+                Kind::Permits => "free permits with lockkeeper unlock",
+                _ => "it has no holders",
             };
-            let text = format!("a {} cannot be taken away: {instead}", lock.kind);
-            return self.tell(Tone::Bad, text, now);
+            let text = format!("a {} cannot be force-released: {instead}", lock.kind);
+            return self.notify(Tone::Bad, text, now);
         }
         let forcing = Forcing { lock, reason: String::new(), sure: false };
         self.mode = Mode::Forcing(Box::new(forcing));
@@ -178,11 +178,11 @@ impl View {
                 let Forcing { lock, reason, .. } = (**forcing).clone();
                 let reason = reason.trim().to_owned();
                 self.mode = Mode::Browsing;
-                // The answer is for the holders that were shown.
+                // The confirmation covers only the holders that were shown.
                 let (name, kind, from) = (lock.name, lock.kind, lock.holders);
                 return Some(Action::Force { name, kind, reason, from });
             }
-            // Whoever is stopped in the middle of something deserves to know why.
+            // A reason is mandatory.
             (KeyCode::Enter, false) => forcing.sure = !forcing.reason.trim().is_empty(),
             (KeyCode::Backspace, true) => forcing.sure = false,
             (KeyCode::Backspace, false) => forcing.reason.truncate(shorter(&forcing.reason)),
@@ -192,7 +192,7 @@ impl View {
         None
     }
 
-    /// Changes what is being typed, if anything is.
+    /// Changes the text being typed, if any.
     fn typed(&mut self, now: Now, change: impl FnOnce(&mut String)) {
         match &mut self.mode {
             Mode::Filtering { .. } => {

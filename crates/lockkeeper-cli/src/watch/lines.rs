@@ -1,4 +1,4 @@
-//! A line for each change, for pipes and logs.
+//! Prints a line for each change, for pipes and logs.
 
 use std::io::Write;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use crate::exit::{self, Code, Failure};
 use crate::output::{Output, Stop};
 use crate::{display, json, open, timestamp};
 
-/// One change, as JSON.
+/// A change as JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     event: &'a str,
@@ -19,7 +19,7 @@ struct Line<'a> {
     lock: json::Lock,
 }
 
-/// Runs until nobody reads any more.
+/// Runs until the output is closed.
 pub(super) async fn run(
     global: &Global,
     pattern: Vec<u8>,
@@ -29,13 +29,13 @@ pub(super) async fn run(
     let client = open::open(global).await?;
     let mut watch = client.inspector().watch(pattern).every(every);
     let mut output = Output::new(global);
-    let mut unheard = Unheard::default();
+    let mut outage = Outage::default();
     loop {
         if let Err(error) = watch.look().await {
-            unheard.failed(error)?.into_iter().for_each(exit::say);
+            outage.failed(error)?.into_iter().for_each(exit::say);
             continue;
         }
-        unheard.answered(watch.is_complete()).into_iter().for_each(exit::say);
+        outage.answered(watch.is_complete()).into_iter().for_each(exit::say);
         while let Some(event) = watch.try_next() {
             let (word, lock) = match &event {
                 Event::Appeared(lock) => ("appeared", lock),
@@ -59,7 +59,6 @@ fn print(output: &mut Output, event: &str, lock: &LockInfo, as_json: bool) -> Re
     } else {
         output.line(&format!("{at} {event} {}", in_words(lock)))?;
     }
-    // Each is news.
     output.flush()?;
     Ok(())
 }
@@ -83,34 +82,33 @@ fn in_words(lock: &LockInfo) -> String {
     words.join(" ")
 }
 
-/// What has been said of a store that does not answer, so that it is said once.
+/// Reports an outage once when it begins and once when it ends.
 #[derive(Default)]
-struct Unheard {
-    silent: bool,
+struct Outage {
+    failing: bool,
     incomplete: bool,
 }
 
-impl Unheard {
-    /// What to say of a failure. A store that is away may come back; one that refuses will go on doing
-    /// so.
+impl Outage {
+    /// The message about a failed poll. Only an unreachable store is retried.
     fn failed(&mut self, error: Error) -> Result<Option<String>, Failure> {
         if Code::of(&error) != Code::UNREACHABLE {
             return Err(error.into());
         }
-        let first = !std::mem::replace(&mut self.silent, true);
-        Ok(first.then(|| format!("{error}; trying on")))
+        let first = !std::mem::replace(&mut self.failing, true);
+        Ok(first.then(|| format!("{error}; retrying")))
     }
 
-    /// What to say of an answer.
+    /// The messages about a successful poll.
     fn answered(&mut self, complete: bool) -> Vec<&'static str> {
-        let mut news = Vec::new();
-        if std::mem::take(&mut self.silent) {
-            news.push("the store answers again");
+        let mut messages = Vec::new();
+        if std::mem::take(&mut self.failing) {
+            messages.push("the store answers again");
         }
         if !complete && !std::mem::replace(&mut self.incomplete, true) {
-            news.push("there may be more locks than can be seen");
+            messages.push("the list may be incomplete");
         }
-        news
+        messages
     }
 }
 
@@ -120,33 +118,36 @@ mod tests {
 
     use super::*;
 
-    fn away() -> Error {
+    fn unreachable() -> Error {
         let (phase, detail) = (Phase::Inspect, "no route".to_owned());
-        Error::Unreachable { lock: None, phase, detail, silent_for: None }
+        Error::Unreachable { lock: None, phase, detail, silent_for: None, source: None }
     }
 
     #[test]
-    fn an_absence_is_told_when_it_begins_and_when_it_ends() {
-        let mut unheard = Unheard::default();
-        assert_eq!(unheard.answered(true), [""; 0]);
-        assert!(unheard.failed(away()).unwrap().unwrap().contains("no route; trying on"));
-        assert_eq!(unheard.failed(away()).unwrap(), None);
-        assert_eq!(unheard.answered(true), ["the store answers again"]);
-        assert_eq!(unheard.answered(true), [""; 0]);
-        assert!(unheard.failed(away()).unwrap().is_some(), "the next one is news again");
+    fn an_outage_is_reported_when_it_begins_and_when_it_ends() {
+        let mut outage = Outage::default();
+        assert_eq!(outage.answered(true), [""; 0]);
+        assert!(outage.failed(unreachable()).unwrap().unwrap().contains("no route; retrying"));
+        assert_eq!(outage.failed(unreachable()).unwrap(), None);
+        assert_eq!(outage.answered(true), ["the store answers again"]);
+        assert_eq!(outage.answered(true), [""; 0]);
+        assert!(
+            outage.failed(unreachable()).unwrap().is_some(),
+            "the next outage is reported again"
+        );
     }
 
     #[test]
-    fn what_cannot_pass_is_a_failure() {
+    fn a_permanent_error_is_a_failure() {
         let detail = "no permission".to_owned();
-        let denied = Error::Denied { lock: None, phase: Phase::Inspect, detail };
-        assert_eq!(Unheard::default().failed(denied).unwrap_err().code, Code::DENIED);
+        let denied = Error::Denied { lock: None, phase: Phase::Inspect, detail, source: None };
+        assert_eq!(Outage::default().failed(denied).unwrap_err().code, Code::DENIED);
     }
 
     #[test]
-    fn that_not_all_is_seen_is_told_once() {
-        let mut unheard = Unheard::default();
-        assert_eq!(unheard.answered(false), ["there may be more locks than can be seen"]);
-        assert_eq!(unheard.answered(false), [""; 0]);
+    fn an_incomplete_list_is_reported_once() {
+        let mut outage = Outage::default();
+        assert_eq!(outage.answered(false), ["the list may be incomplete"]);
+        assert_eq!(outage.answered(false), [""; 0]);
     }
 }

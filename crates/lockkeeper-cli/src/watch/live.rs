@@ -1,4 +1,4 @@
-//! The loop behind the screen: keys, looks, time and signals go into the view, and it is drawn.
+//! The event loop: feeds keys, polls, ticks and signals into the view, and draws it.
 
 use std::io;
 use std::thread;
@@ -21,10 +21,10 @@ use crate::display;
 use crate::exit::{Code, Failure};
 use crate::store::Store;
 
-/// How often countdowns move.
+/// The interval between frames.
 const FRAME: Duration = Duration::from_millis(200);
 
-/// Runs until somebody has had enough.
+/// Runs until the user quits.
 pub(super) async fn run(
     store: Store,
     pattern: Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) async fn run(
     let mut signals = Signals::new().map_err(|error| broken(&error))?;
     let screen = Screen::new().map_err(|error| broken(&error))?;
     let mut keys = keys();
-    tokio::spawn(poller::look_out(store, pattern, every, paused, reports.clone()));
+    tokio::spawn(poller::poll(store, pattern, every, paused, reports.clone()));
 
     let mut live = Live { view, screen, theme, inspector: None, pausing, reports };
     let mut frames = interval(FRAME);
@@ -48,7 +48,7 @@ pub(super) async fn run(
         let end = tokio::select! {
             key = keys.recv() => match key {
                 Some(event) => live.event(event).map_err(|error| broken(&error))?,
-                // The terminal is gone.
+                // The terminal was closed.
                 None => Some(Ok(Code::OK)),
             },
             Some(report) = reported.recv() => live.report(report),
@@ -64,14 +64,14 @@ pub(super) async fn run(
     }
 }
 
-/// Why the loop ends, if it does.
+/// The result of the loop, if it ends.
 type End = Option<Result<Code, Failure>>;
 
 struct Live {
     view: View,
     screen: Screen,
     theme: Theme,
-    /// Once the store has been reached.
+    /// Set once the store is connected.
     inspector: Option<Inspector>,
     pausing: watch::Sender<bool>,
     reports: mpsc::UnboundedSender<Report>,
@@ -91,14 +91,14 @@ impl Live {
                 self.view.paste(&text, now);
                 None
             }
-            // A new size is found when the next frame is drawn.
+            // The next frame reads a new size.
             _ => None,
         };
         match action {
             Some(Action::Quit) => return Ok(Some(Ok(Code::OK))),
             Some(Action::Suspend) => {
                 self.screen.leave();
-                // The whole job, as the terminal would have done; our own part is done in `signal`.
+                // The whole job, as the terminal would do; `signal` then stops this process.
                 kill_current_process_group(Signal::TSTP)?;
             }
             Some(Action::Redraw) => self.screen.clear()?,
@@ -136,15 +136,17 @@ impl Live {
             Report::Failed(why) => self.view.failed(why),
             Report::Inspected(lock) => self.view.inspected(*lock, now),
             Report::Forced(name, Ok(Some(consequence))) => {
-                let text = format!("{} was taken away; {consequence}", display::name(&name));
-                self.view.tell(Tone::Good, text, now);
+                let name = display::name(&name);
+                let text = format!("lock \"{name}\" was force-released; {consequence}");
+                self.view.notify(Tone::Good, text, now);
             }
             Report::Forced(name, Ok(None)) => {
-                let text = format!("{} was free: nothing was taken away", display::name(&name));
-                self.view.tell(Tone::Bad, text, now);
+                let name = display::name(&name);
+                let text = format!("lock \"{name}\" is free: there is nothing to release");
+                self.view.notify(Tone::Bad, text, now);
             }
-            Report::Forced(_, Err(why)) => self.view.tell(Tone::Bad, why, now),
-            Report::Hopeless(failure) => return Some(Err(failure)),
+            Report::Forced(_, Err(why)) => self.view.notify(Tone::Bad, why, now),
+            Report::Fatal(failure) => return Some(Err(failure)),
         }
         None
     }
@@ -153,10 +155,10 @@ impl Live {
         match signal {
             Signal::TSTP => {
                 self.screen.leave();
-                // Not TSTP once more: that is what brought us here.
+                // Not TSTP, which has a handler.
                 kill_process(getpid(), Signal::STOP)?;
             }
-            // In the background this stops us again, as it should.
+            // In the background this stops the process again, as intended.
             Signal::CONT => self.screen.enter()?,
             fatal => {
                 let number = u8::try_from(fatal.as_raw()).unwrap_or(0);
@@ -167,7 +169,7 @@ impl Live {
     }
 }
 
-/// A thread, because a terminal is read by waiting for it. It ends with the process.
+/// Reads the terminal in a thread, because reading blocks. The thread ends with the process.
 fn keys() -> mpsc::UnboundedReceiver<Event> {
     let (sender, keys) = mpsc::unbounded_channel();
     thread::spawn(move || {
@@ -180,11 +182,11 @@ fn keys() -> mpsc::UnboundedReceiver<Event> {
     keys
 }
 
-/// The signals that would leave the terminal as it is now.
+/// The signals whose default action would leave the terminal in raw mode.
 struct Signals {
     ends: [(Signal, unix::Signal); 4],
     stop: unix::Signal,
-    go_on: unix::Signal,
+    resume: unix::Signal,
 }
 
 impl Signals {
@@ -194,25 +196,25 @@ impl Signals {
         Ok(Self {
             ends: [end(Signal::TERM)?, end(Signal::INT)?, end(Signal::HUP)?, end(Signal::QUIT)?],
             stop: on(Signal::TSTP)?,
-            go_on: on(Signal::CONT)?,
+            resume: on(Signal::CONT)?,
         })
     }
 
     async fn next(&mut self) -> Signal {
         let [term, int, hup, quit] = &mut self.ends;
         tokio::select! {
-            // Who was stopped and continued before either was heard must not stop last.
+            // Stop before resume: if both are pending, the process must not end up stopped.
             biased;
             _ = term.1.recv() => term.0,
             _ = int.1.recv() => int.0,
             _ = hup.1.recv() => hup.0,
             _ = quit.1.recv() => quit.0,
             _ = self.stop.recv() => Signal::TSTP,
-            _ = self.go_on.recv() => Signal::CONT,
+            _ = self.resume.recv() => Signal::CONT,
         }
     }
 }
 
 fn broken(error: &io::Error) -> Failure {
-    Failure::internal(format!("the terminal: {error}"))
+    Failure::internal(format!("cannot use the terminal: {error}"))
 }

@@ -1,5 +1,4 @@
-//! Looking at the store again and again, beside the screen: a store that does not answer must not
-//! keep a key from being heard.
+//! Polls the store in a task of its own: a store that does not answer must not block the keyboard.
 
 use std::time::Duration;
 
@@ -14,24 +13,24 @@ use crate::exit::{Code, Failure};
 use crate::store::Store;
 use crate::unlock::as_operator;
 
-/// How soon a store that could not be reached is tried again.
+/// The pause before the next attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the screen is told.
+/// A message to the screen.
 #[derive(Debug)]
 pub(super) enum Report {
     Connected(Inspector),
     Looked(Look),
     Failed(String),
     Inspected(Box<LockInfo>),
-    /// What came of taking a lock away: what becomes of its holders, if there was anything to take.
+    /// The outcome of a force-release: its effect on the holders, or `None` if the lock was free.
     Forced(LockName, Result<Option<String>, String>),
-    /// It makes no sense to go on.
-    Hopeless(Failure),
+    /// A permanent error.
+    Fatal(Failure),
 }
 
-/// Opens the store and looks at it for as long as anybody listens.
-pub(super) async fn look_out(
+/// Opens the store and polls it until the receiver is dropped.
+pub(super) async fn poll(
     store: Store,
     pattern: Vec<u8>,
     every: Duration,
@@ -42,16 +41,16 @@ pub(super) async fn look_out(
     let mut watch = inspector.watch(pattern).every(every);
     let _ = reports.send(Report::Connected(inspector));
     while !reports.is_closed() && paused.wait_for(|paused| !paused).await.is_ok() {
-        let begun = Instant::now();
+        let started = Instant::now();
         let looked = watch.look().await;
-        // A look waits for its time first.
-        let took = begun.elapsed().saturating_sub(every);
+        // `look` first waits for the interval.
+        let took = started.elapsed().saturating_sub(every);
         let report = match &looked {
             Ok(()) => Report::Looked(seen(&mut watch, took)),
             Err(error) => Report::Failed(error.to_string()),
         };
         let _ = reports.send(report);
-        // Where there is so much to see that it takes longer than it may, half of the time is enough.
+        // A slow poll takes at most half of the time.
         if looked.is_ok() && took > every {
             sleep(took).await;
         }
@@ -59,13 +58,12 @@ pub(super) async fn look_out(
 }
 
 fn seen(watch: &mut Watch, took: Duration) -> Look {
-    // The view finds the differences to what is on the screen, which need not be what the last look
-    // saw.
+    // The view compares with the screen instead, which may be older than the last poll.
     while watch.try_next().is_some() {}
     Look { locks: watch.locks().cloned().collect(), complete: watch.is_complete(), took }
 }
 
-/// A server that is not there yet may come; a URL that makes no sense will not make any later.
+/// Retries while the store is unreachable; any other error is permanent.
 async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Inspector> {
     loop {
         match store.connect_with(as_operator(store.options.clone()).read_only()).await {
@@ -74,7 +72,7 @@ async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Ins
                 reports.send(Report::Failed(failure.message)).ok()?;
             }
             Err(failure) => {
-                let _ = reports.send(Report::Hopeless(failure));
+                let _ = reports.send(Report::Fatal(failure));
                 return None;
             }
         }
@@ -82,24 +80,24 @@ async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Ins
     }
 }
 
-/// Everything about one lock. That it cannot be told is no news: the next look says so as well.
+/// Inspects one lock. Ignores an error: the next poll reports it too.
 pub(super) async fn inspect(
     inspector: Inspector,
     name: LockName,
     kind: Kind,
     reports: UnboundedSender<Report>,
 ) {
-    let told = match kind {
-        // Plain strings in Redis: what they are is known from the list only.
+    let inspected = match kind {
+        // Plain strings in Redis: only the list tells their kind.
         Kind::Mutex | Kind::Semaphore | Kind::Latch => inspector.inspect_as(&name, kind).await,
         _ => inspector.inspect(&name).await,
     };
-    if let Ok(lock) = told {
+    if let Ok(lock) = inspected {
         let _ = reports.send(Report::Inspected(Box::new(lock)));
     }
 }
 
-/// Takes a lock away from those `from` whom it was to be taken, and looks what became of it.
+/// Force-releases the holders in `from`, and inspects the lock.
 pub(super) async fn force(
     inspector: Inspector,
     (name, kind): (LockName, Kind),
@@ -108,9 +106,11 @@ pub(super) async fn force(
     reports: UnboundedSender<Report>,
 ) {
     let forced = inspector.force_unlock_from(&name, kind, &from, reason).await;
-    let forced = forced.map(|taken| taken.then(|| display::consequence(&from)));
+    let forced = forced.map(|released| released.then(|| display::consequence(&from)));
     let forced = forced.map_err(|error| match error {
-        Error::NotHeld { .. } => "it has changed hands meanwhile, and was left alone".to_owned(),
+        Error::NotHeld { lock, .. } => {
+            format!("lock {lock:?}: the holders have changed, nothing was released")
+        }
         error => error.to_string(),
     });
     let _ = reports.send(Report::Forced(name.clone(), forced));

@@ -1,4 +1,4 @@
-//! One line of the view: a lock as it was last seen, and what became of it since.
+//! One row of the view: a lock as last seen, and its latest change.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -7,11 +7,10 @@ use lockkeeper::{LockInfo, Remaining};
 /// How long a change is marked.
 const MARKED: Duration = Duration::from_millis(2500);
 
-/// How long a lock that is gone stays on the screen: long enough to be read, short enough not to be
-/// taken for one that is there.
+/// How long a removed lock stays on the screen.
 const FADING: Duration = Duration::from_secs(3);
 
-/// What happened to a lock between two looks.
+/// The change of a lock between two polls.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Change {
     Appeared,
@@ -19,7 +18,8 @@ pub(super) enum Change {
     Gone,
 }
 
-/// The present, by both clocks: one for what passes, one for what others wrote down.
+/// The current time by both clocks: the monotonic one for intervals, the wall clock for timestamps of
+/// holders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) tick: Instant,
@@ -35,9 +35,9 @@ impl Now {
 /// How long a lock has been held.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Age {
-    /// Its holder says so.
+    /// Announced by the holder.
     Known(Duration),
-    /// Its holder says nothing; it has been seen for so long.
+    /// The holder announces nothing; seen for this time.
     AtLeast(Duration),
 }
 
@@ -45,31 +45,30 @@ pub(super) enum Age {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) lock: LockInfo,
-    /// When the store told.
+    /// The time of the last poll.
     seen: Instant,
-    /// Since when it has been seen in the same hands.
+    /// The first time it was seen with the same holders.
     held_from: Instant,
-    /// The longest that it was seen to stand: what a full gauge means. Nothing tells how long a lease
-    /// was when it began.
+    /// The longest TTL seen, which is a full gauge: the store does not tell the length of a lease.
     lease: Duration,
     change: Option<(Change, Instant)>,
 }
 
 impl Row {
-    /// A lock that was not there before, or (without `change`) at the first look.
+    /// A new lock; without `change` at the first poll.
     pub(super) fn new(lock: LockInfo, change: Option<Change>, now: Instant) -> Self {
         let lease = span(&lock).unwrap_or_default();
         Self { lock, seen: now, held_from: now, lease, change: change.map(|change| (change, now)) }
     }
 
-    /// The store has told again.
+    /// Updates the row after a poll.
     pub(super) fn update(&mut self, lock: LockInfo, now: Instant) {
         let back = self.is_gone();
         if back || differs(&self.lock, &lock) {
             let change = if back { Change::Appeared } else { Change::Changed };
             self.change = Some((change, now));
         }
-        if back || !same_hands(&self.lock, &lock) {
+        if back || !same_holders(&self.lock, &lock) {
             self.held_from = now;
             self.lease = Duration::ZERO;
         }
@@ -78,7 +77,7 @@ impl Row {
         self.seen = now;
     }
 
-    /// The store has it no longer.
+    /// Marks the row as removed from the store.
     pub(super) fn gone(&mut self, now: Instant) {
         if !self.is_gone() {
             self.change = Some((Change::Gone, now));
@@ -89,19 +88,19 @@ impl Row {
         matches!(self.change, Some((Change::Gone, _)))
     }
 
-    /// Whether it has been gone for so long that it need not be shown.
+    /// Whether it was removed long enough ago to be hidden.
     pub(super) fn has_faded(&self, now: Instant) -> bool {
         matches!(self.change, Some((Change::Gone, at)) if now.duration_since(at) >= FADING)
     }
 
-    /// What just happened to it.
+    /// The recent change.
     pub(super) fn mark(&self, now: Instant) -> Option<Change> {
         let (change, at) = self.change?;
         let fresh = change == Change::Gone || now.duration_since(at) < MARKED;
         fresh.then_some(change)
     }
 
-    /// How long it stands unless it is renewed: what the store told, less the time since.
+    /// The remaining TTL: the last answer of the store less the time since.
     pub(super) fn remaining(&self, now: Instant) -> Remaining {
         match self.lock.remaining {
             Remaining::For(left) => Remaining::For(left.saturating_sub(now - self.seen)),
@@ -109,7 +108,7 @@ impl Row {
         }
     }
 
-    /// What part of its lease is left, from 0 to 1.
+    /// The remaining part of the lease, from 0 to 1.
     pub(super) fn part_left(&self, now: Instant) -> Option<f64> {
         match self.remaining(now) {
             Remaining::For(left) if !self.lease.is_zero() => {
@@ -123,9 +122,9 @@ impl Row {
         if self.lock.holders.is_empty() {
             return None;
         }
-        // A clock elsewhere may be ahead of ours.
-        let told = self.lock.since().map(|since| now.wall.duration_since(since));
-        Some(match told {
+        // The holder's clock may be ahead of this one.
+        let age = self.lock.since().map(|since| now.wall.duration_since(since));
+        Some(match age {
             Some(age) => Age::Known(age.unwrap_or_default()),
             None => Age::AtLeast(now.tick.duration_since(self.held_from)),
         })
@@ -139,18 +138,18 @@ fn span(lock: &LockInfo) -> Option<Duration> {
     }
 }
 
-/// Whether something happened, beside that time passed.
+/// Whether anything but the TTL differs.
 fn differs(old: &LockInfo, new: &LockInfo) -> bool {
     let counts = |lock: &LockInfo| (lock.kind, lock.waiting, lock.count, lock.taken);
     counts(old) != counts(new) || holds(old) != holds(new)
 }
 
-fn same_hands(old: &LockInfo, new: &LockInfo) -> bool {
+fn same_holders(old: &LockInfo, new: &LockInfo) -> bool {
     let ids = |lock| holds(lock).into_iter().map(|(id, _)| id.to_owned()).collect::<Vec<_>>();
     ids(old) == ids(new)
 }
 
-/// Who holds it, and how often, in an order of its own: the store has none.
+/// Ids and hold counts, sorted: the store has no order.
 fn holds(lock: &LockInfo) -> Vec<(&str, u64)> {
     let mut holds: Vec<_> =
         lock.holders.iter().map(|holder| (&holder.id[..], holder.hold_count)).collect();

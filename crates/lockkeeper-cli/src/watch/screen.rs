@@ -1,4 +1,4 @@
-//! The terminal: taken, and given back as it was found on every way out.
+//! The terminal in raw mode, restored on every exit.
 
 use std::io::{self, Stdout, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +14,15 @@ use ratatui::backend::CrosstermBackend;
 
 use crate::exit::Code;
 
-/// Whether the terminal is ours. Of the process, as the terminal is: a panic hook must know it, too.
+/// Whether the terminal is in raw mode. A static, because the panic hook needs it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The whole screen. Given back on `Drop`, on [`leave`](Screen::leave) and before a panic is told.
+/// The screen. Restored on `Drop`, by [`leave`](Screen::leave), and before a panic message.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
 
 impl Screen {
-    /// Takes the terminal.
     pub(super) fn new() -> io::Result<Self> {
         restore_on_panic();
         let mut screen = Self { terminal: blank()? };
@@ -31,8 +30,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes the terminal, also one that somebody changed behind our back: a shell does while we are
-    /// stopped.
+    /// Sets raw mode, also if a shell has changed the settings while this process was stopped.
     pub(super) fn enter(&mut self) -> io::Result<()> {
         let was_taken = TAKEN.swap(true, Ordering::SeqCst);
         if was_taken {
@@ -43,12 +41,12 @@ impl Screen {
         self.clear()
     }
 
-    /// Gives it back.
+    /// Restores the terminal.
     pub(super) fn leave(&mut self) {
         restore();
     }
 
-    /// Draws, if the terminal is ours.
+    /// Draws, if the terminal is in raw mode.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
         if TAKEN.load(Ordering::SeqCst) {
             self.terminal.draw(draw)?;
@@ -56,8 +54,7 @@ impl Screen {
         Ok(())
     }
 
-    /// What was drawn before counts for nothing. (`Terminal::clear` would ask the terminal where its
-    /// cursor is, and fail if it does not answer.)
+    /// Clears the screen. `Terminal::clear` would query the cursor position, and fail without an answer.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         execute!(stdout(), Clear(ClearType::All))?;
         self.terminal = blank()?;
@@ -75,7 +72,7 @@ impl Drop for Screen {
     }
 }
 
-/// Nothing that fails here can be told any more.
+/// Ignores errors: they could not be shown.
 fn restore() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let mut out = stdout();
@@ -85,13 +82,13 @@ fn restore() {
     }
 }
 
-/// A message that is printed on the alternate screen goes away with it; and a program of which one
-/// task is dead and the screen is gone is of no use to anybody.
+/// Restores the screen before the panic message, which the alternate screen would hide, and exits: the
+/// panic of one task must not leave the others running.
 fn restore_on_panic() {
-    let tell = std::panic::take_hook();
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         restore();
-        tell(panic);
+        report(panic);
         std::process::exit(Code::INTERNAL.0.into());
     }));
 }

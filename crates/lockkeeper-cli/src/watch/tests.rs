@@ -1,4 +1,4 @@
-//! What keys and looks do to the view.
+//! Effects of keys and polls on the view.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ fn marks(view: &super::view::View, seconds: f64) -> Vec<(String, Option<Change>)
 }
 
 #[test]
-fn what_is_there_at_the_first_look_is_no_news() {
+fn locks_of_the_first_poll_are_not_marked() {
     let view = view(vec![lock("a")]);
     assert_eq!(marks(&view, 0.0), [("a".to_owned(), None)]);
 }
 
 #[test]
-fn what_comes_changes_and_goes_is_marked_for_a_moment() {
+fn appeared_changed_and_removed_locks_are_marked_for_a_moment() {
     let mut view = view(vec![lock("changes"), lock("goes"), lock("stays")]);
     let mut changed = lock("changes");
     changed.waiting = Some(1);
@@ -39,15 +39,19 @@ fn what_comes_changes_and_goes_is_marked_for_a_moment() {
             named("stays", None),
         ]
     );
-    assert_eq!(view.counts(), (3, 3, 1), "what is gone is not counted");
+    assert_eq!(view.counts(), (3, 3, 1), "a removed lock is not counted");
     view.tick(later(3.9));
-    assert_eq!(names(&view), ["changes", "comes", "goes", "stays"], "still to be read");
+    assert_eq!(
+        names(&view),
+        ["changes", "comes", "goes", "stays"],
+        "a removed lock stays for a moment"
+    );
     view.tick(later(4.1));
     assert_eq!(marks(&view, 4.1), ["changes", "comes", "stays"].map(|name| named(name, None)));
 }
 
 #[test]
-fn a_lock_that_comes_back_while_it_fades_is_there_again() {
+fn a_removed_lock_that_comes_back_appears_again() {
     let mut view = view(vec![lock("a")]);
     view.looked(look(vec![]), later(1.0));
     assert_eq!(marks(&view, 1.0), [("a".to_owned(), Some(Change::Gone))]);
@@ -58,7 +62,7 @@ fn a_lock_that_comes_back_while_it_fades_is_there_again() {
 }
 
 #[test]
-fn holders_in_another_order_are_the_same_holders() {
+fn the_order_of_holders_is_no_change() {
     let mut shared = lock("a");
     shared.holders.push(holder(8));
     let mut view = view(vec![shared.clone()]);
@@ -68,7 +72,7 @@ fn holders_in_another_order_are_the_same_holders() {
 }
 
 #[test]
-fn time_to_live_runs_down_between_looks_and_is_corrected_by_the_next() {
+fn the_ttl_counts_down_between_polls() {
     let mut view = view(vec![lock("a")]);
     let left = |view: &super::view::View, seconds| {
         let (row, _) = view.visible().next().unwrap();
@@ -76,7 +80,7 @@ fn time_to_live_runs_down_between_looks_and_is_corrected_by_the_next() {
         (row.remaining(now), (row.part_left(now).unwrap() * 100.0).round())
     };
     let secs = |secs| Remaining::For(Duration::from_secs(secs));
-    assert_eq!(left(&view, 0.0), (secs(24), 100.0), "the longest that was seen is a full gauge");
+    assert_eq!(left(&view, 0.0), (secs(24), 100.0), "the longest TTL seen is a full gauge");
     assert_eq!(left(&view, 6.0), (secs(18), 75.0));
     assert_eq!(left(&view, 99.0), (secs(0), 0.0));
     let mut renewed = lock("a");
@@ -87,35 +91,35 @@ fn time_to_live_runs_down_between_looks_and_is_corrected_by_the_next() {
 }
 
 #[test]
-fn an_age_is_the_holders_word_or_else_what_was_seen() {
-    let mut strange = lock("a");
-    strange.holders[0].since = None;
-    let mut view = view(vec![strange.clone(), lock("b")]);
+fn the_age_is_announced_by_the_holder_or_observed() {
+    let mut unknown = lock("a");
+    unknown.holders[0].since = None;
+    let mut view = view(vec![unknown.clone(), lock("b")]);
     let ages = |view: &super::view::View, seconds| -> Vec<_> {
         view.visible().map(|(row, _)| row.age(later(seconds))).collect()
     };
     let span = Duration::from_secs;
     assert_eq!(ages(&view, 5.0), [Some(Age::AtLeast(span(5))), Some(Age::Known(span(65)))]);
-    view.looked(look(vec![strange.clone(), lock("b")]), later(6.0));
-    assert_eq!(ages(&view, 7.0)[0], Some(Age::AtLeast(span(7))), "a look does not make it younger");
-    strange.holders[0].id = "somebody:1".to_owned();
-    view.looked(look(vec![strange, lock("b")]), later(8.0));
-    assert_eq!(ages(&view, 9.0)[0], Some(Age::AtLeast(span(1))), "another holder does");
+    view.looked(look(vec![unknown.clone(), lock("b")]), later(6.0));
+    assert_eq!(ages(&view, 7.0)[0], Some(Age::AtLeast(span(7))), "a poll does not reset it");
+    unknown.holders[0].id = "other:1".to_owned();
+    view.looked(look(vec![unknown, lock("b")]), later(8.0));
+    assert_eq!(ages(&view, 9.0)[0], Some(Age::AtLeast(span(1))), "another holder resets it");
 }
 
 #[test]
-fn the_selection_stays_with_its_lock() {
+fn the_selection_stays_on_its_lock() {
     let mut view = view(vec![lock("b"), lock("d")]);
-    assert_eq!(selected(&view).as_deref(), Some("b"), "the first, to begin with");
+    assert_eq!(selected(&view).as_deref(), Some("b"), "the first row at the start");
     press(&mut view, "j");
     view.looked(look(vec![lock("a"), lock("b"), lock("c"), lock("d")]), later(1.0));
     assert_eq!(selected(&view).as_deref(), Some("d"));
     press(&mut view, "k");
     view.looked(look(vec![lock("a"), lock("b"), lock("d")]), later(2.0));
     view.tick(later(9.0));
-    assert_eq!(selected(&view).as_deref(), Some("d"), "or else with its line");
+    assert_eq!(selected(&view).as_deref(), Some("d"), "or on its line if the lock was removed");
     press(&mut view, "jjj");
-    assert_eq!(selected(&view).as_deref(), Some("d"), "which is the last one");
+    assert_eq!(selected(&view).as_deref(), Some("d"), "at most the last line");
 }
 
 #[test]
@@ -143,28 +147,28 @@ fn the_page_follows_the_selection() {
 }
 
 #[test]
-fn a_filter_lets_names_and_holders_through() {
+fn a_filter_matches_names_and_holders() {
     let mut other = lock("orders:2");
     other.holders[0].client.as_mut().unwrap().host = "db-9".to_owned();
     let mut view = view(vec![lock("orders:1"), other, lock("backup")]);
     press(&mut view, "/ORD");
-    assert_eq!(names(&view), ["orders:1", "orders:2"], "while it is typed, in any case");
+    assert_eq!(names(&view), ["orders:1", "orders:2"], "while it is typed, ignoring case");
     press(&mut view, "⌫⌫⌫db-⏎");
     assert_eq!((names(&view), &view.mode), (vec!["orders:2".to_owned()], &Mode::Browsing));
     press(&mut view, "/x");
     assert_eq!(names(&view), [""; 0]);
     press(&mut view, "⎋");
-    assert_eq!(names(&view), ["orders:2"], "as it was before");
-    assert_eq!(press(&mut view, "⎋"), None, "takes the filter away");
+    assert_eq!(names(&view), ["orders:2"], "the previous filter");
+    assert_eq!(press(&mut view, "⎋"), None, "clears the filter");
     assert_eq!(names(&view).len(), 3);
     press(&mut view, "/q");
-    assert_eq!(names(&view), [""; 0], "a letter is a letter then");
+    assert_eq!(names(&view), [""; 0], "no key is a command while typing");
     control(&mut view, 'u');
     assert_eq!(names(&view).len(), 3);
 }
 
 #[test]
-fn rows_are_sorted_by_each_column_and_back() {
+fn rows_are_sorted_by_each_column() {
     let mut waited = lock("a");
     (waited.waiting, waited.remaining) = (Some(5), Remaining::Forever);
     let mut old = lock("c");
@@ -180,38 +184,37 @@ fn rows_are_sorted_by_each_column_and_back() {
         seen.push((view.sort, names(&view)[0].clone()));
     }
     let first = |column, name: &str| (column, name.to_owned());
-    assert_eq!(seen[3], first(Column::Ttl, "c"), "the next to end");
-    assert_eq!(seen[4], first(Column::Waiters, "a"), "the most waited for");
-    assert_eq!(seen[5], first(Column::Age, "c"), "the longest held");
-    assert_eq!(seen[6], first(Column::Name, "a"), "and round again");
+    assert_eq!(seen[3], first(Column::Ttl, "c"), "soonest to expire");
+    assert_eq!(seen[4], first(Column::Waiters, "a"), "most waiters");
+    assert_eq!(seen[5], first(Column::Age, "c"), "longest held");
+    assert_eq!(seen[6], first(Column::Name, "a"), "back to the first column");
 }
 
 #[test]
-fn the_pane_asks_about_what_is_selected() {
+fn the_pane_inspects_the_selected_lock() {
     let mut mutex = lock("b");
     mutex.kind = Kind::Mutex;
     let mut view = view(vec![lock("a"), mutex]);
-    assert_eq!(press(&mut view, "j"), None, "closed, it asks nothing");
+    assert_eq!(press(&mut view, "j"), None, "a closed pane inspects nothing");
     assert_eq!(press(&mut view, "⏎"), Some(Action::Inspect(name("b"), Kind::Mutex)));
     assert_eq!(press(&mut view, "k"), Some(Action::Inspect(name("a"), Kind::Lock)));
-    let mut told = lock("a");
-    told.token = Some(42);
-    view.inspected(told, later(0.5));
+    let mut inspected = lock("a");
+    inspected.token = Some(42);
+    view.inspected(inspected, later(0.5));
     assert_eq!(view.detail().unwrap().1.token, Some(42));
     press(&mut view, "j");
-    assert_eq!(view.detail().unwrap().1.token, None, "nothing of another lock");
+    assert_eq!(view.detail().unwrap().1.token, None, "not that of another lock");
     assert_eq!(press(&mut view, "⎋"), None);
     assert!(!view.pane);
     assert_eq!(press(&mut view, "⎋"), Some(Action::Quit));
 }
 
-/// Who is shown to hold it.
 fn holders(name: &str) -> Vec<lockkeeper::Holder> {
     lock(name).holders
 }
 
 #[test]
-fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
+fn a_force_release_needs_a_reason_and_a_yes() {
     let mut view = view(vec![lock("a")]);
     for (keys, why) in [("u⏎y", "no reason"), ("u  ⏎y", "spaces"), ("uit hangs⏎n", "a no")] {
         assert_eq!(press(&mut view, keys), None, "{why}");
@@ -228,7 +231,7 @@ fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
     assert_eq!(view.mode, Mode::Browsing);
     press(&mut view, "u");
     view.paste("it\nhangs\ny\u{1b}", start());
-    assert_eq!(press(&mut view, "⏎x⏎"), None, "what is pasted is text, and only y is yes");
+    assert_eq!(press(&mut view, "⏎x⏎"), None, "pasted text is no key, and only y confirms");
     let reason = "ithangsy".to_owned();
     assert_eq!(
         press(&mut view, "y"),
@@ -237,7 +240,7 @@ fn a_lock_is_taken_away_only_with_a_reason_and_a_yes() {
 }
 
 #[test]
-fn the_lock_that_was_asked_about_is_the_one_that_goes() {
+fn the_confirmed_lock_is_released_even_if_the_selection_moves() {
     let mut view = view(vec![lock("b")]);
     press(&mut view, "uit hangs⏎");
     view.looked(look(vec![lock("a")]), later(1.0));
@@ -251,7 +254,7 @@ fn the_lock_that_was_asked_about_is_the_one_that_goes() {
 }
 
 #[test]
-fn a_counter_and_what_is_gone_cannot_be_taken_away() {
+fn counters_and_removed_locks_cannot_be_force_released() {
     let mut latch = lock("a");
     latch.kind = Kind::Latch;
     let mut view = view(vec![latch]);
@@ -259,13 +262,13 @@ fn a_counter_and_what_is_gone_cannot_be_taken_away() {
     assert_eq!(view.mode, Mode::Browsing);
     let (tone, text) = view.notice(start()).unwrap();
     assert!(tone == Tone::Bad && text.contains("count-down latch"), "{text}");
-    assert_eq!(view.notice(later(20.0)), None, "a message does not stay");
+    assert_eq!(view.notice(later(20.0)), None, "a message disappears");
     let mut permits = lock("a");
     permits.kind = Kind::Permits;
     let mut view = super::fixture::view(vec![permits]);
     press(&mut view, "u");
     let (_, text) = view.notice(start()).unwrap();
-    assert!(text.contains("with lockkeeper unlock"), "its permits have holders: {text}");
+    assert!(text.contains("with lockkeeper unlock"), "{text}");
     let mut gone = super::fixture::view(vec![lock("a")]);
     gone.looked(look(vec![]), later(1.0));
     press(&mut gone, "u");
@@ -273,7 +276,7 @@ fn a_counter_and_what_is_gone_cannot_be_taken_away() {
 }
 
 #[test]
-fn a_lock_that_was_found_free_is_gone() {
+fn a_lock_that_is_free_is_marked_as_removed() {
     let mut view = view(vec![lock("a")]);
     let mut free = lock("a");
     free.holders.clear();
@@ -283,33 +286,33 @@ fn a_lock_that_was_found_free_is_gone() {
 }
 
 #[test]
-fn time_stands_still_while_paused() {
+fn time_is_frozen_during_a_pause() {
     let mut view = view(vec![lock("a")]);
     assert_eq!(press(&mut view, " "), Some(Action::Pause(true)));
     view.looked(look(vec![lock("b")]), later(1.0));
-    assert_eq!(names(&view), ["a"], "a look that was under way changes nothing");
+    assert_eq!(names(&view), ["a"], "a poll in progress changes nothing");
     assert_eq!(view.shown_at(later(9.0)).tick, start().tick);
-    assert_eq!(view.silent_for(later(99.0)), None, "nobody has asked");
+    assert_eq!(view.silent_for(later(99.0)), None, "there are no polls during a pause");
     assert_eq!(press(&mut view, " "), Some(Action::Pause(false)));
     assert_eq!(view.shown_at(later(9.0)).tick, later(9.0).tick);
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_missed() {
+fn a_store_that_does_not_answer_is_reported() {
     let mut view = view(vec![lock("a")]);
     assert_eq!(view.silent_for(later(2.0)), None);
     assert_eq!(view.silent_for(later(4.0)), Some(Duration::from_secs(4)), "before any error");
     view.failed("no route".to_owned());
     assert_eq!(view.health, Health::Failing { why: "no route".to_owned() });
     assert_eq!(view.silent_for(later(6.0)), Some(Duration::from_secs(6)));
-    assert_eq!(names(&view), ["a"], "what was last known is still seen");
+    assert_eq!(names(&view), ["a"], "the last known locks stay");
     view.looked(Look { complete: false, ..look(vec![]) }, later(7.0));
     assert_eq!((&view.health, view.complete), (&Health::Answering, false));
     assert_eq!(view.silent_for(later(7.0)), None);
 }
 
 #[test]
-fn some_keys_work_whatever_is_being_typed() {
+fn control_keys_work_in_every_mode() {
     for keys in ["", "/x", "u", "?"] {
         let mut view = view(vec![lock("a")]);
         press(&mut view, keys);
@@ -318,10 +321,10 @@ fn some_keys_work_whatever_is_being_typed() {
         assert_eq!(control(&mut view, 'l'), Some(Action::Redraw), "{keys:?}");
     }
     let mut view = view(vec![]);
-    assert_eq!(press(&mut view, "?⎋"), None, "any key ends the help");
+    assert_eq!(press(&mut view, "?⎋"), None, "any key closes the help");
     assert_eq!(press(&mut view, "?q"), Some(Action::Quit));
     assert_eq!(press(&mut view, "q"), Some(Action::Quit));
     for keys in ["⏎", "j", "k", "G", "g", "⇟", "⇞", "u", "s", "S"] {
-        assert_eq!(press(&mut view, keys), None, "nothing to be done with no locks: {keys}");
+        assert_eq!(press(&mut view, keys), None, "no action without locks: {keys}");
     }
 }

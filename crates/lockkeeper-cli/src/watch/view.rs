@@ -1,7 +1,6 @@
-//! What the screen shows, apart from how it is drawn.
+//! The state of the view, apart from how it is drawn.
 //!
-//! Pure: keys, looks and the time go in, and what is to be done about them comes out. So everything
-//! that can go wrong in a screen full of moving things is tested without one.
+//! Pure: keys, polls and the time go in, actions come out. So it is tested without a screen.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,27 +13,26 @@ use crate::display;
 /// How long a message stays.
 const NOTICE: Duration = Duration::from_secs(8);
 
-/// What one look at the store has brought.
+/// The result of one poll.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) locks: Vec<LockInfo>,
     pub(super) complete: bool,
-    /// How long it took.
     pub(super) took: Duration,
 }
 
-/// How the store is doing.
+/// The state of the connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Health {
-    /// It has not been heard of yet.
     Connecting,
-    /// It has answered.
     Answering,
-    /// The last look has failed.
-    Failing { why: String },
+    /// The last poll has failed.
+    Failing {
+        why: String,
+    },
 }
 
-/// How late an answer must be to be missed.
+/// How late an answer must be to be reported.
 const LATE: Duration = Duration::from_millis(1500);
 
 /// A column that rows can be sorted by.
@@ -65,35 +63,35 @@ impl Column {
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// What one is after when sorting by it: the most waited for, the longest held, the next to end.
+    /// The useful order: most holds, most waiters, longest held, soonest to expire.
     pub(super) fn starts_descending(self) -> bool {
         matches!(self, Column::Holds | Column::Waiters | Column::Age)
     }
 }
 
-/// What keys mean at the moment.
+/// The meaning of keys.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mode {
     Browsing,
-    /// Typing a filter; this is what it was before.
+    /// Typing a filter.
     Filtering {
         before: String,
     },
-    /// About to take a lock away.
+    /// Confirming a force-release.
     Forcing(Box<Forcing>),
     Help,
 }
 
-/// A lock that is about to be taken away.
+/// A force-release before its confirmation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Forcing {
     pub(super) lock: LockInfo,
     pub(super) reason: String,
-    /// The reason is given; only a yes is missing.
+    /// The reason is complete; the confirmation is missing.
     pub(super) sure: bool,
 }
 
-/// What a message is about.
+/// The tone of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Tone {
     Good,
@@ -103,38 +101,37 @@ pub(super) enum Tone {
 /// The state of the view.
 #[derive(Debug)]
 pub(super) struct View {
-    /// Where the locks are, without anything secret.
+    /// The URL of the store, without its password.
     pub(super) store: String,
     pub(super) pattern: String,
     rows: Vec<Row>,
-    /// The rows to be seen, in their order.
+    /// The indices of the rows that pass the filter, sorted.
     shown: Vec<usize>,
-    /// By name, so that it stays where it is when rows come and go above it.
+    /// By name, so that the selection stays on its lock when rows change.
     selected: Option<LockName>,
-    /// Its line among those shown.
+    /// The index of the selection in `shown`.
     line: usize,
-    /// The first line on the screen, and how many there are.
+    /// The first row on the screen, and the number of rows that fit.
     top: usize,
     page: usize,
     pub(super) sort: Column,
     pub(super) descending: bool,
     pub(super) filter: String,
     pub(super) mode: Mode,
-    /// Whether the pane with everything about one lock is open.
+    /// Whether the detail pane is open.
     pub(super) pane: bool,
-    /// What is in it.
     detail: Option<LockInfo>,
-    /// Its first line.
+    /// The first visible line of the pane.
     pub(super) pane_top: usize,
     pub(super) health: Health,
-    /// When the store was last heard of; at first, when it was first asked.
-    heard: Instant,
-    /// How often it is looked at, and how long the last look took.
+    /// When the store last answered; at first, when it was first asked.
+    answered_at: Instant,
+    /// The polling interval, and the duration of the last poll.
     every: Duration,
     took: Duration,
     pub(super) looked: Option<SystemTime>,
     pub(super) complete: bool,
-    /// When time stopped.
+    /// The time of the pause.
     paused: Option<Now>,
     notice: Option<(Tone, String, Instant)>,
 }
@@ -158,7 +155,7 @@ impl View {
             detail: None,
             pane_top: 0,
             health: Health::Connecting,
-            heard: now.tick,
+            answered_at: now.tick,
             every,
             took: Duration::ZERO,
             looked: None,
@@ -168,11 +165,11 @@ impl View {
         }
     }
 
-    /// The store has been looked at.
+    /// Handles a successful poll.
     pub(super) fn looked(&mut self, look: Look, now: Now) {
         let first = self.looked.is_none();
         self.health = Health::Answering;
-        self.heard = now.tick;
+        self.answered_at = now.tick;
         self.took = look.took;
         if self.paused.is_some() {
             return;
@@ -182,7 +179,7 @@ impl View {
         let mut known: HashMap<_, _> =
             self.rows.drain(..).map(|row| (row.lock.name.clone(), row)).collect();
         for lock in look.locks {
-            // On a store that grows, a lock may come twice in one look.
+            // A store that grows may return a lock twice in one poll.
             self.rows.push(match known.remove(&lock.name) {
                 Some(mut row) => {
                     row.update(lock, now.tick);
@@ -199,14 +196,14 @@ impl View {
         self.arrange(now);
     }
 
-    /// A look has failed.
+    /// Handles a failed poll.
     pub(super) fn failed(&mut self, why: String) {
         self.health = Health::Failing { why };
     }
 
-    /// For how long the store has not been heard of, if that is longer than it should be.
+    /// How long the store has not answered, if that is too long.
     pub(super) fn silent_for(&self, now: Now) -> Option<Duration> {
-        let silent = now.tick.duration_since(self.heard);
+        let silent = now.tick.duration_since(self.answered_at);
         let late = match &self.health {
             Health::Failing { .. } => true,
             Health::Connecting => silent > LATE,
@@ -215,12 +212,12 @@ impl View {
         late.then_some(silent)
     }
 
-    /// Everything about one lock has been told.
+    /// Handles an inspection of one lock.
     pub(super) fn inspected(&mut self, lock: LockInfo, now: Now) {
         if let Some(row) = self.rows.iter_mut().find(|row| row.lock.name == lock.name)
             && self.paused.is_none()
         {
-            // As what it was: nothing tells a free name's kind.
+            // The kind of a free name is unknown, so the row keeps it.
             if lock.is_free() {
                 row.gone(now.tick);
             } else {
@@ -233,8 +230,8 @@ impl View {
         }
     }
 
-    /// A line for the user to read.
-    pub(super) fn tell(&mut self, tone: Tone, text: String, now: Now) {
+    /// Shows a message.
+    pub(super) fn notify(&mut self, tone: Tone, text: String, now: Now) {
         self.notice = Some((tone, text, now.tick));
     }
 
@@ -243,7 +240,7 @@ impl View {
         (now.tick.duration_since(*at) < NOTICE).then_some((*tone, &**text))
     }
 
-    /// Time has passed.
+    /// Hides rows that were removed long ago.
     pub(super) fn tick(&mut self, now: Now) {
         if self.paused.is_none() && self.rows.iter().any(|row| row.has_faded(now.tick)) {
             self.rows.retain(|row| !row.has_faded(now.tick));
@@ -251,14 +248,14 @@ impl View {
         }
     }
 
-    /// So many rows have room.
+    /// Sets the number of rows that fit.
     pub(super) fn resized(&mut self, page: usize) {
         self.page = page.max(1);
         self.scroll();
     }
 
-    /// The present as it is shown: it stands still while the view is paused, so that a countdown that
-    /// nobody corrects does not tell of an end that has not come.
+    /// The time to show. It is frozen during a pause: without polls, a countdown would show an expiry that
+    /// has not happened.
     pub(super) fn shown_at(&self, now: Now) -> Now {
         self.paused.unwrap_or(now)
     }
@@ -269,10 +266,10 @@ impl View {
 
     pub(super) fn set_paused(&mut self, paused: bool, now: Now) {
         self.paused = paused.then_some(now);
-        self.heard = now.tick;
+        self.answered_at = now.tick;
     }
 
-    /// The rows on the screen, and which of them is selected.
+    /// The rows on the screen, and whether each is selected.
     pub(super) fn visible(&self) -> impl Iterator<Item = (&Row, bool)> {
         let rows = self.shown.iter().skip(self.top).take(self.page);
         rows.map(|at| {
@@ -281,12 +278,12 @@ impl View {
         })
     }
 
-    /// How many rows there are to be seen, and the first one on the screen.
+    /// The number of rows that pass the filter, and the first one on the screen.
     pub(super) fn extent(&self) -> (usize, usize) {
         (self.shown.len(), self.top)
     }
 
-    /// All locks, those held, and how many wait for one.
+    /// The numbers of locks, of held locks, and of waiters.
     pub(super) fn counts(&self) -> (usize, usize, u64) {
         let there = || self.rows.iter().filter(|row| !row.is_gone());
         let held = there().filter(|row| !row.lock.holders.is_empty()).count();
@@ -298,26 +295,25 @@ impl View {
         self.rows.iter().find(|row| row.lock.name == *name)
     }
 
-    /// What is known of the lock in the pane: everything, once that has been told; until then what
-    /// the list says.
+    /// The lock in the pane: its inspection, or before that its row.
     pub(super) fn detail(&self) -> Option<(&Row, &LockInfo)> {
         let row = self.selected()?;
-        let told = self.detail.as_ref().filter(|detail| detail.name == row.lock.name);
-        Some((row, told.unwrap_or(&row.lock)))
+        let detail = self.detail.as_ref().filter(|detail| detail.name == row.lock.name);
+        Some((row, detail.unwrap_or(&row.lock)))
     }
 
-    /// The first line of the pane, which is at most `last`.
+    /// The first visible line of the pane, at most `last`.
     pub(super) fn scroll_pane(&mut self, last: usize) -> usize {
         self.pane_top = self.pane_top.min(last);
         self.pane_top
     }
 
-    /// Moves the selection by so many rows.
+    /// Moves the selection.
     pub(super) fn step(&mut self, by: isize) {
         self.select(self.line.saturating_add_signed(by));
     }
 
-    /// Selects a line, or the last one if there are not so many.
+    /// Selects a line, or the last one.
     pub(super) fn select(&mut self, line: usize) {
         self.line = line.min(self.shown.len().saturating_sub(1));
         let name = self.shown.get(self.line).map(|at| self.rows[*at].lock.name.clone());
@@ -332,18 +328,18 @@ impl View {
         isize::try_from(self.page).unwrap_or(isize::MAX)
     }
 
-    /// Keeps the selection on the screen, and the screen full.
+    /// Keeps the selection on the screen and the screen full.
     fn scroll(&mut self) {
         let last = self.shown.len().saturating_sub(self.page);
         self.top = self.top.clamp((self.line + 1).saturating_sub(self.page), self.line).min(last);
     }
 
-    /// Sorts and filters anew. The selection stays with its lock; if that is gone, with its line.
+    /// Sorts and filters. The selection stays on its lock, or on its line if the lock was removed.
     pub(super) fn arrange(&mut self, now: Now) {
         let needle = self.filter.to_lowercase();
         let rows = &self.rows;
         let fitting = (0..rows.len()).filter(|at| fits(&rows[*at], &needle));
-        // Each key is made once: there may be a hundred thousand rows.
+        // Each key is computed once: there may be a hundred thousand rows.
         let mut keyed: Vec<_> =
             fitting.map(|at| (Key::of(&rows[at], self.sort, now), at)).collect();
         let descending = self.descending;
@@ -367,7 +363,7 @@ fn fits(row: &Row, needle: &str) -> bool {
     needle.is_empty() || has(display::name(&row.lock.name)) || has(display::holders(&row.lock))
 }
 
-/// What a row is sorted by; what has nothing to compare comes last. Names decide in the end anyway.
+/// The sort key of a row. Names break ties.
 #[derive(Eq, Ord, PartialEq, PartialOrd)]
 enum Key {
     Name,
@@ -396,7 +392,7 @@ impl Key {
     }
 }
 
-/// Whether a lock of this kind can be taken away: counters have no holders who could be told.
+/// Whether a lock of this kind can be force-released: counters have no holders to notify.
 pub(super) fn can_be_forced(kind: Kind) -> bool {
     !matches!(kind, Kind::Semaphore | Kind::Permits | Kind::Latch)
 }

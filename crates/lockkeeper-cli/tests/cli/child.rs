@@ -1,4 +1,4 @@
-//! The command: what it gets, and that it is what it would be without a lock.
+//! The environment of the command is the same as without a lock.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use crate::support::{Scene, on_every_store, sleeper};
 
 on_every_store! {
-    its_input_and_output_are_untouched,
-    its_environment_names_the_lock_and_hides_the_store,
-    its_arguments_are_its_own,
-    it_has_a_group_of_its_own,
-    its_signals_are_as_they_were,
-    nothing_but_what_it_would_have_is_open,
+    input_and_output_are_untouched,
+    the_environment_names_the_lock_and_hides_the_store,
+    arguments_are_passed_unchanged,
+    the_command_has_its_own_process_group,
+    signal_dispositions_are_inherited,
+    no_extra_file_descriptor_is_open,
 }
 
-fn its_input_and_output_are_untouched(scene: &Scene) {
+fn input_and_output_are_untouched(scene: &Scene) {
     let mut copy = scene.start(&["job", "--", "cat"]);
     for number in 0..1000 {
         copy.process.write_line(&format!("line {number}"));
@@ -25,7 +25,7 @@ fn its_input_and_output_are_untouched(scene: &Scene) {
         assert_eq!(line, Some(format!("line {number}")));
     }
     copy.outcome().assert_quiet("");
-    // As the last of a pipe, too; and what it does not read is left for others.
+    // Also at the end of a pipe; unread input stays for the next reader.
     let mut pipe = Command::new("sh");
     let own = env!("CARGO_BIN_EXE_lockkeeper");
     pipe.args(["-c", "printf 'a\\nb\\n' | { \"$0\" run job -- head -c 2; cat; }", own]);
@@ -33,7 +33,7 @@ fn its_input_and_output_are_untouched(scene: &Scene) {
     scene.finish(pipe).assert_quiet("a\nb\n");
 }
 
-fn its_environment_names_the_lock_and_hides_the_store(scene: &Scene) {
+fn the_environment_names_the_lock_and_hides_the_store(scene: &Scene) {
     let mut command = scene.lockkeeper();
     command.args(["run", "a job", "--", "env"]).env("OTHER", "kept");
     let outcome = scene.finish(command);
@@ -46,13 +46,13 @@ fn its_environment_names_the_lock_and_hides_the_store(scene: &Scene) {
     assert!(owner.expect("it has an owner").parse::<lockkeeper::OwnerId>().is_ok());
 }
 
-fn its_arguments_are_its_own(scene: &Scene) {
+fn arguments_are_passed_unchanged(scene: &Scene) {
     let args = ["job", "--", "printf", "<%s>\\n", "-v", "--url", "", "a b", "--", "$HOME"];
     scene.run(&args).assert_quiet("<-v>\n<--url>\n<>\n<a b>\n<-->\n<$HOME>\n");
     scene.run(&["job", "-c", "echo \"$0 $#\""]).assert_quiet("sh 0\n");
 }
 
-fn it_has_a_group_of_its_own(scene: &Scene) {
+fn the_command_has_its_own_process_group(scene: &Scene) {
     let run = scene.start(&["job", "-c", &sleeper()]);
     let command = scene.process("pid");
     assert_eq!(command.group(), Some(command.number()));
@@ -61,7 +61,7 @@ fn it_has_a_group_of_its_own(scene: &Scene) {
     assert_ne!(run.guardian().group(), run.pid().group());
 }
 
-/// Runs a command by itself and by way of `run`, each after `before`: it must find the same.
+/// Runs a command directly and under `run`, each after `before`; asserts the same output.
 #[track_caller]
 fn assert_no_difference(scene: &Scene, before: &str, command: &str) -> String {
     let run = |line: &str| {
@@ -77,23 +77,23 @@ fn assert_no_difference(scene: &Scene, before: &str, command: &str) -> String {
     directly
 }
 
-fn its_signals_are_as_they_were(scene: &Scene) {
-    // The last eight digits: those before are for the C library's own use.
+fn signal_dispositions_are_inherited(scene: &Scene) {
+    // The last eight digits: the others are signals of the C library.
     let masks = "sed -nE 's/(Sig(Blk|Ign|Cgt)):.*(.{8})/\\1 \\3/p' /proc/self/status";
     let plain = assert_no_difference(scene, "exec", masks);
     assert_eq!(plain.lines().count(), 3, "{plain}");
-    // What was ignored stays so: `nohup`, or the background of a script.
+    // Ignored signals stay ignored: `nohup`, or the background of a script.
     let ignored = assert_no_difference(scene, "trap '' HUP INT QUIT USR1; exec", masks);
     assert!(ignored.contains("207\n"), "{ignored}");
-    // systemd has this one ignored in all that it starts, and std changes it at its own start.
+    // systemd ignores SIGPIPE for its services, and std changes it at start.
     let ignored = assert_no_difference(scene, "trap '' PIPE; exec", masks);
     assert!(ignored.contains("1000\n"), "{ignored}");
-    // Even what `run` itself cannot do with.
+    // Even dispositions that `run` changes for itself.
     for odd in ["--ignore-signal=CHLD", "--block-signal=CHLD", "--block-signal=TERM"] {
         assert_no_difference(scene, &format!("exec env {odd}"), masks);
     }
 }
 
-fn nothing_but_what_it_would_have_is_open(scene: &Scene) {
+fn no_extra_file_descriptor_is_open(scene: &Scene) {
     assert_no_difference(scene, "exec", "sh -c 'ls /proc/self/fd | sort -n'");
 }

@@ -1,4 +1,4 @@
-//! Which store, and with which password.
+//! The choice of the store and its password.
 
 use std::fs;
 use std::io::Write;
@@ -10,12 +10,12 @@ use crate::support::Scene;
 
 const CONFIG: &str = ".config/lockkeeper/config.toml";
 
-fn configure(scene: &Scene, text: &str) {
+pub(crate) fn configure(scene: &Scene, text: &str) {
     fs::create_dir_all(scene.path(".config/lockkeeper")).unwrap();
     fs::write(scene.path(CONFIG), text).unwrap();
 }
 
-/// What `-v` says about the store.
+/// The messages of `-v` about the store.
 fn chosen(scene: &Scene, url: Option<&str>, args: &[&str]) -> String {
     let mut command = scene.lockkeeper();
     match url {
@@ -27,11 +27,11 @@ fn chosen(scene: &Scene, url: Option<&str>, args: &[&str]) -> String {
 }
 
 #[test]
-fn the_option_goes_before_the_variable_before_the_file() {
+fn the_option_overrides_the_variable_overrides_the_file() {
     let scene = Scene::redis();
     let url = scene.url();
     configure(&scene, &format!("url = \"{url}/3\""));
-    assert!(chosen(&scene, None, &[]).contains(&format!("store {url}/3 (the configuration)")));
+    assert!(chosen(&scene, None, &[]).contains(&format!("store {url}/3 (the configuration file)")));
     let by_variable = chosen(&scene, Some(&format!("{url}/2")), &[]);
     assert!(by_variable.contains(&format!("store {url}/2 (LOCKKEEPER_URL)")), "{by_variable}");
     let by_option = chosen(&scene, Some(&format!("{url}/2")), &["--url", &format!("{url}/1")]);
@@ -55,7 +55,7 @@ fn a_password_comes_from_its_file_and_is_never_shown() {
     outcome.assert_code(0);
     assert_eq!(outcome.output, "ran none none\n");
     assert!(!outcome.errors.contains("s3cr"), "{outcome:?}");
-    // The same by the configuration.
+    // With the path in the configuration file.
     configure(&scene, "password_file = \"../../password\"");
     let mut command = scene.lockkeeper();
     command.args(["run", "--url", &place, "job", "--", "true"]).current_dir("/");
@@ -65,13 +65,13 @@ fn a_password_comes_from_its_file_and_is_never_shown() {
 }
 
 /// A file that only its owner can read.
-fn secret(scene: &Scene, name: &str, text: &str) {
+pub(crate) fn secret(scene: &Scene, name: &str, text: &str) {
     fs::write(scene.path(name), text).unwrap();
     fs::set_permissions(scene.path(name), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 #[test]
-fn a_password_that_others_can_see_is_warned_of_once() {
+fn a_password_that_others_can_read_is_reported_once() {
     let server = RedisServer::builder().password("s3cret").start();
     let place = format!("redis://127.0.0.1:{}", server.port());
     let scene = Scene::with(server);
@@ -87,7 +87,9 @@ fn a_password_that_others_can_see_is_warned_of_once() {
     let in_url = place.replace("//", "//:s3cret@");
     let said = with(&in_url, "");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("--url has a password") && said.contains("LOCKKEEPER_PASSWORD_FILE"));
+    assert!(
+        said.contains("--url contains a password") && said.contains("LOCKKEEPER_PASSWORD_FILE")
+    );
     secret(&scene, "password", "s3cret\n");
     assert_eq!(with(&place, "password"), "");
     fs::set_permissions(scene.path("password"), fs::Permissions::from_mode(0o644)).unwrap();
@@ -101,7 +103,7 @@ fn a_password_that_others_can_see_is_warned_of_once() {
 }
 
 #[test]
-fn a_word_that_is_no_url_is_not_shown() {
+fn an_invalid_url_is_not_printed() {
     let scene = Scene::file();
     for word in ["s3cret", "s3cret@host", "s3cret@host:6379"] {
         let outcome = scene.run(&["--url", word, "job", "--", "true"]);
@@ -111,7 +113,7 @@ fn a_word_that_is_no_url_is_not_shown() {
 }
 
 #[test]
-fn an_empty_file_behind_a_link_that_others_can_make_is_not_taken() {
+fn an_empty_file_behind_a_symbolic_link_of_others_is_refused() {
     let scene = Scene::file();
     fs::create_dir(scene.path("open")).unwrap();
     fs::create_dir(scene.path("own")).unwrap();
@@ -125,16 +127,16 @@ fn an_empty_file_behind_a_link_that_others_can_make_is_not_taken() {
         outcome.assert_says("symbolic link");
         assert_eq!(fs::metadata(scene.path("own/empty")).unwrap().len(), 0);
     }
-    // A link in a directory of one's own, and the file itself, are fine.
+    // A link in the user's own directory is allowed; so is a file that is already a store.
     std::os::unix::fs::symlink("own/empty", scene.path("link")).unwrap();
     scene.run(&["--url", "file:link", "job", "--", "true"]).assert_quiet("");
     scene.run(&["--url", "file:open/link", "job", "--", "true"]).assert_quiet("");
 }
 
 #[test]
-fn a_configuration_that_cannot_be_read_is_not_needed_by_all() {
+fn an_unreadable_configuration_is_ignored_if_the_store_is_named() {
     let scene = Scene::file();
-    fs::create_dir_all(scene.path(CONFIG)).unwrap(); // which nobody can read as a file, root included
+    fs::create_dir_all(scene.path(CONFIG)).unwrap(); // a directory: not even root can read it as a file
     for args in [&["job", "--", "true"][..], &["--url", "file:own.db", "job", "--", "true"]] {
         let mut command = scene.lockkeeper();
         command.arg("run").args(args);
@@ -143,9 +145,9 @@ fn a_configuration_that_cannot_be_read_is_not_needed_by_all() {
         }
         let outcome = scene.finish(command);
         outcome.assert_code(0);
-        outcome.assert_says("config.toml cannot be read and is not used");
+        outcome.assert_says("ignoring the configuration file");
     }
-    // Where it must say which store it is, or was asked for.
+    // An error if no other source names the store, or with --config.
     let mut command = scene.lockkeeper();
     command.env_remove("LOCKKEEPER_URL").args(["run", "job", "--", "touch", "ran"]);
     let outcome = scene.finish(command);
@@ -156,7 +158,7 @@ fn a_configuration_that_cannot_be_read_is_not_needed_by_all() {
 }
 
 #[test]
-fn a_password_file_that_cannot_be_read_is_named() {
+fn an_unreadable_password_file_is_named() {
     let scene = Scene::redis();
     let with = |path: &str| {
         let mut command = scene.lockkeeper();
@@ -175,7 +177,7 @@ fn a_password_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn what_the_configuration_says_wrong_is_said() {
+fn errors_in_the_configuration_are_reported() {
     let scene = Scene::redis();
     for (text, because) in [
         ("ulr = \"x\"", "ulr"),
@@ -197,7 +199,7 @@ fn what_the_configuration_says_wrong_is_said() {
 }
 
 #[test]
-fn the_configured_lease_counts_unless_one_is_given() {
+fn the_lease_option_overrides_the_configuration() {
     let scene = Scene::redis();
     configure(&scene, "lease = \"2m\"");
     let left = |scene: &Scene, args: &[&str]| {
@@ -214,7 +216,7 @@ fn the_configured_lease_counts_unless_one_is_given() {
 }
 
 #[test]
-fn without_anything_it_is_a_file_of_the_users_own() {
+fn the_default_store_is_a_file_of_the_user() {
     let scene = Scene::redis();
     let said = chosen(&scene, None, &[]);
     let path = scene.path(".local/state/lockkeeper/locks.db");
@@ -229,7 +231,7 @@ fn without_anything_it_is_a_file_of_the_users_own() {
 }
 
 #[test]
-fn without_a_place_for_that_file_it_is_64_and_says_what_to_do() {
+fn no_directory_for_the_default_store_is_64() {
     let scene = Scene::redis();
     let mut command = scene.lockkeeper();
     command.env_remove("LOCKKEEPER_URL").env_remove("HOME").args(["run", "job", "--", "true"]);
@@ -245,7 +247,7 @@ fn without_a_place_for_that_file_it_is_64_and_says_what_to_do() {
 }
 
 #[test]
-fn what_answers_may_be_no_redis_server() {
+fn a_server_that_is_not_redis_is_69() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -261,20 +263,20 @@ fn what_answers_may_be_no_redis_server() {
 }
 
 #[test]
-fn a_configured_file_has_one_place() {
+fn a_configured_file_url_must_be_absolute() {
     let scene = Scene::redis();
     configure(&scene, "url = \"file:locks.db\"");
     let mut command = scene.lockkeeper();
     command.env_remove("LOCKKEEPER_URL").args(["run", "job", "--", "true"]);
     let outcome = scene.finish(command);
     outcome.assert_code(64);
-    outcome.assert_says("whole path");
+    outcome.assert_says("absolute path");
 }
 
 #[test]
-fn a_store_that_is_shared_with_nobody_is_none() {
+fn a_store_that_other_processes_cannot_share_is_64() {
     let scene = Scene::file();
-    for (url, says) in [("memory:", "of this process alone"), ("", "set, and empty")] {
+    for (url, says) in [("memory:", "only within one process"), ("", "set but empty")] {
         let mut command = scene.lockkeeper();
         command.env("LOCKKEEPER_URL", url).args(["run", "job", "--", "touch", "ran"]);
         let outcome = scene.finish(command);

@@ -12,18 +12,18 @@ use testkit::RedisServer;
 use crate::support::{Scene, announce, on_every_store, sleeper, write};
 
 on_every_store! {
-    the_commands_code_passes_through,
-    a_signal_that_ended_it_is_128_and_its_number,
-    a_command_that_is_not_there_is_127_and_leaves_nothing,
-    a_command_that_cannot_be_executed_is_126_and_leaves_nothing,
-    busy_is_75_or_what_was_asked_for,
+    the_exit_code_of_the_command_is_returned,
+    a_command_ended_by_a_signal_is_128_plus_its_number,
+    a_command_that_is_not_found_is_127,
+    a_command_that_cannot_be_executed_is_126,
+    busy_is_75_or_the_given_code,
     a_name_in_use_as_another_kind_is_64,
-    what_makes_no_sense_is_64,
+    an_invalid_command_line_is_64,
     max_hold_is_124,
-    help_and_version_are_no_errors,
+    help_and_version_are_0,
 }
 
-fn the_commands_code_passes_through(scene: &Scene) {
+fn the_exit_code_of_the_command_is_returned(scene: &Scene) {
     scene.run(&["job", "--", "echo", "done"]).assert_quiet("done\n");
     for code in [1, 7, 75, 255] {
         let outcome = scene.run(&["job", "-c", &format!("exit {code}")]);
@@ -33,13 +33,13 @@ fn the_commands_code_passes_through(scene: &Scene) {
     scene.assert_free("job");
 }
 
-fn a_signal_that_ended_it_is_128_and_its_number(scene: &Scene) {
+fn a_command_ended_by_a_signal_is_128_plus_its_number(scene: &Scene) {
     for (signal, code) in [("KILL", 137), ("TERM", 143), ("INT", 130), ("USR1", 138)] {
         scene.run(&["job", "-c", &format!("kill -{signal} $$")]).assert_code(code);
     }
 }
 
-fn a_command_that_is_not_there_is_127_and_leaves_nothing(scene: &Scene) {
+fn a_command_that_is_not_found_is_127(scene: &Scene) {
     for command in ["/nowhere/at/all", "no-such-command-anywhere"] {
         let outcome = scene.run(&["job", "--at-least", "60", "--", command]);
         outcome.assert_code(127);
@@ -48,20 +48,20 @@ fn a_command_that_is_not_there_is_127_and_leaves_nothing(scene: &Scene) {
     }
 }
 
-fn a_command_that_cannot_be_executed_is_126_and_leaves_nothing(scene: &Scene) {
+fn a_command_that_cannot_be_executed_is_126(scene: &Scene) {
     let path = scene.path("data");
     write(&path, "no program");
     let outcome = scene.run(&["job", "--", path.to_str().unwrap()]);
     outcome.assert_code(126);
     outcome.assert_says("data");
     scene.assert_free("job");
-    // As in a shell, a script without a first line of its own is run by sh.
+    // As in a shell, sh runs a script without a `#!` line.
     write(&path, "exit 9");
     std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
     scene.run(&["job", "--", path.to_str().unwrap()]).assert_code(9);
 }
 
-fn busy_is_75_or_what_was_asked_for(scene: &Scene) {
+fn busy_is_75_or_the_given_code(scene: &Scene) {
     let holder = scene.start(&["job", "-c", &sleeper()]);
     scene.process("pid");
     for (args, code) in [
@@ -87,7 +87,7 @@ fn a_name_in_use_as_another_kind_is_64(scene: &Scene) {
     assert!(!scene.exists("ran"));
 }
 
-fn what_makes_no_sense_is_64(scene: &Scene) {
+fn an_invalid_command_line_is_64(scene: &Scene) {
     for (args, because) in [
         (&[][..], "NAME"),
         (&["job", "true"], "true"),
@@ -122,16 +122,18 @@ fn what_makes_no_sense_is_64(scene: &Scene) {
 }
 
 fn max_hold_is_124(scene: &Scene) {
-    let line =
-        format!("trap 'echo told > $D/told; exit 3' TERM; {}; sleep 60 & wait", announce("pid"));
+    let line = format!(
+        "trap 'echo trapped > $D/trapped; exit 3' TERM; {}; sleep 60 & wait",
+        announce("pid")
+    );
     let outcome = scene.run(&["--max-hold", "0.3", "job", "-c", &line]);
     outcome.assert_code(124);
-    outcome.assert_says("stopping the command: \"job\" was held for --max-hold, 300ms");
-    assert_eq!(scene.evidence("told"), "told\n");
+    outcome.assert_says("stopping the command: lock \"job\" was held for --max-hold 300ms");
+    assert_eq!(scene.evidence("trapped"), "trapped\n");
     scene.assert_free("job");
 }
 
-fn help_and_version_are_no_errors(scene: &Scene) {
+fn help_and_version_are_0(scene: &Scene) {
     for (args, shown) in [
         (&["--help"][..], "Usage"),
         (&["--version"], "lockkeeper"),
@@ -156,7 +158,7 @@ fn a_database_that_the_server_does_not_have_is_64() {
     assert!(!scene.exists("ran"));
 }
 
-/// Nothing is wrong with what was asked for, wherever it is that the descriptors run out.
+/// The request is valid, wherever the descriptors are exhausted.
 #[test]
 fn too_few_descriptors_are_70() {
     let scene = Scene::file();
@@ -179,7 +181,7 @@ fn too_few_descriptors_are_70() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_69() {
+fn an_unreachable_store_is_69() {
     let scene = Scene::redis();
     scene.server().kill();
     let outcome = scene.run(&["job", "--", "touch", "ran"]);
@@ -189,7 +191,7 @@ fn a_store_that_is_not_there_is_69() {
 }
 
 #[test]
-fn a_store_that_goes_while_it_is_waited_for_is_69() {
+fn a_store_that_dies_during_a_wait_is_69() {
     let scene = Scene::redis();
     let _holder = scene.start(&["job", "-c", &sleeper()]);
     scene.process("pid");
@@ -201,7 +203,7 @@ fn a_store_that_goes_while_it_is_waited_for_is_69() {
 }
 
 #[test]
-fn a_store_that_falls_silent_during_a_limited_wait_is_69() {
+fn a_store_that_stops_answering_during_a_limited_wait_is_69() {
     let scene = Scene::redis();
     let _holder = scene.start(&["job", "-c", &sleeper()]);
     scene.process("pid");
@@ -215,7 +217,7 @@ fn a_store_that_falls_silent_during_a_limited_wait_is_69() {
 }
 
 #[test]
-fn a_silent_store_is_69_and_soon() {
+fn a_store_that_does_not_answer_is_69_within_seconds() {
     let scene = Scene::redis();
     scene.server().pause();
     let start = Instant::now();
@@ -225,7 +227,7 @@ fn a_silent_store_is_69_and_soon() {
 }
 
 #[test]
-fn a_wrong_password_is_77_and_stays_secret() {
+fn a_wrong_password_is_77_and_not_printed() {
     let server = RedisServer::builder().password("right").start();
     let url = server.url_with("", "wr0ng-secret");
     let scene = Scene::with(server);
@@ -245,11 +247,11 @@ fn no_permission_is_77() {
 }
 
 #[test]
-fn what_there_is_no_better_word_for_is_70() {
+fn an_unknown_error_of_the_server_is_70() {
     let scene = Scene::file();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
-    // A server that understands nothing.
+    // A server that rejects every command.
     thread::spawn(move || {
         for mut connection in listener.incoming().flatten() {
             thread::spawn(move || {
@@ -268,19 +270,19 @@ fn what_there_is_no_better_word_for_is_70() {
 }
 
 #[test]
-fn a_command_that_is_missing_is_64() {
+fn a_missing_command_after_dashes_is_64() {
     let scene = Scene::file();
     let outcome = scene.run(&["job", "--"]);
     outcome.assert_code(64);
     outcome.assert_says("no command after --");
-    // What only looks like it is a command.
+    // A last argument `--` of the command is not a missing command.
     scene.run(&["job", "--", "echo", "--"]).assert_quiet("--\n");
     scene.run(&["-n", "--max-hold", "0.1", "job"]).assert_code(124);
 }
 
-/// As batch systems set it: the kernel kills who writes beyond it, unless it is asked not to.
+/// As in batch systems: without a handler the kernel kills a process that exceeds the limit.
 #[test]
-fn a_limit_on_files_is_an_error_of_the_store() {
+fn a_file_size_limit_is_an_error_of_the_store() {
     let scene = Scene::file();
     let mut command = std::process::Command::new("sh");
     let own = env!("CARGO_BIN_EXE_lockkeeper");

@@ -10,7 +10,7 @@ fn every_shell_has_completions() {
         command.args(["completions", shell]);
         let outcome = scene.finish(command);
         outcome.assert_code(0);
-        // Those that can ask the binary do; the others know its options.
+        // Scripts call the binary if the shell can; the others contain the options.
         let asks = outcome.output.contains("__complete");
         assert!(asks || outcome.output.contains("max-hold"), "{shell}");
         assert!(!outcome.output.contains("__guardian"), "{shell}");

@@ -1,17 +1,17 @@
-//! Many runs of one name at once, on a file.
+//! Many concurrent runs of one name, on a file.
 
 use std::fs::{self, OpenOptions};
 use std::process::{Child, Stdio};
 
 use super::support::*;
 
-/// How many runs there are at once.
+/// The number of concurrent runs.
 const RUNS: usize = 150;
 
-/// Only one at a time can make the directory.
+/// Fails unless it runs alone.
 const ALONE: &str = "mkdir \"$D/held\" && rmdir \"$D/held\"";
 
-/// Starts a run that waits for as long as it takes.
+/// Starts a run without a wait limit.
 fn start(scene: &Scene, form: &[&str]) -> Child {
     let errors = OpenOptions::new().create(true).append(true).open(scene.path("errors"));
     let mut command = scene.lockkeeper();
@@ -21,7 +21,7 @@ fn start(scene: &Scene, form: &[&str]) -> Child {
 }
 
 #[test]
-fn many_runs_of_one_name_in_a_file_wait_for_each_other_and_none_fails() {
+fn many_runs_of_one_name_exclude_each_other_and_none_fails() {
     for form in [&["--fair"][..], &["-x"], &[]] {
         let scene = Scene::file();
         let runs: Vec<_> = (0..RUNS).map(|_| start(&scene, form)).collect();
@@ -31,6 +31,6 @@ fn many_runs_of_one_name_in_a_file_wait_for_each_other_and_none_fails() {
         let beside = fs::read_dir(scene.path(".")).expect("it can be read");
         let names = beside.map(|entry| entry.expect("it can be read").file_name());
         let bells = names.filter(|name| name.to_string_lossy().contains("-bell-")).count();
-        assert_eq!(bells, 0, "{form:?}: each has removed what it was woken by");
+        assert_eq!(bells, 0, "{form:?}: each run removes its wake-up file");
     }
 }

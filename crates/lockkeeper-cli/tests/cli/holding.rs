@@ -1,4 +1,4 @@
-//! Holding the lock: for as long as the command runs, for longer, for no longer.
+//! The duration of a hold: the command, `--at-least`, `--max-hold`.
 
 use std::time::{Duration, Instant};
 
@@ -8,29 +8,29 @@ use rustix::process::Signal;
 use crate::support::{Process, Scene, announce, eventually, on_every_store, sleeper};
 
 on_every_store! {
-    it_is_held_for_longer_than_the_lease,
-    the_lease_is_what_was_asked_for,
-    it_is_free_when_the_command_has_ended,
-    at_least_keeps_it_for_the_other_host,
-    at_least_does_not_lengthen_a_long_command,
-    max_hold_kills_what_will_not_end,
-    the_dead_of_a_group_are_not_waited_for,
-    without_a_command_it_is_held_until_interrupted,
-    without_a_command_max_hold_ends_it,
-    a_grace_that_is_cut_is_said,
+    the_lease_is_renewed_while_the_command_runs,
+    the_lease_option_sets_the_ttl,
+    the_lock_is_released_when_the_command_ends,
+    at_least_keeps_the_lock_held,
+    at_least_does_not_extend_a_long_command,
+    max_hold_kills_a_command_that_ignores_the_signal,
+    zombies_of_the_group_are_not_waited_for,
+    without_a_command_a_signal_ends_the_hold,
+    without_a_command_max_hold_ends_the_hold,
+    a_grace_that_is_cut_is_reported,
 }
 
-fn a_grace_that_is_cut_is_said(scene: &Scene) {
+fn a_grace_that_is_cut_is_reported(scene: &Scene) {
     let outcome = scene.run(&["--grace", "20", "--lease", "30", "job", "--", "true"]);
     outcome.assert_code(0);
     outcome.assert_says("--grace 20s is cut to 9.8s");
     outcome.assert_says("--lease");
     scene.run(&["--grace", "9", "--lease", "30", "job", "--", "true"]).assert_quiet("");
-    // Nobody has asked for the default.
+    // The default is cut without a message.
     scene.run(&["--lease", "2", "job", "--", "true"]).assert_quiet("");
 }
 
-fn it_is_held_for_longer_than_the_lease(scene: &Scene) {
+fn the_lease_is_renewed_while_the_command_runs(scene: &Scene) {
     let holder = scene.start(&["--lease", "5", "job", "-c", &sleeper()]);
     let command = scene.process("pid");
     let start = Instant::now();
@@ -43,7 +43,7 @@ fn it_is_held_for_longer_than_the_lease(scene: &Scene) {
     scene.run(&["-n", "job", "--", "true"]).assert_quiet("");
 }
 
-fn the_lease_is_what_was_asked_for(scene: &Scene) {
+fn the_lease_option_sets_the_ttl(scene: &Scene) {
     for (lease, least, most) in [("1m30s", 80, 90), ("10", 5, 10)] {
         let _holder = scene.start(&["--lease", lease, lease, "-c", &sleeper()]);
         scene.process("pid");
@@ -53,8 +53,8 @@ fn the_lease_is_what_was_asked_for(scene: &Scene) {
     }
 }
 
-fn it_is_free_when_the_command_has_ended(scene: &Scene) {
-    // What it leaves behind holds its output, and does not hold the lock.
+fn the_lock_is_released_when_the_command_ends(scene: &Scene) {
+    // A process that it leaves behind keeps its output open, but not the lock.
     let line = format!(
         "sh -c '{}; exec sleep 60' & while [ ! -e $D/pid ]; do sleep 0.01; done",
         announce("pid")
@@ -64,20 +64,20 @@ fn it_is_free_when_the_command_has_ended(scene: &Scene) {
     assert!(start.elapsed() < Duration::from_secs(15));
     scene.assert_free("job");
     let left_behind = scene.process("pid");
-    assert!(left_behind.is_alive(), "what a command leaves behind is left alone");
+    assert!(left_behind.is_alive(), "it is not stopped");
     left_behind.signal(Signal::KILL);
 }
 
-fn at_least_keeps_it_for_the_other_host(scene: &Scene) {
+fn at_least_keeps_the_lock_held(scene: &Scene) {
     let args = ["-n", "--at-least", "3", "minute", "-c", "echo ran >> $D/log"];
     let start = Instant::now();
     scene.run(&args).assert_quiet("");
-    assert!(start.elapsed() < Duration::from_secs(3), "it does not wait itself");
-    // The other host's clock is a little behind: its minute begins now.
+    assert!(start.elapsed() < Duration::from_secs(3), "the run itself does not wait");
+    // Another host, whose clock is behind, starts the same job now.
     scene.run(&args).assert_code(75);
     let Remaining::For(left) = scene.remaining("minute") else { panic!("it is kept") };
     assert!(left <= Duration::from_secs(3), "{left:?}");
-    eventually("the end of it", || scene.remaining("minute") == Remaining::Free);
+    eventually("the expiry", || scene.remaining("minute") == Remaining::Free);
     assert!(start.elapsed() >= Duration::from_millis(2_900), "{:?}", start.elapsed());
     assert_eq!(scene.evidence("log"), "ran\n");
     // The next minute.
@@ -85,15 +85,15 @@ fn at_least_keeps_it_for_the_other_host(scene: &Scene) {
     assert_eq!(scene.evidence("log"), "ran\nran\n");
 }
 
-fn at_least_does_not_lengthen_a_long_command(scene: &Scene) {
+fn at_least_does_not_extend_a_long_command(scene: &Scene) {
     scene.run(&["--at-least", "0.1", "job", "--", "sleep", "0.3"]).assert_quiet("");
     scene.assert_free("job");
-    // Nor does it hide the command's code.
+    // It keeps the exit code of the command.
     scene.run(&["--at-least", "60", "job", "-c", "exit 4"]).assert_code(4);
     assert!(matches!(scene.remaining("job"), Remaining::For(_)));
 }
 
-fn max_hold_kills_what_will_not_end(scene: &Scene) {
+fn max_hold_kills_a_command_that_ignores_the_signal(scene: &Scene) {
     let line = format!(
         "trap '' TERM; {}; i=0; while [ $((i+=1)) -le 600 ]; do sleep 0.1; done",
         announce("pid")
@@ -106,28 +106,28 @@ fn max_hold_kills_what_will_not_end(scene: &Scene) {
     scene.assert_free("job");
 }
 
-fn the_dead_of_a_group_are_not_waited_for(scene: &Scene) {
-    // One who has left the group has a child that is dead, in the group, and never reaped.
+fn zombies_of_the_group_are_not_waited_for(scene: &Scene) {
+    // A process outside of the group has a zombie child in the group and never reaps it.
     let line = "perl -e '$g = getpgrp; fork and exit; setpgrp; fork or setpgrp(0, $g), exit; \
                 open F, q(>parent); print F qq($$\\n); close F; sleep 60'; ";
     let line = format!("{line}{}", sleeper());
     let args = ["--max-hold", "2", "--lease", "60", "--grace", "18", "job", "-c", &line];
     let run = scene.start(&args);
     let (command, parent) = (scene.process("pid"), scene.process("parent"));
-    let is_dead_member = |child: &Process| {
+    let is_zombie_member = |child: &Process| {
         child.group() == Some(command.number()) && child.is_there() && !child.is_alive()
     };
-    eventually("the dead", || parent.children().iter().any(is_dead_member));
+    eventually("a zombie", || parent.children().iter().any(is_zombie_member));
     let start = Instant::now();
     run.outcome().assert_code(124);
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
     parent.signal(Signal::KILL);
 }
 
-fn without_a_command_it_is_held_until_interrupted(scene: &Scene) {
+fn without_a_command_a_signal_ends_the_hold(scene: &Scene) {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let holder = scene.start(&["job"]);
-        holder.says("\"job\" is held until this process is told to end\n");
+        holder.says("lock \"job\" is held: send INT or TERM to release it\n");
         scene.run(&["-n", "job", "--", "true"]).assert_code(75);
         holder.pid().signal(signal);
         holder.outcome().assert_code(0);
@@ -135,9 +135,9 @@ fn without_a_command_it_is_held_until_interrupted(scene: &Scene) {
     }
 }
 
-fn without_a_command_max_hold_ends_it(scene: &Scene) {
+fn without_a_command_max_hold_ends_the_hold(scene: &Scene) {
     let outcome = scene.run(&["--max-hold", "0.2", "job"]);
     outcome.assert_code(124);
-    outcome.assert_says("releasing \"job\": it was held for --max-hold, 200ms");
+    outcome.assert_says("releasing lock \"job\": it was held for --max-hold 200ms");
     scene.assert_free("job");
 }

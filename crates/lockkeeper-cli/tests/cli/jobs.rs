@@ -1,6 +1,6 @@
 //! Terminal and job control: a command under a lock behaves as it would without one.
 //!
-//! What is typed is echoed, so what is waited for is written differently there: `ma''rk`.
+//! The terminal echoes typed text, so an awaited word is typed in another form: `ma''rk`.
 
 use std::time::{Duration, Instant};
 
@@ -10,31 +10,31 @@ use crate::support::{Scene, announce, eventually, on_every_store, sleeper};
 use crate::tmux::{Tmux, appears};
 
 on_every_store! {
-    the_keyboards_interrupt_reaches_the_command_alone,
-    the_command_reads_from_the_terminal,
-    a_job_stops_and_goes_on_as_a_whole,
-    a_job_that_is_stopped_for_too_long_has_lost_its_lock,
-    in_a_pipe_the_command_gets_the_terminal_when_it_reaches_for_it,
-    in_a_pipe_the_others_keep_the_terminal_until_then,
-    in_a_pipe_the_keyboard_stops_and_interrupts_all_of_it,
-    behind_a_pipe_the_others_use_the_terminal,
-    behind_a_pipe_the_keyboard_stops_and_interrupts_all_of_it,
-    who_has_started_it_uses_the_terminal,
-    an_interrupt_reaches_all_who_were_started_together,
-    a_signal_from_elsewhere_is_not_the_scripts,
-    in_the_background_a_command_that_reads_stops_the_job,
-    in_the_background_and_fetched_to_the_front_it_reads,
-    a_script_has_its_terminal_back,
-    an_interrupt_ends_the_script_around_it,
-    an_interrupt_ends_a_wait_and_the_script_around_it,
-    a_command_that_handles_the_interrupt_is_not_overruled,
-    a_command_that_is_stopped_by_hand_does_not_stop_the_script_around_it,
-    what_a_stopped_command_has_done_to_the_terminal_is_undone,
-    what_nobody_could_let_go_on_is_not_stopped,
-    a_terminal_that_goes_away_ends_the_command_and_frees_the_lock,
+    a_keyboard_interrupt_reaches_only_the_command,
+    the_command_reads_the_terminal,
+    a_job_stops_and_resumes_as_a_whole,
+    a_job_stopped_for_longer_than_the_lease_loses_its_lock,
+    in_a_pipe_the_command_gets_the_terminal_when_it_uses_it,
+    in_a_pipe_the_other_processes_keep_the_terminal_until_then,
+    at_the_end_of_a_pipe_keyboard_signals_reach_all_processes,
+    at_the_start_of_a_pipe_a_pager_uses_the_terminal,
+    at_the_start_of_a_pipe_keyboard_signals_reach_all_processes,
+    the_program_that_started_the_run_uses_the_terminal,
+    an_interrupt_reaches_all_runs_of_one_group,
+    a_signal_to_the_command_does_not_end_the_script,
+    a_background_command_that_reads_is_stopped,
+    a_background_job_reads_after_fg,
+    a_script_gets_its_terminal_back,
+    an_interrupt_ends_the_script_around_a_run,
+    an_interrupt_ends_a_wait_and_the_script_around_a_run,
+    a_command_that_handles_the_interrupt_sets_the_exit_code,
+    a_command_stopped_by_sigstop_does_not_stop_the_script,
+    terminal_settings_are_restored_after_a_stopped_command,
+    an_orphaned_group_is_not_stopped,
+    a_closed_terminal_ends_the_command_and_releases_the_lock,
 }
 
-fn the_keyboards_interrupt_reaches_the_command_alone(scene: &Scene) {
+fn a_keyboard_interrupt_reaches_only_the_command(scene: &Scene) {
     let tmux = Tmux::start(scene);
     for (key, code) in [("C-c", 130), ("C-\\", 131)] {
         tmux.enter(&format!("lk run job -c '{}'", sleeper()));
@@ -49,19 +49,19 @@ fn the_keyboards_interrupt_reaches_the_command_alone(scene: &Scene) {
     }
 }
 
-fn the_command_reads_from_the_terminal(scene: &Scene) {
+fn the_command_reads_the_terminal(scene: &Scene) {
     let tmux = Tmux::start(scene);
     tmux.enter("lk run job -c 'echo rea\"\"dy2; read line; echo g\"\"ot:$line; stty size'");
     tmux.shows("ready2");
     tmux.enter("hello");
     tmux.shows("got:hello");
     tmux.shows("50 150");
-    // And the shell has its terminal back.
+    // The shell has its terminal back.
     tmux.enter("echo ma''rk:$?");
     tmux.shows("mark:0");
 }
 
-fn a_job_stops_and_goes_on_as_a_whole(scene: &Scene) {
+fn a_job_stops_and_resumes_as_a_whole(scene: &Scene) {
     let tmux = Tmux::start(scene);
     scene.gate("go");
     let line = format!("{}; read x < $D/go; exit 7", announce("pid"));
@@ -69,7 +69,7 @@ fn a_job_stops_and_goes_on_as_a_whole(scene: &Scene) {
     let command = scene.process("pid");
     for resume in [&["fg"][..], &["bg", "fg"], &["fg"]] {
         tmux.press("C-z");
-        eventually("the stop of all", || command.is_stopped() && command.parent().is_stopped());
+        eventually("all to stop", || command.is_stopped() && command.parent().is_stopped());
         tmux.enter("jobs; echo ma''rk:stopped");
         tmux.shows("mark:stopped");
         assert!(tmux.screen().contains("Stopped"), "{}", tmux.screen());
@@ -77,9 +77,9 @@ fn a_job_stops_and_goes_on_as_a_whole(scene: &Scene) {
         tmux.shows("mark:cleared");
         for resume in resume {
             tmux.enter(resume);
-            eventually("the command to go on", || !command.is_stopped());
+            eventually("the command to resume", || !command.is_stopped());
         }
-        // A shell does not say so when it fetches a running job, but it is found out.
+        // A shell does not notify a job that it brings to the front.
         eventually("its foreground", || command.is_in_foreground());
     }
     scene.open_gate("go");
@@ -89,7 +89,7 @@ fn a_job_stops_and_goes_on_as_a_whole(scene: &Scene) {
     scene.assert_free("job");
 }
 
-fn a_job_that_is_stopped_for_too_long_has_lost_its_lock(scene: &Scene) {
+fn a_job_stopped_for_longer_than_the_lease_loses_its_lock(scene: &Scene) {
     let tmux = Tmux::start(scene);
     tmux.enter(&format!("lk run --lease 1.5 job -c '{}'", sleeper()));
     let command = scene.process("pid");
@@ -100,7 +100,7 @@ fn a_job_that_is_stopped_for_too_long_has_lost_its_lock(scene: &Scene) {
     assert!(tmux.screen().contains("lost"), "{}", tmux.screen());
 }
 
-fn in_a_pipe_the_command_gets_the_terminal_when_it_reaches_for_it(scene: &Scene) {
+fn in_a_pipe_the_command_gets_the_terminal_when_it_uses_it(scene: &Scene) {
     let tmux = Tmux::start(scene);
     tmux.enter(
         "echo data | lk run job -c 'cat; echo rea\"\"dy2; read x < /dev/tty; echo g\"\"ot:$x'",
@@ -112,7 +112,7 @@ fn in_a_pipe_the_command_gets_the_terminal_when_it_reaches_for_it(scene: &Scene)
     tmux.shows("mark:0");
 }
 
-fn in_a_pipe_the_others_keep_the_terminal_until_then(scene: &Scene) {
+fn in_a_pipe_the_other_processes_keep_the_terminal_until_then(scene: &Scene) {
     let tmux = Tmux::start(scene);
     tmux.enter(&format!("head -1 | lk run job -c '{}; read x; echo g\"\"ot:$x'", announce("pid")));
     scene.process("pid");
@@ -120,7 +120,7 @@ fn in_a_pipe_the_others_keep_the_terminal_until_then(scene: &Scene) {
     tmux.shows("got:hello");
 }
 
-fn in_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
+fn at_the_end_of_a_pipe_keyboard_signals_reach_all_processes(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let first = format!("{}; exec sleep 60", announce("first"));
     tmux.enter(&format!("sh -c '{first}' | lk run job -c '{}'", sleeper()));
@@ -128,7 +128,7 @@ fn in_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
     tmux.press("C-z");
     eventually("all to stop", || first.is_stopped() && command.is_stopped());
     tmux.enter("fg; echo ma''rk:$?");
-    eventually("all to go on", || {
+    eventually("all to resume", || {
         !first.is_stopped() && !command.is_stopped() && first.is_in_foreground()
     });
     tmux.press("C-c");
@@ -140,8 +140,8 @@ fn in_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
     scene.assert_free("job");
 }
 
-/// As `less` does: it changes the terminal's settings and reads from it.
-fn behind_a_pipe_the_others_use_the_terminal(scene: &Scene) {
+/// Like `less`: changes the terminal's settings and reads from it.
+fn at_the_start_of_a_pipe_a_pager_uses_the_terminal(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let pager = "stty echo < /dev/tty; echo rea\"\"dy2; read x < /dev/tty; echo g\"\"ot:$x; cat";
     tmux.enter(&format!("lk run job -c '{}' | sh -c '{pager}'", sleeper()));
@@ -157,7 +157,7 @@ fn behind_a_pipe_the_others_use_the_terminal(scene: &Scene) {
     scene.assert_free("job");
 }
 
-fn behind_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
+fn at_the_start_of_a_pipe_keyboard_signals_reach_all_processes(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let last = format!("{}; exec cat", announce("last"));
     tmux.enter(&format!("lk run job -c '{}' | sh -c '{last}'", sleeper()));
@@ -167,7 +167,7 @@ fn behind_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
     tmux.press("C-z");
     eventually("all to stop", || all.iter().all(|one| one.is_stopped()));
     tmux.enter("fg");
-    eventually("all to go on", || {
+    eventually("all to resume", || {
         !all.iter().any(|one| one.is_stopped()) && run.is_in_foreground()
     });
     tmux.press("C-c");
@@ -178,9 +178,9 @@ fn behind_a_pipe_the_keyboard_stops_and_interrupts_all_of_it(scene: &Scene) {
     scene.assert_free("job");
 }
 
-fn who_has_started_it_uses_the_terminal(scene: &Scene) {
+fn the_program_that_started_the_run_uses_the_terminal(scene: &Scene) {
     let tmux = Tmux::start(scene);
-    // The shell would give a background command no input; a program that starts one does.
+    // The shell gives a background command no input, so the script passes its own.
     let script = format!(
         "exec 3<&0; \"$LK\" run job -c '{}' <&3 & \n\
          while [ ! -e pid ]; do sleep 0.02; done; echo rea''dy2; read x; echo go''t:$x",
@@ -195,12 +195,12 @@ fn who_has_started_it_uses_the_terminal(scene: &Scene) {
     command.signal(Signal::KILL);
 }
 
-/// As by `make -j`: one of them handles the interrupt, and the other one hears of it all the same.
-fn an_interrupt_reaches_all_who_were_started_together(scene: &Scene) {
+/// As under `make -j`: one of the commands handles the interrupt, and the other still gets it.
+fn an_interrupt_reaches_all_runs_of_one_group(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let handles = format!("trap \"exit 1\" INT; {}; while :; do sleep 0.02; done", announce("one"));
     let dies = format!("{}; exec sleep 60", announce("two"));
-    // A shell without job control would have them ignore the interrupt.
+    // A shell without job control would make them ignore the interrupt.
     let starter = "$SIG{INT} = sub {}; for (@ARGV) { fork // die or exec $ENV{LK}, qw(run), $_, qw(-c), $ENV{$_} } \
                    1 while wait > 0 || $!{EINTR}; print qq(all ended\\n)";
     tmux.enter(&format!("export one='{handles}' two='{dies}' starter='{starter}'; clear"));
@@ -212,7 +212,7 @@ fn an_interrupt_reaches_all_who_were_started_together(scene: &Scene) {
     tmux.shows("all ended");
 }
 
-fn a_signal_from_elsewhere_is_not_the_scripts(scene: &Scene) {
+fn a_signal_to_the_command_does_not_end_the_script(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let script = format!("\"$LK\" run job -c '{}'; echo wen''t on:$?", sleeper());
     std::fs::write(scene.path("script"), script).unwrap();
@@ -221,21 +221,21 @@ fn a_signal_from_elsewhere_is_not_the_scripts(scene: &Scene) {
     tmux.shows("went on:130");
 }
 
-fn in_the_background_a_command_that_reads_stops_the_job(scene: &Scene) {
+fn a_background_command_that_reads_is_stopped(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let line = format!("{}; read x; echo g\"\"ot:$x", announce("pid"));
     tmux.enter(&format!("lk run job -c '{line}' &"));
     let command = scene.process("pid");
-    eventually("its stop", || command.is_stopped());
+    eventually("all to stop", || command.is_stopped() && command.parent().is_stopped());
     tmux.enter("jobs");
     tmux.shows("Stopped");
     tmux.enter("fg");
-    eventually("the command to go on", || !command.is_stopped() && command.is_in_foreground());
+    eventually("the command to resume", || !command.is_stopped() && command.is_in_foreground());
     tmux.enter("hello");
     tmux.shows("got:hello");
 }
 
-fn in_the_background_and_fetched_to_the_front_it_reads(scene: &Scene) {
+fn a_background_job_reads_after_fg(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let line = format!(
         "{}; while [ ! -e $D/go ]; do sleep 0.05; done; echo rea\"\"dy2; read x; echo g\"\"ot:$x",
@@ -251,7 +251,7 @@ fn in_the_background_and_fetched_to_the_front_it_reads(scene: &Scene) {
     tmux.shows("got:hello");
 }
 
-fn a_script_has_its_terminal_back(scene: &Scene) {
+fn a_script_gets_its_terminal_back(scene: &Scene) {
     let tmux = Tmux::start(scene);
     for (command, code) in [("true", 0), ("/no/where", 127)] {
         let script = format!(
@@ -265,7 +265,7 @@ fn a_script_has_its_terminal_back(scene: &Scene) {
     }
 }
 
-fn an_interrupt_ends_the_script_around_it(scene: &Scene) {
+fn an_interrupt_ends_the_script_around_a_run(scene: &Scene) {
     let tmux = Tmux::start(scene);
     for shell in ["sh", "bash"] {
         let script = format!("\"$LK\" run job -c '{}'; touch went-on", sleeper());
@@ -281,7 +281,7 @@ fn an_interrupt_ends_the_script_around_it(scene: &Scene) {
     }
 }
 
-fn an_interrupt_ends_a_wait_and_the_script_around_it(scene: &Scene) {
+fn an_interrupt_ends_a_wait_and_the_script_around_a_run(scene: &Scene) {
     let _holder = scene.start(&["job", "-c", &sleeper()]);
     scene.process("pid");
     let tmux = Tmux::start(scene);
@@ -294,7 +294,7 @@ fn an_interrupt_ends_a_wait_and_the_script_around_it(scene: &Scene) {
     assert!(!scene.exists("went-on"));
 }
 
-fn a_command_that_handles_the_interrupt_is_not_overruled(scene: &Scene) {
+fn a_command_that_handles_the_interrupt_sets_the_exit_code(scene: &Scene) {
     let tmux = Tmux::start(scene);
     let line = format!(
         "trap \"exit 9\" INT; {}; i=0; while [ $((i+=1)) -le 1200 ]; do sleep 0.05; done",
@@ -309,7 +309,7 @@ fn a_command_that_handles_the_interrupt_is_not_overruled(scene: &Scene) {
     assert_eq!(scene.evidence("code"), "9\n");
 }
 
-fn a_command_that_is_stopped_by_hand_does_not_stop_the_script_around_it(scene: &Scene) {
+fn a_command_stopped_by_sigstop_does_not_stop_the_script(scene: &Scene) {
     let tmux = Tmux::start(scene);
     scene.gate("go");
     let line = format!("{}; read x < $D/go", announce("pid"));
@@ -328,7 +328,7 @@ fn a_command_that_is_stopped_by_hand_does_not_stop_the_script_around_it(scene: &
     tmux.shows("went on:0");
 }
 
-fn what_a_stopped_command_has_done_to_the_terminal_is_undone(scene: &Scene) {
+fn terminal_settings_are_restored_after_a_stopped_command(scene: &Scene) {
     let tmux = Tmux::start(scene);
     tmux.enter("lk run --max-hold 1 job -c 'stty -echo -icanon; exec sleep 60'; echo ma''rk:$?");
     tmux.shows("mark:124");
@@ -337,9 +337,9 @@ fn what_a_stopped_command_has_done_to_the_terminal_is_undone(scene: &Scene) {
     assert!(tmux.screen().contains("mode:icanon"), "{}", tmux.screen());
 }
 
-/// The first process of a terminal has no shell above it that could continue it: there the kernel
-/// ignores the keyboard's stop, and so must the command.
-fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
+/// The first process of a terminal has no shell that could resume it: the kernel ignores the keyboard's
+/// stop there, and the command must continue too.
+fn an_orphaned_group_is_not_stopped(scene: &Scene) {
     let tmux = Tmux::start(scene);
     scene.gate("go");
     let line = format!("{}; read x < $D/go; echo > $D/end", announce("pid"));
@@ -347,7 +347,7 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     std::fs::write(scene.path("script"), script).unwrap();
     tmux.enter("tmux new-window 'sh script 2> errors'");
     let (run, command) = (scene.process("run"), scene.process("pid"));
-    // Stopped by hand it stays so, and its lock is kept: whoever did it will let it go on.
+    // After SIGSTOP it stays stopped, and its lock is renewed.
     command.signal(Signal::STOP);
     eventually("its stop", || command.is_stopped());
     let start = Instant::now();
@@ -356,15 +356,15 @@ fn what_nobody_could_let_go_on_is_not_stopped(scene: &Scene) {
     }
     assert!(command.is_stopped() && !run.is_stopped());
     command.signal(Signal::CONT);
-    eventually("it to go on", || !command.is_stopped());
+    eventually("it to resume", || !command.is_stopped());
     tmux.press("C-z");
-    // It goes on after the stop, or was never stopped: either way it reads on.
+    // It resumes after the stop, or was never stopped: it continues to read in both cases.
     scene.open_gate("go");
     appears(scene, "end");
     command.dies();
 }
 
-fn a_terminal_that_goes_away_ends_the_command_and_frees_the_lock(scene: &Scene) {
+fn a_closed_terminal_ends_the_command_and_releases_the_lock(scene: &Scene) {
     let tmux = Tmux::start(scene);
     tmux.enter(&format!("lk run job -c '{}'", sleeper()));
     let command = scene.process("pid");

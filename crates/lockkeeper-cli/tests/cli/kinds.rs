@@ -8,16 +8,16 @@ on_every_store! {
     a_lock_waits_for_a_read_write_lock_of_its_name,
     a_name_in_use_as_another_kind_is_explained,
     permits_are_counted,
-    a_semaphore_goes_with_its_last_permit,
-    a_semaphore_goes_when_its_last_holder_was_killed,
-    a_run_with_another_number_of_permits_changes_it,
-    a_semaphore_of_others_is_neither_changed_nor_removed,
+    a_semaphore_is_removed_with_its_last_permit,
+    a_semaphore_is_removed_when_its_last_permit_expires,
+    a_run_with_another_number_of_permits_changes_the_number,
+    a_permanent_semaphore_is_neither_changed_nor_removed,
     tokens_grow,
     only_a_fenced_lock_has_a_token,
-    a_fair_lock_goes_by_the_order,
+    a_fair_lock_serves_waiters_in_order,
 }
 
-/// A line that says that it is there under a name of its own, and stays.
+/// A line that announces itself under a name, and sleeps.
 fn stay(name: &str) -> String {
     format!("{}; exec sleep 60", announce(name))
 }
@@ -29,7 +29,7 @@ fn readers_share_and_a_writer_does_not(scene: &Scene) {
     scene.process("two");
     scene.run(&["-x", "-n", "job", "--", "true"]).assert_code(75);
     drop((one, two));
-    // What was killed could not give back: its leases end by themselves, unless forced.
+    // The killed runs did not release: force it instead of waiting for the leases.
     scene.ask(async |client| client.rw_lock("job").force_unlock().await.unwrap());
     let _writer = scene.start(&["--exclusive", "job", "-c", &stay("writer")]);
     scene.process("writer");
@@ -39,9 +39,9 @@ fn readers_share_and_a_writer_does_not(scene: &Scene) {
 
 fn a_name_in_use_as_another_kind_is_explained(scene: &Scene) {
     let kinds: [(&[&str], &str, &str); 3] = [
-        (&[], "a lock", "leave that out"),
-        (&["-s"], "a read/write lock (--shared, --exclusive)", "leave that out"),
-        (&["--permits", "2"], "a permit semaphore (--permits)", "ask for --permits"),
+        (&[], "a lock", "omit --permits"),
+        (&["-s"], "a read/write lock (--shared, --exclusive)", "omit --permits"),
+        (&["--permits", "2"], "a permit semaphore (--permits)", "add --permits"),
     ];
     let counts = |options: &[&str]| options.first() == Some(&"--permits");
     std::fs::write(scene.path("config.toml"), "prefix = \"pre:\"").unwrap();
@@ -52,13 +52,14 @@ fn a_name_in_use_as_another_kind_is_explained(scene: &Scene) {
         let (name, file) = (format!("job {number}"), format!("file{number}"));
         let _holder = with(options, &name, &stay(&file));
         scene.process(&file);
-        for (others, asked, _) in kinds.iter().filter(|kind| counts(kind.0) != counts(options)) {
+        for (others, requested, _) in kinds.iter().filter(|kind| counts(kind.0) != counts(options))
+        {
             let outcome = with(others, &name, "true").outcome();
             outcome.assert_code(64);
             assert_eq!(
                 outcome.errors,
                 format!(
-                    "lockkeeper: \"pre:{name}\" is in use as {found}, and was asked for as {asked}: \
+                    "lockkeeper: lock \"pre:{name}\" is in use as {found}, not as {requested}: \
                      use another name, or {instead}\n"
                 )
             );
@@ -66,7 +67,7 @@ fn a_name_in_use_as_another_kind_is_explained(scene: &Scene) {
     }
 }
 
-/// As those of flock(1) are, where there is but one kind.
+/// As with flock(1), which has one kind.
 fn a_lock_and_a_read_write_lock_are_busy_for_each_other(scene: &Scene) {
     let kinds: [&[&str]; 5] = [&[], &["--fair"], &["--fenced"], &["-s"], &["-x"]];
     for (number, kind) in kinds.iter().enumerate() {
@@ -99,7 +100,7 @@ fn a_lock_waits_for_a_read_write_lock_of_its_name(scene: &Scene) {
     }
 }
 
-/// Free, taken, in all.
+/// The numbers of free, held and all permits.
 fn permits(scene: &Scene, name: &str) -> (i64, u64, i64) {
     scene.ask(async |client| {
         let semaphore = client.permit_semaphore(name);
@@ -117,17 +118,17 @@ fn permits_are_counted(scene: &Scene) {
     first.process.terminate();
     first.outcome().assert_code(143);
     scene.run(&["--permits", "2", "-n", "job", "--", "true"]).assert_quiet("");
-    assert_eq!(permits(scene, "job"), (1, 1, 2), "the third one has given back what it had");
+    assert_eq!(permits(scene, "job"), (1, 1, 2), "the third run has released its permit");
 }
 
-fn a_semaphore_goes_with_its_last_permit(scene: &Scene) {
+fn a_semaphore_is_removed_with_its_last_permit(scene: &Scene) {
     for number in ["2", "5", "1"] {
         scene.run(&["--permits", number, "job", "--", "true"]).assert_quiet("");
         assert_eq!(permits(scene, "job"), (0, 0, 0));
     }
-    // The name is free for anything.
+    // The name can be used as another kind.
     scene.run(&["-n", "job", "--", "true"]).assert_quiet("");
-    // One that waits makes it anew.
+    // A waiter creates it again.
     let holder = scene.start(&["--permits", "1", "job", "-c", &stay("held")]);
     scene.process("held");
     let waiter = scene.start(&["-v", "--permits", "1", "job", "--", "true"]);
@@ -138,25 +139,25 @@ fn a_semaphore_goes_with_its_last_permit(scene: &Scene) {
     assert_eq!(permits(scene, "job"), (0, 0, 0));
 }
 
-fn a_semaphore_goes_when_its_last_holder_was_killed(scene: &Scene) {
+fn a_semaphore_is_removed_when_its_last_permit_expires(scene: &Scene) {
     let run = scene.start(&["--permits", "2", "--lease", "6", "job", "-c", &stay("held")]);
     let command = scene.process("held");
     run.pid().signal(rustix::process::Signal::KILL);
     command.dies();
-    eventually("the end of its permit", || permits(scene, "job") == (0, 0, 0));
+    eventually("the expiry of its permit", || permits(scene, "job") == (0, 0, 0));
     scene.run(&["-n", "job", "--", "true"]).assert_quiet("");
 }
 
-fn a_run_with_another_number_of_permits_changes_it(scene: &Scene) {
+fn a_run_with_another_number_of_permits_changes_the_number(scene: &Scene) {
     let first = scene.start(&["--permits", "1", "job", "-c", &stay("one")]);
     scene.process("one");
     let busy = scene.run(&["--permits", "1", "-n", "job", "--", "true"]);
     busy.assert_code(75);
     let second = scene.start(&["--permits", "3", "job", "-c", &stay("two")]);
     scene.process("two");
-    assert_eq!(second.errors(), "lockkeeper: \"job\" had 1 permits, and has 3 now\n");
+    assert_eq!(second.errors(), "lockkeeper: lock \"job\" has 3 permits now instead of 1\n");
     assert_eq!(permits(scene, "job"), (1, 2, 3));
-    // Less than are held: it waits until few enough are, and changes nothing until then.
+    // Fewer than are held: it waits until enough are released, and changes nothing before.
     let third = scene.start(&["-v", "--permits", "2", "job", "--", "true"]);
     third.says("waiting");
     assert_eq!(permits(scene, "job"), (1, 2, 3));
@@ -164,11 +165,11 @@ fn a_run_with_another_number_of_permits_changes_it(scene: &Scene) {
     first.outcome().assert_code(143);
     let third = third.outcome();
     third.assert_code(0);
-    third.assert_says("had 3 permits, and has 2 now");
+    third.assert_says("has 2 permits now instead of 3");
     assert_eq!(permits(scene, "job"), (1, 1, 2));
 }
 
-fn a_semaphore_of_others_is_neither_changed_nor_removed(scene: &Scene) {
+fn a_permanent_semaphore_is_neither_changed_nor_removed(scene: &Scene) {
     scene.ask(async |client| client.permit_semaphore("job").set_permits(2).await.unwrap());
     let other = scene.run(&["--permits", "3", "-n", "job", "--", "touch", "ran"]);
     other.assert_code(64);
@@ -197,12 +198,12 @@ fn tokens_grow(scene: &Scene) {
 fn only_a_fenced_lock_has_a_token(scene: &Scene) {
     let mut command = scene.lockkeeper();
     command.args(["run", "job", "-c", "echo ${LOCKKEEPER_TOKEN-none}"]);
-    // Of a run around this one.
+    // The token of a run around this one.
     command.env("LOCKKEEPER_TOKEN", "5");
     scene.finish(command).assert_quiet("none\n");
 }
 
-fn a_fair_lock_goes_by_the_order(scene: &Scene) {
+fn a_fair_lock_serves_waiters_in_order(scene: &Scene) {
     let holder = scene.start(&["--fair", "job", "-c", &sleeper()]);
     scene.process("pid");
     let mut waiters = Vec::new();
@@ -210,7 +211,7 @@ fn a_fair_lock_goes_by_the_order(scene: &Scene) {
         let line = format!("echo {number} >> $D/order");
         waiters.push(scene.start(&["--fair", "job", "-c", &line]));
         let queued = || scene.ask(async |client| client.fair_lock("job").waiting().await.unwrap());
-        eventually("its place in the queue", || queued() == number);
+        eventually("its queue position", || queued() == number);
     }
     holder.process.terminate();
     holder.outcome().assert_code(143);

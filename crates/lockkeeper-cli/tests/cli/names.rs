@@ -1,4 +1,4 @@
-//! Odd names.
+//! Unusual names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,12 +8,12 @@ use lockkeeper::Remaining;
 use crate::support::{Scene, on_every_store, sleeper};
 
 on_every_store! {
-    any_name_will_do,
-    a_name_with_a_dash_is_given_by_its_option,
-    a_prefix_is_the_stores_business,
+    any_bytes_are_a_name,
+    a_name_with_a_dash_needs_the_option,
+    the_prefix_is_part_of_the_name_in_the_store,
 }
 
-fn any_name_will_do(scene: &Scene) {
+fn any_bytes_are_a_name(scene: &Scene) {
     let long = "x".repeat(10 * 1024);
     for name in [
         &b"with spaces and 'quotes\""[..],
@@ -31,7 +31,7 @@ fn any_name_will_do(scene: &Scene) {
         let holder = scene.launch(holder);
         scene.process("pid");
         assert_eq!(std::fs::read(scene.path("name")).unwrap(), name, "{shown}");
-        // It is the very name in the store, and the same for another run.
+        // The store has exactly this name, and another run uses it.
         let left = scene.ask(async |client| client.lock(name).remaining().await.unwrap());
         assert!(matches!(left, Remaining::For(_)), "{shown}");
         let mut other = scene.lockkeeper();
@@ -43,12 +43,12 @@ fn any_name_will_do(scene: &Scene) {
     }
 }
 
-fn a_name_with_a_dash_is_given_by_its_option(scene: &Scene) {
+fn a_name_with_a_dash_needs_the_option(scene: &Scene) {
     for args in [&["--name", "--lease"][..], &["--name=--lease"]] {
         let echo = ["--", "sh", "-c", "echo \"$LOCKKEEPER_NAME\""];
         scene.run(&[args, &echo].concat()).assert_quiet("--lease\n");
     }
-    // Options before or after the name, and global ones before or after the command.
+    // Options before and after the name, global options before and after the subcommand.
     let url = scene.url();
     let mut command = scene.lockkeeper();
     command.env_remove("LOCKKEEPER_URL");
@@ -60,7 +60,7 @@ fn a_name_with_a_dash_is_given_by_its_option(scene: &Scene) {
     scene.finish(command).assert_quiet("after\n");
 }
 
-fn a_prefix_is_the_stores_business(scene: &Scene) {
+fn the_prefix_is_part_of_the_name_in_the_store(scene: &Scene) {
     std::fs::create_dir_all(scene.path(".config/lockkeeper")).unwrap();
     std::fs::write(scene.path(".config/lockkeeper/config.toml"), "prefix = \"shop:\"\n").unwrap();
     let line = format!("echo $LOCKKEEPER_NAME > $D/name; {}", sleeper());

@@ -1,4 +1,4 @@
-//! Signals to `run`, and what they do to the command.
+//! Signals to `run`, and their effect on the command.
 
 use std::time::{Duration, Instant};
 
@@ -8,29 +8,29 @@ use rustix::process::Signal;
 use crate::support::{Process, Scene, announce, eventually, on_every_store, sleeper};
 
 on_every_store! {
-    signals_are_passed_on_to_all_of_the_group,
-    a_command_that_ignores_a_signal_goes_on,
-    a_signal_ends_what_it_ends,
-    a_signal_that_comes_with_the_end_does_not_cut_the_release_short,
-    what_is_for_the_command_ends_no_wait_for_it,
-    what_is_for_a_command_ends_no_hold_without_one,
+    signals_are_passed_on_to_the_whole_group,
+    a_command_that_ignores_a_signal_continues,
+    a_signal_ends_the_command,
+    a_signal_at_the_end_does_not_shorten_the_release,
+    signals_for_the_command_do_not_end_a_wait,
+    signals_for_a_command_do_not_end_a_hold_without_one,
     a_stopped_command_without_a_terminal_keeps_its_lock,
 }
 
-/// Sends a signal as a shell does: some have no name.
+/// Sends a signal with kill(1), which also takes numbers.
 fn send(process: Process, signal: &str) {
     let line = format!("kill -{signal} {}", process.number());
     let sent = std::process::Command::new("sh").args(["-c", &line]).status();
     assert!(sent.is_ok_and(|status| status.success()), "{line}");
 }
 
-fn signals_are_passed_on_to_all_of_the_group(scene: &Scene) {
+fn signals_are_passed_on_to_the_whole_group(scene: &Scene) {
     let signals = [
         "INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "CONT", "ALRM", "VTALRM", "PROF",
         "IO", "PWR", "XCPU", "ABRT", "TSTP", "TTIN", "TTOU", "37", "63",
     ];
-    // Not a shell: what it starts to sleep would be stopped, and a shell waits for that.
-    let each = "$file = fork ? 'first' : 'below'; \
+    // Not a shell: it would wait for its stopped `sleep`.
+    let each = "$file = fork ? 'first' : 'child'; \
                 open $out, '>', $file; $out->autoflush(1); \
                 for my $signal (@ARGV) { \
                     $name = $signal =~ /^\\d/ ? \"NUM$signal\" : $signal; \
@@ -43,7 +43,7 @@ fn signals_are_passed_on_to_all_of_the_group(scene: &Scene) {
         if signal != "ready" {
             send(run.pid(), signal);
         }
-        for file in ["first", "below"] {
+        for file in ["first", "child"] {
             eventually(&format!("{signal} in {file}"), || {
                 scene.evidence_now(file).lines().any(|line| line == signal)
             });
@@ -52,8 +52,8 @@ fn signals_are_passed_on_to_all_of_the_group(scene: &Scene) {
     assert!(run.pid().is_alive());
 }
 
-/// As `systemctl stop` does: it tells all of a unit at once.
-fn a_signal_that_comes_with_the_end_does_not_cut_the_release_short(scene: &Scene) {
+/// Like `systemctl stop`, which signals all processes of a unit at once.
+fn a_signal_at_the_end_does_not_shorten_the_release(scene: &Scene) {
     let line = format!("trap 'exit 0' TERM; {}; while :; do sleep 0.02; done", announce("pid"));
     let run = scene.start(&["--at-least", "60", "job", "-c", &line]);
     let command = scene.process("pid");
@@ -68,13 +68,13 @@ fn a_signal_that_comes_with_the_end_does_not_cut_the_release_short(scene: &Scene
 }
 
 #[test]
-fn what_no_process_ends_of_does_not_end_the_release() {
+fn signals_that_end_no_process_do_not_end_the_release() {
     let scene = Scene::redis();
     let run = scene.start(&["job", "-c", &sleeper()]);
     let command = scene.process("pid");
     scene.server().pause();
     command.signal(Signal::TERM);
-    eventually("the end of the watch", || run.pid().children().is_empty());
+    eventually("the end of the supervision", || run.pid().children().is_empty());
     for signal in ["WINCH", "CONT", "USR1", "TTOU", "37"] {
         send(run.pid(), signal);
     }
@@ -86,28 +86,28 @@ fn what_no_process_ends_of_does_not_end_the_release() {
 }
 
 #[test]
-fn who_is_told_to_end_does_not_wait_long_for_the_store() {
+fn a_signal_limits_the_wait_for_the_release() {
     let scene = Scene::redis();
     let run = scene.start(&["job", "-c", &sleeper()]);
     let command = scene.process("pid");
     scene.server().pause();
     command.signal(Signal::USR1);
-    eventually("the end of the watch", || run.pid().children().is_empty());
+    eventually("the end of the supervision", || run.pid().children().is_empty());
     let start = Instant::now();
-    // Again and again: what comes in the moment of the end is taken for the command's.
-    eventually("its word", || {
+    // Repeatedly: a signal at the end of the command counts as one for the command.
+    eventually("its message", || {
         run.pid().signal(Signal::TERM);
         run.errors().contains("confirmed")
     });
     let outcome = run.outcome();
     outcome.assert_code(128 + Signal::USR1.as_raw());
-    outcome.assert_says("SIGTERM came before the store confirmed");
+    outcome.assert_says("SIGTERM arrived before the store confirmed");
     assert!(start.elapsed() >= Duration::from_millis(1_900), "{:?}", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
     scene.server().resume();
 }
 
-fn what_is_for_the_command_ends_no_wait_for_it(scene: &Scene) {
+fn signals_for_the_command_do_not_end_a_wait(scene: &Scene) {
     let holder = scene.start(&["job", "-c", &sleeper()]);
     scene.process("pid");
     let waiter = scene.start(&["-v", "job", "-c", "echo ran"]);
@@ -123,7 +123,7 @@ fn what_is_for_the_command_ends_no_wait_for_it(scene: &Scene) {
     assert_eq!(outcome.output, "ran\n");
 }
 
-fn what_is_for_a_command_ends_no_hold_without_one(scene: &Scene) {
+fn signals_for_a_command_do_not_end_a_hold_without_one(scene: &Scene) {
     let holder = scene.start(&["-v", "job"]);
     holder.says("acquired");
     for signal in ["USR1", "WINCH", "37"] {
@@ -134,7 +134,7 @@ fn what_is_for_a_command_ends_no_hold_without_one(scene: &Scene) {
     holder.outcome().assert_code(0);
 }
 
-fn a_command_that_ignores_a_signal_goes_on(scene: &Scene) {
+fn a_command_that_ignores_a_signal_continues(scene: &Scene) {
     let line = format!(
         "trap '' TERM; {}; while [ ! -e $D/go ]; do sleep 0.02; done; exit 5",
         announce("pid")
@@ -149,7 +149,7 @@ fn a_command_that_ignores_a_signal_goes_on(scene: &Scene) {
     scene.assert_free("job");
 }
 
-fn a_signal_ends_what_it_ends(scene: &Scene) {
+fn a_signal_ends_the_command(scene: &Scene) {
     for signal in [Signal::TERM, Signal::INT, Signal::USR2] {
         let run = scene.start(&["job", "-c", &sleeper()]);
         scene.process("pid");

@@ -1,4 +1,4 @@
-//! `run` itself is killed or stopped, and so is its guardian.
+//! `run` itself, or its guardian, is killed or stopped.
 
 use std::time::Duration;
 
@@ -7,49 +7,49 @@ use rustix::process::Signal;
 use testkit::Stopwatch;
 
 use crate::support::{
-    Scene, announce, beating, deserter, eventually, job_control, on_every_store, sleeper, write,
+    Scene, announce, beating, eventually, group_leaver, job_control, on_every_store, sleeper, write,
 };
 
 on_every_store! {
-    killed_it_takes_the_command_with_it,
-    stopped_past_the_lease_the_guardian_kills,
+    if_run_is_killed_the_command_is_killed,
+    the_guardian_kills_if_run_is_stopped,
     the_guardian_kills_a_command_that_has_left_its_group,
     the_guardian_kills_the_jobs_of_a_shell,
-    killed_it_takes_the_jobs_of_a_shell_with_it,
-    killed_it_takes_a_child_in_a_session_of_its_own_with_it,
-    killed_it_leaves_the_line_for_lost_alone,
-    with_the_guardian_stopped_too_it_kills_when_it_goes_on,
-    stopped_for_a_moment_it_goes_on,
-    a_guardian_that_is_killed_is_replaced,
-    without_any_guardian_the_command_itself_still_dies,
-    the_guardian_does_not_listen_to_others,
-    no_guardian_is_left_behind,
-    it_buries_whom_it_has_inherited,
+    if_run_is_killed_the_jobs_of_a_shell_are_killed,
+    if_run_is_killed_a_new_session_is_killed,
+    if_run_is_killed_the_on_lost_line_continues,
+    if_both_are_stopped_run_kills_when_resumed,
+    after_a_short_stop_run_continues,
+    a_killed_guardian_is_replaced,
+    without_a_guardian_the_command_dies_with_run,
+    the_guardian_blocks_signals,
+    the_guardian_ends_with_run,
+    inherited_children_are_reaped,
 }
 
-fn killed_it_takes_the_command_with_it(scene: &Scene) {
+fn if_run_is_killed_the_command_is_killed(scene: &Scene) {
     let run = scene.start(&["job", "-c", &beating()]);
-    let (command, below) = (scene.process("pid"), scene.process("below"));
+    let (command, child) = (scene.process("pid"), scene.process("child"));
     let guardian = run.guardian();
     run.pid().signal(Signal::KILL);
     command.dies();
-    below.dies();
+    child.dies();
     guardian.dies();
 }
 
-fn stopped_past_the_lease_the_guardian_kills(scene: &Scene) {
-    killed_in_time(scene, &beating(), &["pid", "below"]);
+fn the_guardian_kills_if_run_is_stopped(scene: &Scene) {
+    killed_in_time(scene, &beating(), &["pid", "child"]);
 }
 
 fn the_guardian_kills_a_command_that_has_left_its_group(scene: &Scene) {
-    killed_in_time(scene, &deserter(scene), &["pid"]);
+    killed_in_time(scene, &group_leaver(scene), &["pid"]);
 }
 
 fn the_guardian_kills_the_jobs_of_a_shell(scene: &Scene) {
-    killed_in_time(scene, &job_control(scene), &["pid", "below"]);
+    killed_in_time(scene, &job_control(scene), &["pid", "child"]);
 }
 
-/// `run` stands still, and all of these processes are dead before the lease is over.
+/// Stops `run`; asserts that all processes are dead before the lease expires.
 #[track_caller]
 fn killed_in_time(scene: &Scene, line: &str, names: &[&str]) {
     let run = scene.start(&["--lease", "8", "job", "-c", line]);
@@ -66,24 +66,24 @@ fn killed_in_time(scene: &Scene, line: &str, names: &[&str]) {
     run.outcome().assert_code(76);
 }
 
-/// The kernel kills the command then, and nobody knows any more whose its children were: the guardian has
-/// looked before.
-fn killed_it_takes_the_jobs_of_a_shell_with_it(scene: &Scene) {
+/// The kernel kills the command, whose children then lose their parent: the guardian must have seen them
+/// before.
+fn if_run_is_killed_the_jobs_of_a_shell_are_killed(scene: &Scene) {
     let run = scene.start(&["job", "-c", &job_control(scene)]);
-    let (command, below) = (scene.process("pid"), scene.process("below"));
+    let (command, child) = (scene.process("pid"), scene.process("child"));
     let handles = format!("/proc/{}/fd", run.guardian().number());
-    eventually("that the guardian has seen it", || {
+    eventually("the guardian's handle", || {
         let open = std::fs::read_dir(&handles).unwrap().filter_map(Result::ok);
         let links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
         links.filter(|link| link.to_string_lossy().contains("pidfd")).count() > 0
     });
     run.pid().signal(Signal::KILL);
     command.dies();
-    below.dies();
+    child.dies();
 }
 
-/// However young that is: the guardian cannot have seen it before.
-fn killed_it_takes_a_child_in_a_session_of_its_own_with_it(scene: &Scene) {
+/// Even a new child, which the guardian has not seen yet.
+fn if_run_is_killed_a_new_session_is_killed(scene: &Scene) {
     let child = format!("{}; exec sleep 60", announce("child"));
     write(&scene.path("child.sh"), child);
     let lines = [
@@ -100,14 +100,14 @@ fn killed_it_takes_a_child_in_a_session_of_its_own_with_it(scene: &Scene) {
     }
 }
 
-/// That does not run under the lock, and somebody is to be told.
-fn killed_it_leaves_the_line_for_lost_alone(scene: &Scene) {
+/// The line does not run under the lock, and must notify an operator.
+fn if_run_is_killed_the_on_lost_line_continues(scene: &Scene) {
     let line = format!("{}; exec sleep 60", announce("hook"));
     let args = ["--lease", "60", "--grace", "60", "--on-lost", &line, "job", "-c", &beating()];
     let run = scene.start(&args);
-    let below = scene.process("below");
+    let child = scene.process("child");
     run.settled(scene);
-    // It has not looked at what has begun since then.
+    // A stopped guardian has not seen the line.
     let guardian = run.guardian();
     guardian.signal(Signal::STOP);
     eventually("its stop", || guardian.is_stopped());
@@ -115,38 +115,38 @@ fn killed_it_leaves_the_line_for_lost_alone(scene: &Scene) {
     let hook = scene.process("hook");
     run.pid().signal(Signal::KILL);
     guardian.signal(Signal::CONT);
-    below.dies();
+    child.dies();
     guardian.dies();
     assert!(hook.is_alive());
     hook.signal(Signal::KILL);
 }
 
-fn with_the_guardian_stopped_too_it_kills_when_it_goes_on(scene: &Scene) {
+fn if_both_are_stopped_run_kills_when_resumed(scene: &Scene) {
     let run = scene.start(&["--lease", "3", "job", "-c", &beating()]);
-    let (command, below) = (scene.process("pid"), scene.process("below"));
+    let (command, child) = (scene.process("pid"), scene.process("child"));
     run.guardian().signal(Signal::STOP);
     run.pid().signal(Signal::STOP);
     eventually("the end of the lease", || scene.remaining("job") == Remaining::Free);
-    assert!(command.is_alive() && below.is_alive(), "who has killed it?");
-    // Somebody else has it now.
+    assert!(command.is_alive() && child.is_alive(), "neither can kill");
+    // Another run acquires the lock.
     let other = scene.start(&["-n", "job", "-c", &format!("{}; exec sleep 60", announce("other"))]);
     let other_command = scene.process("other");
     run.pid().signal(Signal::CONT);
     command.dies();
-    below.dies();
+    child.dies();
     run.outcome().assert_code(76);
     assert!(other_command.is_alive());
     scene.run(&["-n", "job", "--", "true"]).assert_code(75);
     drop(other);
 }
 
-fn stopped_for_a_moment_it_goes_on(scene: &Scene) {
+fn after_a_short_stop_run_continues(scene: &Scene) {
     let line = format!("{}; while [ ! -e $D/go ]; do sleep 0.02; done; exit 6", announce("pid"));
     let run = scene.start(&["--lease", "10", "job", "-c", &line]);
     let command = scene.process("pid");
     run.pid().signal(Signal::STOP);
     eventually("its stop", || run.pid().is_stopped());
-    std::thread::sleep(Duration::from_millis(800)); // what it is stopped for
+    std::thread::sleep(Duration::from_millis(800)); // the duration of the stop
     run.pid().signal(Signal::CONT);
     assert!(command.is_alive());
     std::fs::write(scene.path("go"), "").unwrap();
@@ -154,39 +154,39 @@ fn stopped_for_a_moment_it_goes_on(scene: &Scene) {
     scene.assert_free("job");
 }
 
-fn a_guardian_that_is_killed_is_replaced(scene: &Scene) {
+fn a_killed_guardian_is_replaced(scene: &Scene) {
     let run = scene.start(&["-v", "job", "-c", &beating()]);
-    let (command, below) = (scene.process("pid"), scene.process("below"));
+    let (command, child) = (scene.process("pid"), scene.process("child"));
     let first = run.guardian();
     first.signal(Signal::KILL);
     run.says("replaced");
     let second = run.guardian();
     assert_ne!(first, second);
-    assert!(command.is_alive() && below.is_alive());
+    assert!(command.is_alive() && child.is_alive());
     run.pid().signal(Signal::KILL);
     command.dies();
-    below.dies();
+    child.dies();
     second.dies();
 }
 
-fn without_any_guardian_the_command_itself_still_dies(scene: &Scene) {
+fn without_a_guardian_the_command_dies_with_run(scene: &Scene) {
     let run = scene.start(&["-v", "job", "-c", &sleeper()]);
     let command = scene.process("pid");
     for _ in 0..3 {
         let guardian = run.guardian();
         guardian.signal(Signal::KILL);
         guardian.dies();
-        eventually("another one", || run.guardian() != guardian);
+        eventually("a new guardian", || run.guardian() != guardian);
     }
     let last = run.guardian();
     last.signal(Signal::KILL);
-    run.says("guardian is gone");
+    run.says("the guardian has died and cannot be replaced");
     assert!(command.is_alive());
     run.pid().signal(Signal::KILL);
     command.dies();
 }
 
-fn the_guardian_does_not_listen_to_others(scene: &Scene) {
+fn the_guardian_blocks_signals(scene: &Scene) {
     let run = scene.start(&["job", "-c", &sleeper()]);
     let command = scene.process("pid");
     let guardian = run.guardian();
@@ -194,14 +194,14 @@ fn the_guardian_does_not_listen_to_others(scene: &Scene) {
         assert!(guardian.blocks(signal), "{signal:?}");
         guardian.signal(signal);
     }
-    // As `pkill lockkeeper` would: `run` passes it on and ends in good order.
+    // Like `pkill lockkeeper`: `run` passes the signal on and ends normally.
     run.pid().signal(Signal::TERM);
     run.outcome().assert_code(143);
     assert!(!command.is_alive());
     scene.assert_free("job");
 }
 
-fn no_guardian_is_left_behind(scene: &Scene) {
+fn the_guardian_ends_with_run(scene: &Scene) {
     let line = "echo > $D/held; while [ ! -e $D/go ]; do sleep 0.02; done";
     let run = scene.start(&["job", "-c", line]);
     scene.evidence("held");
@@ -211,8 +211,8 @@ fn no_guardian_is_left_behind(scene: &Scene) {
     assert!(!guardian.is_alive());
 }
 
-/// As the first process of a container does; here it gets a child from whoever becomes it.
-fn it_buries_whom_it_has_inherited(scene: &Scene) {
+/// As the first process of a container; here `run` replaces a shell that has a child.
+fn inherited_children_are_reaped(scene: &Scene) {
     scene.gate("go");
     let inherited = format!("{}; read x < $D/go", announce("inherited"));
     let mut command = std::process::Command::new("sh");
@@ -224,7 +224,7 @@ fn it_buries_whom_it_has_inherited(scene: &Scene) {
     let inherited = scene.process("inherited");
     assert_eq!(inherited.parent(), run.pid());
     scene.open_gate("go");
-    eventually("its burial", || !inherited.is_there());
+    eventually("it is reaped", || !inherited.is_there());
     run.process.terminate();
     run.outcome().assert_code(143);
 }

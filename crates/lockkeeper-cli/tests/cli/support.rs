@@ -1,4 +1,4 @@
-//! What the themes share: a scene with a store and a directory of its own, and runs in it.
+//! A scene: a store, a directory, and runs in it.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -13,17 +13,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use testkit::{ChildProcess, RedisServer, Stopwatch};
 
-/// What a test waits for comes within this, or the test has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// The time limit of every wait.
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
-/// Where locks are kept.
+/// The store of a scene.
 pub(crate) enum Store {
     Redis(Box<RedisServer>),
     /// A file in the scene's directory.
     File,
+    /// Servers that the test keeps, by their URL.
+    At(String),
 }
 
-/// A store, and a directory that is home, state and evidence: `$D` for the commands that run in it.
+/// A store and a directory, which is `HOME`, the current directory and `$D` of all commands.
 pub(crate) struct Scene {
     pub(crate) store: Store,
     directory: TempDir,
@@ -43,6 +45,10 @@ impl Scene {
         Self::new(Store::File)
     }
 
+    pub(crate) fn at(url: impl Into<String>) -> Self {
+        Self::new(Store::At(url.into()))
+    }
+
     fn new(store: Store) -> Self {
         testkit::signals::as_at_a_terminal();
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
@@ -53,14 +59,15 @@ impl Scene {
         match &self.store {
             Store::Redis(server) => server.url(),
             Store::File => format!("file:{}", self.path("locks.db").display()),
+            Store::At(url) => url.clone(),
         }
     }
 
-    /// The server, for tests of what only a server can do.
+    /// The Redis server.
     pub(crate) fn server(&self) -> &RedisServer {
         match &self.store {
             Store::Redis(server) => server,
-            Store::File => panic!("a file has no server"),
+            Store::File | Store::At(_) => panic!("the scene has no server"),
         }
     }
 
@@ -68,20 +75,21 @@ impl Scene {
         self.directory.path().join(name)
     }
 
-    /// `lockkeeper` with nothing but this scene around it.
+    /// `lockkeeper` in the environment of this scene.
     pub(crate) fn lockkeeper(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
         self.surround(&mut command);
         command
     }
 
-    /// Puts a command into this scene.
+    /// Sets the environment of this scene for a command.
     pub(crate) fn surround(&self, command: &mut Command) {
         let home = self.directory.path();
         command
             .env_remove("XDG_STATE_HOME")
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("LOCKKEEPER_PASSWORD_FILE")
+            .env_remove("LOCKKEEPER_SENTINEL_PASSWORD_FILE")
             .env("LOCKKEEPER_URL", self.url())
             .env("HOME", home)
             .env("D", home)
@@ -95,7 +103,7 @@ impl Scene {
         self.launch(command)
     }
 
-    /// Starts a command whose output, but not its errors, is read line by line.
+    /// Starts a command. Its output is read line by line; its errors go to a file.
     pub(crate) fn launch(&self, mut command: Command) -> Running {
         let number = self.errors.replace(self.errors.get() + 1);
         let errors = self.path(&format!("stderr.{number}"));
@@ -103,19 +111,19 @@ impl Scene {
         Running { process: ChildProcess::from_command(command), errors }
     }
 
-    /// Runs `lockkeeper run ARGS` to its end, with no input.
+    /// Runs `lockkeeper run ARGS` to its end, without input.
     #[track_caller]
     pub(crate) fn run(&self, args: &[&str]) -> Outcome {
         self.start(args).outcome()
     }
 
-    /// Runs a command to its end, with no input.
+    /// Runs a command to its end, without input.
     #[track_caller]
     pub(crate) fn finish(&self, command: Command) -> Outcome {
         self.launch(command).outcome()
     }
 
-    /// The text of a file of evidence, as soon as it ends with a whole line.
+    /// Waits until a file ends with a whole line; returns its text.
     #[track_caller]
     pub(crate) fn evidence(&self, name: &str) -> String {
         let path = self.path(name);
@@ -127,7 +135,7 @@ impl Scene {
         found
     }
 
-    /// The process whose id is in that file.
+    /// Waits for a process id in a file.
     #[track_caller]
     pub(crate) fn process(&self, name: &str) -> Process {
         let text = self.evidence(name);
@@ -135,7 +143,7 @@ impl Scene {
         Process(Pid::from_raw(number).expect("a process id"))
     }
 
-    /// The text of a file of evidence as it is now.
+    /// The present text of a file.
     pub(crate) fn evidence_now(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -144,19 +152,19 @@ impl Scene {
         self.path(name).exists()
     }
 
-    /// Makes a pipe with a name. A shell that reads from it waits without starting anything: one that is
-    /// about to start a process cannot be stopped until that has begun.
+    /// Creates a named pipe. A shell that reads from it waits without starting a process, so that it can be
+    /// stopped at any time.
     pub(crate) fn gate(&self, name: &str) {
         let made = Command::new("mkfifo").arg(self.path(name)).status();
         assert!(made.is_ok_and(|status| status.success()), "mkfifo is there and works");
     }
 
-    /// Lets the one who reads from that pipe go on; waits for it to read.
+    /// Waits for the reader of the pipe, and lets it continue.
     pub(crate) fn open_gate(&self, name: &str) {
         write(&self.path(name), "\n");
     }
 
-    /// Asks the store by way of the library.
+    /// Uses the store through the library.
     pub(crate) fn ask<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
@@ -167,27 +175,27 @@ impl Scene {
         })
     }
 
-    /// How long the lock of this name still stands, as the store says.
+    /// The remaining TTL of the lock.
     pub(crate) fn remaining(&self, name: &str) -> Remaining {
         self.ask(async |client| client.lock(name).remaining().await.expect("the store answers"))
     }
 
-    /// When the lease of this name ends, if nobody renews it any more: milliseconds of the wall clock.
+    /// When the lease expires unless it is renewed, in milliseconds of the wall clock.
     pub(crate) fn lease_end(&self, name: &str) -> u128 {
         let Remaining::For(left) = self.remaining(name) else { panic!("{name} is not held") };
         let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
         (now + left).as_millis()
     }
 
-    /// The last time that a command which [beats](beating) was seen alive.
+    /// The last heartbeat of a [`beating`] command.
     #[track_caller]
     pub(crate) fn last_beat(&self) -> u128 {
         let beats = self.evidence_now("beats");
         beats.lines().last().expect("it has beaten").parse().expect("a time")
     }
 
-    /// That a command which [beats](beating) was dead in time: 200 ms before the lease ended, but for what
-    /// the machine stood still.
+    /// Asserts that the last heartbeat was 200 ms before the lease expired, less the time that the machine
+    /// stood still.
     #[track_caller]
     pub(crate) fn assert_died_before(&self, end: u128, watch: &Stopwatch) {
         let (last, still) = (self.last_beat(), watch.stood_still().as_millis());
@@ -200,7 +208,7 @@ impl Scene {
     }
 }
 
-/// A run under way; killed, and with it what it runs, when it is dropped.
+/// A running command. Killed with its children on `Drop`.
 pub(crate) struct Running {
     pub(crate) process: ChildProcess,
     errors: PathBuf,
@@ -216,11 +224,11 @@ impl Running {
     #[track_caller]
     pub(crate) fn outcome(mut self) -> Outcome {
         self.process.close_input();
-        let status = self.process.wait(PATIENCE);
+        let status = self.process.wait(WAIT_LIMIT);
         let errors = fs::read_to_string(&self.errors).unwrap_or_default();
-        let status = status.unwrap_or_else(|| panic!("it does not end; it said: {errors}"));
+        let status = status.unwrap_or_else(|| panic!("it does not end; its errors: {errors}"));
         let mut output = String::new();
-        // What it left behind may keep its output open.
+        // A process that it left behind may keep its output open.
         while let Some(line) = self.process.next_line(Duration::from_millis(200)) {
             output.push_str(&line);
             output.push('\n');
@@ -228,34 +236,33 @@ impl Running {
         Outcome { code: status.code(), output, errors }
     }
 
-    /// What it has said so far.
+    /// Its errors so far.
     pub(crate) fn errors(&self) -> String {
         fs::read_to_string(&self.errors).unwrap_or_default()
     }
 
     #[track_caller]
     pub(crate) fn says(&self, what: &str) {
-        eventually(&format!("it says {what:?}"), || self.errors().contains(what));
+        eventually(&format!("the message {what:?}"), || self.errors().contains(what));
     }
 
-    /// Waits until it would hear of a forced unlock: it listens for notices a moment after it has
-    /// the lock.
+    /// Waits until it is subscribed to force-release notices, shortly after it has acquired the lock.
     #[track_caller]
     pub(crate) fn settled(&self, scene: &Scene) {
-        eventually("its ear for notices", || match &scene.store {
+        eventually("its subscription to notices", || match &scene.store {
             Store::Redis(server) => {
                 !server.cli(&["PUBSUB", "CHANNELS", "lockkeeper_notice:*"]).array().is_empty()
             }
+            Store::At(_) => panic!("the scene has no server to ask"),
             Store::File => {
                 let file = rusqlite::Connection::open(scene.path("locks.db")).unwrap();
                 let sql = "SELECT count(*) FROM listeners WHERE CAST(topic AS TEXT) LIKE 'notice%'";
-                // It may be busy at this moment.
+                // The database may be busy.
                 file.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|count| count > 0)
             }
         });
     }
 
-    /// Its guardian.
     #[track_caller]
     pub(crate) fn guardian(&self) -> Process {
         let mut found = None;
@@ -281,7 +288,7 @@ impl Outcome {
         assert_eq!(self.code, Some(code), "{self:?}");
     }
 
-    /// It succeeded, and printed what its command did and nothing else.
+    /// Asserts success with only the output of the command.
     #[track_caller]
     pub(crate) fn assert_quiet(&self, output: &str) {
         self.assert_code(0);
@@ -299,12 +306,12 @@ impl Outcome {
 pub(crate) struct Process(Pid);
 
 impl Process {
-    /// A zombie counts as dead.
+    /// False for a zombie.
     pub(crate) fn is_alive(self) -> bool {
         !matches!(self.stat(0).as_deref(), None | Some("Z" | "X"))
     }
 
-    /// Alive, or dead and not reaped.
+    /// True for a zombie.
     pub(crate) fn is_there(self) -> bool {
         self.stat(0).is_some()
     }
@@ -317,7 +324,7 @@ impl Process {
         self.stat(2)?.parse().ok()
     }
 
-    /// Whether its group is the foreground of its terminal.
+    /// Whether its group has the foreground of its terminal.
     pub(crate) fn is_in_foreground(self) -> bool {
         self.group().is_some() && self.group() == self.stat(5).and_then(|group| group.parse().ok())
     }
@@ -331,7 +338,7 @@ impl Process {
         self.0.as_raw_nonzero().get()
     }
 
-    /// Whether the signal waits at its door.
+    /// Whether it blocks the signal.
     pub(crate) fn blocks(self, signal: Signal) -> bool {
         let status =
             fs::read_to_string(format!("/proc/{}/status", self.number())).unwrap_or_default();
@@ -379,63 +386,63 @@ impl Process {
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < WAIT_LIMIT, "timed out: {what}");
         sleep(Duration::from_millis(5));
     }
 }
 
-/// A shell line that says its own process id in a file, in one step.
+/// A shell line that writes its process id to a file, atomically.
 pub(crate) fn announce(file: &str) -> String {
     format!("echo $$ > $D/{file}.new && mv $D/{file}.new $D/{file}")
 }
 
-/// A shell line that announces itself as `pid` and then sleeps, as one process.
+/// A shell line that announces itself as `pid` and sleeps, as one process.
 pub(crate) fn sleeper() -> String {
     format!("{}; exec sleep 60", announce("pid"))
 }
 
-/// A command with a process below it. Neither ends when told to, though the command says that it was,
-/// and both write down the time for as long as they live: so it does not matter how late a test looks.
+/// A command with a child. Both ignore TERM (the command records it), and both write the time to a file
+/// while they live, so that a test can check it later.
 pub(crate) fn beating() -> String {
     let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
-    let below = format!("trap \"\" TERM; {}; {beat}", announce("below"));
-    format!("sh -c '{below}' & trap 'echo told > $D/told' TERM; {}; {beat}", announce("pid"))
+    let child = format!("trap \"\" TERM; {}; {beat}", announce("child"));
+    format!("sh -c '{child}' & trap 'echo trapped > $D/trapped' TERM; {}; {beat}", announce("pid"))
 }
 
-/// A shell with a job that has a group of its own, and does not end when told to.
+/// A shell with a job that has its own group and ignores TERM.
 pub(crate) fn job_control(scene: &Scene) -> String {
     let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
-    let line = format!("trap 'echo told > $D/told' TERM; {}; {beat}", announce("below"));
+    let line = format!("trap 'echo trapped > $D/trapped' TERM; {}; {beat}", announce("child"));
     write(&scene.path("job.sh"), line);
     format!("exec bash -c 'set -m; sh job.sh & {}; wait'", announce("pid"))
 }
 
-/// A command that beats by itself, in the group of `run` instead of its own, and does not end when told to.
-pub(crate) fn deserter(scene: &Scene) -> String {
+/// A command that has joined the group of `run`, writes the time to a file, and ignores TERM.
+pub(crate) fn group_leaver(scene: &Scene) -> String {
     let beat = "i=0; while [ $((i+=1)) -le 3000 ]; do date +%s%3N >> $D/beats; sleep 0.02; done";
-    let line = format!("trap 'echo told > $D/told' TERM; {}; {beat}", announce("pid"));
-    write(&scene.path("deserter.sh"), line);
-    "exec perl -e 'setpgrp(0, getpgrp(getppid)) or die; exec qw(sh deserter.sh)'".into()
+    let line = format!("trap 'echo trapped > $D/trapped' TERM; {}; {beat}", announce("pid"));
+    write(&scene.path("group_leaver.sh"), line);
+    "exec perl -e 'setpgrp(0, getpgrp(getppid)) or die; exec qw(sh group_leaver.sh)'".into()
 }
 
-/// A directory for commands that are looked for by name.
+/// Writes a file.
 pub(crate) fn write(path: &Path, text: impl AsRef<OsStr>) {
     fs::write(path, text.as_ref().as_encoded_bytes()).expect("a file can be written");
 }
 
-/// Each law on each store.
+/// One test per function and store.
 macro_rules! on_every_store {
-    ($($law:ident),* $(,)?) => {
+    ($($test:ident),* $(,)?) => {
         mod redis {
             $(#[test]
-            fn $law() {
-                super::$law(&crate::support::Scene::redis());
+            fn $test() {
+                super::$test(&crate::support::Scene::redis());
             })*
         }
         mod file {
             $(#[test]
-            fn $law() {
-                super::$law(&crate::support::Scene::file());
+            fn $test() {
+                super::$test(&crate::support::Scene::file());
             })*
         }
     };

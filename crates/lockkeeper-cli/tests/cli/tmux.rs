@@ -1,11 +1,11 @@
-//! A terminal with a shell in it, for tests of what a keyboard does.
+//! A terminal with a shell, for tests of the keyboard.
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Scene, eventually};
 
-/// A tmux server of one's own with one window; gone after `Drop`.
+/// A private tmux server with one window; killed on `Drop`.
 pub(crate) struct Tmux {
     socket: String,
 }
@@ -18,7 +18,7 @@ impl Tmux {
         let tmux = Self { socket: format!("lockkeeper-{}-{number}", std::process::id()) };
         let mut command = tmux.command();
         scene.surround(&mut command);
-        // The server, and with it the shell, gets the environment of whoever starts it.
+        // The server and its shell inherit the environment of this command.
         command.env("LK", env!("CARGO_BIN_EXE_lockkeeper")).env("PS1", "> ").env_remove("TMUX");
         let shell = ["new-session", "-d", "-x", "150", "-y", "50", "bash --norc --noprofile -i"];
         let output = command.args(["-f", "/dev/null"]).args(shell).output();
@@ -49,8 +49,8 @@ impl Tmux {
         let start = std::time::Instant::now();
         while !screen.contains(text) {
             assert!(
-                start.elapsed() < crate::support::PATIENCE,
-                "not shown: {text:?}; but:\n{screen}"
+                start.elapsed() < crate::support::WAIT_LIMIT,
+                "not shown: {text:?}; the screen is:\n{screen}"
             );
             screen = self.screen();
         }
@@ -80,7 +80,7 @@ impl Drop for Tmux {
     }
 }
 
-/// Waits for a file to be there, and says what was on the screen if it never is.
+/// Waits until a file exists.
 #[track_caller]
 pub(crate) fn appears(scene: &Scene, file: &str) {
     eventually(&format!("{file} to appear"), || scene.exists(file));

@@ -1,4 +1,4 @@
-//! How wide and how colourful: on a terminal and in a pipe.
+//! Width and colours on a terminal and in a pipe.
 
 use unicode_width::UnicodeWidthStr;
 
@@ -9,13 +9,13 @@ const ESCAPE: char = '\u{1b}';
 
 fn some() -> Stand {
     let stand = Stand::redis();
-    stand.stranger_holds("short", 1);
-    stand.stranger_holds("a-rather-long-name-that-does-not-fit-into-any-narrow-terminal:日本語", 2);
+    stand.java_holds("short", 1);
+    stand.java_holds("a-rather-long-name-that-does-not-fit-into-any-narrow-terminal:日本語", 2);
     stand
 }
 
 #[test]
-fn a_table_fits_the_terminal_and_says_where_it_was_cut() {
+fn a_table_fits_the_terminal_and_marks_cut_cells() {
     let stand = some();
     for columns in [80, 60, 40, 20] {
         let terminal = Terminal::run(&stand, columns, &["ls"]);
@@ -30,11 +30,11 @@ fn a_table_fits_the_terminal_and_says_where_it_was_cut() {
     }
     let terminal = Terminal::run(&stand, 200, &["ls"]);
     let (screen, _) = terminal.ended();
-    assert!(!screen.contains('…'), "where there is room nothing is cut:\n{screen}");
+    assert!(!screen.contains('…'), "nothing is cut on a wide screen:\n{screen}");
 }
 
 #[test]
-fn colours_are_for_terminals() {
+fn a_terminal_gets_colours() {
     let stand = some();
     let coloured = |args: &[&str], env: &[&str]| {
         Terminal::run_with(&stand, 80, args, env).ended_in_colour().contains(ESCAPE)
@@ -45,11 +45,14 @@ fn colours_are_for_terminals() {
     assert!(!coloured(&["ls"], &["NO_COLOR=1"]));
     assert!(!coloured(&["ls"], &["TERM=dumb"]));
     assert!(!coloured(&["ls", "--color", "never"], &[]));
-    assert!(coloured(&["ls", "--color", "always"], &["NO_COLOR=1"]), "the option is nearer");
+    assert!(
+        coloured(&["ls", "--color", "always"], &["NO_COLOR=1"]),
+        "the option overrides the variable"
+    );
 }
 
 #[test]
-fn a_pipe_gets_them_only_on_demand_and_is_never_cut() {
+fn a_pipe_gets_colours_on_demand_and_is_never_cut() {
     let stand = some();
     let plain = stand.run(["ls"]).ok();
     assert!(!plain.contains(ESCAPE) && !plain.contains('…'), "{plain}");
@@ -61,7 +64,7 @@ fn a_pipe_gets_them_only_on_demand_and_is_never_cut() {
     assert!(stand.run(["ls", "--color=always"]).ok().contains(ESCAPE));
     let both =
         Completed::of(stand.command(["ls"]).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1")).ok();
-    assert!(!both.contains(ESCAPE), "who wants none gets none");
+    assert!(!both.contains(ESCAPE), "NO_COLOR overrides CLICOLOR_FORCE");
 }
 
 #[test]
@@ -78,14 +81,14 @@ fn an_empty_list_is_explained_on_a_terminal() {
     let stand = Stand::redis();
     let terminal = Terminal::run(&stand, 80, &["ls", "x*"]);
     let (screen, code) = terminal.ended();
-    assert_eq!((screen.trim(), code), ("lockkeeper: no lock has a name that matches x*", 0));
+    assert_eq!((screen.trim(), code), ("lockkeeper: no lock matches x*", 0));
     let _guard = stand.client().lock("a").lock().unwrap();
     let (screen, _) = Terminal::run(&stand, 80, &["ls", "--kind", "fair"]).ended();
-    assert_eq!(screen.trim(), "lockkeeper: no lock of the given kind has a name that matches *");
+    assert_eq!(screen.trim(), "lockkeeper: no lock of the given kind matches *");
 }
 
 #[test]
-fn the_doctor_uses_symbols_on_a_terminal() {
+fn doctor_uses_symbols_on_a_terminal() {
     let stand = Stand::redis();
     let terminal = Terminal::run(&stand, 60, &["doctor"]);
     let (screen, code) = terminal.ended();
@@ -94,8 +97,8 @@ fn the_doctor_uses_symbols_on_a_terminal() {
     assert!(screen.contains("✓ eviction"), "{screen}");
     assert!(screen.contains("→ set appendonly"), "{screen}");
     assert!(screen.lines().all(|line| line.width() <= 60), "{screen}");
-    let (findings, summary) = screen.split_once("one thing endangers locks").unwrap();
+    let (findings, summary) = screen.split_once("1 risk to locks").unwrap();
     let starts = |c: char| " ✗!✓".contains(c);
-    assert!(findings.lines().all(|line| line.starts_with(starts)), "no word is torn:\n{screen}");
+    assert!(findings.lines().all(|line| line.starts_with(starts)), "a torn word:\n{screen}");
     assert!(summary.split_whitespace().any(|word| word == "slowest"), "{screen}");
 }

@@ -1,19 +1,19 @@
-//! What is installed beside the binary, and what is said to whoever types the wrong thing.
+//! Completions, manual pages, and tips for a wrong command line.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::support::{BINARY, Stand};
 
-/// What bash offers for a line, with the script that the binary prints.
+/// The completions of bash for a line.
 fn completed(stand: &Stand, line: &str) -> BTreeSet<String> {
     completed_words(stand, line, &line.split(' ').collect::<Vec<_>>())
 }
 
-/// The same for a line that bash splits into these words.
+/// The completions for a line that bash splits into these words.
 fn completed_words(stand: &Stand, line: &str, words: &[&str]) -> BTreeSet<String> {
     let binary = std::path::Path::new(BINARY);
-    // A script that goes round and round uses up its time.
+    // A limit for an endless loop.
     let script = "ulimit -t 10; eval \"$(lockkeeper completions bash)\"; \
                   COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; \
                   COMP_WORDS=(\"${@:2}\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
@@ -52,7 +52,7 @@ fn bash_completes_commands_options_and_names() {
 
     let names = completed(&stand, "lockkeeper run -n ");
     assert_eq!(names, ["orders:42", "orders:43", "deploy", "ann@home"].map(str::to_owned).into());
-    // Readline has the colon behind it already, but not an @.
+    // Readline replaces the text after a colon, and from an @ on.
     let names = completed(&stand, "lockkeeper unlock orders:4");
     assert_eq!(names, ["42", "43"].map(str::to_owned).into());
     assert_eq!(completed(&stand, "lockkeeper unlock ann@h"), ["@home".to_owned()].into());
@@ -68,16 +68,16 @@ fn bash_completes_commands_options_and_names() {
 }
 
 #[test]
-fn a_store_that_is_not_there_keeps_nobody_waiting_and_is_not_made() {
+fn completion_neither_waits_for_a_store_nor_creates_it() {
     let stand = Stand::file();
     assert_eq!(completed(&stand, "lockkeeper run "), BTreeSet::new());
     assert!(!std::path::Path::new(stand.url.strip_prefix("file:").unwrap()).exists());
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
-    let begun = testkit::Stopwatch::start();
+    let started = testkit::Stopwatch::start();
     assert_eq!(completed(&stand, &format!("lockkeeper --url {url} run ")), BTreeSet::new());
-    // It would be three seconds until the connection is given up.
-    assert!(begun.elapsed() < std::time::Duration::from_millis(2900), "{:?}", begun.elapsed());
+    // The connect timeout is three seconds.
+    assert!(started.elapsed() < std::time::Duration::from_millis(2900), "{:?}", started.elapsed());
 }
 
 fn pages(stand: &Stand) -> Vec<(String, String)> {
@@ -93,7 +93,7 @@ fn pages(stand: &Stand) -> Vec<(String, String)> {
 }
 
 #[test]
-fn pages_have_examples_and_refer_to_pages_that_exist() {
+fn pages_have_examples_and_valid_references() {
     let stand = Stand::file();
     let pages = pages(&stand);
     let names: BTreeSet<_> = pages.iter().map(|(name, _)| name.trim_end_matches(".1")).collect();
@@ -125,7 +125,7 @@ fn a_synopsis_is_the_usage() {
 }
 
 #[test]
-fn flocks_options_work() {
+fn options_of_flock_work() {
     let stand = Stand::file();
     let client = stand.client();
     let quick =
@@ -149,12 +149,12 @@ fn flocks_options_work() {
 }
 
 #[test]
-fn who_types_the_wrong_thing_is_told_the_right_one() {
+fn a_wrong_command_line_gets_a_tip() {
     let stand = Stand::file();
-    let tells = |args: &[&str], what: &str| stand.run(args).fails(64, &[what]);
-    tells(&["run", "deploy", "echo", "hi"], "'lockkeeper run deploy -- echo hi'");
-    tells(&["run", "deploy", "--no-fork", "--", "true"], "leave it out");
-    tells(&["run", "deploy", "--unlock"], "lockkeeper unlock");
-    tells(&["run", "deploy", "--ttl", "5", "--", "true"], "--lease");
-    tells(&["run", "deploy", "--waitt", "5", "--", "true"], "--wait");
+    let tips = |args: &[&str], tip: &str| stand.run(args).fails(64, &[tip]);
+    tips(&["run", "deploy", "echo", "hi"], "'lockkeeper run deploy -- echo hi'");
+    tips(&["run", "deploy", "--no-fork", "--", "true"], "omit it");
+    tips(&["run", "deploy", "--unlock"], "lockkeeper unlock");
+    tips(&["run", "deploy", "--ttl", "5", "--", "true"], "--lease");
+    tips(&["run", "deploy", "--waitt", "5", "--", "true"], "--wait");
 }

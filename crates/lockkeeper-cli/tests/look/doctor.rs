@@ -1,4 +1,4 @@
-//! What endangers locks.
+//! `doctor`.
 
 use testkit::RedisServer;
 
@@ -11,30 +11,30 @@ fn safe() -> Stand {
 }
 
 #[test]
-fn nothing_wrong_is_zero() {
+fn no_risk_is_exit_code_0() {
     let stand = safe();
     let text = stand.run(["doctor"]).ok();
-    assert!(text.lines().last().unwrap().starts_with("nothing endangers locks; a request takes "));
-    for line in text.lines().filter(|line| !line.starts_with("nothing")) {
+    assert!(text.lines().last().unwrap().starts_with("no risks to locks; a request takes "));
+    for line in text.lines().filter(|line| !line.starts_with("no risks")) {
         assert!(line.starts_with("fine    ") || line.starts_with("note    "), "{line}");
     }
     assert!(text.contains("\nfine    eviction "), "{text}");
-    assert!(!text.contains('✓'), "words in a pipe: {text}");
+    assert!(!text.contains('✓'), "no symbols in a pipe: {text}");
     let document = stand.run(["doctor", "--json"]).document("doctor");
     assert_eq!((&document["safe"], &document["store"]), (&true.into(), &stand.url.clone().into()));
     assert!(document["round_trip_us"].as_u64() <= document["slowest_us"].as_u64());
 }
 
 #[test]
-fn a_danger_is_one_and_comes_first_with_what_to_do() {
+fn a_risk_is_exit_code_1_and_comes_first_with_its_remedy() {
     let server = RedisServer::builder().arg("--appendonly", "yes");
     let server = server.arg("--maxmemory", "100mb").arg("--maxmemory-policy", "allkeys-lru");
     let stand = Stand::on(server.start());
     let ran = stand.run(["doctor"]);
     assert_eq!((ran.code, &ran.err[..]), (Some(1), ""), "{ran:?}");
     assert!(ran.out.starts_with("danger  eviction"), "{ran:?}");
-    assert!(ran.out.lines().next().unwrap().contains("; to do: "), "{ran:?}");
-    assert!(ran.out.contains("\none thing endangers locks; "), "{ran:?}");
+    assert!(ran.out.lines().next().unwrap().contains("; remedy: "), "{ran:?}");
+    assert!(ran.out.contains("\n1 risk to locks; "), "{ran:?}");
     let ran = stand.run(["doctor", "--json"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let document = schema::checked("doctor", &ran.out);
@@ -45,7 +45,7 @@ fn a_danger_is_one_and_comes_first_with_what_to_do() {
 }
 
 #[test]
-fn the_code_says_so_though_nobody_reads_it() {
+fn a_closed_pipe_does_not_change_the_exit_code() {
     let stand = Stand::redis();
     let mut command = stand.command(["doctor"]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
@@ -54,14 +54,14 @@ fn the_code_says_so_though_nobody_reads_it() {
 }
 
 #[test]
-fn slow_or_not_depends_on_the_lease() {
+fn latency_is_judged_by_the_lease() {
     let stand = safe();
     let latency = |args: &[&str]| {
         let ran = stand.run(args);
         let document = schema::checked("doctor", &ran.out);
         let findings = document["findings"].as_array().unwrap().clone();
         let latency = findings.into_iter().find(|finding| finding["subject"] == "latency");
-        latency.expect("it is always looked at")["detail"].as_str().unwrap().to_owned()
+        latency.expect("it is always checked")["detail"].as_str().unwrap().to_owned()
     };
     assert!(latency(&["doctor", "--json"]).contains("a lease is 30s"));
     assert!(latency(&["doctor", "--json", "--lease", "1m"]).contains("a lease is 60s"));
@@ -70,12 +70,12 @@ fn slow_or_not_depends_on_the_lease() {
 }
 
 #[test]
-fn every_store_can_be_looked_at_and_is_left_as_it_was() {
+fn every_store_can_be_checked_and_keeps_no_locks() {
     on_every_store(|stand| {
         let ran = stand.run(["doctor", "--json"]);
         assert!(matches!(ran.code, Some(0 | 1)), "{ran:?}");
         schema::checked("doctor", &ran.out);
-        assert!(stand.listed().is_empty(), "what it took it gave back");
+        assert!(stand.listed().is_empty(), "all locks were released");
     });
 }
 
@@ -91,11 +91,11 @@ fn failures_have_their_codes() {
     stand.run(["doctor", "--json"]).fails(69, &["redis://"]);
 }
 
-/// Nothing can be written, as on a full disk: what helps a Redis server is no help then.
+/// A full disk: the remedies for a Redis server do not apply to a file.
 #[test]
 fn advice_fits_the_store() {
     let stand = Stand::file();
-    // Keeps open what SQLite would otherwise have to write before it can read.
+    // Keeps SQLite's shared files open, which a reader would otherwise have to create.
     let client = stand.client();
     client.lock("a").lock().unwrap().release().unwrap();
     let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";

@@ -1,5 +1,4 @@
-//! What comes out of a store was written there by somebody else: nothing of it moves a cursor, hides
-//! text or turns a line around, whatever the command and wherever it prints.
+//! Text from a store is untrusted: no subcommand prints its control or bidirectional characters.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,27 +9,26 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::schema;
-use crate::support::{STRANGER, Stand, eventually};
+use crate::support::{JAVA_CLIENT, Stand, eventually};
 use crate::terminal::Terminal;
 
-/// An escape sequence, a bell, one that begins with a byte of its own, a line that ends, text that is
-/// turned around and hidden, a NUL, and bytes that are no text.
+/// An escape sequence, a bell, a C1 sequence, a line break, bidirectional and hidden characters, a NUL.
 const EVIL: &[u8] =
     "e\u{1b}[31m\u{7}\u{9b}2J\r\nlockkeeper: \u{202e}\u{2066}\u{200b}\u{7f}\0vil".as_bytes();
 
-/// The same with bytes that are no text.
+/// The same with bytes that are not UTF-8.
 fn evil() -> Vec<u8> {
     [EVIL, b"\xff\xc3"].concat()
 }
 
-/// The same without the NUL, which no argument can hold.
+/// The same without the NUL, which no argument can contain.
 fn evil_name() -> Vec<u8> {
     evil().into_iter().filter(|byte| *byte != 0).collect()
 }
 
-/// That nothing of it reaches a terminal as it is.
+/// Asserts that the output is safe for a terminal.
 #[track_caller]
-fn is_harmless(what: &str, printed: &[u8]) -> String {
+fn assert_escaped(what: &str, printed: &[u8]) -> String {
     let text = std::str::from_utf8(printed);
     let text = text.unwrap_or_else(|error| panic!("{what}: {error}: {printed:?}"));
     let bad = |c: char| {
@@ -43,37 +41,38 @@ fn is_harmless(what: &str, printed: &[u8]) -> String {
     text.to_owned()
 }
 
-/// Runs it; both what it prints and what it complains of is harmless. It shows at least one of them.
+/// Runs a command; asserts that its output and its errors are escaped.
 #[track_caller]
 fn printed(command: &mut Command) -> (String, String) {
     let output = command.output().expect("the binary can be started");
     let what = format!("{command:?}");
-    let out = is_harmless(&what, &output.stdout);
-    (out, is_harmless(&what, &output.stderr))
+    let out = assert_escaped(&what, &output.stdout);
+    (out, assert_escaped(&what, &output.stderr))
 }
 
-/// A store of which every text is hostile: names, holders, who they are, who waits, who forced what
-/// open and why.
+/// A store in which every text is hostile: names, holders, clients, waiters, force-releases.
 fn hostile() -> Stand {
     let stand = Stand::redis();
     let mut redis = stand.server().connection();
     let (name, evil) = (evil_name(), evil());
-    let holder = [STRANGER.as_bytes(), b":1", &evil].concat();
+    let holder = [JAVA_CLIENT.as_bytes(), b":1", &evil].concat();
     redis.cmd(&[b"HSET", &name[..], &holder, b"1"]).ok();
     redis.cmd(&[b"PEXPIRE", &name[..], b"600000"]).ok();
-    redis.cmd(&[b"HSET", &b"known"[..], format!("{STRANGER}:2").as_bytes(), b"1"]).ok();
+    redis.cmd(&[b"HSET", &b"known"[..], format!("{JAVA_CLIENT}:2").as_bytes(), b"1"]).ok();
     redis.cmd(&[&b"PEXPIRE"[..], b"known", b"600000"]).ok();
     let queue = [b"redisson_lock_queue:{", &name[..], b"}"].concat();
     redis.cmd(&[b"RPUSH", &queue[..], &holder]).ok();
     redis.cmd(&[b"SET", &b"mutex"[..], &evil, b"PX", b"600000"]).ok();
-    let note = format!("lockkeeper_client:{STRANGER}");
+    let note = format!("lockkeeper_client:{JAVA_CLIENT}");
     let fields: [&[u8]; 12] = [
         b"host", &evil, b"pid", b"7", b"program", &evil, b"start", b"1", b"ttl", b"600000",
         b"every", b"200000",
     ];
     redis.cmd(&[&[b"HSET", note.as_bytes()], &fields[..]].concat()).ok();
     redis.cmd(&[b"PEXPIRE", note.as_bytes(), b"600000"]).ok();
-    redis.cmd(&[&b"ZADD"[..], b"lockkeeper_clients", b"99999999999999", STRANGER.as_bytes()]).ok();
+    redis
+        .cmd(&[&b"ZADD"[..], b"lockkeeper_clients", b"99999999999999", JAVA_CLIENT.as_bytes()])
+        .ok();
     let log = "redis.call('LPUSH', KEYS[1], cjson.encode({ at = '1700000000000', by = ARGV[1], \
                reason = ARGV[1], holders = { ARGV[1] }, \
                clients = { { host = ARGV[1], pid = '1', program = ARGV[1], start = '1' } } }))";
@@ -90,26 +89,26 @@ fn named(args: &[&str], name: &[u8]) -> Vec<std::ffi::OsString> {
 }
 
 #[test]
-fn commands_that_look_print_nothing_raw() {
+fn ls_and_inspect_escape_text() {
     let stand = hostile();
     let (table, _) = printed(&mut stand.command(["ls"]));
-    assert_eq!(table.lines().count(), 3, "a line each: {table}");
+    assert_eq!(table.lines().count(), 3, "one line per lock: {table}");
     assert!(table.contains("e\\u{1b}[31m"), "{table}");
     for name in [&evil_name()[..], b"known"] {
         let (text, _) = printed(&mut stand.command(named(&["inspect"], name)));
-        assert!(text.contains("held by") && text.contains("because: e\\u{1b}[31m"), "{text}");
-        let (_, said) = printed(&mut stand.command(named(&["unlock", "--yes"], name)));
-        assert!(said.is_empty() || said.contains("\\u{1b}"), "{said}");
-        stand.stranger_holds(name, 2);
+        assert!(text.contains("held by") && text.contains("reason: e\\u{1b}[31m"), "{text}");
+        let (_, errors) = printed(&mut stand.command(named(&["unlock", "--yes"], name)));
+        assert!(errors.is_empty() || errors.contains("\\u{1b}"), "{errors}");
+        stand.java_holds(name, 2);
     }
     let mutex = ["inspect", "mutex", "--kind", "mutex"];
     assert!(printed(&mut stand.command(mutex)).0.contains("\\u{1b}"));
-    let (_, said) = printed(&mut stand.command(["-vv", "inspect", "mutex", "--kind", "lock"]));
-    assert!(said.contains("mutex"), "{said}");
+    let (_, errors) = printed(&mut stand.command(["-vv", "inspect", "mutex", "--kind", "lock"]));
+    assert!(errors.contains("mutex"), "{errors}");
 }
 
 #[test]
-fn documents_escape_it_and_mean_it() {
+fn json_documents_escape_text() {
     let stand = hostile();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (evil, name) = (text(&evil()), text(&evil_name()));
@@ -129,7 +128,7 @@ fn documents_escape_it_and_mean_it() {
 }
 
 #[test]
-fn a_watch_prints_nothing_raw() {
+fn watch_escapes_text() {
     let stand = hostile();
     for more in [&[][..], &["--json"]] {
         let args = [&["watch", "--interval", "50ms"], more].concat();
@@ -138,7 +137,7 @@ fn a_watch_prints_nothing_raw() {
         for _ in 0..2 {
             let mut line = Vec::new();
             lines.read_until(b'\n', &mut line).unwrap();
-            let line = is_harmless("watch", &line);
+            let line = assert_escaped("watch", &line);
             assert!(line.contains("appeared"), "{line}");
             if !more.is_empty() {
                 serde_json::from_str::<Value>(&line).unwrap();
@@ -153,7 +152,7 @@ fn a_watch_prints_nothing_raw() {
 }
 
 #[test]
-fn a_question_shows_nothing_raw() {
+fn the_confirmation_escapes_text() {
     let stand = hostile();
     let terminal = Terminal::run(&stand, 250, &["unlock", "known"]);
     let screen = terminal.shows("[y/N]");
@@ -161,19 +160,18 @@ fn a_question_shows_nothing_raw() {
 }
 
 #[test]
-fn a_run_that_waits_or_is_refused_says_nothing_raw() {
+fn run_escapes_text() {
     let stand = hostile();
     for more in [&["-w", "1"][..], &["-n"], &["-s", "-n"]] {
         let args = [&["-vv", "run", "known"], more, &["--", "true"]].concat();
-        let (_, said) = printed(&mut stand.command(&args));
-        assert!(more != ["-w", "1"] || said.contains("held by e\\u{1b}[31m"), "{said}");
+        let (_, errors) = printed(&mut stand.command(&args));
+        assert!(more != ["-w", "1"] || errors.contains("held by e\\u{1b}[31m"), "{errors}");
     }
 }
 
-/// A stranger may publish what it likes: the holder loses its lock, and the line for that gets a reason
-/// that a variable can hold.
+/// Any client can publish a notice: the holder loses its lock, and the line gets an escaped reason.
 #[test]
-fn the_reason_of_a_loss_is_harmless_and_reaches_the_line() {
+fn the_loss_reason_is_escaped_and_reaches_the_line() {
     let stand = Stand::redis();
     let line = "printf %s \"$LOCKKEEPER_REASON\"";
     let args = ["run", "a", "--on-lost", line, "--", "sh", "-c", "echo held; exec sleep 100"];
@@ -187,21 +185,21 @@ fn the_reason_of_a_loss_is_harmless_and_reaches_the_line() {
     let owner = stand.inspected("a")["holders"][0]["id"].as_str().unwrap().to_owned();
     let channel = format!("lockkeeper_notice:{}", owner.split_once(':').unwrap().0);
     let notice = [format!("revoked {owner} ").as_bytes(), &evil()].concat();
-    eventually("it is told", || {
-        let told = stand.server().cli(&[b"PUBLISH", channel.as_bytes(), &notice]).int();
-        (told > 0).then_some(())
+    eventually("a subscriber", || {
+        let receivers = stand.server().cli(&[b"PUBLISH", channel.as_bytes(), &notice]).int();
+        (receivers > 0).then_some(())
     });
-    let (mut reason, mut said) = (Vec::new(), Vec::new());
+    let (mut reason, mut errors) = (Vec::new(), Vec::new());
     lines.read_to_end(&mut reason).unwrap();
-    run.stderr.take().unwrap().read_to_end(&mut said).unwrap();
+    run.stderr.take().unwrap().read_to_end(&mut errors).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(76));
-    let reason = is_harmless("the reason", &reason);
+    let reason = assert_escaped("the reason", &reason);
     assert!(reason.contains("e\\u{1b}[31m") && reason.contains("\\u{0}vil"), "{reason}");
-    let said = is_harmless("what is said", &said);
-    assert!(said.contains("e\\u{1b}[31m"), "{said}");
+    let errors = assert_escaped("the errors", &errors);
+    assert!(errors.contains("e\\u{1b}[31m"), "{errors}");
 }
 
-/// A server that says more than it should when it refuses something: where that can be reached.
+/// Starts a proxy that adds hostile text to each NOPERM error; returns its port.
 fn hostile_server(stand: &Stand) -> u16 {
     let (listener, port) = (TcpListener::bind("127.0.0.1:0").unwrap(), stand.server().port());
     let local = listener.local_addr().unwrap().port();
@@ -218,7 +216,7 @@ fn hostile_server(stand: &Stand) -> u16 {
 
 fn answer(server: TcpStream, mut client: TcpStream) {
     let evil = [b"-NOPERM ", EVIL].concat();
-    // Within the answer no line ends; and what is no text would be no answer of Redis.
+    // An error of Redis is one line of text.
     let evil: Vec<_> = evil.into_iter().filter(|byte| !b"\r\n\0".contains(byte)).collect();
     let (mut server, mut line) = (BufReader::new(server), Vec::new());
     while server.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
@@ -231,7 +229,7 @@ fn answer(server: TcpStream, mut client: TcpStream) {
 }
 
 #[test]
-fn what_a_server_complains_of_is_harmless() {
+fn errors_of_a_server_are_escaped() {
     let stand = hostile();
     let acl = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-set"];
     stand.server().cli(&acl).ok();
@@ -251,7 +249,7 @@ fn what_a_server_complains_of_is_harmless() {
         &["run", "known", "-n", "--", "true"],
     ] {
         let args = [&["-vv", "--url", &url], command].concat();
-        let (_, said) = printed(&mut stand.command(&args));
-        assert!(said.contains("e\\u{1b}[31m"), "{command:?}: {said}");
+        let (_, errors) = printed(&mut stand.command(&args));
+        assert!(errors.contains("e\\u{1b}[31m"), "{command:?}: {errors}");
     }
 }

@@ -1,4 +1,4 @@
-//! Everything about one lock.
+//! `inspect`.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use lockkeeper::Kind;
 use lockkeeper::blocking::Client;
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, STRANGER, Stand, eventually, myself, on_every_store};
+use crate::support::{JAVA_CLIENT, Stand, WAIT_LIMIT, eventually, myself, on_every_store};
 
 #[test]
 fn a_lock_is_shown_with_its_holder() {
@@ -15,7 +15,7 @@ fn a_lock_is_shown_with_its_holder() {
         let lock = client.lock("a");
         let guard = lock.lock().unwrap();
         let _again = lock.lock().unwrap();
-        let text = eventually("since when is known", || {
+        let text = eventually("its start is known", || {
             Some(stand.run(["inspect", "a"]).ok()).filter(|text| text.contains("since"))
         });
         let lines: Vec<_> = text.lines().collect();
@@ -41,48 +41,48 @@ fn a_lock_is_shown_with_its_holder() {
 }
 
 #[test]
-fn a_free_name_is_free() {
+fn a_free_lock_has_no_kind() {
     on_every_store(|stand| {
-        let text = stand.run(["inspect", "nobody's"]).ok();
-        assert!(text.starts_with("nobody's\n  state     free\n"), "{text}");
-        assert!(!text.contains("kind"), "what it is nobody knows: {text}");
-        let text = stand.run(["inspect", "nobody's", "--kind", "fair"]).ok();
+        let text = stand.run(["inspect", "free"]).ok();
+        assert!(text.starts_with("free\n  state     free\n"), "{text}");
+        assert!(!text.contains("kind"), "the kind is unknown: {text}");
+        let text = stand.run(["inspect", "free", "--kind", "fair"]).ok();
         assert!(text.contains("  kind      fair lock\n  state     free\n"), "{text}");
-        let document = stand.inspected("nobody's");
+        let document = stand.inspected("free");
         assert_eq!((&document["free"], &document["holders"]), (&json!(true), &json!([])));
     });
 }
 
 /// For scripts: `if lockkeeper inspect --quiet NAME`.
 #[test]
-fn whether_it_is_held_is_an_exit_code() {
+fn quiet_reports_the_state_by_the_exit_code() {
     on_every_store(|stand| {
-        let asked = |args: &[&str]| {
+        let code = |args: &[&str]| {
             let ran = stand.run([&["inspect"], args].concat());
             assert_eq!((&ran.out[..], &ran.err[..]), ("", ""), "{ran:?}");
             ran.code
         };
-        assert_eq!(asked(&["--quiet", "a"]), Some(1));
+        assert_eq!(code(&["--quiet", "a"]), Some(1));
         let client = stand.client();
         let guard = client.lock("a").lock().unwrap();
-        assert_eq!(asked(&["--quiet", "a"]), Some(0));
+        assert_eq!(code(&["--quiet", "a"]), Some(0));
         guard.release().unwrap();
-        assert_eq!(asked(&["--quiet", "a"]), Some(1));
+        assert_eq!(code(&["--quiet", "a"]), Some(1));
 
         let permits = client.permit_semaphore("permits");
         permits.set_permits(2).unwrap();
-        assert_eq!(asked(&["permits", "--quiet", "--kind", "permits"]), Some(1));
-        let _taken = permits.acquire(1).unwrap();
-        assert_eq!(asked(&["permits", "-q"]), Some(0));
+        assert_eq!(code(&["permits", "--quiet", "--kind", "permits"]), Some(1));
+        let _held = permits.acquire(1).unwrap();
+        assert_eq!(code(&["permits", "-q"]), Some(0));
         let semaphore = client.semaphore("semaphore");
         semaphore.try_set_permits(1).unwrap();
-        assert_eq!(asked(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(1));
+        assert_eq!(code(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(1));
         let _permit = semaphore.acquire(1).unwrap();
-        assert_eq!(asked(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(0));
+        assert_eq!(code(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(0));
         let latch = client.count_down_latch("latch");
-        assert_eq!(asked(&["latch", "--quiet", "--kind", "latch"]), Some(1));
+        assert_eq!(code(&["latch", "--quiet", "--kind", "latch"]), Some(1));
         latch.try_set_count(1).unwrap();
-        assert_eq!(asked(&["latch", "--quiet", "--kind", "latch"]), Some(0));
+        assert_eq!(code(&["latch", "--quiet", "--kind", "latch"]), Some(0));
     });
     let stand = Stand::redis();
     stand.run(["inspect", "--quiet", "--json", "a"]).fails(64, &["--json"]);
@@ -98,13 +98,12 @@ fn the_queue_of_a_fair_lock_is_in_order() {
         let waiters: Vec<Client> = (0..3).map(|_| stand.client()).collect();
         thread::scope(|scope| {
             for (n, client) in waiters.iter().enumerate() {
-                scope.spawn(|| client.fair_lock("fair").try_lock_for(PATIENCE));
-                // Each is in the queue before the next one asks.
-                eventually("it queues", || {
+                scope.spawn(|| client.fair_lock("fair").try_lock_for(WAIT_LIMIT));
+                // Each is in the queue before the next request.
+                eventually("its queue position", || {
                     (stand.inspected("fair")["queue"].as_array()?.len() == n + 1).then_some(())
                 });
             }
-            // As the library sees it, which knows them by what they are.
             let queue = holder.inspector().inspect_as("fair", Kind::Fair).unwrap().queue;
             let ids: Vec<_> = queue.iter().map(|waiter| waiter.id.clone()).collect();
             let document = stand.inspected("fair");
@@ -120,14 +119,14 @@ fn the_queue_of_a_fair_lock_is_in_order() {
                 assert!(lines[n].starts_with(&format!("  {label:<9} {}. ", n + 1)), "{text}");
                 assert!(lines[n].contains(id), "{text}");
             }
-            assert!(text.contains("waiters   3, in a queue"), "{text}");
+            assert!(text.contains("waiters   3 in the queue"), "{text}");
             waiters.iter().for_each(Client::shutdown);
         });
     });
 }
 
 #[test]
-fn readers_and_writers_are_told_apart() {
+fn readers_and_writers_are_distinguished() {
     on_every_store(|stand| {
         let clients = [stand.client(), stand.client()];
         let readers: Vec<_> =
@@ -149,17 +148,17 @@ fn readers_and_writers_are_told_apart() {
 }
 
 #[test]
-fn counters_show_what_they_count() {
+fn counters_show_their_counts() {
     on_every_store(|stand| {
         let client = stand.client();
         let permits = client.permit_semaphore("permits");
         permits.set_permits(5).unwrap();
-        let _taken = permits.acquire(2).unwrap();
+        let _held = permits.acquire(2).unwrap();
         client.semaphore("semaphore").try_set_permits(4).unwrap();
         client.count_down_latch("latch").try_set_count(3).unwrap();
 
         let text = stand.run(["inspect", "permits", "--kind", "permits"]).ok();
-        assert!(text.contains("state     3 of 5 permits free, 2 taken"), "{text}");
+        assert!(text.contains("state     3 of 5 permits free, 2 held"), "{text}");
         let document = stand.inspected("permits");
         assert_eq!(document["permits"], json!({"free": 3, "taken": 2, "total": 5}));
         assert_eq!((&document["kind"], &document["holds"]), (&json!("permits"), &json!(2)));
@@ -172,7 +171,7 @@ fn counters_show_what_they_count() {
         assert_eq!(document["permits"], json!({"free": 4, "taken": null, "total": null}));
 
         let text = stand.run(["inspect", "latch", "--kind", "latch"]).ok();
-        assert!(text.contains("state     closed, 3 to go"), "{text}");
+        assert!(text.contains("state     closed, count 3"), "{text}");
         let args = ["inspect", "latch", "--kind", "latch", "--json"];
         assert_eq!(stand.run(args).document("inspect")["count"], 3);
         let text = stand.run(["inspect", "no-latch", "--kind", "latch"]).ok();
@@ -181,7 +180,7 @@ fn counters_show_what_they_count() {
 }
 
 #[test]
-fn tokens_and_forced_unlocks_are_remembered() {
+fn tokens_and_force_releases_are_shown() {
     on_every_store(|stand| {
         let client = stand.client();
         let guard = client.fenced_lock("a").lock().unwrap();
@@ -201,21 +200,21 @@ fn tokens_and_forced_unlocks_are_remembered() {
         assert!(text.contains("state     free"), "{text}");
         assert!(text.contains(&format!("token     {} was issued last", again.token())));
         let lines: Vec<_> = text.lines().skip_while(|line| !line.contains("forced")).collect();
-        assert!(lines[0].starts_with("  forced    20") && lines[0].ends_with("because: second"));
+        assert!(lines[0].starts_with("  forced    20") && lines[0].ends_with("reason: second"));
         assert!(
-            lines[1].contains(&owner) && lines[1].ends_with("because: first\\nreason"),
+            lines[1].contains(&owner) && lines[1].ends_with("reason: first\\nreason"),
             "{text}"
         );
     });
 }
 
 #[test]
-fn strangers_are_shown_by_their_id() {
+fn holders_of_other_libraries_are_shown_by_id() {
     let stand = Stand::redis();
-    stand.server().cli(&["HSET", "java", &format!("{STRANGER}:8"), "1"]).ok();
+    stand.server().cli(&["HSET", "java", &format!("{JAVA_CLIENT}:8"), "1"]).ok();
     let text = stand.run(["inspect", "java"]).ok();
     assert!(
-        text.contains(&format!("held by   {STRANGER}:8\n            1 hold, no live")),
+        text.contains(&format!("held by   {JAVA_CLIENT}:8\n            1 hold, not announced")),
         "{text}"
     );
     assert!(text.contains("ttl       ∞"), "{text}");
@@ -223,11 +222,11 @@ fn strangers_are_shown_by_their_id() {
 }
 
 #[test]
-fn a_mutex_is_told_from_data_by_its_holder() {
+fn an_announced_mutex_is_recognised() {
     on_every_store(|stand| {
         let client = stand.client();
         let guard = client.mutex("a").lock().unwrap();
-        let document = eventually("it is known", || {
+        let document = eventually("it is announced", || {
             Some(stand.inspected("a")).filter(|document| document["holders"][0]["pid"].is_number())
         });
         assert_eq!(document["kind"], "mutex");
@@ -236,7 +235,7 @@ fn a_mutex_is_told_from_data_by_its_holder() {
 }
 
 #[test]
-fn the_wrong_kind_is_an_error_that_says_what_is_there() {
+fn the_wrong_kind_is_an_error() {
     on_every_store(|stand| {
         let client = stand.client();
         let _guard = client.rw_lock("rw").write().unwrap();

@@ -1,11 +1,13 @@
-//! What `ls` finds and how it is shown.
+//! `ls`.
 
 use std::thread;
 
 use lockkeeper::blocking::{AnyGuard, Client};
 use serde_json::{Value, json};
 
-use crate::support::{Completed, PATIENCE, STRANGER, Stand, eventually, myself, on_every_store};
+use crate::support::{
+    Completed, JAVA_CLIENT, Stand, WAIT_LIMIT, eventually, myself, on_every_store,
+};
 
 fn find<'a>(locks: &'a [Value], name: &str) -> Option<&'a Value> {
     locks.iter().find(|lock| lock["name"] == name)
@@ -36,8 +38,8 @@ fn every_kind_is_listed_with_its_holder() {
             ("permits", "permits", 3),
             ("mutex", "mutex", 1),
         ];
-        // Who holds what is told after a second.
-        let locks = eventually("all are known", || {
+        // A client announces its holds after a second.
+        let locks = eventually("all holds are announced", || {
             let locks = stand.listed();
             let known = |(name, kind, _): &(&str, &str, u64)| {
                 let lock = find(&locks, name);
@@ -49,8 +51,8 @@ fn every_kind_is_listed_with_its_holder() {
         for (name, _, holds) in kinds {
             let lock = find(&locks, name).unwrap();
             let holder = &lock["holders"][0];
-            let (host, pid) = (holder["host"].as_str().unwrap(), &holder["pid"]);
-            let shown = format!("{host}/{pid}/{}", holder["program"].as_str().unwrap());
+            let (program, host) = (holder["program"].as_str().unwrap(), holder["host"].as_str());
+            let shown = format!("{program} pid {} on {}", holder["pid"], host.unwrap());
             assert_eq!(shown, myself(), "{lock:#}");
             assert_eq!(lock["holds"], holds, "{lock:#}");
             // Permits have leases of their own; the semaphore has none.
@@ -65,13 +67,17 @@ fn every_kind_is_listed_with_its_holder() {
 
         let table = stand.run(["ls"]).ok();
         let lines: Vec<_> = table.lines().collect();
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        // Cells, with the holder of this test as one word.
+        let words = |line: &str| {
+            let line = line.replace(&myself(), "myself");
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
         assert_eq!(words(lines[0]), ["NAME", "KIND", "HOLDER", "HOLDS", "TTL", "WAITERS", "AGE"]);
         let names: Vec<_> = lines[1..].iter().map(|line| words(line)[0].clone()).collect();
         assert_eq!(
             names,
             ["fair", "fenced", "lock", "mutex", "permits", "permits", "permits", "read", "written"],
-            "sorted, and each permit in a row of its own"
+            "sorted, with a row for each permit"
         );
         for permit in &lines[5..8] {
             let row = words(permit);
@@ -79,17 +85,17 @@ fn every_kind_is_listed_with_its_holder() {
             assert!(row[4].ends_with('s'), "its own expiry: {permit}");
         }
         let row = words(lines[3]);
-        assert_eq!(row[..4], ["lock".to_owned(), "lock".to_owned(), myself(), "1".to_owned()]);
+        assert_eq!(row[..4], ["lock", "lock", "myself", "1"]);
         assert!(row[4].ends_with('s') && row[6].ends_with('s'), "ttl and age: {row:?}");
     });
 }
 
 #[test]
-fn locks_of_java_clients_are_found_by_their_form_and_nothing_else_is() {
+fn locks_of_java_clients_are_listed_and_other_data_is_not() {
     let stand = Stand::redis();
-    let owner = stand.stranger_holds("java", 7);
+    let owner = stand.java_holds("java", 7);
     let mut redis = stand.server().connection();
-    redis.cmd(&["HSET", "endless", &format!("{STRANGER}:8"), "2"]).ok();
+    redis.cmd(&["HSET", "endless", &format!("{JAVA_CLIENT}:8"), "2"]).ok();
     redis.cmd(&["HSET", "user:1", "name", "ann", "age", "7"]).ok();
     redis.cmd(&["SET", "session", "x"]).ok();
     redis.cmd(&["SET", "counter", "5"]).ok();
@@ -105,9 +111,9 @@ fn locks_of_java_clients_are_found_by_their_form_and_nothing_else_is() {
 
     let table = stand.run(["ls"]).ok();
     let row = |n: usize| table.lines().nth(n).unwrap().split_whitespace().collect::<Vec<_>>();
-    assert_eq!(row(1)[..5], ["endless", "lock", &format!("{STRANGER}:8"), "2", "∞"]);
+    assert_eq!(row(1)[..5], ["endless", "lock", &format!("{JAVA_CLIENT}:8"), "2", "∞"]);
     assert_eq!(row(2)[..4], ["java", "lock", &owner, "1"]);
-    assert_eq!(row(2)[6], "-", "since when is not known");
+    assert_eq!(row(2)[6], "-", "the age is unknown");
 }
 
 #[test]
@@ -119,10 +125,10 @@ fn waiters_are_counted() {
         let waiters: Vec<Client> = (0..2).map(|_| stand.client()).collect();
         thread::scope(|scope| {
             for client in &waiters {
-                scope.spawn(|| client.fair_lock("fair").try_lock_for(PATIENCE));
-                scope.spawn(|| client.lock("plain").try_lock_for(PATIENCE));
+                scope.spawn(|| client.fair_lock("fair").try_lock_for(WAIT_LIMIT));
+                scope.spawn(|| client.lock("plain").try_lock_for(WAIT_LIMIT));
             }
-            eventually("both are counted", || {
+            eventually("both waiters are counted", || {
                 let locks = stand.listed();
                 let waiting = |name| find(&locks, name).map(|lock| lock["waiters"].clone());
                 let known = waiting("fair") == Some(json!(2)) && waiting("plain") == Some(json!(2));
@@ -134,7 +140,7 @@ fn waiters_are_counted() {
 }
 
 #[test]
-fn a_pattern_chooses() {
+fn a_pattern_selects_names() {
     on_every_store(|stand| {
         let client = stand.client();
         let names = ["orders:1", "orders:22", "order", "bills:1"];
@@ -152,7 +158,7 @@ fn a_pattern_chooses() {
 }
 
 #[test]
-fn a_prefix_hides_all_others_and_itself() {
+fn a_prefix_hides_other_names_and_itself() {
     on_every_store(|stand| {
         let client = stand.client();
         let _guards = ["shop:a", "shop:b", "other"].map(|name| client.lock(name).lock().unwrap());
@@ -166,7 +172,7 @@ fn a_prefix_hides_all_others_and_itself() {
 }
 
 #[test]
-fn no_locks_are_no_lines_and_a_whole_document() {
+fn an_empty_list_is_no_line_and_a_whole_document() {
     on_every_store(|stand| {
         assert_eq!(stand.run(["ls"]).ok(), "");
         assert_eq!(stand.run(["ls", "--json"]).ok(), "{\"locks\":[],\"complete\":true}\n");
@@ -174,10 +180,10 @@ fn no_locks_are_no_lines_and_a_whole_document() {
 }
 
 #[test]
-fn what_may_not_be_seen_makes_it_incomplete() {
+fn a_list_without_all_permissions_is_incomplete() {
     let stand = Stand::redis();
-    stand.stranger_holds("a:1", 1);
-    stand.stranger_holds("b:1", 1);
+    stand.java_holds("a:1", 1);
+    stand.java_holds("b:1", 1);
     let acl = ["ACL", "SETUSER", "half", "on", ">secret", "~a:*", "~lockkeeper*", "&*", "+@all"];
     stand.server().cli(&acl).ok();
     let url = stand.server().url_with("half", "secret");
@@ -185,7 +191,7 @@ fn what_may_not_be_seen_makes_it_incomplete() {
     let ran = stand.run(["ls", "--url", &url]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.out.contains("a:1") && !ran.out.contains("b:1"), "{ran:?}");
-    assert!(ran.err.contains("may not be all"), "{ran:?}");
+    assert!(ran.err.contains("may be incomplete"), "{ran:?}");
 
     let ran = stand.run(["ls", "--json", "--url", &url]);
     let document = crate::schema::checked("ls", &ran.out);
@@ -201,7 +207,7 @@ fn failures_have_their_codes() {
     stand.run(["ls", "--url", "nonsense:"]).fails(64, &["nonsense"]);
     stand.run(["ls", "--config", "/nowhere"]).fails(64, &["/nowhere"]);
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    stand.stranger_holds("a", 1);
+    stand.java_holds("a", 1);
     let ran = Completed::of(stand.command(["ls"]).stdout(full));
     assert_eq!(ran.code, Some(70), "{ran:?}");
     assert!(ran.err.contains("standard output"), "{ran:?}");
@@ -213,18 +219,18 @@ fn failures_have_their_codes() {
 }
 
 #[test]
-fn without_a_url_it_is_the_users_own_file() {
+fn the_default_store_is_a_file_of_the_user() {
     let stand = Stand::file();
     let ran = Completed::of(stand.command(["ls", "-v"]).env_remove("LOCKKEEPER_URL"));
     assert_eq!((ran.code, &ran.out[..]), (Some(0), ""), "{ran:?}");
     assert!(ran.err.contains("lockkeeper/locks.db") && ran.err.contains("this host"), "{ran:?}");
-    let homeless =
+    let without_home =
         Completed::of(stand.command(["ls"]).env_remove("LOCKKEEPER_URL").env_remove("HOME"));
-    homeless.fails(64, &["--url file:PATH"]);
+    without_home.fails(64, &["--url file:PATH"]);
 }
 
 #[test]
-fn verbose_says_which_store_and_hides_the_password() {
+fn verbose_names_the_store_and_hides_the_password() {
     let stand = Stand::on(testkit::RedisServer::builder().password("sesame").start());
     let ran = stand.run(["ls", "-v"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -234,7 +240,7 @@ fn verbose_says_which_store_and_hides_the_password() {
 }
 
 #[test]
-fn kinds_can_be_chosen() {
+fn kinds_can_be_selected() {
     on_every_store(|stand| {
         let client = stand.client();
         let _guards = [
@@ -257,7 +263,7 @@ fn kinds_can_be_chosen() {
     Stand::redis().run(["ls", "--kind", "cat"]).fails(64, &["cat", "permits"]);
 }
 
-/// Also beyond the rows that are sorted by themselves.
+/// Also a list that is not sorted by default.
 #[test]
 fn a_list_can_be_sorted_by_each_column() {
     let stand = Stand::redis();
@@ -265,7 +271,7 @@ fn a_list_can_be_sorted_by_each_column() {
                     redis.call('HSET', 'job:' .. i, ARGV[1] .. ':' .. i, i % 7 + 1) \
                     redis.call('PEXPIRE', 'job:' .. i, 600000 + i * 1000) \
                 end";
-    stand.server().cli(&["EVAL", many, "0", STRANGER]).ok();
+    stand.server().cli(&["EVAL", many, "0", JAVA_CLIENT]).ok();
     let sorted = |args: &[&str]| -> Vec<Value> {
         let document = stand.run([&["ls", "--json"], args].concat()).document("ls");
         document["locks"].as_array().unwrap().clone()
@@ -280,10 +286,10 @@ fn a_list_can_be_sorted_by_each_column() {
     assert!(numbers(&sorted(&["--sort", "ttl"]), "ttl_ms").is_sorted());
     let holds = sorted(&["--sort", "holds"]);
     assert_eq!(holds.len(), 3000);
-    assert!(numbers(&holds, "holds").is_sorted_by(|a, b| a >= b), "the most first");
+    assert!(numbers(&holds, "holds").is_sorted_by(|a, b| a >= b), "the highest first");
     assert!(numbers(&sorted(&["--sort", "holds", "-r"]), "holds").is_sorted());
     let same = holds.iter().filter(|lock| lock["holds"] == 1).cloned().collect::<Vec<_>>();
-    assert!(texts(&same, "name").is_sorted(), "by name where it is the same");
+    assert!(texts(&same, "name").is_sorted(), "by name within equal values");
     let last = sorted(&["--sort", "name", "--reverse"]);
     assert_eq!(last[0]["name"], "job:999");
     for column in ["kind", "holder", "waiters", "age"] {
@@ -294,12 +300,12 @@ fn a_list_can_be_sorted_by_each_column() {
 }
 
 #[test]
-fn the_oldest_comes_first_by_age() {
+fn age_sorts_the_oldest_first() {
     on_every_store(|stand| {
         let client = stand.client();
         let _first = client.lock("b").lock().unwrap();
         let known = |name: &str| {
-            eventually("since when is known", || {
+            eventually("its start is known", || {
                 let locks = stand.listed();
                 find(&locks, name)?["since"].as_str().map(str::to_owned)
             })

@@ -1,4 +1,4 @@
-//! Lists that are longer than anybody's memory or patience.
+//! Long lists.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
@@ -10,17 +10,17 @@ use testkit::FaultProxy;
 use crate::schema;
 use crate::support::{Completed, Stand, eventually};
 
-/// Makes locks by the thousand, on the server itself.
+/// Creates many locks by a script on the server.
 fn make(stand: &Stand, count: u32) {
     let script = "for i = 1, ARGV[2] do \
                     redis.call('HSET', 'job:' .. i, ARGV[1] .. ':' .. i, 1) \
                     redis.call('PEXPIRE', 'job:' .. i, 600000) \
                   end";
     let mut redis = stand.server().connection();
-    redis.cmd(&["EVAL", script, "0", crate::support::STRANGER, &count.to_string()]).ok();
+    redis.cmd(&["EVAL", script, "0", crate::support::JAVA_CLIENT, &count.to_string()]).ok();
 }
 
-/// Its peak of memory so far, in kilobytes.
+/// Its peak memory so far, in kilobytes.
 fn peak(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it is alive");
@@ -28,7 +28,7 @@ fn peak(child: &Child) -> u64 {
 }
 
 #[test]
-fn a_long_list_is_complete_and_each_lock_is_in_it_once() {
+fn a_long_list_contains_each_lock_once() {
     let stand = Stand::redis();
     make(&stand, 2_500);
     let document = stand.run(["ls", "--json"]).document("ls");
@@ -43,12 +43,12 @@ fn a_long_list_is_complete_and_each_lock_is_in_it_once() {
 }
 
 #[test]
-fn memory_stays_flat() {
+fn memory_does_not_grow_with_the_list() {
     let stand = Stand::redis();
     make(&stand, 60_000);
     let mut child = stand.command(["ls"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    // It goes on only as far as it is read: a pipe is shorter than what is left to come.
+    // The pipe is smaller than the rest, so the binary waits for the reader.
     assert_eq!(lines.by_ref().take(5_000).count(), 5_000);
     let early = peak(&child);
     assert_eq!(lines.by_ref().take(50_000).count(), 50_000);
@@ -59,7 +59,7 @@ fn memory_stays_flat() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let stand = Stand::redis();
     make(&stand, 5_000);
     for args in [&["ls"][..], &["ls", "--json"]] {
@@ -75,14 +75,14 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn a_list_that_breaks_off_says_so_and_is_well_formed() {
+fn an_interrupted_list_is_reported_and_well_formed() {
     let stand = Stand::redis();
     make(&stand, 20_000);
     let mut command = stand.command(["ls", "--json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut text = String::new();
-    // It has begun, and cannot go on to the end before the rest is read.
+    // The list has started, and cannot end before the rest is read.
     output.read_line(&mut text).unwrap();
     stand.server().kill();
     output.read_to_string(&mut text).unwrap();
@@ -96,13 +96,13 @@ fn a_list_that_breaks_off_says_so_and_is_well_formed() {
 }
 
 #[test]
-fn a_list_that_breaks_off_before_its_first_rows_are_full_prints_what_there_is() {
+fn a_list_interrupted_before_the_first_output_prints_its_rows() {
     let stand = Stand::redis();
     make(&stand, 100);
     let script = "for i = 1, 3000 do redis.call('SET', 'data:' .. i, 'x') end";
     stand.server().cli(&["EVAL", script, "0"]).ok();
     let proxy = FaultProxy::start_blocking(stand.server().port());
-    // Time enough to act between a request's arrival and its answer.
+    // Enough time to act between a request and its answer.
     proxy.delay(Duration::from_millis(200));
     let first_page = proxy.expect_request(b"NUMSUB");
     let mut command = stand.command(["ls", "--json", "--url", &proxy.url()]);

@@ -1,5 +1,5 @@
-//! The commands that look and act (`ls`, `inspect`, `unlock`, `doctor`), from outside: the built
-//! binary, real stores, and a real terminal where one makes a difference.
+//! `ls`, `inspect`, `unlock` and `doctor`: tests of the built binary on real stores, and on a real terminal
+//! where the output differs.
 
 mod colours;
 mod docs;

@@ -1,4 +1,4 @@
-//! Names that are anything but names: every command takes them and shows them on one line.
+//! Unusual names: every subcommand accepts them and shows them on one line.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use crate::schema;
 use crate::support::{Completed, Stand, on_every_store};
 
-/// A name, and how it is shown.
-fn odd() -> Vec<(Vec<u8>, String)> {
+/// Names, and how they are shown.
+fn unusual() -> Vec<(Vec<u8>, String)> {
     let long = "long/".repeat(2_000);
     let plain = |name: &str| (name.as_bytes().to_vec(), name.to_owned());
     vec![
@@ -34,33 +34,33 @@ fn run(stand: &Stand, before: &[&str], name: &[u8]) -> Completed {
 }
 
 #[test]
-fn in_a_table_each_takes_one_line_and_is_not_cut() {
+fn a_table_shows_each_name_whole_on_one_line() {
     on_every_store(|stand| {
         let client = stand.client();
-        let odd = odd();
+        let unusual = unusual();
         let _guards: Vec<_> =
-            odd.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
+            unusual.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
         let table = stand.run(["ls"]).ok();
-        assert_eq!(table.lines().count(), odd.len() + 1, "{table}");
-        for (_, shown) in &odd {
+        assert_eq!(table.lines().count(), unusual.len() + 1, "{table}");
+        for (_, shown) in &unusual {
             let line = table.lines().find(|line| line.starts_with(&format!("{shown} ")));
             assert!(line.is_some_and(|line| line.contains("  lock  ")), "{shown}: {line:?}");
         }
         let rest = table.replace('\n', "");
-        assert!(!rest.contains(char::is_control), "nothing moves the cursor");
+        assert!(!rest.contains(char::is_control), "no control characters");
     });
 }
 
 #[test]
-fn in_a_document_each_is_itself() {
+fn a_document_contains_the_exact_name() {
     on_every_store(|stand| {
         let client = stand.client();
-        let odd = odd();
+        let unusual = unusual();
         let _guards: Vec<_> =
-            odd.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
+            unusual.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
         let locks = stand.listed();
-        assert_eq!(locks.len(), odd.len());
-        for (name, _) in &odd {
+        assert_eq!(locks.len(), unusual.len());
+        for (name, _) in &unusual {
             let lossy = String::from_utf8_lossy(name);
             let lock = locks.iter().find(|lock| lock["name"] == *lossy).expect("it is listed");
             let base64 = lock.get("name_base64");
@@ -72,10 +72,10 @@ fn in_a_document_each_is_itself() {
 }
 
 #[test]
-fn each_can_be_inspected_and_unlocked() {
+fn every_name_can_be_inspected_and_unlocked() {
     on_every_store(|stand| {
         let client = stand.client();
-        for (name, shown) in odd() {
+        for (name, shown) in unusual() {
             let guard = client.lock(&name).lock().unwrap();
             let text = run(stand, &["inspect"], &name).ok();
             assert!(text.starts_with(&format!("{shown}\n  kind      lock\n")), "{text}");
@@ -83,25 +83,28 @@ fn each_can_be_inspected_and_unlocked() {
                 schema::checked("inspect", &run(stand, &["inspect", "--json"], &name).ok());
             assert_eq!(document["name"], *String::from_utf8_lossy(&name));
             let text = run(stand, &["unlock", "--yes", "--force"], &name).ok();
-            assert!(text.starts_with(&format!("\"{shown}\" was taken away from ")), "{text}");
+            assert!(
+                text.starts_with(&format!("lock \"{shown}\" was force-released from ")),
+                "{text}"
+            );
             let text = run(stand, &["unlock", "--yes"], &name).ok();
-            assert_eq!(text, format!("\"{shown}\" is free: there was nothing to take away\n"));
+            assert_eq!(text, format!("lock \"{shown}\" is free: there is nothing to release\n"));
             drop(guard);
         }
     });
 }
 
 #[test]
-fn a_dash_in_front_needs_an_option_or_two_dashes() {
+fn a_leading_dash_needs_an_option_or_two_dashes() {
     let stand = Stand::redis();
-    stand.stranger_holds("-x", 1);
+    stand.java_holds("-x", 1);
     stand.run(["inspect", "-x"]).fails(64, &["-x"]);
     assert!(stand.run(["inspect", "--name", "-x"]).ok().contains("held"));
     assert!(stand.run(["inspect", "--", "-x"]).ok().contains("held"));
 }
 
 #[test]
-fn no_name_is_refused() {
+fn a_missing_or_empty_name_is_refused() {
     let stand = Stand::redis();
     for command in ["inspect", "unlock"] {
         stand.run([command]).fails(64, &["NAME"]);

@@ -1,15 +1,14 @@
 //! Checks documents against `schema/*.json`.
 //!
-//! A checker of the few keywords that those files use, because the crates that know all of them
-//! take longer to build than everything else here together. It refuses what it does not know, so
-//! that nothing in a schema goes unchecked, and it is stricter than the standard: a field that no
-//! schema describes is an error here, where for users it is a newer version.
+//! A small checker, because the crates for JSON Schema take longer to build than all of this crate. It
+//! rejects keywords that it does not support. Unlike the standard, a field that no schema describes is an
+//! error.
 
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-/// Parses the text and checks it.
+/// Parses and checks a document.
 #[track_caller]
 pub(crate) fn checked(schema: &str, text: &str) -> Value {
     let document: Value =
@@ -27,7 +26,7 @@ fn load(file: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A schema, and the file it is in, which its references are relative to.
+/// A schema, and its file, to which its references are relative.
 struct Place {
     file: String,
     schema: Value,
@@ -43,7 +42,8 @@ impl Place {
         let (file, pointer) = reference.split_once('#').unwrap_or((reference, ""));
         let file = if file.is_empty() { &self.file } else { file };
         let schema = load(file);
-        let schema = schema.pointer(pointer).unwrap_or_else(|| panic!("{reference} is nowhere"));
+        let schema =
+            schema.pointer(pointer).unwrap_or_else(|| panic!("{reference} does not exist"));
         Self { file: file.to_owned(), schema: schema.clone() }
     }
 
@@ -51,7 +51,7 @@ impl Place {
         self.schema.as_object().expect("a schema is an object")
     }
 
-    /// Every field it describes.
+    /// All described fields.
     fn fields(&self) -> Vec<String> {
         let own = self.schema.get("properties").and_then(Value::as_object);
         let mut fields: Vec<_> = own.into_iter().flat_map(|own| own.keys().cloned()).collect();
@@ -72,7 +72,7 @@ fn check(place: &Place, value: &Value, at: &str) -> Result<(), String> {
     part(place, value, at)
 }
 
-/// Without a look at fields that are not described: a reference describes some of them only.
+/// Ignores fields that are not described: a reference describes only some of them.
 fn part(place: &Place, value: &Value, at: &str) -> Result<(), String> {
     for (keyword, wanted) in place.keywords() {
         match keyword.as_str() {
@@ -112,7 +112,7 @@ fn part(place: &Place, value: &Value, at: &str) -> Result<(), String> {
                     check(&place.inner(wanted), inner, &format!("{at}[{n}]"))?;
                 }
             }
-            other => panic!("teach this checker the keyword {other}"),
+            other => panic!("the checker does not support the keyword {other}"),
         }
     }
     Ok(())
@@ -127,12 +127,12 @@ fn is_type(value: &Value, wanted: &str) -> bool {
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
-        other => panic!("teach this checker the type {other}"),
+        other => panic!("the checker does not support the type {other}"),
     }
 }
 
 #[test]
-fn the_checker_finds_what_is_wrong() {
+fn the_checker_finds_errors() {
     let place = Place { file: "unlock.json".to_owned(), schema: load("unlock.json") };
     let good = json!({"name": "a", "kind": "lock", "unlocked": true, "reason": null,
         "from": [{"id": "x", "holds": 1, "shared": false, "host": null, "pid": 7,

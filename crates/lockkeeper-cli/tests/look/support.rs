@@ -1,4 +1,4 @@
-//! A store, the binary on it, and patience.
+//! A store, and the binary on it.
 
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
@@ -11,23 +11,23 @@ use testkit::RedisServer;
 
 use crate::schema;
 
-/// What is not there by then will not come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// The time limit of every wait.
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// The built binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
-/// A client id as a Java client has it: nobody says who that is.
-pub(crate) const STRANGER: &str = "6e0c0000-0000-4000-8000-000000000000";
+/// The id of a Java client, which does not announce itself.
+pub(crate) const JAVA_CLIENT: &str = "6e0c0000-0000-4000-8000-000000000000";
 
-/// A store of its own, and a home directory for the binary.
+/// A store, and a home directory for the binary.
 pub(crate) struct Stand {
     pub(crate) url: String,
     home: TempDir,
     server: Option<RedisServer>,
 }
 
-/// Runs a test on every store that the binary is built with.
+/// Runs a test on every kind of store.
 pub(crate) fn on_every_store(test: impl Fn(&Stand)) {
     for stand in [Stand::redis(), Stand::file()] {
         eprintln!("on {}", stand.url);
@@ -51,7 +51,7 @@ impl Stand {
         Self { url, home, server: None }
     }
 
-    /// The server behind it.
+    /// The Redis server.
     pub(crate) fn server(&self) -> &RedisServer {
         self.server.as_ref().expect("this test is for Redis")
     }
@@ -60,21 +60,21 @@ impl Stand {
         Client::connect(&self.url).expect("the store is there")
     }
 
-    /// A file in the home directory.
+    /// Writes a file in the home directory.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.home.path().join(name);
         std::fs::write(&path, text).expect("the home directory can be written to");
         path.display().to_string()
     }
 
-    /// The binary on this store, with nothing else in its environment; no terminal in sight.
+    /// The binary on this store, with a minimal environment and without a terminal.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.start(BINARY);
         command.args(args);
         command
     }
 
-    /// The same as the arguments of another program, which is to execute it.
+    /// The binary, executed by another program.
     pub(crate) fn wrapped<S: AsRef<OsStr>>(
         &self,
         wrapper: [&str; 3],
@@ -97,20 +97,20 @@ impl Stand {
         Completed::of(&mut self.command(args))
     }
 
-    /// What `ls` gives, checked against its schema.
+    /// The locks of `ls`, checked against its schema.
     pub(crate) fn listed(&self) -> Vec<Value> {
         let document = self.run(["ls", "--json"]).document("ls");
         document["locks"].as_array().expect("locks are an array").clone()
     }
 
-    /// What `inspect` gives, checked against its schema.
+    /// The document of `inspect`, checked against its schema.
     pub(crate) fn inspected(&self, name: &str) -> Value {
         self.run(["inspect", "--json", name]).document("inspect")
     }
 
-    /// Makes what a Java client leaves in Redis: a lock that it holds once.
-    pub(crate) fn stranger_holds(&self, name: impl AsRef<[u8]>, number: u32) -> String {
-        let owner = format!("{STRANGER}:{number}");
+    /// Creates the lock of a Java client; returns its owner.
+    pub(crate) fn java_holds(&self, name: impl AsRef<[u8]>, number: u32) -> String {
+        let owner = format!("{JAVA_CLIENT}:{number}");
         let mut redis = self.server().connection();
         redis.cmd(&[b"HSET", name.as_ref(), owner.as_bytes(), b"1"]).ok();
         redis.cmd(&[b"PEXPIRE", name.as_ref(), b"30000"]).ok();
@@ -118,7 +118,7 @@ impl Stand {
     }
 }
 
-/// How the binary ended.
+/// The result of a run of the binary.
 #[derive(Debug)]
 pub(crate) struct Completed {
     pub(crate) code: Option<i32>,
@@ -131,24 +131,24 @@ impl Completed {
         command.output().expect("the binary can be started").into()
     }
 
-    /// Its output, if all went well and nothing was complained about.
+    /// Its output; asserts success without errors.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!((self.code, &self.err[..]), (Some(0), ""), "{self:?}");
         self.out
     }
 
-    /// Its output as a document of this schema.
+    /// Its output, checked against a schema.
     #[track_caller]
     pub(crate) fn document(self, schema: &str) -> Value {
         schema::checked(schema, &self.ok())
     }
 
-    /// That it failed with this code, said this, and printed nothing.
+    /// Asserts that it failed with this code and these parts of a message, and printed nothing.
     #[track_caller]
-    pub(crate) fn fails(self, code: i32, said: &[&str]) {
+    pub(crate) fn fails(self, code: i32, parts: &[&str]) {
         assert_eq!((self.code, &self.out[..]), (Some(code), ""), "{self:?}");
-        for part in said {
+        for part in parts {
             assert!(self.err.contains(part), "{part:?} is not in {self:?}");
         }
     }
@@ -161,23 +161,23 @@ impl From<Output> for Completed {
     }
 }
 
-/// Asks until there is an answer.
+/// Polls until there is a result.
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
     loop {
-        match ask() {
-            Some(answer) => return answer,
-            None => assert!(begun.elapsed() < PATIENCE, "in vain: {what}"),
+        match poll() {
+            Some(result) => return result,
+            None => assert!(started.elapsed() < WAIT_LIMIT, "timed out: {what}"),
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// How this process is shown as a holder.
+/// This process as a holder.
 pub(crate) fn myself() -> String {
     let program = std::env::current_exe().expect("a test has a path");
     let program = program.file_name().expect("it has a name").to_string_lossy().into_owned();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("this is Linux");
-    format!("{}/{}/{program}", host.trim(), std::process::id())
+    format!("{program} pid {} on {}", std::process::id(), host.trim())
 }

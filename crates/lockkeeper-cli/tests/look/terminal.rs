@@ -1,4 +1,4 @@
-//! A terminal, as tmux makes one.
+//! A terminal in tmux.
 
 use std::process::Command;
 
@@ -6,19 +6,18 @@ use tempfile::TempDir;
 
 use crate::support::{BINARY, Stand, eventually};
 
-/// A terminal that runs the binary; gone after `Drop`.
+/// A terminal that runs the binary; killed on `Drop`.
 pub(crate) struct Terminal {
     directory: TempDir,
 }
 
 impl Terminal {
-    /// So many columns, and enough lines for all that these tests print. After the binary has ended
-    /// the terminal shows its exit code.
+    /// Starts the binary in a terminal of this width, which shows the exit code at the end.
     pub(crate) fn run(stand: &Stand, columns: u16, args: &[&str]) -> Self {
         Self::run_with(stand, columns, args, &[])
     }
 
-    /// With variables in its environment.
+    /// The same, with environment variables.
     pub(crate) fn run_with(stand: &Stand, columns: u16, args: &[&str], env: &[&str]) -> Self {
         let terminal = Self { directory: tempfile::tempdir().expect("a temporary directory") };
         let width = columns.to_string();
@@ -30,21 +29,21 @@ impl Terminal {
         terminal
     }
 
-    /// What it shows as soon as that contains a text.
+    /// Waits until a text is on the screen; returns the screen.
     #[track_caller]
     pub(crate) fn shows(&self, text: &str) -> String {
         eventually(text, || Some(self.screen(&[])).filter(|screen| screen.contains(text)))
     }
 
-    /// What it shows once the binary has ended, without that line; and the exit code.
+    /// Waits for the end of the binary; returns the screen and the exit code.
     #[track_caller]
     pub(crate) fn ended(&self) -> (String, i32) {
         let screen = self.shows("exit code ");
-        let (before, code) = screen.rsplit_once("exit code ").expect("it was just seen");
+        let (before, code) = screen.rsplit_once("exit code ").expect("it is on the screen");
         (before.to_owned(), code.trim().parse().expect("a code is a number"))
     }
 
-    /// The same with colours, as escape sequences.
+    /// The final screen with escape sequences.
     #[track_caller]
     pub(crate) fn ended_in_colour(&self) -> String {
         self.ended();
@@ -62,7 +61,7 @@ impl Terminal {
         String::from_utf8(output).expect("a screen is text")
     }
 
-    /// A server of its own, which no configuration of the user's reaches.
+    /// A private server, without the user's configuration.
     fn tmux(&self, args: &[&str]) -> Command {
         let mut tmux = Command::new("tmux");
         tmux.arg("-u")

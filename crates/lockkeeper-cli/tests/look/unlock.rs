@@ -1,4 +1,4 @@
-//! Taking a lock away without a question.
+//! `unlock` without a confirmation.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use lockkeeper::blocking::{AnyGuard, Client};
 use lockkeeper::{ClientOptions, LostReason};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, STRANGER, Stand, eventually, myself, on_every_store};
+use crate::support::{JAVA_CLIENT, Stand, WAIT_LIMIT, eventually, myself, on_every_store};
 
-/// Waits until the holder's client has said who it is: that is how it is seen.
-fn seen(stand: &Stand, name: &str) {
-    eventually("the holder is known", || {
+/// Waits until the holder's client has announced itself.
+fn announced(stand: &Stand, name: &str) {
+    eventually("the holder is announced", || {
         stand.inspected(name)["holders"][0]["pid"].is_number().then_some(())
     });
 }
 
 #[test]
-fn where_nobody_can_be_asked_yes_must_be_said() {
+fn without_a_terminal_yes_is_required() {
     on_every_store(|stand| {
         let client = stand.client();
         let guard = client.lock("a").lock().unwrap();
@@ -28,40 +28,40 @@ fn where_nobody_can_be_asked_yes_must_be_said() {
 }
 
 #[test]
-fn a_holder_that_was_seen_is_notified_at_once_and_why() {
+fn an_announced_holder_is_notified_at_once_with_the_reason() {
     on_every_store(|stand| {
         let client = stand.client();
         let guard = client.lock("a").lock().unwrap();
-        seen(stand, "a");
+        announced(stand, "a");
         stand.run(["unlock", "a", "--yes"]).fails(75, &[&myself(), "last seen", "--force"]);
-        assert!(!guard.is_lost(), "without --force it keeps it");
+        assert!(!guard.is_lost(), "it keeps the lock without --force");
 
-        let begun = testkit::Stopwatch::start();
+        let started = testkit::Stopwatch::start();
         let text =
             stand.run(["unlock", "a", "--yes", "--force", "--reason", "stuck since noon"]).ok();
-        assert_eq!(text, format!("\"a\" was taken away from {}\n", myself()));
-        let lost = guard.wait_lost(PATIENCE).expect("it is told");
+        assert_eq!(text, format!("lock \"a\" was force-released from {}\n", myself()));
+        let lost = guard.wait_lost(WAIT_LIMIT).expect("it is notified");
         assert_eq!(lost, LostReason::Revoked("stuck since noon".to_owned()));
         // Long before the next renewal.
-        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-        assert!(client.lock("a").try_lock().unwrap().is_some(), "the next one gets it");
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        assert!(client.lock("a").try_lock().unwrap().is_some(), "the lock is free");
     });
 }
 
-/// Its note outlives it for a while; nobody can say that it is alive.
+/// The announcement of a killed client stays until it expires.
 #[test]
-fn of_a_holder_that_was_killed_it_is_said_when_it_was_last_seen() {
+fn a_killed_holder_is_shown_with_the_time_it_was_last_seen() {
     on_every_store(|stand| {
         let options = ClientOptions::new().watchdog_timeout(Duration::from_secs(15));
         let client = Client::connect_with(&stand.url, options).unwrap();
         let guard = client.lock("a").lease(Duration::from_secs(60)).lock().unwrap();
-        seen(stand, "a");
+        announced(stand, "a");
         client.abandon();
-        let refused = eventually("it is missed", || {
+        let refused = eventually("its announcement is overdue", || {
             let ran = stand.run(["unlock", "a", "--yes"]);
             assert_eq!(ran.code, Some(75), "{ran:?}");
-            assert!(ran.err.contains("last seen") && !ran.err.contains("alive"), "{ran:?}");
-            Some(ran.err).filter(|said| said.contains("wait until its lease ends"))
+            assert!(ran.err.contains("last seen") && !ran.err.contains("announced"), "{ran:?}");
+            Some(ran.err).filter(|errors| errors.contains("wait until its lease expires"))
         });
         assert!(refused.contains(&myself()), "{refused}");
         let holder = &stand.inspected("a")["holders"][0];
@@ -72,9 +72,9 @@ fn of_a_holder_that_was_killed_it_is_said_when_it_was_last_seen() {
     });
 }
 
-/// What was left behind on purpose: nobody is harmed, and no force is needed.
+/// No job runs under the lock, so --force is not needed.
 #[test]
-fn a_lock_that_was_left_shows_who_ran_the_job_and_when() {
+fn a_lock_left_by_at_least_shows_the_process_and_needs_no_force() {
     on_every_store(|stand| {
         stand.run(["run", "a", "--at-least", "10m", "--", "/bin/true"]).ok();
         let document = stand.inspected("a");
@@ -83,21 +83,21 @@ fn a_lock_that_was_left_shows_who_ran_the_job_and_when() {
         assert!(holder["host"].is_string() && holder["pid"].is_number(), "{document:#}");
         assert!(holder["since"].is_string() && holder["left"].is_string(), "{document:#}");
         let text = stand.run(["inspect", "a"]).ok();
-        let shown = format!("{}/{}/true", holder["host"].as_str().unwrap(), holder["pid"]);
+        let shown = format!("true pid {} on {}", holder["pid"], holder["host"].as_str().unwrap());
         assert!(text.contains(&format!("held by   {shown}\n")), "{text}");
         assert!(text.contains(", left 20") && text.contains("its job has ended"), "{text}");
         assert!(stand.run(["ls"]).ok().contains(&shown));
-        let said = stand.run(["unlock", "a", "--yes"]).ok();
-        assert_eq!(said, format!("\"a\" was taken away from {shown}\n"));
+        let text = stand.run(["unlock", "a", "--yes"]).ok();
+        assert_eq!(text, format!("lock \"a\" was force-released from {shown}\n"));
     });
 }
 
 #[test]
-fn it_is_remembered_who_took_it_and_from_whom() {
+fn operator_and_former_holder_are_recorded() {
     on_every_store(|stand| {
         let client = stand.client();
         let guard = client.lock("a").lock().unwrap();
-        seen(stand, "a");
+        announced(stand, "a");
         stand.run(["unlock", "a", "--yes", "--force", "--reason", "stuck"]).ok();
         drop(guard);
         client.shutdown();
@@ -106,42 +106,42 @@ fn it_is_remembered_who_took_it_and_from_whom() {
             forced["by"].as_str().unwrap().starts_with("tester by lockkeeper pid "),
             "{forced}"
         );
-        let victim = &forced["victims"][0];
-        assert_eq!(victim["pid"], std::process::id(), "{forced}");
-        assert_eq!((&victim["id"], victim["host"].is_string()), (&forced["from"][0], true));
+        let former = &forced["victims"][0];
+        assert_eq!(former["pid"], std::process::id(), "{forced}");
+        assert_eq!((&former["id"], former["host"].is_string()), (&forced["from"][0], true));
         let text = stand.run(["inspect", "a"]).ok();
         assert!(text.contains(&format!("from {} (id ", myself())), "{text}");
     });
 }
 
 #[test]
-fn without_an_environment_the_system_says_who_it_was() {
+fn without_the_variable_the_operator_is_the_system_user() {
     let stand = Stand::redis();
-    stand.stranger_holds("a", 1);
+    stand.java_holds("a", 1);
     let mut command = stand.command(["unlock", "a", "--yes"]);
     assert_eq!(command.env_remove("USER").output().unwrap().status.code(), Some(0));
     let forced = &stand.inspected("a")["forced"][0];
     let user = std::process::Command::new("id").arg("-un").output().unwrap().stdout;
     let user = String::from_utf8(user).unwrap();
-    let (by, said) = (forced["by"].as_str().unwrap(), forced["reason"].as_str().unwrap());
+    let (by, reason) = (forced["by"].as_str().unwrap(), forced["reason"].as_str().unwrap());
     assert!(by.starts_with(&format!("{} by lockkeeper", user.trim())), "{forced}");
-    assert!(said.contains(user.trim()), "{forced}");
+    assert!(reason.contains(user.trim()), "{forced}");
 }
 
-/// Those that were written before more was known of them.
+/// Records without the clients of the former holders.
 #[test]
 fn records_of_earlier_versions_are_read() {
     let stand = Stand::redis();
     let entry = r#"{"at":"1700000000000","by":"x pid 1 on y","reason":"why","holders":["it:1"]}"#;
     stand.server().cli(&["LPUSH", "lockkeeper_forced:{a}", entry]).ok();
-    let owner = stand.stranger_holds("a", 1);
-    let client = format!("lockkeeper_client:{STRANGER}");
+    let owner = stand.java_holds("a", 1);
+    let client = format!("lockkeeper_client:{JAVA_CLIENT}");
     let fields = ["host", "h", "pid", "7", "program", "p", "start", "1", "holds", "", "more", "0"];
     stand.server().cli(&[&["HSET", &client[..]], &fields[..]].concat()).ok();
     let document = stand.inspected("a");
     assert_eq!(document["forced"][0]["from"], json!(["it:1"]));
-    let nobody = json!([{"id": "it:1", "host": null, "pid": null, "program": null}]);
-    assert_eq!(document["forced"][0]["victims"], nobody);
+    let former = json!([{"id": "it:1", "host": null, "pid": null, "program": null}]);
+    assert_eq!(document["forced"][0]["victims"], former);
     let holder = &document["holders"][0];
     assert_eq!((&holder["id"], &holder["host"]), (&json!(owner), &json!("h")));
     assert_eq!((&holder["seen_ms"], &holder["left"]), (&Value::Null, &Value::Null));
@@ -149,7 +149,7 @@ fn records_of_earlier_versions_are_read() {
 }
 
 #[test]
-fn every_kind_with_holders_can_be_taken_away() {
+fn every_kind_with_holders_can_be_force_released() {
     on_every_store(|stand| {
         let client = stand.client();
         let rw = client.rw_lock("rw");
@@ -164,28 +164,28 @@ fn every_kind_with_holders_can_be_taken_away() {
             let document = stand.run(args).document("unlock");
             assert_eq!(document["unlocked"], true, "{document:#}");
             assert_eq!(document["from"][0]["id"], guard.owner_id().to_string());
-            assert_eq!(document["reason"], "unlocked by tester, who gave no reason");
-            assert!(matches!(guard.wait_lost(PATIENCE), Some(LostReason::Revoked(_))), "{name}");
+            assert_eq!(document["reason"], "no reason given by tester");
+            assert!(matches!(guard.wait_lost(WAIT_LIMIT), Some(LostReason::Revoked(_))), "{name}");
         }
     });
 }
 
 #[test]
-fn a_stranger_needs_no_force_and_the_reason_is_remembered() {
+fn a_java_holder_needs_no_force_and_the_reason_is_recorded() {
     let stand = Stand::redis();
-    let owner = stand.stranger_holds("java", 7);
-    let args = ["unlock", "java", "--yes", "--json", "--reason", "its host is gone"];
+    let owner = stand.java_holds("java", 7);
+    let args = ["unlock", "java", "--yes", "--json", "--reason", "its host is down"];
     let document = stand.run(args).document("unlock");
     assert_eq!(document["from"][0]["id"], owner);
     assert_eq!(stand.server().cli(&["EXISTS", "java"]).int(), 0);
     let forced = &stand.inspected("java")["forced"][0];
-    assert_eq!(forced["reason"], "its host is gone");
+    assert_eq!(forced["reason"], "its host is down");
     assert_eq!(forced["from"], json!([owner]));
 }
 
-/// As the paper on Redlock has it: twenty random bytes.
+/// As in the Redlock algorithm: random bytes.
 #[test]
-fn a_holder_may_be_no_text() {
+fn a_holder_id_need_not_be_text() {
     let stand = Stand::redis();
     for more in [&[][..], &["--force"]] {
         let set = "return redis.call('SET', KEYS[1], '\\255\\254\\0', 'PX', 600000)";
@@ -197,24 +197,24 @@ fn a_holder_may_be_no_text() {
 }
 
 #[test]
-fn there_is_nothing_wrong_with_a_free_lock() {
+fn a_free_lock_is_not_an_error() {
     on_every_store(|stand| {
         let text = stand.run(["unlock", "a", "--yes"]).ok();
-        assert_eq!(text, "\"a\" is free: there was nothing to take away\n");
+        assert_eq!(text, "lock \"a\" is free: there is nothing to release\n");
         let document = stand.run(["unlock", "a", "--yes", "--json"]).document("unlock");
         assert_eq!(document["unlocked"], false);
         assert_eq!((&document["from"], &document["reason"]), (&json!([]), &Value::Null));
-        assert_eq!(stand.inspected("a")["forced"], json!([]), "nothing was forced");
+        assert_eq!(stand.inspected("a")["forced"], json!([]), "nothing was recorded");
     });
 }
 
 #[test]
-fn what_counts_cannot_be_taken_away() {
+fn counters_cannot_be_force_released() {
     on_every_store(|stand| {
         let client = stand.client();
         client.semaphore("semaphore").try_set_permits(2).unwrap();
         client.count_down_latch("latch").try_set_count(2).unwrap();
-        let refused = ["cannot be taken away"];
+        let refused = ["cannot be force-released"];
         for kind in ["semaphore", "latch"] {
             stand.run(["unlock", kind, "--yes", "--force", "--kind", kind]).fails(64, &refused);
         }
@@ -228,14 +228,14 @@ fn permits_are_shown_and_freed_one_by_one() {
         let permits = client.permit_semaphore("permits");
         permits.set_permits(4).unwrap();
         let guards = [1, 2].map(|count| permits.acquire(count).unwrap());
-        seen(stand, "permits");
+        announced(stand, "permits");
         let ids: Vec<_> = guards.iter().flat_map(|guard| guard.permit_ids()).collect();
         let document = stand.inspected("permits");
         let holders = document["holders"].as_array().unwrap();
         assert_eq!(holders.len(), 3, "{document:#}");
         for holder in holders {
             assert!(ids.iter().any(|id| holder["id"] == id.to_string()), "{document:#}");
-            let ttl = holder["ttl_ms"].as_u64().expect("it has an end");
+            let ttl = holder["ttl_ms"].as_u64().expect("it expires");
             assert!((1..=30_000).contains(&ttl), "{document:#}");
         }
         let text = stand.run(["inspect", "permits"]).ok();
@@ -252,7 +252,7 @@ fn permits_are_shown_and_freed_one_by_one() {
             (&document["unlocked"], &document["from"][0]["id"]),
             (&json!(true), &json!(one))
         );
-        assert_eq!(permits.acquired().unwrap(), 2, "only that one");
+        assert_eq!(permits.acquired().unwrap(), 2, "only this permit");
         assert_eq!(stand.run(args).document("unlock")["unlocked"], false);
 
         stand.run(["unlock", "permits", "--yes", "--force"]).ok();
@@ -264,16 +264,16 @@ fn permits_are_shown_and_freed_one_by_one() {
     });
 }
 
-/// Only those are taken away that were seen, and no more than 128 are.
+/// At most 128 permits are listed, and only listed permits are freed.
 #[test]
-fn permits_that_were_not_seen_are_left_to_their_holders() {
+fn permits_that_were_not_listed_stay_held() {
     on_every_store(|stand| {
         let client = stand.client();
         let permits = client.permit_semaphore("permits");
         permits.set_permits(130).unwrap();
         let _guard = permits.acquire(130).unwrap();
         let ran = stand.run(["unlock", "permits", "--yes", "--force"]);
-        assert!(ran.err.contains("2 more permits are taken"), "{ran:?}");
+        assert!(ran.err.contains("2 more permits are held"), "{ran:?}");
         assert_eq!((ran.code, permits.acquired().unwrap()), (Some(0), 2));
     });
 }
@@ -294,15 +294,15 @@ fn data_is_not_a_lock() {
 }
 
 #[test]
-fn it_is_done_though_nobody_reads_so() {
+fn a_failed_output_does_not_change_the_exit_code() {
     let stand = Stand::redis();
-    stand.stranger_holds("a", 1);
+    stand.java_holds("a", 1);
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = stand.command(["unlock", "a", "--yes"]);
     let output = command.stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "a script must not do it again");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("standard output"), "{said}");
+    assert_eq!(output.status.code(), Some(0), "a script must not repeat it");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("standard output"), "{errors}");
     assert_eq!(stand.server().cli(&["EXISTS", "a"]).int(), 0);
 }
 
@@ -310,7 +310,7 @@ fn it_is_done_though_nobody_reads_so() {
 fn failures_have_their_codes() {
     let stand = Stand::redis();
     stand.run(["unlock", "a", "--yes", "--kind", "cat"]).fails(64, &["cat"]);
-    stand.stranger_holds("a", 1);
+    stand.java_holds("a", 1);
     let acl = ["ACL", "SETUSER", "reader", "on", ">secret", "~*", "&*", "+@all", "-unlink", "-del"];
     stand.server().cli(&acl).ok();
     let url = stand.server().url_with("reader", "secret");

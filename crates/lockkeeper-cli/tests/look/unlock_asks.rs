@@ -1,43 +1,46 @@
-//! Taking a lock away after a question.
+//! `unlock` with a confirmation.
 
 use lockkeeper::LostReason;
 
-use crate::support::{PATIENCE, Stand, eventually, myself};
+use crate::support::{Stand, WAIT_LIMIT, eventually, myself};
 use crate::terminal::Terminal;
 
 #[test]
-fn a_yes_is_enough_even_if_the_holder_runs() {
+fn a_yes_force_releases_even_if_the_holder_runs() {
     let stand = Stand::redis();
     let client = stand.client();
     let guard = client.lock("a").lock().unwrap();
-    eventually("since when is known", || stand.inspected("a")["since"].is_string().then_some(()));
+    eventually("its start is known", || stand.inspected("a")["since"].is_string().then_some(()));
     for answer in ["y", "YES"] {
         let guard = if guard.is_lost() { &client.lock("a").lock().unwrap() } else { &guard };
         let terminal = Terminal::run(&stand, 150, &["unlock", "a", "--reason", "stuck"]);
         let screen = terminal.shows("[y/N]");
-        assert!(screen.contains("\"a\" is a lock and held by\n"), "{screen}");
+        assert!(screen.contains("lock \"a\" (lock) is held by\n"), "{screen}");
         assert!(screen.contains(&format!("  {} (last seen ", myself())), "{screen}");
-        assert!(screen.contains("it is notified at once and has to stop"), "{screen}");
-        let asked = screen.trim_end().lines().last().unwrap();
-        assert_eq!(asked, format!("Take \"a\" away from {}? [y/N]", myself()));
+        assert!(screen.contains("the holder is notified at once and must stop"), "{screen}");
+        let question = screen.trim_end().lines().last().unwrap();
+        assert_eq!(question, format!("force-release lock \"a\", held by {}? [y/N]", myself()));
         assert!(!guard.is_lost(), "not before the answer");
         terminal.types(answer);
         let (screen, code) = terminal.ended();
         assert_eq!(code, 0, "{screen}");
-        assert!(screen.contains("\"a\" was taken away from"), "{screen}");
-        assert_eq!(guard.wait_lost(PATIENCE), Some(LostReason::Revoked("stuck".to_owned())));
+        assert!(screen.contains("lock \"a\" was force-released from"), "{screen}");
+        assert_eq!(guard.wait_lost(WAIT_LIMIT), Some(LostReason::Revoked("stuck".to_owned())));
     }
 }
 
 #[test]
-fn anything_else_is_a_no() {
+fn any_other_answer_declines() {
     let stand = Stand::redis();
-    stand.stranger_holds("a", 1);
+    stand.java_holds("a", 1);
     for answer in ["", "n", "yep", "no"] {
         let terminal = Terminal::run(&stand, 100, &["unlock", "a", "--force"]);
         let screen = terminal.shows("[y/N]");
-        assert!(screen.contains("not known to be alive"), "{screen}");
-        assert!(screen.contains("it is not notified: it notices at its next renewal"), "{screen}");
+        assert!(screen.contains("not announced by a lockkeeper client"), "{screen}");
+        assert!(
+            screen.contains("the holder is not notified; it notices at its next renewal"),
+            "{screen}"
+        );
         terminal.types(answer);
         let (screen, code) = terminal.ended();
         assert_eq!(code, 75, "{screen}");
@@ -47,16 +50,16 @@ fn anything_else_is_a_no() {
 }
 
 #[test]
-fn the_question_is_put_again_if_others_have_it_by_then() {
+fn the_question_is_repeated_if_the_holders_have_changed() {
     let stand = Stand::redis();
-    let first = stand.stranger_holds("a", 1);
+    let first = stand.java_holds("a", 1);
     let terminal = Terminal::run(&stand, 100, &["unlock", "a"]);
     assert!(terminal.shows("[y/N]").contains(&first));
     stand.server().cli(&["DEL", "a"]).ok();
-    let second = stand.stranger_holds("a", 2);
+    let second = stand.java_holds("a", 2);
     terminal.types("y");
-    let screen = terminal.shows("It has changed hands meanwhile.");
-    assert!(terminal.shows(&format!("away from {second}?")).contains(&second), "{screen}");
+    let screen = terminal.shows("the holders have changed");
+    assert!(terminal.shows(&format!("held by {second}?")).contains(&second), "{screen}");
     assert_eq!(stand.server().cli(&["HGET", "a", &second]).int(), 1, "not on the first answer");
     terminal.types("y");
     let (screen, code) = terminal.ended();
@@ -65,9 +68,9 @@ fn the_question_is_put_again_if_others_have_it_by_then() {
 }
 
 #[test]
-fn a_lock_that_was_given_back_meanwhile_is_left_alone() {
+fn a_lock_released_before_the_answer_stays_free() {
     let stand = Stand::redis();
-    stand.stranger_holds("a", 1);
+    stand.java_holds("a", 1);
     let terminal = Terminal::run(&stand, 100, &["unlock", "a"]);
     terminal.shows("[y/N]");
     stand.server().cli(&["DEL", "a"]).ok();
@@ -78,9 +81,9 @@ fn a_lock_that_was_given_back_meanwhile_is_left_alone() {
 }
 
 #[test]
-fn a_free_lock_raises_no_question() {
+fn a_free_lock_needs_no_confirmation() {
     let stand = Stand::redis();
     let terminal = Terminal::run(&stand, 100, &["unlock", "a"]);
     let (screen, code) = terminal.ended();
-    assert_eq!((screen.trim(), code), ("\"a\" is free: there was nothing to take away", 0));
+    assert_eq!((screen.trim(), code), ("lock \"a\" is free: there is nothing to release", 0));
 }

@@ -1,10 +1,10 @@
-//! `bench`: figures, and nothing left behind.
+//! `bench`.
 
 use crate::schema;
-use crate::support::{PATIENCE, Stand, eventually, on_every_store};
+use crate::support::{Stand, WAIT_LIMIT, eventually, on_every_store};
 use crate::terminal::Terminal;
 
-/// Redis has nothing at all, any store no locks.
+/// Asserts that the store has no locks, and Redis no keys.
 #[track_caller]
 fn assert_nothing_left(stand: &Stand) {
     if stand.url.starts_with("redis") {
@@ -15,7 +15,7 @@ fn assert_nothing_left(stand: &Stand) {
 }
 
 #[test]
-fn figures_are_a_document_and_nothing_is_left() {
+fn json_is_valid_and_no_key_is_left() {
     on_every_store(|stand| {
         let mut command = stand.command(&["bench", "--json", "--time", "200ms"]);
         let output = command.output().expect("it can be started");
@@ -35,19 +35,19 @@ fn figures_are_a_document_and_nothing_is_left() {
 }
 
 #[test]
-fn in_a_pipe_there_is_a_table_and_a_warning_but_no_bar() {
+fn a_pipe_gets_a_table_without_a_progress_bar() {
     let stand = Stand::redis();
     let output = stand.command(&["bench", "--time", "100ms"]).output().expect("it can be started");
     let text = String::from_utf8(output.stdout).expect("it is text");
     assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{text}");
     let starts: Vec<_> = text.lines().map(|line| line.split(',').next().unwrap_or("")).collect();
     assert!(starts[0].trim_start().starts_with("A SECOND"), "{text}");
-    assert_eq!(starts[1..5], ["lock and unlock", "lock and unlock", "hand-over", "wake-up"]);
+    assert_eq!(starts[1..5], ["lock and unlock", "lock and unlock", "handoff", "wake-up"]);
     assert!(text.contains("they differ from run to run") && !text.contains('\u{1b}'), "{text}");
 }
 
 #[test]
-fn on_a_terminal_a_bar_moves_and_is_gone_afterwards() {
+fn a_terminal_gets_a_progress_bar_that_is_removed() {
     let stand = Stand::file();
     let terminal = Terminal::open(&stand, (100, 20));
     terminal.run("lk bench --time 1");
@@ -61,31 +61,31 @@ fn on_a_terminal_a_bar_moves_and_is_gone_afterwards() {
 }
 
 #[test]
-fn an_interrupt_leaves_nothing_either() {
+fn an_interrupt_leaves_no_key() {
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
         let stand = Stand::redis();
         let (mut bench, _) = stand.start(&["bench", "--time", "60"]);
         let mut redis = stand.server().connection();
-        eventually("it holds something", || {
+        eventually("it holds a lock", || {
             (!redis.cmd(&["KEYS", "lockkeeper:bench:*"]).array().is_empty()).then_some(())
         });
         let pid = rustix::process::Pid::from_raw(bench.pid().cast_signed()).expect("a process");
         rustix::process::kill_process(pid, signal).expect("it is there");
-        let status = bench.wait(PATIENCE).expect("it ends");
+        let status = bench.wait(WAIT_LIMIT).expect("it ends");
         assert_eq!(status.code(), Some(128 + signal.as_raw()));
         assert_nothing_left(&stand);
     }
 }
 
 #[test]
-fn a_server_that_dies_ends_it() {
+fn a_server_that_dies_ends_the_benchmark() {
     let stand = Stand::redis();
     let (mut bench, errors) = stand.start(&["bench", "--time", "60"]);
     let mut redis = stand.server().connection();
-    eventually("it holds something", || {
+    eventually("it holds a lock", || {
         (!redis.cmd(&["KEYS", "lockkeeper:bench:*"]).array().is_empty()).then_some(())
     });
     stand.server().kill();
-    let status = bench.wait(PATIENCE).expect("it ends");
+    let status = bench.wait(WAIT_LIMIT).expect("it ends");
     assert_eq!(status.code(), Some(69), "{:?}", std::fs::read_to_string(errors));
 }

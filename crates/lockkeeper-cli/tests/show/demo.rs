@@ -1,30 +1,31 @@
-//! `demo`: what it claims, it did; and it leaves nothing behind.
+//! `demo`.
 
+use lockkeeper::LostReason;
 use testkit::ChildProcess;
 
-use crate::support::{PATIENCE, Stand};
+use crate::support::{Stand, WAIT_LIMIT};
 use crate::terminal::Terminal;
 
-/// What is left of the stores that a tour makes in its temporary directory.
+/// The stores of a demo that are left in its temporary directory.
 fn left(stand: &Stand) -> Vec<String> {
     let entries = std::fs::read_dir(stand.path("")).expect("it is there");
     let names = entries.map(|entry| entry.expect("readable").file_name().into_string());
     names.flatten().filter(|name| name.starts_with("lockkeeper-demo")).collect()
 }
 
-/// What every tour shows.
+/// Asserts that all acts are shown.
 fn assert_whole(text: &str) {
     for part in [
         "1  Contention",
-        "2  Hand-over",
+        "2  Queue",
         "3  Crash",
         "4  Loss",
         "5  Fencing",
-        "under a lock 20 additions make 20",
-        "the store's queue is bob, cid, dan, eve",
-        "is told: it was force-unlocked: the deployment is stuck",
-        "was told: the store did not answer its renewals in time",
-        "the ledger refuses it",
+        "with a lock, 20 additions result in 20",
+        "the queue is bob, cid, dan, eve",
+        &format!("is notified: {}", LostReason::Revoked("the deployment is stuck".to_owned())),
+        &format!("was notified: {}", LostReason::Unreachable),
+        "the ledger rejects it",
         "lockkeeper watch",
     ] {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
@@ -33,7 +34,7 @@ fn assert_whole(text: &str) {
 }
 
 #[test]
-fn in_a_pipe_it_is_plain_text() {
+fn a_pipe_gets_plain_text() {
     let stand = Stand::file();
     let mut command = stand.command(&["demo", "--fast"]);
     let output = command.env("TMPDIR", stand.path("")).output().expect("it can be started");
@@ -46,7 +47,7 @@ fn in_a_pipe_it_is_plain_text() {
 }
 
 #[test]
-fn on_a_terminal_it_has_colours_and_fits() {
+fn a_terminal_gets_colours_and_no_wrapped_lines() {
     let stand = Stand::file();
     let terminal = Terminal::open(&stand, (80, 70));
     terminal.run("lk demo --fast");
@@ -54,25 +55,25 @@ fn on_a_terminal_it_has_colours_and_fits() {
     assert_whole(&terminal.history());
     assert!(terminal.colours().contains("\u{1b}[32m✓"), "{:?}", terminal.colours());
     let wrapped = terminal.history().lines().filter(|line| line.starts_with("   ")).count();
-    assert!(wrapped > 30, "a line that wraps begins at the left");
+    assert!(wrapped > 30, "a wrapped line would not be indented");
     assert_eq!(left(&stand), [""; 0]);
 }
 
 #[test]
-fn whoever_has_seen_enough_leaves_nothing_behind() {
+fn an_interrupt_removes_the_store() {
     let stand = Stand::file();
     let terminal = Terminal::open(&stand, (100, 40));
     terminal.run("lk demo");
     terminal.shows("Contention");
-    assert_eq!(left(&stand).len(), 1, "its store is there");
+    assert_eq!(left(&stand).len(), 1, "its store exists");
     terminal.press("C-c");
     terminal.restored(130);
     assert_eq!(left(&stand), [""; 0]);
 }
 
-/// However the tour ends: the pipe to them ends with it.
+/// They cannot outlive the demo, whose pipe is their input.
 #[test]
-fn its_other_processes_end_with_their_input() {
+fn workers_end_with_their_input() {
     let stand = Stand::file();
     let command = stand.command(&["__demo-worker", &stand.url, "name", "1000"]);
     let mut worker = ChildProcess::from_command(command);
@@ -80,5 +81,5 @@ fn its_other_processes_end_with_their_input() {
     worker.write_line("write");
     worker.expect_line("write ");
     worker.close_input();
-    assert_eq!(worker.wait(PATIENCE).and_then(|status| status.code()), Some(0));
+    assert_eq!(worker.wait(WAIT_LIMIT).and_then(|status| status.code()), Some(0));
 }

@@ -1,37 +1,39 @@
-//! `watch` on a terminal: what is seen, and what keys do.
+//! `watch` on a terminal.
 
 use std::time::Duration;
 
 use lockkeeper::LostReason;
 
-use crate::support::{PATIENCE, Stand, eventually, on_every_store};
+use crate::support::{Stand, WAIT_LIMIT, eventually, on_every_store};
 use crate::terminal::Terminal;
 
-const SIZE: (u16, u16) = (100, 20);
+const SIZE: (u16, u16) = (110, 20);
 const WATCH: &str = "lk watch --interval 100ms";
 
 #[test]
-fn locks_come_and_go_and_are_counted() {
+fn locks_appear_and_disappear_and_are_counted() {
     on_every_store(|stand| {
         let terminal = Terminal::open(stand, SIZE);
         terminal.run(WATCH);
         let screen = terminal.shows("no locks");
         assert!(screen.contains(" 0 locks   0 held   0 waiting"), "{screen}");
         let client = stand.client();
-        let guard = client.lock("orders:42").lock().expect("nobody has it");
+        let guard = client.lock("orders:42").lock().expect("it is free");
         terminal.shows("+ orders:42");
-        let screen = terminal.shows(&format!("/{}/show", std::process::id()));
-        let row = screen.lines().find(|line| line.contains("orders:42")).expect("it was seen");
-        assert!(row.contains("█") && row.contains("s   "), "a gauge and what is left: {screen}");
+        let screen = terminal.shows(&format!(" pid {} ", std::process::id()));
+        let row =
+            screen.lines().find(|line| line.contains("orders:42")).expect("it is on the screen");
+        assert!(row.contains("█") && row.contains("s   "), "a gauge and the TTL: {screen}");
         let waiter = std::thread::spawn({
             let client = stand.client();
-            move || client.lock("orders:42").try_lock_for(PATIENCE)
+            move || client.lock("orders:42").try_lock_for(WAIT_LIMIT)
         });
         terminal.shows(" 1 lock   1 held   1 waiting");
-        guard.release().expect("it is ours");
-        terminal.until("the heir", |screen| screen.contains(" 1 lock   1 held   0 waiting"));
-        let heir = waiter.join().expect("no panic").expect("the store answers").expect("its turn");
-        heir.release().expect("it is ours");
+        guard.release().expect("it is held");
+        terminal.until("the next holder", |screen| screen.contains(" 1 lock   1 held   0 waiting"));
+        let next =
+            waiter.join().expect("no panic").expect("the store answers").expect("it is acquired");
+        next.release().expect("it is held");
         terminal.shows("- orders:42");
         terminal.hides("orders:42");
         terminal.press("q");
@@ -40,11 +42,11 @@ fn locks_come_and_go_and_are_counted() {
 }
 
 #[test]
-fn time_to_live_runs_down_between_two_looks() {
+fn the_ttl_counts_down_between_two_polls() {
     let stand = Stand::file();
     let _guard = stand.client().lock("a").lease(Duration::from_secs(60)).lock().expect("free");
     let terminal = Terminal::open(&stand, SIZE);
-    // One look for the whole test.
+    // One poll for the whole test.
     terminal.run("lk watch --interval 1h");
     let left = |screen: &str| -> Option<u64> {
         let row = screen.lines().find(|line| line.starts_with("  a "))?;
@@ -55,11 +57,11 @@ fn time_to_live_runs_down_between_two_looks() {
 }
 
 #[test]
-fn a_filter_a_page_and_help_are_keys_away() {
+fn keys_filter_show_details_help_and_sort() {
     let stand = Stand::file();
     let client = stand.client();
     let guards: Vec<_> = ["backup", "orders:1", "orders:2"]
-        .map(|name| client.lock(name).lock().expect("nobody has it"))
+        .map(|name| client.lock(name).lock().expect("it is free"))
         .into_iter()
         .collect();
     let terminal = Terminal::open(&stand, SIZE);
@@ -71,16 +73,16 @@ fn a_filter_a_page_and_help_are_keys_away() {
     terminal.press("Enter");
     terminal.types("j");
     terminal.press("Enter");
-    // Only everything about it has the identity.
+    // Only the pane shows the id.
     terminal.shows(&guards[2].owner_id().to_string());
     terminal.press("Escape");
     terminal.hides(&guards[2].owner_id().to_string());
     terminal.press("Escape");
     terminal.shows("backup");
     terminal.types("?");
-    terminal.shows("take the lock away from its holder");
+    terminal.shows("force-release the lock");
     terminal.types("x");
-    terminal.hides("take the lock away from its holder");
+    terminal.hides("force-release the lock");
     terminal.types("s");
     terminal.shows("KIND▴");
     terminal.types("S");
@@ -90,7 +92,7 @@ fn a_filter_a_page_and_help_are_keys_away() {
 }
 
 #[test]
-fn what_is_paused_stands_still_until_it_goes_on() {
+fn a_paused_view_does_not_change() {
     let stand = Stand::redis();
     let client = stand.client();
     let terminal = Terminal::open(&stand, SIZE);
@@ -98,42 +100,44 @@ fn what_is_paused_stands_still_until_it_goes_on() {
     terminal.shows("no locks");
     terminal.types(" ");
     terminal.shows("paused");
-    let _guard = client.lock("later").lock().expect("nobody has it");
+    let _guard = client.lock("later").lock().expect("it is free");
     eventually("the store has it", || (stand.locks() == 1).then_some(()));
-    let looks = stand.server().commandstats("scan");
+    let polls = stand.server().commandstats("scan");
     for _ in 0..10 {
-        // Each is drawn, and takes longer than a look.
+        // Each is drawn, which takes longer than a poll.
         terminal.types("?");
         assert!(!terminal.shows("keys").contains("later"));
         terminal.types("?");
         assert!(!terminal.hides("keys").contains("later"));
     }
-    let more = stand.server().commandstats("scan") - looks;
-    assert!(more <= 1, "the store is left alone, but for a look that was under way: {more}");
+    let more = stand.server().commandstats("scan") - polls;
+    assert!(more <= 1, "only a poll in progress may end: {more}");
     terminal.types(" ");
     terminal.shows("later");
 }
 
 #[test]
-fn a_lock_is_taken_away_and_its_holder_told_why() {
+fn a_lock_is_force_released_and_its_holder_gets_the_reason() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.lock("stuck").lock().expect("nobody has it");
-        // A holder that is known hears what happens to it.
+        let guard = client.lock("stuck").lock().expect("it is free");
+        // Only an announced holder is notified.
         stand.knows_holder(b"stuck");
         let terminal = Terminal::open(stand, SIZE);
         terminal.run(WATCH);
         terminal.shows("stuck");
         terminal.types("u");
-        terminal.shows("it is notified at once");
+        terminal.shows("the holder is notified at once");
         terminal.types("it hangs");
         terminal.shows("reason  it hangs");
         terminal.press("Enter");
-        terminal.shows("Take it away?");
-        assert!(!guard.is_lost(), "nothing is done before a yes");
+        terminal.shows("force-release? ");
+        assert!(!guard.is_lost(), "not before the confirmation");
         terminal.types("y");
-        terminal.shows("stuck was taken away; it is notified at once and has to stop");
-        assert_eq!(guard.wait_lost(PATIENCE), Some(LostReason::Revoked("it hangs".to_owned())));
+        terminal.shows(
+            "lock \"stuck\" was force-released; the holder is notified at once and must stop",
+        );
+        assert_eq!(guard.wait_lost(WAIT_LIMIT), Some(LostReason::Revoked("it hangs".to_owned())));
         let forced = client.inspector().inspect("stuck").expect("the store answers").forced;
         assert_eq!(forced[0].reason, "it hangs");
         terminal.hides("- stuck");
@@ -143,17 +147,17 @@ fn a_lock_is_taken_away_and_its_holder_told_why() {
 }
 
 #[test]
-fn everything_about_a_fair_lock_is_told() {
+fn the_pane_shows_the_queue_of_a_fair_lock() {
     let stand = Stand::redis();
     let (client, others) = (stand.client(), [stand.client(), stand.client()]);
-    let _guard = client.fair_lock("turns").lock().expect("nobody has it");
+    let _guard = client.fair_lock("turns").lock().expect("it is free");
     let waiters: Vec<_> = others
         .iter()
         .enumerate()
         .map(|(at, other)| {
             let lock = other.fair_lock("turns");
-            let waiter = std::thread::spawn(move || lock.try_lock_for(PATIENCE));
-            eventually("it stands in line", || {
+            let waiter = std::thread::spawn(move || lock.try_lock_for(WAIT_LIMIT));
+            eventually("its queue position", || {
                 (client.fair_lock("turns").waiting().ok()? == at + 1).then_some(())
             });
             waiter
@@ -163,20 +167,20 @@ fn everything_about_a_fair_lock_is_told() {
     terminal.run(WATCH);
     terminal.shows("turns");
     terminal.press("Enter");
-    terminal.shows("waiting, the next one first");
+    terminal.shows("│ queue");
     let queue = client.inspector().inspect("turns").expect("the store answers").queue;
     assert_eq!(queue.len(), 2);
     let screen = terminal.shows("fair lock, held for");
-    assert!(screen.contains("2 wait") && screen.contains(" 1  ") && screen.contains(" 2  "));
+    assert!(screen.contains("2 waiters") && screen.contains(" 1  ") && screen.contains(" 2  "));
     client.shutdown();
     others.iter().for_each(|other| other.shutdown());
     waiters.into_iter().for_each(|waiter| drop(waiter.join()));
 }
 
 #[test]
-fn a_smaller_window_is_drawn_anew() {
+fn a_resized_window_is_redrawn() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("orders:42").lock().expect("nobody has it");
+    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
     terminal.shows("HOLDS");
@@ -192,11 +196,11 @@ fn a_smaller_window_is_drawn_anew() {
 }
 
 #[test]
-fn colours_are_off_where_they_are_not_wanted() {
+fn colours_can_be_switched_off() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("orders:42").lock().expect("nobody has it");
+    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
-    // Underlined is no colour, and neither are the terminal's own.
+    // Underline and the default colours do not count.
     let plain = ["\u{1b}[4m", "\u{1b}[39m", "\u{1b}[49m"];
     let coloured = |screen: String| {
         let screen = plain.iter().fold(screen, |screen, code| screen.replace(code, ""));
@@ -223,7 +227,7 @@ fn no_name_can_move_the_cursor() {
     let client = stand.client();
     let long = "x".repeat(10_000);
     let names: [&[u8]; 4] = [b"a\x1b[2J\nb", b"\xff\xfe", "日本語".as_bytes(), long.as_bytes()];
-    let _guards = names.map(|name| client.lock(name).lock().expect("nobody has it"));
+    let _guards = names.map(|name| client.lock(name).lock().expect("it is free"));
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
     let screen = terminal.shows("4 locks   4 held");
@@ -233,9 +237,9 @@ fn no_name_can_move_the_cursor() {
 }
 
 #[test]
-fn a_terminal_that_can_do_nothing_gets_lines() {
+fn a_dumb_terminal_gets_lines() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("orders:42").lock().expect("nobody has it");
+    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run("TERM=dumb lk watch");
     terminal.shows("Z appeared orders:42 lock ");

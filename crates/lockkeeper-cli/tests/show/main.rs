@@ -1,5 +1,5 @@
-//! The commands that show something (`watch`, `demo`, `bench`), from outside: the built binary, real
-//! stores, and a real terminal, whose state after the end is part of what is tested.
+//! `watch`, `demo` and `bench`: tests of the built binary on real stores and a real terminal, including the
+//! state of the terminal at the end.
 
 mod bench;
 mod demo;

@@ -1,4 +1,4 @@
-//! However `watch` ends or is stopped, the terminal is as it was.
+//! However `watch` ends or is stopped, it restores the terminal.
 
 use rustix::process::{Signal, kill_process};
 
@@ -11,12 +11,12 @@ fn watching(stand: &Stand) -> Terminal {
     let terminal = Terminal::open(stand, SIZE);
     terminal.run("lk watch --interval 100ms");
     terminal.shows("no locks");
-    assert_eq!(terminal.state("#{alternate_on} #{cursor_flag}"), "1 0", "the screen is its own");
+    assert_eq!(terminal.state("#{alternate_on} #{cursor_flag}"), "1 0", "alternate screen");
     terminal
 }
 
 #[test]
-fn after_every_key_that_ends_it() {
+fn after_every_key_that_quits() {
     let stand = Stand::file();
     for key in ["q", "Escape", "C-c"] {
         let terminal = watching(&stand);
@@ -26,37 +26,37 @@ fn after_every_key_that_ends_it() {
 }
 
 #[test]
-fn after_every_signal_that_ends_it() {
+fn after_every_signal_that_ends_watch() {
     let stand = Stand::file();
     for (signal, code) in
         [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)]
     {
         let terminal = watching(&stand);
-        kill_process(terminal.binary(), signal).expect("it is there");
+        kill_process(terminal.binary(), signal).expect("it runs");
         terminal.restored(code);
     }
 }
 
-/// A build for users has no key for it.
+/// Release builds have no such key.
 #[cfg(debug_assertions)]
 #[test]
-fn after_a_panic_which_can_be_read() {
+fn after_a_panic_whose_message_is_visible() {
     let stand = Stand::file();
     let terminal = watching(&stand);
     terminal.press("C-p");
     let screen = terminal.restored(70);
-    assert!(screen.contains("a panic, as ordered"), "{screen}");
+    assert!(screen.contains("Ctrl-P panics in a debug build"), "{screen}");
 }
 
 #[test]
-fn while_it_is_stopped_and_again_after_it_went_on() {
+fn while_stopped_and_after_resuming() {
     let stand = Stand::file();
     let terminal = watching(&stand);
     let pid = terminal.binary();
     let stopped = |what: &str| {
         terminal.shows("Stopped");
         assert_eq!(terminal.state("#{alternate_on} #{cursor_flag}"), "0 1", "{what}");
-        // The shell that reads this is in the foreground, with an echo.
+        // The shell has the foreground, with echo.
         terminal.enter("echo he''re");
         terminal.shows("here");
         terminal.enter("clear; fg");
@@ -65,23 +65,23 @@ fn while_it_is_stopped_and_again_after_it_went_on() {
     };
     terminal.press("C-z");
     stopped("a key");
-    kill_process(pid, Signal::TSTP).expect("it is there");
+    kill_process(pid, Signal::TSTP).expect("it runs");
     stopped("a signal");
     terminal.types("?");
-    terminal.shows("take the lock away from its holder");
+    terminal.shows("force-release the lock");
     terminal.types("x");
     terminal.types("q");
     terminal.hides("? help");
     assert_eq!(terminal.state("#{alternate_on} #{cursor_flag}"), "0 1");
 }
 
-/// Nothing can be done about SIGSTOP itself, but all about what comes after it.
+/// SIGSTOP cannot be handled, but the resume after it can.
 #[test]
-fn after_a_stop_that_could_not_be_seen_coming() {
+fn after_a_sigstop() {
     let stand = Stand::file();
     let terminal = watching(&stand);
     let pid = terminal.binary();
-    kill_process(pid, Signal::STOP).expect("it is there");
+    kill_process(pid, Signal::STOP).expect("it runs");
     terminal.shows("Stopped");
     terminal.enter("clear; fg");
     terminal.until("the view", |screen| {
@@ -95,7 +95,7 @@ fn after_a_stop_that_could_not_be_seen_coming() {
 }
 
 #[test]
-fn a_store_that_makes_no_sense_is_told_on_the_usual_screen() {
+fn an_invalid_store_is_reported_on_the_normal_screen() {
     let stand = Stand::file();
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run("lk watch --url nonsense:x");

@@ -1,4 +1,4 @@
-//! A store, the binary on it, and patience.
+//! A store, and the binary on it.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,20 +8,20 @@ use lockkeeper::blocking::Client;
 use tempfile::TempDir;
 use testkit::{ChildProcess, RedisServer};
 
-/// What is not there by then will not come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of every wait.
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The built binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
-/// A store of its own, and a directory that is home to the binary.
+/// A store, and a home directory for the binary.
 pub(crate) struct Stand {
     pub(crate) url: String,
     home: TempDir,
     server: Option<RedisServer>,
 }
 
-/// Runs a test on every store that outlives a process.
+/// Runs a test on every kind of store.
 pub(crate) fn on_every_store(test: impl Fn(&Stand)) {
     for stand in [Stand::redis(), Stand::file()] {
         eprintln!("on {}", stand.url);
@@ -40,7 +40,7 @@ impl Stand {
         Self { url: format!("file:{}", home.path().join("locks.db").display()), home, server: None }
     }
 
-    /// The server behind it.
+    /// The Redis server.
     pub(crate) fn server(&self) -> &RedisServer {
         self.server.as_ref().expect("this test is for Redis")
     }
@@ -54,7 +54,7 @@ impl Stand {
         self.home.path().join(name)
     }
 
-    /// The binary on this store, with nothing else in its environment; no terminal in sight.
+    /// The binary on this store, with a minimal environment and without a terminal.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         testkit::signals::as_at_a_terminal();
         let mut command = Command::new(BINARY);
@@ -63,7 +63,7 @@ impl Stand {
         command
     }
 
-    /// The binary under way, whose output is read line by line and whose errors go to a file.
+    /// Starts the binary. Its output is read line by line; its errors go to a file.
     pub(crate) fn start(&self, args: &[&str]) -> (ChildProcess, PathBuf) {
         let errors = self.path("errors");
         let mut command = self.command(args);
@@ -71,16 +71,16 @@ impl Stand {
         (ChildProcess::from_command(command), errors)
     }
 
-    /// Waits until the store knows who holds a lock: a client says so within about a second.
+    /// Waits until the holder of a lock has announced itself, which takes about a second.
     #[track_caller]
     pub(crate) fn knows_holder(&self, name: &[u8]) {
         let client = self.client();
-        eventually("the store knows its holder", || {
+        eventually("the holder is announced", || {
             client.inspector().inspect(name).expect("the store answers").since()
         });
     }
 
-    /// How many locks there are.
+    /// The number of locks.
     pub(crate) fn locks(&self) -> usize {
         let client = self.client();
         let locks = client.inspector().list("*").map(|lock| lock.expect("the store answers"));
@@ -92,14 +92,14 @@ pub(crate) fn directory() -> TempDir {
     tempfile::tempdir().expect("a temporary directory can be made")
 }
 
-/// Asks until there is an answer.
+/// Polls until there is a result.
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
     loop {
-        match ask() {
-            Some(answer) => return answer,
-            None => assert!(begun.elapsed() < PATIENCE, "in vain: {what}"),
+        match poll() {
+            Some(result) => return result,
+            None => assert!(started.elapsed() < WAIT_LIMIT, "timed out: {what}"),
         }
         std::thread::sleep(Duration::from_millis(20));
     }

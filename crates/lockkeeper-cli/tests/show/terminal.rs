@@ -1,22 +1,21 @@
-//! A terminal with a shell in it, as tmux makes one.
+//! A terminal with a shell, in tmux.
 
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 use testkit::ChildProcess;
 
-use crate::support::{BINARY, PATIENCE, Stand, directory, eventually};
+use crate::support::{BINARY, Stand, WAIT_LIMIT, directory, eventually};
 
-/// A window of one's own. The server is a child of the test, in the foreground, and guarded as such:
-/// however the test ends, it does not outlive it, and neither does what runs in it.
+/// A window of a private tmux server. The server is a guarded child of the test: neither it nor the
+/// processes in it outlive the test.
 pub(crate) struct Terminal {
     directory: TempDir,
     _server: ChildProcess,
 }
 
 impl Terminal {
-    /// A window of so many columns and lines with an interactive shell, in which `lk` is the binary on
-    /// the stand's store.
+    /// Opens a window with an interactive shell, in which `lk` is the binary on the stand's store.
     pub(crate) fn open(stand: &Stand, (columns, lines): (u16, u16)) -> Self {
         let directory = directory();
         let mut server = tmux(&directory);
@@ -45,15 +44,14 @@ impl Terminal {
         terminal
     }
 
-    /// Runs the binary. When it has ended the shell says so, with its exit code, and whether it has
-    /// left the terminal's settings as they were.
+    /// Runs a line. At the end the shell prints the exit code, if the terminal's settings are unchanged.
     pub(crate) fn run(&self, line: &str) {
         self.enter(&format!(
             "clear; S=$(stty -g); {line}; C=$?; [ \"$S\" = \"$(stty -g)\" ] && echo en''ded $C as before"
         ));
     }
 
-    /// That the binary has ended with this code and left the terminal as it was.
+    /// Asserts that the binary has ended with this code and restored the terminal.
     #[track_caller]
     pub(crate) fn restored(&self, code: u8) -> String {
         let screen = self.shows(&format!("ended {code} as before"));
@@ -61,33 +59,36 @@ impl Terminal {
         screen
     }
 
-    /// Waits until a text is on the screen, and answers with all of it.
+    /// Waits until a text is on the screen; returns the screen.
     #[track_caller]
     pub(crate) fn shows(&self, text: &str) -> String {
         self.until(text, |screen| screen.contains(text))
     }
 
-    /// Waits until a text is not on the screen any more.
+    /// Waits until a text is no longer on the screen.
     #[track_caller]
     pub(crate) fn hides(&self, text: &str) -> String {
         self.until(text, |screen| !screen.contains(text))
     }
 
-    /// Waits until the screen is right.
+    /// Waits until the screen meets a condition.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, right: impl Fn(&str) -> bool) -> String {
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         loop {
             let screen = self.screen(&[]);
             if right(&screen) {
                 return screen;
             }
-            assert!(begun.elapsed() < PATIENCE, "in vain: {what:?}; the screen is:\n{screen}");
+            assert!(
+                started.elapsed() < WAIT_LIMIT,
+                "timed out: {what:?}; the screen is:\n{screen}"
+            );
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
 
-    /// The same with colours, as escape sequences.
+    /// The screen with escape sequences.
     pub(crate) fn colours(&self) -> String {
         self.screen(&["-e"])
     }
@@ -118,13 +119,13 @@ impl Terminal {
         succeeded(&mut self.tmux(&["resize-window", "-x", &x, "-y", &y]));
     }
 
-    /// What tmux knows of the window.
+    /// A property of the window.
     pub(crate) fn state(&self, format: &str) -> String {
         let output = succeeded(&mut self.tmux(&["display-message", "-p", format]));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// The process that runs in the foreground, if it is the binary.
+    /// The process of the binary in the terminal.
     #[track_caller]
     pub(crate) fn binary(&self) -> rustix::process::Pid {
         let tty = self.state("#{pane_tty}");
@@ -153,7 +154,7 @@ impl Terminal {
     }
 }
 
-/// On a socket of its own, which no configuration of the user's reaches.
+/// On a private socket, without the user's configuration.
 fn tmux(directory: &TempDir) -> Command {
     let mut tmux = Command::new("tmux");
     tmux.arg("-u").arg("-S").arg(directory.path().join("socket")).args(["-f", "/dev/null"]);

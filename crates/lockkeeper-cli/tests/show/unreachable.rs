@@ -1,25 +1,25 @@
-//! `watch` and a store that goes away.
+//! `watch` and an unreachable store.
 
 use std::time::Duration;
 
-use crate::support::{PATIENCE, Stand, eventually};
+use crate::support::{Stand, WAIT_LIMIT, eventually};
 use crate::terminal::Terminal;
 
 const SIZE: (u16, u16) = (100, 16);
 const WATCH: &str = "lk watch --interval 100ms";
 
 #[test]
-fn a_server_that_dies_is_missed_and_its_return_is_noticed() {
+fn an_outage_and_its_end_are_shown() {
     let stand = Stand::redis();
-    let _guard = stand.client().lock("orders:42").lock().expect("nobody has it");
+    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
     terminal.shows("orders:42");
     stand.server().kill();
     let screen = terminal.shows("✗ failing for");
-    assert!(screen.contains("orders:42"), "what was last known is still seen: {screen}");
+    assert!(screen.contains("orders:42"), "the last known locks stay: {screen}");
     terminal.types("?");
-    terminal.shows("take the lock away from its holder");
+    terminal.shows("force-release the lock");
     terminal.types("x");
     stand.server().restart();
     terminal.hides("failing");
@@ -28,7 +28,7 @@ fn a_server_that_dies_is_missed_and_its_return_is_noticed() {
 }
 
 #[test]
-fn a_server_that_refuses_is_not_called_unreachable() {
+fn a_denied_permission_is_not_shown_as_unreachable() {
     let stand = Stand::redis();
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
@@ -43,7 +43,7 @@ fn a_server_that_refuses_is_not_called_unreachable() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_keeps_no_key_waiting() {
+fn keys_work_while_the_server_does_not_answer() {
     let stand = Stand::redis();
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
@@ -51,19 +51,19 @@ fn a_server_that_does_not_answer_keeps_no_key_waiting() {
     stand.server().pause();
     terminal.shows("no answer for");
     terminal.types("?");
-    terminal.shows("take the lock away from its holder");
+    terminal.shows("force-release the lock");
     terminal.types("xq");
     terminal.restored(0);
     stand.server().resume();
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_is_waited_for() {
+fn watch_waits_for_a_server_that_does_not_run_yet() {
     let stand = Stand::redis();
     stand.server().kill();
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
-    terminal.shows("the store has not answered yet; trying on");
+    terminal.shows("the store has not answered yet; retrying");
     stand.server().restart();
     terminal.shows("no locks");
     terminal.types("q");
@@ -71,35 +71,35 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
 }
 
 #[test]
-fn in_a_pipe_an_absence_is_told_once() {
+fn in_a_pipe_an_outage_is_reported_once() {
     let stand = Stand::redis();
     let (mut watch, errors) = stand.start(&["watch", "--interval", "100ms"]);
-    let _first = stand.client().lock("first").lock().expect("nobody has it");
+    let _first = stand.client().lock("first").lock().expect("it is free");
     watch.expect_line("appeared first");
     stand.server().kill();
-    let told = eventually("it says so", || {
-        let told = std::fs::read_to_string(&errors).ok()?;
-        told.contains("trying on").then_some(told)
+    let report = eventually("its message", || {
+        let report = std::fs::read_to_string(&errors).ok()?;
+        report.contains("retrying").then_some(report)
     });
-    assert_eq!(told.lines().count(), 1, "{told}");
+    assert_eq!(report.lines().count(), 1, "{report}");
     stand.server().restart();
     watch.expect_line("gone first");
-    let _second = stand.client().lock("second").lock().expect("nobody has it");
+    let _second = stand.client().lock("second").lock().expect("it is free");
     watch.expect_line("appeared second");
-    let told = std::fs::read_to_string(&errors).expect("it is there");
-    assert_eq!(told.lines().count(), 2, "{told}");
-    assert!(told.contains("the store answers again"), "{told}");
+    let report = std::fs::read_to_string(&errors).expect("it is there");
+    assert_eq!(report.lines().count(), 2, "{report}");
+    assert!(report.contains("the store answers again"), "{report}");
     watch.terminate();
-    assert!(watch.wait(PATIENCE).is_some());
+    assert!(watch.wait(WAIT_LIMIT).is_some());
 }
 
 #[test]
-fn in_a_pipe_a_server_that_is_not_there_is_a_failure() {
+fn in_a_pipe_an_unreachable_server_is_a_failure() {
     let stand = Stand::redis();
     stand.server().kill();
     let (mut watch, errors) = stand.start(&["watch"]);
-    let status = watch.wait(PATIENCE + Duration::from_secs(5)).expect("it gives up");
+    let status = watch.wait(WAIT_LIMIT + Duration::from_secs(5)).expect("it ends");
     assert_eq!(status.code(), Some(69));
-    let told = std::fs::read_to_string(errors).expect("it is there");
-    assert!(told.contains("unreachable"), "{told}");
+    let report = std::fs::read_to_string(errors).expect("it is there");
+    assert!(report.contains("unreachable"), "{report}");
 }

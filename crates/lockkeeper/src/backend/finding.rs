@@ -1,4 +1,4 @@
-//! What a look at a store brings to light.
+//! The findings of a check of a store.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a store can tell of all that is in it: pages of locks and of clients.
+//! Lists of the contents of a store: pages of locks and of clients.
 
 use std::time::{Duration, SystemTime};
 
@@ -108,10 +108,10 @@ pub struct Holding {
     pub left: Option<SystemTime>,
 }
 
-/// A recorded force-release.
+/// A recorded [`force_unlock`](crate::Inspector::force_unlock).
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub struct Forced {
+pub struct ForcedUnlock {
     /// When it happened.
     pub at: SystemTime,
     /// The client that did it.

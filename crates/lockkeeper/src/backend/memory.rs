@@ -13,9 +13,11 @@ use tokio::time::Instant;
 use super::model::{State, Wake};
 use super::wake::Subscriptions;
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, Kind,
-    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, AcquireAnswer, Answer, Backend, BoxFuture, Capabilities, Change, Changed, Fault,
+    Finding, Kind, Lane, List, Page, Release, ReleaseAnswer, Released, Renew, Renewed, Resource,
+    Snapshot, Subscription, Topic,
 };
+use crate::LockName;
 
 /// An embedded store. Clients that share it share its locks.
 #[derive(Debug)]
@@ -61,6 +63,13 @@ impl Memory {
         (self.state().len(), self.hub.topic_count())
     }
 
+    /// Notifies the clients that a lane has reconnected, or all lanes. For decorators that divide
+    /// this store into lanes.
+    pub fn reconnected(&self, lane: Option<Lane>) {
+        let message = lane.map(Lane::message);
+        self.hub.wake(&Topic::Reconnected, message.as_ref().map_or(&[], |lane| lane));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,25 +98,25 @@ fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
 }
 
 impl Backend for Memory {
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self, _name: &LockName) -> Capabilities {
         Capabilities::new(true, Arc::clone(&self.identity)).taking_together()
     }
 
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
         let (answer, wakes) = self.state().acquire(&request, self.now());
         self.wake(&wakes);
         let listened = Topic::told_of(&request.resource).filter(|_| listens(&request));
         let listeners = listened.map_or(0, |topic| self.hub.subscribers(&topic));
-        at_once(answer.map(|attempt| attempt.among(listeners)))
+        Answer::ready(answer.map(|attempt| attempt.among(listeners)))
     }
 
-    fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
+    fn release(&self, request: Release) -> ReleaseAnswer {
         let (mut answer, wakes) = self.state().release(&request, self.now());
         let told = self.wake(&wakes);
         if let Ok(Released::Freed { listeners }) = &mut answer {
             *listeners = Some(told);
         }
-        at_once(answer)
+        Answer::ready(answer)
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
@@ -143,7 +152,8 @@ impl Backend for Memory {
     }
 
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
-        let detail = "embedded in this process: its locks exclude nobody else, and end with it";
+        let detail =
+            "embedded in this process: its locks exclude no other process, and end with this one";
         at_once(Ok(vec![Finding::fine("store", detail)]))
     }
 
@@ -157,8 +167,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::backend::CROWD;
-    use crate::{LockName, OwnerId};
+    use crate::OwnerId;
+    use crate::backend::{Attempt, CROWD};
 
     #[tokio::test]
     async fn a_waiter_learns_that_enough_others_listen() {

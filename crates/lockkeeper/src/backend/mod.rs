@@ -1,4 +1,4 @@
-//! The narrow waist between the engine and the stores.
+//! The interface between the engine and the stores.
 //!
 //! Everything above speaks [`Backend`]; everything below is one store. No driver type crosses it.
 //! It is public so that a test can put a decorator between the two, and **exempt from semver**
@@ -6,36 +6,52 @@
 //!
 //! A future returned by a backend is owned and must be polled to its end once it was polled at all:
 //! dropping it half-way says nothing about whether the request took effect. The engine keeps this
-//! promise by handing the futures of callers who walked away to its reaper.
+//! promise by handing the futures that a caller dropped to its reaper.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use uuid::Uuid;
 
+use crate::name::write_escaped;
 use crate::{LockName, OwnerId, PermitId};
 
+mod answer;
+mod capabilities;
+mod fault;
 #[cfg(all(feature = "file", unix))]
 pub mod file;
 mod finding;
 mod listing;
 pub mod memory;
 pub mod model;
+mod openings;
+#[cfg(feature = "redis")]
+pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod snapshot;
 pub mod wake;
 
+pub use answer::{Answer, Keep, Reply};
+pub use capabilities::Capabilities;
+pub(crate) use fault::Source;
+pub use fault::{Detail, Fault};
 pub use finding::{Finding, Severity};
-pub use listing::{ClientEntry, Forced, Holding, List, Listed, Page, Pattern, Seen, Select};
-pub use snapshot::{HolderEntry, Snapshot};
+pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Listed, Page, Pattern, Seen, Select};
+pub use snapshot::{HolderEntry, MemberEntry, Snapshot};
 pub use wake::{Subscription, Topic};
 
 /// An owned, boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// The answer to an [`Acquire`].
+pub type AcquireAnswer = Answer<Acquire, Result<Attempt, Fault>>;
+
+/// The answer to a [`Release`].
+pub type ReleaseAnswer = Answer<Release, Result<Released, Fault>>;
 
 /// A store of locks.
 ///
@@ -44,20 +60,22 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 /// absolute, and changes of counters have an id by which the store remembers the answer. A fault
 /// must tell whether the request may have executed: see [`Fault::maybe_ran`].
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// Returns the current capabilities of this store.
-    fn capabilities(&self) -> Capabilities;
+    /// Returns the current capabilities of this store for locks of this name.
+    ///
+    /// Must be cheap: the engine asks for each lock of a batch.
+    fn capabilities(&self, name: &LockName) -> Capabilities;
 
     /// Acquires a lock or permits, or re-enters a lock.
     ///
     /// With [`Acquire::from`] set, the lock is received by handoff from another hold of the same
     /// client. If the lock is busy and [`Acquire::waits`] is set, a fair lock adds the caller to its
     /// queue and a write lock registers a waiting writer.
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>>;
+    fn acquire(&self, request: Acquire) -> AcquireAnswer;
 
     /// Releases holds, or only sets the remaining TTL of the lock.
     ///
     /// Releasing the last hold of an owner also removes its queue position.
-    fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>>;
+    fn release(&self, request: Release) -> ReleaseAnswer;
 
     /// Renews or checks many holds or queue positions in one request.
     ///
@@ -87,39 +105,21 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn close(&self) -> BoxFuture<()>;
 }
 
-/// The capabilities of a store.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// A request without an answer can no longer take effect once a later request was answered.
-    ///
-    /// If false, the engine repeats an undo until the lease of the lost request would have expired,
-    /// and a lease counts only on the TTL that a lost release may leave.
-    pub fences_lost_requests: bool,
-    /// Identifies the store, so that all clients acquire several locks in the same order.
-    pub identity: Arc<str>,
-    /// The store can acquire several locks in one request.
-    pub takes_together: bool,
-    /// Advice for people if the user lacks a permission; empty if no permission is needed.
-    pub permission_advice: &'static str,
-}
+/// A part of a store that can become unreachable alone, such as a shard of a cluster.
+///
+/// A store without such parts has one lane, number 0. No request of one lane waits for another.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Lane(pub u32);
 
-impl Capabilities {
-    /// Creates the capabilities of a store that acquires one lock per request.
-    pub fn new(fences_lost_requests: bool, identity: Arc<str>) -> Self {
-        Self { fences_lost_requests, identity, takes_together: false, permission_advice: "" }
+impl Lane {
+    /// Returns the message of [`Topic::Reconnected`] for this lane.
+    pub(crate) fn message(self) -> [u8; 4] {
+        self.0.to_be_bytes()
     }
 
-    /// Sets the advice for a user that lacks a permission.
-    pub fn advising(mut self, permission_advice: &'static str) -> Self {
-        self.permission_advice = permission_advice;
-        self
-    }
-
-    /// Declares that the store can acquire several locks in one request.
-    pub fn taking_together(mut self) -> Self {
-        self.takes_together = true;
-        self
+    /// Reads such a message; `None` means all lanes.
+    pub(crate) fn of_message(message: &[u8]) -> Option<Self> {
+        message.try_into().ok().map(|bytes| Self(u32::from_be_bytes(bytes)))
     }
 }
 
@@ -173,7 +173,7 @@ impl Kind {
     }
 
     /// Parses the [`as_str`](Kind::as_str) of a kind.
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
@@ -346,7 +346,7 @@ impl Release {
 pub enum Released {
     /// The lock is free.
     Freed {
-        /// The number of notified subscribers; `None` if they could not be notified.
+        /// The number of notified subscribers; `None` if it is unknown, or they could not be notified.
         listeners: Option<u64>,
     },
     /// Holds of this owner remain.
@@ -488,6 +488,15 @@ pub enum Changed {
     Count(i64),
 }
 
+impl Changed {
+    pub(crate) fn number(self) -> i64 {
+        match self {
+            Changed::Count(number) => number,
+            Changed::Done | Changed::Nothing | Changed::Other => 0,
+        }
+    }
+}
+
 /// Describes a client for people.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -511,10 +520,13 @@ impl ClientInfo {
             .unwrap_or_default();
         Self { host: hostname(), pid: std::process::id(), program, started: SystemTime::now() }
     }
+}
 
-    /// Formats the client on one line.
-    pub(crate) fn in_a_line(&self) -> String {
-        format!("{} pid {} on {}", self.program, self.pid, self.host)
+/// As `api pid 812 on web-3`, with control characters escaped.
+impl fmt::Display for ClientInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = format!("{} pid {} on {}", self.program, self.pid, self.host);
+        write_escaped(f, line.as_bytes())
     }
 }
 
@@ -523,56 +535,4 @@ fn hostname() -> String {
     return rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]
     return std::env::var("COMPUTERNAME").unwrap_or_default();
-}
-
-/// The reason why a store did not execute a request.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Fault {
-    /// The store did not answer.
-    Unreachable {
-        /// Whether the request may have executed, or may still execute.
-        maybe_ran: bool,
-        /// A description of the failure.
-        detail: String,
-    },
-    /// The store refused for now: loading, read-only, busy or out of memory. The request did not
-    /// execute.
-    Refused {
-        /// The message of the store.
-        detail: String,
-    },
-    /// The user lacks a permission.
-    Denied {
-        /// The message of the store.
-        detail: String,
-    },
-    /// The key belongs to something else.
-    WrongKind {
-        /// The kind of value that was found.
-        found: String,
-    },
-    /// The store cannot execute such a request.
-    Invalid {
-        /// The reason.
-        detail: String,
-    },
-    /// Any other error.
-    Server {
-        /// The message of the store.
-        detail: String,
-    },
-    /// The store was closed.
-    Closed,
-}
-
-impl Fault {
-    /// Whether the fault may be temporary, so that a waiter keeps waiting.
-    pub fn may_pass(&self) -> bool {
-        matches!(self, Fault::Unreachable { .. } | Fault::Refused { .. })
-    }
-
-    /// Whether the request may have executed nevertheless.
-    pub fn maybe_ran(&self) -> bool {
-        matches!(self, Fault::Unreachable { maybe_ran: true, .. })
-    }
 }

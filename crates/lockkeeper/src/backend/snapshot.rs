@@ -1,8 +1,8 @@
-//! What a store knows of one lock.
+//! The state of one lock in a store.
 
 use std::time::SystemTime;
 
-use super::{ClientEntry, ClientInfo, Forced, Holding, Seen, Ttl};
+use super::{ClientEntry, ClientInfo, Fault, ForcedUnlock, Holding, Seen, Ttl};
 
 /// The state of a lock or a counter in the store.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,18 @@ pub struct Snapshot {
     /// The last fencing token, if requested and present.
     pub token: Option<u64>,
     /// The last force-releases, if requested; the newest first.
-    pub forced: Vec<Forced>,
+    pub forced: Vec<ForcedUnlock>,
+    /// State of the lock at each member of a quorum, if they differ.
+    pub members: Vec<MemberEntry>,
+}
+
+/// State of the lock at one member of a quorum.
+#[derive(Clone, Debug)]
+pub struct MemberEntry {
+    /// Its address.
+    pub address: String,
+    /// The holders that it knows and its remaining TTL, or why it has not answered.
+    pub state: Result<(Vec<HolderEntry>, Option<Ttl>), Fault>,
 }
 
 impl Snapshot {

@@ -1,16 +1,18 @@
-//! Wake-ups: who listens for what, inside one process.
+//! Wake-ups: the subscriptions inside one process.
 //!
 //! A wake-up is a hint. A [`Subscription`] counts them; a waiter reads the count *before* it tries
 //! the lock and then sleeps until the count has moved, so that a hint between the two is never
-//! slept through. What breaks a store's own subscription counts as a hint to everybody.
+//! slept through. The loss of a store's own subscription counts as a hint to all subscribers.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foldhash::HashMap;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use super::openings::{Beginning, Openings};
 use super::{Fault, Kind, Resource};
 use crate::{LockName, OwnerId};
 
@@ -30,11 +32,24 @@ pub enum Topic {
     Latch(LockName),
     /// A notice to one client.
     Notice(Uuid),
-    /// The store has reconnected. This topic is local: the store publishes no such message.
+    /// The store has reconnected; the message names the lane, and an empty one means all lanes. This
+    /// topic is local: the store publishes no such message.
     Reconnected,
 }
 
 impl Topic {
+    /// Returns the name of the lock that it concerns, if any.
+    pub(crate) fn name(&self) -> Option<&LockName> {
+        match self {
+            Topic::Freed(name)
+            | Topic::Turn(name, _)
+            | Topic::Rw(name)
+            | Topic::Permits(name)
+            | Topic::Latch(name) => Some(name),
+            Topic::Notice(_) | Topic::Reconnected => None,
+        }
+    }
+
     /// Returns the topic that all waiters of a resource share; `None` for a fair lock, where each
     /// waiter has its own.
     pub(crate) fn told_of(resource: &Resource) -> Option<Topic> {
@@ -49,13 +64,10 @@ impl Topic {
     }
 }
 
-/// How many unread messages of a notice topic are kept. Each names one force-released hold. A
-/// client that misses more of them finds out at the next renewal.
+/// How many unread messages of a topic are kept. A notice names one force-released hold: a client
+/// that misses more of them finds out at the next renewal. A client that misses a reconnection
+/// checks all lanes.
 const UNREAD_MAX: usize = 1024;
-
-/// How many confirmations are remembered. A waiter reads its own as soon as it is scheduled.
-#[cfg(any(feature = "redis", feature = "file"))]
-const BASES: usize = 64;
 
 /// Whether the messages of a topic arrive yet.
 #[derive(Clone, Debug)]
@@ -69,6 +81,7 @@ enum State {
 
 #[derive(Debug)]
 struct Cell {
+    topic: Topic,
     inner: Mutex<CellInner>,
     changed: Notify,
 }
@@ -77,14 +90,8 @@ struct Cell {
 struct CellInner {
     state: State,
     seen: u64,
-    /// The number of messages with the payload `0`.
-    zeros: u64,
-    /// `asked` counts the requests to listen, `heard` the confirmations of the store.
-    #[cfg_attr(not(any(feature = "redis", feature = "file")), expect(dead_code))]
-    asked: u64,
-    heard: u64,
-    /// The value of `zeros` at each of the last confirmations.
-    bases: VecDeque<u64>,
+    /// Of a latch only.
+    openings: Option<Openings>,
     unread: VecDeque<Vec<u8>>,
     subscribers: usize,
 }
@@ -119,12 +126,7 @@ impl fmt::Debug for Subscriptions {
 
 impl Subscriptions {
     pub(crate) fn new(on_edge: impl Fn(&Topic, Edge) + Send + Sync + 'static) -> Self {
-        Self {
-            inner: Arc::new(HubInner {
-                topics: Mutex::new(HashMap::new()),
-                on_edge: Box::new(on_edge),
-            }),
-        }
+        Self { inner: Arc::new(HubInner { topics: Mutex::default(), on_edge: Box::new(on_edge) }) }
     }
 
     fn topics(&self) -> std::sync::MutexGuard<'_, HashMap<Topic, Arc<Cell>>> {
@@ -147,27 +149,20 @@ impl Subscriptions {
         let mut topics = self.topics();
         let cell = topics.entry(topic.clone()).or_insert_with(|| {
             (self.inner.on_edge)(&topic, Edge::First);
-            Arc::new(Cell {
-                inner: Mutex::new(CellInner {
-                    state: State::Pending,
-                    seen: 0,
-                    zeros: 0,
-                    asked: 0,
-                    heard: 0,
-                    bases: VecDeque::new(),
-                    unread: VecDeque::new(),
-                    subscribers: 0,
-                }),
-                changed: Notify::new(),
-            })
+            let inner = Mutex::new(CellInner {
+                state: State::Pending,
+                seen: 0,
+                openings: matches!(topic, Topic::Latch(_)).then(Openings::default),
+                unread: VecDeque::new(),
+                subscribers: 0,
+            });
+            Arc::new(Cell { topic, inner, changed: Notify::new() })
         });
         let mut inner = cell.lock();
         inner.subscribers += 1;
-        let zeros = inner.zeros;
+        let beginning = inner.openings.as_ref().map(|openings| Box::new(openings.now()));
         drop(inner);
-        let latch = matches!(topic, Topic::Latch(_));
-        let beginning = latch.then(|| Box::new(Beginning { zeros, after: None }));
-        Subscription { hub: self.clone(), topic, cell: Arc::clone(cell), beginning }
+        Subscription { hub: self.clone(), cell: Arc::clone(cell), beginning }
     }
 
     /// Adds a subscriber that ignores messages published before it subscribed. The store is asked
@@ -176,10 +171,10 @@ impl Subscriptions {
     pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
         let mut subscription = self.join(topic);
         let topics = self.topics();
-        let after = Some(subscription.cell.lock().asked + 1);
-        subscription.beginning = Some(Box::new(Beginning { zeros: 0, after }));
+        let beginning = subscription.cell.lock().openings.as_ref().map(Openings::next);
+        subscription.beginning = beginning.map(Box::new);
         // A needless request to listen costs one command; a missing one would block the waiter.
-        (self.inner.on_edge)(&subscription.topic, Edge::First);
+        (self.inner.on_edge)(&subscription.cell.topic, Edge::First);
         drop(topics);
         subscription
     }
@@ -187,20 +182,14 @@ impl Subscriptions {
     /// Counts a request to the store to listen on `topic`.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn asking(&self, topic: &Topic) {
-        self.update(topic, |cell| cell.asked += 1);
+        self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::asked));
     }
 
     /// Counts a confirmation that the store listens on `topic`. Must be called in the order of the
     /// store's messages, whereas [`confirm`](Subscriptions::confirm) may come later.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn heard(&self, topic: &Topic) {
-        self.update(topic, |cell| {
-            cell.heard += 1;
-            cell.bases.push_back(cell.zeros);
-            if cell.bases.len() > BASES {
-                cell.bases.pop_front();
-            }
-        });
+        self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::confirmed));
     }
 
     /// Records that the store listens on `topic` from now on.
@@ -225,9 +214,10 @@ impl Subscriptions {
         let mut told = 0;
         self.update(topic, |cell| {
             cell.seen += 1;
-            cell.zeros += u64::from(payload == b"0");
+            cell.openings.iter_mut().for_each(|openings| openings.message(payload));
             told = cell.subscribers as u64;
-            if matches!(topic, Topic::Notice(_)) && cell.unread.len() < UNREAD_MAX {
+            let kept = matches!(topic, Topic::Notice(_) | Topic::Reconnected);
+            if kept && cell.unread.len() < UNREAD_MAX {
                 cell.unread.push_back(payload.to_vec());
             }
         });
@@ -246,37 +236,29 @@ impl Subscriptions {
     /// be subscribed again.
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn broken(&self) -> Vec<Topic> {
-        let topics: Vec<_> = self.topics().iter().map(|(t, c)| (t.clone(), c.clone())).collect();
-        for (_, cell) in &topics {
-            {
-                let mut inner = cell.lock();
-                inner.seen += 1;
-                inner.state = State::Pending;
-                // Pending confirmations will not arrive.
-                let (asked, zeros) = (inner.asked, inner.zeros);
-                (inner.heard, inner.bases) = (asked, VecDeque::from([zeros]));
-            }
-            cell.changed.notify_waiters();
-        }
-        topics.into_iter().map(|(topic, _)| topic).collect()
+        let topics: Vec<_> = self.topics().keys().cloned().collect();
+        topics.iter().for_each(|topic| self.broken_of(topic));
+        topics
     }
 
-    fn leave(&self, topic: &Topic, cell: &Arc<Cell>) {
+    /// The same for one topic.
+    #[cfg(any(feature = "redis", feature = "file"))]
+    pub(crate) fn broken_of(&self, topic: &Topic) {
+        self.update(topic, |cell| {
+            cell.seen += 1;
+            cell.state = State::Pending;
+            cell.openings.iter_mut().for_each(Openings::broken);
+        });
+    }
+
+    fn leave(&self, cell: &Cell) {
         let mut topics = self.topics();
         let mut inner = cell.lock();
         inner.subscribers -= 1;
         if inner.subscribers == 0 {
-            topics.remove(topic);
-            (self.inner.on_edge)(topic, Edge::Last);
+            topics.remove(&cell.topic);
+            (self.inner.on_edge)(&cell.topic, Edge::Last);
         }
-    }
-}
-
-impl CellInner {
-    /// Returns `zeros` at the `nth` confirmation, or at the oldest one that is still remembered.
-    fn base(&self, nth: u64) -> Option<u64> {
-        let first = self.heard + 1 - self.bases.len() as u64;
-        self.bases.get(nth.saturating_sub(first) as usize).copied()
     }
 }
 
@@ -304,34 +286,26 @@ impl Cell {
 #[derive(Debug)]
 pub struct Subscription {
     hub: Subscriptions,
-    topic: Topic,
     cell: Arc<Cell>,
     /// Set only for a latch, where the content of messages matters.
     beginning: Option<Box<Beginning>>,
 }
 
-/// The point from which on the content of messages counts.
-#[derive(Debug)]
-struct Beginning {
-    /// The number of `0` messages before it.
-    zeros: u64,
-    /// The number of confirmations after which it begins.
-    after: Option<u64>,
-}
-
 impl Subscription {
     /// Resolves when messages arrive, or with the reason why they cannot.
     pub(crate) async fn confirmed(mut self) -> Result<Self, Fault> {
-        let after = self.beginning.as_ref().and_then(|beginning| beginning.after);
+        let beginning = &mut self.beginning;
         let outcome = self.cell.wait(|inner| match &inner.state {
             State::Failed(fault) => Some(Err(fault.clone())),
             State::Pending => None,
-            State::Confirmed if after.is_some_and(|after| inner.heard < after) => None,
-            State::Confirmed => Some(Ok(after.and_then(|after| inner.base(after)))),
+            State::Confirmed => match (&inner.openings, beginning.as_deref_mut()) {
+                (Some(openings), Some(beginning)) => {
+                    openings.has_begun(beginning).then_some(Ok(()))
+                }
+                _ => Some(Ok(())),
+            },
         });
-        if let (Some(base), Some(beginning)) = (outcome.await?, &mut self.beginning) {
-            beginning.zeros = base;
-        }
+        outcome.await?;
         Ok(self)
     }
 
@@ -341,6 +315,12 @@ impl Subscription {
             State::Failed(fault) => Some(fault.clone()),
             State::Pending | State::Confirmed => None,
         }
+    }
+
+    /// Whether messages arrive at present.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_confirmed(&self) -> bool {
+        matches!(self.cell.lock().state, State::Confirmed)
     }
 
     /// Returns the number of wake-ups so far. Read it before trying the lock.
@@ -353,10 +333,19 @@ impl Subscription {
         self.cell.wait(|inner| (inner.seen > seen).then_some(inner.seen)).await
     }
 
-    /// Whether a `0` message arrived since this subscription began: the latch was opened.
-    pub fn said_zero(&self) -> bool {
-        let zeros = self.cell.lock().zeros;
-        self.beginning.as_ref().is_some_and(|beginning| zeros > beginning.zeros)
+    /// Whether the latch was opened since this subscription began.
+    pub fn was_opened(&self) -> bool {
+        match (&self.cell.lock().openings, &self.beginning) {
+            (Some(openings), Some(beginning)) => openings.opened_since(beginning),
+            _ => false,
+        }
+    }
+
+    /// Returns the number of wake-ups so far and the unread messages. There may be fewer messages
+    /// than wake-ups.
+    pub(crate) fn unread(&self) -> (u64, VecDeque<Vec<u8>>) {
+        let mut inner = self.cell.lock();
+        (inner.seen, std::mem::take(&mut inner.unread))
     }
 
     /// Waits for the next message of a notice topic.
@@ -367,6 +356,6 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.hub.leave(&self.topic, &self.cell);
+        self.hub.leave(&self.cell);
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Client;
+use super::forward::Outcome;
 use crate::config::LeaseTime;
 use crate::error::{LostReason, Result};
 use crate::hold::Hold;
@@ -25,11 +26,15 @@ macro_rules! guard {
             client: Client,
         }
 
-        impl $Guard {
-            pub(super) fn new(client: &Client, guard: crate::$Guard) -> Self {
-                Self { guard, client: client.clone() }
-            }
+        impl Outcome for crate::$Guard {
+            type Blocking = $Guard;
 
+            fn on(self, client: &Client) -> $Guard {
+                $Guard { guard: self, client: client.clone() }
+            }
+        }
+
+        impl $Guard {
             /// Releases the lock. See [`crate::AnyGuard::release`].
             ///
             /// # Errors
@@ -110,7 +115,7 @@ macro_rules! reentrant_guard {
             /// # Errors
             #[doc = concat!("See [`crate::", stringify!($Guard), "::reenter`].")]
             pub fn reenter(&self) -> Result<Self> {
-                Ok(Self::new(&self.client, self.client.wait(self.guard.reenter())?))
+                Ok(self.client.wait(self.guard.reenter())?.on(&self.client))
             }
 
             /// Re-enters with a lease of its own.
@@ -118,7 +123,7 @@ macro_rules! reentrant_guard {
             /// # Errors
             #[doc = concat!("See [`crate::", stringify!($Guard), "::reenter`].")]
             pub fn reenter_for(&self, lease: impl Into<LeaseTime>) -> Result<Self> {
-                Ok(Self::new(&self.client, self.client.wait(self.guard.reenter_for(lease))?))
+                Ok(self.client.wait(self.guard.reenter_for(lease))?.on(&self.client))
             }
 
             /// The number of guards of this owner.
@@ -138,7 +143,7 @@ macro_rules! write_guard {
             /// # Errors
             #[doc = concat!("See [`crate::", stringify!($Guard), "::read`].")]
             pub fn read(&self) -> Result<$ReadGuard> {
-                Ok($ReadGuard::new(&self.client, self.client.wait(self.guard.read())?))
+                Ok(self.client.wait(self.guard.read())?.on(&self.client))
             }
 
             /// Downgrades to a read guard. No other writer acquires the lock in between.
@@ -147,7 +152,7 @@ macro_rules! write_guard {
             #[doc = concat!("See [`crate::", stringify!($Guard), "::downgrade`].")]
             pub fn downgrade(self) -> Result<$ReadGuard> {
                 let Self { client, guard } = self;
-                Ok($ReadGuard::new(&client, client.wait(guard.downgrade())?))
+                Ok(client.wait(guard.downgrade())?.on(&client))
             }
         }
     };

@@ -1,78 +1,45 @@
 //! Looking at locks from outside, for threads.
 
+use std::time::Duration;
+
 use super::Client;
+use super::forward::{handle, waiting};
 use crate::error::Result;
 use crate::{Event, Holder, Kind, LockInfo};
 
-/// See [`crate::Inspector`].
-#[derive(Clone, Debug)]
-pub struct Inspector {
-    pub(super) client: Client,
-    pub(super) inner: crate::Inspector,
+handle! {
+    /// Lists and inspects the locks of a store.
+    Inspector
 }
+
+waiting! { Inspector, inspector => inspector.inner; {
+    fn inspect(name: impl AsRef<[u8]>) -> LockInfo;
+    fn inspect_as(name: impl AsRef<[u8]>, kind: Kind) -> LockInfo;
+    fn force_unlock(name: impl AsRef<[u8]>, kind: Kind, reason: impl Into<String>) -> bool;
+    fn force_unlock_from(
+        name: impl AsRef<[u8]>,
+        kind: Kind,
+        from: &[Holder],
+        reason: impl Into<String>
+    ) -> bool;
+} }
 
 impl Inspector {
     /// The locks whose names match a pattern, one after the other, read page by page. See
     /// [`crate::Inspector::list`].
     pub fn list(&self, pattern: impl Into<Vec<u8>>) -> Listing {
-        Listing {
-            client: self.client.clone(),
-            inner: self.inner.list(pattern),
-            page: Vec::new().into_iter(),
-        }
+        let (client, page) = (self.client.clone(), Vec::new().into_iter());
+        Listing { client, inner: self.inner.list(pattern), page }
     }
 
-    /// Everything that is known of a name, as what it seems to be.
-    ///
-    /// # Errors
-    /// See [`crate::Inspector::inspect`].
-    pub fn inspect(&self, name: impl AsRef<[u8]>) -> Result<LockInfo> {
-        self.client.wait(self.inner.inspect(name))
-    }
-
-    /// Everything that is known of a name as a kind.
-    ///
-    /// # Errors
-    /// See [`crate::Inspector::inspect_as`].
-    pub fn inspect_as(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<LockInfo> {
-        self.client.wait(self.inner.inspect_as(name, kind))
-    }
-
-    /// Takes a lock away from whoever holds it.
-    ///
-    /// # Errors
-    /// See [`crate::Inspector::force_unlock`].
-    pub fn force_unlock(
-        &self,
-        name: impl AsRef<[u8]>,
-        kind: Kind,
-        reason: impl Into<String>,
-    ) -> Result<bool> {
-        self.client.wait(self.inner.force_unlock(name, kind, reason))
-    }
-
-    /// Takes a lock away, but only from holders that were seen before.
-    ///
-    /// # Errors
-    /// See [`crate::Inspector::force_unlock_from`].
-    pub fn force_unlock_from(
-        &self,
-        name: impl AsRef<[u8]>,
-        kind: Kind,
-        from: &[Holder],
-        reason: impl Into<String>,
-    ) -> Result<bool> {
-        self.client.wait(self.inner.force_unlock_from(name, kind, from, reason))
-    }
-
-    /// What comes, changes and goes, for ever: each turn of the iterator waits for the next event.
-    /// See [`crate::Inspector::watch`].
+    /// The changes of the locks whose names match a pattern, without an end: each turn of the iterator
+    /// waits for the next one. See [`crate::Inspector::watch`].
     pub fn watch(&self, pattern: impl Into<Vec<u8>>) -> Watch {
         Watch { client: self.client.clone(), inner: self.inner.watch(pattern) }
     }
 }
 
-/// See [`crate::Listing`]. After an error the list can be taken up again.
+/// See [`crate::Listing`]. After an error the list can be continued.
 #[derive(Debug)]
 pub struct Listing {
     client: Client,
@@ -112,10 +79,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// How often to look; once a second unless told otherwise.
-    pub fn every(mut self, span: std::time::Duration) -> Self {
-        self.inner = self.inner.every(span);
-        self
+    /// Sets the interval; one second by default.
+    pub fn every(self, span: Duration) -> Self {
+        Self { inner: self.inner.every(span), ..self }
     }
 }
 

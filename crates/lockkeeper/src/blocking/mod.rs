@@ -1,7 +1,7 @@
-//! The same locks for threads: no runtime in sight, and the calling thread is the owner.
+//! The same locks for threads: without a runtime, and the calling thread is the owner.
 //!
 //! A client brings a thread of its own that carries the runtime, so that leases are renewed while
-//! the caller computes or sleeps. As in Redisson, a [`Lock`] is re-entrant per thread.
+//! the caller computes or sleeps. As in Redisson, a [`Lock`] is reentrant per thread.
 //!
 //! ```
 //! use lockkeeper::blocking::Client;
@@ -35,6 +35,7 @@ use crate::config::ClientOptions;
 use crate::error::{Error, Result};
 
 mod counters;
+mod forward;
 mod guards;
 mod inspector;
 mod locks;
@@ -103,7 +104,7 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub fn connect(url: &str) -> Result<Self> {
+    pub fn connect(url: impl AsRef<str>) -> Result<Self> {
         Self::connect_with(url, ClientOptions::new())
     }
 
@@ -111,9 +112,29 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub fn connect_with(url: &str, options: ClientOptions) -> Result<Self> {
-        let url = url.to_owned();
+    pub fn connect_with(url: impl AsRef<str>, options: ClientOptions) -> Result<Self> {
+        let url = url.as_ref().to_owned();
         Self::start(async move { crate::Client::connect_with(&url, options).await })
+    }
+
+    /// See [`crate::Client::quorum`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn quorum<M: AsRef<str>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+        Self::quorum_with(members, ClientOptions::new())
+    }
+
+    /// See [`crate::Client::quorum_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn quorum_with<M: AsRef<str>>(
+        members: impl IntoIterator<Item = M>,
+        options: ClientOptions,
+    ) -> Result<Self> {
+        let members: Vec<_> = members.into_iter().map(|one| one.as_ref().to_owned()).collect();
+        Self::start(async move { crate::Client::quorum_with(members, options).await })
     }
 
     /// A client on a new embedded store. See [`crate::Client::memory`].
@@ -126,7 +147,7 @@ impl Client {
     }
 
     /// Opens the client on a thread of its own, which carries the runtime for as long as the
-    /// client lives: leases must be renewed while nobody calls.
+    /// client lives: leases must be renewed while no method is called.
     fn start(open: impl Future<Output = Result<crate::Client>> + Send + 'static) -> Result<Self> {
         let no_thread = |error: std::io::Error| Error::Invalid {
             lock: None,
@@ -156,57 +177,12 @@ impl Client {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The re-entrant lock of this name.
-    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
-        Lock { client: self.clone(), inner: self.inner.client.lock(name) }
-    }
-
-    /// The plain mutex of this name.
-    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
-        Mutex { client: self.clone(), inner: self.inner.client.mutex(name) }
-    }
-
-    /// The fair lock of this name.
-    pub fn fair_lock(&self, name: impl AsRef<[u8]>) -> FairLock {
-        FairLock { client: self.clone(), inner: self.inner.client.fair_lock(name) }
-    }
-
-    /// The lock of this name that issues tokens.
-    pub fn fenced_lock(&self, name: impl AsRef<[u8]>) -> FencedLock {
-        FencedLock { client: self.clone(), inner: self.inner.client.fenced_lock(name) }
-    }
-
-    /// The lock of this name that is waited for by trying again.
-    pub fn spin_lock(&self, name: impl AsRef<[u8]>) -> SpinLock {
-        SpinLock { client: self.clone(), inner: self.inner.client.spin_lock(name) }
-    }
-
-    /// The read/write lock of this name.
-    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> RwLock {
-        RwLock { client: self.clone(), inner: self.inner.client.rw_lock(name) }
-    }
-
-    /// The semaphore of this name.
-    pub fn semaphore(&self, name: impl AsRef<[u8]>) -> Semaphore {
-        Semaphore { client: self.clone(), inner: self.inner.client.semaphore(name) }
-    }
-
-    /// The semaphore of this name whose permits have ids and leases.
-    pub fn permit_semaphore(&self, name: impl AsRef<[u8]>) -> PermitSemaphore {
-        PermitSemaphore { client: self.clone(), inner: self.inner.client.permit_semaphore(name) }
-    }
-
-    /// The count-down latch of this name.
-    pub fn count_down_latch(&self, name: impl AsRef<[u8]>) -> CountDownLatch {
-        CountDownLatch { client: self.clone(), inner: self.inner.client.count_down_latch(name) }
-    }
-
-    /// Looks at the locks of the store from outside.
+    /// Lists and inspects the locks of the store.
     pub fn inspector(&self) -> Inspector {
-        Inspector { client: self.clone(), inner: self.inner.client.inspector() }
+        Inspector::new(self, self.inner.client.inspector())
     }
 
-    /// Looks for what endangers locks on this store.
+    /// Looks for risks to locks on this store.
     ///
     /// # Errors
     /// See [`crate::Client::check`].
@@ -231,6 +207,38 @@ impl Client {
     fn thread(&self) -> Owner {
         self.inner.client.owner_numbered(thread_number())
     }
+}
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $method:ident: $Type:ident;)+) => {
+        impl Client {
+            $($(#[$doc])*
+            pub fn $method(&self, name: impl AsRef<[u8]>) -> $Type {
+                $Type::new(self, self.inner.client.$method(name))
+            })+
+        }
+    };
+}
+
+handles! {
+    /// The reentrant lock of this name.
+    lock: Lock;
+    /// The plain mutex of this name.
+    mutex: Mutex;
+    /// The fair lock of this name.
+    fair_lock: FairLock;
+    /// The lock of this name that issues tokens.
+    fenced_lock: FencedLock;
+    /// The lock of this name whose waiters poll.
+    spin_lock: SpinLock;
+    /// The read/write lock of this name.
+    rw_lock: RwLock;
+    /// The semaphore of this name.
+    semaphore: Semaphore;
+    /// The semaphore of this name whose permits have ids and leases.
+    permit_semaphore: PermitSemaphore;
+    /// The count-down latch of this name.
+    count_down_latch: CountDownLatch;
 }
 
 /// A number of the calling thread that no other thread of the process ever has.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::forward::waiting;
 use super::{AnyLock, Client};
 use crate::config::LeaseTime;
 use crate::error::{Error, LostReason};
@@ -31,7 +32,7 @@ impl MultiLock {
         Self { inner, client: client.clone(), clients: clients.into() }
     }
 
-    /// The names of the locks, in the order in which they are taken.
+    /// The names of the locks, in the order in which they are acquired.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.inner.names()
     }
@@ -55,7 +56,8 @@ impl MultiLock {
     /// # Errors
     /// See [`crate::MultiLock::try_lock`].
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        self.try_lock_for(Duration::ZERO)
+        let guard = self.client.wait(self.inner.try_lock())?;
+        Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Waits for at most `wait`. See [`crate::MultiLock::try_lock_for`].
@@ -65,22 +67,6 @@ impl MultiLock {
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
         let guard = self.client.wait(self.inner.try_lock_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
-    }
-
-    /// Whether any of the locks is held, as the stores say.
-    ///
-    /// # Errors
-    /// See [`crate::MultiLock::is_locked`].
-    pub fn is_locked(&self) -> Result<bool> {
-        self.client.wait(self.inner.is_locked())
-    }
-
-    /// Force-releases all of the locks; true if any was held.
-    ///
-    /// # Errors
-    /// See [`crate::MultiLock::force_unlock`].
-    pub fn force_unlock(&self) -> Result<bool> {
-        self.client.wait(self.inner.force_unlock())
     }
 
     /// Waits for all, runs `work`, releases. Work on a thread cannot be stopped: look at
@@ -103,6 +89,13 @@ impl MultiLock {
         MultiGuard { guard, client: self.client.clone(), _clients: clients }
     }
 }
+
+waiting! { MultiLock, multi => multi.inner; {
+    /// Whether any of the locks is held, as the stores say.
+    fn is_locked() -> bool;
+    /// Force-releases all of the locks; true if any was held.
+    fn force_unlock() -> bool;
+} }
 
 /// All locks of a [`MultiLock`], held. Dropping it releases them in the background, or waits for that if it
 /// is the last that belongs to its client: see [`Client`]. See also [`crate::MultiGuard`].

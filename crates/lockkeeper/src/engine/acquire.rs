@@ -1,12 +1,13 @@
-//! The acquire loop: try, subscribe, try, wait. All primitives that wait use it, except the latch.
+//! The acquire loop: try, subscribe, try, wait. All primitives that wait use it; a latch counts as
+//! acquired when it is open.
 //!
 //! **No wake-up is lost.** The count of wake-ups is read before each attempt, and a sleep ends as soon
 //! as the count has changed. The first attempt after a confirmed subscription covers the time before
 //! it. A wake-up that never arrives costs one re-check, a few seconds at most.
 //!
 //! **Nothing is left behind.** In the store there is only the hold or queue position of an armed
-//! [`PendingAcquire`], and a subscription. Both undo themselves when dropped, and the reaper completes a request
-//! under way before its claim is undone.
+//! [`PendingAcquire`], and a subscription. Both undo themselves when dropped, and the reaper completes
+//! a request under way before it is undone.
 //!
 //! **The wait limit limits the wait for a lock, not a round trip.** The loop waits for the answer to a
 //! request under way for up to one response timeout, and a waiter whose last answer is old asks once
@@ -19,15 +20,17 @@
 //! unsubscribe, so that no client is kept out of it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::lease::{HoldId, Lease};
-use super::local_queue::{Entered, LocalQueues, Offer, Place, Seat, Turn};
-use super::pending_acquire::{Attempting, PendingAcquire};
-use super::registry::Kept;
-use super::request::{Request, Seating, Wait, other_side};
-use super::{Core, RETRY_COUNTERS, Tick, jittered, no_answer, until};
-use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Topic, Ttl};
+use super::heartbeat::QueuePosition;
+use super::holds::HoldId;
+use super::lease::{Lease, deadline};
+use super::local_queue::{Entered, Front, Grant, Handoff, LocalQueues, Served};
+use super::pending_acquire::PendingAcquire;
+use super::request::{Queueing, Request, Wait};
+use super::{Core, RETRY_COUNTERS, SUSPICIOUS, Tick, jittered, no_answer, until};
+use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Subscription, Ttl};
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
 
@@ -37,7 +40,7 @@ const STALE: Duration = Duration::from_millis(250);
 
 /// Re-check interval of waiters that get no wake-ups: mutex waiters, because other Redlock clients
 /// do not publish, and clients without the permission to subscribe.
-pub(super) const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Re-check interval of waiters that do not subscribe because enough others do.
 const CROWDED: Duration = Duration::from_millis(500);
@@ -49,100 +52,119 @@ const LEAVING: u64 = 2;
 /// How often a waiting writer renews its mark in the store, which expires after two seconds.
 const INTENT: Duration = Duration::from_millis(1200);
 
-/// A task that waits this long for a lock that its own client holds is logged.
-const SUSPICIOUS: Duration = Duration::from_secs(5);
-
 /// An acquired hold.
 pub(crate) type Acquired = (Arc<Lease>, HoldId);
 
+/// Acquires for an owner that does not hold the lock yet.
 pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
-    let entered = match request.seating() {
-        Seating::Exclusive => LocalQueues::enter(core, &request.resource, || match request.wait {
-            Wait::Never => None,
-            _ => Some(Offer::new(core, request)),
-        }),
-        // Waiters queue behind earlier waiters; a mere try acquires what is free.
-        Seating::Waiting if request.wait != Wait::Never => {
-            let offer = || Offer::new(core, request);
-            match LocalQueues::line_up(core, &request.resource, offer) {
-                Some(place) => Entered::Queued(place),
-                None => Entered::Seat(LocalQueues::alone(core, &request.resource)),
-            }
-        }
-        Seating::Waiting | Seating::Alone => {
-            Entered::Seat(LocalQueues::alone(core, &request.resource))
-        }
-    };
-    match entered {
-        Entered::Seat(seat) if request.wait.limit() == Tick::NEVER => {
-            // The first attempt, without a wait limit. Most acquires end here; their futures stay
-            // small because `run_on` contains everything else.
-            let mut drive = AcquireLoop::new(core, request);
-            let (answer, sent, claim) = drive.first_attempt().await;
-            match drive.judge(Refused { answer, claim, seat, seen: None, sent }) {
-                Ok(acquired) => Ok(Some(acquired)),
-                Err(refused) => Box::pin(drive.run_on(refused)).await,
-            }
-        }
-        Entered::Seat(seat) => Box::pin(AcquireLoop::new(core, request).run(seat)).await,
-        Entered::Taken => Ok(None),
-        Entered::Queued(turn) => {
-            // Waiting and the attempt after it are boxed separately, to keep the waiter's future
-            // small.
-            let turn = Box::pin(queue(core, request, turn)).await;
-            Box::pin(take_turn(core, request, turn)).await
-        }
-    }
+    let started = core.clock.now();
+    acquire_entered(core, request, LocalQueues::join(core, request), started).await
 }
 
-/// Waits in the local queue. Returns `None` when the wait limit passes first.
-async fn queue(core: &Arc<Core>, request: &Request, mut turn: Place) -> Option<Turn> {
-    let limit = request.wait.limit();
-    let suspicious = core.clock.now() + SUSPICIOUS;
-    let mut given = until(&core.clock, suspicious.min(limit), turn.wait()).await;
-    if given.is_none() && suspicious < limit {
-        if request.seating() == Seating::Exclusive {
-            core.warn_waiting_for_itself(&request.resource);
+/// The same from the local queue on.
+pub(super) async fn acquire_entered(
+    core: &Arc<Core>,
+    request: &Request,
+    entered: Entered,
+    started: Tick,
+) -> Result<Option<Acquired>> {
+    let granted = granted(core, request, entered, started).await?;
+    Ok(granted.map(|granted| begin(granted, request, started)))
+}
+
+/// Begins the lease of a grant.
+pub(super) fn begin((grant, now): Granted, request: &Request, started: Tick) -> Acquired {
+    let lease = Lease::begin(grant, request, now);
+    tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
+        waited = ?now.since(started), "acquired");
+    (lease, 0)
+}
+
+/// Waits until a latch is open. Returns false when the wait limit passes first.
+pub(crate) async fn wait_until_open(core: &Arc<Core>, request: &Request) -> Result<bool> {
+    core.ensure_open(&request.resource)?;
+    let entered = LocalQueues::join(core, request);
+    Ok(granted(core, request, entered, core.clock.now()).await?.is_some())
+}
+
+/// A grant, and when it arrived.
+pub(super) type Granted = (Grant, Tick);
+
+/// `None` if the lock is busy at the wait limit.
+pub(super) type Outcome = Result<Option<Granted>>;
+
+/// Waits for the grant: first in the local queue, then in the loop.
+async fn granted(core: &Arc<Core>, request: &Request, at: Entered, started: Tick) -> Outcome {
+    match at {
+        Entered::Front(front) => {
+            Box::pin(AcquireLoop::new(core, request, front, started).run(None)).await
         }
-        given = until(&core.clock, limit, turn.wait()).await;
+        Entered::Occupied => Ok(None),
+        Entered::Queued(position) => {
+            // Boxed separately, to keep the waiter's future small.
+            let served = Box::pin(position.serve(request)).await;
+            Box::pin(after_queue(core, request, served)).await
+        }
     }
-    given.or_else(|| turn.failure().map(Turn::Failed))
 }
 
 /// Continues after the local queue.
-async fn take_turn(
-    core: &Arc<Core>,
-    request: &Request,
-    turn: Option<Turn>,
-) -> Result<Option<Acquired>> {
-    let drive = AcquireLoop::new(core, request);
-    match turn {
+async fn after_queue(core: &Arc<Core>, request: &Request, served: Option<Served>) -> Outcome {
+    let now = core.clock.now();
+    let front = match served {
+        Some(Served::Front(front)) => front,
+        Some(Served::Granted(grant)) if is_in_time(core, request, grant.sent, now) => {
+            return Ok(Some((grant, now)));
+        }
+        // Dropping the rest of a late grant undoes it.
+        Some(Served::Granted(grant)) => grant.front,
+        Some(Served::Failed(fault)) => {
+            return Err(core.error(fault, &request.resource, request.phase()));
+        }
         // This waiter has sent no request, but other requests may have shown that the store does
         // not answer.
-        None if core.is_silent() => Err(drive.unserved()),
-        None => Ok(None),
-        Some(Turn::Seat(seat)) => drive.run(seat).await,
-        Some(Turn::Handed(seat, claim, token, sent)) => {
-            match drive.begin(claim, seat, token, sent, core.clock.now()) {
-                Ok(acquired) => Ok(Some(acquired)),
-                Err(seat) => drive.run(seat).await,
-            }
+        None if core.is_silent(&request.resource.name) => {
+            return Err(core.error(no_answer(), &request.resource, request.phase()));
         }
-        Some(Turn::Failed(fault)) => Err(core.error(fault, &request.resource, Phase::Acquire)),
-    }
+        None => return Ok(None),
+    };
+    AcquireLoop::new(core, request, front, now).run(None).await
 }
 
-/// One acquire that has the seat.
-struct AcquireLoop<'a> {
+/// Returns the token of a grant that arrived in time, and when it arrived.
+pub(super) fn judge(
+    core: &Core,
+    request: &Request,
+    front: &mut Front,
+    answer: &Answer,
+) -> Option<Judged> {
+    let (Ok(Attempt::Granted { token }), sent) = answer else { return None };
+    let now = core.clock.now();
+    front.acquired(now);
+    is_in_time(core, request, *sent, now).then_some((*token, now))
+}
+
+/// Whether a grant of a request sent at `sent` arrived before its lease expired.
+pub(super) fn is_in_time(core: &Core, request: &Request, sent: Tick, now: Tick) -> bool {
+    now < deadline(core, sent, request.term.ttl)
+}
+
+/// One acquire at the front of the local queue.
+pub(super) struct AcquireLoop<'a> {
     core: &'a Arc<Core>,
     request: &'a Request,
+    front: Front,
+    /// `None` while a request is under way, whose future owns it.
+    pub(super) pending: Option<PendingAcquire>,
+    /// The count of wake-ups before the last attempt, if there was a subscription.
+    seen: Option<u64>,
     started: Tick,
     /// The current time, valid until the next `await`.
     now: Option<Tick>,
     failures: u32,
     /// When the first of the current series of failed attempts was sent.
     failing_since: Option<Tick>,
-    /// The error reply to the last of them, if there was one.
+    /// Why the last of them failed.
     refusal: Option<Fault>,
     polling: bool,
     /// When the store answered busy, unless it gave another answer since. Decides at the wait
@@ -152,37 +174,45 @@ struct AcquireLoop<'a> {
     warned: bool,
     /// How often the lock was busy in a row; determines the pause of a spinning waiter.
     spins: u32,
-    /// The position in the store's queue, kept by the watchdog.
-    kept: Option<Kept>,
+    /// The position in the store's queue, kept by heartbeats.
+    position: Option<QueuePosition>,
 }
 
-/// The outcome of one round of the loop.
+/// The answer to one attempt, and from when its TTL counts.
+pub(super) type Answer = (Result<Attempt, Fault>, Tick);
+
+/// The token of a grant in time, and when it arrived.
+pub(super) type Judged = (Option<u64>, Tick);
+
+/// The outcome of one round of the loop that did not acquire the lock.
 enum Step {
-    Acquired(Acquired),
-    /// With the claim whose queue position is still to be given up.
-    GaveUp(Option<PendingAcquire>),
-    Again(PendingAcquire, Seat),
-}
-
-/// An attempt that did not acquire the lock, and the state for the next one.
-struct Refused {
-    answer: Result<Attempt, Fault>,
-    claim: PendingAcquire,
-    seat: Seat,
-    /// The count of wake-ups before the attempt, if there was a subscription.
-    seen: Option<u64>,
-    sent: Tick,
+    Again,
+    GiveUp,
 }
 
 impl<'a> AcquireLoop<'a> {
-    fn new(core: &'a Arc<Core>, request: &'a Request) -> Self {
-        let started = core.clock.now();
-        let now = Some(started);
+    pub(super) fn new(
+        core: &'a Arc<Core>,
+        request: &'a Request,
+        mut front: Front,
+        now: Tick,
+    ) -> Self {
+        let mut pending = None;
+        if request.resource.kind == Kind::Fair
+            && request.wait != Wait::Never
+            && let Some((owner, subscription)) = core.identities.take(&request.resource.name)
+        {
+            pending = Some(PendingAcquire::of(core, &request.resource, owner));
+            front.subscription = Some(subscription);
+        }
         Self {
             core,
             request,
-            started,
-            now,
+            front,
+            pending,
+            seen: None,
+            started: now,
+            now: Some(now),
             failures: 0,
             failing_since: None,
             refusal: None,
@@ -190,233 +220,217 @@ impl<'a> AcquireLoop<'a> {
             busy: None,
             warned: false,
             spins: 0,
-            kept: None,
+            position: None,
         }
     }
 
-    fn begin(
-        &self,
-        claim: PendingAcquire,
-        seat: Seat,
-        token: Option<u64>,
-        sent: Tick,
-        now: Tick,
-    ) -> Result<Acquired, Seat> {
-        let seated = self.request.seating() == Seating::Exclusive;
-        let lease = Lease::begin(claim, seat, seated, self.request, token, (sent, now))?;
-        tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
-            waited = ?now.since(self.started), "acquired");
-        Ok((lease, 0))
-    }
-
-    fn first_attempt(&self) -> Attempting {
-        let claim = PendingAcquire::new(self.core, self.request);
-        claim.attempt(self.request, self.started)
-    }
-
-    /// Begins the lease if the grant arrived in time.
-    fn judge(&mut self, mut refused: Refused) -> Result<Acquired, Box<Refused>> {
-        let Ok(Attempt::Granted { token }) = refused.answer else {
-            return Err(Box::new(refused));
-        };
-        let now = self.core.clock.now();
-        refused.seat.taken(now);
-        let Refused { claim, seat, seen, sent, .. } = refused;
-        self.begin(claim, seat, token, sent, now).map_err(|mut seat| {
-            if seat.alone {
-                // The subscription and the queue position belong to the undone claim.
-                (seat.subscription, self.kept) = (None, None);
-            }
-            // Granted, but the lease had expired when the answer arrived; the claim has undone it.
-            let claim = PendingAcquire::new(self.core, self.request);
-            Box::new(Refused { answer: Ok(Attempt::GRANTED), claim, seat, seen, sent })
-        })
-    }
-
-    async fn run(mut self, seat: Seat) -> Result<Option<Acquired>> {
-        let pause = seat.pause(self.started);
-        if !pause.is_zero() {
+    /// Tries until the lock is granted, the wait limit passes or the store fails. `answer` is the
+    /// answer to an attempt that was made already.
+    pub(super) async fn run(mut self, mut answer: Option<Answer>) -> Outcome {
+        let pause = self.front.pause(self.started);
+        if answer.is_some() || !pause.is_zero() {
             self.now = None;
+        }
+        if answer.is_none() && !pause.is_zero() {
             self.nap(pause).await;
         }
-        let claim = PendingAcquire::new(self.core, self.request);
-        self.rounds(claim, seat).await
-    }
-
-    async fn run_on(mut self, refused: Box<Refused>) -> Result<Option<Acquired>> {
-        self.now = None;
-        match self.refused(refused).await? {
-            Step::Acquired(acquired) => Ok(Some(acquired)),
-            Step::GaveUp(claim) => self.give_up(claim).await,
-            Step::Again(claim, seat) => self.rounds(claim, seat).await,
-        }
-    }
-
-    async fn rounds(
-        &mut self,
-        mut claim: PendingAcquire,
-        mut seat: Seat,
-    ) -> Result<Option<Acquired>> {
         loop {
-            match self.round(claim, seat).await? {
-                Step::Acquired(acquired) => return Ok(Some(acquired)),
-                Step::GaveUp(claim) => return self.give_up(claim).await,
-                Step::Again(same, still) => (claim, seat) = (same, still),
+            let known = match answer.take() {
+                None => self.attempt().await?,
+                known => known,
+            };
+            let Some(answer) = known else { return self.give_up().await };
+            if let Some((token, now)) = judge(self.core, self.request, &mut self.front, &answer) {
+                return Ok(Some((self.grant(token, answer.1), now)));
+            }
+            match self.next(answer).await? {
+                Step::Again => {}
+                Step::GiveUp => return self.give_up().await,
             }
         }
     }
 
-    /// Makes one attempt and acts on its answer.
-    async fn round(&mut self, claim: PendingAcquire, seat: Seat) -> Result<Step> {
+    /// Makes one attempt. Returns `None` if the wait limit passes before the answer arrives.
+    async fn attempt(&mut self) -> Result<Option<Answer>> {
         let core = self.core;
-        let seen = seat.subscription.as_ref().map(|subscription| subscription.seen());
         let sent = self.now.take().unwrap_or_else(|| core.clock.now());
-        let patience = self.patience();
-        if sent >= patience {
+        if self.was_opened() {
+            return Ok(Some((Ok(Attempt::GRANTED), sent)));
+        }
+        let give_up_at = self.give_up_at();
+        if sent >= give_up_at {
             return Err(self.unreachable());
         }
-        let answer_by = core.answer_by(self.request.wait.limit(), sent);
-        let attempt = claim.attempt(self.request, sent);
-        let Some((answer, sent, claim)) =
-            until(&core.clock, answer_by.min(patience), attempt).await
-        else {
-            if patience < answer_by {
-                // The store did not answer, whatever it answered before.
-                self.refusal = None;
+        let answer_by =
+            core.answer_by(&self.request.resource.name, self.request.wait.limit(), sent);
+        let answer = until(&core.clock, answer_by.min(give_up_at), self.send(sent)).await;
+        if self.was_opened() {
+            return Ok(Some((Ok(Attempt::GRANTED), sent)));
+        }
+        if answer.is_none() {
+            if give_up_at < answer_by {
+                // The store did not answer, whatever it answered before: if it had the time to.
+                let had_time = core.clock.now().since(sent) >= core.options.response_timeout;
+                self.refusal = self.refusal.take().filter(|_| !had_time);
                 return Err(self.unreachable());
             }
             self.busy = None;
             self.failing_since.get_or_insert(sent);
-            return Ok(Step::GaveUp(None));
-        };
-        match self.judge(Refused { answer, claim, seat, seen, sent }) {
-            Ok(acquired) => Ok(Step::Acquired(acquired)),
-            Err(refused) => self.refused(refused).await,
         }
+        Ok(answer)
+    }
+
+    /// Whether a message said that the latch was opened. It may be closed again before the next look,
+    /// so the message suffices.
+    fn was_opened(&self) -> bool {
+        self.front.subscription.as_ref().is_some_and(Subscription::was_opened)
+    }
+
+    /// Sends one request. If the future is dropped, the request is completed and undone.
+    async fn send(&mut self, sent: Tick) -> Answer {
+        self.seen = self.front.subscription.as_ref().map(Subscription::seen);
+        let new = || PendingAcquire::new(self.core, self.request);
+        let keeps = |_: &_| self.core.keeps_identities(&self.request.resource.name);
+        let pending = self.pending.take().filter(keeps).unwrap_or_else(new);
+        let (answer, pending) = pending.attempt(self.request, sent).await;
+        self.pending = Some(pending);
+        answer
+    }
+
+    fn grant(self, token: Option<u64>, sent: Tick) -> Grant {
+        let new = || PendingAcquire::new(self.core, self.request);
+        Grant { pending: self.pending.unwrap_or_else(new), front: self.front, token, sent }
     }
 
     /// Acts on an attempt that did not acquire the lock.
-    async fn refused(&mut self, refused: Box<Refused>) -> Result<Step> {
-        let Refused { answer, claim, seat, seen, sent } = *refused;
-        match answer {
-            Ok(Attempt::Busy(_) | Attempt::Crowded(..) | Attempt::Gone) => {
-                self.failing_since = None
-            }
-            _ => {
-                self.failing_since.get_or_insert(sent);
+    async fn next(&mut self, (answer, sent): Answer) -> Result<Step> {
+        let (ttl, crowd) = match answer {
+            Ok(Attempt::Busy(ttl)) => (ttl, 0),
+            Ok(Attempt::Crowded(ttl, crowd)) => (ttl, crowd),
+            Ok(Attempt::Gone) => (None, 0),
+            failed => {
+                match &failed {
+                    // It serves.
+                    Err(fault) if fault.is_moving() => self.failing_since = None,
+                    _ => drop(self.failing_since.get_or_insert(sent)),
+                }
                 self.busy = None;
+                return match failed {
+                    Err(fault) => self.failed(fault).await,
+                    Ok(_) => self.granted_late().await,
+                };
             }
-        }
-        match answer {
-            Ok(Attempt::Granted { .. }) => self.came_late(claim, seat).await,
-            Ok(Attempt::Busy(ttl)) => self.busy(ttl, 0, claim, seat, seen).await,
-            Ok(Attempt::Crowded(ttl, crowd)) => self.busy(ttl, crowd, claim, seat, seen).await,
-            Ok(Attempt::Gone) => self.busy(None, 0, claim, seat, seen).await,
-            Err(fault) => self.fault(fault, claim, seat).await,
-        }
+        };
+        self.busy(ttl, crowd).await
     }
 
-    /// Subscribes or waits, because the lock is busy. Polls instead where many others listen.
-    async fn busy(
-        &mut self,
-        ttl: Option<Ttl>,
-        crowd: u64,
-        claim: PendingAcquire,
-        mut seat: Seat,
-        seen: Option<u64>,
-    ) -> Result<Step> {
+    /// Waits, because the lock is busy: by spinning, in a queue, by polling, or for a wake-up.
+    async fn busy(&mut self, ttl: Option<Ttl>, crowd: u64) -> Result<Step> {
         let now = self.core.clock.now();
-        (self.busy, self.failures, self.refusal) = (Some(now), 0, None);
-        seat.busy();
+        (self.busy, self.failing_since, self.failures, self.refusal) = (Some(now), None, 0, None);
+        self.front.busy();
         if self.request.wait == Wait::Never || now >= self.request.wait.limit() {
-            return Ok(Step::GaveUp(Some(claim)));
+            return Ok(Step::GiveUp);
         }
-        if !self.warned && now.since(self.started) >= SUSPICIOUS {
-            self.warned = true;
-            // A client may hold some permits and wait for others: nothing is wrong then.
-            if self.request.seating() != Seating::Waiting {
-                self.core.warn_waiting_for_itself(&self.request.resource);
-            }
-        }
+        self.warn_if_suspicious(now);
         if let Some(spin) = self.request.spin {
             // Ends before the wait limit, so that there is a last try shortly before it.
-            let left = self.request.wait.limit().since(self.core.clock.now());
+            let left = self.request.wait.limit().since(now);
             self.nap(spin.pause(self.spins).min(left - left / 4)).await;
             self.spins += 1;
-            return self.again(claim, seat);
+            return self.again();
         }
-        if self.request.resource.kind == Kind::Fair && self.kept.is_none() {
-            let registry = &self.core.registry;
-            self.kept = Some(registry.keep(&self.request.resource, claim.owner, now));
+        self.keep_position(now);
+        if self.front.unqueued && self.request.queueing() == Queueing::Waiting {
+            return self.queue_up().await;
         }
-        if seat.alone && self.request.seating() == Seating::Waiting {
-            return self.queue_up(claim).await;
-        }
-        match seen {
+        self.sleep_while_busy(ttl, crowd).await;
+        self.again()
+    }
+
+    /// Subscribes, or sleeps until the next attempt. Polls instead where many others listen.
+    async fn sleep_while_busy(&mut self, ttl: Option<Ttl>, crowd: u64) {
+        match self.seen {
             None if self.polling => self.nap(jittered(POLL)).await,
             None if crowd >= CROWD => self.nap(self.pause(ttl).min(jittered(CROWDED))).await,
             // About `CROWD` waiters stay, and not always the same ones.
             Some(_) if crowd >= CROWD && fastrand::u64(..crowd + LEAVING) >= CROWD => {
-                seat.subscription = None;
+                self.front.subscription = None;
                 self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
             }
-            None => {
-                let topic = self.request.topic(claim.owner);
-                return self.subscribe(topic, claim, seat, self.pause(ttl)).await;
-            }
+            None => self.subscribe(self.pause(ttl)).await,
             Some(seen) => {
                 tracing::trace!(lock = %self.request.resource.name, ?ttl, "waiting");
-                self.sleep(&seat, seen, self.pause(ttl)).await;
-                let failure = seat.subscription.as_ref().and_then(|listening| listening.failure());
+                self.sleep(seen, self.pause(ttl)).await;
+                let failure = self.front.subscription.as_ref().and_then(Subscription::failure);
                 if let Some(fault) = failure {
-                    seat.subscription = None;
+                    self.front.subscription = None;
                     self.poll_instead(&fault);
                 }
             }
         }
-        self.again(claim, seat)
+    }
+
+    fn warn_if_suspicious(&mut self, now: Tick) {
+        if self.warned || now.since(self.started) < SUSPICIOUS {
+            return;
+        }
+        self.warned = true;
+        // A client may hold some permits and wait for others: nothing is wrong then.
+        if self.request.queueing() != Queueing::Waiting {
+            self.core.warn_waiting_for_itself(&self.request.resource);
+        }
+    }
+
+    /// Starts the heartbeats of a waiter in the store's queue.
+    fn keep_position(&mut self, now: Tick) {
+        if let Some(pending) = &self.pending
+            && self.request.resource.kind == Kind::Fair
+            && self.position.is_none()
+        {
+            let resource = &self.request.resource;
+            self.position = Some(QueuePosition::keep(self.core, resource, pending.owner, now));
+        }
     }
 
     /// Queues behind the waiters of this client, and tries again at the front of the queue.
-    async fn queue_up(&mut self, claim: PendingAcquire) -> Result<Step> {
+    async fn queue_up(&mut self) -> Result<Step> {
         let (core, request) = (self.core, self.request);
-        let offer = || Some(Offer::new(core, request));
-        let seat = match LocalQueues::enter(core, &request.resource, offer) {
-            Entered::Seat(seat) => seat,
-            Entered::Queued(mut place) => {
-                let turn = until(&core.clock, request.wait.limit(), place.wait()).await;
-                match turn.or_else(|| place.failure().map(Turn::Failed)) {
-                    Some(Turn::Seat(seat)) => seat,
-                    Some(Turn::Failed(fault)) => {
+        let handoff = || Some(Handoff::new(core, request));
+        self.front = match LocalQueues::enter(core, &request.resource, handoff) {
+            Entered::Front(front) => front,
+            Entered::Queued(mut position) => {
+                let served = until(&core.clock, request.wait.limit(), position.wait()).await;
+                match served.or_else(|| position.failure().map(Served::Failed)) {
+                    Some(Served::Front(front)) => front,
+                    Some(Served::Failed(fault)) => {
                         return Err(core.error(fault, &request.resource, Phase::Acquire));
                     }
-                    // Permits are held without a seat, so they are never handed off.
-                    Some(Turn::Handed(..)) | None => {
-                        self.busy = self.busy.filter(|_| !core.is_silent());
-                        return Ok(Step::GaveUp(None));
+                    // Permits are held without a front, so they are never handed off.
+                    Some(Served::Granted(_)) | None => {
+                        self.busy = self.busy.filter(|_| !core.is_silent(&request.resource.name));
+                        return Ok(Step::GiveUp);
                     }
                 }
             }
-            Entered::Taken => return Ok(Step::GaveUp(None)),
+            Entered::Occupied => return Ok(Step::GiveUp),
         };
         // After a wait that may have been long, an unanswered request is not repeated.
-        let claim = if claim.doubtful { PendingAcquire::new(core, request) } else { claim };
-        self.again(claim, seat)
+        self.pending = self.pending.take().filter(|pending| !pending.indeterminate);
+        self.again()
     }
 
     /// Sleeps until a wake-up beyond `seen`, the end of `pause`, the wait limit or the end of the
     /// client.
-    async fn sleep(&self, seat: &Seat, seen: u64, pause: Duration) {
-        let Some(subscription) = &seat.subscription else {
-            return;
-        };
+    async fn sleep(&self, seen: u64, pause: Duration) {
+        let Some(subscription) = &self.front.subscription else { return };
         let core = self.core;
         let wake = (core.clock.now() + pause).min(self.request.wait.limit());
         let mut closing = std::pin::pin!(core.closing.notified());
         closing.as_mut().enable();
         let due = async {
-            match &self.kept {
-                Some(kept) => kept.due().await,
+            match &self.position {
+                Some(position) => position.due().await,
                 None => std::future::pending().await,
             }
         };
@@ -446,117 +460,126 @@ impl<'a> AcquireLoop<'a> {
 
     /// Continues with the next attempt, unless the wait limit has passed. If the last busy answer
     /// is old, asks once more to find out whether the store still answers.
-    fn again(&mut self, claim: PendingAcquire, seat: Seat) -> Result<Step> {
+    fn again(&mut self) -> Result<Step> {
         if self.core.is_closed() {
             return Err(Error::Closed { lock: Some(self.request.resource.name.clone()) });
         }
         let now = self.core.clock.now();
-        if now < self.request.wait.limit() {
-            return Ok(Step::Again(claim, seat));
+        if now < self.request.wait.limit() || self.was_opened() {
+            return Ok(Step::Again);
         }
-        self.busy = self.busy.filter(|_| !self.core.is_silent());
+        self.busy = self.busy.filter(|_| !self.core.is_silent(&self.request.resource.name));
         match self.busy {
-            Some(at) if now.since(at) >= STALE => Ok(Step::Again(claim, seat)),
-            _ => Ok(Step::GaveUp(Some(claim))),
+            Some(at) if now.since(at) >= STALE => Ok(Step::Again),
+            _ => Ok(Step::GiveUp),
         }
     }
 
     /// When to give up on a store that does not answer.
-    fn patience(&self) -> Tick {
-        let mut bears = self.core.options.unreachable_after;
+    fn give_up_at(&self) -> Tick {
+        let mut after = self.core.options.unreachable_after;
         if self.request.resource.kind == Kind::Semaphore {
             // After that the store no longer recognises a repetition.
-            bears = bears.min(RETRY_COUNTERS);
+            after = after.min(RETRY_COUNTERS);
         }
-        self.failing_since.map_or(Tick::NEVER, |since| since + bears)
+        self.failing_since.map_or(Tick::NEVER, |since| since + after)
     }
 
-    async fn give_up(&mut self, claim: Option<PendingAcquire>) -> Result<Option<Acquired>> {
-        self.kept = None;
-        if let Some(claim) = claim {
-            claim.leave().await;
+    async fn give_up(mut self) -> Outcome {
+        let outcome =
+            if self.busy.is_some() { Ok(None) } else { Err(self.error(self.fault_so_far())) };
+        let pending = self.pending.take();
+        // The next local waiter gets the front now.
+        drop(self);
+        if let Some(pending) = pending {
+            pending.leave().await;
         }
-        if self.busy.is_some() { Ok(None) } else { Err(self.unserved()) }
+        outcome
     }
 
     /// Why the store has not served: its last error reply, if there was one.
     fn fault_so_far(&self) -> Fault {
-        self.refusal.clone().unwrap_or_else(|| no_answer("the store does not answer"))
-    }
-
-    fn unserved(&self) -> Error {
-        self.failed(self.fault_so_far())
+        self.refusal.clone().unwrap_or_else(no_answer)
     }
 
     /// The store has not served for too long: fails the waiters in the local queue, too.
     fn unreachable(&self) -> Error {
         let fault = self.fault_so_far();
         self.core.local_queues.fail(&self.request.resource, &fault);
-        self.failed(fault)
+        self.error(fault)
     }
 
-    fn failed(&self, fault: Fault) -> Error {
+    fn error(&self, fault: Fault) -> Error {
         let Resource { kind, name } = &self.request.resource;
-        let since = self.failing_since.into_iter().chain(self.core.silent_since()).min();
+        let since = self.failing_since.into_iter().chain(self.core.silent_since(name)).min();
         let silent = since.map(|since| self.core.clock.now().since(since));
-        Error::from_fault(fault, Some((name, *kind)), Phase::Acquire, silent)
+        Error::from_fault(fault, Some((name, *kind)), self.request.phase(), silent)
     }
 
     /// Retries after a grant that arrived after its lease had expired: the store is too slow for
     /// it.
-    async fn came_late(&mut self, claim: PendingAcquire, seat: Seat) -> Result<Step> {
-        let over = self.core.clock.now() >= self.patience();
-        if over || self.request.wait == Wait::Never && self.failures > 3 {
-            return Err(self.failed(no_answer("each grant arrived after its lease had ended")));
+    async fn granted_late(&mut self) -> Result<Step> {
+        // Dropping it undoes the grant.
+        self.pending = None;
+        if self.front.unqueued {
+            // The subscription and the queue position belong to the undone request.
+            (self.front.subscription, self.position) = (None, None);
         }
-        self.nap(self.core.backoff(self.failures)).await;
-        self.failures += 1;
-        self.again(claim, seat)
+        let over = self.core.clock.now() >= self.give_up_at();
+        if over || self.request.wait == Wait::Never && self.failures > 3 {
+            let detail = "each grant arrived after its lease had ended".into();
+            return Err(self.error(Fault::Unreachable { maybe_ran: true, detail }));
+        }
+        self.back_off().await
     }
 
     /// Retries after a temporary fault, for as long as the caller and the settings allow.
-    async fn fault(&mut self, fault: Fault, claim: PendingAcquire, mut seat: Seat) -> Result<Step> {
+    async fn failed(&mut self, fault: Fault) -> Result<Step> {
         let resource = &self.request.resource;
-        let over = self.core.clock.now() >= self.patience();
+        let over = self.core.clock.now() >= self.give_up_at();
         if !fault.may_pass() || over || self.request.wait == Wait::Never {
             if over {
                 // The waiters in the local queue have waited for the same store.
                 self.core.local_queues.fail(resource, &fault);
             }
-            return Err(self.failed(fault));
+            return Err(self.error(fault));
         }
         tracing::debug!(lock = %resource.name, ?fault, "the store does not serve; waiting on");
-        seat.failed(&fault);
-        self.refusal = Some(fault).filter(|fault| matches!(fault, Fault::Refused { .. }));
-        self.nap(self.core.backoff(self.failures)).await;
+        self.front.failed(&fault);
+        self.refusal = Some(fault);
+        self.back_off().await
+    }
+
+    async fn back_off(&mut self) -> Result<Step> {
+        self.nap(self.core.options.backoff(self.failures)).await;
         self.failures += 1;
-        self.again(claim, seat)
+        self.again()
     }
 
     /// Subscribes. If that takes long, returns to the loop for the next attempt.
-    async fn subscribe(
-        &mut self,
-        topic: Topic,
-        claim: PendingAcquire,
-        mut seat: Seat,
-        pause: Duration,
-    ) -> Result<Step> {
+    async fn subscribe(&mut self, pause: Duration) {
         let core = self.core;
-        let patience = core.clock.now() + pause.min(core.options.response_timeout);
+        let Some(pending) = &self.pending else { return };
+        let subscribing = core.backend.subscribe(self.request.topic(pending.owner));
+        let longest = core.clock.now() + pause.min(core.options.response_timeout);
         let limit = self.request.wait.limit();
-        let subscribing = core.backend.subscribe(topic);
-        match until(&core.clock, patience.min(limit), subscribing).await {
-            Some(Ok(subscription)) => seat.subscription = Some(subscription),
+        match until(&core.clock, longest.min(limit), subscribing).await {
+            Some(Ok(subscription)) => self.front.subscription = Some(subscription),
             Some(Err(fault)) if !fault.may_pass() => self.poll_instead(&fault),
             // Whether the store answers at all is decided by the next attempt.
-            Some(Err(_)) | None => self.nap(core.backoff(self.failures)).await,
+            Some(Err(_)) | None => self.nap(core.options.backoff(self.failures)).await,
         }
-        self.again(claim, seat)
     }
 
     /// Switches to polling, because no wake-up will arrive.
     fn poll_instead(&mut self, fault: &Fault) {
-        self.polling |= self.core.polls_instead(fault);
+        if *fault == Fault::Closed {
+            return;
+        }
+        self.polling = true;
+        if !self.core.polling_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(?fault, "cannot subscribe to wake-ups: waiting by polling instead");
+        }
     }
 
     /// Sleeps, at most until the wait limit.
@@ -568,32 +591,5 @@ impl<'a> AcquireLoop<'a> {
                 () = self.core.closing.notified() => {}
             }
         }
-    }
-}
-
-impl Core {
-    /// Logs at most one warning per second: ten thousand waiters would all log the same.
-    fn warn_waiting_for_itself(&self, resource: &Resource) {
-        let this = other_side(resource, Kind::Write);
-        let same = |lease: &Arc<Lease>| other_side(&lease.resource, Kind::Write) == this;
-        let held = || self.registry.all().iter().any(same);
-        let now = self.clock.now();
-        let mut last = super::lock(&self.last_warned);
-        if last.is_none_or(|last| now.since(last) >= Duration::from_secs(1)) && held() {
-            *last = Some(now);
-            tracing::warn!(lock = %resource.name, waited = ?SUSPICIOUS,
-                "waiting for a lock that this client holds itself");
-        }
-    }
-
-    /// Whether a waiter must poll after this failure to subscribe.
-    pub(super) fn polls_instead(&self, fault: &Fault) -> bool {
-        if *fault == Fault::Closed {
-            return false;
-        }
-        if !self.polling_warned.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            tracing::warn!(?fault, "cannot subscribe to wake-ups: waiting by polling instead");
-        }
-        true
     }
 }

@@ -5,69 +5,121 @@
 //! and which plain strings are mutexes.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 
-use super::registry::{Registry, TOLD};
+use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{BoxFuture, Change, ClientEntry, Holding, Seen, Subscription, Topic, model};
 use crate::error::LostReason;
 
-/// The state of the announcements of one client; see the module.
+/// How old a hold must be to trigger an announcement.
+const WORTH_ANNOUNCING: Duration = Duration::from_secs(1);
+
+/// How long the client listens for notices after its last hold: short holds in a row must not
+/// subscribe each time.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The announcements of one client; see the module.
+#[derive(Default)]
 pub(super) struct Announcer {
-    pub(super) last_held: Tick,
+    active: Option<Active>,
+}
+
+/// The state while a lock is held, and for [`LINGER`] after it.
+struct Active {
+    last_held: Tick,
     announced: Option<Tick>,
     looked: Tick,
     /// The holds in the last announcement.
-    told: HashSet<OwnerId>,
+    announced_holds: HashSet<(OwnerId, SystemTime)>,
     /// Ends the listening task when dropped.
     _listening: JoinSet<()>,
 }
 
-/// How old a hold must be to trigger an announcement.
-const WORTH_TELLING: Duration = Duration::from_secs(1);
-
 impl Announcer {
-    pub(super) fn new(core: &Arc<Core>, now: Tick) -> Self {
-        let mut listening = JoinSet::new();
-        listening.spawn(hear_notices(Arc::downgrade(core)));
-        let (announced, told) = (None, HashSet::new());
-        Self { last_held: now, announced, looked: now, told, _listening: listening }
-    }
-
-    /// Announces the client when that is due, or when there is a new hold that has lasted. A
-    /// failure never fails a lock; it is repeated when the next announcement is due.
+    /// Announces the client while it holds a lock, and listens for notices. Returns whether it
+    /// still has to be called.
     pub(super) fn announce(
         &mut self,
         core: &Arc<Core>,
-        registry: &Registry,
         now: Tick,
+        holding: bool,
         tasks: &mut JoinSet<()>,
-    ) {
+    ) -> bool {
+        if holding {
+            let active = self.active.get_or_insert_with(|| Active::new(core, now));
+            active.last_held = now;
+            active.announce(core, now, tasks);
+        } else if self.active.as_ref().is_some_and(|old| now.since(old.last_held) >= LINGER) {
+            self.active = None;
+        }
+        self.active.is_some()
+    }
+}
+
+impl Active {
+    fn new(core: &Arc<Core>, now: Tick) -> Self {
+        let mut listening = JoinSet::new();
+        listening.spawn(receive_notices(Arc::downgrade(core)));
+        let (announced, announced_holds) = (None, HashSet::new());
+        Self { last_held: now, announced, looked: now, announced_holds, _listening: listening }
+    }
+
+    /// Announces when that is due, or when there is a new hold that has lasted. A failure never
+    /// fails a lock; it is repeated when the next announcement is due.
+    fn announce(&mut self, core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) {
         let timeout = core.options.watchdog_timeout;
         let due = self.announced.is_none_or(|at| now.since(at) >= timeout / 3);
-        if !due && now.since(self.looked) < WORTH_TELLING {
+        if !due && now.since(self.looked) < WORTH_ANNOUNCING {
             return;
         }
         self.looked = now;
-        let (old, _) = registry.worth_telling(now, WORTH_TELLING, false);
-        if !due && old.iter().all(|lease| self.told.contains(&lease.owner)) {
+        let (old, _) = core.registry.worth_announcing(now, WORTH_ANNOUNCING, false);
+        if !due
+            && old
+                .iter()
+                .all(|lease| self.announced_holds.contains(&(lease.owner, lease.since(now))))
+        {
             return;
         }
         let announce = core.announcement(now);
         if let Change::Announce { client, .. } = &announce {
-            self.told = client.holds.iter().map(|hold| hold.owner).collect();
+            self.announced_holds =
+                client.holds.iter().map(|hold| (hold.owner, hold.since)).collect();
         }
         self.announced = Some(now);
         let answer: BoxFuture<_> = core.backend.adjust(announce);
         tasks.spawn(async move {
             if let Err(fault) = answer.await {
-                tracing::debug!(?fault, "could not say who holds the locks");
+                tracing::debug!(?fault, "could not announce the holds of this client");
             }
         });
+    }
+}
+
+impl Lease {
+    /// Since when it is held, by the wall clock when this was first asked.
+    fn since(&self, now: Tick) -> SystemTime {
+        *self.since.get_or_init(|| {
+            let wall = SystemTime::now();
+            wall.checked_sub(now.since(self.granted)).unwrap_or(wall)
+        })
+    }
+
+    /// Its entry in the client's announcement.
+    fn holding(&self, now: Tick) -> Holding {
+        Holding {
+            owner: self.owner,
+            resource: self.resource.clone(),
+            count: self.permits,
+            since: self.since(now),
+            left: None,
+        }
     }
 }
 
@@ -84,7 +136,7 @@ const LEFT_MARGIN: Duration = Duration::from_secs(1);
 impl Core {
     /// Returns the announcement of this client, its holds and the locks that it left held.
     fn announcement(&self, now: Tick) -> Change {
-        let (held, more) = self.registry.worth_telling(now, WORTH_TELLING, true);
+        let (held, more) = self.registry.worth_announcing(now, WORTH_ANNOUNCING, true);
         self.note_of(held.iter().map(|lease| lease.holding(now)).collect(), more, now)
     }
 
@@ -99,6 +151,7 @@ impl Core {
     }
 
     fn note_of(&self, mut holds: Vec<Holding>, more: bool, now: Tick) -> Change {
+        self.announced.store(true, Ordering::Relaxed);
         let mut ttl = self.options.watchdog_timeout;
         let every = (ttl / 3).as_millis() as u64;
         for (holding, rest) in self.left(now) {
@@ -127,20 +180,20 @@ impl Core {
             let mut left = lock(&self.left);
             left.push(Left { holding, until });
             // Bounded, because each announcement sends all of them.
-            let surplus = left.len().saturating_sub(TOLD);
+            let surplus = left.len().saturating_sub(ANNOUNCED_MAX);
             left.drain(..surplus);
         }
         let answer = self.backend.adjust(self.announcement(now));
         self.reaper.adopt(Box::pin(async move {
             if let Err(fault) = answer.await {
-                tracing::debug!(?fault, "could not say who left the lock");
+                tracing::debug!(?fault, "could not announce a lock that stays held");
             }
         }));
     }
 }
 
 /// Receives the notices of force-releases.
-async fn hear_notices(core: Weak<Core>) {
+async fn receive_notices(core: Weak<Core>) {
     let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
         return;
     };

@@ -36,9 +36,13 @@ impl Home {
 
     /// Enters the client's runtime for one poll, unless the calling thread is in a runtime already.
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+        (!Self::is_inside()).then(|| self.runtime.enter())
+    }
+
+    /// Whether the calling thread is in a runtime.
+    pub(super) fn is_inside() -> bool {
         // Inside a task the id is cheaper than a clone of the handle, which all threads share.
-        let inside = tokio::task::try_id().is_some() || Handle::try_current().is_ok();
-        (!inside).then(|| self.runtime.enter())
+        tokio::task::try_id().is_some() || Handle::try_current().is_ok()
     }
 }
 

@@ -5,10 +5,10 @@
 //! | Held | renewed, re-entered or extended in time | Held, later deadline | watchdog, re-entry, extend |
 //! | Held | one of several guards is released | Held, earlier deadline if the others asked for less | release |
 //! | Held | the store had less time left than expected | Held, earlier deadline | watchdog |
-//! | Held | the deadline is near, or has passed | Lost (Expired, Unreachable) | watchdog, re-entry, extend |
+//! | Held | the deadline is near, or has passed | Lost (Expired, Unreachable, Unacknowledged) | watchdog, re-entry, extend |
 //! | Held | a guard is released, and the terms of the others have passed | Lost (Expired) | release |
 //! | Held | the store answers that it is deleted or another's | Lost (Deleted, Taken) | watchdog, re-entry, extend, partial release |
-//! | Held | a notice of a force-release | Lost (Revoked) | presence |
+//! | Held | a notice of a force-release | Lost (Revoked) | announcer |
 //! | Held | the client is shut down or abandoned, its runtime ends | Lost (Closed) | client, watchdog |
 //! | Held | its last guard is released, its permits are forgotten | Released | release |
 //! | Lost, Released | any | unchanged | — |
@@ -19,21 +19,20 @@
 //! [`Lease::lost`] also resolves when the lock is released, with `Released`: a task that waits for it
 //! must be able to end.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::sync::Notify;
 
-use super::local_queue::Seat;
-use super::pending_acquire::{self, PendingAcquire};
-use super::request::{Request, Term, TermSpec};
+use super::holds::{HoldId, Holds};
+use super::local_queue::{Front, Grant};
+use super::request::{Queueing, Request, Term, TermSpec};
+use super::turns::Turns;
 use super::{Core, Tick, lock};
-use crate::backend::{
-    Acquire, Attempt, Fault, Fenced, Holding, Kind, Release, Renew, Renewed, Resource,
-};
+use crate::backend::{Fault, Kind, Release, Renew, Renewed, Resource, Subscription, Ttl};
 use crate::error::{Error, LostReason, Phase, Result};
-use crate::{Owner, OwnerId};
+use crate::{LockName, Owner, OwnerId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Status {
@@ -41,9 +40,6 @@ pub(crate) enum Status {
     Lost(LostReason),
     Released,
 }
-
-/// The number of a hold within its lease: which guard it belongs to.
-pub(crate) type HoldId = u32;
 
 /// See the module for its states.
 #[derive(Debug)]
@@ -54,21 +50,22 @@ pub(crate) struct Lease {
     pub(crate) granted: Tick,
     /// The same by the wall clock, from the first time it is asked for: it does not change when
     /// that clock is set.
-    since: OnceLock<SystemTime>,
+    pub(super) since: OnceLock<SystemTime>,
     /// How many permits it has.
     pub(crate) permits: u32,
     /// Whether its owner may hold it more than once.
     pub(crate) reentrant: bool,
     /// The named owner, if there is one.
     pub(crate) named: Option<Owner>,
-    /// Requests about this lease go one at a time.
-    pub(super) turn: AsyncMutex<()>,
+    pub(super) turns: Turns,
     pub(super) state: Mutex<State>,
     /// A release got no answer: its caller stops waiting after `unreachable_after`.
     pub(super) in_trouble: AtomicBool,
+    /// A request about it got no answer: its identity is not used again.
+    pub(super) indeterminate: AtomicBool,
     ended: Notify,
     /// Until when an unanswered acquire of it may still execute, where it cannot be revoked.
-    late: Option<Tick>,
+    pub(super) late: Option<Tick>,
 }
 
 #[derive(Debug)]
@@ -76,9 +73,8 @@ pub(super) struct State {
     pub(super) status: Status,
     /// Until when the hold is safe: earlier than the lease can expire at the store.
     pub(super) deadline: Tick,
-    pub(super) holds: Vec<(HoldId, Term)>,
-    next_hold: HoldId,
-    pub(super) seat: Option<Seat>,
+    pub(super) holds: Holds,
+    pub(super) front: Option<Front>,
     /// Until when the lock must stay held after its guards are released.
     pub(super) floor: Option<Tick>,
     /// When the watchdog asks the store about it.
@@ -94,8 +90,12 @@ pub(super) struct State {
     /// The longest time between two requests of the watchdog.
     look_every: Duration,
     /// The shortest TTL that an unanswered partial release may still set, where it cannot be
-    /// revoked.
-    pub(super) cut: Option<u64>,
+    /// revoked, and the name that it is about.
+    pub(super) cut: Option<(u64, LockName)>,
+    /// The last renewal was executed, but not acknowledged.
+    unacknowledged: bool,
+    /// The subscription of a waiter of a fair lock, for the next waiter with this identity.
+    pub(super) listening: Option<Subscription>,
 }
 
 /// The longest renewal interval of a reader. Redisson's renewal of one reader sets the TTL of the
@@ -107,57 +107,32 @@ const REASSERT: Duration = Duration::from_secs(10);
 const SIGNAL_AHEAD: Duration = Duration::from_millis(2);
 
 impl Lease {
-    /// Its entry in the client's announcement.
-    pub(super) fn holding(&self, now: Tick) -> Holding {
-        let since = self.since.get_or_init(|| {
-            let wall = SystemTime::now();
-            wall.checked_sub(now.since(self.granted)).unwrap_or(wall)
-        });
-        Holding {
-            owner: self.owner,
-            resource: self.resource.clone(),
-            count: self.permits,
-            since: *since,
-            left: None,
-        }
-    }
-
-    /// Takes over from `claim` and from its seat. Fails with the seat if the deadline has passed
-    /// already: then the claim undoes the grant.
-    pub(crate) fn begin(
-        claim: PendingAcquire,
-        mut seat: Seat,
-        seated: bool,
-        request: &Request,
-        token: Option<u64>,
-        (sent, now): (Tick, Tick),
-    ) -> std::result::Result<Arc<Self>, Seat> {
-        let (core, spec) = (&Arc::clone(&claim.core), request.term);
-        let deadline = deadline(core, sent, spec.ttl);
-        if now >= deadline {
-            return Err(seat);
-        }
-        seat.leave_subscription();
+    /// Begins the lease of a grant that arrived in time.
+    pub(crate) fn begin(grant: Grant, request: &Request, now: Tick) -> Arc<Self> {
+        let Grant { pending, mut front, token, sent } = grant;
+        let (core, term) = (&pending.core, request.term);
+        let listening = front.subscription.take_if(|_| request.resource.kind == Kind::Fair);
+        front.leave_subscription();
         let lease = Arc::new(Self {
             core: Arc::clone(core),
-            resource: claim.resource.clone(),
-            owner: claim.owner,
+            resource: pending.resource.clone(),
+            owner: pending.owner,
             granted: now,
             since: OnceLock::new(),
             permits: request.count,
             reentrant: request.reentrant && reentrant(request.resource.kind),
             named: request.owner.clone(),
-            turn: AsyncMutex::new(()),
+            turns: Turns::default(),
             in_trouble: AtomicBool::new(false),
+            indeterminate: AtomicBool::new(pending.indeterminate),
             ended: Notify::new(),
-            late: claim.late(),
+            late: pending.late(),
             state: Mutex::new(State {
                 status: Status::Held,
-                deadline,
-                holds: vec![(0, spec.sent_at(sent))],
-                next_hold: 1,
-                // Without the seat, other tasks of this client may try at once.
-                seat: Some(seat).filter(|_| seated),
+                deadline: deadline(core, sent, term.ttl),
+                holds: Holds::one(term.sent_at(sent)),
+                // Without it, other tasks of this client may try at once.
+                front: Some(front).filter(|_| request.queueing() == Queueing::Exclusive),
                 floor: None,
                 ask_at: Tick::NEVER,
                 asking: false,
@@ -170,22 +145,30 @@ impl Lease {
                     _ => Duration::MAX,
                 },
                 cut: None,
+                unacknowledged: false,
+                listening,
             }),
         });
-        claim.disarm();
-        if let Some(owner) = &lease.named {
-            core.owners.set(owner, &lease);
+        pending.disarm();
+        lease.enter(sent);
+        lease
+    }
+
+    /// Enters the tables of its owner and of the watchdog.
+    fn enter(self: &Arc<Self>, sent: Tick) {
+        let core = &self.core;
+        if let Some(owner) = &self.named {
+            core.owners.set(owner, self);
         }
-        let mut state = lock(&lease.state);
+        let mut state = lock(&self.state);
         state.ask_after(core, sent);
         let due = state.due();
-        state.slot = Some(core.registry.add(&lease, due));
+        state.slot = Some(core.registry.add(self, due));
         drop(state);
         // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {
-            lease.close();
+            self.close();
         }
-        Ok(lease)
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -217,7 +200,7 @@ impl Lease {
     }
 
     pub(crate) fn hold_count(&self) -> u32 {
-        lock(&self.state).holds.len() as u32
+        lock(&self.state).holds.len()
     }
 
     /// Resolves when it is no longer held.
@@ -237,22 +220,23 @@ impl Lease {
         }
     }
 
-    /// Declares it lost, once. The seat goes to the next local waiter, which tries for itself.
+    /// Declares it lost, once. The front of the local queue goes to the next local waiter, which tries for itself.
     pub(crate) fn lose(&self, reason: LostReason) -> bool {
         let mut state = lock(&self.state);
         if state.status != Status::Held {
             return false;
         }
         state.status = Status::Lost(reason.clone());
-        let left = state.leave(&self.core);
+        let (left, listening) = (state.leave(&self.core), state.listening.take());
         drop(state);
+        drop(listening);
         tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
         self.after_end(left);
         true
     }
 
-    /// Marks it released and returns its seat. The caller sends the release.
-    pub(super) fn finish(&self, state: &mut State) -> Option<Seat> {
+    /// Marks it released and returns the front of the local queue. The caller sends the release.
+    pub(super) fn finish(&self, state: &mut State) -> Option<Front> {
         if state.status == Status::Held {
             state.status = Status::Released;
         }
@@ -260,8 +244,8 @@ impl Lease {
     }
 
     /// Completes its end, outside of the state's mutex.
-    pub(super) fn after_end(&self, seat: Option<Seat>) {
-        drop(seat);
+    pub(super) fn after_end(&self, front: Option<Front>) {
+        drop(front);
         self.ended.notify_waiters();
         if let Some(owner) = &self.named {
             self.core.owners.tidy(&self.resource, owner);
@@ -275,46 +259,21 @@ impl Lease {
         }
     }
 
-    /// Releases all its holds in the background.
-    pub(super) fn undo(&self) {
-        let now = self.core.clock.now();
-        let ends = now + self.longest();
-        let left = lock(&self.state).floor.map(|floor| floor.since(now).as_millis() as u64);
-        let release = match left {
-            // One of its guards left the lock held until `floor`, which is not to be undone.
-            Some(ttl) if ttl > 0 => Release { ttl: Some(ttl), leave: true, ..self.release_of(1) },
-            _ => self.release_of(0),
-        };
-        let core = Arc::clone(&self.core);
-        self.core.reaper.adopt(Box::pin(pending_acquire::undo(core, release, ends, Some(ends))));
-    }
-
-    /// Repeats the release after its end, where an unanswered acquire of it cannot be revoked,
-    /// until the TTL of that acquire would have expired. Otherwise the late request could leave a
-    /// hold behind. Starts at `stands`, until when the lock was left held.
-    pub(super) fn undo_late(&self, stands: Option<Tick>) {
-        let fences = || self.core.backend.capabilities().fences_lost_requests;
-        let Some(late) = self.late.filter(|late| *late > self.core.clock.now() && !fences()) else {
-            return;
-        };
-        let (core, release) = (Arc::clone(&self.core), self.release_of(0));
-        self.core.reaper.adopt(Box::pin(async move {
-            if let Some(stands) = stands.and_then(|stands| core.clock.instant(stands)) {
-                tokio::time::sleep_until(stands).await;
-            }
-            pending_acquire::undo(core, release, late, Some(late)).await;
-        }));
-    }
-
     /// How long the store may keep it if nothing more is sent.
-    pub(super) fn longest(&self) -> Duration {
-        let now = self.core.clock.now();
+    pub(super) fn longest(&self, now: Tick) -> Duration {
         let state = lock(&self.state);
         if state.deadline == Tick::NEVER {
             return super::RETRY_COUNTERS;
         }
         let by_deadline = state.deadline.since(now) + self.core.options.response_timeout;
         by_deadline.max(state.renewed_ttl().map(Duration::from_millis).unwrap_or_default())
+    }
+
+    /// Notes the fault of a request about it.
+    pub(super) fn note(&self, fault: &Fault) {
+        if fault.may_pass() {
+            self.indeterminate.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn release_of(&self, keep: u32) -> Release {
@@ -327,84 +286,27 @@ impl Lease {
         Renew { count, ..Renew::new(self.resource.clone(), self.owner, ttl) }
     }
 
-    /// Re-enters it. Retries on a store that does not answer, until `give_up`.
-    pub(crate) async fn reenter(
-        self: Arc<Self>,
+    /// Adds a hold that the store has granted.
+    pub(super) fn add_hold(
+        &self,
         spec: TermSpec,
-        fenced: Option<Fenced>,
-        give_up: Tick,
+        token: Option<u64>,
+        sent: Tick,
     ) -> Result<HoldId> {
-        // Before the turn, which never comes in a forked child.
-        self.ensure_held(Phase::Reenter)?;
-        let _turn = self.turn.lock().await;
-        let mut failures = 0;
-        loop {
-            self.ensure_held(Phase::Reenter)?;
-            let sent = self.core.clock.now();
-            let request = Acquire {
-                count: self.hold_count() + 1,
-                // A token belongs to the owner, not to the hold: no second one is issued.
-                fenced: fenced
-                    .filter(|_| self.token().is_none() && self.resource.kind != Kind::Read),
-                ..Acquire::new(self.resource.clone(), self.owner, spec.ttl)
-            };
-            let answer = self.core.backend.acquire(request).await;
-            self.core.note(sent, &answer);
-            match answer {
-                Ok(Attempt::Granted { token }) => return self.add_hold(spec, token, sent),
-                Ok(_) => {
-                    self.lose(LostReason::Deleted);
-                    self.ensure_held(Phase::Reenter)?;
-                }
-                Err(fault) if fault.may_pass() && self.core.clock.now() < give_up => {
-                    tokio::time::sleep(self.core.backoff(failures)).await;
-                    failures += 1;
-                }
-                // The store may count one hold too many. That is harmless: a release states how
-                // many remain.
-                Err(fault) => return Err(self.core.error(fault, &self.resource, Phase::Reenter)),
-            }
-        }
-    }
-
-    fn add_hold(&self, spec: TermSpec, token: Option<u64>, sent: Tick) -> Result<HoldId> {
         // If it was lost by the clock meanwhile, the store has just extended it, and no guard would
         // ever release that.
         let mut state = self.still_held(Phase::Reenter)?;
         state.token = state.token.or(token);
-        let id = state.next_hold;
-        state.next_hold = state.next_hold.wrapping_add(1);
-        state.holds.push((id, spec.sent_at(sent)));
-        state.deadline = state.deadline.max(state.safe_until(&self.core, sent, spec.ttl));
-        state.ask_after(&self.core, sent);
-        state.reschedule(&self.core);
+        let id = state.holds.add(spec.sent_at(sent));
+        state.extended(&self.core, sent, spec.ttl);
         Ok(id)
     }
 
-    /// Gives one guard a new term, starting now.
-    pub(crate) async fn extend(self: Arc<Self>, hold: HoldId, spec: TermSpec) -> Result<()> {
-        let ttl = spec.ttl;
-        self.ensure_held(Phase::Extend)?;
-        let _turn = self.turn.lock().await;
-        self.ensure_held(Phase::Extend)?;
-        let sent = self.core.clock.now();
-        let renew = self.renewal(Some(ttl));
-        let answer = self.core.backend.renew(vec![renew]).await.pop();
-        let answer = answer.unwrap_or(Err(Fault::Closed));
-        self.core.note(sent, &answer);
-        match answer {
-            Ok(Renewed::Held(_)) => {}
-            Ok(Renewed::Taken) => _ = self.lose(LostReason::Taken),
-            Ok(_) => _ = self.lose(LostReason::Deleted),
-            Err(fault) => return Err(self.core.error(fault, &self.resource, Phase::Extend)),
-        }
+    /// Gives one hold the term that the store has confirmed.
+    pub(super) fn set_term(&self, hold: HoldId, spec: TermSpec, sent: Tick) -> Result<()> {
         let mut state = self.still_held(Phase::Extend)?;
-        if let Some(entry) = state.holds.iter_mut().find(|(id, _)| *id == hold) {
-            entry.1 = spec.sent_at(sent);
-        }
-        state.deadline = state.deadline.max(state.safe_until(&self.core, sent, ttl));
-        state.ask_after(&self.core, sent);
-        state.reschedule(&self.core);
+        state.holds.set(hold, spec.sent_at(sent));
+        state.extended(&self.core, sent, spec.ttl);
         Ok(())
     }
 
@@ -434,8 +336,151 @@ impl Lease {
         }
     }
 
-    fn lost_error(&self, reason: LostReason, phase: Phase) -> Error {
+    pub(super) fn lost_error(&self, reason: LostReason, phase: Phase) -> Error {
         Error::Lost { lock: self.resource.name.clone(), phase, reason }
+    }
+}
+
+/// What the watchdog must do with a lease.
+pub(crate) enum Todo {
+    /// It has ended.
+    Nothing,
+    /// Check again at this time.
+    Later(Tick),
+    /// Ask the store, and check again at this time whatever the outcome.
+    Ask(Renew, Tick),
+}
+
+/// The checks of the watchdog.
+impl Lease {
+    /// Checks it: signals the loss when the deadline is near, and asks the store when that is due
+    /// by `soon`, so that one request covers many leases.
+    pub(crate) fn check(&self, now: Tick, soon: Tick) -> Todo {
+        let mut state = lock(&self.state);
+        if state.status != Status::Held {
+            return Todo::Nothing;
+        }
+        if now + state.ahead() >= state.deadline {
+            let reason = state.why_late();
+            drop(state);
+            self.lose(reason);
+            return Todo::Nothing;
+        }
+        // Ahead of time by no more than a fraction of the lease.
+        let soon = soon.min(now + state.period(&self.core) / 4);
+        if state.asking || soon < state.ask_at {
+            let due = state.due();
+            return Todo::Later(due);
+        }
+        state.asking = true;
+        let ttl = state.renewed_ttl().or_else(|| self.reasserted(&state, now));
+        state.reschedule(&self.core);
+        let renew = self.renewal(ttl);
+        Todo::Ask(renew, state.due())
+    }
+
+    /// Whether the watchdog still has to ask about it.
+    pub(crate) fn is_asked_about(&self) -> bool {
+        lock(&self.state).status == Status::Held
+    }
+
+    /// Processes the store's answer to the request that [`check`](Lease::check) returned, sent at
+    /// `sent`.
+    pub(crate) fn answered(&self, ttl: Option<u64>, answer: Result<Renewed, Fault>, sent: Tick) {
+        let now = self.core.clock.now();
+        let mut state = lock(&self.state);
+        state.asking = false;
+        let ran = matches!(answer, Ok(Renewed::Held(_)) | Err(Fault::Unacknowledged { .. }));
+        let revived = ttl.is_some() && ran;
+        let lost = match (&state.status, answer) {
+            (Status::Released, _) => return,
+            (Status::Lost(_), _) => {
+                drop(state);
+                // A late renewal has extended it at the store: no guard would release it.
+                if revived || self.core.leaves_remains(&self.resource.name) {
+                    self.undo();
+                }
+                return;
+            }
+            // The process was stopped past the deadline, and the answer had arrived meanwhile.
+            (Status::Held, _) if now >= state.deadline => Some(state.why_late()),
+            (Status::Held, Ok(Renewed::Held(found))) => {
+                (state.failures, state.unacknowledged) = (0, false);
+                state.ask_after(&self.core, sent);
+                self.confirmed(&mut state, ttl, found, (sent, now));
+                None
+            }
+            (Status::Held, Ok(Renewed::Gone | Renewed::Waiting | Renewed::Due)) => {
+                Some(LostReason::Deleted)
+            }
+            (Status::Held, Ok(Renewed::Taken) | Err(Fault::WrongKind { .. })) => {
+                Some(LostReason::Taken)
+            }
+            (Status::Held, Err(fault)) => {
+                self.note(&fault);
+                state.unacknowledged = matches!(fault, Fault::Unacknowledged { .. });
+                let pause =
+                    self.core.options.backoff(state.failures).min(state.period(&self.core) / 4);
+                state.ask_at = now + pause;
+                state.failures += 1;
+                None
+            }
+        };
+        let Some(reason) = lost else { return state.reschedule(&self.core) };
+        drop(state);
+        self.lose(reason);
+        if revived || self.core.leaves_remains(&self.resource.name) {
+            self.undo();
+        }
+    }
+
+    /// Returns the rest of a fixed lease where its TTL at the store may have been cut, to set it
+    /// again. A late partial release cuts it; or, for a reader, the renewal of a Java reader, which
+    /// sets the lock to its own 30 s, and before 4.4.0 the leases of all its readers.
+    fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
+        let may_be_cut = self.resource.kind == Kind::Read || state.cut(&self.core).is_some();
+        if may_be_cut { state.owed(now) } else { None }
+    }
+
+    fn confirmed(
+        &self,
+        state: &mut State,
+        ttl: Option<u64>,
+        found: Ttl,
+        (sent, now): (Tick, Tick),
+    ) {
+        // The TTL that the store found at some time between `sent` and `now`. If even the later
+        // time puts its end before the deadline, the clock of the store has jumped.
+        if let Ttl::Millis(found) = found {
+            let left = Duration::from_millis(found);
+            // The same request restores what a Java reader has cut.
+            let cut = self.resource.kind == Kind::Read && ttl.is_some();
+            if now + left < state.deadline && !cut {
+                tracing::warn!(lock = %self.resource.name, found_ms = found,
+                    "the store's clock runs ahead: less of the lease was left than was due");
+                state.deadline = (sent + left).minus(self.core.drift(found));
+            }
+        }
+        // Only by the terms that remain: the release of another hold meanwhile has cut the TTL
+        // after this renewal.
+        let due = match state.cut(&self.core) {
+            Some(_) => state.owed(sent),
+            None => state.renewed_ttl(),
+        };
+        if let Some(ttl) = ttl.min(due) {
+            tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
+            state.deadline = state.deadline.max(state.safe_until(&self.core, sent, ttl));
+        }
+    }
+
+    /// Makes the watchdog ask the store at once, because the connection was lost for a while.
+    pub(crate) fn hurry(&self) {
+        let mut state = lock(&self.state);
+        if state.deadline == Tick::NEVER {
+            return;
+        }
+        state.ask_at = Tick::from_nanos(0);
+        state.reschedule(&self.core);
     }
 }
 
@@ -443,6 +488,7 @@ impl State {
     /// The loss reason of a passed deadline.
     pub(super) fn why_late(&self) -> LostReason {
         match self.renewed_ttl() {
+            Some(_) if self.unacknowledged => LostReason::Unacknowledged,
             Some(_) => LostReason::Unreachable,
             None => LostReason::Expired,
         }
@@ -450,7 +496,7 @@ impl State {
 
     /// The TTL that the watchdog renews, if any hold has no fixed end.
     pub(super) fn renewed_ttl(&self) -> Option<u64> {
-        let ttls = self.holds.iter().filter_map(|(_, term)| match term {
+        let ttls = self.holds.terms().filter_map(|term| match term {
             Term::Renewed(ttl) => Some(*ttl),
             Term::Fixed(_) => None,
         });
@@ -459,28 +505,47 @@ impl State {
 
     /// The interval of renewals: a third of the lease.
     pub(super) fn period(&self, core: &Core) -> Duration {
-        let lease = self.renewed_ttl().map_or(core.options.watchdog_timeout, Duration::from_millis);
-        let lease = self.cut(core).map_or(lease, |cut| lease.min(Duration::from_millis(cut)));
-        (lease / 3).min(self.look_every)
+        let third = |ttl: u64| Duration::from_nanos(ttl.saturating_mul(1_000_000) / 3);
+        let period = self.renewed_ttl().map_or_else(|| core.options.watchdog_timeout / 3, third);
+        let period = self.cut(core).map_or(period, |cut| period.min(third(cut)));
+        period.min(self.look_every)
     }
 
     /// Notes that a request may cut the TTL to `ttl`, and may execute late. Returns the previous
     /// value.
-    pub(super) fn may_be_cut(&mut self, ttl: u64) -> Option<u64> {
-        let shorter = self.cut.map_or(ttl, |cut| cut.min(ttl));
-        self.cut.replace(shorter)
+    pub(super) fn may_be_cut(&mut self, name: &LockName, ttl: u64) -> Option<(u64, LockName)> {
+        let ttl = self.cut.as_ref().map_or(ttl, |(cut, _)| ttl.min(*cut));
+        self.cut.replace((ttl, name.clone()))
     }
 
     /// The TTL that an unanswered request may set at any time. A request that is under way counts
     /// as unanswered.
     pub(super) fn cut(&self, core: &Core) -> Option<u64> {
-        self.cut.filter(|_| !core.backend.capabilities().fences_lost_requests)
+        let (ttl, name) = self.cut.as_ref()?;
+        (!core.revokes_lost_requests(name)).then_some(*ttl)
     }
 
     /// Until when it is safe after a request with `ttl` was sent at `sent`: a late cut leaves at
     /// least its own TTL from its execution on.
     pub(super) fn safe_until(&self, core: &Core, sent: Tick, ttl: u64) -> Tick {
         deadline(core, sent, self.cut(core).map_or(ttl, |cut| ttl.min(cut)))
+    }
+
+    /// The store has extended the lease to `ttl` from `sent` on.
+    fn extended(&mut self, core: &Core, sent: Tick, ttl: u64) {
+        self.deadline = self.deadline.max(self.safe_until(core, sent, ttl));
+        self.ask_after(core, sent);
+        self.reschedule(core);
+    }
+
+    /// Returns the TTL that the holds need from `now` on; `None` when their terms have passed.
+    pub(super) fn owed(&self, now: Tick) -> Option<u64> {
+        let ends = self.holds.terms().map(|term| match term {
+            Term::Renewed(ttl) => *ttl,
+            Term::Fixed(end) => end.since(now).as_millis() as u64,
+        });
+        let floor = self.floor.map(|floor| floor.since(now).as_millis() as u64);
+        ends.chain(floor).max().filter(|ttl| *ttl > 0)
     }
 
     /// Schedules the next request of the watchdog after one that was sent at `sent`.
@@ -492,8 +557,8 @@ impl State {
 
     /// How long before the deadline the loss is signalled.
     pub(super) fn ahead(&self) -> Duration {
-        let shortest = self.deadline.since(self.begun) / 8;
-        SIGNAL_AHEAD.min(shortest)
+        let lease = self.deadline.as_nanos().saturating_sub(self.begun.as_nanos());
+        SIGNAL_AHEAD.min(Duration::from_nanos(lease / 8))
     }
 
     /// When the watchdog must check it next.
@@ -508,12 +573,12 @@ impl State {
         }
     }
 
-    /// Leaves the registry and returns the seat.
-    fn leave(&mut self, core: &Core) -> Option<Seat> {
+    /// Leaves the registry and returns the front of the local queue.
+    fn leave(&mut self, core: &Core) -> Option<Front> {
         if let Some(slot) = self.slot.take() {
             core.registry.remove(slot);
         }
-        self.seat.take()
+        self.front.take()
     }
 }
 
@@ -522,7 +587,7 @@ pub(super) fn deadline(core: &Core, sent: Tick, ttl: u64) -> Tick {
     if ttl == TermSpec::ENDLESS.ttl {
         return Tick::NEVER;
     }
-    (sent + Duration::from_millis(ttl)).minus(core.drift(ttl))
+    sent.plus_millis(ttl).minus(core.drift(ttl))
 }
 
 /// Whether a kind of lock is reentrant.

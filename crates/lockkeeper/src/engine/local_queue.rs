@@ -1,39 +1,41 @@
-//! The local queue: per client and name, one seat and a queue behind it.
+//! The local queue: per client and name, the tasks that want the same lock.
 //!
-//! The task that has the seat is the only one of this client that sends requests about the name: it
-//! tries, waits and holds. The other tasks queue in the order of their arrival and cost the store
-//! nothing. A dropped seat goes to the next task in the queue, whatever the reason: released, lost,
-//! cancelled, failed. So a waiter that is cancelled after a wake-up has passed the wake-up on.
+//! Only the task at the [`Front`] sends requests about the name: it tries, waits and holds. The others
+//! queue in the order of their arrival and cost the store nothing. A dropped front goes to the next
+//! waiter, whatever the reason: released, lost, cancelled, failed. So a waiter that is cancelled after
+//! a wake-up has passed the wake-up on.
 //!
-//! Exclusive locks are requested, waited for and held on the seat. Permits are waited for on the seat,
-//! but held without it. Readers and waiters of a fair lock have their own positions in the store, so
-//! each has a seat of its own beside the gate ([`LocalQueues::alone`]). One acquire loop serves all of them.
+//! An exclusive lock is requested, waited for and held at the front. Permits are waited for at the
+//! front, but held without it. Readers and waiters of a fair lock have their own positions in the
+//! store: each has a front without a queue ([`LocalQueues::unqueued`]). One acquire loop serves all.
 //!
 //! **A client keeps a lock for at most 64 handoffs or 10 ms**, then releases it in the store. After
-//! that it pauses only if another client listens, which the answer to `PUBLISH` shows (or for a
-//! millisecond where that is unknown, as for a mutex). The request of a distant client arrives one
+//! that it pauses only if another client listens, which the answer to `PUBLISH` shows (or for one of
+//! sixteen milliseconds where that is unknown, as for a mutex). The request of a distant client arrives one
 //! round trip after the message, so the pause doubles from 1 ms to 64 ms until another client acquires
-//! the lock. Pauses take at most a quarter of the client's time.
+//! the lock. Pauses take at most a quarter of the client's time. The client then subscribes anew, behind
+//! the others: clients that keep a lock busy take turns.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foldhash::HashMap;
 use tokio::sync::oneshot;
 
 use super::pending_acquire::PendingAcquire;
-use super::request::Request;
-use super::{Core, Tick, lock};
-use crate::OwnerId;
-use crate::backend::{Fault, Fenced, Resource, Subscription};
+use super::request::{Queueing, Request, Wait};
+use super::{Core, SUSPICIOUS, Tick, lock, until};
+use crate::backend::{Fault, Fenced, Kind, Resource, Subscription};
+use crate::{LockName, OwnerId};
 
 /// How often a lock is handed off inside one client before it is released for all.
-const MAX_PASSES: u32 = 64;
+const MAX_HANDOFFS: u32 = 64;
 
 /// For how long a lock is handed off inside one client before it is released for all.
-const MAX_PASSING: Duration = Duration::from_millis(10);
+const MAX_KEPT: Duration = Duration::from_millis(10);
 
 /// The first pause of this client after a release that another client listens for. The other's
 /// request arrives one round trip after the message, and the distance is unknown: the pause doubles
@@ -47,6 +49,10 @@ const MAX_PAUSE: Duration = Duration::from_millis(64);
 /// quarter of a client's time.
 const PAUSE_RATIO: u32 = 3;
 
+/// The same for a pause of [`PAUSE`] where the store does not tell who listens. A client that does
+/// not subscribe finds the lock free in one of sixteen of its tries.
+const UNKNOWN_RATIO: u32 = 15;
+
 /// Number of shards of the table of local queues, each with a mutex of its own.
 const SHARDS: usize = 16;
 
@@ -54,81 +60,113 @@ const SHARDS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct LocalQueues {
     shards: [Mutex<Table>; SHARDS],
-    /// Number of seats beside the local queues.
-    alone: AtomicUsize,
-    /// The number of the next ticket. Never reused: a waiter that leaves late, after its gate was
-    /// removed and created again, must not remove the ticket of another waiter.
-    next_ticket: AtomicU64,
+    /// The number of fronts without a queue.
+    unqueued: AtomicUsize,
+    /// The number of waiters in all queues.
+    waiting: AtomicUsize,
+    /// The number of the next waiter. Never reused: a waiter that leaves late, after its queue was
+    /// removed and created again, must not remove another waiter.
+    next_waiter: AtomicU64,
 }
 
-type Table = HashMap<Resource, Gate>;
+type Table = HashMap<Resource, Queue>;
 
-/// Exists as long as a task has the seat.
+/// The queue of one name; `None` while no other task has asked for it, as for most names. Boxed, so
+/// that the table stays small and an uncontended acquire writes and moves one word.
+type Queue = Option<Box<LocalQueue>>;
+
+/// The queue of one name. Exists as long as a task has its front.
 #[derive(Debug, Default)]
-struct Gate {
+struct LocalQueue {
     /// By number, so that a waiter leaves without visiting the others.
-    queue: BTreeMap<u64, Ticket>,
-    /// Kept for the queue while the lock is held: a client subscribes once for all its waiters, and
+    waiters: BTreeMap<u64, Waiter>,
+    /// Kept for the waiters while the lock is held: a client subscribes once for all its waiters, and
     /// not at all without waiters.
     subscription: Option<Subscription>,
-    /// Why the last request from the seat failed; cleared by the next success.
+    /// Why the last request from the front failed; cleared by the next success.
     failure: Option<Fault>,
     courtesy: Courtesy,
 }
 
-impl Gate {
-    /// Removes the ticket of a waiter that leaves. Returns the subscription if no other waiter
+impl LocalQueue {
+    /// Removes a waiter. Returns the subscription if no other waiter
     /// needs it, to be dropped outside of the table's mutex.
     fn leave(&mut self, number: u64) -> Option<Subscription> {
-        self.queue.remove(&number);
+        self.waiters.remove(&number);
         self.unneeded()
     }
 
+    /// Returns the next waiter that has not left, and the subscription.
+    fn next(&mut self) -> Option<(Waiter, Option<Subscription>)> {
+        while let Some((_, waiter)) = self.waiters.pop_first() {
+            if !waiter.served.is_closed() {
+                return Some((waiter, self.subscription.take()));
+            }
+        }
+        None
+    }
+
     fn unneeded(&mut self) -> Option<Subscription> {
-        if self.queue.is_empty() { self.subscription.take() } else { None }
+        if self.waiters.is_empty() { self.subscription.take() } else { None }
+    }
+
+    fn fail(self, fault: &Fault) {
+        for waiter in self.waiters.into_values() {
+            let _ = waiter.served.send(Box::new(Served::Failed(fault.clone())));
+        }
     }
 }
 
-/// One waiter in the queue.
+/// A task in the queue.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct Waiter {
     /// Boxed to keep the waiter's future small.
-    pub(crate) turn: oneshot::Sender<Box<Turn>>,
-    pub(crate) offer: Offer,
+    pub(crate) served: oneshot::Sender<Box<Served>>,
+    pub(crate) handoff: Handoff,
 }
 
-/// The hold that a waiter would get by a handoff.
+/// The hold that a handoff would grant to a waiter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct Handoff {
     pub(crate) owner: OwnerId,
     pub(crate) ttl: u64,
     pub(crate) fenced: Option<Fenced>,
 }
 
-impl Offer {
+impl Handoff {
     pub(crate) fn new(core: &Core, request: &Request) -> Self {
         let owner = OwnerId::fresh(core.id);
         Self { owner, ttl: request.term.ttl, fenced: request.fenced }
     }
 }
 
-/// What a queued waiter receives in the end.
+/// What a waiter receives in the end.
 #[derive(Debug)]
-pub(crate) enum Turn {
-    /// The seat: its turn to try.
-    Seat(Seat),
-    /// The lock itself, with its token, granted by a request sent at this time.
-    Handed(Seat, PendingAcquire, Option<u64>, Tick),
-    /// A failure: the store does not answer, or the client is closed.
+pub(crate) enum Served {
+    /// Its turn to try.
+    Front(Front),
+    /// The lock itself, by a handoff.
+    Granted(Grant),
+    /// The store does not answer, or the client is closed.
     Failed(Fault),
 }
 
-/// The result of [`LocalQueues::enter`].
+/// A granted request, until its lease begins. Undone when dropped.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) pending: PendingAcquire,
+    pub(crate) front: Front,
+    pub(crate) token: Option<u64>,
+    /// From when its TTL counts.
+    pub(crate) sent: Tick,
+}
+
+/// The result of [`LocalQueues::join`].
 pub(crate) enum Entered {
-    Seat(Seat),
-    Queued(Place),
-    /// The seat is taken, and the caller does not queue.
-    Taken,
+    Front(Front),
+    Queued(Position),
+    /// Another task has the front, and the caller does not queue.
+    Occupied,
 }
 
 impl LocalQueues {
@@ -140,155 +178,208 @@ impl LocalQueues {
         &self.shards[mix % SHARDS]
     }
 
-    /// Takes the seat if it is free; otherwise queues, if there is an offer.
+    /// Takes or waits for the front, as the kind of lock requires.
+    pub(crate) fn join(core: &Arc<Core>, request: &Request) -> Entered {
+        let (resource, waits) = (&request.resource, request.wait != Wait::Never);
+        match request.queueing() {
+            Queueing::Exclusive => {
+                Self::enter(core, resource, || waits.then(|| Handoff::new(core, request)))
+            }
+            // Waiters queue behind earlier waiters; a mere try acquires what is free.
+            Queueing::Waiting if waits => {
+                match Self::wait_behind(core, resource, || Handoff::new(core, request)) {
+                    Some(position) => Entered::Queued(position),
+                    None => Entered::Front(Self::unqueued(core, resource)),
+                }
+            }
+            Queueing::Waiting | Queueing::None => Entered::Front(Self::unqueued(core, resource)),
+        }
+    }
+
+    /// Takes the front if it is free; otherwise queues, if there is a handoff to wait for.
     pub(crate) fn enter(
         core: &Arc<Core>,
         resource: &Resource,
-        offer: impl FnOnce() -> Option<Offer>,
+        handoff: impl FnOnce() -> Option<Handoff>,
     ) -> Entered {
         match lock(core.local_queues.shard(resource)).entry(resource.clone()) {
-            Entry::Occupied(mut gate) => {
-                let Some(offer) = offer() else { return Entered::Taken };
-                return Entered::Queued(Place::new(core, resource, gate.get_mut(), offer));
+            Entry::Occupied(mut queue) => {
+                let Some(handoff) = handoff() else { return Entered::Occupied };
+                let queue = queue.get_mut().get_or_insert_default();
+                return Entered::Queued(Position::new(core, resource, queue, handoff));
             }
-            Entry::Vacant(gate) => {
-                gate.insert(Gate::default());
+            Entry::Vacant(queue) => {
+                queue.insert(None);
             }
         }
-        Entered::Seat(Seat::new(core, resource, false))
+        Entered::Front(Front::new(core, resource, false))
     }
 
-    /// Queues if the seat is taken.
-    pub(crate) fn line_up(
+    /// Queues if another task has the front.
+    fn wait_behind(
         core: &Arc<Core>,
         resource: &Resource,
-        offer: impl FnOnce() -> Offer,
-    ) -> Option<Place> {
-        let mut gates = lock(core.local_queues.shard(resource));
-        let gate = gates.get_mut(resource)?;
-        Some(Place::new(core, resource, gate, offer()))
+        handoff: impl FnOnce() -> Handoff,
+    ) -> Option<Position> {
+        let mut queues = lock(core.local_queues.shard(resource));
+        let queue = queues.get_mut(resource)?.get_or_insert_default();
+        Some(Position::new(core, resource, queue, handoff()))
     }
 
-    /// Returns a seat beside the gate, for tasks that need not wait for others of this client.
-    pub(crate) fn alone(core: &Arc<Core>, resource: &Resource) -> Seat {
-        core.local_queues.alone.fetch_add(1, Ordering::Relaxed);
-        Seat::new(core, resource, true)
+    /// Returns a front without a queue, for tasks that need not wait for others of this client.
+    fn unqueued(core: &Arc<Core>, resource: &Resource) -> Front {
+        // A shutdown need not wait for a look at a latch.
+        if resource.kind != Kind::Latch {
+            core.local_queues.unqueued.fetch_add(1, Ordering::Relaxed);
+        }
+        Front::new(core, resource, true)
     }
 
     /// Returns the next waiter that has not left, and the subscription that was kept for it.
-    /// Without one, removes the gate if `close`.
-    fn next(&self, resource: &Resource, close: bool) -> Option<(Ticket, Option<Subscription>)> {
-        let mut gates = lock(self.shard(resource));
-        let Entry::Occupied(mut gate) = gates.entry(resource.clone()) else { return None };
-        loop {
-            match gate.get_mut().queue.pop_first() {
-                Some((_, ticket)) if ticket.turn.is_closed() => {}
-                Some((_, ticket)) => return Some((ticket, gate.get_mut().subscription.take())),
-                None => break,
+    fn next(&self, resource: &Resource) -> Option<(Waiter, Option<Subscription>)> {
+        lock(self.shard(resource)).get_mut(resource)?.as_mut()?.next()
+    }
+
+    /// The same for a front that is given up. Without a waiter, removes the queue.
+    fn next_or_close(&self, front: &Front) -> Option<(Waiter, Option<Subscription>)> {
+        let mut queues = lock(self.shard(&front.resource));
+        let Entry::Occupied(mut queue) = queues.entry(front.resource.clone()) else { return None };
+        if let Some(queue) = queue.get_mut() {
+            if let Some(others) = front.released {
+                queue.courtesy.released(front.core.clock.now(), others);
+            }
+            if let Some(next) = queue.next() {
+                return Some(next);
             }
         }
-        let closed = close.then(|| gate.remove());
-        drop(gates);
+        let closed = queue.remove_entry();
+        drop(queues);
         drop(closed);
         None
     }
 
-    /// Resolves when no seat is taken.
+    /// Resolves when no task has a front.
     pub(crate) async fn emptied(&self) {
-        while self.alone.load(Ordering::Relaxed) > 0
+        while self.unqueued.load(Ordering::Relaxed) > 0
             || self.shards.iter().any(|shard| !lock(shard).is_empty())
         {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Fails all waiters in the queue; the seat stays with its task.
+    /// Fails all waiters of one name; the task at the front is not affected.
     pub(crate) fn fail(&self, resource: &Resource, fault: &Fault) {
-        let gate = lock(self.shard(resource)).get_mut(resource).map(std::mem::take);
-        Self::tell(gate.unwrap_or_default(), fault);
+        let queue = lock(self.shard(resource)).get_mut(resource).and_then(Option::take);
+        queue.unwrap_or_default().fail(fault);
     }
 
-    pub(crate) fn fail_all(&self, fault: &Fault) {
+    /// Fails all waiters of the names that `affected` selects.
+    pub(crate) fn fail_all(&self, fault: &Fault, affected: impl Fn(&LockName) -> bool) {
         for shard in &self.shards {
-            let gates: Vec<_> = lock(shard).values_mut().map(std::mem::take).collect();
-            for gate in gates {
-                Self::tell(gate, fault);
+            let mut table = lock(shard);
+            let waited_in = |queue: &LocalQueue| !queue.waiters.is_empty();
+            let queues =
+                table.iter_mut().filter(|(_, queue)| queue.as_deref().is_some_and(waited_in));
+            let queues = queues.filter(|(resource, _)| affected(&resource.name));
+            let queues: Vec<_> = queues.filter_map(|(_, queue)| queue.take()).collect();
+            drop(table);
+            for queue in queues {
+                queue.fail(fault);
             }
         }
     }
-
-    fn tell(gate: Gate, fault: &Fault) {
-        for ticket in gate.queue.into_values() {
-            let _ = ticket.turn.send(Box::new(Turn::Failed(fault.clone())));
-        }
-    }
 }
 
-/// A position in the local queue. Dropping it removes the ticket.
+/// The position of a waiter in the local queue. Dropping it removes the waiter.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     core: Arc<Core>,
     resource: Resource,
     number: u64,
-    turn: oneshot::Receiver<Box<Turn>>,
-    served: bool,
+    served: oneshot::Receiver<Box<Served>>,
+    received: bool,
 }
 
-impl Place {
+impl Position {
     /// Appends to the queue; the caller holds the table's mutex.
-    fn new(core: &Arc<Core>, resource: &Resource, gate: &mut Gate, offer: Offer) -> Self {
-        let (ticket, turn) = oneshot::channel();
-        let number = core.local_queues.next_ticket.fetch_add(1, Ordering::Relaxed);
-        gate.queue.insert(number, Ticket { turn: ticket, offer });
+    fn new(
+        core: &Arc<Core>,
+        resource: &Resource,
+        queue: &mut LocalQueue,
+        handoff: Handoff,
+    ) -> Self {
+        let (sender, served) = oneshot::channel();
+        core.local_queues.waiting.fetch_add(1, Ordering::Relaxed);
+        let number = core.local_queues.next_waiter.fetch_add(1, Ordering::Relaxed);
+        queue.waiters.insert(number, Waiter { served: sender, handoff });
         let (core, resource) = (Arc::clone(core), resource.clone());
-        Self { core, resource, number, turn, served: false }
+        Self { core, resource, number, served, received: false }
     }
 
-    /// Returns why the last request about the lock failed, if it did: a queued waiter has sent none
-    /// itself.
+    /// Returns why the last request about the lock failed, if it did: a waiter has sent none itself.
     pub(crate) fn failure(&self) -> Option<Fault> {
-        lock(self.core.local_queues.shard(&self.resource)).get(&self.resource)?.failure.clone()
+        let queues = lock(self.core.local_queues.shard(&self.resource));
+        queues.get(&self.resource)?.as_ref()?.failure.clone()
     }
 
-    pub(crate) async fn wait(&mut self) -> Turn {
-        let turn = (&mut self.turn).await;
-        self.served = true;
-        // A seat always sends a turn before it is dropped.
-        turn.map_or(Turn::Failed(Fault::Closed), |turn| *turn)
+    /// Waits for its turn. Returns `None` when the wait limit passes first.
+    pub(crate) async fn serve(mut self, request: &Request) -> Option<Served> {
+        let (core, limit) = (Arc::clone(&self.core), request.wait.limit());
+        let suspicious = core.clock.now() + SUSPICIOUS;
+        let mut served = until(&core.clock, suspicious.min(limit), self.wait()).await;
+        if served.is_none() && suspicious < limit {
+            if request.queueing() == Queueing::Exclusive {
+                core.warn_waiting_for_itself(&request.resource);
+            }
+            served = until(&core.clock, limit, self.wait()).await;
+        }
+        served.or_else(|| self.failure().map(Served::Failed))
+    }
+
+    pub(crate) async fn wait(&mut self) -> Served {
+        let served = (&mut self.served).await;
+        self.received = true;
+        // A front is always passed on before it is dropped.
+        served.map_or(Served::Failed(Fault::Closed), |served| *served)
     }
 }
 
-impl Drop for Place {
+impl Drop for Position {
     fn drop(&mut self) {
-        if self.served {
+        self.core.local_queues.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.received {
             return;
         }
-        self.turn.close();
+        self.served.close();
         let unused = {
-            let mut gates = lock(self.core.local_queues.shard(&self.resource));
-            gates.get_mut(&self.resource).and_then(|gate| gate.leave(self.number))
+            let mut queues = lock(self.core.local_queues.shard(&self.resource));
+            queues.get_mut(&self.resource).and_then(|queue| queue.as_mut()?.leave(self.number))
         };
         drop(unused);
     }
 }
 
-/// The right to send requests about one name. Dropping it passes it on.
+/// The front of the local queue: the right to send requests about one name. Dropping it passes it
+/// on.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Front {
     core: Arc<Core>,
     resource: Resource,
-    /// It is beside the gate, without a queue.
-    pub(crate) alone: bool,
-    /// The subscription of the task that waits on this seat.
+    /// It has no queue.
+    pub(crate) unqueued: bool,
+    /// The subscription of the task at the front.
     pub(crate) subscription: Option<Subscription>,
-    passes: u32,
+    handoffs: u32,
+    /// When this client acquired the lock in the store.
     since: Tick,
-    /// Whether the gate has a `failure`.
+    /// Whether the queue has a `failure`.
     failing: bool,
+    /// Whether others wait for the lock, once it is released in the store and not handed off.
+    pub(crate) released: Option<Others>,
 }
 
 /// Whether another client waits for a released lock, as far as the store tells.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Others {
     None,
     /// Some libraries do not subscribe, and not every store reports subscribers.
@@ -316,119 +407,132 @@ impl Courtesy {
         match others {
             Others::None => self.pause = PAUSE,
             // A client that does not subscribe polls now and then, near or far: a gap suffices.
-            Others::Unknown => self.until = now + PAUSE,
+            Others::Unknown if now.since(self.until) >= PAUSE * UNKNOWN_RATIO => {
+                self.until = now + PAUSE;
+            }
             Others::Listen if now.since(self.until) >= self.pause * PAUSE_RATIO => {
                 self.until = now + self.pause;
                 self.pause = (self.pause * 2).min(MAX_PAUSE);
             }
-            Others::Listen => {}
+            Others::Unknown | Others::Listen => {}
         }
     }
 }
 
-impl Seat {
-    fn new(core: &Arc<Core>, resource: &Resource, alone: bool) -> Self {
+impl Front {
+    fn new(core: &Arc<Core>, resource: &Resource, unqueued: bool) -> Self {
         Self {
             core: Arc::clone(core),
             resource: resource.clone(),
-            alone,
+            unqueued,
             subscription: None,
-            passes: 0,
+            handoffs: 0,
             since: Tick::NEVER,
             failing: false,
+            released: None,
         }
     }
 
     /// The lock was acquired in the store, not handed off: resets the handoff count.
-    pub(crate) fn taken(&mut self, now: Tick) {
-        (self.passes, self.since) = (0, now);
+    pub(crate) fn acquired(&mut self, now: Tick) {
+        (self.handoffs, self.since) = (0, now);
         if std::mem::take(&mut self.failing) {
-            self.gate(|gate| gate.failure = None);
+            self.with_queue(|queue| queue.failure = None);
         }
     }
 
     /// Another client holds the lock: resets the pause and clears the failure.
     pub(crate) fn busy(&mut self) {
         self.failing = false;
-        self.gate(|gate| (gate.courtesy.pause, gate.failure) = (PAUSE, None));
-    }
-
-    /// The lock was released in the store, not handed off.
-    pub(crate) fn released(&self, now: Tick, others: Others) {
-        self.gate(|gate| gate.courtesy.released(now, others));
+        self.with_queue(|queue| (queue.courtesy.pause, queue.failure) = (PAUSE, None));
     }
 
     /// How long the lock is still left to other clients.
     pub(crate) fn pause(&self, now: Tick) -> Duration {
-        self.gate(|gate| gate.courtesy.until.since(now)).unwrap_or_default()
+        self.with_queue(|queue| queue.courtesy.until.since(now)).unwrap_or_default()
     }
 
     /// Records that a request about the lock failed.
     pub(crate) fn failed(&mut self, fault: &Fault) {
         self.failing = true;
-        self.gate(|gate| gate.failure = Some(fault.clone()));
+        self.with_queue(|queue| queue.failure = Some(fault.clone()));
     }
 
-    fn gate<T>(&self, with: impl FnOnce(&mut Gate) -> T) -> Option<T> {
-        if self.alone {
+    fn with_queue<T>(&self, with: impl FnOnce(&mut LocalQueue) -> T) -> Option<T> {
+        if self.unqueued {
             return None;
         }
-        lock(self.core.local_queues.shard(&self.resource)).get_mut(&self.resource).map(with)
+        let mut queues = lock(self.core.local_queues.shard(&self.resource));
+        queues.get_mut(&self.resource).map(|queue| with(queue.get_or_insert_default()))
     }
 
     /// Leaves the subscription to the queue, or drops it, because the lock is held now.
     pub(crate) fn leave_subscription(&mut self) {
-        let Some(subscription) = self.subscription.take().filter(|_| !self.alone) else { return };
-        let mut gates = lock(self.core.local_queues.shard(&self.resource));
-        let unused = match gates.get_mut(&self.resource) {
-            Some(gate) => {
-                gate.subscription = Some(subscription);
-                gate.unneeded()
+        let Some(subscription) = self.subscription.take().filter(|_| !self.unqueued) else {
+            return;
+        };
+        let mut queues = lock(self.core.local_queues.shard(&self.resource));
+        let unused = match queues.get_mut(&self.resource) {
+            Some(queue) => {
+                let queue = queue.get_or_insert_default();
+                queue.subscription = Some(subscription);
+                queue.unneeded()
             }
             None => Some(subscription),
         };
-        drop(gates);
+        drop(queues);
         drop(unused);
     }
 
     /// How many subscriptions this client has for the lock.
     pub(crate) fn subscriptions(&self) -> u64 {
-        let gates = lock(self.core.local_queues.shard(&self.resource));
-        let kept = gates.get(&self.resource).is_some_and(|gate| gate.subscription.is_some());
+        let queues = lock(self.core.local_queues.shard(&self.resource));
+        let queue = queues.get(&self.resource).and_then(Option::as_ref);
+        let kept = queue.is_some_and(|queue| queue.subscription.is_some());
         u64::from(kept || self.subscription.is_some())
     }
 
     /// Returns the waiter for a handoff, unless the client has kept the lock for too long.
-    pub(crate) fn successor(&mut self, now: Tick) -> Option<Ticket> {
-        if self.alone || self.passes >= MAX_PASSES || now.since(self.since) >= MAX_PASSING {
+    pub(crate) fn successor(&mut self, now: Tick) -> Option<Waiter> {
+        if self.unqueued || self.handoffs >= MAX_HANDOFFS || now.since(self.since) >= MAX_KEPT {
             return None;
         }
-        let (ticket, subscription) = self.core.local_queues.next(&self.resource, false)?;
+        // A waiter that arrives just now gets the front when this one is dropped.
+        if self.core.local_queues.waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let (waiter, subscription) = self.core.local_queues.next(&self.resource)?;
         self.subscription = subscription.or(self.subscription.take());
-        self.passes += 1;
-        Some(ticket)
+        self.handoffs += 1;
+        Some(waiter)
     }
 
-    /// Gives the seat to this waiter, or to the next one if it has left.
-    pub(crate) fn give(self, ticket: Ticket) {
-        // A refused turn is dropped here, and with it the seat, which then passes on.
-        drop(ticket.turn.send(Box::new(Turn::Seat(self))));
+    /// Gives the front to this waiter, or to the next one if it has left.
+    pub(crate) fn give(self, waiter: Waiter) {
+        // A front that the waiter refuses is dropped here, and passed on.
+        drop(waiter.served.send(Box::new(Served::Front(self))));
     }
 }
 
-impl Drop for Seat {
+impl Drop for Front {
     fn drop(&mut self) {
-        if self.alone {
-            self.core.local_queues.alone.fetch_sub(1, Ordering::Relaxed);
+        if self.unqueued {
+            if self.resource.kind != Kind::Latch {
+                self.core.local_queues.unqueued.fetch_sub(1, Ordering::Relaxed);
+            }
             return;
         }
-        // The table's mutex is not held while a turn is sent: a refused turn is dropped, and its
-        // seat returns to this function.
-        if let Some((ticket, kept)) = self.core.local_queues.next(&self.resource, true) {
-            let mut heir = Seat::new(&self.core, &self.resource, false);
-            heir.subscription = kept.or(self.subscription.take());
+        // The table's mutex is not held while a front is sent: a refused front is dropped, and
+        // returns to this function.
+        if let Some((waiter, kept)) = self.core.local_queues.next_or_close(self) {
+            let mut heir = Front::new(&self.core, &self.resource, false);
+            let subscription = kept.or(self.subscription.take());
+            // Redis notifies subscribers in the order in which they subscribed. The first of them
+            // would acquire the lock again and again, so it subscribes anew, behind the others.
+            let others_listen = self.released == Some(Others::Listen);
+            heir.subscription = subscription.filter(|_| !others_listen);
             heir.failing = self.failing;
-            heir.give(ticket);
+            heir.give(waiter);
         }
     }
 }
@@ -437,34 +541,34 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    fn queued(gate: &mut Gate, number: u64) -> oneshot::Receiver<Box<Turn>> {
-        let (turn, receiver) = oneshot::channel();
-        let offer = Offer { owner: OwnerId::fresh(uuid::Uuid::nil()), ttl: 1, fenced: None };
-        gate.queue.insert(number, Ticket { turn, offer });
+    fn queued(queue: &mut LocalQueue, number: u64) -> oneshot::Receiver<Box<Served>> {
+        let (served, receiver) = oneshot::channel();
+        let handoff = Handoff { owner: OwnerId::fresh(uuid::Uuid::nil()), ttl: 1, fenced: None };
+        queue.waiters.insert(number, Waiter { served, handoff });
         receiver
     }
 
     /// Visiting the others would find that they have left, and remove them.
     #[test]
     fn a_waiter_leaves_without_a_look_at_the_others() {
-        let mut gate = Gate::default();
+        let mut queue = LocalQueue::default();
         for number in 0..1000 {
-            drop(queued(&mut gate, number));
+            drop(queued(&mut queue, number));
         }
         for (left, number) in (0..1000).rev().zip(0..1000) {
-            assert!(gate.leave(number).is_none());
-            assert_eq!(gate.queue.len(), left);
+            assert!(queue.leave(number).is_none());
+            assert_eq!(queue.waiters.len(), left);
         }
     }
 
     #[test]
     fn a_waiter_that_leaves_twice_or_late_removes_no_other() {
-        let mut gate = Gate::default();
-        let _waiters = [queued(&mut gate, 7), queued(&mut gate, 9)];
+        let mut queue = LocalQueue::default();
+        let _waiters = [queued(&mut queue, 7), queued(&mut queue, 9)];
         for number in [7, 7, 8] {
-            gate.leave(number);
+            queue.leave(number);
         }
-        assert_eq!(gate.queue.keys().copied().collect::<Vec<_>>(), [9]);
+        assert_eq!(queue.waiters.keys().copied().collect::<Vec<_>>(), [9]);
     }
 
     /// At most 64 ms, at most a quarter of the time, and short again once another client had the lock.
@@ -484,7 +588,9 @@ mod tests {
         courtesy.released(millis(now), Others::None);
         courtesy.released(millis(now + 300), Others::Listen);
         assert_eq!(courtesy.until, millis(now + 301), "no one listened meanwhile");
-        courtesy.released(millis(now + 400), Others::Unknown);
-        assert_eq!(courtesy.until, millis(now + 401));
+        courtesy.released(millis(now + 315), Others::Unknown);
+        assert_eq!(courtesy.until, millis(now + 301), "too soon after the last");
+        courtesy.released(millis(now + 316), Others::Unknown);
+        assert_eq!(courtesy.until, millis(now + 317));
     }
 }

@@ -1,11 +1,12 @@
 //! The part that all primitives share: the acquire loop, the leases, the watchdog, the reaper.
 //!
-//! The engine knows stores only as a [`Backend`]. The tasks of a client are the watchdog, the reaper,
-//! and those of its connections: none per lock and none per request.
+//! The engine knows stores only as a [`Backend`]. The tasks of a client are `tick.rs`, the reaper, and
+//! those of its connections: none per lock and none per request.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -13,37 +14,52 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::Owner;
-use crate::backend::{Backend, ClientInfo, Fault, Fenced, Resource};
+use crate::backend::{Backend, ClientInfo, Fault, Fenced, Lane, Resource};
 use crate::config::{ClientOptions, MAX_LEASE};
 use crate::error::{Error, LostReason, Phase, Result};
+use crate::{LockName, Owner};
 
 pub(crate) mod acquire;
+pub(crate) mod acquiring;
 mod announcer;
 pub(crate) mod counter;
+mod heartbeat;
+pub(crate) mod holds;
 mod home;
+mod identities;
 pub(crate) mod lease;
 mod local_queue;
 pub(crate) mod multi;
+mod outage;
 pub(crate) mod owners;
 mod pending_acquire;
 mod reaper;
+pub(crate) mod reenter;
 mod registry;
 pub(crate) mod release;
-mod renewal;
+pub(crate) mod releasing;
 pub(crate) mod request;
+mod retry;
+mod tick;
+mod turns;
 mod watchdog;
 
-use crate::clock::Clock;
 pub(crate) use crate::clock::Tick;
+use crate::clock::{Clock, nanos};
 pub(crate) use lease::Lease;
 
+use heartbeat::Positions;
 pub(crate) use home::Home;
+use identities::Identities;
 use local_queue::LocalQueues;
+use outage::Outages;
 use owners::Owners;
 use reaper::Reaper;
-pub(crate) use reaper::Rescue;
+pub(crate) use reaper::RunToCompletion;
 use registry::Registry;
+
+/// A task that waits this long for a lock that its own client holds is logged.
+const SUSPICIOUS: Duration = Duration::from_secs(5);
 
 /// One client: the state that its handles, guards and tasks share.
 #[derive(Debug)]
@@ -57,17 +73,19 @@ pub(crate) struct Core {
     local_queues: LocalQueues,
     owners: Owners,
     registry: Arc<Registry>,
+    positions: Positions,
+    identities: Identities,
     reaper: Reaper,
     closed: AtomicBool,
     /// Closed without a release in the store.
     abandoned: AtomicBool,
     closing: Notify,
-    /// Since when the store has not answered (0: it answers), and when that was last noticed.
-    silent_since: AtomicU64,
-    last_failure: AtomicU64,
+    outages: Outages,
     polling_warned: AtomicBool,
     /// Locks that were left held.
     left: Mutex<Vec<announcer::Left>>,
+    /// The store has, or may get, an announcement of this client.
+    announced: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
 }
 
@@ -81,24 +99,56 @@ impl Core {
             id: Uuid::new_v4(),
             backend,
             clock,
-            info: who(&options),
+            info: client_info(&options),
             home: Arc::clone(&home),
             local_queues: LocalQueues::default(),
             owners: Owners::default(),
             registry: Arc::clone(&registry),
+            positions: Positions::default(),
+            identities: Identities::default(),
             reaper: Reaper::start(home),
             closed: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             closing: Notify::new(),
-            silent_since: AtomicU64::new(0),
-            last_failure: AtomicU64::new(0),
+            outages: Outages::default(),
             polling_warned: AtomicBool::new(false),
             left: Mutex::default(),
+            announced: AtomicBool::new(false),
             last_warned: Mutex::new(None),
             options,
         });
-        tokio::spawn(watchdog::run(registry, Arc::downgrade(&core)));
+        tokio::spawn(tick::run(registry, Arc::downgrade(&core)));
         core
+    }
+
+    /// The part of the store that serves this name at present.
+    fn lane(&self, name: &LockName) -> Lane {
+        self.backend.capabilities(name).lane
+    }
+
+    /// Whether an acquire that was not granted may be repeated with the same identity.
+    fn keeps_identities(&self, name: &LockName) -> bool {
+        self.backend.capabilities(name).keeps_identities
+    }
+
+    /// Whether a part of the store may have a hold that the store as a whole has lost. It keeps other
+    /// clients out, and must not be released before the guards know of the loss.
+    fn leaves_remains(&self, name: &LockName) -> bool {
+        !self.keeps_identities(name)
+    }
+
+    /// Whether an unanswered request about this name can be revoked.
+    fn revokes_lost_requests(&self, name: &LockName) -> bool {
+        self.backend.capabilities(name).revokes_lost_requests
+    }
+
+    /// Splits `all` into groups of one lane each. Keeps the order within a group.
+    fn by_lane<T>(&self, all: Vec<T>, name: impl Fn(&T) -> &LockName) -> Vec<Vec<T>> {
+        let mut groups = BTreeMap::<Lane, Vec<T>>::new();
+        for one in all {
+            groups.entry(self.lane(name(&one))).or_default().push(one);
+        }
+        groups.into_values().collect()
     }
 
     /// How fencing tokens are issued.
@@ -138,8 +188,9 @@ impl Core {
 
     fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
-            self.local_queues.fail_all(&Fault::Closed);
+            self.local_queues.fail_all(&Fault::Closed, |_| true);
             self.closing.notify_waiters();
+            self.identities.clear();
         }
     }
 
@@ -178,106 +229,50 @@ impl Core {
         self.backend.close().await;
     }
 
+    /// Logs at most one warning per second: ten thousand waiters would all log the same.
+    fn warn_waiting_for_itself(&self, resource: &Resource) {
+        let now = self.clock.now();
+        let mut last = lock(&self.last_warned);
+        if last.is_none_or(|last| now.since(last) >= Duration::from_secs(1))
+            && self.registry.holds(resource)
+        {
+            *last = Some(now);
+            tracing::warn!(lock = %resource.name, waited = ?SUSPICIOUS,
+                "waiting for a lock that this client holds itself");
+        }
+    }
+
     /// Resolves when nothing of this client is left in the store.
     async fn settled(&self) {
         // A pending acquire may still be granted, and is then released.
         self.local_queues.emptied().await;
         self.reaper.drained().await;
         self.registry.stop();
-        let _ = self.backend.adjust(self.farewell()).await;
-    }
-
-    /// Records whether the store answers a request that was sent at `sent`. An error reply is an
-    /// answer.
-    fn note<T>(&self, sent: Tick, answer: &std::result::Result<T, Fault>) {
-        let relaxed = Ordering::Relaxed;
-        match answer {
-            Err(Fault::Unreachable { .. }) => {
-                let last = self.last_failure.swap(self.clock.now().as_nanos(), relaxed);
-                let anew = sent.since(Tick::from_nanos(last)) > self.failures_apart();
-                if anew || self.silent_since.load(relaxed) == 0 {
-                    self.silent_since.store(sent.as_nanos().max(1), relaxed);
-                }
-            }
-            _ if self.silent_since.load(relaxed) != 0 => self.answered(),
-            _ => {}
+        if self.announced.load(Ordering::Relaxed) {
+            let _ = self.backend.adjust(self.farewell()).await;
         }
-    }
-
-    /// Records that the store answers.
-    fn answered(&self) {
-        self.silent_since.store(0, Ordering::Relaxed);
-    }
-
-    /// Since when the store has not answered, if the last request got no answer. A failure long
-    /// ago, with no request since, says nothing about the present.
-    fn silent_since(&self) -> Option<Tick> {
-        let since = self.silent_since.load(Ordering::Relaxed);
-        if since == 0 {
-            return None;
-        }
-        let last = Tick::from_nanos(self.last_failure.load(Ordering::Relaxed));
-        let known = self.clock.now().since(last) <= self.failures_apart();
-        known.then_some(Tick::from_nanos(since))
-    }
-
-    /// The longest time between two failures of a repeated request.
-    fn failures_apart(&self) -> Duration {
-        self.options.response_timeout.saturating_add(self.options.max_backoff.saturating_mul(2))
-    }
-
-    fn silent_for(&self) -> Option<Duration> {
-        self.silent_since().map(|since| self.clock.now().since(since))
-    }
-
-    /// Until when to wait for the answer to a request sent at `sent`, with the wait limit `limit`.
-    /// The limit applies to the wait for a lock and cuts no round trip, unless the store is known
-    /// not to answer.
-    fn answer_by(&self, limit: Tick, sent: Tick) -> Tick {
-        match self.is_silent() {
-            true => limit,
-            false => limit.max(sent + self.options.response_timeout),
-        }
-    }
-
-    /// Whether the store has not answered for a response timeout. A connection that has just broken
-    /// says nothing: the next answer may arrive at once.
-    fn is_silent(&self) -> bool {
-        self.silent_for().is_some_and(|silent| silent >= self.options.response_timeout)
-    }
-
-    /// Fails all waiters in local queues once the store has not answered for `unreachable_after`.
-    /// The task that has the seat notices by itself.
-    fn fail_all_waiters(&self) {
-        if self.silent_for().is_some_and(|silent| silent >= self.options.unreachable_after) {
-            self.local_queues.fail_all(&no_answer("the store does not answer"));
-        }
-    }
-
-    /// The pause after a temporary fault.
-    fn backoff(&self, failures: u32) -> Duration {
-        self.options.backoff(failures)
     }
 
     /// The part of a lease that is not used, because clocks differ. At most half of it, so that
     /// even a lease of a few milliseconds can be held.
     pub(crate) fn drift(&self, ttl: u64) -> Duration {
-        let lease = Duration::from_millis(ttl);
-        let drift = lease.mul_f64(self.options.drift_ratio);
-        drift.saturating_add(self.options.drift_fixed).min(lease / 2)
+        // In nanoseconds, which is much cheaper than a `Duration`: every acquire needs it twice.
+        let drift = (ttl as f64 * 1e6 * self.options.drift_ratio) as u64;
+        let drift = drift.saturating_add(nanos(self.options.drift_fixed));
+        Duration::from_nanos(drift.min(ttl.saturating_mul(500_000)))
     }
 
     pub(crate) fn error(&self, fault: Fault, resource: &Resource, phase: Phase) -> Error {
-        let silent = self.silent_for();
+        let silent = self.silent_for(&resource.name);
         Error::from_fault(fault, Some((&resource.name, resource.kind)), phase, silent)
     }
 
     /// Runs `op` to completion, even if the caller drops the future half-way.
-    pub(crate) fn unbroken<T: Send + 'static>(
+    pub(crate) fn run_to_completion<T: Send + 'static>(
         &self,
         op: impl Future<Output = T> + Send + 'static,
-    ) -> Rescue<T> {
-        Rescue::new(Box::pin(op), self.reaper.clone())
+    ) -> RunToCompletion<T> {
+        RunToCompletion::new(Box::pin(op), self.reaper.clone())
     }
 }
 
@@ -287,6 +282,7 @@ impl Drop for Core {
             // The tasks and connections are the parent's: dropping them would touch state that both
             // share.
             std::mem::forget((Arc::clone(&self.backend), self.reaper.clone()));
+            self.identities.forget();
             return;
         }
         self.registry.stop();
@@ -302,11 +298,11 @@ pub(crate) const RETRY_COUNTERS: Duration = Duration::from_secs(20);
 pub(crate) const UNDO_COUNTERS: Duration = Duration::from_secs(55);
 
 /// The fault for a caller whose wait for an answer has ended.
-fn no_answer(detail: &str) -> Fault {
-    Fault::Unreachable { maybe_ran: true, detail: detail.to_owned() }
+fn no_answer() -> Fault {
+    Fault::Unreachable { maybe_ran: true, detail: "the store does not answer".into() }
 }
 
-fn who(options: &ClientOptions) -> ClientInfo {
+fn client_info(options: &ClientOptions) -> ClientInfo {
     let info = ClientInfo::of_this_process();
     let program = options.program.clone().unwrap_or(info.program);
     ClientInfo { program, ..info }

@@ -3,24 +3,27 @@
 //! All clients acquire the members in the same order, so that two clients that want the same locks meet
 //! at the first of them. That is not enough if a member is known by another address, or is held by a
 //! program that keeps no order. So no client holds some members and waits for the rest for longer than
-//! [`PATIENCE`].
+//! [`MEMBER_WAIT`].
 
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use super::acquire::Acquired;
-use super::lease::HoldId;
-use super::local_queue::{Entered, LocalQueues};
+use futures_util::future::join_all;
+
+use super::acquire::{Acquired, is_in_time};
+use super::holds::HoldId;
+use super::local_queue::{Entered, Grant, LocalQueues};
 use super::owners::acquire;
 use super::pending_acquire::PendingAcquire;
+use super::reenter::extend;
 use super::request::{Request, TermSpec, Wait};
-use super::{Core, Lease, jittered, no_answer, release, until};
-use crate::backend::{Acquire, Attempt, BoxFuture, Kind};
-use crate::error::{Phase, Result};
+use super::{Core, Lease, jittered, no_answer, release, releasing, until};
+use crate::backend::{Acquire, Attempt, Kind};
+use crate::clock::Clock;
+use crate::error::{Error, Phase, Result};
 
 /// How long to wait for one member while others are held.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const MEMBER_WAIT: Duration = Duration::from_millis(1500);
 
 /// How often members that fit in one request are tried without holding one of them, before one is
 /// held while waiting for the others: under a stream of other requests one client must wait.
@@ -30,7 +33,7 @@ const REFUSALS: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long to wait for the release of members.
-const GIVING_BACK: Duration = Duration::from_millis(250);
+const RELEASE_WAIT: Duration = Duration::from_millis(250);
 
 /// One member: its client and its request.
 pub(crate) type Part = (Arc<Core>, Request);
@@ -51,129 +54,149 @@ pub(crate) async fn acquire_all(
     terms: Terms,
     wait: Wait,
 ) -> Result<Option<Vec<Acquired>>> {
-    let clock = parts[0].0.clock.clone();
-    // The member to wait for while none is held: the one that was busy last.
-    let mut first = 0;
-    let mut refusals = 0;
-    loop {
-        let mut silent = None;
-        // After a failure here, the members are tried one by one: that finds the failing one and
-        // retries.
-        if let Ok(Some(all)) = together(parts, terms.held).await {
-            return Ok(Some(all));
+    let clock = &parts[0].0.clock;
+    Assembly { parts, terms, wait, clock, first: 0, refusals: 0 }.run().await
+}
+
+/// The acquire of several locks.
+struct Assembly<'a> {
+    parts: &'a [Part],
+    terms: Terms,
+    wait: Wait,
+    clock: &'a Clock,
+    /// The member to wait for while none is held: the one that was busy last.
+    first: usize,
+    refusals: u32,
+}
+
+/// Why a round did not acquire all members.
+struct Blocked {
+    /// The member that was busy, or whose store did not answer.
+    by: usize,
+    error: Option<Error>,
+}
+
+impl Assembly<'_> {
+    async fn run(mut self) -> Result<Option<Vec<Acquired>>> {
+        loop {
+            // After a failure here, the members are tried one by one: that finds the failing one
+            // and retries.
+            if let Ok(Some(all)) = together(self.parts, self.terms.held).await {
+                return Ok(Some(all));
+            }
+            let mut held = Held { all: Vec::new(), by: vec![None; self.parts.len()] };
+            let blocked = match self.collect(&mut held).await {
+                Ok(None) => match held.settle(self.terms).await {
+                    Ok(Some(all)) => return Ok(Some(all)),
+                    Ok(None) => Ok(Blocked { by: 0, error: None }),
+                    Err(error) => self.blocked(0, error),
+                },
+                Ok(Some(blocked)) => Ok(blocked),
+                Err(error) => Err(error),
+            };
+            // Released before the next try: a waiter for one of them gets it now.
+            held.release_hold().await;
+            let Blocked { by, error } = blocked?;
+            self.first = by;
+            if self.left().is_zero() {
+                return error.map_or(Ok(None), Err);
+            }
+            let pause = self.clock.now() + jittered(PAUSE).min(self.left());
+            if let Some(instant) = self.clock.instant(pause) {
+                tokio::time::sleep_until(instant).await;
+            }
         }
-        let left = match wait {
-            Wait::Never => Duration::ZERO,
-            Wait::Until(limit) => limit.since(clock.now()),
-            Wait::Forever => Duration::MAX,
-        };
-        let mut taken = Taken { all: Vec::new(), by: vec![None; parts.len()] };
-        let mut blocked = None;
-        let others = (0..parts.len()).filter(|i| *i != first);
-        let since = clock.now();
+    }
+
+    /// Acquires the members one by one, starting with the first to wait for. Returns the member that
+    /// blocked it, if one did.
+    async fn collect(&mut self, held: &mut Held) -> Result<Option<Blocked>> {
+        let (parts, first) = (self.parts, self.first);
         // Where the others fit in one request, none is held while waiting for one of them.
-        let mut at_once = refusals < REFUSALS && go_together(parts);
-        refusals += 1;
+        let mut at_once = self.refusals < REFUSALS && go_together(parts);
+        self.refusals += 1;
+        let others = (0..parts.len()).filter(|i| *i != first);
         for i in std::iter::once(first).chain(others) {
-            if at_once && !taken.all.is_empty() {
-                match taken.rest(parts, first, terms.assembling).await {
-                    Ok(true) => break,
+            if at_once && !held.all.is_empty() {
+                match held.rest(parts, first, self.terms.assembling).await {
+                    Ok(true) => return Ok(None),
                     Ok(false) => {
-                        blocked = Some((first + 1) % parts.len());
-                        break;
+                        return Ok(Some(Blocked { by: (first + 1) % parts.len(), error: None }));
                     }
                     Err(_) => at_once = false,
                 }
             }
-            let left = left.saturating_sub(clock.now().since(since));
-            let patience = if i == first { left } else { left.min(PATIENCE) };
-            let acquiring = one(&parts[i], terms.assembling, patience, wait);
-            let acquired = match i == first {
-                true => acquiring.await,
-                // While others are held, do not wait longer even for an answer.
-                false => match until(&clock, clock.now() + PATIENCE, acquiring).await {
-                    Some(acquired) => acquired,
-                    None if patience < PATIENCE => Err(unanswered(&parts[i])),
-                    None => Ok(None),
-                },
-            };
-            match acquired {
-                Ok(Some(acquired)) => taken.add(i, acquired),
-                Ok(None) => {
-                    blocked = Some(i);
-                    break;
-                }
+            match self.member(i).await {
+                Ok(Some(acquired)) => held.add(i, acquired),
+                Ok(None) => return Ok(Some(Blocked { by: i, error: None })),
                 // Its wait limit was short; whether the store is unreachable is found out while
                 // none is held.
-                Err(error) if error.may_pass() && i != first && wait != Wait::Never => {
-                    (blocked, silent) = (Some(i), Some(error));
-                    break;
-                }
-                Err(error) => {
-                    taken.give_back().await;
-                    return Err(error);
-                }
+                Err(error) if i != first => return self.blocked(i, error).map(Some),
+                Err(error) => return Err(error),
             }
         }
-        first = match blocked {
-            Some(blocked) => blocked,
-            None => match taken.settle(terms).await {
-                Ok(Some(all)) => return Ok(Some(all)),
-                Ok(None) => 0,
-                Err(error) if error.may_pass() && wait != Wait::Never => {
-                    silent = Some(error);
-                    0
-                }
-                Err(error) => {
-                    taken.give_back().await;
-                    return Err(error);
-                }
-            },
-        };
-        // Released before the next try: a waiter for one of them gets it now.
-        taken.give_back().await;
-        let out_of_time = match wait {
-            Wait::Never => true,
-            Wait::Until(limit) => clock.now() >= limit,
-            Wait::Forever => false,
-        };
-        if out_of_time {
-            return silent.map_or(Ok(None), Err);
+        Ok(None)
+    }
+
+    /// Acquires one member. While others are held, does not wait longer than [`MEMBER_WAIT`] for it,
+    /// not even for an answer.
+    async fn member(&self, i: usize) -> Result<Option<Acquired>> {
+        let (core, request) = &self.parts[i];
+        let left = self.left();
+        if i == self.first {
+            return one(&self.parts[i], self.terms.assembling, left, self.wait).await;
         }
-        let pause = clock.now() + jittered(PAUSE);
-        let pause = if let Wait::Until(limit) = wait { pause.min(limit) } else { pause };
-        if let Some(instant) = clock.instant(pause) {
-            tokio::time::sleep_until(instant).await;
+        let limit = left.min(MEMBER_WAIT);
+        let acquiring = one(&self.parts[i], self.terms.assembling, limit, self.wait);
+        match until(self.clock, self.clock.now() + MEMBER_WAIT, acquiring).await {
+            Some(acquired) => acquired,
+            None if limit < MEMBER_WAIT => {
+                Err(core.error(no_answer(), &request.resource, Phase::Acquire))
+            }
+            None => Ok(None),
         }
     }
-}
 
-fn unanswered((core, request): &Part) -> crate::Error {
-    core.error(no_answer("the store does not answer"), &request.resource, Phase::Acquire)
+    /// A temporary error blocks only this round, if the caller waits.
+    fn blocked(&self, by: usize, error: Error) -> Result<Blocked> {
+        match error.may_pass() && self.wait != Wait::Never {
+            true => Ok(Blocked { by, error: Some(error) }),
+            false => Err(error),
+        }
+    }
+
+    /// How long the caller still waits.
+    fn left(&self) -> Duration {
+        match self.wait {
+            Wait::Never => Duration::ZERO,
+            Wait::Until(limit) => limit.since(self.clock.now()),
+            Wait::Forever => Duration::MAX,
+        }
+    }
 }
 
 async fn one(
     (core, request): &Part,
     term: TermSpec,
-    patience: Duration,
+    limit: Duration,
     wait: Wait,
 ) -> Result<Option<Acquired>> {
-    let wait = match (wait, patience) {
+    let wait = match (wait, limit) {
         (Wait::Never, _) => Wait::Never,
         (Wait::Forever, Duration::MAX) => Wait::Forever,
-        (_, patience) => Wait::within(core, Some(patience)),
+        (_, limit) => Wait::within(core, Some(limit)),
     };
     acquire(core, &Request { term, wait, ..request.clone() }).await
 }
 
-/// Acquired members without a guard yet. Released when dropped.
-struct Taken {
+/// Members that are held without a guard yet. Released when dropped.
+struct Held {
     all: Vec<Acquired>,
     /// Indices into `all`, by position in the common order.
     by: Vec<Option<usize>>,
 }
 
-impl Taken {
+impl Held {
     fn add(&mut self, place: usize, acquired: Acquired) {
         self.by[place] = Some(self.all.len());
         self.all.push(acquired);
@@ -195,14 +218,14 @@ impl Taken {
 
     /// Gives all members their final terms, starting now. Returns `None` if one was lost meanwhile.
     async fn settle(&mut self, terms: Terms) -> Result<Option<Vec<Acquired>>> {
-        let settling = self.all.iter().map(|(lease, hold)| -> BoxFuture<_> {
-            Box::pin(lease.core.unbroken(Arc::clone(lease).extend(*hold, terms.held)))
+        let settling = self.all.iter().map(|(lease, hold)| {
+            lease.core.run_to_completion(extend(Arc::clone(lease), *hold, terms.held))
         });
         let mut lost = false;
-        for settled in side_by_side(settling.collect()).await {
+        for settled in join_all(settling).await {
             match settled {
                 Ok(()) => {}
-                Err(crate::Error::Lost { .. }) => lost = true,
+                Err(Error::Lost { .. }) => lost = true,
                 Err(error) => return Err(error),
             }
         }
@@ -213,40 +236,22 @@ impl Taken {
         Ok(Some(self.by.iter().filter_map(|place| all[(*place)?].take()).collect()))
     }
 
-    async fn give_back(mut self) {
+    async fn release_hold(mut self) {
         let releases = std::mem::take(&mut self.all)
             .into_iter()
-            .map(|(lease, hold)| -> BoxFuture<_> { Box::pin(release::release(lease, hold, None)) });
+            .map(|(lease, hold)| releasing::release(lease, hold, None));
         // A lost member needs no release; where the store does not answer, the release continues in
         // the background.
-        let _ = tokio::time::timeout(GIVING_BACK, side_by_side(releases.collect())).await;
+        let _ = tokio::time::timeout(RELEASE_WAIT, join_all(releases)).await;
     }
 }
 
-impl Drop for Taken {
+impl Drop for Held {
     fn drop(&mut self) {
         for (lease, hold) in self.all.drain(..) {
             release::release_later(lease, hold);
         }
     }
-}
-
-/// Polls all of them in turn, so that their requests leave together. Returns their outcomes in
-/// order.
-pub(crate) async fn side_by_side(mut work: Vec<BoxFuture<Result<()>>>) -> Vec<Result<()>> {
-    let mut outcomes: Vec<_> = work.iter().map(|_| None).collect();
-    std::future::poll_fn(|cx| {
-        for (work, outcome) in work.iter_mut().zip(&mut outcomes) {
-            if outcome.is_none()
-                && let Poll::Ready(done) = work.as_mut().poll(cx)
-            {
-                *outcome = Some(done);
-            }
-        }
-        if outcomes.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outcomes.into_iter().flatten().collect()
 }
 
 /// Whether these are plain locks of one client, which one request can acquire.
@@ -258,7 +263,8 @@ fn go_together(parts: &[Part]) -> bool {
             && request.owner.is_none()
             && request.fenced.is_none()
     };
-    parts.iter().all(plain) && core.backend.capabilities().takes_together
+    let name = &parts[0].1.resource.name;
+    parts.iter().all(plain) && core.backend.capabilities(name).takes_together
 }
 
 /// Acquires plain locks of one client in one request. Returns `None` where that is impossible or
@@ -268,47 +274,47 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
         return Ok(None);
     }
     let core = &parts[0].0;
-    let mut seats = Vec::with_capacity(parts.len());
+    let mut fronts = Vec::with_capacity(parts.len());
     for (core, request) in parts {
         core.ensure_open(&request.resource)?;
         match LocalQueues::enter(core, &request.resource, || None) {
-            Entered::Seat(seat) => seats.push(seat),
-            Entered::Queued(_) | Entered::Taken => return Ok(None),
+            Entered::Front(front) => fronts.push(front),
+            Entered::Queued(_) | Entered::Occupied => return Ok(None),
         }
     }
     let sent = core.clock.now();
-    let mut claims: Vec<_> =
+    let mut pending: Vec<_> =
         parts.iter().map(|(core, request)| PendingAcquire::new(core, request)).collect();
     let ttl = term.ttl;
-    claims.iter_mut().for_each(|claim| claim.arm(ttl, sent));
-    let also = claims[1..].iter().map(|claim| (claim.resource.name.clone(), claim.owner)).collect();
+    pending.iter_mut().for_each(|one| one.arm(ttl, sent));
+    let also = pending[1..].iter().map(|one| (one.resource.name.clone(), one.owner)).collect();
     let request =
-        Acquire { also, ..Acquire::new(claims[0].resource.clone(), claims[0].owner, ttl) };
+        Acquire { also, ..Acquire::new(pending[0].resource.clone(), pending[0].owner, ttl) };
     let asking = core.backend.acquire(request);
-    // The request owns seats and claims: the receiver of the answer undoes a grant.
+    // The request owns fronts and pending: the receiver of the answer undoes a grant.
     let work = async move {
         let answer = asking.await;
-        for claim in &mut claims {
-            claim.learn(&answer, sent, false);
+        for one in &mut pending {
+            one.learn(&answer, sent, false);
         }
-        (answer, claims, seats)
+        (answer, pending, fronts)
     };
-    let (answer, claims, seats) = core.unbroken(work).await;
+    let (answer, pending, fronts) = core.run_to_completion(work).await;
     match answer {
         Ok(Attempt::Granted { .. }) => {}
         Ok(_) => return Ok(None),
-        Err(fault) => return Err(core.error(fault, &parts[0].1.resource, crate::Phase::Acquire)),
+        Err(fault) => return Err(core.error(fault, &parts[0].1.resource, Phase::Acquire)),
     }
     let now = core.clock.now();
-    let mut taken = Taken { all: Vec::new(), by: Vec::new() };
-    for ((claim, mut seat), (_, request)) in claims.into_iter().zip(seats).zip(parts) {
-        seat.taken(now);
+    let mut held = Held { all: Vec::new(), by: Vec::new() };
+    for ((pending, mut front), (_, request)) in pending.into_iter().zip(fronts).zip(parts) {
+        front.acquired(now);
         let request = Request { term, ..request.clone() };
-        match Lease::begin(claim, seat, true, &request, None, (sent, now)) {
-            Ok(lease) => taken.all.push((lease, 0 as HoldId)),
-            // The answer took longer than the lease.
-            Err(_) => return Ok(None),
+        if !is_in_time(core, &request, sent, now) {
+            return Ok(None);
         }
+        let grant = Grant { pending, front, token: None, sent };
+        held.all.push((Lease::begin(grant, &request, now), 0 as HoldId));
     }
-    Ok(Some(std::mem::take(&mut taken.all)))
+    Ok(Some(std::mem::take(&mut held.all)))
 }

@@ -1,4 +1,4 @@
-//! The entry of every acquire: for a named owner, which may re-enter its lease, or for a new one.
+//! Acquires with an owner: a named one may re-enter its lease, a new one acquires anew.
 //!
 //! Requests for one owner and name go one at a time: the task that has the slot's turn may look up,
 //! acquire or re-enter.
@@ -12,14 +12,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Mutex as AsyncMutex;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::acquire::{Acquired, acquire_anew};
-use super::request::{Request, TermSpec, Wait, other_side};
-use super::{Core, Lease, lock, no_answer, until};
+use super::reenter::reenter;
+use super::request::{Request, Wait, other_side};
+use super::{Core, Lease, lock, until};
 use crate::Owner;
-use crate::backend::{Fenced, Kind, Resource};
-use crate::error::{Error, LostReason, Phase, Result};
+use crate::backend::{Kind, Resource};
+use crate::error::{Error, LostReason, Result};
 
 type Key = (Resource, u64);
 
@@ -70,13 +71,16 @@ impl Owners {
 /// Acquires a lock. Returns `None` if it is busy and the wait limit has passed.
 pub(crate) async fn acquire(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
     core.ensure_open(&request.resource)?;
-    let Resource { kind, name } = &request.resource;
-    let span = tracing::debug_span!("acquire", lock = %name, %kind);
-    match &request.owner {
-        _ if !span.is_disabled() => Box::pin(acquire_by(core, request).instrument(span)).await,
-        None => acquire_anew(core, request).await,
-        Some(_) => Box::pin(acquire_by(core, request)).await,
+    match span(&request.resource) {
+        Some(span) => acquire_by(core, request).instrument(span).await,
+        None => acquire_by(core, request).await,
     }
+}
+
+/// Returns the span of an acquire, unless it is disabled.
+pub(super) fn span(Resource { kind, name }: &Resource) -> Option<Span> {
+    let span = tracing::debug_span!("acquire", lock = %name, %kind);
+    (!span.is_disabled()).then_some(span)
 }
 
 async fn acquire_by(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
@@ -162,52 +166,5 @@ struct Tidy<'a>(&'a Arc<Core>, &'a Resource, &'a Owner);
 impl Drop for Tidy<'_> {
     fn drop(&mut self) {
         self.0.owners.tidy(self.1, self.2);
-    }
-}
-
-/// Adds a hold to a lease. Runs to completion: if the caller drops the future, the new hold is
-/// released again.
-pub(crate) async fn reenter(
-    core: &Arc<Core>,
-    lease: Arc<Lease>,
-    term: TermSpec,
-    wait: Wait,
-    fenced: Option<Fenced>,
-) -> Result<Acquired> {
-    let now = core.clock.now();
-    let give_up = match wait {
-        Wait::Never => now,
-        Wait::Until(limit) => limit.min(now + core.options.unreachable_after),
-        Wait::Forever => now + core.options.unreachable_after,
-    };
-    let resource = lease.resource.clone();
-    let work = async move {
-        let hold = Arc::clone(&lease).reenter(term, fenced, give_up).await?;
-        Ok(Undo(Some((lease, hold))))
-    };
-    let answer_by = core.answer_by(wait.limit(), now);
-    match until(&core.clock, answer_by, core.unbroken(work)).await {
-        Some(outcome) => outcome.map(Undo::keep),
-        None => {
-            let fault = no_answer("the store does not answer");
-            Err(core.error(fault, &resource, Phase::Reenter))
-        }
-    }
-}
-
-/// A hold that has no guard yet. Released when dropped.
-struct Undo(Option<Acquired>);
-
-impl Undo {
-    fn keep(mut self) -> Acquired {
-        self.0.take().expect("taken once, here")
-    }
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        if let Some((lease, hold)) = self.0.take() {
-            super::release::release_later(lease, hold);
-        }
     }
 }

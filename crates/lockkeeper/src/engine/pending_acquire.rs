@@ -1,6 +1,6 @@
-//! A claim: the right to one wire identity, and the duty to undo its requests.
+//! An acquire that has no lease yet: its identity on the wire, and the duty to undo its requests.
 //!
-//! From the moment a request to acquire may have reached the store until a lease takes over, the claim
+//! From the moment a request may have reached the store until a lease takes over, a [`PendingAcquire`]
 //! is *armed*: dropping it sends an undo to the reaper. The undo is the release of the requested hold.
 //! That one request removes the hold, the queue position or the mark of a waiting writer, whichever
 //! there is, so the undo need not know how far the acquire came, and
@@ -9,7 +9,8 @@
 //! # Why a late request is harmless
 //!
 //! - Every first acquire draws an identity that is never used again. So requests of different holds
-//!   cannot be confused, in whatever order they execute.
+//!   cannot be confused, in whatever order they execute. The exception: a waiter of a fair lock may get
+//!   an identity of which every request was answered (`identities.rs`).
 //! - Requests of one hold go one at a time. The next is sent only after the last one has a final
 //!   outcome: on the same connection, which executes them in order, or after the last one's connection
 //!   was killed at the server.
@@ -29,9 +30,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::request::{Request, Wait};
-use super::{Core, Rescue, Tick, UNDO_COUNTERS};
+use super::retry::retry_until;
+use super::{Core, RunToCompletion, Tick, UNDO_COUNTERS};
 use crate::OwnerId;
-use crate::backend::{Acquire, Attempt, BoxFuture, Fault, Kind, Release, Resource};
+use crate::backend::{
+    Acquire, AcquireAnswer, Answer, Attempt, BoxFuture, Fault, Kind, Release, Resource, Snapshot,
+};
 
 /// How long a waiter that gives up waits for the removal of its queue position; short, because the
 /// store may not answer.
@@ -51,11 +55,11 @@ pub(crate) struct PendingAcquire {
     pub(crate) owner: OwnerId,
     armed: bool,
     /// The store keeps a queue position or a writer's mark for it.
-    placed: bool,
+    is_stored: bool,
     /// A request got no answer: whether the store granted it is unknown.
-    pub(super) doubtful: bool,
+    pub(super) indeterminate: bool,
     /// When the first unanswered request was sent. The TTL of a mutex may count from it.
-    first_doubt: Option<Tick>,
+    first_indeterminate: Option<Tick>,
     /// Until when the last unanswered request may execute, where it cannot be revoked.
     late: Option<Tick>,
     /// The store may keep a queue position for it, which does not expire with a lease.
@@ -68,9 +72,9 @@ pub(crate) struct PendingAcquire {
 
 impl PendingAcquire {
     pub(crate) fn new(core: &Arc<Core>, request: &Request) -> Self {
-        let mut claim = Self::of(core, &request.resource, OwnerId::fresh(core.id));
-        claim.count = request.count;
-        claim
+        let mut pending = Self::of(core, &request.resource, OwnerId::fresh(core.id));
+        pending.count = request.count;
+        pending
     }
 
     pub(super) fn of(core: &Arc<Core>, resource: &Resource, owner: OwnerId) -> Self {
@@ -79,9 +83,9 @@ impl PendingAcquire {
             resource: resource.clone(),
             owner,
             armed: false,
-            placed: false,
-            doubtful: false,
-            first_doubt: None,
+            is_stored: false,
+            indeterminate: false,
+            first_indeterminate: None,
             late: None,
             queued: false,
             ends: Tick::from_nanos(0),
@@ -89,34 +93,38 @@ impl PendingAcquire {
         }
     }
 
-    /// Creates the claim of a hold that a handoff has granted.
+    /// Creates it for a hold that a handoff has granted.
     pub(crate) fn granted(
         core: &Arc<Core>,
         resource: &Resource,
         owner: OwnerId,
         ends: Tick,
     ) -> Self {
-        let mut claim = Self::of(core, resource, owner);
-        (claim.armed, claim.ends) = (true, ends);
-        claim
+        let mut pending = Self::of(core, resource, owner);
+        (pending.armed, pending.ends) = (true, ends);
+        pending
     }
 
-    /// Creates the claim of a hold that may or may not be granted.
-    pub(crate) fn doubtful(
+    /// Creates it for a hold that may or may not be granted.
+    pub(crate) fn indeterminate(
         core: &Arc<Core>,
         resource: &Resource,
         owner: OwnerId,
         ends: Tick,
     ) -> Self {
-        let mut claim = Self::granted(core, resource, owner, ends);
-        (claim.doubtful, claim.late) = (true, Some(ends));
-        claim
+        let mut pending = Self::granted(core, resource, owner, ends);
+        (pending.indeterminate, pending.late) = (true, Some(ends));
+        pending
     }
 
     /// Sends the request once, at the time `sent`.
     ///
-    /// The future owns the claim, so that the receiver of the outcome also has the duty to undo.
+    /// The future owns it, so that the receiver of the outcome also has the duty to undo.
     pub(crate) fn attempt(mut self, request: &Request, sent: Tick) -> Attempting {
+        if self.resource.kind == Kind::Latch {
+            let answer = look_at_latch(self.core.backend.inspect(self.resource.clone()));
+            return Attempting::new(self, Answer::boxed(answer), sent, false);
+        }
         let ttl = request.term.ttl;
         self.arm(ttl, sent);
         let acquire = Acquire {
@@ -129,22 +137,21 @@ impl PendingAcquire {
             ..Acquire::new(self.resource.clone(), self.owner, ttl)
         };
         let answer = self.core.backend.acquire(acquire);
-        let waits = request.wait != Wait::Never && keeps_places(self.resource.kind);
+        let waits = request.wait != Wait::Never && stores_waiters(self.resource.kind);
         self.queued |= waits && self.resource.kind == Kind::Fair;
-        Attempting { under_way: Some((self, answer)), sent, waits }
+        Attempting::new(self, answer, sent, waits)
     }
 
     /// Arms it: from now on the store may know of it.
     pub(super) fn arm(&mut self, ttl: u64, sent: Tick) {
         self.armed = true;
-        self.ends = sent
-            + match self.resource.kind {
-                // Without a lease: for as long as the store can undo it.
-                Kind::Semaphore => UNDO_COUNTERS,
-                // The mark of a waiting writer may outlive a short lease.
-                Kind::Write => Duration::from_millis(ttl).max(INTENT),
-                _ => Duration::from_millis(ttl),
-            };
+        self.ends = match self.resource.kind {
+            // Without a lease: for as long as the store can undo it.
+            Kind::Semaphore => sent + UNDO_COUNTERS,
+            // The mark of a waiting writer may outlive a short lease.
+            Kind::Write => sent.plus_millis(ttl).max(sent + INTENT),
+            _ => sent.plus_millis(ttl),
+        };
     }
 
     /// Until when an unanswered request may still acquire the lock, where it cannot be revoked.
@@ -153,7 +160,7 @@ impl PendingAcquire {
         self.late.filter(|_| self.resource.kind != Kind::Semaphore)
     }
 
-    /// Updates the claim by the answer to a request sent at `sent`. Returns from when the TTL
+    /// Updates it by the answer to a request sent at `sent`. Returns from when the TTL
     /// counts.
     pub(super) fn learn(
         &mut self,
@@ -161,20 +168,21 @@ impl PendingAcquire {
         sent: Tick,
         waits: bool,
     ) -> Tick {
-        self.core.note(sent, answer);
+        self.core.note(&self.resource.name, sent, answer);
         match answer {
             Ok(Attempt::Granted { .. }) => {}
-            Ok(Attempt::Busy(_) | Attempt::Crowded(..)) if waits => self.placed = true,
-            Ok(_) => self.armed = self.doubtful,
-            Err(fault) if fault.maybe_ran() => {
-                (self.doubtful, self.late) = (true, Some(self.ends));
-                self.first_doubt.get_or_insert(sent);
+            Ok(Attempt::Busy(_) | Attempt::Crowded(..)) if waits => self.is_stored = true,
+            Ok(_) => self.armed = self.indeterminate,
+            // A look at a latch leaves nothing to undo: it is never armed.
+            Err(fault) if fault.maybe_ran() && self.armed => {
+                (self.indeterminate, self.late) = (true, Some(self.ends));
+                self.first_indeterminate.get_or_insert(sent);
             }
-            Err(_) => self.armed = self.doubtful || self.placed,
+            Err(_) => self.armed = self.indeterminate || self.is_stored,
         }
         // Scripts refresh the TTL each time they run; a repeated `SET NX` does not.
         match self.resource.kind {
-            Kind::Mutex => self.first_doubt.unwrap_or(sent),
+            Kind::Mutex => self.first_indeterminate.unwrap_or(sent),
             _ => sent,
         }
     }
@@ -187,11 +195,11 @@ impl PendingAcquire {
     /// Gives up the queue position, and briefly waits for its removal, so that a caller that timed
     /// out is normally no longer in the queue.
     pub(crate) async fn leave(mut self) {
-        if !self.placed {
+        if !self.is_stored {
             return;
         }
         self.armed = false;
-        let leaving = Rescue::new(self.undoing(), self.core.reaper.clone()).in_any_case();
+        let leaving = RunToCompletion::new(self.undoing(), self.core.reaper.clone()).in_any_case();
         let _ = tokio::time::timeout(LEAVING, leaving).await;
     }
 
@@ -220,35 +228,46 @@ impl Drop for PendingAcquire {
     }
 }
 
-/// An attempt under way. If its caller drops it, the reaper waits for the answer, and the claim
-/// then undoes a grant.
+/// An attempt under way. If its caller drops it, the reaper waits for the answer, and a
+/// grant is then undone.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Attempting {
-    under_way: Option<(PendingAcquire, BoxFuture<Result<Attempt, Fault>>)>,
+    /// `None` when it is ready.
+    pending: Option<PendingAcquire>,
+    answer: Option<AcquireAnswer>,
     sent: Tick,
     waits: bool,
 }
 
+impl Attempting {
+    fn new(pending: PendingAcquire, answer: AcquireAnswer, sent: Tick, waits: bool) -> Self {
+        Self { pending: Some(pending), answer: Some(answer), sent, waits }
+    }
+}
+
 impl Future for Attempting {
-    /// The answer, the time from which the TTL counts, and the claim.
-    type Output = (Result<Attempt, Fault>, Tick, PendingAcquire);
+    /// The answer, the time from which the TTL counts, and the pending acquire.
+    type Output = ((Result<Attempt, Fault>, Tick), PendingAcquire);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (_, answer) = self.under_way.as_mut().expect("polled after it was ready");
-        let answer = ready!(answer.as_mut().poll(cx));
-        let (mut claim, _) = self.under_way.take().expect("it was there a line ago");
-        let counts = claim.learn(&answer, self.sent, self.waits);
-        Poll::Ready((answer, counts, claim))
+        let answer = self.answer.as_mut().expect("polled after it was ready");
+        let answer = ready!(Pin::new(answer).poll(cx));
+        self.answer = None;
+        let mut pending = self.pending.take().expect("it is there until it is ready");
+        let counts = pending.learn(&answer, self.sent, self.waits);
+        Poll::Ready(((answer, counts), pending))
     }
 }
 
 impl Drop for Attempting {
     fn drop(&mut self) {
-        if let Some((mut claim, answer)) = self.under_way.take() {
-            let (reaper, sent, waits) = (claim.core.reaper.clone(), self.sent, self.waits);
+        if let Some(mut pending) = self.pending.take()
+            && let Some(answer) = self.answer.take()
+        {
+            let (reaper, sent, waits) = (pending.core.reaper.clone(), self.sent, self.waits);
             reaper.adopt(Box::pin(async move {
                 let answer = answer.await;
-                claim.learn(&answer, sent, waits);
+                pending.learn(&answer, sent, waits);
             }));
         }
     }
@@ -256,31 +275,38 @@ impl Drop for Attempting {
 
 /// Whether the store keeps something for a waiter: a queue position, or the mark of a waiting
 /// writer.
-fn keeps_places(kind: Kind) -> bool {
+fn stores_waiters(kind: Kind) -> bool {
     matches!(kind, Kind::Fair | Kind::Write)
 }
 
-/// Releases until nothing of the claim can be left: until the first answer or `give_up`; then until
-/// `late`, where an unanswered request may execute until then and cannot be revoked.
+/// An open latch is granted, a closed one is busy.
+async fn look_at_latch(snapshot: BoxFuture<Result<Snapshot, Fault>>) -> Result<Attempt, Fault> {
+    let open = snapshot.await?.count.is_none_or(|count| count <= 0);
+    Ok(if open { Attempt::GRANTED } else { Attempt::Busy(None) })
+}
+
+/// Releases until nothing can be left: until the first answer or `give_up`; then until `late`,
+/// where an unanswered request may execute until then and cannot be revoked.
 pub(crate) async fn undo(core: Arc<Core>, release: Release, give_up: Tick, late: Option<Tick>) {
-    let (mut failures, mut ends) = (0, give_up);
-    while !core.is_abandoned() {
-        let permit = core.reaper.undo_permit().await;
-        let sent = core.clock.now();
-        let answer = core.backend.release(release.clone()).await;
-        drop(permit);
-        core.note(sent, &answer);
-        match answer {
-            Ok(_) => match late.filter(|_| !core.backend.capabilities().fences_lost_requests) {
-                Some(late) => (failures, ends) = (3, late),
-                None => return,
-            },
-            Err(fault) if fault.may_pass() => failures += 1,
-            Err(_) => return,
-        }
-        if core.clock.now() >= ends {
+    let name = &release.resource.name;
+    let send = || async {
+        let _permit = core.reaper.undo_permit(core.lane(name)).await;
+        core.backend.release(release.clone()).await
+    };
+    if core.is_abandoned() {
+        return;
+    }
+    let retry = |ends| {
+        let now = core.clock.now();
+        retry_until(&core, name, (now, ends), send, |_| {}, || core.is_abandoned())
+    };
+    let first = retry(give_up).await;
+    let late = late.filter(|_| !core.revokes_lost_requests(name));
+    let (Ok(_), Some(late)) = (first.answer, late) else { return };
+    while core.clock.now() < late && !core.is_abandoned() {
+        tokio::time::sleep(core.options.backoff(3)).await;
+        if retry(late).await.answer.is_err() {
             return;
         }
-        tokio::time::sleep(core.backoff(failures)).await;
     }
 }

@@ -4,22 +4,23 @@
 //! polled to its end. `Drop` sends it here over a channel; it never blocks and never spawns. If the
 //! runtime has ended, no task receives it, and the lease expires.
 //!
-//! The reaper gets the future itself ([`Rescue`]). An undo that is sent beside a request under way
+//! The reaper gets the future itself ([`RunToCompletion`]). An undo that is sent beside a request under way
 //! would have to consider their order and the repetition after `NOSCRIPT`; this way no store has to.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use foldhash::HashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::Home;
-use crate::backend::BoxFuture;
+use super::{Home, lock};
+use crate::backend::{BoxFuture, Lane};
 
-/// How many undo requests are under way at once: thousands of cancelled acquires must not flood a
-/// store, least of all one that does not answer.
+/// How many undo requests are under way at once in one lane: thousands of cancelled acquires must
+/// not flood a store, least of all one that does not answer.
 const UNDOING: usize = 4096;
 
 enum Job {
@@ -38,21 +39,22 @@ pub(crate) struct Reaper {
 struct Inner {
     jobs: mpsc::UnboundedSender<Job>,
     home: Arc<Home>,
-    undoing: Semaphore,
+    undoing: Mutex<HashMap<Lane, Arc<Semaphore>>>,
 }
 
 impl Reaper {
     pub(crate) fn start(home: Arc<Home>) -> Self {
         let (jobs, inbox) = mpsc::unbounded_channel();
         tokio::spawn(reap(inbox));
-        let undoing = Semaphore::new(UNDOING);
-        Self { inner: Arc::new(Inner { jobs, home, undoing }) }
+        Self { inner: Arc::new(Inner { jobs, home, undoing: Mutex::default() }) }
     }
 
-    /// Returns the right to send one undo request. It limits requests and not jobs: a job may wait
-    /// for another one, so all jobs must be polled.
-    pub(crate) async fn undo_permit(&self) -> Option<SemaphorePermit<'_>> {
-        self.inner.undoing.acquire().await.ok()
+    /// Returns the right to send one undo request to this lane. It limits requests and not jobs: a
+    /// job may wait for another one, so all jobs must be polled.
+    pub(crate) async fn undo_permit(&self, lane: Lane) -> Option<OwnedSemaphorePermit> {
+        let new = || Arc::new(Semaphore::new(UNDOING));
+        let undoing = Arc::clone(lock(&self.inner.undoing).entry(lane).or_insert_with(new));
+        undoing.acquire_owned().await.ok()
     }
 
     pub(crate) fn adopt(&self, job: BoxFuture<()>) {
@@ -111,13 +113,13 @@ async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
 /// A future that the reaper completes if its caller drops it. Its output is then dropped, which
 /// undoes it where the output is a guard of some kind.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Rescue<T: Send + 'static> {
+pub(crate) struct RunToCompletion<T: Send + 'static> {
     work: Option<BoxFuture<T>>,
     started: bool,
     reaper: Reaper,
 }
 
-impl<T: Send + 'static> Rescue<T> {
+impl<T: Send + 'static> RunToCompletion<T> {
     pub(crate) fn new(work: BoxFuture<T>, reaper: Reaper) -> Self {
         Self { work: Some(work), started: false, reaper }
     }
@@ -129,7 +131,7 @@ impl<T: Send + 'static> Rescue<T> {
     }
 }
 
-impl<T: Send + 'static> Future for Rescue<T> {
+impl<T: Send + 'static> Future for RunToCompletion<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -146,7 +148,7 @@ impl<T: Send + 'static> Future for Rescue<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Rescue<T> {
+impl<T: Send + 'static> Drop for RunToCompletion<T> {
     fn drop(&mut self) {
         // A future that was never polled has sent nothing.
         if let Some(work) = self.work.take().filter(|_| self.started) {

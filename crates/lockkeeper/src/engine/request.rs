@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Core, Tick, lease_millis};
 use crate::backend::{Fenced, Kind, Resource, Topic};
 use crate::config::{Backoff, LeaseTime, MIN_WATCHDOG};
-use crate::error::{Error, Result};
+use crate::error::{Error, Phase, Result};
 use crate::{Owner, OwnerId};
 
 /// How long a caller waits.
@@ -101,25 +101,37 @@ pub(crate) struct Request {
     pub(crate) temporary: Option<u64>,
 }
 
-/// How tasks of one client that want the same lock share the local queue.
+/// How tasks of one client that want the same lock use the local queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Seating {
+pub(super) enum Queueing {
     /// One task asks, waits or holds at a time.
     Exclusive,
     /// Any task asks and holds; one waits at the store.
     Waiting,
     /// Each task acts for itself.
-    Alone,
+    None,
 }
 
 impl Request {
-    pub(super) fn seating(&self) -> Seating {
+    pub(super) fn queueing(&self) -> Queueing {
         match self.resource.kind {
             // An upgrade must not queue behind a writer that waits for this very reader.
-            Kind::Write if self.beside.is_some() => Seating::Alone,
-            Kind::Lock | Kind::Mutex | Kind::Write => Seating::Exclusive,
-            Kind::Semaphore | Kind::Permits => Seating::Waiting,
-            Kind::Fair | Kind::Read | Kind::Latch => Seating::Alone,
+            Kind::Write if self.beside.is_some() => Queueing::None,
+            Kind::Lock | Kind::Mutex | Kind::Write => Queueing::Exclusive,
+            Kind::Semaphore | Kind::Permits => Queueing::Waiting,
+            Kind::Fair | Kind::Read | Kind::Latch => Queueing::None,
+        }
+    }
+
+    /// Whether the first attempt needs neither a timer nor an earlier identity.
+    pub(super) fn is_simple(&self) -> bool {
+        self.wait.limit() == Tick::NEVER && self.resource.kind != Kind::Fair
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match self.resource.kind {
+            Kind::Latch => Phase::Wait,
+            _ => Phase::Acquire,
         }
     }
 

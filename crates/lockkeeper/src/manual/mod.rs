@@ -19,6 +19,18 @@ pub mod guarantees {}
 pub mod failures {}
 
 #[doc = include_str!("rustdoc_links.md")]
+#[doc = include_str!("failover.md")]
+pub mod failover {}
+
+#[doc = include_str!("rustdoc_links.md")]
+#[doc = include_str!("cluster.md")]
+pub mod cluster {}
+
+#[doc = include_str!("rustdoc_links.md")]
+#[doc = include_str!("quorum.md")]
+pub mod quorum {}
+
+#[doc = include_str!("rustdoc_links.md")]
 #[doc = include_str!("fencing.md")]
 pub mod fencing {}
 

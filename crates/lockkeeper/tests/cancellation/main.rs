@@ -1,16 +1,16 @@
-//! Whoever walks away leaves nothing behind: no hold, no place in a queue, no subscription, no
-//! renewal, no task.
+//! A dropped future leaves nothing behind: no hold, no queue position, no subscription, no renewal, no
+//! task.
 //!
-//! - [`matrix`]: every operation of everything that can be held or waited for, dropped at every point
-//!   where it can be, while the store answers, fails, forgets to answer, dawdles or says nothing at
-//!   all. Memory store, paused clock. [`scenes`] are the operations, [`stage`] is where they happen.
-//! - [`drops`]: guards and waiters that go down with their task or their runtime.
-//! - [`late_answers`]: answers that come after everything has changed, or never.
-//! - [`redis`]: thousands of acquires on a real server, dropped at random moments.
+//! - [`matrix`]: every operation of every primitive, dropped at every poll, while the store answers, fails,
+//!   loses the answer, is slow or does not answer. Memory store, paused clock. [`operations`] are the
+//!   operations, [`fixture`] has the stores and clients.
+//! - [`drops`]: guards and waiters that are dropped with their task or their runtime.
+//! - [`late_answers`]: answers that arrive after the state has changed, or never.
+//! - [`redis`]: thousands of acquires on a real server, dropped at random times.
 
 mod drops;
+mod fixture;
 mod late_answers;
 mod matrix;
+mod operations;
 mod redis;
-mod scenes;
-mod stage;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use testkit::{Gate, Verb};
 use tokio::time::{sleep, timeout};
 
-use crate::scenes::{Operation, Script};
-use crate::stage::{How, Sort, Stage};
+use crate::fixture::{Fixture, How, Primitive};
+use crate::operations::{Operation, Work};
 
 /// How many store calls pass a gate.
 const CALLS: usize = 8;
@@ -16,15 +16,14 @@ const CALLS: usize = 8;
 const GATES: [Gate; 5] =
     [Gate::Ok, Gate::ErrBefore, Gate::ErrAfter, Gate::Slow(Duration::from_millis(20)), Gate::Never];
 
-/// An operation that has not ended by then waits for a call that is withheld, and is dropped.
+/// An operation that has not ended by then waits for a withheld call, and is dropped.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Time for what was left behind to be finished. Less than the store needs to forget by itself who
-/// waits: two seconds for a writer, three for a place in a queue.
+/// Time for the reaper. Less than the store needs to forget a waiter: two seconds for a writer, three for a
+/// queue position.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// The same where somebody must find out that a lease has ended, or two that take several as one
-/// are in each other's way.
+/// The same where a client must find out that a lease has expired, or where two multi-locks compete.
 const LONG_SETTLE: Duration = Duration::from_secs(6);
 
 /// By then a client has stopped listening for notices.
@@ -41,9 +40,9 @@ enum Ended {
     Finished { well: bool },
 }
 
-/// Polls the operation so many times and drops it right after the last.
+/// Polls the operation this many times and drops it after the last poll.
 struct Cancelled {
-    operation: Option<Operation>,
+    work: Option<Work>,
     polls: usize,
 }
 
@@ -53,15 +52,15 @@ impl Future for Cancelled {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
         if let Some(polls) = self.polls.checked_sub(1) {
             self.polls = polls;
-            let operation = self.operation.as_mut().expect("it is dropped when it ends");
-            if let Poll::Ready(well) = operation.as_mut().poll(cx) {
+            let work = self.work.as_mut().expect("it is dropped when it ends");
+            if let Poll::Ready(well) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ended::Finished { well });
             }
         }
         if self.polls > 0 {
             return Poll::Pending;
         }
-        self.operation = None;
+        self.work = None;
         Poll::Ready(Ended::Dropped)
     }
 }
@@ -69,39 +68,39 @@ impl Future for Cancelled {
 /// One cell of the matrix.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    script: Script,
-    sort: Sort,
+    operation: Operation,
+    primitive: Primitive,
     gates: [Gate; CALLS],
-    /// Whether somebody of the same client waits for the same, too.
+    /// Whether another task of the same client waits for the same.
     waiter: bool,
     polls: usize,
 }
 
 impl Case {
     async fn run(self) -> (Ended, u64) {
-        let stage = Stage::new();
-        let scene = self.script.set(&stage, self.sort).await;
-        stage.flaky.script(self.gates);
+        let fixture = Fixture::new();
+        let prepared = self.operation.set(&fixture, self.primitive).await;
+        fixture.flaky.script(self.gates);
         let waiter = self.waiter.then(|| {
             // Spawned before the first poll of the operation, it runs after it.
-            let lock = stage.mine(self.sort);
+            let lock = fixture.mine(self.primitive);
             tokio::spawn(async move {
                 lock.take(How::Forever).await?.expect("for ever").release().await
             })
         });
-        let operation = Cancelled { operation: Some(scene.operation), polls: self.polls };
-        let ended = timeout(PATIENCE, operation).await.unwrap_or(Ended::Stuck);
-        stage.flaky.open();
-        drop(scene.kept);
-        let slow = self.script.expires() || self.sort.together();
+        let work = Cancelled { work: Some(prepared.work), polls: self.polls };
+        let ended = timeout(PATIENCE, work).await.unwrap_or(Ended::Stuck);
+        fixture.flaky.open();
+        drop(prepared.kept);
+        let slow = self.operation.expires() || self.primitive.together();
         sleep(if slow { LONG_SETTLE } else { SETTLE }).await;
         if let Some(waiter) = waiter {
-            assert!(waiter.is_finished(), "the waiter behind it waits on");
+            assert!(waiter.is_finished(), "the waiter behind it still waits");
             waiter.await.unwrap().expect("the waiter behind it gets in");
         }
-        self.check(&stage).await;
-        let passed = stage.flaky.calls(Verb::HandOver);
-        drop(stage);
+        self.check(&fixture).await;
+        let passed = fixture.flaky.calls(Verb::HandOver);
+        drop(fixture);
         sleep(Duration::from_millis(1)).await;
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         assert_eq!(tasks, 0, "tasks outlive their clients");
@@ -109,14 +108,18 @@ impl Case {
     }
 
     /// Nothing is left.
-    async fn check(self, stage: &Stage) {
-        let Stage { memory, elsewhere, flaky, .. } = stage;
-        if self.script.expires() {
-            stage.ask(self.sort).await;
+    async fn check(self, fixture: &Fixture) {
+        let Fixture { memory, elsewhere, flaky, .. } = fixture;
+        if self.operation.expires() {
+            fixture.ask(self.primitive).await;
         }
-        self.script.check(stage, self.sort, self.polls > 0).await;
+        self.operation.check(fixture, self.primitive, self.polls > 0).await;
         let left = (memory.usage().0, elsewhere.usage().0);
-        assert_eq!(left, (self.sort.stands(), 0), "holds, places or intents left");
+        assert_eq!(
+            left,
+            (self.primitive.stands(), 0),
+            "holds, queue positions or waiting writers left"
+        );
         assert_eq!(flaky.outstanding(), 0, "store calls left");
         assert_eq!(flaky.abandoned(), [], "store calls dropped half-way");
         sleep(QUIET).await;
@@ -124,9 +127,9 @@ impl Case {
         let renewals = flaky.calls(Verb::Renew);
         sleep(RENEWALS).await;
         assert_eq!(flaky.calls(Verb::Renew), renewals, "renewals go on");
-        let whole = self.sort.whole();
+        let whole = self.primitive.whole();
         for (whose, lock) in
-            [("another client's", stage.rivals(whole)), ("its own client's", stage.mine(whole))]
+            [("another client's", fixture.rivals(whole)), ("its own client's", fixture.mine(whole))]
         {
             let held = lock.take(How::Once).await.unwrap();
             let held = held.unwrap_or_else(|| panic!("not free at {whose} first attempt"));
@@ -137,13 +140,13 @@ impl Case {
 
 /// The gates that are tried: every combination for the first calls of a plain lock, elsewhere any two
 /// that are not Ok among the first, and beyond that one at a time.
-fn gates(sort: Sort) -> Vec<[Gate; CALLS]> {
-    let first = match sort {
-        Sort::Lock | Sort::Mutex => 3,
-        sort if sort.together() => 5,
+fn gates(primitive: Primitive) -> Vec<[Gate; CALLS]> {
+    let first = match primitive {
+        Primitive::Lock | Primitive::Mutex => 3,
+        primitive if primitive.together() => 5,
         _ => 2,
     };
-    let thorough = matches!(sort, Sort::Lock | Sort::Mutex);
+    let thorough = matches!(primitive, Primitive::Lock | Primitive::Mutex);
     let mut all = vec![[Gate::Ok; CALLS]];
     for call in 0..CALLS {
         for so_far in all.clone() {
@@ -160,21 +163,23 @@ fn gates(sort: Sort) -> Vec<[Gate; CALLS]> {
     all
 }
 
-/// All cells of an operation: for each script of gates it is dropped after 0, 1, 2, … polls until it
+/// All cells of an operation: for each sequence of gates it is dropped after 0, 1, 2, … polls until it
 /// ends by itself.
-fn all(script: Script) {
+fn all(operation: Operation) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
-    let sorts = script.sorts();
-    let waiters = if script.can_be_waited_for() { &[false, true][..] } else { &[false] };
-    for (&sort, &waiter) in sorts.iter().flat_map(|sort| waiters.iter().map(move |w| (sort, w))) {
+    let primitives = operation.primitives();
+    let waiters = if operation.can_be_waited_for() { &[false, true][..] } else { &[false] };
+    for (&primitive, &waiter) in
+        primitives.iter().flat_map(|primitive| waiters.iter().map(move |w| (primitive, w)))
+    {
         let (mut cases, mut dropped, mut passed) = (0, 0, 0);
-        for gates in gates(sort) {
+        for gates in gates(primitive) {
             for polls in 0.. {
-                let case = Case { script, sort, gates, waiter, polls };
+                let case = Case { operation, primitive, gates, waiter, polls };
                 let (ended, hand_overs) = runtime.block_on(shown_on_panic(case));
                 (cases, passed) = (cases + 1, passed + hand_overs);
                 match ended {
@@ -189,10 +194,12 @@ fn all(script: Script) {
             }
         }
         println!(
-            "{script:?} {sort:?}: {cases} cases, {dropped} dropped half-way, {passed} passed on"
+            "{operation:?} {primitive:?}: {cases} cases, {dropped} dropped half-way, {passed} passed on"
         );
         assert!(dropped > GATES.len(), "hardly anything was cancelled");
-        if matches!(script, Script::ReceiveFromLocal | Script::HandToLocal) && sort.handed_over() {
+        if matches!(operation, Operation::ReceiveFromLocal | Operation::HandToLocal)
+            && primitive.handed_over()
+        {
             assert!(passed > 0, "nothing was handed over");
         }
     }
@@ -215,38 +222,38 @@ async fn shown_on_panic(case: Case) -> (Ended, u64) {
 }
 
 macro_rules! matrix {
-    ($($name:ident: $script:ident;)*) => {
+    ($($name:ident: $operation:ident;)*) => {
         $(#[test]
         fn $name() {
-            all(Script::$script);
+            all(Operation::$operation);
         })*
     };
 }
 
 matrix! {
-    taking_what_is_free: LockFree;
-    taking_what_is_free_for_a_fixed_lease: LockLeased;
-    waiting_for_what_is_busy: LockBusy;
-    trying_once: TryLock;
-    waiting_long_enough: WaitLongEnough;
-    waiting_in_vain: WaitInVain;
-    re_entering_through_a_guard: Reenter;
-    re_entering_as_an_owner: ReenterAsOwner;
-    releasing: Release;
-    releasing_one_hold_of_two: PartialRelease;
-    receiving_from_a_local_holder: ReceiveFromLocal;
-    handing_over_to_a_local_waiter: HandToLocal;
-    extending: Extend;
-    leaving_the_lock_for_a_while: LeaveFor;
-    running_work_under_a_lock: Run;
-    trying_to_run_work_under_a_lock: TryRun;
-    reading_behind_a_waiting_writer: ReadBehindAWriter;
-    reading_beside_ones_own_writing: NestedRead;
-    letting_a_write_lock_go_and_reading_on: ReleaseAroundARead;
-    downgrading: Downgrade;
-    upgrading: TryUpgrade;
-    upgrading_in_vain: TryUpgradeInVain;
-    counting_down: CountDown;
-    adding_permits: AddPermits;
-    giving_permits_back_by_their_ids: ReleaseById;
+    acquire_of_a_free_lock: LockFree;
+    acquire_with_a_fixed_lease: LockLeased;
+    acquire_of_a_busy_lock: LockBusy;
+    single_attempt: TryLock;
+    acquire_within_the_wait_limit: WaitLongEnough;
+    acquire_that_times_out: TimedOut;
+    reentry_through_a_guard: Reenter;
+    reentry_as_an_owner: ReenterAsOwner;
+    release: Release;
+    release_of_one_hold_of_two: PartialRelease;
+    receiving_a_handoff: ReceiveFromLocal;
+    handoff_to_a_local_waiter: HandToLocal;
+    extend: Extend;
+    leave_for: LeaveFor;
+    run: Run;
+    try_run: TryRun;
+    read_behind_a_waiting_writer: ReadBehindAWriter;
+    read_of_the_writer_itself: NestedRead;
+    release_of_a_write_lock_with_a_nested_read: ReleaseAroundARead;
+    downgrade: Downgrade;
+    upgrade: TryUpgrade;
+    upgrade_beside_another_reader: TryUpgradeBusy;
+    count_down: CountDown;
+    add_permits: AddPermits;
+    release_of_permits_by_id: ReleaseById;
 }

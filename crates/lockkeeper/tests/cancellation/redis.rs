@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkeeper::{AnyGuard, AnyLock, Client, Error, MultiLock, RwLock};
 use testkit::RedisServer;
 
-use crate::stage::Held;
+use crate::fixture::Held;
 
 /// Acquires of each run.
 const ACQUIRES: usize = 8_000;
@@ -32,7 +32,7 @@ const TURNS: usize = 60;
 
 /// What is acquired.
 #[derive(Clone, Copy, Debug)]
-enum Sort {
+enum Primitive {
     Plain,
     Fair,
     Fenced,
@@ -44,19 +44,19 @@ enum Sort {
     Multi,
 }
 
-const SORTS: [Sort; 9] = [
-    Sort::Plain,
-    Sort::Fair,
-    Sort::Fenced,
-    Sort::Spin,
-    Sort::ReadWrite,
-    Sort::Semaphore,
-    Sort::Permits,
-    Sort::Latch,
-    Sort::Multi,
+const SORTS: [Primitive; 9] = [
+    Primitive::Plain,
+    Primitive::Fair,
+    Primitive::Fenced,
+    Primitive::Spin,
+    Primitive::ReadWrite,
+    Primitive::Semaphore,
+    Primitive::Permits,
+    Primitive::Latch,
+    Primitive::Multi,
 ];
 
-impl Sort {
+impl Primitive {
     /// The names, and what is locked under each when only one can hold it.
     fn names(self) -> impl Iterator<Item = String> {
         (0..NAMES).map(move |number| self.name(number))
@@ -74,11 +74,13 @@ impl Sort {
     async fn set_up(self, client: &Client) {
         for name in self.names() {
             let made = match self {
-                Sort::Semaphore => client.semaphore(name).try_set_permits(PERMITS.into()).await,
-                Sort::Permits => {
+                Primitive::Semaphore => {
+                    client.semaphore(name).try_set_permits(PERMITS.into()).await
+                }
+                Primitive::Permits => {
                     client.permit_semaphore(name).try_set_permits(PERMITS.into()).await
                 }
-                Sort::Latch => client.count_down_latch(name).try_set_count(1).await,
+                Primitive::Latch => client.count_down_latch(name).try_set_count(1).await,
                 _ => Ok(true),
             };
             assert!(made.unwrap());
@@ -86,7 +88,7 @@ impl Sort {
     }
 }
 
-/// Waits for something that nobody signals.
+/// Polls until the condition holds.
 async fn eventually(what: &str, mut condition: impl FnMut() -> Result<(), String>) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while let Err(found) = condition() {
@@ -105,7 +107,8 @@ fn texts(server: &RedisServer, command: &[&str]) -> Vec<String> {
 /// Whether a key stays though nobody holds anything: who a client is, what is remembered for a while
 /// of answers and of those who waited, the last tokens, and the counters themselves.
 fn stays(key: &str) -> bool {
-    let counter = |sort: &str| key.strip_prefix(sort).is_some_and(|n| n.parse::<usize>().is_ok());
+    let counter =
+        |primitive: &str| key.strip_prefix(primitive).is_some_and(|n| n.parse::<usize>().is_ok());
     let ours = [
         "lockkeeper_client",
         "lockkeeper_replies:",
@@ -114,12 +117,12 @@ fn stays(key: &str) -> bool {
         "redisson_lock_token:",
     ];
     ours.iter().any(|prefix| key.starts_with(prefix))
-        || ["Semaphore ", "Permits ", "Latch "].iter().any(|sort| counter(sort))
+        || ["Semaphore ", "Permits ", "Latch "].iter().any(|primitive| counter(primitive))
 }
 
 /// No hold, no place in a queue and no permit is left, nobody listens, and everything can be had at
 /// once.
-async fn assert_nothing_left(server: &RedisServer, client: &Client, sorts: &[Sort]) {
+async fn assert_nothing_left(server: &RedisServer, client: &Client, primitives: &[Primitive]) {
     eventually("keys left", || match texts(server, &["KEYS", "*"]) {
         keys if keys.iter().all(|key| stays(key)) => Ok(()),
         keys => Err(format!("{:?}", keys.iter().filter(|key| !stays(key)).collect::<Vec<_>>())),
@@ -131,25 +134,25 @@ async fn assert_nothing_left(server: &RedisServer, client: &Client, sorts: &[Sor
     })
     .await;
     let rival = Client::connect(&server.url()).await.unwrap();
-    for sort in sorts {
-        for name in sort.names() {
+    for primitive in primitives {
+        for name in primitive.names() {
             for client in [client, &rival] {
-                assert_free(client, *sort, &name).await;
+                assert_free(client, *primitive, &name).await;
             }
         }
     }
 }
 
-async fn assert_free(client: &Client, sort: Sort, name: &str) {
-    let locks: Vec<AnyLock> = match sort {
-        Sort::Plain => {
+async fn assert_free(client: &Client, primitive: Primitive, name: &str) {
+    let locks: Vec<AnyLock> = match primitive {
+        Primitive::Plain => {
             vec![client.lock(name).into(), client.mutex(format!("mutex {name}")).into()]
         }
-        Sort::Fair => vec![client.fair_lock(name).into()],
-        Sort::Fenced => vec![client.fenced_lock(name).into()],
-        Sort::Spin | Sort::Multi => vec![client.spin_lock(name).into()],
-        Sort::ReadWrite => vec![client.rw_lock(name).writer(), client.rw_lock(name).reader()],
-        Sort::Permits => {
+        Primitive::Fair => vec![client.fair_lock(name).into()],
+        Primitive::Fenced => vec![client.fenced_lock(name).into()],
+        Primitive::Spin | Primitive::Multi => vec![client.spin_lock(name).into()],
+        Primitive::ReadWrite => vec![client.rw_lock(name).writer(), client.rw_lock(name).reader()],
+        Primitive::Permits => {
             let semaphore = client.permit_semaphore(name);
             let counts =
                 (semaphore.available().await.unwrap(), semaphore.acquired().await.unwrap());
@@ -158,7 +161,7 @@ async fn assert_free(client: &Client, sort: Sort, name: &str) {
             all.unwrap_or_else(|| panic!("{name} is held")).release().await.unwrap();
             Vec::new()
         }
-        Sort::Semaphore => {
+        Primitive::Semaphore => {
             assert_eq!(
                 client.semaphore(name).available().await.unwrap(),
                 i64::from(PERMITS),
@@ -166,7 +169,7 @@ async fn assert_free(client: &Client, sort: Sort, name: &str) {
             );
             Vec::new()
         }
-        Sort::Latch => Vec::new(),
+        Primitive::Latch => Vec::new(),
     };
     for lock in locks {
         let guard = lock.try_lock().await.unwrap();
@@ -202,44 +205,44 @@ async fn or_drop<T>(work: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-async fn acquire(client: &Client, sort: Sort) -> Option<Held> {
-    let name = sort.any_name();
+async fn acquire(client: &Client, primitive: Primitive) -> Option<Held> {
+    let name = primitive.any_name();
     let long = Duration::from_secs(60);
-    let lock: AnyLock = match (sort, fastrand::u8(..4)) {
-        (Sort::Plain, 0) => client.lock(name).lease(long).into(),
-        (Sort::Plain, 1) => client.mutex(format!("mutex {name}")).into(),
-        (Sort::Plain, _) => client.lock(name).into(),
-        (Sort::Fair, 0) => client.fair_lock(name).fenced().into(),
-        (Sort::Fair, _) => client.fair_lock(name).into(),
-        (Sort::Fenced, _) => client.fenced_lock(name).into(),
-        (Sort::Spin, _) => client.spin_lock(name).into(),
-        (Sort::ReadWrite, 0 | 1) => return write(client.rw_lock(name)).await.map(Held::Guard),
-        (Sort::ReadWrite, _) => return read(client.rw_lock(name)).await.map(Held::Guard),
-        (Sort::Permits, n) => {
+    let lock: AnyLock = match (primitive, fastrand::u8(..4)) {
+        (Primitive::Plain, 0) => client.lock(name).lease(long).into(),
+        (Primitive::Plain, 1) => client.mutex(format!("mutex {name}")).into(),
+        (Primitive::Plain, _) => client.lock(name).into(),
+        (Primitive::Fair, 0) => client.fair_lock(name).fenced().into(),
+        (Primitive::Fair, _) => client.fair_lock(name).into(),
+        (Primitive::Fenced, _) => client.fenced_lock(name).into(),
+        (Primitive::Spin, _) => client.spin_lock(name).into(),
+        (Primitive::ReadWrite, 0 | 1) => return write(client.rw_lock(name)).await.map(Held::Guard),
+        (Primitive::ReadWrite, _) => return read(client.rw_lock(name)).await.map(Held::Guard),
+        (Primitive::Permits, n) => {
             let permits = 1 + u32::from(n) % PERMITS;
             let guard = or_drop(client.permit_semaphore(name).acquire(permits)).await?;
             return Some(Held::Guard(guard.unwrap().into()));
         }
-        (Sort::Semaphore, n) => {
+        (Primitive::Semaphore, n) => {
             let permits = 1 + u32::from(n) % PERMITS;
             let permit = or_drop(client.semaphore(name).acquire(permits)).await?;
             return Some(Held::Permit(permit.unwrap()));
         }
-        (Sort::Latch, n) => {
+        (Primitive::Latch, n) => {
             let latch = client.count_down_latch(name);
             if n == 0 {
                 or_drop(Box::pin(latch.count_down())).await?.unwrap();
             } else if n == 1 {
                 or_drop(Box::pin(latch.try_set_count(1))).await?.unwrap();
             } else {
-                // Nobody may be left to open it; and a busy machine may not answer in that time.
+                // It may stay closed, and a busy machine may not answer in time.
                 let opened = or_drop(Box::pin(latch.wait_for(PATIENT))).await?;
                 assert!(matches!(opened, Ok(_) | Err(Error::Unreachable { .. })), "{opened:?}");
             }
             return Some(Held::Nothing);
         }
-        (Sort::Multi, n) => {
-            let other = sort.any_name();
+        (Primitive::Multi, n) => {
+            let other = primitive.any_name();
             if other == name {
                 return None;
             }
@@ -284,11 +287,15 @@ async fn read(lock: RwLock) -> Option<AnyGuard> {
     }
 }
 
-async fn acquire_and_walk_away(clients: [Client; 2], sorts: &[Sort], times: usize) -> Count {
+async fn acquire_and_cancel_at_random(
+    clients: [Client; 2],
+    primitives: &[Primitive],
+    times: usize,
+) -> Count {
     let mut count = Count::default();
     for _ in 0..times {
-        let sort = sorts[fastrand::usize(..sorts.len())];
-        let held = acquire(&clients[fastrand::usize(..2)], sort).await;
+        let primitive = primitives[fastrand::usize(..primitives.len())];
+        let held = acquire(&clients[fastrand::usize(..2)], primitive).await;
         let Some(held) = held else {
             count.dropped += 1;
             continue;
@@ -303,16 +310,16 @@ async fn acquire_and_walk_away(clients: [Client; 2], sorts: &[Sort], times: usiz
     count
 }
 
-async fn thousands_of_cancelled_acquires(sorts: &'static [Sort]) {
+async fn thousands_of_cancelled_acquires(primitives: &'static [Primitive]) {
     let server = RedisServer::start();
     let connect = async || Client::connect(&server.url()).await.unwrap();
     let clients = [connect().await, connect().await];
-    for sort in sorts {
-        sort.set_up(&clients[0]).await;
+    for primitive in primitives {
+        primitive.set_up(&clients[0]).await;
     }
     let times = ACQUIRES / TASKS;
     let tasks: Vec<_> = (0..TASKS)
-        .map(|_| tokio::spawn(acquire_and_walk_away(clients.clone(), sorts, times)))
+        .map(|_| tokio::spawn(acquire_and_cancel_at_random(clients.clone(), primitives, times)))
         .collect();
     let mut total = Count::default();
     for task in tasks {
@@ -322,9 +329,9 @@ async fn thousands_of_cancelled_acquires(sorts: &'static [Sort]) {
         total.held += count.held;
     }
     println!("{total:?}");
-    // On a busy machine hardly any come in time but those that were not dropped.
+    // On a busy machine few acquires succeed except the undisturbed ones.
     assert!(total.dropped > ACQUIRES / 20 && total.held > ACQUIRES / 100, "{total:?}");
-    assert_nothing_left(&server, &clients[0], sorts).await;
+    assert_nothing_left(&server, &clients[0], primitives).await;
 }
 
 /// Everything at once.
@@ -334,10 +341,10 @@ async fn thousands_of_cancelled_acquires_leave_nothing_on_one_thread() {
 }
 
 macro_rules! storms {
-    ($($name:ident: $sort:ident;)*) => {
+    ($($name:ident: $primitive:ident;)*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
         async fn $name() {
-            thousands_of_cancelled_acquires(&[Sort::$sort]).await;
+            thousands_of_cancelled_acquires(&[Primitive::$primitive]).await;
         })*
     };
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper::{Client, Error, Kind, Severity};
+use lockkeeper::{Client, Error, Kind, Phase, Severity};
 use testkit::{FaultProxy, RedisServer};
 use tokio::time::Instant;
 
@@ -10,16 +10,20 @@ use crate::permissions::set_user;
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_port_is_unreachable_at_once() {
+async fn a_missing_server_is_unreachable_at_once() {
     // Nothing listens on the port of tcpmux.
-    let url = "redis://127.0.0.1:1";
-    let connecting = Client::connect_with(url, options());
-    let answer = within(SOON + SOON, "an answer", connecting).await;
-    assert_unreachable(&answer);
+    for url in ["redis://u:s3cret@127.0.0.1:1", "redis+unix:///nowhere/redis.sock?pass=s3cret"] {
+        let connecting = Client::connect_with(url, options());
+        let error = within(SOON + SOON, "an answer", connecting).await.expect_err("no server");
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
+        let is_connect =
+            matches!(error, Error::Unreachable { lock: None, phase: Phase::Connect, .. });
+        assert!(is_connect, "{error:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_accepts_and_says_nothing_is_unreachable_after_the_connect_timeout() {
+async fn a_server_that_accepts_and_does_not_answer_is_unreachable_after_the_connect_timeout() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port()).await;
     proxy.black_hole(true);
@@ -102,7 +106,7 @@ async fn a_connection_closed_while_idle_does_not_fail_the_next_attempt() {
 
 /// A firewall or a router has forgotten the connection: it stays open on both sides, and nothing passes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_dropped_without_a_word_while_idle_does_not_fail_the_next_attempt() {
+async fn a_connection_lost_silently_while_idle_does_not_fail_the_next_attempt() {
     both(async |kind| {
         let rig = Rig::new(kind, options().keep_alive(ms(300))).await;
         let idle = rig.proxy.connections()[0];
@@ -116,7 +120,7 @@ async fn a_connection_dropped_without_a_word_while_idle_does_not_fail_the_next_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_client_pings_once_in_a_period_and_keeps_its_connection() {
+async fn an_idle_client_pings_once_per_period_and_keeps_its_connection() {
     let period = ms(200);
     let rig = Rig::new(Kind::Lock, options().keep_alive(period)).await;
     let (pings, started) = (rig.proxy.expect_request(b"PING\r\n"), Instant::now());
@@ -134,7 +138,7 @@ async fn an_idle_client_pings_once_in_a_period_and_keeps_its_connection() {
 /// What waits for a connection counts its time from when it was asked for, and not anew from when it
 /// was sent. That it got no answer in what was left says nothing about the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_had_to_wait_for_a_connection_is_answered_within_the_response_timeout() {
+async fn the_wait_for_a_connection_counts_against_the_response_timeout() {
     both(async |kind| {
         let response = ms(4000);
         let patient = options().response_timeout(response).connect_timeout(PATIENCE);
@@ -166,7 +170,7 @@ async fn a_request_that_had_to_wait_for_a_connection_is_answered_within_the_resp
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_takes_no_more_clients_is_named_and_ridden_out() {
+async fn a_server_at_maxclients_is_reported_until_it_accepts_again() {
     let server = RedisServer::start();
     let client = connect(&server.url(), options().response_timeout(ms(3000))).await;
     let mut cli = server.connection();
@@ -189,7 +193,7 @@ async fn a_server_that_takes_no_more_clients_is_named_and_ridden_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_a_url_is_said_without_showing_it() {
+async fn the_error_of_an_invalid_url_does_not_print_it() {
     for port in ["99999", "0", "x", "-1"] {
         let url = format!("redis://u:s3cret@127.0.0.1:{port}/2");
         let error = Client::connect_with(&url, options()).await.expect_err("no such port");
@@ -228,7 +232,7 @@ async fn cuts_cost_a_connection_each() {
 
 /// Holding, waiting, many names at once: two connections, and both say whose they are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_has_two_connections_that_say_whose_they_are() {
+async fn a_client_has_two_named_connections() {
     let server = RedisServer::start();
     let other = connect(&server.url(), options().client_name("other")).await;
     let client = connect(&server.url(), options().client_name("checkout")).await;
@@ -243,6 +247,11 @@ async fn a_client_has_two_connections_that_say_whose_they_are() {
         waiters.push(tokio::spawn(handle.lock()));
         eventually(PATIENCE, "listening", || listeners(&server, &busy_name) == 1).await;
     }
+    let plain = connect(&server.url(), options()).await;
+    let list = server.cli(&["CLIENT", "LIST"]);
+    assert!(list.text().contains(" name=lockkeeper "), "{}", list.text());
+    plain.shutdown().await;
+    eventually(SOON, "closed", || connections(&server) == 4).await;
     let list = server.cli(&["CLIENT", "LIST"]);
     let ours: Vec<_> =
         list.text().lines().filter(|line| line.contains(" addr=127.0.0.1:")).collect();
@@ -276,7 +285,7 @@ async fn a_shutdown_closes_every_connection_and_leaves_nothing() {
 
 /// Even then: a shutdown is bounded by the response timeout, twice, and some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_does_not_wait_for_a_server_that_is_gone() {
+async fn a_shutdown_does_not_wait_for_an_unreachable_server() {
     let rig = Rig::new(Kind::Lock, options()).await;
     let guard = taken(&rig.handle("a")).await;
     rig.proxy.black_hole(true);
@@ -285,7 +294,7 @@ async fn a_shutdown_does_not_wait_for_a_server_that_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unix_socket_does_what_a_port_does() {
+async fn a_unix_socket_serves_holders_and_waiters() {
     both(async |kind| {
         let server = RedisServer::builder().unix_socket().start();
         let client = connect(&server.url(), options()).await;
@@ -308,7 +317,7 @@ async fn a_unix_socket_does_what_a_port_does() {
 /// A restarted server counts its clients from 1 again, and those of a socket all have its address: the
 /// id of a connection that was lost is another client's now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_a_unix_socket_do_not_kill_each_other_after_a_restart() {
+async fn clients_of_a_unix_socket_do_not_revoke_each_other_after_a_restart() {
     let server = Arc::new(RedisServer::builder().unix_socket().start());
     let mut clients = Vec::new();
     for _ in 0..8 {
@@ -322,7 +331,8 @@ async fn clients_of_a_unix_socket_do_not_kill_each_other_after_a_restart() {
         guard.expect("reachable again").release().await.expect("held");
     }
     assert_eq!(kills(&server), 0, "there was nothing to kill");
-    // The same server: what was given up is killed, and that alone.
+    // The same server: what was given up is killed, and no connection of another client.
+    let before = ids(&server);
     server.pause();
     let probe = lock_of(&clients[0], Kind::Lock, "a").try_lock().await;
     server.resume();
@@ -330,13 +340,23 @@ async fn clients_of_a_unix_socket_do_not_kill_each_other_after_a_restart() {
     let handle = lock_of(&clients[0], Kind::Lock, "b");
     let guard = within(PATIENCE, "acquire", handle.lock()).await;
     guard.expect("reachable again").release().await.expect("held");
-    assert_eq!(kills(&server), 1);
+    assert!(kills(&server) > 0);
+    let after = ids(&server);
+    assert_eq!(before.iter().filter(|id| !after.contains(id)).count(), 1, "{before:?} {after:?}");
     eventually(SOON, "undone", || stored(&server, Kind::Lock, "a").is_empty()).await;
+}
+
+/// The ids of the connections that carry requests.
+fn ids(server: &RedisServer) -> Vec<String> {
+    let list = server.cli(&["CLIENT", "LIST"]);
+    let own = |line: &&str| line.contains(" name=lockkeeper ") && line.contains(" cmd=eval");
+    let id = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    list.text().lines().filter(own).map(id).collect()
 }
 
 /// A client that may not ask which run of the server it is must not kill at a guess.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_of_a_unix_socket_that_cannot_tell_servers_apart_kills_nothing() {
+async fn a_client_of_a_unix_socket_without_info_revokes_no_connection() {
     let server = RedisServer::builder().unix_socket().start();
     set_user(&server, &["~*", "&*", "+@all", "-info"]);
     let client = connect(&server.url_with("u", "s3cret"), options()).await;
@@ -359,7 +379,7 @@ fn kills(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unix_socket_takes_a_password_and_a_database() {
+async fn a_unix_socket_url_has_a_password_and_a_database() {
     let server = RedisServer::builder().unix_socket().password("p@ss:w/rd").start();
     let url = format!("{}&db=3", server.url());
     let client = connect(&url, options()).await;
@@ -372,7 +392,7 @@ async fn a_unix_socket_takes_a_password_and_a_database() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_number_is_kept_over_a_reconnect() {
+async fn a_reconnect_selects_the_same_database() {
     both(async |kind| {
         let server = RedisServer::start();
         let client = connect(&format!("{}/5", server.url()), options()).await;
@@ -399,4 +419,26 @@ fn connections(server: &RedisServer) -> usize {
     let list = server.cli(&["CLIENT", "LIST"]);
     let by_port = |line: &&str| line.contains(" addr=127.0.0.1:");
     list.text().lines().filter(by_port).count()
+}
+
+/// The request has left and its answer has not come when the client is shut down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_during_an_acquire_leaves_no_hold() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().response_timeout(LONG)).await;
+        let mark = rig.mark(Sent::Acquire);
+        let (sent, delivered) = (rig.proxy.expect_request(&mark), rig.proxy.expect_delivery(&mark));
+        rig.proxy.delay(ms(200));
+        let acquire = tokio::spawn(rig.handle("a").lock());
+        sent.wait().await;
+        within(PATIENCE, "shutdown", rig.client.shutdown()).await;
+        delivered.wait().await;
+        rig.assert_free("a");
+        match within(SOON, "the acquire", joined(acquire)).await {
+            Ok(guard) => assert!(guard.is_lost(), "{guard:?}"),
+            Err(error) => assert!(matches!(error, lockkeeper::Error::Closed { .. }), "{error:?}"),
+        }
+        rig.assert_free("a");
+    })
+    .await;
 }

@@ -1,16 +1,15 @@
-//! Lists of locks for users who may not see everything, over connections that break, and among data
-//! that is large.
+//! Lists of locks without all permissions, over connections that break, and among large keys.
 
 use std::collections::BTreeSet;
 
 use lockkeeper::{Client, Error, Kind, Listing, LockInfo};
 use testkit::RedisServer;
 
-use crate::family::started;
 use crate::permissions::{assert_denied, set_user};
+use crate::primitives::started;
 use crate::support::*;
 
-/// A lock of somebody who is not there.
+/// The owner of a lock without an announcement.
 const OWNER: &str = "6e0c9d2c-52f4-4c5d-9d63-cc1f2c4a6d0e:42";
 
 /// What a list gives, and whether it says that this is all.
@@ -43,7 +42,7 @@ async fn one_of_each(server: &RedisServer, prefix: &str) -> (Client, Vec<lockkee
         client.rw_lock("write").write().await.unwrap().into(),
         permits.acquire(2).await.unwrap().into(),
     ];
-    // A mutex is listed from the time on that it is told of.
+    // A mutex is listed once it is announced.
     let end = tokio::time::Instant::now() + PATIENCE;
     while listed(&client).await.0.len() < held.len() {
         assert!(tokio::time::Instant::now() < end, "not all are told of");
@@ -55,7 +54,7 @@ async fn one_of_each(server: &RedisServer, prefix: &str) -> (Client, Vec<lockkee
 const EACH: [&str; 6] = ["fair", "lock", "mutex", "permits", "read", "write"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_scan_a_list_is_denied_and_says_so() {
+async fn without_scan_a_list_is_denied() {
     let server = started().await;
     let (_admin, _held) = one_of_each(&server, "").await;
     set_user(&server, &["~*", "&*", "+@all", "-scan"]);
@@ -76,7 +75,7 @@ async fn without_scan_a_list_is_denied_and_says_so() {
 
 /// What a user may not read is left out, and the list says that something is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_user_may_not_read_is_left_out_and_the_list_says_so() {
+async fn a_list_without_read_permission_is_partial_and_incomplete() {
     let server = started().await;
     let (mine, _held) = one_of_each(&server, "mine:").await;
     let prefixed = |names: &[&str]| -> BTreeSet<_> {
@@ -101,7 +100,7 @@ async fn what_a_user_may_not_read_is_left_out_and_the_list_says_so() {
 
 /// Command by command: something is missing, and the list says so; or nothing is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_command_a_list_has_less_and_says_so() {
+async fn a_list_without_a_command_is_incomplete() {
     let server = started().await;
     let (_admin, _held) = one_of_each(&server, "").await;
     let mut wrong = Vec::new();
@@ -111,7 +110,7 @@ async fn without_a_command_a_list_has_less_and_says_so() {
         (&["-hscan"], &hashes),
         (&["-pttl"], &EACH),
         (&["-evalsha", "-eval"], &["mutex", "permits", "read", "write"]),
-        // Who the clients are, and what they say that nobody else knows.
+        // Announcements of clients.
         (&["-hgetall"], &["mutex", "read", "write"]),
         (&["-zrange"], &["mutex"]),
     ] {
@@ -137,7 +136,7 @@ async fn without_a_command_a_list_has_less_and_says_so() {
         let listed = all(&mut client.inspector().list(name)).await;
         assert_eq!(listed.unwrap(), (set(&[]), false), "{name}");
     }
-    // How many wait is not told to who may not ask; that is all.
+    // Without PUBSUB only the number of waiters is missing.
     set_user(&server, &["~*", "&*", "+@all", "-pubsub"]);
     let client = connect(&server.url_with("u", "s3cret"), options()).await;
     assert_eq!(listed(&client).await, (set(&EACH), true));
@@ -147,7 +146,7 @@ async fn without_a_command_a_list_has_less_and_says_so() {
 
 /// The answer to one request of a list is lost, whichever it is: the list fails once, and goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_goes_on_after_an_answer_was_lost() {
+async fn a_list_continues_after_a_lost_reply() {
     let server = started().await;
     let (_admin, _held) = one_of_each(&server, "").await;
     make_locks(&server, 4000);
@@ -176,9 +175,9 @@ async fn a_list_goes_on_after_an_answer_was_lost() {
     }
 }
 
-/// The server is gone for a while in the middle of a list.
+/// An outage in the middle of a list.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_goes_on_after_an_outage() {
+async fn a_list_continues_after_an_outage() {
     let rig = Rig::on(started().await, Kind::Lock, options()).await;
     make_locks(&rig.server, 5000);
     let mut listing = rig.client.inspector().list("*");
@@ -199,7 +198,7 @@ async fn a_list_goes_on_after_an_outage() {
     assert_eq!(found.len(), 5000);
 }
 
-/// Locks of somebody who is not there.
+/// Locks without an announcement.
 fn make_locks(server: &RedisServer, count: usize) {
     let make = "for i = 1, tonumber(ARGV[2]) do
         redis.call('HSET', 'some lock ' .. i, ARGV[1], 1)
@@ -235,7 +234,7 @@ fn sent(server: &RedisServer) -> u64 {
 
 /// What takes long on the server keeps everybody waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_keys_do_not_keep_the_server_busy() {
+async fn large_keys_do_not_block_the_server() {
     let server = started().await;
     let server = joined(tokio::task::spawn_blocking(move || {
         make_large(&server);

@@ -1,43 +1,48 @@
-//! What the library does when servers, networks, clocks and processes misbehave.
+//! Servers, networks, clocks and processes fail: what the library does.
 //!
-//! Everything here runs against real `redis-server` processes on loopback, some of them behind a
-//! proxy that misbehaves on request. A file is a theme. A scenario that makes sense for [`Lock`] and
-//! [`Mutex`] alike runs for both, at the same time; one that does for the rest of the family is in a
-//! file that begins with `family`, and runs for each of them.
+//! Tests run against real `redis-server` processes on loopback, some of them behind a proxy that fails on
+//! request; those in [`flaky`] and [`lanes`] run on the memory store with a paused clock, behind a backend that fails on
+//! request. A scenario for every primitive goes through [`primitives`]; one for locks and mutexes runs for
+//! both at the same time.
 //!
-//! Bounds: what must happen "at once" has [`support::SOON`], which is well below the re-check of a
-//! waiter (2.5 to 5 s) and any lease that could make the same thing happen by itself; so a slow
-//! machine does not fail a test, and a lost wake-up does.
-//!
-//! [`Lock`]: lockkeeper::Lock
-//! [`Mutex`]: lockkeeper::Mutex
+//! Bounds: what must happen at once has [`support::SOON`], which is well below the re-check of a waiter
+//! (2.5 to 5 s) and any lease that could have the same effect. A slow machine does not fail a test, and a
+//! lost wake-up does.
 #![cfg(feature = "redis")]
 
-mod family;
+mod primitives;
 mod support;
 
+mod acknowledged;
+mod changed_keys;
 mod checks;
 mod clock;
+mod cluster;
 mod connection;
-mod family_full;
-mod family_multi;
-mod family_outage;
-mod family_replies;
-mod family_scripts;
-mod family_time;
-mod family_wakeups;
-mod leftovers;
+mod endpoints;
+mod failed_requests;
+mod failover;
+mod fair;
+mod flaky;
+mod full;
+mod lanes;
+mod latch;
 mod listing;
-mod meddling;
+mod load;
+mod multi;
 mod orphans;
 mod outage;
 mod pause;
 mod permissions;
 mod process;
+mod protocol;
+mod quorum;
 mod refusals;
 mod replies;
+mod replies_by_primitive;
 mod restart;
 mod scripts;
-mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
+mod tokens;
+mod wakeups;

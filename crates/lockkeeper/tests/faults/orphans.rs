@@ -1,5 +1,5 @@
-//! Requests that arrive late, twice or after everybody has walked away leave no hold behind, and
-//! take none away.
+//! Requests that arrive late, twice or after their future was dropped leave no orphan, and release no other
+//! hold.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use lockkeeper::{AnyGuard, AnyLock, Client, Error, Kind, Result};
 use testkit::{ConnId, FaultProxy, History, RedisServer};
 use tokio::time::Instant;
 
-use crate::family::{Held, Sort, Thing};
+use crate::primitives::{Handle, Held, Primitive};
 use crate::support::*;
 
 /// Cancelled or completed acquires, for each of the two runtimes.
@@ -31,17 +31,17 @@ fn rounds() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_acquire_cancelled_anywhere_leaves_an_orphan_on_many_threads() {
+async fn cancelled_acquires_leave_no_orphan_on_many_threads() {
     storm(rounds()).await;
 }
 
 #[tokio::test]
-async fn no_acquire_cancelled_anywhere_leaves_an_orphan_on_one_thread() {
+async fn cancelled_acquires_leave_no_orphan_on_one_thread() {
     storm(rounds()).await;
 }
 
-/// 64 tasks acquire and walk away at random points; the scripts are flushed all the while. No lease
-/// ends while this runs, so that whatever is left at the end is an orphan.
+/// 64 tasks acquire and cancel at random points, while the scripts are flushed. No lease expires during the
+/// test, so that every hold that is left is an orphan.
 async fn storm(rounds: usize) {
     let server = Arc::new(RedisServer::start());
     let lease = Duration::from_secs(3600);
@@ -55,12 +55,12 @@ async fn storm(rounds: usize) {
             let (client, granted) = (client.clone(), Arc::clone(&granted));
             tokio::spawn(async move {
                 for round in 0..rounds / TASKS {
-                    walk_away(&client, task, round, &granted).await;
+                    acquire_and_cancel(&client, task, round, &granted).await;
                 }
             })
         })
         .collect();
-    // An orphan would stop all who want its name: that is to be a failure, not a hang.
+    // An orphan would block all waiters for its name: the test must fail and not hang.
     let limit = Duration::from_secs(30) + Duration::from_micros(900) * rounds as u32;
     let all = async {
         for task in tasks {
@@ -72,7 +72,7 @@ async fn storm(rounds: usize) {
     // What is under way is up to 64 undos. What they are not about stays for an hour.
     let left = || keys(&server);
     eventually(PATIENCE, "no hold is left", || left().is_empty()).await;
-    eventually(PATIENCE, "nobody listens", || {
+    eventually(PATIENCE, "no subscriber is left", || {
         let channels = server.cli(&["PUBSUB", "CHANNELS", "redisson_lock__channel*"]);
         channels.array().is_empty()
     })
@@ -88,7 +88,7 @@ async fn storm(rounds: usize) {
 }
 
 /// One acquire, given up at a random point or completed.
-async fn walk_away(client: &Client, task: usize, round: usize, granted: &AtomicUsize) {
+async fn acquire_and_cancel(client: &Client, task: usize, round: usize, granted: &AtomicUsize) {
     let kind = KINDS[fastrand::usize(..2)];
     // Half of them alone with their name, half of them in each other's way.
     let name = match fastrand::bool() {
@@ -98,7 +98,7 @@ async fn walk_away(client: &Client, task: usize, round: usize, granted: &AtomicU
     let handle = lock_of(client, kind, &name);
     let request = handle.lock();
     let guard = match fastrand::u8(..10) {
-        // After so many polls: mostly right after the request was handed over.
+        // After a few polls: mostly right after the request was sent.
         0..6 => polled(Box::pin(request), fastrand::u32(0..4)).await,
         // After some time.
         6..8 => {
@@ -111,7 +111,7 @@ async fn walk_away(client: &Client, task: usize, round: usize, granted: &AtomicU
     granted.fetch_add(1, Ordering::Relaxed);
     match fastrand::u8(..4) {
         0 => drop(guard),
-        // A release that is walked away from is done all the same.
+        // A cancelled release is done all the same.
         1 => drop(polled(Box::pin(guard.release()), fastrand::u32(0..3)).await),
         _ => guard.release().await.expect("it is held"),
     }
@@ -129,11 +129,11 @@ async fn polled<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>, polls: u
     None
 }
 
-/// Connections are cut, requests held back until long after they were given up, replies lost, scripts
-/// flushed, all at random; two clients with 16 tasks each acquire, walk away and release meanwhile.
-/// Nobody is ever told anything but the truth: a lock that was granted is held until it is released.
+/// At random, connections are cut, requests are delayed until after their timeout, replies are lost and scripts
+/// are flushed. Meanwhile two clients with 16 tasks each acquire, cancel and release.
+/// A granted lock is held until it is released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_gone_mad_leaves_no_orphan_and_breaks_no_exclusion() {
+async fn random_network_faults_leave_no_orphan_and_break_no_exclusion() {
     both(async |kind| {
         let server = RedisServer::start();
         let proxy = FaultProxy::start(server.port()).await;
@@ -144,8 +144,8 @@ async fn a_network_gone_mad_leaves_no_orphan_and_breaks_no_exclusion() {
         for client in 0..2 {
             let connected = connect(&proxy.url(), patient.clone()).await;
             for task in 0..16 {
-                // Some fight for four names; the others are alone with theirs, where nothing that
-                // arrives late finds the lock taken.
+                // Half of the tasks contend for four names. The others have names of their own, where a late
+                // request finds the lock free.
                 let name = match task % 2 {
                     0 => format!("shared-{}", task % 8),
                     _ => format!("own-{client}-{task}"),
@@ -154,12 +154,12 @@ async fn a_network_gone_mad_leaves_no_orphan_and_breaks_no_exclusion() {
                 let (history, stop) = (history.clone(), Arc::clone(&stop));
                 tasks.push(tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
-                        hold_for_a_moment(&handle, &history, client, task).await;
+                        hold_briefly(&handle, &history, client, task).await;
                     }
                 }));
             }
         }
-        go_mad(&server, &proxy, kind, ms(4000)).await;
+        inject_faults(&server, &proxy, kind, ms(4000)).await;
         stop.store(true, Ordering::Relaxed);
         for task in tasks {
             within(PATIENCE, "a task", joined(task)).await;
@@ -171,7 +171,7 @@ async fn a_network_gone_mad_leaves_no_orphan_and_breaks_no_exclusion() {
     .await;
 }
 
-async fn hold_for_a_moment(handle: &AnyLock, history: &History, client: usize, task: usize) {
+async fn hold_briefly(handle: &AnyLock, history: &History, client: usize, task: usize) {
     let request = handle.lock();
     let guard = match fastrand::u8(..4) {
         0 => polled(Box::pin(request), fastrand::u32(1..4)).await,
@@ -193,7 +193,7 @@ async fn hold_for_a_moment(handle: &AnyLock, history: &History, client: usize, t
     }
 }
 
-async fn go_mad(server: &RedisServer, proxy: &FaultProxy, kind: Kind, span: Duration) {
+async fn inject_faults(server: &RedisServer, proxy: &FaultProxy, kind: Kind, span: Duration) {
     let end = tokio::time::Instant::now() + span;
     let scripts = [Sent::Acquire, Sent::Release, Sent::HandOver, Sent::Renew];
     while tokio::time::Instant::now() < end {
@@ -222,7 +222,7 @@ async fn go_mad(server: &RedisServer, proxy: &FaultProxy, kind: Kind, span: Dura
     }
 }
 
-/// All keys but the notes of who a client is.
+/// All keys except announcements of clients.
 fn keys(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*"]);
     let names = keys.array().iter().map(|key| key.text().to_owned());
@@ -389,7 +389,7 @@ async fn an_acquire_that_arrives_after_the_release_is_undone_again_where_killing
 
 /// The same where the lock was left standing: that is not undone before its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_that_arrives_late_does_not_lengthen_what_was_left_standing() {
+async fn an_acquire_that_arrives_late_does_not_extend_leave_for() {
     both(async |kind| {
         let late = Late::new(kind, false, LONG).await;
         late.hold();
@@ -410,11 +410,11 @@ async fn an_acquire_that_arrives_late_does_not_lengthen_what_was_left_standing()
 }
 
 /// How long the hold of this owner lasts at the store, and how often it is counted.
-fn hold_of(server: &RedisServer, sort: Option<Sort>, owner: &str) -> (Duration, i64) {
+fn hold_of(server: &RedisServer, primitive: Primitive, owner: &str) -> (Duration, i64) {
     let reader = format!("{{a}}:{owner}:rwlock_timeout:1");
-    let (key, field) = match sort {
-        Some(Sort::Read) => (reader.as_str(), owner.to_owned()),
-        Some(Sort::Write) => ("a", format!("{owner}:write")),
+    let (key, field) = match primitive {
+        Primitive::Read => (reader.as_str(), owner.to_owned()),
+        Primitive::Write => ("a", format!("{owner}:write")),
         _ => ("a", owner.to_owned()),
     };
     let left = pttl(server, key).min(pttl(server, "a"));
@@ -424,21 +424,15 @@ fn hold_of(server: &RedisServer, sort: Option<Sort>, owner: &str) -> (Duration, 
 /// A partial release stalls and is repeated; the owner holds it once more, for longer; then what stalled
 /// arrives and cuts the time to live. No guard may count on more than that leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partial_release_that_arrives_late_cuts_no_lease_that_is_counted_on() {
-    for sort in [None, Some(Sort::Fair), Some(Sort::Read), Some(Sort::Write)] {
+async fn a_partial_release_that_arrives_late_cuts_no_promised_lease() {
+    for primitive in [Primitive::Lock, Primitive::Fair, Primitive::Read, Primitive::Write] {
         for fixed in [false, true] {
             let late = Late::new(Kind::Lock, false, LONG).await;
             let (server, client) = (&late.rig.server, &late.rig.client);
-            let outer = match sort {
-                None => late.take().await,
-                Some(sort) => {
-                    // So that what stalls is the request itself, and not one that finds no script.
-                    late.rig.hash(sort.scripts().1);
-                    match Thing::new(client, sort, "a").taken().await {
-                        Held::Guard(guard) => guard,
-                        Held::Permit(_) => unreachable!("it is a lock"),
-                    }
-                }
+            // The script is loaded, so that the request itself stalls and not its first try.
+            late.rig.hash(primitive.release_script());
+            let Held::Guard(outer) = Handle::new(client, primitive, "a").held().await else {
+                unreachable!("it is a lock")
             };
             let owner = outer.owner_id().to_string();
             let short = ms(9_000);
@@ -450,17 +444,17 @@ async fn a_partial_release_that_arrives_late_cuts_no_lease_that_is_counted_on() 
                 false => inner.reenter().await,
             };
             let again = again.expect("held");
-            assert_eq!(hold_of(server, sort, &owner).1, 2, "{sort:?}");
+            assert_eq!(hold_of(server, primitive, &owner).1, 2, "{primitive:?}");
             late.deliver().await;
             let (before, promised) = (Instant::now(), again.remaining());
-            let (left, count) = hold_of(server, sort, &owner);
-            assert_eq!(count, 1, "{sort:?}: it comes late");
+            let (left, count) = hold_of(server, primitive, &owner);
+            assert_eq!(count, 1, "{primitive:?}: it comes late");
             let least = left + before.elapsed();
-            assert!(promised <= least, "{sort:?}: {promised:?} promised of {least:?}");
+            assert!(promised <= least, "{primitive:?}: {promised:?} promised of {least:?}");
             // And it is renewed in time for what may come at any moment.
-            let renewed = || hold_of(server, sort, &owner).0 > short;
+            let renewed = || hold_of(server, primitive, &owner).0 > short;
             eventually(PATIENCE, "it is renewed", renewed).await;
-            assert!(!again.is_lost(), "{sort:?}: {again:?}");
+            assert!(!again.is_lost(), "{primitive:?}: {again:?}");
             drop((again, inner));
             eventually(PATIENCE, "free", || pttl(server, "a") == -2).await;
         }
@@ -469,7 +463,7 @@ async fn a_partial_release_that_arrives_late_cuts_no_lease_that_is_counted_on() 
 
 /// Released, taken anew by the same client, and then the first try of the release arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_arrives_late_takes_nothing_away() {
+async fn a_release_that_arrives_late_releases_nothing() {
     for fenced in [true, false] {
         both(move |kind| async move {
             let late = Late::new(kind, fenced, LONG).await;
@@ -488,7 +482,7 @@ async fn a_release_that_arrives_late_takes_nothing_away() {
 
 /// The same with another client in between, and a partial release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partial_release_that_arrives_late_takes_nothing_away() {
+async fn a_partial_release_that_arrives_late_releases_nothing() {
     for fenced in [true, false] {
         let late = Late::new(Kind::Lock, fenced, LONG).await;
         let outer = late.take().await;
@@ -501,7 +495,7 @@ async fn a_partial_release_that_arrives_late_takes_nothing_away() {
         if fenced {
             late.rig.assert_held("a", &outer, 2);
         }
-        // Whatever the store counts meanwhile, no hold is taken away by its end.
+        // Whatever the store counts meanwhile, all holds are released in the end.
         again.release().await.expect("held");
         late.rig.assert_held("a", &outer, 1);
         outer.release().await.expect("held");
@@ -510,7 +504,7 @@ async fn a_partial_release_that_arrives_late_takes_nothing_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_that_arrives_late_moves_nothing() {
+async fn a_handoff_that_arrives_late_changes_nothing() {
     for fenced in [true, false] {
         both(move |kind| async move {
             for _ in 0..20 {
@@ -553,7 +547,7 @@ async fn a_renewal_that_arrives_late_renews_nothing() {
         renewals.wait_for(2).await;
         let released: Result<(), Error> = guard.release().await;
         released.expect("it is held");
-        let other = late.rig.strangers("a").await;
+        let other = late.rig.direct_lock("a").await;
         let heir = other.lease(ms(30_000)).lock().await.expect("free");
         late.deliver().await;
         late.rig.assert_held("a", &heir, 1);

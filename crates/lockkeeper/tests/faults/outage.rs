@@ -1,17 +1,128 @@
-//! An outage costs each caller its own time, and no more: not that of those who asked before, not
-//! that of a release that hangs, and the server no storm of connections.
+//! The server is unreachable for a while: what becomes of holds, releases, waiters and attempts, and how
+//! often a client reconnects.
 
 use std::time::Duration;
 
-use lockkeeper::Kind;
-use testkit::RedisServer;
+use lockkeeper::{Error, Kind, Phase};
 use tokio::time::Instant;
 
-use crate::refusals::fill;
+use crate::primitives::*;
 use crate::support::*;
 
 /// Long enough to tell it from a response timeout.
 const UNREACHABLE_AFTER: Duration = Duration::from_millis(1500);
+
+/// The reaper repeats the release until it gets through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_dropped_during_an_outage_is_released_after_it() {
+    each(&Primitive::ALL, async |primitive| {
+        let set = Fixture::new(primitive, options()).await;
+        let held = set.proxied().held().await;
+        down(set.proxy());
+        set.proxy().wait_for_refusals(1).await;
+        drop(held);
+        set.proxy().wait_for_refusals(3).await;
+        assert!(!holds(set.server(), primitive).is_empty(), "nothing gets through yet");
+        set.proxy().refuse(false);
+        eventually(SOON, "released", || holds(set.server(), primitive).is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_during_an_outage_waits_for_its_end_and_is_done_once() {
+    each(&Primitive::ALL, async |primitive| {
+        let set = Fixture::new(primitive, options()).await;
+        let held = set.proxied().held().await;
+        down(set.proxy());
+        let release = tokio::spawn(held.release());
+        set.proxy().wait_for_refusals(3).await;
+        set.proxy().refuse(false);
+        within(SOON, "release", joined(release)).await.expect("it is still held");
+        set.assert_nothing_stored();
+    })
+    .await;
+}
+
+/// A release behind one that is repeated for as long as the lease lasts does not wait that long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_behind_another_one_is_unconfirmed_in_time() {
+    let set = Fixture::new(Primitive::Lock, options().unreachable_after(UNREACHABLE_AFTER)).await;
+    let outer = set.rig.client.lock("nested").lease(LONG).lock().await.unwrap();
+    let inner = outer.reenter().await.unwrap();
+    set.proxy().black_hole(true);
+    let first = tokio::spawn(inner.release());
+    eventually(SOON, "the first release has begun", || outer.hold_count() == 1).await;
+    let second = tokio::spawn(outer.release());
+    for release in [first, second] {
+        let answer = within(UNREACHABLE_AFTER + SOON, "release", joined(release)).await;
+        assert_unconfirmed(&answer);
+    }
+}
+
+/// The release goes on in the background.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_without_an_answer_is_unconfirmed_and_goes_on() {
+    each(&Primitive::ALL, async |primitive| {
+        let set = Fixture::new(primitive, options().unreachable_after(UNREACHABLE_AFTER)).await;
+        let held = set.proxied().held().await;
+        set.proxy().black_hole(true);
+        let answer = within(UNREACHABLE_AFTER + SOON, "release", held.release()).await;
+        assert_unconfirmed(&answer);
+        assert!(!holds(set.server(), primitive).is_empty(), "nothing got through");
+        set.proxy().black_hole(false);
+        set.proxy().cut();
+        eventually(PATIENCE, "released", || holds(set.server(), primitive).is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_fails_when_the_server_stays_unreachable() {
+    each(&Primitive::ALL, async |primitive| {
+        let set = Fixture::new(primitive, options().unreachable_after(UNREACHABLE_AFTER)).await;
+        let blocker = set.block().await;
+        let waiter = tokio::spawn(set.proxied().acquire());
+        waiting(set.server(), primitive).await;
+        let started = Instant::now();
+        down(set.proxy());
+        let limit = UNREACHABLE_AFTER + RESPONSE + SOON;
+        let answer = within(limit, "the waiter", joined(waiter)).await;
+        assert_unreachable(&answer);
+        // The span counts from the first request without an answer, which may have been sent before.
+        let least = UNREACHABLE_AFTER - RESPONSE;
+        assert!(started.elapsed() >= least, "{primitive:?} gave up after {:?}", started.elapsed());
+        // Nothing is left of the attempt.
+        blocker.release().await.expect("held");
+        set.proxy().refuse(false);
+        set.direct().assert_free_within(SOON).await;
+        eventually(SOON, "nothing is left", || holds(set.server(), primitive).is_empty()).await;
+    })
+    .await;
+}
+
+/// The outage is longer than the time after which the server counts as unreachable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_dropped_during_a_long_outage_are_released_after_it() {
+    let set = Fixture::new(Primitive::Semaphore, options().unreachable_after(ms(500))).await;
+    let semaphore = set.rig.client.semaphore("a");
+    assert_eq!(semaphore.add_permits(9).await.expect("answered"), 10);
+    let mut permits = Vec::new();
+    for _ in 0..5 {
+        permits.push(semaphore.acquire(2).await.expect("free"));
+    }
+    assert_eq!(set.server().cli(&["GET", "a"]).text(), "0");
+    down(set.proxy());
+    set.proxy().wait_for_refusals(1).await;
+    drop(permits);
+    let started = Instant::now();
+    while started.elapsed() < ms(2500) {
+        set.proxy().wait_for_refusals(set.proxy().refused() + 1).await;
+    }
+    set.proxy().refuse(false);
+    let back = || set.server().cli(&["GET", "a"]).text() == "10";
+    eventually(SOON, "all are back", back).await;
+}
 
 /// So many that they do not go into one write, nor into ten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,9 +179,9 @@ async fn an_attempt_behind_another_has_its_own_response_timeout() {
     .await;
 }
 
-/// The release hangs, and with it the seat of those in the queue.
+/// The release hangs, and the local queue behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_wait_for_their_own_client_are_told_of_an_outage_in_time() {
+async fn waiters_behind_their_own_client_fail_in_time_during_an_outage() {
     both(async |kind| {
         let patience = options().unreachable_after(UNREACHABLE_AFTER);
         let rig = Rig::new(kind, patience).await;
@@ -101,36 +212,9 @@ async fn those_who_wait_for_their_own_client_are_told_of_an_outage_in_time() {
     .await;
 }
 
-/// The server takes nothing new but answers everything else: renewals succeed all the while.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_at_a_full_server_is_told_though_other_requests_succeed() {
-    both(async |kind| {
-        let server = RedisServer::start();
-        // Renewed every second.
-        let patience = 4 * UNREACHABLE_AFTER;
-        let busy = options().watchdog_timeout(ms(3000)).unreachable_after(patience);
-        let rig = Rig::on(server, kind, busy).await;
-        let held = taken(&rig.handle("held")).await;
-        let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
-        fill(&rig.server);
-        let started = Instant::now();
-        let answer = rig.handle("a").lock();
-        let answer = within(patience + RESPONSE + SOON, "an answer", answer).await;
-        assert_unreachable(&answer);
-        let error = answer.unwrap_err().to_string();
-        assert!(error.contains("OOM"), "not that the store is silent: {error}");
-        assert!(started.elapsed() >= patience, "it gave up early");
-        assert!(renewals.count() >= 2, "nothing else was asked meanwhile");
-        rig.assert_free("a");
-        rig.server.cli(&["CONFIG", "SET", "maxmemory", "0"]).ok();
-        drop(held);
-    })
-    .await;
-}
-
 /// Each connection is made, introduces itself, and is then cut: that is an outage as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_drops_every_connection_is_not_stormed() {
+async fn a_server_that_drops_every_connection_sees_few_reconnects() {
     let (min, max) = (ms(20), ms(200));
     let rig = Rig::new(Kind::Lock, options().retry_backoff(min, max)).await;
     // Holding something, so that the subscription connection takes part.
@@ -150,4 +234,17 @@ async fn a_server_that_drops_every_connection_is_not_stormed() {
     let again = within(SOON, "acquire", rig.handle("a").lock()).await;
     again.expect("reachable again").release().await.expect("held");
     rig.assert_held("held", &guard, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inspection_and_force_release_without_an_answer_are_unreachable() {
+    let rig = Rig::new(Kind::Lock, options()).await;
+    rig.proxy.black_hole(true);
+    let lock = rig.handle("a");
+    let answer = within(RESPONSE + SOON, "is_locked", lock.is_locked()).await;
+    let is_inspect = matches!(answer, Err(Error::Unreachable { phase: Phase::Inspect, .. }));
+    assert!(is_inspect, "{answer:?}");
+    let answer = within(RESPONSE + SOON, "force_unlock", lock.force_unlock()).await;
+    let is_force = matches!(answer, Err(Error::Unreachable { phase: Phase::ForceUnlock, .. }));
+    assert!(is_force, "{answer:?}");
 }

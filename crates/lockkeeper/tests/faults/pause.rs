@@ -1,4 +1,4 @@
-//! The server is stopped for a while: shorter than a lease, or longer.
+//! The server is stopped for less than a lease, or for longer.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,6 +6,7 @@ use lockkeeper::LostReason;
 use testkit::{History, RedisServer};
 use tokio::time::Instant;
 
+use crate::primitives::{Fixture, LEASED, each};
 use crate::support::*;
 
 const LEASE: Duration = Duration::from_secs(4);
@@ -14,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(4);
 const DRIFT: Duration = Duration::from_millis(1500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_gets_it() {
+async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_acquires_it() {
     both(async |kind| {
         let server = RedisServer::start();
         let options = options()
@@ -66,6 +67,29 @@ async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_gets_it()
     .await;
 }
 
+/// The holder is notified before the lease ends at the server, and another client can acquire afterwards. The
+/// test above is about locks and mutexes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_stopped_past_the_lease_loses_every_kind_of_hold_in_time() {
+    each(&LEASED[2..], async |primitive| {
+        let lease = ms(1500);
+        let set = Fixture::new(primitive, options().watchdog_timeout(lease)).await;
+        let held = set.proxied().held().await;
+        let lost = held.guard().lost();
+        let before = Instant::now();
+        set.server().pause();
+        let reason = within(PATIENCE, "the loss", lost).await;
+        let after = before.elapsed();
+        set.server().resume();
+        assert_eq!(reason, LostReason::Unreachable, "{primitive:?}");
+        assert!(after < lease + SOON, "{primitive:?}: told after {after:?}");
+        // The server counts time while it is stopped: the lease has ended there, too.
+        set.direct().assert_free_within(SOON).await;
+        drop(held);
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_stopped_for_less_than_the_lease_loses_nothing() {
     both(async |kind| {
@@ -93,7 +117,7 @@ async fn a_server_stopped_for_less_than_the_lease_loses_nothing() {
 
 /// An acquire that a stopped server executes after it was given up is undone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_given_up_while_the_server_was_stopped_leaves_nothing() {
+async fn an_acquire_abandoned_while_the_server_was_stopped_leaves_nothing() {
     both(async |kind| {
         let server = RedisServer::start();
         let client = connect(&server.url(), options()).await;

@@ -1,5 +1,4 @@
-//! A client's process dies or is stopped. What becomes of a process that ends or is forked is in the test
-//! `process`.
+//! The process of a client dies or is stopped. The test `process` has exits and forks.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +14,7 @@ fn child(server: &RedisServer, kind: Kind, name: &str, ms: u64, mode: &str) -> C
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_not_before() {
+async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_before() {
     let server = RedisServer::start();
     let client = connect(&server.url(), options()).await;
     let mut cases = Vec::new();
@@ -32,7 +31,7 @@ async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_n
         let waiter = tokio::spawn(async move { (handle.lock().await, SystemTime::now()) });
         eventually(PATIENCE, "listening", || listeners(&server, &name) == 1).await;
         holder.kill();
-        // Nobody will renew it any more: this is when it ends.
+        // It is no longer renewed: this is its expiry.
         let ends = server.cli(&["PEXPIRETIME", name.as_str()]).int();
         cases.push((kind, name, waiter, UNIX_EPOCH + ms(ends.unsigned_abs())));
     }
@@ -48,7 +47,7 @@ async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_n
 
 /// The counterpart: it is not the end of the process that frees a lock in the tests above.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_ends_well_frees_its_lock_at_once() {
+async fn a_process_that_exits_normally_releases_its_lock_at_once() {
     let server = RedisServer::start();
     let client = connect(&server.url(), options()).await;
     let mut holder = child(&server, Kind::Lock, "a", 60_000, "lease");
@@ -63,7 +62,7 @@ async fn a_process_that_ends_well_frees_its_lock_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_gets_no_turn_after_the_process_was_stopped_past_the_deadline() {
+async fn work_is_not_polled_after_the_process_was_stopped_past_the_deadline() {
     let server = RedisServer::start();
     let worker = child(&server, Kind::Lock, "a", 1500, "run");
     // Just said: it now sleeps for 20 ms, and is not in the middle of a turn.
@@ -86,7 +85,7 @@ async fn work_gets_no_turn_after_the_process_was_stopped_past_the_deadline() {
 
 /// The work goes on when the stop was shorter than the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_goes_on_after_a_stop_within_the_lease_until_the_lease_ends() {
+async fn work_continues_after_a_stop_within_the_lease() {
     let server = RedisServer::start();
     let worker = child(&server, Kind::Lock, "a", 2000, "run");
     worker.expect_line("work");

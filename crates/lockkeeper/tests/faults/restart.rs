@@ -1,52 +1,92 @@
-//! The server goes away and comes back, with its data or without.
+//! The server restarts or the connection breaks, with the data of the server or without.
 
 use std::sync::Arc;
 
-use lockkeeper::{Kind, LostReason};
+use lockkeeper::{Client, Error, Kind, LostReason};
 use testkit::RedisServer;
 
+use crate::primitives::*;
 use crate::support::*;
 
-/// The watchdog's own checks are 20 s apart: only the reconnection can be what told the holder.
+/// A server, and two clients of it.
+async fn two(server: RedisServer, primitive: Primitive) -> (Arc<RedisServer>, Client, Client) {
+    // However long a restart takes.
+    let options = options().unreachable_after(LONG);
+    let one = connect(&server.url(), options.clone()).await;
+    let two = connect(&server.url(), options).await;
+    set_up(&one, primitive, "a").await;
+    (Arc::new(server), one, two)
+}
+
+/// The watchdog's own checks are 20 s apart: only the reconnection can reveal the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_learns_that_the_server_came_back_empty() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let client = connect(&server.url(), options()).await;
-        let renewed = taken(&lock_of(&client, kind, "renewed")).await;
-        let fixed = lock_of(&client, kind, "fixed");
-        let fixed = fixed.lease(LONG).lock().await.expect("free");
-        restart(&server).await;
-        for (guard, name) in [(renewed, "renewed"), (fixed, "fixed")] {
-            let reason = within(SOON, "the loss", guard.lost()).await;
-            assert_eq!(reason, LostReason::Deleted, "{name}");
-            assert!(guard.is_lost());
-            let other = lock_of(&connect(&server.url(), options()).await, kind, name);
-            let heir = other.try_lock().await.expect("reachable");
-            let heir = heir.expect("it is free: the server has forgotten everything");
-            assert_not_held(&guard.release().await);
-            assert_held(&server, kind, name, &heir, 1);
+    each(&Primitive::ALL, async |primitive| {
+        let (server, client, other) = two(started().await, primitive).await;
+        let renewed = Handle::new(&client, primitive, "a").held().await;
+        if primitive == Primitive::Semaphore {
+            restart(&server).await;
+            // It has no lease; a semaphore that was deleted is not created again.
+            assert_not_held(&within(PATIENCE, "release", renewed.release()).await);
+            assert_eq!(server.cli(&["EXISTS", "a"]).int(), 0);
+            return;
         }
+        set_up(&client, primitive, "b").await;
+        let fixed = Handle::new(&client, primitive, "b").leased(LONG).await;
+        restart(&server).await;
+        for (held, name) in [(renewed, "a"), (fixed, "b")] {
+            assert_eq!(held.lost_soon().await, LostReason::Deleted, "{primitive:?}");
+            assert!(held.guard().is_lost());
+            if primitive == Primitive::Permits {
+                assert_not_held(&held.release().await);
+                continue;
+            }
+            let next = Handle::new(&other, primitive, name).held().await;
+            assert_not_held(&held.release().await);
+            assert!(!next.guard().is_lost());
+            next.release().await.expect("the release of the lost hold did not touch it");
+        }
+        assert_eq!(holds(&server, primitive), Vec::<String>::new(), "{primitive:?}");
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_rides_out_a_restart_and_gets_in() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let holder = connect(&server.url(), options()).await;
-        let holder = taken(&lock_of(&holder, kind, "a")).await;
-        let client = connect(&server.url(), options()).await;
-        let handle = lock_of(&client, kind, "a");
-        let waiter = tokio::spawn(async move { handle.lock().await });
-        eventually(PATIENCE, "listening", || listeners(&server, "a") == 1).await;
+async fn a_waiter_survives_a_restart_without_data() {
+    each(&Primitive::ALL, async |primitive| {
+        let (server, holder, client) = two(started().await, primitive).await;
+        let held = Handle::new(&holder, primitive.exclusive(), "a").held().await;
+        let waiter = tokio::spawn(Handle::new(&client, primitive, "a").acquire());
+        waiting(&server, primitive).await;
         restart(&server).await;
-        // The server came back empty: the waiter is the first who asks, and the holder is told.
-        let guard = within(SOON, "the waiter", joined(waiter)).await;
-        assert_held(&server, kind, "a", &guard.expect("free"), 1);
-        let reason = within(SOON, "the loss", holder.lost()).await;
-        assert!(matches!(reason, LostReason::Deleted | LostReason::Taken), "{reason:?}");
+        let answer = within(PATIENCE, "the waiter", joined(waiter)).await;
+        if matches!(primitive, Primitive::Permits | Primitive::Semaphore) {
+            // The semaphore does not exist any more.
+            assert!(matches!(answer, Err(Error::Invalid { .. })), "{answer:?}");
+        } else {
+            let next = answer.expect("it is free: the server has no data");
+            let reason = held.lost_soon().await;
+            assert!(matches!(reason, LostReason::Deleted | LostReason::Taken), "{reason:?}");
+            next.release().await.expect("held");
+        }
+        drop(held);
+        eventually(SOON, "nothing is left", || holds(&server, primitive).is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_survives_a_restart_with_data() {
+    each(&Primitive::ALL, async |primitive| {
+        let (server, holder, client) = two(persistent().await, primitive).await;
+        let held = Handle::new(&holder, primitive.exclusive(), "a").held().await;
+        let waiter = tokio::spawn(Handle::new(&client, primitive, "a").acquire());
+        waiting(&server, primitive).await;
+        restart(&server).await;
+        within(PATIENCE, "release", held.release()).await.expect("it was in the dump");
+        let next = within(SOON, "the waiter", joined(waiter)).await.expect("freed");
+        next.release().await.expect("held");
+        assert_eq!(holds(&server, primitive), Vec::<String>::new(), "{primitive:?}");
     })
     .await;
 }
@@ -98,7 +138,7 @@ async fn reconnect_early(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_watchdog_carries_a_lock_over_an_outage_shorter_than_its_lease() {
+async fn the_watchdog_renews_a_lock_after_an_outage_shorter_than_its_lease() {
     both(async |kind| {
         let rig = Rig::new(kind, options().watchdog_timeout(ms(6000))).await;
         let guard = taken(&rig.handle("a")).await;
@@ -116,40 +156,6 @@ async fn the_watchdog_carries_a_lock_over_an_outage_shorter_than_its_lease() {
     .await;
 }
 
-/// A guard whose release cannot get through: the reaper goes on until it does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_dropped_during_an_outage_is_given_back_after_it() {
-    both(async |kind| {
-        let rig = Rig::new(kind, options()).await;
-        let guard = taken(&rig.handle("a")).await;
-        rig.proxy.refuse(true);
-        rig.proxy.cut();
-        rig.proxy.wait_for_refusals(1).await;
-        drop(guard);
-        rig.proxy.wait_for_refusals(3).await;
-        assert_eq!(rig.stored("a").len(), 1, "nothing gets through yet");
-        rig.proxy.refuse(false);
-        eventually(SOON, "given back", || rig.stored("a").is_empty()).await;
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_during_an_outage_waits_for_its_end() {
-    both(async |kind| {
-        let rig = Rig::new(kind, options()).await;
-        let guard = taken(&rig.handle("a")).await;
-        rig.proxy.refuse(true);
-        rig.proxy.cut();
-        let release = tokio::spawn(guard.release());
-        rig.proxy.wait_for_refusals(3).await;
-        rig.proxy.refuse(false);
-        within(SOON, "release", joined(release)).await.expect("it is still held");
-        rig.assert_free("a");
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_holds_are_all_renewed_after_a_reconnect() {
     let rig = Rig::new(Kind::Lock, options()).await;
@@ -163,10 +169,4 @@ async fn many_holds_are_all_renewed_after_a_reconnect() {
     eventually(SOON, "all renewed", || names.iter().all(|name| pttl(&rig.server, name) > 45_000))
         .await;
     assert!(guards.iter().all(|guard| !guard.is_lost()));
-}
-
-/// Starting a server takes a while, in which the runtime must go on.
-async fn restart(server: &Arc<RedisServer>) {
-    let server = Arc::clone(server);
-    joined(tokio::task::spawn_blocking(move || server.restart())).await;
 }

@@ -109,7 +109,7 @@ pub(crate) async fn taken(lock: &AnyLock) -> AnyGuard {
     guard.expect("the lock is free and the server answers")
 }
 
-/// Who holds what, as the server has it: owner and count. Not by way of the library.
+/// Owner and hold count, as stored. Not through the library.
 pub(crate) fn stored(server: &RedisServer, kind: Kind, name: &str) -> Vec<(String, i64)> {
     match kind {
         Kind::Mutex => match server.cli(&["GET", name]).ok() {
@@ -169,6 +169,12 @@ pub(crate) fn cut_all(server: &RedisServer) {
     }
 }
 
+/// Refuses new connections and cuts the existing ones.
+pub(crate) fn down(proxy: &FaultProxy) {
+    proxy.refuse(true);
+    proxy.cut();
+}
+
 #[track_caller]
 pub(crate) fn assert_unreachable<T: std::fmt::Debug>(answer: &Result<T, Error>) -> String {
     match answer {
@@ -187,6 +193,9 @@ pub(crate) fn lua(name: &str) -> &'static str {
     script_text(name).unwrap_or_else(|| panic!("there is no script {name}"))
 }
 
+/// What only the acquire of a mutex contains.
+pub(crate) const MUTEX_ACQUIRE: &[u8] = b"\r\nNX\r\n$3\r\nGET\r\n";
+
 /// A request of the library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sent {
@@ -194,7 +203,6 @@ pub(crate) enum Sent {
     HandOver,
     Release,
     Renew,
-    ForceUnlock,
     Inspect,
 }
 
@@ -206,13 +214,11 @@ impl Sent {
             (Sent::HandOver, Kind::Mutex) => lua("MUTEX_HANDOVER"),
             (Sent::Release, Kind::Mutex) => lua("MUTEX_RELEASE"),
             (Sent::Renew, Kind::Mutex) => lua("MUTEX_RENEW"),
-            (Sent::ForceUnlock, Kind::Mutex) => lua("MUTEX_FORCE_UNLOCK"),
             (Sent::Inspect, Kind::Mutex) => lua("MUTEX_INSPECT"),
             (Sent::Acquire, _) => lua("LOCK_ACQUIRE"),
             (Sent::HandOver, _) => lua("LOCK_HANDOVER"),
             (Sent::Release, _) => lua("LOCK_RELEASE"),
             (Sent::Renew, _) => lua("LOCK_RENEW"),
-            (Sent::ForceUnlock, _) => lua("LOCK_FORCE_UNLOCK"),
             (Sent::Inspect, _) => lua("LOCK_INSPECT"),
         })
     }
@@ -241,14 +247,14 @@ impl Rig {
         lock_of(&self.client, self.kind, name)
     }
 
-    /// A client past the proxy.
-    pub(crate) async fn stranger(&self) -> Client {
+    /// A client that connects to the server directly.
+    pub(crate) async fn direct_client(&self) -> Client {
         connect(&self.server.url(), options()).await
     }
 
-    /// The same lock for a client past the proxy.
-    pub(crate) async fn strangers(&self, name: &str) -> AnyLock {
-        lock_of(&self.stranger().await, self.kind, name)
+    /// The same lock for a client that connects to the server directly.
+    pub(crate) async fn direct_lock(&self, name: &str) -> AnyLock {
+        lock_of(&self.direct_client().await, self.kind, name)
     }
 
     /// What only a call of this script contains. The server knows it from here on.
@@ -257,16 +263,16 @@ impl Rig {
         hash.text().as_bytes().to_vec()
     }
 
-    /// What only a request of this sort contains. The server knows the script from here on, so that
+    /// What only a request of this primitive contains. The server knows the script from here on, so that
     /// it is sent by its hash.
     pub(crate) fn mark(&self, sent: Sent) -> Vec<u8> {
         match sent.script(self.kind) {
             Some(script) => self.hash(script),
-            None => b"\r\nNX\r\n$3\r\nGET\r\n".to_vec(),
+            None => MUTEX_ACQUIRE.to_vec(),
         }
     }
 
-    /// The next request of this sort is executed, and its answer lost.
+    /// The next request of this primitive is executed, and its answer lost.
     pub(crate) fn lose_reply(&self, sent: Sent) {
         let mark = self.mark(sent);
         self.proxy.drop_replies_once_after_request_matching(&mark);

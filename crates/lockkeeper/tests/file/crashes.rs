@@ -68,7 +68,7 @@ struct Grant {
     asked: u64,
     granted: u64,
     token: u64,
-    /// Until when it was believed in; nothing if its process died, or was told that it is lost.
+    /// Until when the holder believed in it; none if its process died or it was reported lost.
     until: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ fn start(file: &LockFile, diary: &Path) -> ChildProcess {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_that_are_killed_at_any_moment_leave_a_store_that_is_right() {
+async fn processes_killed_at_any_moment_leave_a_consistent_store() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("SEED={seed}");

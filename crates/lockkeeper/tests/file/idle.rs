@@ -1,4 +1,4 @@
-//! What those who wait cost while nothing happens.
+//! Waiters cost nothing while nothing happens.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ pub(crate) fn ten_waiters() {
         tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()).unwrap())
             .await
             .unwrap();
-        // At first they look by themselves, so that who waits for an instant leaves no watch behind.
+        // At first they poll, so that a short wait leaves no watch behind.
         tokio::time::sleep(ms(1500)).await;
         let before = sleeps();
         tokio::time::sleep(ms(6000)).await;
@@ -51,7 +51,7 @@ async fn ten_waiters_sleep_however_much_others_do() {
     let guard = client.lock("it").lock().await.unwrap();
     let mut waiters = child("idle::ten_waiters", &file.url(), "");
     eventually("all wait", async || file.listeners("freed it") == 10).await;
-    // Others take and release other locks all the time, for which nobody waits.
+    // Other clients acquire and release other locks without waiters.
     let busy = tokio::spawn(async move {
         let lock = client.lock("another");
         loop {

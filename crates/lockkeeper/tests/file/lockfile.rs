@@ -10,7 +10,7 @@ use lockkeeper::backend::file::File;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-/// A path for a file in a directory that is gone with this.
+/// A path in a directory that is deleted with this value.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     folder: TempDir,

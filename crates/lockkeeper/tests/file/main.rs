@@ -5,16 +5,16 @@
 
 #![cfg(all(feature = "file", target_os = "linux"))]
 
+mod checks;
 mod crashes;
-mod doctor;
 mod idle;
 mod lockfile;
-mod places;
+mod paths;
 mod processes;
 mod replaced;
 mod restart;
 mod sweep;
-mod wakes;
+mod wakeups;
 
 use std::future::{Future, IntoFuture};
 use std::process::Command;
@@ -76,13 +76,13 @@ const PART: &str = "LOCKKEEPER_TEST_PART";
 const PARTS: &[(&str, fn())] = &[
     ("crashes::worker", crashes::worker),
     ("idle::ten_waiters", idle::ten_waiters),
-    ("places::one_with_fewer_rights", places::one_with_fewer_rights),
-    ("places::one_that_looks", places::one_that_looks),
+    ("paths::one_with_fewer_rights", paths::one_with_fewer_rights),
+    ("paths::one_that_looks", paths::one_that_looks),
     ("processes::one_that_waits", processes::one_that_waits),
     ("processes::one_in_a_transaction", processes::one_in_a_transaction),
     ("processes::one_that_opens", processes::one_that_opens),
     ("replaced::one_that_is_idle", replaced::one_that_is_idle),
-    ("wakes::one_that_waits", wakes::one_that_waits),
+    ("wakeups::one_that_waits", wakeups::one_that_waits),
 ];
 
 fn part(name: &str) -> Option<fn()> {
@@ -91,7 +91,7 @@ fn part(name: &str) -> Option<fn()> {
 
 /// The entry of all of them: this program, started once more, runs this test and nothing else.
 #[test]
-fn a_process_becomes_the_part_it_is_told_to_be() {
+fn a_child_process_runs_its_part() {
     match std::env::var(PART) {
         Ok(name) => part(&name).expect("it is told a part that there is")(),
         Err(_) => {
@@ -111,7 +111,7 @@ fn child(part: &str, url: &str, more: &str) -> ChildProcess {
 fn command(part: &str, url: &str, more: &str) -> Command {
     let program = std::env::current_exe().expect("the path of this program is known");
     let mut command = Command::new(program);
-    let entry = "a_process_becomes_the_part_it_is_told_to_be";
+    let entry = "a_child_process_runs_its_part";
     command.args(["--exact", entry, "--nocapture", "--test-threads=1"]);
     command.env(PART, part).env(URL, url).env(MORE, more);
     command

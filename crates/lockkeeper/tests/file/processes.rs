@@ -61,7 +61,7 @@ async fn a_waiter_in_another_process_is_woken_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lock_of_a_killed_process_goes_to_the_next_when_its_lease_ends_and_not_before() {
+async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_before() {
     let file = LockFile::new();
     let lock = connect(&file).await.lock("it");
     let holder = holder(&file, "it", 1500, "renewed");
@@ -113,7 +113,7 @@ async fn a_process_that_stops_in_a_transaction_is_an_outage_and_no_more() {
     let request = Acquire::new(resource(Kind::Lock, "it"), OwnerId::fresh(client.id()), 1000);
     let fault = backend.acquire(request).await.expect_err("nobody can write");
     assert!(matches!(fault, Fault::Unreachable { maybe_ran: false, .. }), "{fault:?}");
-    // Whoever only looks is not kept from it, and sees what was committed.
+    // A reader is not blocked, and sees what was committed.
     assert!(lock.as_owner(&client.new_owner()).is_held_by(&client.new_owner()).await.is_ok());
     assert!(client.lock("kept").is_locked().await.unwrap());
 
@@ -125,7 +125,7 @@ async fn a_process_that_stops_in_a_transaction_is_an_outage_and_no_more() {
     kept.release().await.unwrap();
 }
 
-/// Another process writes all the time, and is never in the line of those who wait to.
+/// Another process writes all the time, and does not queue for the write lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_others_write_to_all_the_time_is_busy_and_not_unreachable() {
     let file = LockFile::new();
@@ -193,7 +193,7 @@ async fn a_client_that_is_closed_or_dropped_ends_its_thread() {
 
 /// It waits on a thread of its own, not by the runtime.
 #[test]
-fn a_runtime_that_only_has_a_clock_is_enough() {
+fn a_runtime_without_io_is_enough() {
     let file = LockFile::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {

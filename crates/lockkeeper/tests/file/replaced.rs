@@ -8,7 +8,7 @@ use lockkeeper::{LockGuard, LostReason};
 
 use super::*;
 
-/// The file and those beside it.
+/// The file and its companion files.
 fn files(file: &LockFile) -> [PathBuf; 3] {
     ["", "-wal", "-shm"].map(|suffix| {
         let mut path = file.path().into_os_string();
@@ -55,10 +55,10 @@ async fn when_the_file_is_deleted_holders_lose_their_locks_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_another_file_takes_its_place_holders_lose_their_locks_at_once() {
+async fn holders_are_lost_at_once_when_the_file_is_replaced() {
     let (file, other) = (LockFile::new(), LockFile::new());
     connect(&other).await.shutdown().await;
-    // Whoever moves a database moves all of it.
+    // The companion files are moved, too.
     let whole: String = other
         .look()
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok("whole".to_owned()))
@@ -73,7 +73,7 @@ async fn when_another_file_takes_its_place_holders_lose_their_locks_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_is_not_forgotten_when_the_file_is_deleted() {
+async fn a_waiter_continues_after_the_file_is_deleted() {
     let file = LockFile::new();
     let (holder, waiter) = (connect(&file).await, connect(&file).await);
     let guard = holder.lock("it").lease(PATIENCE).lock().await.unwrap();
@@ -91,7 +91,7 @@ async fn who_waits_is_not_forgotten_when_the_file_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_cannot_be_opened_again_is_asked_for_until_it_can() {
+async fn a_file_that_cannot_be_reopened_is_retried() {
     let file = LockFile::new();
     let client = connect(&file).await;
     client.lock("it").lock().await.unwrap().release().await.unwrap();
@@ -120,7 +120,7 @@ pub(crate) fn one_that_is_idle() {
 /// SQLite takes the files beside it for those of the new one, as long as another process has the old one
 /// open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_nothing_to_do_lets_go_of_a_file_that_was_deleted() {
+async fn an_idle_client_closes_a_deleted_file() {
     let file = LockFile::new();
     let idle = child("replaced::one_that_is_idle", &file.url(), "");
     idle.expect_line("open");
@@ -131,7 +131,7 @@ async fn who_has_nothing_to_do_lets_go_of_a_file_that_was_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_nothing_to_do_puts_nothing_back() {
+async fn an_idle_client_does_not_recreate_a_deleted_file() {
     let file = LockFile::new();
     let idle = connect(&file).await;
     assert!(!idle.lock("it").is_locked().await.unwrap());
@@ -194,7 +194,7 @@ async fn when_a_link_leads_elsewhere_holders_lose_their_locks_soon() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_file_was_out_of_reach_hears_again() {
+async fn a_holder_receives_notices_again_after_its_file_was_inaccessible() {
     let file = LockFile::new();
     let [place, away] = ["place", "away"].map(|name| file.folder().join(name));
     fs::create_dir(&place).unwrap();
@@ -223,7 +223,7 @@ async fn a_holder_whose_file_was_out_of_reach_hears_again() {
     assert_eq!(reason, LostReason::Revoked("a test".to_owned()));
 }
 
-/// The thread has opened the file for somebody who is gone.
+/// The thread has opened the file for a client that was dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connect_that_is_dropped_leaves_nothing_open() {
     let file = LockFile::new();
@@ -234,7 +234,7 @@ async fn a_connect_that_is_dropped_leaves_nothing_open() {
         // On a slow machine the thread may have opened it by now.
         let polled = connecting.as_mut().poll(&mut context);
         eventually("it is open", async || open_files(&file) >= 3).await;
-        // Sooner or later the thread has said so, to somebody who never asks again.
+        // The thread reports that to a client that sends no further request.
         tokio::time::sleep(ms(moment)).await;
         drop((polled, connecting));
         eventually("it is closed", async || open_files(&file) == 0).await;

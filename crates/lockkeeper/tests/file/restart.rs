@@ -17,7 +17,7 @@ fn restarted(look: &rusqlite::Connection) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_of_another_start_of_the_machine_have_ended() {
+async fn leases_from_before_a_reboot_have_expired() {
     let file = LockFile::new();
     let dead = connect(&file).await;
     let lock = dead.lock("lock").lease(PATIENCE).lock().await.unwrap();
@@ -54,12 +54,12 @@ async fn leases_of_another_start_of_the_machine_have_ended() {
     assert!(client.mutex("mutex").try_lock().await.unwrap().is_some());
     // A request of a waiter that was under way may acquire it now, and is undone.
     let (fair, rw) = (client.fair_lock("fair"), client.rw_lock("rw"));
-    eventually("nobody is before us", async || fair.try_lock().await.unwrap().is_some()).await;
+    eventually("no waiter is ahead", async || fair.try_lock().await.unwrap().is_some()).await;
     eventually("no writer waits", async || rw.try_read().await.unwrap().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_no_end_outlives_the_machine() {
+async fn counters_without_a_ttl_survive_a_reboot() {
     let file = LockFile::new();
     let client = connect(&file).await;
     let (semaphore, latch) = (client.semaphore("semaphore"), client.count_down_latch("latch"));
@@ -83,7 +83,7 @@ async fn what_has_no_end_outlives_the_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_across_starts_of_the_machine() {
+async fn tokens_grow_across_reboots() {
     let file = LockFile::new();
     let client = connect(&file).await;
     let lock = client.fenced_lock("lock");
@@ -112,7 +112,7 @@ async fn tokens_grow_across_starts_of_the_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_of_another_start_learns_that_it_has_lost_the_lock() {
+async fn a_holder_from_before_a_reboot_is_lost() {
     let file = LockFile::new();
     let guard = connect(&file).await.lock("lock").lock().await.unwrap();
     restart(&file);
@@ -122,7 +122,7 @@ async fn a_holder_of_another_start_learns_that_it_has_lost_the_lock() {
 
 /// What is stored of the wall clock is for people.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_wall_clock_neither_ends_nor_lengthens_a_lease() {
+async fn a_change_of_the_wall_clock_does_not_affect_a_lease() {
     let file = LockFile::new();
     let client = connect(&file).await;
     let lock = client.lock("lock");

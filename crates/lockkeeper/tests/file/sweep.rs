@@ -1,4 +1,4 @@
-//! What has ended does not stay in the file, though nobody asks about it any more.
+//! Expired rows are swept from the file without any request for them.
 
 use lockkeeper::OwnerId;
 use lockkeeper::backend::{Acquire, Backend};
@@ -16,7 +16,7 @@ async fn take(backend: &dyn Backend, kind: Kind, name: &str, ttl: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_that_have_ended_are_swept_out_and_others_are_not() {
+async fn only_expired_locks_are_swept() {
     let file = LockFile::new();
     let backend = file.backend(&ClientOptions::new()).await;
     for i in 0..300 {
@@ -27,7 +27,7 @@ async fn locks_that_have_ended_are_swept_out_and_others_are_not() {
         take(&*backend, Kind::Fair, &format!("queue {i}"), 1).await;
         take(&*backend, Kind::Fair, &format!("queue {i}"), 1).await;
     }
-    // As if those in the queues were long silent.
+    // As if the waiters had sent no heartbeats for long.
     let look = file.look();
     look.execute_batch(
         "UPDATE names SET ends = 1, record = json_set(record, '$.queue', 1)
@@ -46,7 +46,7 @@ async fn locks_that_have_ended_are_swept_out_and_others_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_of_another_start_are_swept_out_but_for_what_stays() {
+async fn rows_from_before_a_reboot_are_swept() {
     let file = LockFile::new();
     let client = connect(&file).await;
     client.semaphore("stays").try_set_permits(2).await.unwrap();
@@ -68,7 +68,7 @@ async fn rows_of_another_start_are_swept_out_but_for_what_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_are_remembered_for_a_minute_and_then_swept_out() {
+async fn answers_are_remembered_for_a_minute_and_then_swept() {
     let file = LockFile::new();
     let client = connect(&file).await;
     let semaphore = client.semaphore("it");
@@ -100,7 +100,7 @@ async fn the_log_stays_short() {
     assert!(size < 4 << 20, "{size} bytes");
 }
 
-/// The log cannot begin anew while somebody reads, and must not stay as long as it has become.
+/// The log cannot restart during a read, and must be truncated afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_stays_for_long_leaves_no_long_log_behind() {
     let file = LockFile::new();
@@ -130,7 +130,7 @@ async fn a_reader_that_stays_for_long_leaves_no_long_log_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_waited_before_a_restart_are_forgotten() {
+async fn waiters_from_before_a_reboot_are_removed() {
     let file = LockFile::new();
     let [dead, waiter] = [connect(&file).await, connect(&file).await];
     let held = dead.fair_lock("it").lease(PATIENCE).lock().await.unwrap();
@@ -140,7 +140,7 @@ async fn those_who_waited_before_a_restart_are_forgotten() {
     eventually("it waits", async || waiters() == 1).await;
     waiting.abort();
     std::mem::forget((dead, waiter, held));
-    // Whatever was under way for those who are gone.
+    // The requests of dropped futures.
     eventually("as the dead leave it", async || {
         file.look().execute("UPDATE names SET boot = 'another'", []).unwrap();
         let sql = "INSERT OR IGNORE INTO waiters VALUES (CAST('it' AS BLOB), 1, zeroblob(24), 1)";

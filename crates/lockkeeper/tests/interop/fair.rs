@@ -11,22 +11,22 @@ use testkit::java::{Lock, Pending, Worker};
 use testkit::{JavaPeer, RedisServer, Redisson, Reply};
 use tokio::task::JoinHandle;
 
-use crate::doomed::doomed;
+use crate::killed_process::killed_process;
 use crate::support::*;
 
 on_versions! { [newest v3_27]
-    each_side_keeps_the_other_out_and_sees_what_it_holds
-    the_next_one_is_told_by_either_side
+    each_side_excludes_the_other_and_sees_its_holds
+    each_side_wakes_the_next_in_the_queue
     waiters_are_served_in_the_order_of_arrival
-    who_gives_up_leaves_the_queue_to_the_others
-    many_takes_of_java_cost_none_of_ours_its_place
-    a_place_of_ours_lasts_for_as_long_as_java_holds_the_lock
-    a_waiter_of_ours_that_java_has_dropped_lines_up_again
-    a_lock_that_was_taken_by_force_goes_to_the_next
-    a_lease_that_ends_makes_way
-    a_dead_holder_of_ours_makes_way_when_its_lease_ends
-    a_dead_waiter_of_ours_is_passed_over_while_one_of_ours_waits
-    a_dead_waiter_of_ours_stops_java_until_ours_come_by
+    a_waiter_that_times_out_leaves_the_queue
+    many_acquires_by_java_keep_our_queue_positions
+    our_queue_position_lasts_while_java_holds_the_lock
+    our_waiter_removed_by_java_queues_again
+    a_force_release_wakes_the_next_in_the_queue
+    a_lease_that_expires_frees_the_lock
+    the_lock_of_our_dead_holder_is_free_when_its_lease_expires
+    our_dead_waiter_is_skipped_while_another_of_ours_waits
+    our_dead_waiter_blocks_java_until_another_of_ours_asks
     nothing_is_lost_under_stress
 }
 
@@ -40,7 +40,7 @@ fn key(prefix: &str, name: &str) -> String {
     format!("{prefix}:{{{name}}}")
 }
 
-/// Who waits, the next one first.
+/// The queue, head first.
 fn queue(server: &RedisServer, name: &str) -> Vec<String> {
     let ids = server.cli(&["LRANGE", &key("redisson_lock_queue", name), "0", "-1"]);
     ids.array().iter().map(|id| id.text().to_owned()).collect()
@@ -64,9 +64,9 @@ fn ends(server: &RedisServer, name: &str) -> i64 {
     server.cli(&["PEXPIRETIME", name]).int()
 }
 
-/// Those who wait keep their places until a wait after the end of the lock, two, three...
+/// The timeouts of waiters are one, two, three... waits after the expiry of the lock.
 #[track_caller]
-fn places_follow_each_other(server: &RedisServer, name: &str, ends: i64, waiting: &[String]) {
+fn queue_positions_are_in_order(server: &RedisServer, name: &str, ends: i64, waiting: &[String]) {
     let scores = scores(server, name);
     assert_eq!(scores.len(), waiting.len());
     for (place, id) in (1..).zip(waiting) {
@@ -75,7 +75,7 @@ fn places_follow_each_other(server: &RedisServer, name: &str, ends: i64, waiting
     }
 }
 
-/// Only that silence was forgiven may stay, and who forced a lock open.
+/// Only the record of tolerated silence and the log of force-releases may remain.
 async fn nothing_is_left(server: &RedisServer, name: &str) {
     let stays = |key: &Reply| {
         ["lockkeeper_grace", "lockkeeper_forced"]
@@ -86,7 +86,7 @@ async fn nothing_is_left(server: &RedisServer, name: &str) {
     eventually("nothing is left", || keys().array().iter().all(stays)).await;
 }
 
-/// Somebody who stands in the queue.
+/// A waiter in the queue.
 enum Waiter<'a> {
     Ours(String, JoinHandle<(LockGuard, Instant)>),
     Java(String, Lock<'a>, Pending<()>),
@@ -133,7 +133,7 @@ impl<'a> Waiter<'a> {
     }
 }
 
-/// Who comes to stand at the end of the queue.
+/// A waiter at the end of the queue.
 async fn newcomer(server: &RedisServer, name: &str, before: &[String]) -> String {
     let mut last = None;
     eventually("somebody lines up", || {
@@ -182,7 +182,7 @@ async fn served_in_turn(server: &RedisServer, name: &str, waiters: Vec<Waiter<'_
     nothing_is_left(server, name).await;
 }
 
-async fn each_side_keeps_the_other_out_and_sees_what_it_holds(redisson: Redisson) {
+async fn each_side_excludes_the_other_and_sees_its_holds(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, exclusion").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let (one, two) = (stage.one.fair(name), stage.two.fair(name));
@@ -218,7 +218,7 @@ async fn each_side_keeps_the_other_out_and_sees_what_it_holds(redisson: Redisson
     nothing_is_left(server(), name).await;
 }
 
-async fn the_next_one_is_told_by_either_side(redisson: Redisson) {
+async fn each_side_wakes_the_next_in_the_queue(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, wake-up").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let (mut by_us, mut by_java) = (Handovers::default(), Handovers::default());
@@ -259,7 +259,7 @@ async fn waiters_are_served_in_the_order_of_arrival(redisson: Redisson) {
     let mut waiting: Vec<_> = waiters.iter().map(|waiter| waiter.id().clone()).collect();
     assert_eq!(queue(server(), name), waiting);
     assert_eq!(ours.waiting().await.unwrap(), 6);
-    places_follow_each_other(server(), name, ends, &waiting);
+    queue_positions_are_in_order(server(), name, ends, &waiting);
 
     let mut holds = Holder::Ours(guard);
     while !waiters.is_empty() {
@@ -269,13 +269,13 @@ async fn waiters_are_served_in_the_order_of_arrival(redisson: Redisson) {
         assert!(granted.saturating_duration_since(released) < SOON);
         assert_eq!(holder(server(), name), Some(waiting.remove(0)));
         assert_eq!(queue(server(), name), waiting);
-        places_follow_each_other(server(), name, ends, &waiting);
+        queue_positions_are_in_order(server(), name, ends, &waiting);
     }
     holds.release().await;
     nothing_is_left(server(), name).await;
 }
 
-async fn who_gives_up_leaves_the_queue_to_the_others(redisson: Redisson) {
+async fn a_waiter_that_times_out_leaves_the_queue(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, give-up").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let [three, four] = [3, 4].map(|number| stage.peer.on(&format!("{name} {number}")));
@@ -301,13 +301,13 @@ async fn who_gives_up_leaves_the_queue_to_the_others(redisson: Redisson) {
     let waiters = vec![first, second, third, fourth];
     let waiting: Vec<_> = waiters.iter().map(|waiter| waiter.id().clone()).collect();
     eventually("they have left", || queue(server(), name) == waiting).await;
-    places_follow_each_other(server(), name, ends, &waiting);
+    queue_positions_are_in_order(server(), name, ends, &waiting);
     guard.release().await.unwrap();
     served_in_turn(server(), name, waiters).await;
 }
 
-/// Each take of Java takes its wait off the places of all who wait.
-async fn many_takes_of_java_cost_none_of_ours_its_place(redisson: Redisson) {
+/// Each acquire of Redisson lowers the timeouts of all waiters.
+async fn many_acquires_by_java_keep_our_queue_positions(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, arithmetic").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let workers: Vec<_> = (3..9).map(|n| stage.peer.on(&format!("{name} {n}"))).collect();
@@ -334,7 +334,7 @@ async fn many_takes_of_java_cost_none_of_ours_its_place(redisson: Redisson) {
 
 /// A place is good for five minutes after the lock was to end when it was taken; Java drops whoever is past
 /// that, and its holders may well go on for longer.
-async fn a_place_of_ours_lasts_for_as_long_as_java_holds_the_lock(redisson: Redisson) {
+async fn our_queue_position_lasts_while_java_holds_the_lock(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, long hold").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let java = stage.one.fair(name);
@@ -350,7 +350,7 @@ async fn a_place_of_ours_lasts_for_as_long_as_java_holds_the_lock(redisson: Redi
     served_in_turn(server(), name, vec![ours]).await;
 }
 
-async fn a_waiter_of_ours_that_java_has_dropped_lines_up_again(redisson: Redisson) {
+async fn our_waiter_removed_by_java_queues_again(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, eviction").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let guard = lock.lease(LONG).lock().await.unwrap();
@@ -372,12 +372,12 @@ async fn a_waiter_of_ours_that_java_has_dropped_lines_up_again(redisson: Redisso
     served_in_turn(server(), name, vec![java, evicted]).await;
 }
 
-async fn a_lock_that_was_taken_by_force_goes_to_the_next(redisson: Redisson) {
+async fn a_force_release_wakes_the_next_in_the_queue(redisson: Redisson) {
     let options = ClientOptions::new().watchdog_timeout(ms(1_500));
     let stage = Stage::with(redisson, "fair, force", options).await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
 
-    // Java's victim is not told; it looks, every third of its lease.
+    // A Redisson holder is not notified; it checks every third of its lease.
     let guard = lock.lock().await.unwrap();
     let waits = Waiter::java(server(), name, &stage.one).await;
     assert!(stage.two.fair(name).force_unlock().ok());
@@ -414,7 +414,7 @@ async fn one_of_ours_for_an_old_java<'a>(
     }
 }
 
-async fn a_lease_that_ends_makes_way(redisson: Redisson) {
+async fn a_lease_that_expires_frees_the_lock(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, lease").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let lease = ms(2_000);
@@ -441,10 +441,10 @@ async fn a_lease_that_ends_makes_way(redisson: Redisson) {
     nothing_is_left(server(), name).await;
 }
 
-async fn a_dead_holder_of_ours_makes_way_when_its_lease_ends(redisson: Redisson) {
+async fn the_lock_of_our_dead_holder_is_free_when_its_lease_expires(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, dead holder").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
-    let child = doomed(server(), "fair", ms(3_000), name);
+    let child = killed_process(server(), "fair", ms(3_000), name);
     child.expect_line("held");
     let next = Waiter::java(server(), name, &stage.one).await;
     let last = one_of_ours_for_an_old_java(redisson, name, &lock).await;
@@ -459,12 +459,12 @@ async fn a_dead_holder_of_ours_makes_way_when_its_lease_ends(redisson: Redisson)
     served_in_turn(server(), name, last).await;
 }
 
-async fn a_dead_waiter_of_ours_is_passed_over_while_one_of_ours_waits(redisson: Redisson) {
+async fn our_dead_waiter_is_skipped_while_another_of_ours_waits(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, dead waiter").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let java = stage.two.fair(name);
     java.lock().ok();
-    let child = doomed(server(), "fair", LONG, name);
+    let child = killed_process(server(), "fair", LONG, name);
     eventually("the child lines up", || queue(server(), name).len() == 1).await;
     let next = Waiter::java(server(), name, &stage.one).await;
     let last = Waiter::ours(server(), name, &lock).await;
@@ -479,12 +479,12 @@ async fn a_dead_waiter_of_ours_is_passed_over_while_one_of_ours_waits(redisson: 
 
 /// Among Java's waiters alone it keeps its place as one of theirs would: for five minutes. A waiter of
 /// ours clears it away, and so do two tries three seconds apart.
-async fn a_dead_waiter_of_ours_stops_java_until_ours_come_by(redisson: Redisson) {
+async fn our_dead_waiter_blocks_java_until_another_of_ours_asks(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, dead among Java").await;
     let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
     let java = stage.two.fair(name);
     java.lock().ok();
-    let child = doomed(server(), "fair", LONG, name);
+    let child = killed_process(server(), "fair", LONG, name);
     eventually("the child lines up", || queue(server(), name).len() == 1).await;
     let dead = queue(server(), name).remove(0);
     let next = Waiter::java(server(), name, &stage.one).await;
@@ -496,7 +496,7 @@ async fn a_dead_waiter_of_ours_stops_java_until_ours_come_by(redisson: Redisson)
     let heard = server().cli(&["ZSCORE", &key("lockkeeper_seen", name), &dead]).int();
     let now = server().cli(&["TIME"]).array()[0].int() * 1000;
     assert!(now + 1_000 - heard > 3_000);
-    // The first try forgives the silence, since nobody else was heard of either.
+    // The first try tolerates the silence, since all waiters were silent.
     let came = Instant::now();
     eventually("the dead one is passed over", || {
         let asks = tokio::task::block_in_place(|| {
@@ -512,7 +512,7 @@ async fn a_dead_waiter_of_ours_stops_java_until_ours_come_by(redisson: Redisson)
 
 /// How long a dead waiter of Java's keeps its place is its own affair.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_waiter_of_java_is_passed_over_when_its_time_is_over() {
+async fn a_redisson_waiter_that_died_is_removed_after_its_timeout() {
     let (server, name) = (RedisServer::start(), "x");
     let builder = JavaPeer::builder(Redisson::Newest).fair_wait(ms(1_500));
     let peer = builder.start(&server.url());
@@ -535,7 +535,7 @@ async fn a_dead_waiter_of_java_is_passed_over_when_its_time_is_over() {
 
 /// Both sides' holders live on for as long as their processes do, and no longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_no_lease_is_renewed_by_its_side_until_it_dies() {
+async fn a_hold_without_a_lease_is_renewed_until_its_process_dies() {
     let (server, name, watchdog) = (RedisServer::start(), "x", ms(3_000));
     let peer = JavaPeer::builder(Redisson::Newest).watchdog(watchdog).start(&server.url());
     let options = ClientOptions::new().watchdog_timeout(watchdog);

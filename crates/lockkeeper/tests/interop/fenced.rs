@@ -11,8 +11,8 @@ use crate::support::*;
 on_versions! { [newest v3_27]
     tokens_are_one_growing_sequence
     a_waiter_is_woken_with_a_greater_token
-    re_entries_on_either_side_keep_the_sequence_growing
-    a_plain_lock_of_the_name_excludes_and_issues_nothing
+    reentries_on_either_side_keep_the_sequence_growing
+    a_plain_lock_of_the_name_excludes_and_issues_no_token
     tokens_grow_across_a_loss_of_all_data_from_the_first_that_rust_issues
 }
 
@@ -93,7 +93,7 @@ async fn a_waiter_is_woken_with_a_greater_token(redisson: Redisson) {
 }
 
 /// A re-entry has a new token in Java, and shares the first one here.
-async fn re_entries_on_either_side_keep_the_sequence_growing(redisson: Redisson) {
+async fn reentries_on_either_side_keep_the_sequence_growing(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "re-entry with tokens").await;
     let (ours, theirs) = (client.fenced_lock(&name), one.fenced(&name));
 
@@ -117,7 +117,7 @@ async fn re_entries_on_either_side_keep_the_sequence_growing(redisson: Redisson)
     assert_eq!(java_token(&theirs).await, token + 1);
 }
 
-async fn a_plain_lock_of_the_name_excludes_and_issues_nothing(redisson: Redisson) {
+async fn a_plain_lock_of_the_name_excludes_and_issues_no_token(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "plain and fenced").await;
     let token = rust_token(&client.fenced_lock(&name)).await;
     one.lock(&name).lock().await.ok();

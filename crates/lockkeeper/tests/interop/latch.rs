@@ -11,10 +11,10 @@ use crate::support::*;
 
 on_versions! { [newest v3_27]
     both_sides_count_the_same_latch
-    whoever_opens_it_wakes_all
+    each_side_wakes_all_waiters
     deleting_it_opens_it
-    a_latch_that_java_set_to_nothing_is_open
-    counted_down_from_both_sides_it_opens_once
+    a_latch_that_java_set_to_zero_is_open
+    a_latch_counted_down_from_both_sides_opens_once
 }
 
 fn channel(name: &str) -> String {
@@ -51,13 +51,13 @@ async fn both_sides_count_the_same_latch(redisson: Redisson) {
     assert!(!ours.wait_for(IN_VAIN).await.unwrap());
     assert_eq!(ours.count_down().await.unwrap(), 1);
     assert_eq!(ours.count_down().await.unwrap(), 0);
-    // Counting on hurts nobody.
+    // A further count-down has no effect.
     java.count_down().ok();
     assert_eq!(ours.count_down().await.unwrap(), 0);
     assert_eq!(server().cli(&["EXISTS", &stage.name]).int(), 0);
 }
 
-async fn whoever_opens_it_wakes_all(redisson: Redisson) {
+async fn each_side_wakes_all_waiters(redisson: Redisson) {
     let stage = Stage::new(redisson, "latch, wake-up").await;
     let (ours, name) = (stage.client.count_down_latch(&stage.name), stage.name.as_str());
     let (one, two) = (stage.one.latch(name), stage.two.latch(name));
@@ -117,13 +117,13 @@ async fn deleting_it_opens_it(redisson: Redisson) {
     assert!(stage.two.latch(name).delete().ok());
     within(SOON, "ours goes on", joined(here)).await;
     assert!(there.answer_within(ms(300)).is_none(), "Redisson has learnt to let them go");
-    // Whoever sets it anew and opens it lets them go.
+    // Each side can set it again and open it.
     assert!(ours.try_set_count(1).await.unwrap());
     ours.count_down().await.unwrap();
     within(SOON, "Java goes on", there).await.ok();
 }
 
-async fn a_latch_that_java_set_to_nothing_is_open(redisson: Redisson) {
+async fn a_latch_that_java_set_to_zero_is_open(redisson: Redisson) {
     let stage = Stage::new(redisson, "latch, zero").await;
     let ours = stage.client.count_down_latch(&stage.name);
     let java = stage.one.latch(&stage.name);
@@ -137,7 +137,7 @@ async fn a_latch_that_java_set_to_nothing_is_open(redisson: Redisson) {
     assert!(java.wait_within(SHORT).ok());
 }
 
-async fn counted_down_from_both_sides_it_opens_once(redisson: Redisson) {
+async fn a_latch_counted_down_from_both_sides_opens_once(redisson: Redisson) {
     const COUNTS: u64 = 100;
     let stage = Stage::new(redisson, "latch, stress").await;
     let (ours, name) = (stage.client.count_down_latch(&stage.name), stage.name.as_str());

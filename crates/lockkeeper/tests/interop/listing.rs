@@ -8,9 +8,9 @@ use testkit::Redisson;
 use crate::support::*;
 
 on_versions! { [newest v3_27]
-    what_java_holds_is_listed_as_what_it_is
-    who_waits_for_a_fair_lock_is_seen_whichever_side_it_is_on
-    a_watch_sees_what_java_does
+    holds_of_java_are_listed_with_their_kind
+    waiters_of_a_fair_lock_are_visible_from_both_sides
+    a_watch_reports_changes_made_by_java
 }
 
 /// What is found under the names of a test.
@@ -27,7 +27,7 @@ fn ids(lock: &LockInfo) -> BTreeSet<String> {
     lock.holders.iter().map(|holder| holder.id.clone()).collect()
 }
 
-async fn what_java_holds_is_listed_as_what_it_is(redisson: Redisson) {
+async fn holds_of_java_are_listed_with_their_kind(redisson: Redisson) {
     let stage = Stage::new(redisson, "listing").await;
     let name = |what: &str| format!("{} {what}", stage.name);
     let (one, two) = (&stage.one, &stage.two);
@@ -44,7 +44,7 @@ async fn what_java_holds_is_listed_as_what_it_is(redisson: Redisson) {
     let permits = one.permits(&name("permits"));
     assert!(permits.try_set_permits(5).ok());
     let taken = BTreeSet::from([permits.acquire().ok(), permits.acquire_for(LONG).ok()]);
-    // What nobody can tell from other numbers.
+    // Indistinguishable from other numbers.
     let semaphore = one.semaphore(&name("semaphore"));
     assert!(semaphore.try_set_permits(5).ok());
     semaphore.acquire(2).ok();
@@ -98,13 +98,13 @@ async fn what_java_holds_is_listed_as_what_it_is(redisson: Redisson) {
     for lock in locks.iter().filter(|lock| lock.kind != Kind::Permits) {
         assert!(inspector.force_unlock(&lock.name, lock.kind, "a test").await.unwrap());
     }
-    // Java's next one gets the fair lock, because it is told.
+    // The next Redisson waiter acquires the fair lock after its message.
     within(SOON, "Java's waiter is told", waits).await.ok();
     assert_eq!(ids(&inspector.inspect(name("fair")).await.unwrap()), [two.owner()].into());
     two.fair(&name("fair")).unlock().ok();
 }
 
-async fn who_waits_for_a_fair_lock_is_seen_whichever_side_it_is_on(redisson: Redisson) {
+async fn waiters_of_a_fair_lock_are_visible_from_both_sides(redisson: Redisson) {
     let stage = Stage::new(redisson, "listing, queue").await;
     let (inspector, name) = (stage.client.inspector(), stage.name.as_str());
     let guard = stage.client.fair_lock(name).lease(LONG).lock().await.unwrap();
@@ -127,7 +127,7 @@ async fn who_waits_for_a_fair_lock_is_seen_whichever_side_it_is_on(redisson: Red
     guard.release().await.unwrap();
 }
 
-async fn a_watch_sees_what_java_does(redisson: Redisson) {
+async fn a_watch_reports_changes_made_by_java(redisson: Redisson) {
     let stage = Stage::new(redisson, "listing, watch").await;
     let mut watch = stage.client.inspector().watch(&stage.name[..]).every(ms(10));
     let lock = stage.one.lock(&stage.name);

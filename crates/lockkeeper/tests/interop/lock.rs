@@ -1,4 +1,4 @@
-//! `RLock` and our `Lock`: one lock, whoever holds it and whoever waits.
+//! `RLock` and our `Lock` of one name are one lock.
 
 use std::env;
 use std::io;
@@ -11,19 +11,19 @@ use testkit::{ChildProcess, JavaPeer, RedisServer, Redisson};
 use crate::support::*;
 
 on_versions! { [newest v3_27 v3_14]
-    who_holds_it_excludes_the_other_side
+    a_holder_excludes_the_other_side
     a_release_wakes_the_waiter_on_the_other_side
-    a_lease_that_ends_lets_the_other_side_in
-    a_java_lock_is_renewed_while_rust_waits_and_ends_with_its_process
-    a_rust_lock_is_renewed_while_java_waits_and_ends_with_its_process
-    an_unlock_by_who_does_not_hold_it_is_refused
+    the_other_side_acquires_when_a_lease_expires
+    a_java_lock_is_renewed_while_rust_waits_and_expires_after_its_process
+    a_rust_lock_is_renewed_while_java_waits_and_expires_after_its_process
+    a_release_without_a_hold_is_rejected
     holds_and_times_are_seen_from_the_other_side
-    a_shorter_re_entry_shortens_a_java_lock_and_not_ours
-    a_force_unlock_by_rust_ends_a_java_lock_and_wakes_java
-    a_force_unlock_by_java_ends_a_rust_lock_and_wakes_rust
-    a_waiter_that_gives_up_takes_no_wake_up_from_the_other_side
-    a_guard_that_is_dropped_wakes_java
-    a_lock_that_is_left_standing_excludes_java_until_it_ends
+    a_shorter_reentry_shortens_a_java_lease_and_not_ours
+    a_force_release_by_rust_frees_a_java_lock_and_wakes_java
+    a_force_release_by_java_frees_a_rust_lock_and_wakes_rust
+    a_waiter_that_times_out_consumes_no_wake_up_of_the_other_side
+    a_dropped_guard_wakes_java
+    leave_for_excludes_java_until_it_expires
 }
 
 on_versions! { [newest]
@@ -54,7 +54,7 @@ fn assert_had_after(ends: SystemTime, granted: SystemTime) {
     assert!(late < SOON, "{late:?} after the end of the lease");
 }
 
-/// Who holds a lock, as it is stored: the only field and its value.
+/// The holder as stored: the only field and its value.
 fn stored(name: &str) -> (String, String) {
     let hash = server().cli(&["HGETALL", name]);
     match hash.array() {
@@ -63,7 +63,7 @@ fn stored(name: &str) -> (String, String) {
     }
 }
 
-async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
+async fn a_holder_excludes_the_other_side(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "excludes").await;
     let (ours, theirs) = (client.lock(&name), one.lock(&name));
 
@@ -130,7 +130,7 @@ async fn a_release_wakes_the_waiter_on_the_other_side(redisson: Redisson) {
     to_java.show(&format!("{}: Rust's release to Java's lock", redisson.profile()));
 }
 
-async fn a_lease_that_ends_lets_the_other_side_in(redisson: Redisson) {
+async fn the_other_side_acquires_when_a_lease_expires(redisson: Redisson) {
     const LEASE: Duration = Duration::from_secs(1);
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "lease").await;
     let ours = client.lock(&name);
@@ -155,12 +155,12 @@ async fn a_lease_that_ends_lets_the_other_side_in(redisson: Redisson) {
 /// The release of a lock that Java has now says so and changes nothing.
 async fn assert_not_held(guard: LockGuard, owner: &str) {
     match guard.release().await {
-        Err(Error::NotHeld { holder, .. }) => assert_eq!(holder.as_deref(), Some(owner)),
+        Err(Error::NotHeld { holder, .. }) => assert_eq!(holder.unwrap().id, owner),
         other => panic!("expected NotHeld, got {other:?}"),
     }
 }
 
-async fn a_java_lock_is_renewed_while_rust_waits_and_ends_with_its_process(redisson: Redisson) {
+async fn a_java_lock_is_renewed_while_rust_waits_and_expires_after_its_process(redisson: Redisson) {
     let server = RedisServer::start();
     let peer = JavaPeer::builder(redisson).watchdog(QUICK).start(&server.url());
     let lock = connect(&server, ClientOptions::new()).await.lock("x");
@@ -185,8 +185,8 @@ async fn a_java_lock_is_renewed_while_rust_waits_and_ends_with_its_process(redis
 /// Set in a process that is to hold a lock until it is killed: the URL of the server.
 const HOLD: &str = "INTEROP_HOLD";
 
-async fn a_rust_lock_is_renewed_while_java_waits_and_ends_with_its_process(redisson: Redisson) {
-    const TEST: &str = "a_rust_lock_is_renewed_while_java_waits_and_ends_with_its_process";
+async fn a_rust_lock_is_renewed_while_java_waits_and_expires_after_its_process(redisson: Redisson) {
+    const TEST: &str = "a_rust_lock_is_renewed_while_java_waits_and_expires_after_its_process";
     let name = format!("process:{}", redisson.profile());
     if let Ok(url) = env::var(HOLD) {
         let client = lockkeeper::Client::connect_with(&url, quick()).await.unwrap();
@@ -223,7 +223,7 @@ async fn a_rust_lock_is_renewed_while_java_waits_and_ends_with_its_process(redis
     lock.unlock().await.ok();
 }
 
-async fn an_unlock_by_who_does_not_hold_it_is_refused(redisson: Redisson) {
+async fn a_release_without_a_hold_is_rejected(redisson: Redisson) {
     let stage = Stage::with(redisson, "not owner", quick()).await;
     let Stage { client, name, one, .. } = &stage;
     let (ours, theirs) = (client.lock(name), one.lock(name));
@@ -286,7 +286,7 @@ async fn holds_and_times_are_seen_from_the_other_side(redisson: Redisson) {
     leased.release().await.unwrap();
 }
 
-async fn a_shorter_re_entry_shortens_a_java_lock_and_not_ours(redisson: Redisson) {
+async fn a_shorter_reentry_shortens_a_java_lease_and_not_ours(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "shorter").await;
     let (ours, theirs) = (client.lock(&name), one.lock(&name));
     theirs.lock_for(LONG).await.ok();
@@ -311,7 +311,7 @@ fn assert_remaining(remaining: Remaining, least: Duration, most: Duration) {
     }
 }
 
-async fn a_force_unlock_by_rust_ends_a_java_lock_and_wakes_java(redisson: Redisson) {
+async fn a_force_release_by_rust_frees_a_java_lock_and_wakes_java(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "forced by rust").await;
     let ours = client.lock(&name);
     assert!(!ours.force_unlock().await.unwrap(), "nobody held it");
@@ -330,7 +330,7 @@ async fn a_force_unlock_by_rust_ends_a_java_lock_and_wakes_java(redisson: Rediss
     two.lock(&name).unlock().await.ok();
 }
 
-async fn a_force_unlock_by_java_ends_a_rust_lock_and_wakes_rust(redisson: Redisson) {
+async fn a_force_release_by_java_frees_a_rust_lock_and_wakes_rust(redisson: Redisson) {
     let stage = Stage::with(redisson, "forced by java", quick()).await;
     let Stage { client, name, one, .. } = &stage;
     let theirs = one.lock(name);
@@ -344,7 +344,7 @@ async fn a_force_unlock_by_java_ends_a_rust_lock_and_wakes_rust(redisson: Rediss
     assert_eq!(lost, LostReason::Deleted);
     assert!(matches!(guard.release().await, Err(Error::NotHeld { .. })));
 
-    // With another client: those of one client do not ask the server.
+    // With another client: local waiters send no requests.
     let guard = client.lock(name).lock().await.unwrap();
     let other = connect(server(), ClientOptions::new()).await.lock(name);
     let waiter = tokio::spawn(async move { (other.lock().await.unwrap(), Instant::now()) });
@@ -359,7 +359,7 @@ async fn a_force_unlock_by_java_ends_a_rust_lock_and_wakes_rust(redisson: Rediss
     heir.release().await.unwrap();
 }
 
-async fn a_waiter_that_gives_up_takes_no_wake_up_from_the_other_side(redisson: Redisson) {
+async fn a_waiter_that_times_out_consumes_no_wake_up_of_the_other_side(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "gives up").await;
     let channel = lock_channel(&name);
     let ours = client.lock(&name);
@@ -392,7 +392,7 @@ async fn a_waiter_that_gives_up_takes_no_wake_up_from_the_other_side(redisson: R
     guard.release().await.unwrap();
 }
 
-async fn a_guard_that_is_dropped_wakes_java(redisson: Redisson) {
+async fn a_dropped_guard_wakes_java(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "dropped").await;
     let guard = client.lock(&name).lock().await.unwrap();
     let waiter = one.lock(&name).lock();
@@ -405,7 +405,7 @@ async fn a_guard_that_is_dropped_wakes_java(redisson: Redisson) {
     one.lock(&name).unlock().await.ok();
 }
 
-async fn a_lock_that_is_left_standing_excludes_java_until_it_ends(redisson: Redisson) {
+async fn leave_for_excludes_java_until_it_expires(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "left").await;
     let guard = client.lock(&name).lock().await.unwrap();
     guard.leave_for(ms(2_000)).await.unwrap();

@@ -8,9 +8,10 @@
 //! a slow machine does not fail a test, and a message that nobody sent or nobody heard does.
 #![cfg(feature = "redis")]
 
-mod doomed;
+mod killed_process;
 mod support;
 
+mod cluster;
 mod fair;
 mod fenced;
 mod latch;
@@ -18,6 +19,7 @@ mod listing;
 mod lock;
 mod multi;
 mod permits;
+mod quorum;
 mod redlock;
 mod rw;
 mod semaphore;

@@ -1,4 +1,4 @@
-//! `RedissonMultiLock` and our `MultiLock`: all or none, whoever names them in whatever order.
+//! `RedissonMultiLock` and our `MultiLock`: all or none, in any order of names.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use testkit::Redisson;
 use crate::support::*;
 
 on_versions! { [newest v3_27 v3_14]
-    who_holds_all_excludes_the_other_side
-    a_release_lets_the_other_side_have_all
-    two_who_meet_in_the_middle_both_get_all
+    a_holder_of_all_members_excludes_the_other_side
+    a_release_of_all_members_wakes_the_other_side
+    opposite_orders_of_both_sides_do_not_deadlock
     opposite_orders_lose_nothing
 }
 
@@ -33,7 +33,7 @@ fn held(names: &[String; 3]) -> i64 {
     server().cli(&[&["EXISTS".to_owned()], &names[..]].concat()).int()
 }
 
-async fn who_holds_all_excludes_the_other_side(redisson: Redisson) {
+async fn a_holder_of_all_members_excludes_the_other_side(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "multi excludes").await;
     let names = names(&name);
     let (ours, theirs) = (multi(&client, &names), one.multi(&backwards(&names)));
@@ -57,7 +57,7 @@ async fn who_holds_all_excludes_the_other_side(redisson: Redisson) {
     }
     theirs.unlock().await.ok();
 
-    // One that is taken is enough, and those that were free stay free.
+    // One busy member is enough to fail, and the free ones stay free.
     for name in &names {
         one.lock(name).lock().await.ok();
         assert!(ours.try_lock().await.unwrap().is_none());
@@ -70,7 +70,7 @@ async fn who_holds_all_excludes_the_other_side(redisson: Redisson) {
     }
 }
 
-async fn a_release_lets_the_other_side_have_all(redisson: Redisson) {
+async fn a_release_of_all_members_wakes_the_other_side(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "multi wakes").await;
     let names = names(&name);
     let (ours, theirs) = (multi(&client, &names), one.multi(&backwards(&names)));
@@ -107,11 +107,11 @@ async fn a_release_lets_the_other_side_have_all(redisson: Redisson) {
 /// other's turn.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Each side has one end, both want the middle, and who gets it wants the other's end.
-async fn two_who_meet_in_the_middle_both_get_all(redisson: Redisson) {
+/// Each side holds one member and wants those of the other.
+async fn opposite_orders_of_both_sides_do_not_deadlock(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "multi middle").await;
     let names = names(&name);
-    // Of two clients: those of one go in one request, and then nothing is held while one waits.
+    // Members of two clients: those of one client would be acquired in one request.
     let other = connect(server(), ClientOptions::new()).await;
     let [a, b, c] = &names;
     let ours = MultiLock::new([client.lock(a), other.lock(b), client.lock(c)]);

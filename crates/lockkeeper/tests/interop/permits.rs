@@ -10,7 +10,7 @@ use lockkeeper::{ClientOptions, LostReason, PermitId, PermitSemaphore, PermitsGu
 use testkit::Redisson;
 use tokio::task::JoinHandle;
 
-use crate::doomed::doomed;
+use crate::killed_process::killed_process;
 use crate::semaphore::{Inside, asleep, channel};
 use crate::support::*;
 
@@ -18,13 +18,13 @@ on_versions! { [newest v3_27]
     both_sides_count_the_same_permits
     an_id_is_the_same_on_both_sides
     a_lease_is_changed_from_the_other_side
-    a_permit_that_is_given_back_wakes_the_other_side
-    what_makes_permits_wakes_the_other_side
-    a_permit_whose_lease_ends_comes_back
-    a_permit_of_a_dead_process_comes_back
-    a_permit_without_a_lease_stays_on_either_side
-    a_time_to_live_holds_for_both
-    never_are_more_inside_than_there_are_permits
+    a_released_permit_wakes_the_other_side
+    adding_permits_wakes_the_other_side
+    a_permit_whose_lease_expires_becomes_free
+    a_permit_of_a_dead_process_becomes_free
+    a_permit_without_a_lease_does_not_expire_on_either_side
+    a_ttl_applies_to_both_sides
+    at_most_as_many_holders_as_permits
 }
 
 fn taken_key(name: &str) -> String {
@@ -93,7 +93,7 @@ async fn an_id_is_the_same_on_both_sides(redisson: Redisson) {
     let java = stage.one.permits(name);
     ours.try_set_permits(4).await.unwrap();
 
-    // Java's, given back here; once.
+    // A permit of Redisson is released here, once.
     let ids = java.acquire_many(2, Some(LONG)).ok();
     let parsed: Vec<PermitId> = ids.iter().map(|id| id.parse().unwrap()).collect();
     assert!(parsed.iter().all(|id| end(name, *id).is_some()), "stored as sixteen bytes");
@@ -104,7 +104,7 @@ async fn an_id_is_the_same_on_both_sides(redisson: Redisson) {
     java.release(&ids[1]).ok();
     assert!(!ours.release(&parsed[1..]).await.unwrap());
 
-    // Ours, given back there: the guard learns of it.
+    // Our permit is released by Redisson: the guard is lost.
     let guard = ours.acquire(2).await.unwrap();
     let [one, two] = guard.permit_ids()[..] else { panic!("two permits") };
     assert!(java.try_release(&one.to_string()).ok());
@@ -151,7 +151,7 @@ async fn a_lease_is_changed_from_the_other_side(redisson: Redisson) {
     assert!(!java.update_lease(&own.to_string(), LONG).ok());
 }
 
-async fn a_permit_that_is_given_back_wakes_the_other_side(redisson: Redisson) {
+async fn a_released_permit_wakes_the_other_side(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, wake-up").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
@@ -178,7 +178,7 @@ async fn a_permit_that_is_given_back_wakes_the_other_side(redisson: Redisson) {
     by_us.show(&format!("{name}, ours to Java"));
     by_java.show(&format!("{name}, Java to ours"));
 
-    // One guard gives back as many as there are who wait.
+    // One guard releases as many permits as there are waiters.
     ours.set_permits(2).await.unwrap();
     let guard = ours.lease(LONG).acquire(2).await.unwrap();
     let there = [java.acquire(), stage.two.permits(name).acquire()];
@@ -198,7 +198,7 @@ async fn a_permit_that_is_given_back_wakes_the_other_side(redisson: Redisson) {
     }
 }
 
-async fn what_makes_permits_wakes_the_other_side(redisson: Redisson) {
+async fn adding_permits_wakes_the_other_side(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, more").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
@@ -227,7 +227,7 @@ async fn what_makes_permits_wakes_the_other_side(redisson: Redisson) {
     assert_eq!(java.available().ok(), 0);
 }
 
-async fn a_permit_whose_lease_ends_comes_back(redisson: Redisson) {
+async fn a_permit_whose_lease_expires_becomes_free(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, ends").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let (java, lease) = (stage.one.permits(name), ms(500));
@@ -255,11 +255,11 @@ async fn a_permit_whose_lease_ends_comes_back(redisson: Redisson) {
     assert_eq!(ours.available().await.unwrap(), 1);
 }
 
-async fn a_permit_of_a_dead_process_comes_back(redisson: Redisson) {
+async fn a_permit_of_a_dead_process_becomes_free(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, death").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     ours.try_set_permits(1).await.unwrap();
-    let child = doomed(server(), "permit", ms(2_000), name);
+    let child = killed_process(server(), "permit", ms(2_000), name);
     child.expect_line("held");
     child.kill();
     let asked = Instant::now();
@@ -272,7 +272,7 @@ async fn a_permit_of_a_dead_process_comes_back(redisson: Redisson) {
     stage.one.permits(name).release(&answer.ok()).ok();
 }
 
-async fn a_permit_without_a_lease_stays_on_either_side(redisson: Redisson) {
+async fn a_permit_without_a_lease_does_not_expire_on_either_side(redisson: Redisson) {
     /// As Redisson writes "never".
     const NEVER: i64 = 922_337_203_685_477;
     let options = ClientOptions::new().watchdog_timeout(ms(3_000));
@@ -306,7 +306,7 @@ async fn a_permit_without_a_lease_stays_on_either_side(redisson: Redisson) {
     assert_eq!(java.available().ok(), 2);
 }
 
-async fn a_time_to_live_holds_for_both(redisson: Redisson) {
+async fn a_ttl_applies_to_both_sides(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, time to live").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
@@ -322,7 +322,7 @@ async fn a_time_to_live_holds_for_both(redisson: Redisson) {
     assert_eq!(server().cli(&["EXISTS", name]).int(), 0, "nobody makes it anew");
 }
 
-async fn never_are_more_inside_than_there_are_permits(redisson: Redisson) {
+async fn at_most_as_many_holders_as_permits(redisson: Redisson) {
     const PERMITS: u64 = 3;
     const ROUNDS: usize = 40;
     let stage = Stage::new(redisson, "permits, stress").await;

@@ -11,37 +11,37 @@ use testkit::java::{Answer, Lock};
 use testkit::{JavaPeer, RedisServer, Redisson};
 use tokio::task::JoinHandle;
 
-use crate::doomed::doomed;
+use crate::killed_process::killed_process;
 use crate::support::*;
 
 on_versions! { [newest v3_27]
     readers_share_and_a_writer_excludes_on_both_sides
-    what_is_held_is_seen_from_the_other_side
-    the_last_of_our_readers_wakes_javas_writer
-    the_last_of_javas_readers_wakes_our_writer
-    our_writer_wakes_all_readers_of_java
-    javas_writer_wakes_all_readers_of_ours
-    a_downgrade_wakes_readers_here_and_is_found_out_there
+    holds_are_visible_from_the_other_side
+    our_last_reader_wakes_a_java_writer
+    the_last_java_reader_wakes_our_writer
+    our_writer_wakes_all_java_readers
+    a_java_writer_wakes_all_our_readers
+    a_downgrade_wakes_our_readers_and_java_readers_recheck
     who_writes_may_read
-    a_waiting_writer_of_ours_holds_back_readers_of_ours_alone
-    force_is_seen_on_the_other_side
+    our_waiting_writer_blocks_only_our_readers
+    a_force_release_is_detected_on_the_other_side
     one_name_is_one_kind_to_us_and_not_to_java
-    a_lease_that_ends_makes_way
-    a_dead_reader_of_ours_makes_way_when_its_lease_ends
-    a_dead_reader_of_ours_goes_though_java_reads_on
-    what_has_no_lease_is_renewed_by_its_side_until_it_dies
+    a_lease_that_expires_frees_the_lock
+    our_dead_reader_stops_blocking_when_its_lease_expires
+    our_dead_reader_expires_while_java_reads
+    a_hold_without_a_lease_is_renewed_until_its_process_dies
     nothing_is_lost_under_stress
 }
 
 on_versions! { [newest v3_27]
-    a_reader_of_ours_outlives_a_reader_of_java
+    our_reader_outlives_a_java_reader
 }
 
 on_versions! { [v3_27]
-    a_reader_of_ours_knows_when_javas_renewal_ends_it
+    our_reader_detects_a_ttl_shortened_by_a_java_renewal
 }
 
-/// The longest time until a waiter of ours looks again though nobody told it.
+/// The longest re-check interval of our waiters.
 const RECHECK: Duration = Duration::from_secs(5);
 
 fn channel(name: &str) -> String {
@@ -60,7 +60,7 @@ fn end(server: &RedisServer, name: &str) -> Instant {
 }
 
 /// Waits in the background, and says since when it has the lock.
-fn waits<G: Send + 'static>(
+pub(crate) fn waits<G: Send + 'static>(
     request: impl Future<Output = lockkeeper::Result<G>> + Send + 'static,
 ) -> JoinHandle<(G, Instant)> {
     tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
@@ -91,7 +91,7 @@ async fn readers_share_and_a_writer_excludes_on_both_sides(redisson: Redisson) {
     let third = lock.try_read().await.unwrap().expect("readers share");
     assert!(lock.try_write().await.unwrap().is_none());
     assert!(!write.try_lock().ok());
-    // Whoever of them leaves, the others keep writers out.
+    // The remaining readers block writers.
     reader.release().await.unwrap();
     read.unlock().ok();
     assert!(lock.try_write().await.unwrap().is_none());
@@ -120,7 +120,7 @@ async fn readers_share_and_a_writer_excludes_on_both_sides(redisson: Redisson) {
     assert!(lock.try_write().await.unwrap().is_some());
 }
 
-async fn what_is_held_is_seen_from_the_other_side(redisson: Redisson) {
+async fn holds_are_visible_from_the_other_side(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, counts").await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (read, write) = (stage.one.read(name), stage.one.write(name));
@@ -162,7 +162,7 @@ async fn what_is_held_is_seen_from_the_other_side(redisson: Redisson) {
     assert!(!exists(name));
 }
 
-async fn the_last_of_our_readers_wakes_javas_writer(redisson: Redisson) {
+async fn our_last_reader_wakes_a_java_writer(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, our readers").await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let write = stage.one.write(name);
@@ -180,7 +180,7 @@ async fn the_last_of_our_readers_wakes_javas_writer(redisson: Redisson) {
     handovers.show(name);
 }
 
-async fn the_last_of_javas_readers_wakes_our_writer(redisson: Redisson) {
+async fn the_last_java_reader_wakes_our_writer(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, Java's readers").await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (one, two) = (stage.one.read(name), stage.two.read(name));
@@ -203,7 +203,7 @@ async fn the_last_of_javas_readers_wakes_our_writer(redisson: Redisson) {
     handovers.show(name);
 }
 
-async fn our_writer_wakes_all_readers_of_java(redisson: Redisson) {
+async fn our_writer_wakes_all_java_readers(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, our writer").await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let readers = [stage.one.read(name), stage.two.read(name)];
@@ -212,7 +212,7 @@ async fn our_writer_wakes_all_readers_of_java(redisson: Redisson) {
         let writer = lock.lease(LONG).write().await.unwrap();
         let waits = readers.each_ref().map(Lock::lock);
         listened_to(server(), &channel(name), 1).await;
-        // Redisson's message for all readers reaches those who sleep, and nobody who is about to.
+        // Redisson's message reaches only readers that already sleep.
         assert!(waits.iter().all(|waits| waits.answer_within(SHORT).is_none()));
         let released = Instant::now();
         writer.release().await.unwrap();
@@ -226,7 +226,7 @@ async fn our_writer_wakes_all_readers_of_java(redisson: Redisson) {
     handovers.show(name);
 }
 
-async fn javas_writer_wakes_all_readers_of_ours(redisson: Redisson) {
+async fn a_java_writer_wakes_all_our_readers(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, Java's writer").await;
     let name = stage.name.as_str();
     let other = connect(server(), ClientOptions::new()).await;
@@ -253,7 +253,7 @@ async fn javas_writer_wakes_all_readers_of_ours(redisson: Redisson) {
     handovers.show(name);
 }
 
-async fn a_downgrade_wakes_readers_here_and_is_found_out_there(redisson: Redisson) {
+async fn a_downgrade_wakes_our_readers_and_java_readers_recheck(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, downgrade").await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (read, write) = (stage.one.read(name), stage.one.write(name));
@@ -270,7 +270,7 @@ async fn a_downgrade_wakes_readers_here_and_is_found_out_there(redisson: Redisso
     reader.release().await.unwrap();
     read.unlock().ok();
 
-    // Java's tells nobody.
+    // Redisson publishes nothing.
     write.lock_for(LONG).ok();
     read.lock_for(LONG).ok();
     let ours = waits(lock.read());
@@ -317,7 +317,7 @@ async fn who_writes_may_read(redisson: Redisson) {
     assert!(!exists(name));
 }
 
-async fn a_waiting_writer_of_ours_holds_back_readers_of_ours_alone(redisson: Redisson) {
+async fn our_waiting_writer_blocks_only_our_readers(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, preference").await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let other = connect(server(), ClientOptions::new()).await.rw_lock(name);
@@ -333,7 +333,7 @@ async fn a_waiting_writer_of_ours_holds_back_readers_of_ours_alone(redisson: Red
     within(SOON, "the writer", joined(writer)).await.0.release().await.unwrap();
 }
 
-async fn force_is_seen_on_the_other_side(redisson: Redisson) {
+async fn a_force_release_is_detected_on_the_other_side(redisson: Redisson) {
     let options = ClientOptions::new().watchdog_timeout(ms(1_500));
     let stage = Stage::with(redisson, "rw, force", options).await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
@@ -393,7 +393,7 @@ async fn one_name_is_one_kind_to_us_and_not_to_java(redisson: Redisson) {
     assert!(stage.client.lock(name).try_lock().await.unwrap().is_some());
 }
 
-async fn a_lease_that_ends_makes_way(redisson: Redisson) {
+async fn a_lease_that_expires_frees_the_lock(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, lease").await;
     let (lock, name, lease) = (stage.client.rw_lock(&stage.name), stage.name.as_str(), ms(1_000));
 
@@ -429,11 +429,11 @@ async fn a_lease_that_ends_makes_way(redisson: Redisson) {
     writer.release().await.unwrap();
 }
 
-async fn a_dead_reader_of_ours_makes_way_when_its_lease_ends(redisson: Redisson) {
+async fn our_dead_reader_stops_blocking_when_its_lease_expires(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, dead reader").await;
     let name = stage.name.as_str();
     for kind in ["read", "write"] {
-        let child = doomed(server(), kind, ms(2_000), name);
+        let child = killed_process(server(), kind, ms(2_000), name);
         child.expect_line("held");
         child.kill();
         let ends = end(server(), name);
@@ -445,7 +445,7 @@ async fn a_dead_reader_of_ours_makes_way_when_its_lease_ends(redisson: Redisson)
 }
 
 /// A server and a peer with a quick watchdog, one of whose threads reads `x`.
-fn java_reads(redisson: Redisson, watchdog: Duration) -> (RedisServer, JavaPeer) {
+fn redisson_reads(redisson: Redisson, watchdog: Duration) -> (RedisServer, JavaPeer) {
     let server = RedisServer::start();
     let peer = JavaPeer::builder(redisson).watchdog(watchdog).start(&server.url());
     peer.on("one").read("x").lock().ok();
@@ -454,9 +454,9 @@ fn java_reads(redisson: Redisson, watchdog: Duration) -> (RedisServer, JavaPeer)
 
 /// The renewal of a reader of Java's sets the end of the lock, whoever else reads. Ours looks after its
 /// readers every 0.7 s here, as it does every ten seconds by default beside Java's 30 s.
-async fn a_reader_of_ours_outlives_a_reader_of_java(redisson: Redisson) {
+async fn our_reader_outlives_a_java_reader(redisson: Redisson) {
     let (name, watchdog, lease) = ("x", ms(2_000), ms(6_000));
-    let (server, peer) = java_reads(redisson, watchdog);
+    let (server, peer) = redisson_reads(redisson, watchdog);
     let lock =
         connect(&server, ClientOptions::new().watchdog_timeout(watchdog)).await.rw_lock(name);
     let begun = Instant::now();
@@ -475,9 +475,9 @@ async fn a_reader_of_ours_outlives_a_reader_of_java(redisson: Redisson) {
 
 /// Redisson before 4.4 renews all readers, also ours, and to its own time. That may be less than ours
 /// were promised; then they are told.
-async fn a_reader_of_ours_knows_when_javas_renewal_ends_it(redisson: Redisson) {
+async fn our_reader_detects_a_ttl_shortened_by_a_java_renewal(redisson: Redisson) {
     let (name, watchdog) = ("x", ms(2_000));
-    let (server, peer) = java_reads(redisson, watchdog);
+    let (server, peer) = redisson_reads(redisson, watchdog);
     let lock =
         connect(&server, ClientOptions::new().watchdog_timeout(watchdog)).await.rw_lock(name);
     let reader = lock.lease(ms(4_000)).read().await.unwrap();
@@ -489,10 +489,10 @@ async fn a_reader_of_ours_knows_when_javas_renewal_ends_it(redisson: Redisson) {
 }
 
 /// Redisson before 4.4 keeps it alive for as long as one of its own reads.
-async fn a_dead_reader_of_ours_goes_though_java_reads_on(redisson: Redisson) {
+async fn our_dead_reader_expires_while_java_reads(redisson: Redisson) {
     let (name, watchdog) = ("x", ms(2_000));
-    let (server, peer) = java_reads(redisson, watchdog);
-    let child = doomed(&server, "read", watchdog, name);
+    let (server, peer) = redisson_reads(redisson, watchdog);
+    let child = killed_process(&server, "read", watchdog, name);
     let id = child.expect_line("held").replace("held ", "");
     child.kill();
     let hold = format!("{{{name}}}:{id}:rwlock_timeout:1");
@@ -513,7 +513,7 @@ async fn a_dead_reader_of_ours_goes_though_java_reads_on(redisson: Redisson) {
     assert!(took < if redisson == Redisson::Newest { SOON } else { watchdog + SOON }, "{took:?}");
 }
 
-async fn what_has_no_lease_is_renewed_by_its_side_until_it_dies(redisson: Redisson) {
+async fn a_hold_without_a_lease_is_renewed_until_its_process_dies(redisson: Redisson) {
     let (server, name, watchdog) = (RedisServer::start(), "x", ms(3_000));
     let peer = JavaPeer::builder(redisson).watchdog(watchdog).start(&server.url());
     let options = ClientOptions::new().watchdog_timeout(watchdog);

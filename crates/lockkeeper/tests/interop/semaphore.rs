@@ -9,18 +9,18 @@ use lockkeeper::{Error, Permit, Semaphore};
 use testkit::Redisson;
 use tokio::task::JoinHandle;
 
-use crate::doomed::doomed;
+use crate::killed_process::killed_process;
 use crate::support::*;
 
 on_versions! { [newest v3_27]
     both_sides_count_the_same_permits
     a_release_wakes_the_other_side
-    what_makes_permits_wakes_the_other_side
+    adding_permits_wakes_the_other_side
     an_unset_semaphore_is_an_error_here_and_a_wait_there
-    less_than_nothing_is_counted_and_hurts_nobody
-    a_time_to_live_is_kept_here_and_dropped_there
-    permits_of_the_dead_are_lost_until_somebody_gives_them_back
-    never_are_more_inside_than_there_are_permits
+    a_negative_count_is_shared_by_both_sides
+    a_ttl_is_kept_by_rust_and_dropped_by_java
+    permits_of_a_dead_process_are_lost_until_released
+    at_most_as_many_holders_as_permits
 }
 
 pub(crate) fn channel(name: &str) -> String {
@@ -54,7 +54,7 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
     assert!(ours.try_acquire(2).await.unwrap().is_none());
     assert!(!java.try_acquire_for(2, SHORT).ok());
     assert!(ours.try_acquire_for(2, IN_VAIN).await.unwrap().is_none());
-    // Permits have no owners: each side may give back what the other took.
+    // Permits have no owners: each side can release permits of the other.
     ours.release(2).await.unwrap();
     permit.forget();
     java.release(2).ok();
@@ -117,7 +117,7 @@ async fn a_release_wakes_the_other_side(redisson: Redisson) {
     within(SOON, "a permit for us", joined(here)).await.0.release().await.unwrap();
 }
 
-async fn what_makes_permits_wakes_the_other_side(redisson: Redisson) {
+async fn adding_permits_wakes_the_other_side(redisson: Redisson) {
     let stage = Stage::new(redisson, "semaphore, more").await;
     let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.semaphore(name);
@@ -158,7 +158,7 @@ async fn an_unset_semaphore_is_an_error_here_and_a_wait_there(redisson: Redisson
 }
 
 /// Java publishes the number below zero, which its own waiters cannot make sense of.
-async fn less_than_nothing_is_counted_and_hurts_nobody(redisson: Redisson) {
+async fn a_negative_count_is_shared_by_both_sides(redisson: Redisson) {
     let stage = Stage::new(redisson, "semaphore, debt").await;
     let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.semaphore(name);
@@ -176,7 +176,7 @@ async fn less_than_nothing_is_counted_and_hurts_nobody(redisson: Redisson) {
     assert_eq!(java.available().ok(), 2);
 }
 
-async fn a_time_to_live_is_kept_here_and_dropped_there(redisson: Redisson) {
+async fn a_ttl_is_kept_by_rust_and_dropped_by_java(redisson: Redisson) {
     let stage = Stage::new(redisson, "semaphore, time to live").await;
     let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.semaphore(name);
@@ -202,12 +202,12 @@ async fn a_time_to_live_is_kept_here_and_dropped_there(redisson: Redisson) {
     assert_eq!(ours.available().await.unwrap(), 1, "Java's does");
 }
 
-async fn permits_of_the_dead_are_lost_until_somebody_gives_them_back(redisson: Redisson) {
+async fn permits_of_a_dead_process_are_lost_until_released(redisson: Redisson) {
     let stage = Stage::new(redisson, "semaphore, death").await;
     let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.semaphore(name);
     ours.try_set_permits(1).await.unwrap();
-    let child = doomed(server(), "semaphore", LONG, name);
+    let child = killed_process(server(), "semaphore", LONG, name);
     child.expect_line("held");
     child.kill();
     let waits = java.acquire(1);
@@ -217,7 +217,7 @@ async fn permits_of_the_dead_are_lost_until_somebody_gives_them_back(redisson: R
 }
 
 /// Four threads of Java's and four tasks of ours, and how many are inside at once.
-async fn never_are_more_inside_than_there_are_permits(redisson: Redisson) {
+async fn at_most_as_many_holders_as_permits(redisson: Redisson) {
     const PERMITS: u64 = 3;
     const ROUNDS: usize = 40;
     let stage = Stage::new(redisson, "semaphore, stress").await;
@@ -252,7 +252,7 @@ async fn never_are_more_inside_than_there_are_permits(redisson: Redisson) {
     assert_eq!(stage.one.semaphore(&stage.name).available().ok(), PERMITS as i64);
 }
 
-/// Counts who is inside.
+/// Counts holders.
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
     now: AtomicI64,

@@ -11,11 +11,11 @@ use testkit::Redisson;
 use crate::support::*;
 
 on_versions! { [newest v3_27]
-    who_holds_it_excludes_the_other_side
-    a_java_spin_waiter_gets_what_rust_releases
+    a_holder_excludes_the_other_side
+    a_java_spin_waiter_acquires_after_a_release_of_rust
     a_release_of_a_spin_lock_wakes_a_java_lock_waiter
-    a_rust_spin_waiter_gets_what_a_java_spin_lock_releases
-    a_rust_lock_waiter_gets_what_a_java_spin_lock_releases_within_the_re_check
+    a_rust_spin_waiter_acquires_after_a_java_spin_release
+    a_rust_lock_waiter_acquires_after_a_java_spin_release_within_the_recheck
 }
 
 /// Both kinds of Rust lock of a name.
@@ -26,7 +26,7 @@ async fn held(client: &lockkeeper::Client, name: &str, spin: bool) -> LockGuard 
     }
 }
 
-async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
+async fn a_holder_excludes_the_other_side(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "spin excludes").await;
     for spin in [true, false] {
         let guard = held(&client, &name, spin).await;
@@ -49,7 +49,7 @@ async fn who_holds_it_excludes_the_other_side(redisson: Redisson) {
     client.spin_lock(&name).try_lock().await.unwrap().unwrap().release().await.unwrap();
 }
 
-async fn a_java_spin_waiter_gets_what_rust_releases(redisson: Redisson) {
+async fn a_java_spin_waiter_acquires_after_a_release_of_rust(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "java spins").await;
     for (round, spin) in [true, false, true, false].into_iter().enumerate() {
         let guard = held(&client, &name, spin).await;
@@ -82,7 +82,7 @@ async fn a_release_of_a_spin_lock_wakes_a_java_lock_waiter(redisson: Redisson) {
     }
 }
 
-async fn a_rust_spin_waiter_gets_what_a_java_spin_lock_releases(redisson: Redisson) {
+async fn a_rust_spin_waiter_acquires_after_a_java_spin_release(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "rust spins").await;
     for round in 0..3 {
         one.spin(&name).lock().await.ok();
@@ -101,7 +101,7 @@ async fn a_rust_spin_waiter_gets_what_a_java_spin_lock_releases(redisson: Rediss
     }
 }
 
-async fn a_rust_lock_waiter_gets_what_a_java_spin_lock_releases_within_the_re_check(
+async fn a_rust_lock_waiter_acquires_after_a_java_spin_release_within_the_recheck(
     redisson: Redisson,
 ) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "spin re-check").await;

@@ -9,7 +9,7 @@ use testkit::java::Lock;
 use crate::support::*;
 
 on_versions! { [newest v3_27 v3_14]
-    no_increment_is_lost_and_nobody_is_stuck
+    no_increment_is_lost_and_no_waiter_hangs
 }
 
 /// On each side, in as many threads or tasks.
@@ -35,14 +35,14 @@ async fn rounds(client: Client, name: String, counter: String) -> Duration {
     longest
 }
 
-async fn no_increment_is_lost_and_nobody_is_stuck(redisson: Redisson) {
+async fn no_increment_is_lost_and_no_waiter_hangs(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "stress").await;
     let counter = format!("{name}:counter");
     let other = connect(server(), ClientOptions::new()).await;
     let theirs: Lock<'_> = one.lock(&name);
     let start = Instant::now();
     let java = theirs.stress(&counter, ROUNDS, THREADS);
-    // Two of one client, who hand it to each other, and one who must hear of it from the server.
+    // Two tasks of one client that hand it off, and one that is woken by the server.
     let tasks = [client.clone(), client, other]
         .map(|client| tokio::spawn(rounds(client, name.clone(), counter.clone())));
     let mut ours = Duration::ZERO;

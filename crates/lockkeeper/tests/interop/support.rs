@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::{Client, ClientOptions};
 use testkit::java::Worker;
-use testkit::{Cli, JavaPeer, RedisServer, Redisson, Reply};
+use testkit::{Cli, Cluster, JavaPeer, RedisServer, Redisson, Reply};
 use tokio::task::JoinHandle;
 
 /// A waiter that was told has the lock within this, on a machine with two busy cores; one that was not
@@ -61,7 +61,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// `test` is the name of the test, or another one that nobody else uses.
+    /// `test` is the name of the test, or another unique name.
     pub(crate) async fn new(redisson: Redisson, test: &str) -> Self {
         Self::with(redisson, test, ClientOptions::new()).await
     }
@@ -75,8 +75,25 @@ impl Stage {
     }
 }
 
-pub(crate) async fn connect(server: &RedisServer, options: ClientOptions) -> Client {
-    within(PATIENCE, "connecting", Client::connect_with(&server.url(), options))
+/// What a client connects to.
+pub(crate) trait Store {
+    fn url(&self) -> String;
+}
+
+impl Store for RedisServer {
+    fn url(&self) -> String {
+        self.url()
+    }
+}
+
+impl Store for Cluster {
+    fn url(&self) -> String {
+        self.url()
+    }
+}
+
+pub(crate) async fn connect(store: &impl Store, options: ClientOptions) -> Client {
+    within(PATIENCE, "connecting", Client::connect_with(&store.url(), options))
         .await
         .expect("the server is there")
 }
@@ -132,7 +149,7 @@ pub(crate) fn listeners(server: &RedisServer, channel: &str) -> i64 {
     server.cli(&["PUBSUB", "NUMSUB", channel]).array()[1].int()
 }
 
-/// Waits until so many connections listen to a channel: whoever listens is about to wait.
+/// Waits until this many connections have subscribed to a channel.
 ///
 /// It tries once more before it does, on either side. What is released before that needs no wake-up, and
 /// nobody can see from outside when it has tried; so it is left a moment. Without it a test is right all
@@ -161,7 +178,7 @@ pub(crate) struct Handovers(Vec<Duration>);
 impl Handovers {
     /// # Panics
     ///
-    /// If it took so long that nobody can have been told.
+    /// If it took longer than a wake-up.
     #[track_caller]
     pub(crate) fn record(&mut self, released: Instant, granted: Instant) {
         let took = granted.saturating_duration_since(released);
@@ -169,10 +186,14 @@ impl Handovers {
         self.0.push(took);
     }
 
-    /// Shows them, for whoever asks with `--nocapture`.
-    pub(crate) fn show(mut self, what: &str) {
+    pub(crate) fn median(&mut self) -> Duration {
         self.0.sort();
-        let (median, worst) = (self.0[self.0.len() / 2], self.0[self.0.len() - 1]);
+        self.0[self.0.len() / 2]
+    }
+
+    /// Prints them, for `--nocapture`.
+    pub(crate) fn show(mut self, what: &str) {
+        let (median, worst) = (self.median(), self.0[self.0.len() - 1]);
         println!("{what}: median {median:.1?}, worst {worst:.1?} of {}", self.0.len());
     }
 }

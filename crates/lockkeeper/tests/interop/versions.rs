@@ -12,7 +12,7 @@ on_versions! { [newest v3_27 v3_14]
     the_same_is_stored_and_published
     any_name_is_the_same_lock
     a_prefix_is_a_part_of_the_name
-    nothing_is_left_behind_for_good
+    no_key_is_left_for_ever
 }
 
 /// What has been published, in the order of it; whatever is still under way is waited for.
@@ -129,7 +129,7 @@ async fn a_prefix_is_a_part_of_the_name(redisson: Redisson) {
 }
 
 /// Not even the latches by which newer Redissons repeat an unlock.
-async fn nothing_is_left_behind_for_good(redisson: Redisson) {
+async fn no_key_is_left_for_ever(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "left behind").await;
     for _ in 0..5 {
         one.lock(&name).lock().await.ok();
@@ -153,7 +153,7 @@ async fn nothing_is_left_behind_for_good(redisson: Redisson) {
 
 /// A fleet in the middle of an upgrade, and a service of ours beside it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_every_version_and_ours_take_turns_at_one_lock() {
+async fn waiters_of_every_version_and_ours_share_one_queue() {
     const NAME: &str = "fleet";
     let client = connect(server(), ClientOptions::new()).await;
     let mut guard = Some(client.lock(NAME).lock().await.unwrap());
@@ -170,7 +170,7 @@ async fn waiters_of_every_version_and_ours_take_turns_at_one_lock() {
         listened_to(server(), &lock_channel(NAME), 4).await;
         let mut released = Instant::now();
         guard.take().expect("we hold it").release().await.unwrap();
-        // Whoever got it gives it back; nobody knows who is next.
+        // The next holder is not known in advance.
         for _ in 0..4 {
             let mut winner = None;
             eventually("somebody has it", || {
@@ -201,9 +201,9 @@ async fn waiters_of_every_version_and_ours_take_turns_at_one_lock() {
     }
 }
 
-/// What a Java waiter waits for at most when nobody tells it: the time to live that it was told.
+/// A Redisson waiter without a message waits for the TTL that it has read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_vanishes_is_had_by_rust_within_the_re_check() {
+async fn rust_acquires_a_deleted_lock_within_the_recheck() {
     let Stage { client, name, one, .. } = Stage::new(Redisson::Newest, "vanished").await;
     one.lock(&name).lock_for(LONG).await.ok();
     let lock = client.lock(&name);

@@ -1,4 +1,4 @@
-//! Taking a lock: who gets it and who does not.
+//! Acquiring a lock.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -76,14 +76,14 @@ pub(crate) async fn waiters_get_ids_of_their_own<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lock().await.unwrap();
     let mut seen = HashSet::from([guard.owner_id()]);
-    let waiters: Vec<_> = (0..5).map(|_| tokio::spawn(hold_once(lock.clone()))).collect();
+    let waiters: Vec<_> = (0..5).map(|_| tokio::spawn(hold_and_release(lock.clone()))).collect();
     guard.release().await.unwrap();
     for waiter in waiters {
         assert!(seen.insert(waiter.await.unwrap()));
     }
 }
 
-async fn hold_once<L: Exclusive>(lock: L) -> OwnerId {
+async fn hold_and_release<L: Exclusive>(lock: L) -> OwnerId {
     let guard = lock.lock().await.unwrap();
     let held_as = lock.holder().await.unwrap().expect("it is held").id;
     let id = guard.owner_id();
@@ -92,9 +92,7 @@ async fn hold_once<L: Exclusive>(lock: L) -> OwnerId {
     id
 }
 
-pub(crate) async fn under_contention_there_is_never_more_than_one_holder<L: Exclusive>(
-    store: &Store,
-) {
+pub(crate) async fn a_contended_lock_has_at_most_one_holder<L: Exclusive>(store: &Store) {
     const ROUNDS: usize = 25;
     let (history, mut tasks) = (History::new(), JoinSet::new());
     for c in 0..3 {
@@ -123,7 +121,7 @@ pub(crate) async fn under_contention_there_is_never_more_than_one_holder<L: Excl
     history.assert_valid();
 }
 
-pub(crate) async fn attempts_under_contention_never_grant_it_twice<L: Exclusive>(store: &Store) {
+pub(crate) async fn contending_attempts_are_granted_once<L: Exclusive>(store: &Store) {
     let (history, mut tasks) = (History::new(), JoinSet::new());
     for c in 0..4 {
         let lock = L::of(&store.client().await, store.name("lock"));

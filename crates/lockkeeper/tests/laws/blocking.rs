@@ -1,4 +1,4 @@
-//! The blocking API: threads as owners, no runtime in sight. Real time on every store.
+//! The blocking API: threads are owners. Real time on every store.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
@@ -12,7 +12,7 @@ use testkit::History;
 use crate::store::{Store, assert_is};
 
 const LONG: Duration = Duration::from_secs(30);
-/// A lease that a law can wait out, and a wait that is to end in vain: much longer than an answer takes.
+/// A lease that a law waits for, and a wait that times out: much longer than an answer takes.
 const SHORT: Duration = Duration::from_secs(1);
 /// A watchdog timeout: a machine may stand still for two seconds without a lock being lost.
 const WATCHDOG: Duration = Duration::from_secs(3);
@@ -59,26 +59,6 @@ pub(crate) fn a_thread_holds_and_releases(store: &Store) {
     guard.release().unwrap();
     assert_eq!(lock.remaining().unwrap(), Remaining::Free);
     assert!(!lock.is_held_by_this_thread().unwrap());
-}
-
-pub(crate) fn a_lock_is_reentrant_per_thread(store: &Store) {
-    let lock = client(store).lock(store.name("lock"));
-    let outer = lock.lock().unwrap();
-    let inner = lock.lock().unwrap();
-    let third = lock.try_lock().unwrap().expect("it is its own");
-    let fourth = outer.reenter().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 4);
-    assert_eq!(inner.owner_id(), outer.owner_id());
-    let elsewhere = lock.clone();
-    let seen = thread::spawn(move || {
-        let count = elsewhere.hold_count().unwrap();
-        (elsewhere.try_lock().unwrap().is_none(), count)
-    });
-    assert_eq!(seen.join().unwrap(), (true, 0), "another thread is another owner");
-    for guard in [outer, inner, third, fourth] {
-        guard.release().unwrap();
-    }
-    assert!(!lock.is_locked().unwrap());
 }
 
 pub(crate) fn threads_exclude_each_other(store: &Store) {
@@ -141,7 +121,7 @@ pub(crate) fn a_thread_that_panics_releases(store: &Store) {
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
-/// The runtime has a thread of its own: leases are renewed while nobody calls.
+/// The runtime has its own thread: leases are renewed between calls.
 pub(crate) fn the_watchdog_renews_while_the_thread_sleeps(store: &Store) {
     let options = ClientOptions::new().watchdog_timeout(WATCHDOG);
     let ours = Client::connect_with(store.url(), options).unwrap();
@@ -151,7 +131,7 @@ pub(crate) fn the_watchdog_renews_while_the_thread_sleeps(store: &Store) {
     guard.release().unwrap();
 }
 
-pub(crate) fn a_fixed_lease_ends_and_says_so(store: &Store) {
+pub(crate) fn a_fixed_lease_expires_and_is_reported_lost(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let guard = ours.lock(store.name("lock")).lease(SHORT).lock().unwrap();
     assert_eq!(guard.wait_lost(Duration::from_millis(1)), None);
@@ -162,7 +142,7 @@ pub(crate) fn a_fixed_lease_ends_and_says_so(store: &Store) {
     next.release().unwrap();
 }
 
-pub(crate) fn the_wait_limit_is_kept(store: &Store) {
+pub(crate) fn the_wait_limit_bounds_the_wait(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
     let lock = theirs.lock(store.name("lock"));
@@ -194,7 +174,7 @@ pub(crate) fn run_holds_the_lock_while_it_runs(store: &Store) {
     assert_eq!(never.load(Ordering::Relaxed), 0);
 }
 
-pub(crate) fn run_tells_of_a_loss(store: &Store) {
+pub(crate) fn run_reports_a_loss(store: &Store) {
     let lock = client(store).lock(store.name("lock"));
     let other = client(store).lock(store.name("lock"));
     let ran = lock.run(|_| {
@@ -234,11 +214,11 @@ pub(crate) fn extend_and_leave_for_work_on_threads(store: &Store) {
     assert!(took >= SHORT.mul_f64(0.95) && took < SOON, "{took:?}");
 }
 
-pub(crate) fn a_forced_lock_is_lost_with_the_reason(store: &Store) {
+pub(crate) fn a_force_released_lock_is_lost_with_the_reason(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let guard = ours.lock(store.name("lock")).lock().unwrap();
     let lock = theirs.lock(store.name("lock"));
-    // The holder hears notices at about the time at which others can read who it is.
+    // The holder subscribes to notices at about the time of its announcement.
     eventually("the holder says who it is", || lock.holder().unwrap().unwrap().client.is_some());
     assert!(lock.force_unlock_because("enough").unwrap());
     let reason = guard.wait_lost(LONG).expect("it is told");
@@ -290,7 +270,7 @@ pub(crate) fn the_last_drop_may_be_in_a_task(store: &Store) {
     assert!(!client(store).lock(store.name("lock")).is_locked().unwrap());
 }
 
-pub(crate) fn a_waiting_thread_is_told_of_the_shutdown(store: &Store) {
+pub(crate) fn a_waiting_thread_fails_at_shutdown(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let guard = theirs.lock(store.name("lock")).lease(LONG).lock().unwrap();
     let lock = ours.lock(store.name("lock"));
@@ -372,6 +352,7 @@ macro_rules! is_reentrant_per_thread {
 }
 
 pub(crate) fn every_kind_is_reentrant_per_thread(store: &Store) {
+    is_reentrant_per_thread!(store, lock);
     is_reentrant_per_thread!(store, fair_lock);
     is_reentrant_per_thread!(store, fenced_lock);
     is_reentrant_per_thread!(store, spin_lock);
@@ -401,7 +382,7 @@ pub(crate) fn threads_are_served_in_the_order_of_a_fair_lock(store: &Store) {
     assert_eq!(lock.waiting().unwrap(), 0);
 }
 
-pub(crate) fn a_thread_that_gives_up_leaves_the_queue(store: &Store) {
+pub(crate) fn a_thread_that_times_out_leaves_the_queue(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let lock = ours.fair_lock(store.name("lock"));
     let guard = lock.lock().unwrap();
@@ -438,7 +419,7 @@ pub(crate) fn tokens_grow_from_thread_to_thread(store: &Store) {
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
-pub(crate) fn a_spinning_thread_gets_the_lock(store: &Store) {
+pub(crate) fn a_spinning_thread_acquires_the_lock(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
     let backoff = Backoff::constant(Duration::from_millis(5));
@@ -456,7 +437,7 @@ pub(crate) fn a_spinning_thread_gets_the_lock(store: &Store) {
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
-pub(crate) fn a_thread_that_asks_twice_may_be_refused(store: &Store) {
+pub(crate) fn a_thread_cannot_reenter_a_non_reentrant_lock(store: &Store) {
     let client = client(store);
     let lock = client.lock(store.name("lock")).non_reentrant();
     let fair = client.fair_lock(store.name("fair")).non_reentrant();
@@ -510,7 +491,7 @@ pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
     assert_is!(twice.try_lock(), Err(Error::Invalid { .. }));
 }
 
-pub(crate) fn a_thread_is_told_when_one_of_its_multi_lock_is_lost(store: &Store) {
+pub(crate) fn a_thread_is_notified_when_a_member_is_lost(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let locks = ["a", "b"].map(|name| ours.lock(store.name(name)));
     let multi = MultiLock::new(&ours, locks);
@@ -532,7 +513,7 @@ pub(crate) fn a_thread_is_told_when_one_of_its_multi_lock_is_lost(store: &Store)
     assert!(!theirs.lock(store.name("a")).is_locked().unwrap());
 }
 
-pub(crate) fn threads_that_name_them_in_opposite_orders_take_turns(store: &Store) {
+pub(crate) fn multi_locks_of_threads_in_opposite_orders_do_not_deadlock(store: &Store) {
     let inside = Arc::new(AtomicU32::new(0));
     let (one, two) = (client(store), client(store));
     let threads: Vec<_> = (0..4)
@@ -553,4 +534,20 @@ pub(crate) fn threads_that_name_them_in_opposite_orders_take_turns(store: &Store
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(!one.lock(store.name("a")).is_locked().unwrap());
+}
+
+/// No other handle of the client of a member is left.
+pub(crate) fn a_multi_lock_keeps_the_clients_of_its_members(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let members =
+        [AnyLock::from(ours.lock(store.name("a"))), theirs.rw_lock(store.name("b")).writer()];
+    let multi = MultiLock::new(&ours, members);
+    drop(theirs);
+    let guard = multi.lock().unwrap();
+    assert_eq!(guard.wait_lost(SHORT), None);
+    guard.release().unwrap();
+    let guard = multi.try_lock().unwrap().expect("it is free again");
+    drop((multi, ours));
+    assert_eq!(guard.wait_lost(SHORT), None, "the guard alone keeps them, too");
+    guard.release().unwrap();
 }

@@ -1,31 +1,32 @@
-//! Stores between the engine and a real one: one that counts, one whose wake-ups never come.
+//! Decorators of a store: one counts requests, one loses wake-ups, one opens a latch during the subscription.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockkeeper::LockName;
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
-    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, AcquireAnswer, Backend, BoxFuture, Capabilities, Change, Changed, CountChange, Fault,
+    Finding, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot, Subscription,
+    Topic,
 };
+use lockkeeper::{Client, Kind, LockName, OwnerId};
 
-/// Counts what is asked of the store beside it.
+/// Counts the requests to a store.
 #[derive(Debug)]
 pub(crate) struct Counting {
     pub(crate) acquires: AtomicU64,
     pub(crate) subscribes: AtomicU64,
     confirmed: Arc<AtomicU64>,
     announces: AtomicU64,
-    deaf_to_words: AtomicBool,
+    ignores_announcements: AtomicBool,
     inner: Arc<dyn Backend>,
 }
 
 impl Counting {
     pub(crate) fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
         let (acquires, subscribes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (announces, deaf_to_words) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (announces, ignores_announcements) = (AtomicU64::new(0), AtomicBool::new(false));
         let confirmed = Arc::default();
-        Arc::new(Self { acquires, subscribes, confirmed, announces, deaf_to_words, inner })
+        Arc::new(Self { acquires, subscribes, confirmed, announces, ignores_announcements, inner })
     }
 
     pub(crate) fn acquires(&self) -> u64 {
@@ -41,27 +42,27 @@ impl Counting {
         self.confirmed.load(Ordering::Relaxed)
     }
 
-    /// How often the client said who it is and what it holds.
+    /// How often the client announced itself.
     pub(crate) fn announces(&self) -> u64 {
         self.announces.load(Ordering::Relaxed)
     }
 
-    /// From now on nobody hears that, nor is it answered.
-    pub(crate) fn deaf_to_words(&self, on: bool) {
-        self.deaf_to_words.store(on, Ordering::Relaxed);
+    /// From now on announcements are not answered.
+    pub(crate) fn ignores_announcements(&self, on: bool) {
+        self.ignores_announcements.store(on, Ordering::Relaxed);
     }
 }
 
-/// Subscribes to something else than it was asked to: the waiters are never told.
+/// Subscribes to another topic: waiters are never woken.
 #[derive(Debug)]
 pub(crate) struct Deaf(pub(crate) Arc<dyn Backend>);
 
 macro_rules! forward {
     ($inner:tt) => {
-        fn capabilities(&self) -> Capabilities {
-            self.$inner.capabilities()
+        fn capabilities(&self, name: &LockName) -> Capabilities {
+            self.$inner.capabilities(name)
         }
-        fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
+        fn release(&self, request: Release) -> ReleaseAnswer {
             self.$inner.release(request)
         }
         fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
@@ -85,7 +86,7 @@ macro_rules! forward {
 impl Backend for Counting {
     forward!(inner);
 
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
         self.acquires.fetch_add(1, Ordering::Relaxed);
         self.inner.acquire(request)
     }
@@ -93,7 +94,7 @@ impl Backend for Counting {
     fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
         if matches!(change, Change::Announce { .. }) {
             self.announces.fetch_add(1, Ordering::Relaxed);
-            if self.deaf_to_words.load(Ordering::Relaxed) {
+            if self.ignores_announcements.load(Ordering::Relaxed) {
                 return Box::pin(std::future::pending());
             }
         }
@@ -117,7 +118,7 @@ impl Backend for Counting {
 impl Backend for Deaf {
     forward!(0);
 
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
         self.0.acquire(request)
     }
 
@@ -131,4 +132,51 @@ impl Backend for Deaf {
             _ => Topic::Freed(LockName::from("nothing of this name is ever freed")),
         })
     }
+}
+
+/// A store in which a latch opens and is set again just after the subscription was confirmed, before the
+/// waiter has run.
+#[derive(Debug)]
+pub(crate) struct Hasty(pub(crate) Arc<dyn Backend>);
+
+impl Backend for Hasty {
+    forward!(0);
+
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+        self.0.acquire(request)
+    }
+
+    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+        self.0.adjust(change)
+    }
+
+    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+        let (store, name) = (
+            Arc::clone(&self.0),
+            match &topic {
+                Topic::Latch(name) => Some(name.clone()),
+                _ => None,
+            },
+        );
+        let subscribing = store.subscribe(topic);
+        Box::pin(async move {
+            let subscription = subscribing.await?;
+            if let Some(name) = name {
+                let seen = subscription.seen();
+                let create = CountChange::Create { count: 1, ttl: None };
+                for change in [CountChange::Down, create] {
+                    store.adjust(counted(&name, change)).await?;
+                }
+                // Until both messages have arrived.
+                subscription.beyond(seen + 1).await;
+            }
+            Ok(subscription)
+        })
+    }
+}
+
+fn counted(name: &LockName, change: CountChange) -> Change {
+    let id = OwnerId::fresh(Client::memory().id());
+    let resource = Resource { kind: Kind::Latch, name: name.clone() };
+    Change::Count { resource, id, change }
 }

@@ -1,4 +1,4 @@
-//! What is the fair lock's alone: the queue.
+//! The queue of the fair lock.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
@@ -30,8 +30,8 @@ fn waiter(lock: &FairLock, place: usize, order: &Order) -> JoinHandle<()> {
     })
 }
 
-/// Puts a waiter into the queue that nobody looks after.
-async fn stranger_queues(store: &Store, lock: &FairLock) {
+/// Puts a waiter into the queue that sends no heartbeats.
+async fn other_queues(store: &Store, lock: &FairLock) {
     let resource = Resource { kind: Kind::Fair, name: lock.name().clone() };
     let owner = OwnerId::fresh(Client::memory().id());
     let request = Acquire { waits: true, ..Acquire::new(resource, owner, 1000) };
@@ -60,8 +60,8 @@ pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(s
     assert_eq!(store.stored(&store.name("lock")), 0);
 }
 
-/// A client that has the lock and wants it again comes behind those who wait.
-pub(crate) async fn whoever_comes_back_comes_last(store: &Store) {
+/// A client that releases the lock and acquires it again queues behind the waiters.
+pub(crate) async fn a_holder_that_acquires_again_queues_last(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     let order = Order::default();
@@ -74,7 +74,7 @@ pub(crate) async fn whoever_comes_back_comes_last(store: &Store) {
     assert_eq!(*order.lock().unwrap(), [1, 2]);
 }
 
-pub(crate) async fn hundreds_of_waiters_and_random_deaths_keep_the_order(store: &Store) {
+pub(crate) async fn hundreds_of_waiters_with_random_cancellations_keep_their_order(store: &Store) {
     const WAITERS: usize = 200;
     let holder: FairLock = one(store).await;
     let mut clients = Vec::new();
@@ -103,7 +103,7 @@ pub(crate) async fn hundreds_of_waiters_and_random_deaths_keep_the_order(store: 
     eventually("nothing is left", async || store.stored(&store.name("lock")) == 0).await;
 }
 
-pub(crate) async fn a_waiter_that_gave_up_is_passed_over_at_once(store: &Store) {
+pub(crate) async fn a_waiter_that_timed_out_is_skipped_at_once(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     let first = {
@@ -120,7 +120,7 @@ pub(crate) async fn a_waiter_that_gave_up_is_passed_over_at_once(store: &Store) 
     assert_eq!(ours.waiting().await.unwrap(), 0);
 }
 
-pub(crate) async fn a_waiter_that_was_dropped_is_passed_over_at_once(store: &Store) {
+pub(crate) async fn a_waiter_that_was_dropped_is_skipped_at_once(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     let first = waiter(&theirs, 1, &Order::default());
@@ -134,7 +134,7 @@ pub(crate) async fn a_waiter_that_was_dropped_is_passed_over_at_once(store: &Sto
 }
 
 /// The lock is free and it is its turn, but it never looks.
-pub(crate) async fn a_waiter_dropped_in_its_turn_passes_it_on(store: &Store) {
+pub(crate) async fn a_waiter_dropped_at_its_grant_wakes_the_next_one(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     let mut first = ours.lock();
@@ -149,7 +149,7 @@ pub(crate) async fn a_waiter_dropped_in_its_turn_passes_it_on(store: &Store) {
     eventually("nothing is left", async || store.stored(&store.name("lock")) == 0).await;
 }
 
-pub(crate) async fn random_cancellations_leave_nobody_in_the_queue(store: &Store) {
+pub(crate) async fn random_cancellations_leave_no_queue_position(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     for micros in 0..60 {
@@ -158,7 +158,11 @@ pub(crate) async fn random_cancellations_leave_nobody_in_the_queue(store: &Store
             let _ = tokio::time::timeout(Duration::from_micros(micros * 11), attempt).await;
         }
     }
-    eventually("nobody waits", async || store.stored(&store.name("lock")) == 1).await;
+    // A store serves the requests of a client in order: no attempt is under way after this answer.
+    for lock in [&ours, &theirs] {
+        lock.waiting().await.unwrap();
+    }
+    eventually("no waiter", async || store.stored(&store.name("lock")) == 1).await;
     assert_eq!(ours.waiting().await.unwrap(), 0);
     guard.release().await.unwrap();
     store.promptly("it is free", theirs.lock()).await.unwrap().release().await.unwrap();
@@ -200,11 +204,11 @@ pub(crate) async fn a_reentry_does_not_queue(store: &Store) {
     store.promptly("the waiter", other).await.unwrap();
 }
 
-/// Its client is gone, and nobody could say so.
-pub(crate) async fn a_dead_waiter_delays_the_others_by_seconds(store: &Store) {
+/// Its client died without leaving the queue.
+pub(crate) async fn a_waiter_that_died_delays_the_queue_by_seconds(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    stranger_queues(store, &ours).await;
+    other_queues(store, &ours).await;
     let start = Instant::now();
     let (order, mut tasks) = (Order::default(), JoinSet::new());
     for (place, lock) in [&theirs, &ours].into_iter().enumerate() {
@@ -222,11 +226,11 @@ pub(crate) async fn a_dead_waiter_delays_the_others_by_seconds(store: &Store) {
     assert_eq!(store.stored(&store.name("lock")), 0);
 }
 
-/// While the lock is held, those who live keep their places, and those who died lose theirs.
-pub(crate) async fn who_waits_for_long_keeps_its_place(store: &Store) {
+/// While the lock is held, live waiters keep their queue positions, and stale ones are removed.
+pub(crate) async fn a_long_wait_keeps_its_queue_position(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    stranger_queues(store, &ours).await;
+    other_queues(store, &ours).await;
     let (order, mut tasks) = (Order::default(), JoinSet::new());
     for (place, lock) in [&theirs, &ours, &theirs].into_iter().enumerate() {
         tasks.spawn(waiter(lock, place, &order));
@@ -248,10 +252,10 @@ pub(crate) async fn who_waits_for_long_keeps_its_place(store: &Store) {
     assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
 }
 
-/// The holder's client is gone: its lease ends, and the first in the queue gets in.
-pub(crate) async fn the_first_gets_in_when_the_lease_of_a_vanished_holder_ends(store: &Store) {
+/// The client of the holder died: its lease expires, and the head of the queue acquires.
+pub(crate) async fn the_head_acquires_when_the_lease_of_a_dead_holder_expires(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
-    store.stranger_takes_for::<FairLock>(ours.name(), store.lease()).await;
+    store.other_holds_for::<FairLock>(ours.name(), store.lease()).await;
     let start = Instant::now();
     let (order, mut tasks) = (Order::default(), JoinSet::new());
     for (place, lock) in [&theirs, &ours, &theirs].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Tokens: each holder's is greater than all before.
+//! Fencing tokens: each token is greater than all before.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ pub(crate) async fn names_have_sequences_of_their_own(store: &Store) {
     assert_growing(&tokens.1);
 }
 
-/// In the same step as the lock, though the store tells nobody that it was handed on.
-pub(crate) async fn a_hand_over_inside_the_client_brings_a_greater_token(store: &Store) {
+/// The token comes with the handoff, which publishes nothing.
+pub(crate) async fn a_handoff_issues_a_greater_token(store: &Store) {
     let lock: FencedLock = one(store).await;
     let mut guard = lock.lease(store.long()).lock().await.unwrap();
     let mut waiters: Vec<_> = (0..20).map(|_| lock.lock()).collect();
@@ -66,7 +66,7 @@ pub(crate) async fn a_hand_over_inside_the_client_brings_a_greater_token(store: 
 }
 
 /// The waiter asked for no token, and the holder before it for one; and the other way round.
-pub(crate) async fn a_hand_over_brings_what_the_receiver_asked_for(store: &Store) {
+pub(crate) async fn a_handoff_issues_a_token_only_to_a_fenced_waiter(store: &Store) {
     let client = store.client().await;
     let (fenced, plain) = (client.fenced_lock(store.name("it")), client.lock(store.name("it")));
     let guard = fenced.lease(store.long()).lock().await.unwrap();
@@ -82,7 +82,7 @@ pub(crate) async fn a_hand_over_brings_what_the_receiver_asked_for(store: &Store
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn after_a_forced_unlock_the_next_token_is_greater(store: &Store) {
+pub(crate) async fn after_a_force_release_the_next_token_is_greater(store: &Store) {
     let (ours, theirs) = pair::<FencedLock>(store).await;
     let victim = ours.lease(store.long()).lock().await.unwrap();
     assert!(theirs.force_unlock().await.unwrap());
@@ -122,7 +122,7 @@ pub(crate) async fn reentries_share_the_token(store: &Store) {
     assert!(next(&fenced).await > tokens[2]);
 }
 
-pub(crate) async fn a_guard_of_what_is_not_fenced_has_no_token(store: &Store) {
+pub(crate) async fn a_guard_of_an_unfenced_lock_has_no_token(store: &Store) {
     let client = store.client().await;
     for guard in [
         AnyGuard::from(client.lock(store.name("lock")).lock().await.unwrap()),
@@ -144,7 +144,7 @@ pub(crate) async fn all_fenced_locks_of_one_name_share_the_sequence(store: &Stor
         tokens.push(next(&client.fenced_lock(&name)).await);
         tokens.push(next(&client.lock(&name).fenced()).await);
         tokens.push(next(&client.fair_lock(&name).fenced()).await);
-        // Those without a token do no harm.
+        // Locks without a token do not affect the sequence.
         client.lock(&name).lock().await.unwrap().release().await.unwrap();
         client.fair_lock(&name).lock().await.unwrap().release().await.unwrap();
     }
@@ -169,7 +169,7 @@ pub(crate) async fn waiters_of_a_fair_lock_have_growing_tokens(store: &Store) {
     assert_growing(&tokens);
 }
 
-pub(crate) async fn the_work_gets_the_token_of_its_lock(store: &Store) {
+pub(crate) async fn the_work_receives_the_token(store: &Store) {
     let lock: FencedLock = one(store).await;
     let before = next(&lock).await;
     let ran = lock.run(async |hold| hold.token().expect("it has the guard's")).await.unwrap();
@@ -186,7 +186,7 @@ pub(crate) async fn a_token_outlives_the_lock(store: &Store) {
 }
 
 /// The store may forget the sequence some time after the last token: its clock goes on.
-pub(crate) async fn tokens_grow_also_after_they_were_forgotten(store: &Store) {
+pub(crate) async fn tokens_grow_after_their_record_expired(store: &Store) {
     let kept = Duration::from_secs(1);
     let client = store.client_with(store.options().token_ttl(kept)).await;
     let fair = client.fair_lock(store.name("lock")).fenced();
@@ -194,4 +194,13 @@ pub(crate) async fn tokens_grow_also_after_they_were_forgotten(store: &Store) {
     sleep(kept * 5 / 4).await;
     let later = [next(&client.fenced_lock(store.name("lock"))).await, next(&fair).await];
     assert_growing(&[tokens, later].concat());
+}
+
+/// The laws that are about other locks, too.
+pub(crate) mod primitives {
+    pub(crate) use super::{
+        a_guard_of_an_unfenced_lock_has_no_token, all_fenced_locks_of_one_name_share_the_sequence,
+        reentries_share_the_token, tokens_grow_after_their_record_expired,
+        waiters_of_a_fair_lock_have_growing_tokens,
+    };
 }

@@ -1,4 +1,4 @@
-//! Bad input is refused with a word about what is wrong; odd input works.
+//! Invalid input is rejected with a reason; unusual input works.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn refused<T: std::fmt::Debug>(what: &str, answer: Result<T>) -> String {
     }
 }
 
-pub(crate) async fn an_empty_name_is_refused<L: Exclusive>(store: &Store) {
+pub(crate) async fn an_empty_name_is_rejected<L: Exclusive>(store: &Store) {
     let lock = L::of(&store.client().await, "");
     refused("lock", lock.lock().await);
     refused("try_lock", lock.try_lock().await);
@@ -27,12 +27,12 @@ pub(crate) async fn an_empty_name_is_refused<L: Exclusive>(store: &Store) {
 }
 
 /// The name of nothing at all would be the prefix itself.
-pub(crate) async fn an_empty_name_is_refused_behind_a_prefix_too<L: Exclusive>(store: &Store) {
+pub(crate) async fn an_empty_name_with_a_prefix_is_rejected<L: Exclusive>(store: &Store) {
     let options = store.options().name_prefix(store.name("prefix:"));
     refused("lock", L::of(&store.client_with(options).await, "").try_lock().await);
 }
 
-pub(crate) async fn a_lease_out_of_bounds_is_refused<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_lease_out_of_bounds_is_rejected<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     for span in [
         Duration::ZERO,
@@ -55,7 +55,7 @@ pub(crate) async fn a_lease_out_of_bounds_is_refused<L: Exclusive>(store: &Store
     assert!(!lock.is_locked().await.unwrap(), "nothing was sent");
 }
 
-pub(crate) async fn the_shortest_and_the_longest_lease_are_taken<L: Exclusive>(store: &Store) {
+pub(crate) async fn the_shortest_and_the_longest_lease_are_accepted<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let longest = lock.lease(MAX_LEASE).lock().await.unwrap();
     assert!(left(lock.remaining().await) > MAX_LEASE - Duration::from_secs(60));
@@ -72,7 +72,7 @@ pub(crate) async fn the_shortest_and_the_longest_lease_are_taken<L: Exclusive>(s
     }
 }
 
-pub(crate) async fn a_guard_refuses_what_makes_no_sense_and_stays<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_guard_rejects_invalid_arguments_and_stays_held<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let before = guard.remaining();
@@ -82,12 +82,12 @@ pub(crate) async fn a_guard_refuses_what_makes_no_sense_and_stays<L: Exclusive>(
     }
     assert!(!guard.is_lost() && guard.remaining() <= before);
     refused("leave_for", guard.leave_for(Duration::ZERO).await);
-    // The guard is gone all the same, and with it the lock.
+    // The guard is consumed, and the lock is released.
     let next = store.promptly("it is released", one::<L>(store).await.lock()).await.unwrap();
     next.release().await.unwrap();
 }
 
-pub(crate) async fn a_reentry_that_makes_no_sense_adds_no_hold<L: Exclusive>(store: &Store) {
+pub(crate) async fn an_invalid_reentry_adds_no_hold<L: Exclusive>(store: &Store) {
     let lock = store.client().await.lock(store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();
     refused("zero", guard.reenter_for(Duration::ZERO).await);
@@ -117,6 +117,10 @@ pub(crate) async fn any_bytes_make_a_name<L: Exclusive>(store: &Store) {
         let name = [unique.as_bytes(), odd].concat();
         let (ours, theirs) = (L::of(&ours, &name), L::of(&theirs, &name));
         assert_eq!(ours.name().as_bytes(), name);
+        if !store.serves(&name) {
+            refused("a name that splits", ours.lock().await);
+            continue;
+        }
         let guard = ours.lease(store.long()).lock().await.unwrap();
         assert!(theirs.try_lock().await.unwrap().is_none(), "{}", ours.name());
         let holder = theirs.holder().await.unwrap().expect("it is held");
@@ -135,10 +139,13 @@ pub(crate) async fn names_that_differ_in_one_byte_are_different<L: Exclusive>(st
     let base = store.name("n");
     let mut held = Vec::new();
     for suffix in ["", " ", "\0", "\n", "a", "A", "{", "}"] {
-        let lock = L::of(&client, format!("{base}{suffix}"));
-        held.push(lock.try_lock().await.unwrap().expect("no other has this name"));
+        let name = format!("{base}{suffix}");
+        if store.serves(name.as_bytes()) {
+            let lock = L::of(&client, name);
+            held.push(lock.try_lock().await.unwrap().expect("no other has this name"));
+        }
     }
-    assert_eq!(held.len(), 8);
+    assert!(held.len() >= 6);
 }
 
 pub(crate) async fn a_prefix_is_put_before_every_name<L: Exclusive>(store: &Store) {
@@ -158,7 +165,7 @@ pub(crate) async fn a_prefix_is_put_before_every_name<L: Exclusive>(store: &Stor
     store.promptly("it wakes across prefixes", waiting).await.unwrap().release().await.unwrap();
 }
 
-pub(crate) async fn an_error_names_the_lock_and_what_was_being_done<L: Exclusive>(store: &Store) {
+pub(crate) async fn an_error_names_the_lock_and_the_phase<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     assert!(theirs.force_unlock().await.unwrap());
@@ -174,14 +181,14 @@ pub(crate) async fn an_error_names_the_lock_and_what_was_being_done<L: Exclusive
 }
 
 /// Control characters in a name do not reach the log raw.
-pub(crate) async fn a_name_is_shown_escaped<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_name_is_printed_escaped<L: Exclusive>(store: &Store) {
     let lock = L::of(&store.client().await, store.name("a\nb\u{1b}[31m\u{0}"));
     let said = lock.lease(Duration::ZERO).lock().await.unwrap_err().to_string();
     assert!(!said.contains(['\n', '\u{1b}', '\0']), "{said:?}");
     assert!(said.contains("\\n"), "{said:?}");
 }
 
-pub(crate) async fn a_long_name_is_shown_by_its_beginning<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_long_name_is_printed_truncated<L: Exclusive>(store: &Store) {
     let lock = L::of(&store.client().await, format!("begin{}", "x".repeat(1 << 20)));
     let error = lock.lease(Duration::ZERO).lock().await.unwrap_err();
     for said in [error.to_string(), format!("{error:?}")] {

@@ -1,11 +1,11 @@
-//! A name in use for one thing is refused for another.
+//! A name of one kind is rejected for another kind.
 
 use lockkeeper::Error;
 
 use crate::store::{Exclusive, Store, assert_is, one};
 
 /// Whatever is asked of `L` about a name that is in use for its other.
-pub(crate) async fn a_name_in_use_for_the_other_kind_is_refused<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_name_of_the_other_kind_is_rejected<L: Exclusive>(store: &Store) {
     let name = store.name("lock");
     let other: L::Other = one(store).await;
     let guard = other.lease(store.long()).lock().await.unwrap();
@@ -36,7 +36,9 @@ pub(crate) async fn a_name_in_use_for_the_other_kind_is_refused<L: Exclusive>(st
     assert!(lock.try_lock().await.unwrap().is_some(), "a free name is free for both");
 }
 
-pub(crate) async fn the_two_kinds_of_one_client_do_not_share_a_gate<L: Exclusive>(store: &Store) {
+pub(crate) async fn two_kinds_of_one_client_do_not_share_a_local_queue<L: Exclusive>(
+    store: &Store,
+) {
     let client = store.client().await;
     let (lock, other) = (L::of(&client, store.name("x")), L::Other::of(&client, store.name("x")));
     let guard = other.lease(store.long()).lock().await.unwrap();
@@ -45,10 +47,8 @@ pub(crate) async fn the_two_kinds_of_one_client_do_not_share_a_gate<L: Exclusive
     lock.try_lock().await.unwrap().expect("free").release().await.unwrap();
 }
 
-/// A waiter for a name that turns into something else while it waits is told.
-pub(crate) async fn a_waiter_is_told_when_the_name_becomes_something_else<L: Exclusive>(
-    store: &Store,
-) {
+/// The name is used for another kind while a waiter waits.
+pub(crate) async fn a_waiter_fails_when_the_name_changes_its_kind<L: Exclusive>(store: &Store) {
     let ours: L = one(store).await;
     let theirs: L = one(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
@@ -56,8 +56,8 @@ pub(crate) async fn a_waiter_is_told_when_the_name_becomes_something_else<L: Exc
         let theirs = theirs.clone();
         tokio::spawn(async move { theirs.lock().await })
     };
-    ours.force_quietly(store).await;
-    // Whoever is faster: the waiter has it for a moment, or never.
+    ours.delete_silently(store).await;
+    // It depends on timing whether the waiter acquires it for a moment.
     let became = L::Other::of(&store.client().await, store.name("lock"));
     let became = became.lease(store.long()).try_lock().await;
     match became {

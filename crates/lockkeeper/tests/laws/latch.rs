@@ -1,19 +1,14 @@
-//! The count-down latch: closed until it was counted down, and then open for everybody.
+//! The count-down latch.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::backend::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, CountChange, Fault,
-    Finding, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription,
-    Topic,
-};
-use lockkeeper::{AnyLock, Client, CountDownLatch, Error, Kind, LockName, OwnerId, Result};
+use lockkeeper::{AnyLock, Client, CountDownLatch, Error, Kind, Result};
 use testkit::{Flaky, Gate};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use crate::decorators::Counting;
+use crate::decorators::{Counting, Deaf, Hasty};
 use crate::store::{Store, assert_is, eventually};
 
 /// Handles of two clients to one latch.
@@ -25,9 +20,7 @@ async fn pair(store: &Store) -> (CountDownLatch, CountDownLatch) {
 
 /// How many clients listen (on Redis), or whether anybody does (in memory).
 fn listeners(store: &Store) -> usize {
-    let Some(server) = store.behind() else { return store.listeners("") };
-    let channel = format!("redisson_countdownlatch__channel__{{{}}}", store.name("latch"));
-    server.cli(&["PUBSUB", "NUMSUB", &channel]).array()[1].int() as usize
+    store.subscribers(&format!("redisson_countdownlatch__channel__{{{}}}", store.name("latch")))
 }
 
 /// Waits in a task of its own, and is known to listen: the first of its client to do so.
@@ -39,7 +32,7 @@ async fn listening(store: &Store, latch: &CountDownLatch) -> JoinHandle<Result<(
     waiter
 }
 
-pub(crate) async fn it_is_set_once_and_counted_down(store: &Store) {
+pub(crate) async fn a_latch_is_set_once_and_counted_down(store: &Store) {
     let (ours, theirs) = pair(store).await;
     assert_eq!(ours.count().await.unwrap(), 0);
     assert!(ours.try_set_count(3).await.unwrap());
@@ -56,7 +49,7 @@ pub(crate) async fn it_is_set_once_and_counted_down(store: &Store) {
     assert_eq!(ours.count().await.unwrap(), 2);
 }
 
-pub(crate) async fn one_that_was_never_set_is_open(store: &Store) {
+pub(crate) async fn a_latch_that_was_never_set_is_open(store: &Store) {
     let (ours, _) = pair(store).await;
     store.promptly("nobody waits", ours.wait()).await.unwrap();
     assert!(ours.wait_for(store.long()).await.unwrap());
@@ -66,7 +59,7 @@ pub(crate) async fn one_that_was_never_set_is_open(store: &Store) {
     assert_eq!(store.traces(&store.name("latch")), 0);
 }
 
-pub(crate) async fn the_last_count_lets_the_waiters_go(store: &Store) {
+pub(crate) async fn the_last_count_wakes_the_waiters(store: &Store) {
     let (ours, theirs) = pair(store).await;
     ours.try_set_count(2).await.unwrap();
     let waiter = listening(store, &theirs).await;
@@ -79,10 +72,10 @@ pub(crate) async fn the_last_count_lets_the_waiters_go(store: &Store) {
     for waiter in [waiter, local] {
         store.promptly("the waiters go on", waiter).await.unwrap().unwrap();
     }
-    eventually("nobody listens", async || listeners(store) == 0).await;
+    eventually("no subscriber is left", async || listeners(store) == 0).await;
 }
 
-pub(crate) async fn who_waits_is_told(store: &Store) {
+pub(crate) async fn waiters_are_notified(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for how in ["it is opened", "it is deleted"] {
         let turn = async || {
@@ -95,14 +88,14 @@ pub(crate) async fn who_waits_is_told(store: &Store) {
             }
             waiter.await.unwrap().unwrap();
             let took = start.elapsed();
-            eventually("nobody listens", async || listeners(store) == 0).await;
+            eventually("no subscriber is left", async || listeners(store) == 0).await;
             took
         };
-        store.is_told(how, turn).await;
+        store.is_notified(how, turn).await;
     }
 }
 
-pub(crate) async fn the_wait_limit_is_kept(store: &Store) {
+pub(crate) async fn the_wait_limit_bounds_the_wait(store: &Store) {
     let (ours, theirs) = pair(store).await;
     ours.try_set_count(1).await.unwrap();
     let start = Instant::now();
@@ -110,7 +103,7 @@ pub(crate) async fn the_wait_limit_is_kept(store: &Store) {
     let took = start.elapsed();
     assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
     assert!(took < store.lease() + store.slack(), "{took:?}");
-    eventually("nobody listens", async || listeners(store) == 0).await;
+    eventually("no subscriber is left", async || listeners(store) == 0).await;
     let long = store.long();
     let waiter = tokio::spawn(async move { theirs.wait_for(long).await });
     eventually("it listens", async || listeners(store) > 0).await;
@@ -120,7 +113,7 @@ pub(crate) async fn the_wait_limit_is_kept(store: &Store) {
 }
 
 /// Also when the last question is cut short: the store has said that it is closed.
-pub(crate) async fn the_wait_limit_is_kept_by_many_at_once(store: &Store) {
+pub(crate) async fn the_wait_limit_bounds_many_waits_at_once(store: &Store) {
     let (ours, theirs) = pair(store).await;
     ours.try_set_count(1).await.unwrap();
     let mut tasks = JoinSet::new();
@@ -134,7 +127,7 @@ pub(crate) async fn the_wait_limit_is_kept_by_many_at_once(store: &Store) {
     }
 }
 
-pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_gets_an_answer(store: &Store) {
+pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_is_answered(store: &Store) {
     let flaky = Flaky::new(store.backend().await);
     let client = Client::with_backend(flaky.backend(), store.options()).unwrap();
     let latch = client.count_down_latch(store.name("latch"));
@@ -150,8 +143,8 @@ pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_gets_an_answer(store:
     }
 }
 
-/// The waiter was told that it is closed, twice, and nothing since.
-pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable(store: &Store) {
+/// The store answered twice that the latch is closed, and then stops answering.
+pub(crate) async fn a_store_that_stops_answering_during_the_wait_is_unreachable(store: &Store) {
     let flaky = Flaky::new(store.backend().await);
     let options = store.options().response_timeout(store.lease());
     let client = Client::with_backend(flaky.backend(), options).unwrap();
@@ -163,7 +156,7 @@ pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable(sto
     flaky.open();
 }
 
-pub(crate) async fn deleting_it_lets_the_waiters_go(store: &Store) {
+pub(crate) async fn deleting_the_latch_wakes_its_waiters(store: &Store) {
     let (ours, theirs) = pair(store).await;
     ours.try_set_count(9).await.unwrap();
     let waiter = listening(store, &theirs).await;
@@ -174,7 +167,7 @@ pub(crate) async fn deleting_it_lets_the_waiters_go(store: &Store) {
     assert_eq!(store.traces(&store.name("latch")), 0);
 }
 
-pub(crate) async fn what_makes_no_sense_is_refused(store: &Store) {
+pub(crate) async fn invalid_arguments_are_rejected(store: &Store) {
     let (ours, _) = pair(store).await;
     assert_is!(ours.try_set_count(0).await, Err(Error::Invalid { .. }));
     assert_is!(ours.try_set_count(1 << 54).await, Err(Error::Invalid { .. }));
@@ -188,7 +181,7 @@ pub(crate) async fn what_makes_no_sense_is_refused(store: &Store) {
     assert_is!(nameless.count_down().await, Err(Error::Invalid { .. }));
 }
 
-pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
+pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
     let (client, name) = (store.client().await, store.name("latch"));
     let latch = client.count_down_latch(&name);
     let locks: [AnyLock; 3] =
@@ -217,7 +210,7 @@ pub(crate) async fn every_count_counts_once(store: &Store) {
     let mut tasks = JoinSet::new();
     for task in 0..200 {
         let latch = if task % 2 == 0 { ours.clone() } else { theirs.clone() };
-        // Once polled it is done, also when nobody awaits it.
+        // Once polled it is done, even if it is not awaited.
         tasks.spawn(async move {
             match task % 4 {
                 0 => drop(timeout(Duration::from_micros(task), latch.count_down()).await),
@@ -250,7 +243,7 @@ async fn crowd(store: &Store, clients: usize, waiters: usize) -> JoinSet<Result<
     tasks
 }
 
-pub(crate) async fn hundreds_of_waiters_go_on_together(store: &Store) {
+pub(crate) async fn hundreds_of_waiters_wake_up_together(store: &Store) {
     let (ours, _) = pair(store).await;
     ours.try_set_count(1).await.unwrap();
     let mut tasks = crowd(store, 3, 200).await;
@@ -261,11 +254,11 @@ pub(crate) async fn hundreds_of_waiters_go_on_together(store: &Store) {
         }
     };
     store.promptly("all go on", all).await;
-    eventually("nobody listens", async || listeners(store) == 0).await;
+    eventually("no subscriber is left", async || listeners(store) == 0).await;
 }
 
 /// RULES §12: opened and closed again before any of the waiters has had a turn.
-pub(crate) async fn one_that_is_reopened_at_once_lets_every_waiter_go(store: &Store) {
+pub(crate) async fn a_latch_set_again_at_once_still_wakes_every_waiter(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for round in 0..5 {
         ours.try_set_count(1).await.unwrap();
@@ -286,73 +279,7 @@ pub(crate) async fn one_that_is_reopened_at_once_lets_every_waiter_go(store: &St
     }
 }
 
-/// A store in which a latch opens and closes just after the subscription was confirmed, before the
-/// waiter has had a turn.
-#[derive(Debug)]
-struct Hasty(Arc<dyn Backend>);
-
-impl Backend for Hasty {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
-        self.0.acquire(request)
-    }
-    fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
-        self.0.release(request)
-    }
-    fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
-        self.0.renew(batch)
-    }
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
-        self.0.adjust(change)
-    }
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
-        self.0.inspect(resource)
-    }
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
-        let (store, name) = (
-            Arc::clone(&self.0),
-            match &topic {
-                Topic::Latch(name) => Some(name.clone()),
-                _ => None,
-            },
-        );
-        let subscribing = store.subscribe(topic);
-        Box::pin(async move {
-            let subscription = subscribing.await?;
-            if let Some(name) = name {
-                let seen = subscription.seen();
-                let create = CountChange::Create { count: 1, ttl: None };
-                for change in [CountChange::Down, create] {
-                    store.adjust(counted(&name, change)).await?;
-                }
-                // Until both messages have arrived.
-                subscription.beyond(seen + 1).await;
-            }
-            Ok(subscription)
-        })
-    }
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
-        self.0.list(request)
-    }
-
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
-        self.0.check()
-    }
-
-    fn close(&self) -> BoxFuture<()> {
-        self.0.close()
-    }
-}
-
-fn counted(name: &LockName, change: CountChange) -> Change {
-    let id = OwnerId::fresh(Client::memory().id());
-    let resource = Resource { kind: Kind::Latch, name: name.clone() };
-    Change::Count { resource, id, change }
-}
-
-pub(crate) async fn one_that_opens_as_the_waiter_subscribes_lets_it_go(store: &Store) {
+pub(crate) async fn a_latch_that_opens_during_the_subscription_wakes_the_waiter(store: &Store) {
     let (ours, _) = pair(store).await;
     ours.try_set_count(1).await.unwrap();
     let hasty = Client::with_backend(Arc::new(Hasty(store.backend().await)), store.options());
@@ -366,15 +293,15 @@ pub(crate) async fn a_cancelled_waiter_leaves_nothing_behind(store: &Store) {
     ours.try_set_count(1).await.unwrap();
     let waiter = listening(store, &theirs).await;
     waiter.abort();
-    eventually("nobody listens", async || listeners(store) == 0).await;
+    eventually("no subscriber is left", async || listeners(store) == 0).await;
     for micros in 0..50 {
         let _ = timeout(Duration::from_micros(micros * 11), theirs.wait()).await;
     }
-    eventually("nobody listens", async || listeners(store) == 0).await;
+    eventually("no subscriber is left", async || listeners(store) == 0).await;
     assert_eq!(ours.count().await.unwrap(), 1);
 }
 
-pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told(store: &Store) {
+pub(crate) async fn waiters_fail_when_their_client_shuts_down(store: &Store) {
     let (ours, _) = pair(store).await;
     ours.try_set_count(1).await.unwrap();
     let client = store.client().await;
@@ -387,11 +314,11 @@ pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told(store: &Store
     assert_eq!(ours.count().await.unwrap(), 1);
 }
 
-/// Messages get lost; nobody depends on them.
-pub(crate) async fn a_waiter_that_is_never_told_looks_again_by_itself(store: &Store) {
+/// Wake-ups may get lost.
+pub(crate) async fn a_waiter_without_wake_ups_rechecks(store: &Store) {
     let (ours, _) = pair(store).await;
     ours.try_set_count(1).await.unwrap();
-    let deaf = Arc::new(crate::decorators::Deaf(store.backend().await));
+    let deaf = Arc::new(Deaf(store.backend().await));
     let deaf = Client::with_backend(deaf, store.options()).unwrap();
     let latch = deaf.count_down_latch(store.name("latch"));
     let mut waiting = Box::pin(async move { latch.wait().await });
@@ -400,4 +327,35 @@ pub(crate) async fn a_waiter_that_is_never_told_looks_again_by_itself(store: &St
     ours.count_down().await.unwrap();
     timeout(store.long(), waiting).await.expect("it looks again").unwrap();
     assert!(start.elapsed() < lockkeeper::RECHECK + store.slack(), "{:?}", start.elapsed());
+}
+
+/// A latch that is closed, on memory with a paused clock.
+async fn closed() -> (Client, CountDownLatch) {
+    let client = Client::memory();
+    let latch = client.count_down_latch("latch");
+    assert!(latch.try_set_count(1).await.unwrap());
+    (client, latch)
+}
+
+/// The latch is opened and closed again while the waiter is not scheduled, and its wait limit passes.
+#[tokio::test(start_paused = true)]
+async fn a_message_before_the_wait_limit_counts_after_it() {
+    let (_client, latch) = closed().await;
+    let mut waiting = Box::pin(latch.wait_for(Duration::from_millis(100)));
+    assert!(timeout(Duration::from_millis(10), &mut waiting).await.is_err());
+    latch.count_down().await.unwrap();
+    assert!(latch.try_set_count(1).await.unwrap());
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert!(waiting.await.unwrap());
+}
+
+/// The waiter lost a race and is not polled any more.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_waiter_that_is_not_polled() {
+    let (client, latch) = closed().await;
+    let mut waiting = Box::pin(latch.wait());
+    assert!(timeout(Duration::from_millis(10), &mut waiting).await.is_err());
+    let start = Instant::now();
+    client.shutdown().await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }

@@ -1,4 +1,4 @@
-//! How long a lock is held: fixed, renewed, extended, left.
+//! Leases: fixed, renewed, extended, and `leave_for`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::store::{Exclusive, Store, assert_is, eventually, left, one, pair};
 
-pub(crate) async fn the_lease_given_is_the_time_to_live<L: Exclusive>(store: &Store) {
+pub(crate) async fn the_requested_lease_is_the_ttl<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let ttl = left(lock.remaining().await);
@@ -46,9 +46,7 @@ pub(crate) async fn a_fixed_lease_is_never_renewed<L: Exclusive>(store: &Store) 
     theirs.release().await.unwrap();
 }
 
-pub(crate) async fn without_a_lease_the_time_to_live_is_the_watchdog_timeout<L: Exclusive>(
-    store: &Store,
-) {
+pub(crate) async fn without_a_lease_the_ttl_is_the_watchdog_timeout<L: Exclusive>(store: &Store) {
     let options = store.options().watchdog_timeout(Duration::from_secs(40));
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let guard = lock.lock().await.unwrap();
@@ -57,9 +55,7 @@ pub(crate) async fn without_a_lease_the_time_to_live_is_the_watchdog_timeout<L: 
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn without_a_lease_it_is_renewed_for_as_long_as_the_guard_lives<L: Exclusive>(
-    store: &Store,
-) {
+pub(crate) async fn without_a_lease_a_guard_is_renewed<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lock().await.unwrap();
     let mut waiting = theirs.lock();
@@ -70,7 +66,7 @@ pub(crate) async fn without_a_lease_it_is_renewed_for_as_long_as_the_guard_lives
     assert!(!guard.is_lost());
     assert!(left(ours.remaining().await) <= store.watchdog());
     guard.release().await.unwrap();
-    let next = store.in_turn::<L, _>("after the release", waiting).await.unwrap();
+    let next = store.after_wake_up::<L, _>("after the release", waiting).await.unwrap();
     next.release().await.unwrap();
 }
 
@@ -96,7 +92,7 @@ pub(crate) async fn the_deadline_moves_on_with_each_renewal<L: Exclusive>(store:
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn the_deadline_comes_before_the_end_at_the_store<L: Exclusive>(store: &Store) {
+pub(crate) async fn the_deadline_precedes_the_expiry_at_the_store<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let safe = guard.remaining();
@@ -123,7 +119,7 @@ pub(crate) async fn hundreds_of_locks_of_one_task_are_all_renewed<L: Exclusive>(
     }
 }
 
-pub(crate) async fn extend_sets_a_new_end<L: Exclusive>(store: &Store) {
+pub(crate) async fn extend_sets_a_new_deadline<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let lease = store.watchdog() / 3;
     let guard = lock.lease(lease).lock().await.unwrap();
@@ -137,7 +133,7 @@ pub(crate) async fn extend_sets_a_new_end<L: Exclusive>(store: &Store) {
     assert!(took <= lease * 2 + store.slack(), "the new end is an end: {took:?}");
 }
 
-pub(crate) async fn extend_never_shortens_what_the_store_keeps<L: Exclusive>(store: &Store) {
+pub(crate) async fn extend_never_shortens_the_ttl<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     guard.extend(store.long() / 100).await.unwrap();
@@ -145,7 +141,7 @@ pub(crate) async fn extend_never_shortens_what_the_store_keeps<L: Exclusive>(sto
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn extend_ends_the_renewals<L: Exclusive>(store: &Store) {
+pub(crate) async fn extend_stops_the_renewals<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard =
         lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog() / 2)).lock().await.unwrap();
@@ -167,7 +163,7 @@ pub(crate) async fn a_lost_guard_cannot_be_extended<L: Exclusive>(store: &Store)
     eventually("it ends as it was to", async || !lock.is_locked().await.unwrap()).await;
 }
 
-pub(crate) async fn extending_what_was_deleted_says_so_and_creates_nothing<L: Exclusive>(
+pub(crate) async fn extending_a_deleted_lock_fails_and_creates_nothing<L: Exclusive>(
     store: &Store,
 ) {
     let lock: L = one(store).await;
@@ -179,9 +175,7 @@ pub(crate) async fn extending_what_was_deleted_says_so_and_creates_nothing<L: Ex
     assert!(!lock.is_locked().await.unwrap());
 }
 
-pub(crate) async fn leave_for_keeps_the_lock_standing_and_then_frees_it<L: Exclusive>(
-    store: &Store,
-) {
+pub(crate) async fn leave_for_holds_the_lock_until_it_expires<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     let lost = guard.lost();
@@ -199,7 +193,7 @@ pub(crate) async fn leave_for_keeps_the_lock_standing_and_then_frees_it<L: Exclu
     theirs.release().await.unwrap();
 }
 
-pub(crate) async fn leave_for_may_be_longer_than_the_lease_was<L: Exclusive>(store: &Store) {
+pub(crate) async fn leave_for_can_exceed_the_previous_lease<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lock().await.unwrap();
     guard.leave_for(store.long() * 2).await.unwrap();
@@ -207,9 +201,7 @@ pub(crate) async fn leave_for_may_be_longer_than_the_lease_was<L: Exclusive>(sto
     assert!(lock.force_unlock().await.unwrap());
 }
 
-pub(crate) async fn what_is_left_standing_is_not_renewed_for_a_waiter_of_its_own<L: Exclusive>(
-    store: &Store,
-) {
+pub(crate) async fn leave_for_is_not_renewed_for_a_local_waiter<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lock().await.unwrap();
     let waiting = lock.clone();
@@ -225,7 +217,7 @@ pub(crate) async fn what_is_left_standing_is_not_renewed_for_a_waiter_of_its_own
     next.release().await.unwrap();
 }
 
-pub(crate) async fn leaving_what_was_lost_is_not_held<L: Exclusive>(store: &Store) {
+pub(crate) async fn leave_for_of_a_lost_lock_is_not_held<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.lease()).lock().await.unwrap();
     let new = theirs.lease(store.long()).lock().await.unwrap();

@@ -1,4 +1,4 @@
-//! The life of a client: what keeps it, what ends it, what is left.
+//! Shutdown and drop of a client.
 
 use std::time::Duration;
 
@@ -23,8 +23,10 @@ pub(crate) async fn shutdown_releases_every_lock<L: Exclusive>(store: &Store) {
     }
 }
 
-/// As if the process had died: neither renewed nor given back.
-pub(crate) async fn what_is_abandoned_stands_until_its_lease_ends<L: Exclusive>(store: &Store) {
+/// As after the death of the process: neither renewed nor released.
+pub(crate) async fn a_hold_of_an_abandoned_client_expires_with_its_lease<L: Exclusive>(
+    store: &Store,
+) {
     let client = store.client().await;
     let (lock, other) = (L::of(&client, store.name("lock")), one::<L>(store).await);
     let guard = lock.lock().await.unwrap();
@@ -57,7 +59,7 @@ pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(stor
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told<L: Exclusive>(store: &Store) {
+pub(crate) async fn waiters_fail_when_their_client_shuts_down<L: Exclusive>(store: &Store) {
     let holder: L = one(store).await;
     let guard = holder.lease(store.long()).lock().await.unwrap();
     let client = store.client().await;
@@ -76,7 +78,7 @@ pub(crate) async fn waiters_of_a_client_that_is_shut_down_are_told<L: Exclusive>
     assert!(!holder.is_locked().await.unwrap());
 }
 
-pub(crate) async fn waiters_for_a_lock_of_their_own_client_are_told<L: Exclusive>(store: &Store) {
+pub(crate) async fn waiters_behind_their_own_client_fail_at_shutdown<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();
@@ -92,7 +94,7 @@ pub(crate) async fn waiters_for_a_lock_of_their_own_client_are_told<L: Exclusive
     assert!(!one::<L>(store).await.is_locked().await.unwrap());
 }
 
-pub(crate) async fn a_client_that_is_shut_down_refuses_everything<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_client_that_is_shut_down_rejects_everything<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     client.shutdown().await;
@@ -129,34 +131,23 @@ pub(crate) async fn the_guard_of_a_client_that_is_shut_down_is_not_held<L: Exclu
     let next = next.expect("it was released");
     assert_is!(guard.extend(store.long()).await,
         Err(Error::Lost { reason, .. }) if reason == LostReason::Closed);
-    // Nobody asks the store any more, so that every store says the same.
+    // No request is sent, so that every store answers the same.
     assert_is!(guard.release().await, Err(Error::Closed { .. }));
     assert!(!next.is_lost());
     next.release().await.unwrap();
 }
 
-pub(crate) async fn after_the_shutdown_every_release_says_closed<L: Exclusive>(store: &Store) {
+pub(crate) async fn after_the_shutdown_every_release_is_closed<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let lock = |name: &str| L::of(&client, store.name(name));
     let left = lock("left").lock().await.unwrap();
     let expired = lock("expired").lease(store.lease()).lock().await.unwrap();
-    let permits = client.permit_semaphore(store.name("permits"));
-    permits.set_permits(1).await.unwrap();
-    let permit = permits.acquire(1).await.unwrap();
-    let semaphore = client.semaphore(store.name("semaphore"));
-    semaphore.try_set_permits(1).await.unwrap();
-    let plain = semaphore.acquire(1).await.unwrap();
     assert_eq!(store.signalled(expired.lost()).await, LostReason::Expired);
     client.shutdown().await;
     assert_is!(left.leave_for(store.long()).await, Err(Error::Closed { .. }));
     assert_is!(expired.release().await, Err(Error::Closed { .. }));
-    assert_is!(permit.release().await, Err(Error::Closed { .. }));
-    assert_is!(plain.release().await, Err(Error::Closed { .. }));
     let other = store.client().await;
     assert!(!L::of(&other, store.name("left")).is_locked().await.unwrap());
-    let permits = other.permit_semaphore(store.name("permits"));
-    assert_eq!(permits.available().await.unwrap(), 1);
-    assert_eq!(other.semaphore(store.name("semaphore")).available().await.unwrap(), 1);
 }
 
 pub(crate) async fn a_guard_keeps_its_client_alive<L: Exclusive>(store: &Store) {
@@ -178,7 +169,7 @@ pub(crate) async fn a_handle_keeps_its_client_alive<L: Exclusive>(store: &Store)
     lock.lock().await.unwrap().release().await.unwrap();
 }
 
-pub(crate) async fn dropping_everything_gives_the_lock_back<L: Exclusive>(store: &Store) {
+pub(crate) async fn dropping_guard_and_client_releases_the_lock<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();

@@ -1,4 +1,4 @@
-//! What only a Redis store has of a list: keys that others made, and keys that are no locks.
+//! Lists of a Redis store: locks of other libraries, and keys that are not locks.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn reads(server: &RedisServer, name: &str, owner: &str, millis: &str) {
     server.cli(&["PEXPIRE", name, "30000"]).ok();
 }
 
-pub(crate) async fn locks_of_strangers_are_listed(store: &Store) {
+pub(crate) async fn locks_of_other_libraries_are_listed(store: &Store) {
     let (client, server) = (store.client().await, store.server());
     let name = |what: &str| store.name(what);
     server.cli(&["HSET", &name("lock"), JAVA, "3"]).ok();
@@ -90,7 +90,7 @@ pub(crate) async fn other_data_is_never_listed(store: &Store) {
     for create in [
         &["SET", &name("text"), "text"][..],
         &["SET", &name("number"), "42"],
-        // What a mutex of somebody else would look like, but who knows.
+        // It looks like a mutex of another library.
         &["SET", &name("owner"), JAVA, "PX", "30000"],
         &["RPUSH", &name("list"), JAVA],
         &["SADD", &name("set"), JAVA],
@@ -167,7 +167,7 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
 }
 
 /// A string is a mutex only if a client says so; and what it says is not believed blindly.
-pub(crate) async fn a_string_is_a_mutex_only_while_its_client_says_so(store: &Store) {
+pub(crate) async fn a_string_is_a_mutex_only_while_its_client_announces_it(store: &Store) {
     let (client, server) = (store.client().await, store.server());
     let name = store.name("mutex");
     let guard = client.mutex(&name).lock().await.unwrap();
@@ -182,13 +182,13 @@ pub(crate) async fn a_string_is_a_mutex_only_while_its_client_says_so(store: &St
     server.cli(&["SET", &name, value.text(), "PX", "30000"]).ok();
     let client = store.client().await;
     assert_eq!(named(&listed(store, &client).await, &name).map(|lock| lock.kind), None);
-    // Whoever asks by name is told what it seems to be.
+    // An inspection by name reports the kind it seems to have.
     let looked = client.inspector().inspect(&name).await.unwrap();
     assert_eq!((looked.kind, ids(&looked)), (Kind::Mutex, vec![value.text()]));
 }
 
 /// A client says that it holds what has become something else behind its back.
-pub(crate) async fn what_is_told_and_has_become_something_else_is_not_listed(store: &Store) {
+pub(crate) async fn an_announced_name_of_another_kind_is_not_listed(store: &Store) {
     let options = store.options().watchdog_timeout(store.long());
     let client = store.client_with(options).await;
     let name = store.name("mutex");
@@ -221,7 +221,7 @@ pub(crate) async fn a_lock_of_a_thousand_readers_is_one_of_readers(store: &Store
     assert!(lock.holders.iter().all(|holder| holder.shared));
 }
 
-/// The name of a semaphore is told from the key of its permits.
+/// The name of a semaphore is derived from the key of its permits.
 pub(crate) async fn a_semaphore_of_any_name_is_listed_by_its_name(store: &Store) {
     let (client, inspector) = (store.client().await, store.client().await.inspector());
     let plain = store.name("a");
@@ -246,7 +246,7 @@ pub(crate) async fn a_semaphore_of_any_name_is_listed_by_its_name(store: &Store)
 }
 
 /// What begins as keys of ours do may be a lock all the same.
-pub(crate) async fn a_lock_may_be_called_as_keys_of_ours_begin(store: &Store) {
+pub(crate) async fn a_lock_name_may_start_like_an_internal_key(store: &Store) {
     let client = store.client().await;
     for name in [format!("lockkeeper_{}", store.name("jobs")), store.name("x:timeout")] {
         let guard = client.lock(&name).lock().await.unwrap();
@@ -257,7 +257,7 @@ pub(crate) async fn a_lock_may_be_called_as_keys_of_ours_begin(store: &Store) {
     }
 }
 
-pub(crate) async fn other_databases_are_not_looked_at(store: &Store) {
+pub(crate) async fn other_databases_are_not_listed(store: &Store) {
     let url = format!("{}/1", store.url());
     let (client, other) = (store.client().await, Client::connect(&url).await.unwrap());
     let name = store.name("lock");
@@ -267,7 +267,7 @@ pub(crate) async fn other_databases_are_not_looked_at(store: &Store) {
 }
 
 /// Who asks about a name as something that it is not, or about something that is no lock at all.
-pub(crate) async fn a_look_at_other_data_says_so_and_changes_nothing(store: &Store) {
+pub(crate) async fn inspecting_other_data_reports_it_and_changes_nothing(store: &Store) {
     let (client, server) = (store.client().await, store.server());
     let name = store.name("data");
     for (create, found) in [

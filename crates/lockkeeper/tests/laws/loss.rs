@@ -1,4 +1,4 @@
-//! Losing a lock: noticed in time, with a reason, for good.
+//! The loss of a lock: signalled in time, with a reason, and final.
 
 use std::time::Duration;
 
@@ -20,30 +20,25 @@ pub(crate) async fn lost_is_signalled_before_the_lease_ends_at_the_store<L: Excl
     assert!(!ttl.is_zero(), "it ended at the store first");
 }
 
-pub(crate) async fn lost_is_signalled_no_earlier_than_need_be<L: Exclusive>(store: &Store) {
+pub(crate) async fn lost_is_signalled_at_the_deadline_and_nothing_remains<L: Exclusive>(
+    store: &Store,
+) {
     let lock: L = one(store).await;
     let start = Instant::now();
     let guard = lock.lease(store.lease()).lock().await.unwrap();
     let deadline = guard.deadline();
+    assert!(guard.remaining() > Duration::ZERO);
     guard.lost().await;
     assert!(start.elapsed() > store.lease().mul_f64(0.9), "{:?}", start.elapsed());
     assert!(Instant::now() + Duration::from_millis(10) > deadline);
-}
-
-pub(crate) async fn after_the_loss_nothing_remains<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
-    let guard = lock.lease(store.lease()).lock().await.unwrap();
-    assert!(guard.remaining() > Duration::ZERO);
-    guard.lost().await;
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(guard.deadline() <= Instant::now());
     assert!(guard.hold().is_lost());
-    let debug = format!("{guard:?}");
-    assert!(debug.contains("Expired"), "{debug}");
+    assert!(format!("{guard:?}").contains("Expired"), "{guard:?}");
 }
 
 /// As after a suspended machine or a stopped process: the store was never asked.
-pub(crate) async fn its_own_clock_is_enough_to_know<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_loss_is_detected_without_the_store<L: Exclusive>(store: &Store) {
     let clock = Clock::system();
     let client = store.client_with(store.options().clock(clock.clone())).await;
     let lock = L::of(&client, store.name("lock"));
@@ -59,20 +54,7 @@ pub(crate) async fn its_own_clock_is_enough_to_know<L: Exclusive>(store: &Store)
     assert!(start.elapsed() < Duration::from_millis(260) + store.slack(), "{:?}", start.elapsed());
 }
 
-pub(crate) async fn a_renewed_lease_that_was_slept_through_is_lost<L: Exclusive>(store: &Store) {
-    let clock = Clock::system();
-    let client = store.client_with(store.options().clock(clock.clone())).await;
-    let guard = L::of(&client, store.name("lock"))
-        .lease(lockkeeper::LeaseTime::Renewed(store.long()))
-        .lock()
-        .await
-        .unwrap();
-    clock.skip(store.long() * 2);
-    assert!(guard.is_lost());
-    assert_eq!(guard.lost().await, LostReason::Unreachable);
-}
-
-pub(crate) async fn a_deleted_lock_is_noticed_at_the_next_renewal<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_deleted_lock_is_detected_at_the_next_renewal<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard =
         lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog() * 2)).lock().await.unwrap();
@@ -84,7 +66,7 @@ pub(crate) async fn a_deleted_lock_is_noticed_at_the_next_renewal<L: Exclusive>(
     assert!(!lock.is_locked().await.unwrap(), "a renewal creates nothing");
 }
 
-pub(crate) async fn a_deleted_lock_of_fixed_lease_is_noticed_at_the_next_check<L: Exclusive>(
+pub(crate) async fn a_deleted_lock_of_fixed_lease_is_detected_at_the_next_check<L: Exclusive>(
     store: &Store,
 ) {
     let lock: L = one(store).await;
@@ -96,16 +78,16 @@ pub(crate) async fn a_deleted_lock_of_fixed_lease_is_noticed_at_the_next_check<L
     assert!(took < store.watchdog() / 2 + store.slack(), "{took:?}");
 }
 
-pub(crate) async fn a_lock_that_someone_else_has_was_taken<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_lock_of_another_holder_is_lost_as_taken<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
-    let stranger = store.stranger_takes::<L>(lock.name()).await;
+    let other = store.other_holds::<L>(lock.name()).await;
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
-    assert_eq!(lock.holder().await.unwrap().expect("held").id, stranger.to_string());
+    assert_eq!(lock.holder().await.unwrap().expect("held").id, other.to_string());
 }
 
-/// Losses are told apart: one lock that is gone does not take the others along.
+/// The loss of one lock does not affect other locks.
 pub(crate) async fn the_loss_of_one_lock_is_not_that_of_another<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let gone = L::of(&client, store.name("gone")).lease(store.long()).lock().await.unwrap();
@@ -118,14 +100,14 @@ pub(crate) async fn the_loss_of_one_lock_is_not_that_of_another<L: Exclusive>(st
     kept.release().await.unwrap();
 }
 
-pub(crate) async fn loss_is_for_good<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_loss_is_final<L: Exclusive>(store: &Store) {
     let clock = Clock::system();
     let client = store.client_with(store.options().clock(clock.clone())).await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lease(lockkeeper::LeaseTime::Renewed(store.lease())).lock().await.unwrap();
     clock.skip(store.lease());
     assert_eq!(guard.lost().await, LostReason::Unreachable);
-    // It is ours at the store still; nobody renews it, and it ends.
+    // It is still held at the store, is not renewed, and expires.
     let observer: L = one(store).await;
     let next = timeout(store.long(), observer.lock()).await.expect("it ends").unwrap();
     assert!(guard.is_lost());
@@ -133,7 +115,7 @@ pub(crate) async fn loss_is_for_good<L: Exclusive>(store: &Store) {
     next.release().await.unwrap();
 }
 
-pub(crate) async fn lost_outlives_the_guard_and_says_released<L: Exclusive>(store: &Store) {
+pub(crate) async fn lost_outlives_the_guard_and_reports_released<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lock().await.unwrap();
     let (early, hold) = (guard.lost(), guard.hold());
@@ -159,7 +141,7 @@ pub(crate) async fn lost_waits_while_the_lock_is_held<L: Exclusive>(store: &Stor
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn another_holder_begins_only_after_the_loss<L: Exclusive>(store: &Store) {
+pub(crate) async fn another_holder_starts_only_after_the_loss<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.lease()).lock().await.unwrap();
     let lost = guard.lost();

@@ -1,4 +1,4 @@
-//! What is the mutex's alone.
+//! The mutex.
 
 use lockkeeper::{Error, Mutex};
 
@@ -19,7 +19,7 @@ pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn whoever_locks_a_mutex_twice_waits_for_itself(store: &Store) {
+pub(crate) async fn a_second_lock_of_a_mutex_waits(store: &Store) {
     let mutex: Mutex = one(store).await;
     let guard = mutex.lease(store.long()).lock().await.unwrap();
     let mut again = mutex.lock();

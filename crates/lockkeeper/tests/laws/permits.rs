@@ -52,7 +52,7 @@ async fn dead(store: &Store, semaphore: &PermitSemaphore, permits: u32, lease: D
     assert_eq!(store.backend().await.acquire(request).await, Ok(Attempt::GRANTED));
 }
 
-pub(crate) async fn it_is_set_up_once(store: &Store) {
+pub(crate) async fn a_semaphore_is_created_once(store: &Store) {
     let name = store.name("permits");
     let ours = store.client().await.permit_semaphore(&name);
     assert_eq!(counts(&ours).await, (0, 0, 0), "there are none");
@@ -63,7 +63,7 @@ pub(crate) async fn it_is_set_up_once(store: &Store) {
     assert_eq!(counts(&theirs).await, (3, 0, 3), "it is left alone");
 }
 
-pub(crate) async fn permits_are_taken_and_given_back(store: &Store) {
+pub(crate) async fn permits_are_acquired_and_released(store: &Store) {
     let (ours, theirs) = pair(store, 5).await;
     let one = ours.lease(store.long()).acquire(1).await.unwrap();
     let three = theirs.lease(store.long()).try_acquire(3).await.unwrap().expect("there are four");
@@ -102,7 +102,7 @@ pub(crate) async fn every_permit_has_an_id_of_its_own(store: &Store) {
     assert_eq!(counts(&theirs).await, (40, 0, 40), "none of them twice");
 }
 
-pub(crate) async fn permits_of_no_lease_are_renewed(store: &Store) {
+pub(crate) async fn permits_without_a_lease_are_renewed(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     let guard = ours.acquire(2).await.unwrap();
     sleep(store.watchdog() * 2).await;
@@ -112,7 +112,7 @@ pub(crate) async fn permits_of_no_lease_are_renewed(store: &Store) {
     assert_eq!(counts(&theirs).await, (3, 0, 3));
 }
 
-pub(crate) async fn permits_of_a_fixed_lease_end_and_say_so(store: &Store) {
+pub(crate) async fn permits_of_a_fixed_lease_expire_and_are_reported_lost(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     let start = Instant::now();
     let guard = ours.lease(store.lease()).acquire(2).await.unwrap();
@@ -128,7 +128,7 @@ pub(crate) async fn permits_of_a_fixed_lease_end_and_say_so(store: &Store) {
     next.release().await.unwrap();
 }
 
-pub(crate) async fn what_was_given_back_elsewhere_is_lost(store: &Store) {
+pub(crate) async fn permits_released_by_another_client_are_lost(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     for fixed in [false, true] {
         let lease = if fixed { ours.lease(store.long() * 4) } else { ours.clone() };
@@ -172,7 +172,7 @@ pub(crate) async fn the_remaining_lease_of_a_permit_can_be_asked(store: &Store) 
     drop((lock, renewed));
 }
 
-pub(crate) async fn ids_are_given_back_all_or_none(store: &Store) {
+pub(crate) async fn permits_are_released_by_id_all_or_none(store: &Store) {
     let (ours, theirs) = pair(store, 4).await;
     let one = ours.lease(store.long()).acquire(1).await.unwrap();
     let two = ours.lease(store.long()).acquire(2).await.unwrap();
@@ -193,7 +193,7 @@ pub(crate) async fn ids_are_given_back_all_or_none(store: &Store) {
     drop(two);
 }
 
-pub(crate) async fn a_new_end_may_be_set_by_id(store: &Store) {
+pub(crate) async fn a_lease_can_be_set_by_permit_id(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
     let guard = ours.lease(store.long() * 4).acquire(1).await.unwrap();
     let id = guard.permit_ids()[0];
@@ -210,7 +210,7 @@ pub(crate) async fn a_new_end_may_be_set_by_id(store: &Store) {
     assert_is!(theirs.update_lease(id, Duration::ZERO).await, Err(Error::Invalid { .. }));
 }
 
-pub(crate) async fn extend_and_leave_for_set_a_new_end(store: &Store) {
+pub(crate) async fn extend_and_leave_for_set_a_new_lease(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     let guard = ours.lease(store.lease()).acquire(2).await.unwrap();
     guard.extend(store.long()).await.unwrap();
@@ -250,7 +250,7 @@ pub(crate) async fn the_total_may_be_set_and_changed(store: &Store) {
     assert_eq!(counts(&ours).await, (3, 0, 3));
 }
 
-pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &Store) {
+pub(crate) async fn invalid_arguments_are_rejected_and_change_nothing(store: &Store) {
     let (ours, _) = pair(store, 2).await;
     assert_is!(ours.acquire(0).await, Err(Error::Invalid { .. }));
     assert_is!(ours.try_acquire_for(0, store.long()).await, Err(Error::Invalid { .. }));
@@ -276,7 +276,7 @@ pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &S
     assert_eq!(store.traces(&store.name("unset")), usize::from(store.counts_all()));
 }
 
-pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
+pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
     let locks: [AnyLock; 3] =
@@ -297,7 +297,7 @@ pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
     assert_eq!(store.traces(&name), 0);
 }
 
-pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
+pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
     assert!(semaphore.try_set_permits_for(3, store.lease()).await.unwrap());
@@ -313,7 +313,7 @@ pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
     assert_eq!(counts(&anew).await, (2, 0, 2));
 }
 
-pub(crate) async fn a_temporary_semaphore_goes_with_its_last_permit(store: &Store) {
+pub(crate) async fn a_temporary_semaphore_is_deleted_with_its_last_permit(store: &Store) {
     let name = store.name("permits");
     let ours = store.client().await.permit_semaphore(&name).temporary(2);
     let theirs = store.client().await.permit_semaphore(&name).temporary(2);
@@ -339,7 +339,7 @@ pub(crate) async fn a_temporary_semaphore_goes_with_its_last_permit(store: &Stor
     assert_eq!(counts(&theirs).await, (0, 0, 0));
 }
 
-pub(crate) async fn a_temporary_semaphore_ends_with_its_last_lease(store: &Store) {
+pub(crate) async fn a_temporary_semaphore_expires_with_its_last_lease(store: &Store) {
     let name = store.name("permits");
     let client = store.client().await;
     let semaphore = client.permit_semaphore(&name).temporary(3);
@@ -385,7 +385,7 @@ pub(crate) async fn a_temporary_acquire_counts_by_its_own_number(store: &Store) 
     only.release().await.unwrap();
 }
 
-pub(crate) async fn a_waiter_makes_a_temporary_semaphore_anew(store: &Store) {
+pub(crate) async fn a_waiter_recreates_a_temporary_semaphore(store: &Store) {
     let name = store.name("permits");
     let ours = store.client().await.permit_semaphore(&name).temporary(1);
     let theirs = store.client().await.permit_semaphore(&name).temporary(1);
@@ -398,7 +398,7 @@ pub(crate) async fn a_waiter_makes_a_temporary_semaphore_anew(store: &Store) {
     assert_eq!(counts(&ours).await, (0, 0, 0));
 }
 
-pub(crate) async fn what_was_set_up_otherwise_is_not_temporary(store: &Store) {
+pub(crate) async fn a_permanent_semaphore_is_not_temporary(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
     let (less, more) = (ours.temporary(1), ours.temporary(9));
     let guard = less.lease(store.long()).acquire(2).await.unwrap();
@@ -421,9 +421,9 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
     for how in 0..5 {
         let held = ours.lease(store.long()).acquire(2).await.unwrap();
-        store.hears_notices_of(&held).await;
+        store.receives_notices_of(&held).await;
         // This one may have waited for what the last round gave back.
-        store.all_have_left(&store.name("permits")).await;
+        store.subscriptions_have_ended(&store.name("permits")).await;
         let waiter = listening(store, &theirs, 2).await;
         let ids = held.permit_ids();
         match how {
@@ -443,13 +443,13 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     }
 }
 
-pub(crate) async fn who_waits_is_told(store: &Store) {
+pub(crate) async fn waiters_are_notified(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
     let name = store.name("permits");
     for how in ["it is given back", "it is dropped", "by its id", "they are added", "it is set"] {
         let turn = async || {
             let held = ours.lease(store.long()).acquire(1).await.unwrap();
-            store.hears_notices_of(&held).await;
+            store.receives_notices_of(&held).await;
             let waiter = listening(store, &theirs, 1).await;
             let (start, ids, mut held) = (Instant::now(), held.permit_ids(), Some(held));
             match how {
@@ -467,15 +467,15 @@ pub(crate) async fn who_waits_is_told(store: &Store) {
             ours.set_permits(1).await.unwrap();
             // In memory the two notice topics stay.
             let topics = if store.counts_all() { 2 } else { 0 };
-            eventually("nobody listens", async || store.listeners(&name) <= topics).await;
+            eventually("no subscriber is left", async || store.listeners(&name) <= topics).await;
             took
         };
-        store.is_told(how, turn).await;
+        store.is_notified(how, turn).await;
     }
 }
 
-/// Who waits is not told, and looks again before long.
-pub(crate) async fn an_end_that_comes_sooner_is_noticed_within_the_recheck(store: &Store) {
+/// No message is published: the waiter re-checks.
+pub(crate) async fn a_shortened_lease_is_found_within_the_recheck(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
     let held = ours.lease(store.long()).acquire(1).await.unwrap();
     let waiter = listening(store, &theirs, 1).await;
@@ -488,8 +488,8 @@ pub(crate) async fn an_end_that_comes_sooner_is_noticed_within_the_recheck(store
     guard.release().await.unwrap();
 }
 
-/// Nobody gives them back, and nobody tells of it.
-pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends(store: &Store) {
+/// The permits are neither released nor renewed.
+pub(crate) async fn a_waiter_acquires_when_the_lease_of_a_dead_holder_expires(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     let start = Instant::now();
     dead(store, &ours, 1, store.long()).await;
@@ -506,7 +506,7 @@ pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends(st
     assert_eq!(counts(&ours).await, (2, 1, 3));
 }
 
-pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
+pub(crate) async fn a_waiter_times_out_at_its_wait_limit(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
     let guard = ours.acquire(1).await.unwrap();
     for semaphore in [&ours, &theirs] {
@@ -528,13 +528,13 @@ pub(crate) async fn work_runs_under_permits(store: &Store) {
     assert_eq!(counts(&theirs).await, (2, 0, 2));
 }
 
-pub(crate) async fn shutdown_gives_the_permits_back(store: &Store) {
+pub(crate) async fn shutdown_releases_the_permits(store: &Store) {
     let (ours, _) = pair(store, 3).await;
     let client = store.client().await;
     let semaphore = client.permit_semaphore(store.name("permits"));
     let guard = semaphore.acquire(2).await.unwrap();
     let name = store.name("permits");
-    store.hears_notices_of(&guard).await;
+    store.receives_notices_of(&guard).await;
     let before = store.listeners(&name);
     let waits = tokio::spawn(semaphore.acquire(2));
     eventually("it waits", async || store.listeners(&name) > before).await;
@@ -600,5 +600,33 @@ pub(crate) async fn random_cancellations_lose_no_permit(store: &Store) {
     eventually("none is lost or made", async || counts(&ours).await == (3, 0, 3)).await;
     let name = store.name("permits");
     eventually("only the number is left", async || store.traces(&name) == 1).await;
-    eventually("nobody listens", async || store.listeners(&name) == 0).await;
+    eventually("no subscriber is left", async || store.listeners(&name) == 0).await;
+}
+
+/// All permits of a holder that died are free, not only the first hundred.
+pub(crate) async fn hundreds_of_expired_permits_are_free_at_once(store: &Store) {
+    let (ours, _) = pair(store, 300).await;
+    dead(store, &ours, 300, store.lease()).await;
+    eventually("the lease expires", async || ours.available().await.unwrap() == 300).await;
+    let guard = ours.try_acquire(200).await.unwrap().expect("300 are free");
+    assert_eq!(ours.available().await.unwrap(), 100);
+    guard.release().await.unwrap();
+    assert_eq!(ours.available().await.unwrap(), 300);
+}
+
+pub(crate) async fn after_the_shutdown_every_release_is_closed(store: &Store) {
+    let client = store.client().await;
+    let permits = client.permit_semaphore(store.name("permits"));
+    permits.set_permits(1).await.unwrap();
+    let permit = permits.acquire(1).await.unwrap();
+    let semaphore = client.semaphore(store.name("semaphore"));
+    semaphore.try_set_permits(1).await.unwrap();
+    let plain = semaphore.acquire(1).await.unwrap();
+    client.shutdown().await;
+    assert_is!(permit.release().await, Err(Error::Closed { .. }));
+    assert_is!(plain.release().await, Err(Error::Closed { .. }));
+    let other = store.client().await;
+    let permits = other.permit_semaphore(store.name("permits"));
+    assert_eq!(permits.available().await.unwrap(), 1);
+    assert_eq!(other.semaphore(store.name("semaphore")).available().await.unwrap(), 1);
 }

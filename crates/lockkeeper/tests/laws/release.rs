@@ -1,4 +1,4 @@
-//! Giving a lock back, and finding out that it was gone.
+//! Releasing a lock that is held, expired, deleted or held by another owner.
 
 use lockkeeper::{Clock, Error, Phase};
 
@@ -21,7 +21,7 @@ pub(crate) async fn a_dropped_guard_releases_the_lock<L: Exclusive>(store: &Stor
     next.release().await.unwrap();
 }
 
-pub(crate) async fn a_release_that_nobody_awaits_is_done_all_the_same<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_release_that_is_never_polled_is_done<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     drop(guard.release());
@@ -74,7 +74,7 @@ pub(crate) async fn releasing_an_expired_lock_does_not_disturb_the_new_holder<L:
     match stale.release().await {
         Err(Error::NotHeld { lock, phase: Phase::Release, holder }) => {
             assert_eq!(&lock, ours.name());
-            assert_eq!(holder.as_deref(), Some(&id[..]), "the error names the new holder");
+            assert_eq!(holder.unwrap().id, id, "the error names the new holder");
         }
         other => panic!("expected NotHeld, got {other:?}"),
     }
@@ -109,7 +109,7 @@ pub(crate) async fn dropping_a_stale_guard_does_not_disturb_the_new_holder<L: Ex
     new.release().await.unwrap();
 }
 
-pub(crate) async fn releasing_what_was_deleted_is_not_held<L: Exclusive>(store: &Store) {
+pub(crate) async fn releasing_a_deleted_lock_is_not_held<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
@@ -117,16 +117,16 @@ pub(crate) async fn releasing_what_was_deleted_is_not_held<L: Exclusive>(store: 
     assert!(!lock.is_locked().await.unwrap());
 }
 
-pub(crate) async fn releasing_what_a_stranger_took_leaves_it_to_the_stranger<L: Exclusive>(
+pub(crate) async fn releasing_a_lock_of_another_holder_does_not_change_it<L: Exclusive>(
     store: &Store,
 ) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
-    let stranger = store.stranger_takes::<L>(lock.name()).await.to_string();
+    let other = store.other_holds::<L>(lock.name()).await.to_string();
     assert_is!(guard.release().await,
-        Err(Error::NotHeld { holder: Some(id), .. }) if id == stranger);
-    assert_eq!(lock.holder().await.unwrap().expect("held").id, stranger);
+        Err(Error::NotHeld { holder: Some(holder), .. }) if holder.id == other);
+    assert_eq!(lock.holder().await.unwrap().expect("held").id, other);
 }
 
 /// The clock of this process has run past the deadline, the store's has not.

@@ -47,7 +47,7 @@ pub(crate) async fn run_holds_the_lock_while_the_work_runs<L: Exclusive>(store: 
     assert!(!theirs.is_locked().await.unwrap(), "it is released afterwards");
 }
 
-pub(crate) async fn run_tells_how_long_it_waited_and_held<L: Exclusive>(store: &Store) {
+pub(crate) async fn run_reports_its_wait_and_hold_times<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let start = Instant::now();
     let _vanished = theirs.lease(store.lease()).lock().await.unwrap();
@@ -86,7 +86,7 @@ pub(crate) async fn try_run_is_none_and_runs_nothing_while_it_is_busy<L: Exclusi
     assert!(!theirs.is_locked().await.unwrap());
 }
 
-pub(crate) async fn the_work_is_dropped_when_the_lease_ends<L: Exclusive>(store: &Store) {
+pub(crate) async fn the_work_is_dropped_when_the_lease_expires<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let dropped = Flag::default();
     let owned = dropped.on_drop();
@@ -100,7 +100,9 @@ pub(crate) async fn the_work_is_dropped_when_the_lease_ends<L: Exclusive>(store:
     theirs.lock().await.unwrap().release().await.unwrap();
 }
 
-pub(crate) async fn the_work_is_dropped_when_the_lock_is_forced<L: Exclusive>(store: &Store) {
+pub(crate) async fn the_work_is_dropped_when_the_lock_is_force_released<L: Exclusive>(
+    store: &Store,
+) {
     let options = store.options().watchdog_timeout(store.long());
     let ours = L::of(&store.client_with(options).await, store.name("lock"));
     let theirs: L = one(store).await;
@@ -114,7 +116,7 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_is_forced<L: Exclusive>(st
     });
     let force = async {
         begun.await.unwrap();
-        store.hears_notices_for(&theirs).await;
+        store.receives_notices_for(&theirs).await;
         assert!(!dropped.is_set());
         theirs.force_unlock_because("enough").await.unwrap()
     };
@@ -129,7 +131,7 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_was_deleted<L: Exclusive>(
     let lock: L = one(store).await;
     let leased = lock.lease(store.long());
     let run = leased.run(async |_| {
-        lock.force_quietly(store).await;
+        lock.delete_silently(store).await;
         pending::<()>().await;
     });
     let ran = timeout(store.long(), run).await.expect("it ends");
@@ -137,7 +139,7 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_was_deleted<L: Exclusive>(
 }
 
 /// The process was stopped in the middle of a poll: what the work returned is not lost.
-pub(crate) async fn work_that_finished_too_late_gives_its_output_and_the_loss<L: Exclusive>(
+pub(crate) async fn work_that_finished_too_late_returns_its_output_and_the_loss<L: Exclusive>(
     store: &Store,
 ) {
     let clock = Clock::system();
@@ -172,15 +174,13 @@ pub(crate) async fn the_work_is_not_polled_after_the_deadline<L: Exclusive>(stor
     assert_eq!(polls.load(Ordering::SeqCst), 1);
 }
 
-pub(crate) async fn work_whose_lock_was_deleted_unnoticed_gives_its_output_and_the_loss<
-    L: Exclusive,
->(
+pub(crate) async fn work_whose_lock_was_deleted_returns_its_output_and_the_loss<L: Exclusive>(
     store: &Store,
 ) {
     let lock: L = one(store).await;
     let leased = lock.lease(store.long());
     let run = leased.run(async |_| {
-        lock.force_quietly(store).await;
+        lock.delete_silently(store).await;
         "written"
     });
     assert_is!(run.await,

@@ -1,7 +1,7 @@
-//! What becomes of locks when the runtime of their client ends.
+//! The end of a runtime, and other executors.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -33,14 +33,14 @@ fn orphan(store: &Store, lease: Option<Duration>) -> (Client, Lock, LockGuard) {
     })
 }
 
-pub(crate) fn when_the_runtime_ends_its_locks_are_lost(store: &Store) {
+pub(crate) fn locks_are_lost_when_their_runtime_ends(store: &Store) {
     let (_client, _lock, guard) = orphan(store, Some(store.long()));
     assert!(guard.is_lost());
     assert_eq!(runtime().block_on(guard.lost()), LostReason::Closed);
     assert_eq!(guard.remaining(), Duration::ZERO);
 }
 
-pub(crate) fn when_the_runtime_ends_whoever_waits_for_the_loss_is_told(store: &Store) {
+pub(crate) fn lost_resolves_when_the_runtime_ends(store: &Store) {
     let first = runtime();
     let guard = first.block_on(async {
         let lock = store.client().await.lock(store.name("lock"));
@@ -63,7 +63,7 @@ pub(crate) fn a_client_whose_runtime_ended_is_closed(store: &Store) {
     drop(guard);
 }
 
-pub(crate) fn a_lock_whose_runtime_ended_is_free_when_its_lease_ends(store: &Store) {
+pub(crate) fn a_lock_whose_runtime_ended_is_free_after_its_lease(store: &Store) {
     let lease = Duration::from_secs(1);
     let start = Instant::now();
     let (_client, _lock, _guard) = orphan(store, Some(lease));
@@ -90,7 +90,7 @@ pub(crate) fn a_guard_may_be_released_on_another_runtime(store: &Store) {
     });
 }
 
-pub(crate) fn after_the_runtime_ended_every_release_says_closed(store: &Store) {
+pub(crate) fn after_the_runtime_ended_every_release_is_closed(store: &Store) {
     let home = runtime();
     let (lock, left, permit, plain) = home.block_on(async {
         let client = store.client().await;
@@ -117,15 +117,22 @@ pub(crate) fn after_the_runtime_ended_every_release_says_closed(store: &Store) {
     assert_eq!(observer.semaphore(store.name("semaphore")).available().unwrap(), 0);
 }
 
+/// Wakes up a parked thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn unpark() -> Waker {
+    Waker::from(Arc::new(Unpark(thread::current())))
+}
+
 /// An executor that knows nothing of tokio.
 fn block_on<W: Future>(work: W) -> W::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = unpark();
     let mut work = pin!(work);
     loop {
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -239,7 +246,7 @@ pub(crate) fn guards_may_be_dropped_on_any_executor(store: &Store) {
     block_on(async { lock.lock().await.unwrap().release().await.unwrap() });
 }
 
-pub(crate) fn a_wait_on_another_executor_ends_with_the_runtime(store: &Store) {
+pub(crate) fn a_wait_on_another_executor_ends_when_the_runtime_ends(store: &Store) {
     let (home, elsewhere) = (home(), home());
     let guard = elsewhere.block_on(async {
         store.client().await.lock(store.name("lock")).lease(store.long()).lock().await.unwrap()
@@ -264,6 +271,19 @@ pub(crate) fn a_wait_on_another_executor_ends_with_the_runtime(store: &Store) {
         assert!(!guard.is_lost());
         guard.release().await.unwrap();
     });
+}
+
+pub(crate) fn a_runtime_that_ends_before_it_polled_its_tasks_wakes_waiters(store: &Store) {
+    // Polls no task of the client: it returns as soon as the client is there.
+    let home = runtime();
+    let lock = home.block_on(async { store.client().await.lock(store.name("lock")) });
+    let mut waiting = lock.lock();
+    let polled = Pin::new(&mut waiting).poll(&mut Context::from_waker(&unpark()));
+    drop(home);
+    if polled.is_pending() {
+        thread::park();
+        assert_is!(block_on(waiting), Err(Error::Closed { .. }));
+    }
 }
 
 pub(crate) fn a_client_is_made_on_a_runtime(store: &Store) {

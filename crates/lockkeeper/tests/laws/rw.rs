@@ -1,4 +1,4 @@
-//! The read/write lock: who shares it with whom, and who waits for whom.
+//! The read/write lock: sharing, exclusion, waiting, upgrade and downgrade.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -43,7 +43,7 @@ async fn seen(lock: &RwLock) -> (usize, bool) {
     (readers, holders.len() > readers)
 }
 
-pub(crate) async fn readers_share_it(store: &Store) {
+pub(crate) async fn readers_share_the_lock(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let one = ours.lease(store.long()).read().await.unwrap();
     let two = store.promptly("another reads, too", ours.read()).await.unwrap();
@@ -55,7 +55,7 @@ pub(crate) async fn readers_share_it(store: &Store) {
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
 
-pub(crate) async fn a_writer_keeps_everybody_out(store: &Store) {
+pub(crate) async fn a_writer_blocks_readers_and_writers(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let guard = ours.lease(store.long()).write().await.unwrap();
     for lock in [&ours, &theirs] {
@@ -67,18 +67,18 @@ pub(crate) async fn a_writer_keeps_everybody_out(store: &Store) {
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
 
-pub(crate) async fn a_reader_keeps_writers_out(store: &Store) {
+pub(crate) async fn a_reader_blocks_writers(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let guard = ours.lease(store.long()).read().await.unwrap();
     assert!(ours.try_write().await.unwrap().is_none());
     assert!(theirs.try_write().await.unwrap().is_none());
-    // One attempt is not waiting: nobody is kept out for it.
+    // One attempt is not a wait: it blocks no reader.
     let another = theirs.try_read().await.unwrap().expect("readers share it");
     release([guard, another]).await;
     theirs.try_write().await.unwrap().expect("free").release().await.unwrap();
 }
 
-pub(crate) async fn under_contention_a_writer_is_alone(store: &Store) {
+pub(crate) async fn a_contended_write_lock_has_at_most_one_holder(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let (inside, most) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(0)));
     let mut tasks = JoinSet::new();
@@ -112,11 +112,11 @@ pub(crate) async fn under_contention_a_writer_is_alone(store: &Store) {
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
 
-pub(crate) async fn a_writer_gets_in_as_soon_as_the_last_reader_goes(store: &Store) {
+pub(crate) async fn a_writer_acquires_as_soon_as_the_last_reader_releases(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let first = ours.lease(store.long()).read().await.unwrap();
     let last = ours.lease(store.long()).read().await.unwrap();
-    store.hears_notices_of(&last).await;
+    store.receives_notices_of(&last).await;
     let mut writer = listening(store, theirs.write()).await;
     first.release().await.unwrap();
     assert!(timeout(Duration::from_millis(50), &mut writer).await.is_err(), "one still reads");
@@ -125,12 +125,12 @@ pub(crate) async fn a_writer_gets_in_as_soon_as_the_last_reader_goes(store: &Sto
     writer.release().await.unwrap();
 }
 
-pub(crate) async fn all_waiting_readers_get_in_as_soon_as_the_writer_goes(store: &Store) {
+pub(crate) async fn all_waiting_readers_acquire_as_soon_as_the_writer_releases(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for dropped in [false, true] {
         let writer = ours.lease(store.long()).write().await.unwrap();
-        store.hears_notices_of(&writer).await;
-        // Nobody goes on before all are in.
+        store.receives_notices_of(&writer).await;
+        // No reader releases before all have acquired.
         let all = Arc::new(Barrier::new(10));
         let read = |lock: &RwLock| {
             let (lock, all) = (lock.clone(), Arc::clone(&all));
@@ -152,7 +152,7 @@ pub(crate) async fn all_waiting_readers_get_in_as_soon_as_the_writer_goes(store:
     }
 }
 
-pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy(store: &Store) {
+pub(crate) async fn a_waiter_times_out_while_the_lock_is_busy(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let guard = ours.write().await.unwrap();
     for lock in [&ours, &theirs] {
@@ -169,7 +169,7 @@ pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy(store: &Store) 
     eventually("nothing is left", async || store.traces(&store.name("lock")) == 0).await;
 }
 
-pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted(store: &Store) {
+pub(crate) async fn a_release_within_the_wait_limit_grants_the_lock(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let writer = ours.lease(store.lease()).write().await.unwrap();
     let reader = theirs.lease(store.lease()).try_read_for(store.long()).await.unwrap();
@@ -181,7 +181,7 @@ pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted(store: &Store
     writer.release().await.unwrap();
 }
 
-pub(crate) async fn both_sides_may_be_reentered(store: &Store) {
+pub(crate) async fn both_sides_can_be_reentered(store: &Store) {
     let client = store.client().await;
     let lock = client.rw_lock(store.name("lock"));
     let owner = client.new_owner();
@@ -215,20 +215,20 @@ pub(crate) async fn both_sides_may_be_reentered(store: &Store) {
     }
 }
 
-pub(crate) async fn who_holds_it_is_not_kept_out_by_a_waiting_writer(store: &Store) {
+pub(crate) async fn a_holder_reenters_past_a_waiting_writer(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let client = store.client().await;
     let owned = client.rw_lock(store.name("lock")).as_owner(&client.new_owner());
     let reader = owned.lease(store.long()).read().await.unwrap();
     let unnamed = ours.lease(store.long()).read().await.unwrap();
-    store.hears_notices_of(&unnamed).await;
+    store.receives_notices_of(&unnamed).await;
     let writer = listening(store, theirs.write()).await;
     eventually("it is known to wait", async || ours.try_read().await.unwrap().is_none()).await;
     let again = store.promptly("a reader re-enters", owned.read()).await.unwrap();
     let once_more = store.promptly("by its guard, too", unnamed.reenter()).await.unwrap();
     release([reader, unnamed, again, once_more]).await;
     let writer = store.promptly("then the writer", writer).await.unwrap().unwrap();
-    store.all_have_left(&store.name("lock")).await;
+    store.subscriptions_have_ended(&store.name("lock")).await;
     // The same for what is nested in a write lock.
     let waits = listening(store, ours.write()).await;
     let nested = store.promptly("a writer reads", writer.read()).await.unwrap();
@@ -236,7 +236,7 @@ pub(crate) async fn who_holds_it_is_not_kept_out_by_a_waiting_writer(store: &Sto
     release([store.promptly("the next", waits).await.unwrap().unwrap()]).await;
 }
 
-pub(crate) async fn a_writer_may_read(store: &Store) {
+pub(crate) async fn a_writer_can_read(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let client = store.client().await;
     let (owner, other) = (client.new_owner(), client.new_owner());
@@ -263,7 +263,7 @@ pub(crate) async fn a_writer_may_read(store: &Store) {
 }
 
 /// Whichever of the two leases is longer.
-pub(crate) async fn a_nested_read_that_ends_leaves_the_write_lease_alone(store: &Store) {
+pub(crate) async fn releasing_a_nested_read_does_not_change_the_write_lease(store: &Store) {
     let (lock, _) = pair(store).await;
     let writer = lock.lease(store.long()).write().await.unwrap();
     for dropped in [false, true] {
@@ -290,11 +290,11 @@ pub(crate) async fn a_nested_read_that_ends_leaves_the_write_lease_alone(store: 
     writer.release().await.unwrap();
 }
 
-pub(crate) async fn a_writer_that_goes_first_leaves_its_reader(store: &Store) {
+pub(crate) async fn a_released_writer_keeps_its_nested_reader(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let writer = ours.lease(store.long()).write().await.unwrap();
     let reader = writer.read().await.unwrap();
-    store.hears_notices_of(&reader).await;
+    store.receives_notices_of(&reader).await;
     let waits = listening(store, theirs.read()).await;
     writer.release().await.unwrap();
     let another = store.promptly("waiting readers are woken", waits).await.unwrap().unwrap();
@@ -305,10 +305,10 @@ pub(crate) async fn a_writer_that_goes_first_leaves_its_reader(store: &Store) {
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
 
-pub(crate) async fn a_downgrade_lets_waiting_readers_in(store: &Store) {
+pub(crate) async fn a_downgrade_wakes_waiting_readers(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let writer = ours.lease(store.long()).write().await.unwrap();
-    store.hears_notices_of(&writer).await;
+    store.receives_notices_of(&writer).await;
     let waits = listening(store, theirs.read()).await;
     let reader = writer.downgrade().await.unwrap();
     let another = store.promptly("waiting readers are woken", waits).await.unwrap().unwrap();
@@ -317,7 +317,7 @@ pub(crate) async fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
 
-pub(crate) async fn no_writer_comes_in_between_a_downgrade(store: &Store) {
+pub(crate) async fn no_writer_acquires_during_a_downgrade(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let (state, written) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
@@ -355,7 +355,7 @@ pub(crate) async fn a_downgrade_of_one_guard_leaves_the_others_writing(store: &S
     release([theirs.try_read().await.unwrap().expect("readers share it"), reader]).await;
 }
 
-pub(crate) async fn a_reader_that_asks_to_write_is_refused_at_once(store: &Store) {
+pub(crate) async fn a_reader_that_requests_a_write_lock_is_rejected_at_once(store: &Store) {
     let (theirs, _) = pair(store).await;
     let client = store.client().await;
     let owner = client.new_owner();
@@ -379,13 +379,13 @@ pub(crate) async fn a_reader_that_asks_to_write_is_refused_at_once(store: &Store
         assert_eq!(another.is_some(), with_another);
         release(another).await;
     }
-    // Nothing has changed, and nobody is kept out.
+    // Nothing has changed, and no client is blocked.
     assert_eq!(lock.read_count(&owner).await.unwrap(), 1);
     release([theirs.try_read().await.unwrap().expect("readers share it"), reader]).await;
     lock.try_write().await.unwrap().expect("now it reads no more").release().await.unwrap();
 }
 
-pub(crate) async fn the_only_reader_may_write(store: &Store) {
+pub(crate) async fn the_only_reader_can_upgrade(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let client = store.client().await;
     let owner = client.new_owner();
@@ -409,7 +409,7 @@ pub(crate) async fn the_only_reader_may_write(store: &Store) {
     }
 }
 
-pub(crate) async fn one_reader_of_two_may_not_write(store: &Store) {
+pub(crate) async fn one_reader_of_two_cannot_upgrade(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for others in [&ours, &theirs] {
         let reader = ours.lease(store.long()).read().await.unwrap();
@@ -418,18 +418,18 @@ pub(crate) async fn one_reader_of_two_may_not_write(store: &Store) {
         assert!(refused.is_busy(), "{refused:?}");
         let reader = refused.into_guard();
         assert_eq!(seen(&theirs).await, (2, false), "both read on");
-        // It does not wait, so nobody waits behind it.
+        // It does not wait, so no reader waits behind it.
         release([theirs.try_read().await.unwrap().expect("readers share it"), another]).await;
         let writer = reader.try_upgrade().await.expect("now it is the only one");
         release([writer]).await;
     }
 }
 
-pub(crate) async fn a_waiting_writer_does_not_keep_the_only_reader_from_writing(store: &Store) {
+pub(crate) async fn a_waiting_writer_does_not_block_an_upgrade(store: &Store) {
     let (ours, theirs) = pair(store).await;
     for waits in [&ours, &theirs] {
         let reader = ours.lease(store.long()).read().await.unwrap();
-        store.hears_notices_of(&reader).await;
+        store.receives_notices_of(&reader).await;
         let waiter = listening(store, waits.write()).await;
         let writer = store.promptly("it does not wait", reader.try_upgrade()).await;
         let reader = writer.expect("it is the only reader").downgrade().await.unwrap();
@@ -440,13 +440,13 @@ pub(crate) async fn a_waiting_writer_does_not_keep_the_only_reader_from_writing(
     }
 }
 
-pub(crate) async fn a_cancelled_writer_lets_the_readers_in_at_once(store: &Store) {
+pub(crate) async fn a_cancelled_writer_stops_blocking_readers_at_once(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let name = store.name("lock");
     for gives_up in [false, true] {
         let turn = async || {
             let reader = ours.lease(store.long()).read().await.unwrap();
-            store.hears_notices_of(&reader).await;
+            store.receives_notices_of(&reader).await;
             let before = store.listeners(&name);
             let limit = if gives_up { store.long() / 10 } else { store.long() };
             let writer = listening(store, theirs.try_write_for(limit)).await;
@@ -461,12 +461,12 @@ pub(crate) async fn a_cancelled_writer_lets_the_readers_in_at_once(store: &Store
             let another = waits.await.unwrap().unwrap();
             release([ours.read().await.unwrap(), another]).await;
             let took = start.elapsed();
-            eventually("nobody listens", async || store.listeners(&name) <= before).await;
+            eventually("no subscriber is left", async || store.listeners(&name) <= before).await;
             reader.release().await.unwrap();
             eventually("nothing is left", async || store.traces(&name) == 0).await;
             took
         };
-        store.is_told("nobody waits any more", turn).await;
+        store.is_notified("no waiter is left", turn).await;
     }
 }
 
@@ -474,14 +474,14 @@ pub(crate) async fn a_cancelled_reader_leaves_nothing_behind(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let name = store.name("lock");
     let writer = ours.lease(store.long()).write().await.unwrap();
-    store.hears_notices_of(&writer).await;
+    store.receives_notices_of(&writer).await;
     let before = store.listeners(&name);
     let waits = listening(store, theirs.read()).await;
     waits.abort();
     eventually("it listens no longer", async || store.listeners(&name) == before).await;
     writer.release().await.unwrap();
     assert_eq!(store.traces(&name), 0);
-    theirs.try_write().await.unwrap().expect("nobody reads").release().await.unwrap();
+    theirs.try_write().await.unwrap().expect("no reader is left").release().await.unwrap();
 }
 
 pub(crate) async fn random_cancellations_leave_nothing_behind(store: &Store) {
@@ -559,7 +559,7 @@ pub(crate) async fn a_stream_of_readers_does_not_starve_a_writer(store: &Store) 
     beside_a_crowd(store, 8, |lock| lock.reader(), |lock| lock.writer(), times).await;
 }
 
-/// They wait for five seconds at most behind those who want to write.
+/// Readers wait for at most five seconds behind writers.
 pub(crate) async fn a_stream_of_writers_does_not_starve_a_reader(store: &Store) {
     let times = (Duration::from_millis(3), Duration::from_secs(8));
     beside_a_crowd(store, 6, |lock| lock.writer(), |lock| lock.reader(), times).await;

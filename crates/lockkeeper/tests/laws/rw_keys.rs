@@ -1,4 +1,4 @@
-//! What only a Redis store has of a read/write lock: keys, and Java's readers.
+//! Read/write locks of a Redis store beside readers of Redisson.
 
 use std::time::Duration;
 
@@ -15,42 +15,18 @@ const JAVA: &str = "6e0c9d2c-52f4-4c5d-9d63-cc1f2c4a6d0e:42";
 const REASSERTED: Duration = Duration::from_secs(10);
 
 /// Puts a reader on the lock as Redisson does, alone or beside others.
-fn java_reads(store: &Store, name: &str, millis: &str) {
+fn redisson_reads(store: &Store, name: &str, millis: &str) {
     let server = store.server();
     server.cli(&["HSET", name, "mode", "read", JAVA, "1"]).ok();
     let key = format!("{{{name}}}:{JAVA}:rwlock_timeout:1");
     server.cli(&["SET", &key, "1", "PX", millis]).ok();
-    // Whoever shares it: Redisson's defect.
+    // Redisson does this for all readers.
     server.cli(&["PEXPIRE", name, millis]).ok();
 }
 
-pub(crate) async fn a_reader_and_a_writer_are_what_redisson_writes(store: &Store) {
+pub(crate) async fn redisson_readers_are_respected_and_listed(store: &Store) {
     let ((lock, _), name) = (pair(store).await, store.name("lock"));
-    let server = store.server();
-    let reader = lock.lease(store.long()).read().await.unwrap();
-    let again = reader.reenter().await.unwrap();
-    let owner = reader.owner_id().to_string();
-    assert_eq!(server.cli(&["HGET", &name, "mode"]).text(), "read");
-    assert_eq!(server.cli(&["HGET", &name, &owner]).text(), "2");
-    for hold in ["1", "2"] {
-        let key = format!("{{{name}}}:{owner}:rwlock_timeout:{hold}");
-        assert_eq!(server.cli(&["GET", &key]).text(), "1");
-        assert!(server.cli(&["PTTL", &key]).int() > 0);
-    }
-    reader.release().await.unwrap();
-    again.release().await.unwrap();
-    let writer = lock.lease(store.long()).write().await.unwrap();
-    let field = format!("{}:write", writer.owner_id());
-    assert_eq!(server.cli(&["HGET", &name, "mode"]).text(), "write");
-    assert_eq!(server.cli(&["HGET", &name, &field]).text(), "1");
-    assert_eq!(server.cli(&["HLEN", &name]).int(), 2);
-    writer.release().await.unwrap();
-    assert_eq!(server.cli(&["KEYS", &format!("*{name}*")]).array().len(), 0);
-}
-
-pub(crate) async fn java_readers_are_respected_and_shown(store: &Store) {
-    let ((lock, _), name) = (pair(store).await, store.name("lock"));
-    java_reads(store, &name, "30000");
+    redisson_reads(store, &name, "30000");
     assert!(lock.try_write().await.unwrap().is_none());
     let reader = lock.try_read().await.unwrap().expect("readers share it");
     let ids: Vec<_> = lock.holders().await.unwrap().into_iter().map(|h| h.id).collect();
@@ -63,11 +39,11 @@ pub(crate) async fn java_readers_are_respected_and_shown(store: &Store) {
     assert_eq!(store.traces(&name), 0);
 }
 
-/// The lock itself lives on, its dead reader does not: nobody but it is in the way.
-pub(crate) async fn a_dead_reader_that_others_keep_alive_blocks_no_writer(store: &Store) {
+/// The key exists, and its only reader has expired.
+pub(crate) async fn an_expired_reader_does_not_block_a_writer_while_the_key_exists(store: &Store) {
     let ((lock, _), name) = (pair(store).await, store.name("lock"));
     let start = Instant::now();
-    java_reads(store, &name, "1000");
+    redisson_reads(store, &name, "1000");
     store.server().cli(&["PEXPIRE", &name, "60000"]).ok();
     let writer = timeout(store.long(), lock.write()).await.unwrap().unwrap();
     let took = start.elapsed();
@@ -80,14 +56,14 @@ pub(crate) async fn a_dead_reader_that_others_keep_alive_blocks_no_writer(store:
 
 /// RULES §11: the renewal of a Java reader cuts the whole lock to 30 s, and then it dies. Here to
 /// less, so that there is no time to lose.
-pub(crate) async fn a_long_reader_outlives_a_java_reader_that_dies(store: &Store) {
+pub(crate) async fn a_long_reader_outlives_a_redisson_reader_that_died(store: &Store) {
     // A client that would look only every twenty seconds if it did not read.
     let options = store.options().watchdog_timeout(Duration::from_secs(60));
     let name = store.name("lock");
     let lock = store.client_with(options).await.rw_lock(&name);
     let fixed = lock.lease(Duration::from_secs(120)).read().await.unwrap();
     let renewed = lock.read().await.unwrap();
-    let cut = || java_reads(store, &name, "13000");
+    let cut = || redisson_reads(store, &name, "13000");
     let (ttl, start) = (|| store.server().cli(&["PTTL", &name]).int(), Instant::now());
     cut();
     assert!(ttl() <= 13_000);
@@ -110,17 +86,4 @@ pub(crate) async fn a_reader_whose_lock_becomes_something_else_is_lost(store: &S
         assert_eq!(store.server().cli(&["LLEN", &name]).int(), 1, "it is left alone");
         store.server().cli(&["DEL", &name]).ok();
     }
-}
-
-pub(crate) async fn a_lock_deleted_in_silence_is_taken_within_the_recheck(store: &Store) {
-    let ((ours, theirs), name) = (pair(store).await, store.name("lock"));
-    let reader = ours.lease(store.long() * 4).read().await.unwrap();
-    let mut writer = theirs.write();
-    assert!(timeout(Duration::from_millis(200), &mut writer).await.is_err());
-    store.server().cli(&["DEL", &name]).ok();
-    let start = Instant::now();
-    let writer = timeout(store.long(), writer).await.unwrap().unwrap();
-    assert!(start.elapsed() < lockkeeper::RECHECK + store.slack(), "{:?}", start.elapsed());
-    drop(reader);
-    writer.release().await.unwrap();
 }

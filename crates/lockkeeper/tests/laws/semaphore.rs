@@ -1,4 +1,4 @@
-//! The semaphore: permits without owners, of which none is ever lost or made.
+//! The semaphore: permits without owners.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -37,7 +37,7 @@ async fn free(semaphore: &Semaphore) -> i64 {
     semaphore.available().await.unwrap()
 }
 
-pub(crate) async fn it_is_set_up_once(store: &Store) {
+pub(crate) async fn a_semaphore_is_created_once(store: &Store) {
     let (ours, theirs) = bare(store).await;
     assert_eq!(free(&ours).await, 0, "there are none");
     assert!(ours.try_set_permits(3).await.unwrap());
@@ -47,7 +47,7 @@ pub(crate) async fn it_is_set_up_once(store: &Store) {
     assert_eq!(free(&theirs).await, 3, "it is left alone");
 }
 
-pub(crate) async fn permits_are_taken_and_given_back(store: &Store) {
+pub(crate) async fn permits_are_acquired_and_released(store: &Store) {
     let (ours, theirs) = pair(store, 5).await;
     let two = ours.acquire(2).await.unwrap();
     let three = theirs.try_acquire(3).await.unwrap().expect("there are three");
@@ -63,7 +63,7 @@ pub(crate) async fn permits_are_taken_and_given_back(store: &Store) {
     assert_eq!(free(&ours).await, 5);
 }
 
-pub(crate) async fn a_dropped_permit_is_given_back(store: &Store) {
+pub(crate) async fn a_dropped_permit_is_released(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
     let permit = ours.acquire(3).await.unwrap();
     assert_eq!(free(&theirs).await, 0);
@@ -80,7 +80,7 @@ pub(crate) async fn a_dropped_permit_is_given_back(store: &Store) {
     eventually("also unawaited", async || free(&theirs).await == 3).await;
 }
 
-pub(crate) async fn a_forgotten_permit_is_given_back_by_anybody(store: &Store) {
+pub(crate) async fn a_forgotten_permit_can_be_released_by_any_client(store: &Store) {
     let (ours, theirs) = pair(store, 4).await;
     ours.acquire(3).await.unwrap().forget();
     assert_eq!(free(&theirs).await, 1);
@@ -93,7 +93,7 @@ pub(crate) async fn a_forgotten_permit_is_given_back_by_anybody(store: &Store) {
     assert_eq!(free(&ours).await, 4);
 }
 
-pub(crate) async fn shutdown_gives_the_permits_back(store: &Store) {
+pub(crate) async fn shutdown_releases_the_permits(store: &Store) {
     let (ours, _theirs) = pair(store, 3).await;
     let client = store.client().await;
     let semaphore = client.semaphore(store.name("permits"));
@@ -112,7 +112,7 @@ pub(crate) async fn shutdown_gives_the_permits_back(store: &Store) {
     assert_eq!(free(&ours).await, 3, "none of them twice");
 }
 
-pub(crate) async fn permits_are_added_and_taken_away(store: &Store) {
+pub(crate) async fn permits_are_added_and_removed(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
     assert_eq!(ours.add_permits(3).await.unwrap(), 5);
     assert_eq!(theirs.add_permits(-4).await.unwrap(), 1);
@@ -126,7 +126,7 @@ pub(crate) async fn permits_are_added_and_taken_away(store: &Store) {
     assert_eq!((free(&ours).await, theirs.drain_permits().await.unwrap()), (0, 0));
 }
 
-pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
+pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     let (ours, theirs) = bare(store).await;
     let leaving = store.client().await;
     let start = Instant::now();
@@ -143,7 +143,7 @@ pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
     assert!(lasted < store.lease() + store.slack(), "{lasted:?}");
     assert_is!(released.release().await, Err(Error::NotHeld { .. }));
     drop(dropped);
-    // Which has had its say when its client is gone.
+    // The reaper is done when the client is shut down.
     leaving.shutdown().await;
     assert_is!(theirs.release(1).await, Err(Error::Invalid { .. }));
     assert_is!(theirs.acquire(1).await, Err(Error::Invalid { .. }));
@@ -152,7 +152,7 @@ pub(crate) async fn it_ends_when_it_was_to_and_is_not_made_anew(store: &Store) {
     assert_eq!(free(&ours).await, 2);
 }
 
-pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &Store) {
+pub(crate) async fn invalid_arguments_are_rejected_and_change_nothing(store: &Store) {
     let (ours, _) = pair(store, 2).await;
     assert_is!(ours.acquire(0).await, Err(Error::Invalid { .. }));
     assert_is!(ours.try_acquire(0).await, Err(Error::Invalid { .. }));
@@ -178,7 +178,7 @@ pub(crate) async fn what_makes_no_sense_is_refused_and_changes_nothing(store: &S
     assert_is!(nameless.acquire(1).await, Err(Error::Invalid { .. }));
 }
 
-pub(crate) async fn one_that_was_not_set_up_is_refused(store: &Store) {
+pub(crate) async fn a_semaphore_that_was_not_created_is_rejected(store: &Store) {
     let (ours, _) = bare(store).await;
     let says_how = |error: Error| match error {
         Error::Invalid { detail, lock } => {
@@ -197,7 +197,7 @@ pub(crate) async fn one_that_was_not_set_up_is_refused(store: &Store) {
     assert_eq!(store.traces(&store.name("permits")), 0);
 }
 
-pub(crate) async fn a_name_in_use_for_something_else_is_refused(store: &Store) {
+pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.semaphore(&name);
     let locks: [AnyLock; 3] =
@@ -250,7 +250,7 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     }
 }
 
-pub(crate) async fn who_waits_is_told(store: &Store) {
+pub(crate) async fn waiters_are_notified(store: &Store) {
     let (ours, theirs) = pair(store, 0).await;
     let name = store.name("permits");
     for how in ["it is given back", "it is dropped", "they are added"] {
@@ -269,10 +269,10 @@ pub(crate) async fn who_waits_is_told(store: &Store) {
             }
             waiter.await.unwrap().forget();
             let took = start.elapsed();
-            eventually("nobody listens", async || store.listeners(&name) == 0).await;
+            eventually("no subscriber is left", async || store.listeners(&name) == 0).await;
             took
         };
-        store.is_told(how, turn).await;
+        store.is_notified(how, turn).await;
     }
 }
 
@@ -294,8 +294,8 @@ pub(crate) async fn a_waiter_of_the_same_client_is_woken_too(store: &Store) {
     assert_eq!(free(&ours).await, 1);
 }
 
-/// Several come free at once: one message is enough for all who can have one.
-pub(crate) async fn as_many_waiters_are_let_in_as_there_are_permits(store: &Store) {
+/// Several permits become free at once: one message wakes enough waiters.
+pub(crate) async fn as_many_waiters_acquire_as_there_are_permits(store: &Store) {
     let (ours, theirs) = pair(store, 8).await;
     let held = ours.acquire(8).await.unwrap();
     let mut waiters = vec![listening(store, &theirs, 1).await];
@@ -313,13 +313,13 @@ pub(crate) async fn as_many_waiters_are_let_in_as_there_are_permits(store: &Stor
     eventually("all are given back", async || free(&ours).await == 8).await;
 }
 
-pub(crate) async fn who_waits_for_one_that_is_set_anew_gets_in(store: &Store) {
+pub(crate) async fn a_waiter_acquires_after_the_semaphore_is_recreated(store: &Store) {
     let (ours, theirs) = bare(store).await;
     ours.try_set_permits_for(1, store.long()).await.unwrap();
     ours.acquire(1).await.unwrap().forget();
     let waiter = listening(store, &theirs, 2).await;
     // Gone and made anew before the waiter looks.
-    match store.behind() {
+    match store.behind(&store.name("permits")) {
         Some(server) => drop(server.cli(&["DEL", &store.name("permits")]).ok()),
         None => return waiter.abort(),
     }
@@ -327,7 +327,7 @@ pub(crate) async fn who_waits_for_one_that_is_set_anew_gets_in(store: &Store) {
     store.promptly("it is told", waiter).await.unwrap().release().await.unwrap();
 }
 
-pub(crate) async fn a_waiter_is_told_when_the_semaphore_has_ended(store: &Store) {
+pub(crate) async fn a_waiter_fails_when_the_semaphore_expires(store: &Store) {
     let (ours, theirs) = bare(store).await;
     ours.try_set_permits_for(1, store.lease()).await.unwrap();
     let permit = ours.acquire(1).await.unwrap();
@@ -338,7 +338,7 @@ pub(crate) async fn a_waiter_is_told_when_the_semaphore_has_ended(store: &Store)
     drop(permit);
 }
 
-pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
+pub(crate) async fn a_waiter_times_out_at_its_wait_limit(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
     let name = store.name("permits");
     let permit = ours.acquire(1).await.unwrap();
@@ -352,11 +352,11 @@ pub(crate) async fn the_wait_limit_ends_in_none(store: &Store) {
         assert!(took < store.lease() + store.slack(), "{took:?}");
     }
     permit.release().await.unwrap();
-    eventually("nobody listens", async || store.listeners(&name) == 0).await;
+    eventually("no subscriber is left", async || store.listeners(&name) == 0).await;
     assert_eq!(free(&ours).await, 1, "they have taken nothing");
 }
 
-pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted(store: &Store) {
+pub(crate) async fn a_release_within_the_wait_limit_grants_the_lock(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
     let permit = ours.acquire(1).await.unwrap();
     let waiter = tokio::spawn(theirs.try_acquire_for(1, store.long()));
@@ -395,7 +395,7 @@ pub(crate) async fn hundreds_of_waiters_share_few_permits(store: &Store) {
     assert_eq!(served.load(Ordering::Relaxed), 300);
     eventually("none is lost", async || free(&ours).await == PERMITS).await;
     let name = store.name("permits");
-    eventually("nobody listens", async || store.listeners(&name) == 0).await;
+    eventually("no subscriber is left", async || store.listeners(&name) == 0).await;
 }
 
 pub(crate) async fn random_cancellations_lose_no_permit(store: &Store) {
@@ -424,11 +424,11 @@ pub(crate) async fn random_cancellations_lose_no_permit(store: &Store) {
         all.release().await.unwrap();
     }
     let name = store.name("permits");
-    eventually("nobody listens", async || store.listeners(&name) == 0).await;
+    eventually("no subscriber is left", async || store.listeners(&name) == 0).await;
 }
 
 /// The first in the line walks away in the moment in which permits come.
-pub(crate) async fn a_cancelled_waiter_passes_its_turn_on(store: &Store) {
+pub(crate) async fn a_cancelled_waiter_wakes_the_next_one(store: &Store) {
     let (ours, theirs) = pair(store, 1).await;
     for _ in 0..20 {
         let permit = ours.acquire(1).await.unwrap();
@@ -441,6 +441,26 @@ pub(crate) async fn a_cancelled_waiter_passes_its_turn_on(store: &Store) {
         second.release().await.unwrap();
         eventually("none is lost", async || free(&ours).await == 1).await;
         let name = store.name("permits");
-        eventually("nobody listens", async || store.listeners(&name) == 0).await;
+        eventually("no subscriber is left", async || store.listeners(&name) == 0).await;
     }
+}
+
+/// One permit of two is free. Local waiters for one permit queue behind a waiter for both.
+pub(crate) async fn a_waiter_for_many_permits_is_not_overtaken(store: &Store) {
+    let (ours, _) = pair(store, 2).await;
+    let first = ours.acquire(1).await.unwrap();
+    let many = listening(store, &ours, 2).await;
+    let few = tokio::spawn(ours.acquire(1));
+    assert!(ours.try_acquire_for(1, store.lease()).await.unwrap().is_none());
+    assert!(!few.is_finished());
+    // An attempt that does not wait does not queue.
+    let passing = ours.try_acquire(1).await.unwrap().expect("one is free");
+    passing.release().await.unwrap();
+    first.release().await.unwrap();
+    let many = store.promptly("the waiter for both", many).await.unwrap();
+    assert!(!few.is_finished(), "none is free");
+    many.release().await.unwrap();
+    let few = store.promptly("the waiter for one", few).await.unwrap();
+    few.unwrap().release().await.unwrap();
+    assert_eq!(free(&ours).await, 2);
 }

@@ -1,18 +1,18 @@
-//! What is the spin lock's alone: it is waited for without being told.
+//! The spin lock: its waiters poll with a back-off and do not subscribe.
 
 use std::time::Duration;
 
 use lockkeeper::{Backoff, Client, Lock, SpinLock};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::decorators::Counting;
 use crate::store::{Store, eventually, one, pair, poll_once};
 
-pub(crate) async fn nobody_listens_while_it_is_waited_for(store: &Store) {
+pub(crate) async fn a_spinning_waiter_does_not_subscribe(store: &Store) {
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = client.spin_lock(store.name("lock"));
-    store.stranger_takes_for::<SpinLock>(lock.name(), store.lease()).await;
+    store.other_holds_for::<SpinLock>(lock.name(), store.lease()).await;
     let waiter = tokio::spawn(lock.lock());
     eventually("it has tried several times", async || {
         assert_eq!(store.listeners(&store.name("lock")), 0);
@@ -24,11 +24,11 @@ pub(crate) async fn nobody_listens_while_it_is_waited_for(store: &Store) {
 }
 
 /// Its own do not listen, but others may.
-pub(crate) async fn its_release_wakes_a_waiting_lock(store: &Store) {
+pub(crate) async fn the_release_of_a_spin_lock_wakes_a_waiting_lock(store: &Store) {
     let (ours, theirs) = (store.client().await, store.client().await);
     let (spin, lock) = (ours.spin_lock(store.name("lock")), theirs.lock(store.name("lock")));
     let guard = spin.lease(store.long()).lock().await.unwrap();
-    store.hears_notices_of(&guard).await;
+    store.receives_notices_of(&guard).await;
     let before = store.listeners(&store.name("lock"));
     let waiter = tokio::spawn(lock.lock());
     eventually("it listens", async || store.listeners(&store.name("lock")) > before).await;
@@ -56,7 +56,7 @@ async fn attempts(store: &Store, backoff: Backoff, tries: u64) -> Duration {
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = client.spin_lock(store.name("lock")).backoff(backoff);
-    store.stranger_takes::<Lock>(lock.name()).await;
+    store.other_holds::<Lock>(lock.name()).await;
     let start = Instant::now();
     let waiter = tokio::spawn(lock.lock());
     eventually("it tries", async || counting.acquires() >= tries).await;
@@ -110,4 +110,22 @@ pub(crate) async fn the_wait_limit_ends_a_long_pause(store: &Store) {
         "{took:?}"
     );
     guard.release().await.unwrap();
+}
+
+/// The longest possible pause does not panic.
+#[tokio::test(start_paused = true)]
+async fn an_endless_back_off_never_retries() {
+    let store = Store::memory();
+    let constant = Backoff::constant(Duration::MAX);
+    let growing = Backoff::default().first(Duration::MAX).max(Duration::MAX).factor(u32::MAX);
+    for back_off in [constant, growing] {
+        let (lock, theirs) = pair::<SpinLock>(&store).await;
+        let guard = theirs.lock().await.unwrap();
+        let lock = lock.backoff(back_off);
+        assert!(lock.try_lock_for(Duration::from_millis(100)).await.unwrap().is_none());
+        let mut waiting = lock.lock();
+        assert!(timeout(store.long(), &mut waiting).await.is_err(), "it is held");
+        guard.release().await.unwrap();
+        assert!(timeout(Duration::from_secs(3600), waiting).await.is_err(), "it tried again");
+    }
 }

@@ -1,4 +1,4 @@
-//! The stores that the laws are held against, and what a law may ask of one.
+//! The stores on which the laws run, and what a law needs of a store.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -10,6 +10,7 @@ use std::time::Duration;
 #[cfg(feature = "file")]
 use crate::lockfile::LockFile;
 use lockkeeper::backend::memory::Memory;
+use lockkeeper::backend::quorum::Quorum;
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Attempt, Backend, Release, Released, Resource};
 use lockkeeper::{
@@ -17,15 +18,50 @@ use lockkeeper::{
     LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Remaining, Result, RunError,
     RwLock, SpinLock,
 };
-use testkit::RedisServer;
+use testkit::{Cluster, RedisServer, Replicated, Sentinels, Shape};
 use tokio::time::{Instant, sleep, timeout};
 
-/// One server for all laws: each uses names of its own.
+/// One server for all laws: each law uses its own names.
 static SERVER: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
+
+/// A primary with replicas that acknowledge writes, for all laws.
+static SENTINELS: LazyLock<Sentinels> = LazyLock::new(sentinels);
+
+/// The members of a quorum, for all laws.
+static QUORUM: LazyLock<[RedisServer; 3]> = LazyLock::new(quorum);
+
+fn quorum() -> [RedisServer; 3] {
+    let members = [(); 3].map(|()| RedisServer::start());
+    let url = quorum_url(&members);
+    // The first client writes the markers. Then they are old enough for any lease.
+    std::thread::spawn(move || {
+        let client = lockkeeper::blocking::Client::connect_with(&url, quorum_options());
+        client.expect("a majority is there").shutdown();
+    })
+    .join()
+    .expect("it has not panicked");
+    for member in &members {
+        member.cli(&["HSET", "lockkeeper_quorum", "since", "-9000000000000000"]).ok();
+    }
+    members
+}
+
+fn quorum_url(members: &[RedisServer]) -> String {
+    format!("quorum:{}", members.iter().map(RedisServer::url).collect::<Vec<_>>().join(","))
+}
+
+fn quorum_options() -> ClientOptions {
+    ClientOptions::new().longest_lease(lockkeeper::MAX_LEASE)
+}
+
+/// Sentinels that do not take a busy server for a dead one.
+fn sentinels() -> Sentinels {
+    Replicated::builder().sentinels().down_after(Duration::from_secs(60)).start()
+}
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A store with room for one law.
+/// A store for one law.
 pub(crate) struct Store {
     kind: StoreKind,
     url: String,
@@ -35,6 +71,11 @@ pub(crate) struct Store {
 enum StoreKind {
     Memory(Arc<Memory>),
     Redis(&'static RedisServer),
+    /// The primary that sentinels know.
+    Sentinel(&'static RedisServer),
+    /// Three shards with a replica each.
+    Cluster(&'static Cluster),
+    Quorum(&'static [RedisServer; 3]),
     #[cfg(feature = "file")]
     File(LockFile),
 }
@@ -58,6 +99,47 @@ impl Store {
         }
     }
 
+    pub(crate) fn sentinel() -> Self {
+        Self::behind_sentinels(&SENTINELS)
+    }
+
+    fn behind_sentinels(sentinels: &'static Sentinels) -> Self {
+        Self {
+            url: sentinels.url(),
+            kind: StoreKind::Sentinel(sentinels.servers().primary().server()),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn cluster() -> Self {
+        Self::of_cluster(Cluster::shared())
+    }
+
+    fn of_cluster(cluster: &'static Cluster) -> Self {
+        Self {
+            url: cluster.url(),
+            kind: StoreKind::Cluster(cluster),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it has only locks, spin locks, fenced locks and mutexes.
+    pub(crate) fn is_quorum(&self) -> bool {
+        matches!(self.kind, StoreKind::Quorum(_))
+    }
+
+    pub(crate) fn quorum() -> Self {
+        Self::of_quorum(&QUORUM)
+    }
+
+    fn of_quorum(members: &'static [RedisServer; 3]) -> Self {
+        Self {
+            url: quorum_url(members),
+            kind: StoreKind::Quorum(members),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
     #[cfg(feature = "file")]
     pub(crate) fn file() -> Self {
         let file = LockFile::new();
@@ -65,13 +147,18 @@ impl Store {
         Self { url: file.url(), kind: StoreKind::File(file), number }
     }
 
-    /// Another one with nobody else on it, for laws about all that there is. A server of its own
-    /// ends with the process.
+    /// Another store without other clients, for laws about all its locks. A server that it starts ends with
+    /// the process.
     pub(crate) fn apart(&self) -> Self {
         match self.kind {
             StoreKind::Memory(_) => Self::memory(),
             #[cfg(feature = "file")]
             StoreKind::File(_) => Self::file(),
+            StoreKind::Sentinel(_) => Self::behind_sentinels(Box::leak(Box::new(sentinels()))),
+            StoreKind::Cluster(_) => {
+                Self::of_cluster(Box::leak(Box::new(Cluster::start(Shape::Primaries))))
+            }
+            StoreKind::Quorum(_) => Self::of_quorum(Box::leak(Box::new(quorum()))),
             StoreKind::Redis(_) => {
                 let server: &'static RedisServer = Box::leak(Box::new(RedisServer::start()));
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -80,12 +167,12 @@ impl Store {
         }
     }
 
-    /// Whether time costs nothing, because its clock is paused.
+    /// Whether its clock is paused, so that waiting costs no time.
     pub(crate) fn is_paused(&self) -> bool {
         matches!(self.kind, StoreKind::Memory(_))
     }
 
-    /// Runs a law on it; a law that hangs has failed.
+    /// Runs a law; a law that hangs fails.
     pub(crate) async fn uphold(self, law: impl AsyncFnOnce(&Self)) {
         let limit = match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(3600),
@@ -104,17 +191,49 @@ impl Store {
     #[track_caller]
     pub(crate) fn server(&self) -> &'static RedisServer {
         match self.kind {
-            StoreKind::Redis(server) => server,
+            StoreKind::Redis(server) | StoreKind::Sentinel(server) => server,
             _ => panic!("there is no server behind an embedded store"),
         }
     }
 
-    /// The server, where there is one.
-    pub(crate) fn behind(&self) -> Option<&'static RedisServer> {
+    /// The server of a name, where there is one.
+    pub(crate) fn behind(&self, name: &str) -> Option<&'static RedisServer> {
         match self.kind {
-            StoreKind::Redis(server) => Some(server),
+            StoreKind::Redis(server) | StoreKind::Sentinel(server) => Some(server),
+            StoreKind::Cluster(cluster) => Some(cluster.owner_of(name).server()),
+            StoreKind::Quorum(members) => members.first(),
             _ => None,
         }
+    }
+
+    /// All servers that may have keys and subscribers.
+    pub(crate) fn servers(&self) -> Vec<&'static RedisServer> {
+        match self.kind {
+            StoreKind::Redis(server) | StoreKind::Sentinel(server) => vec![server],
+            StoreKind::Cluster(cluster) => {
+                (0..3).map(|shard| cluster.primary(shard).server()).collect()
+            }
+            StoreKind::Quorum(members) => members.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it has this kind of primitive.
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        !matches!(self.kind, StoreKind::Quorum(_)) || matches!(kind, Kind::Lock | Kind::Mutex)
+    }
+
+    /// Whether it serves locks of this name. A cluster serves no name whose keys would be in several
+    /// slots: with braces, but nothing between the first one and the next closing one.
+    pub(crate) fn serves(&self, name: &[u8]) -> bool {
+        let open = name.iter().position(|byte| *byte == b'{');
+        let tag = &name[open.map_or(0, |open| open + 1)..];
+        let close = tag.iter().position(|byte| *byte == b'}');
+        let fits = match open {
+            Some(_) => close.is_some_and(|close| close > 0),
+            None => close.is_none(),
+        };
+        fits || !matches!(self.kind, StoreKind::Cluster(_))
     }
 
     /// Whether it counts everything, not only what has to do with a name.
@@ -122,20 +241,26 @@ impl Store {
         matches!(self.kind, StoreKind::Memory(_))
     }
 
-    /// How many keys have to do with `name`, those of single readers and permits included, but for
-    /// what is meant to outlive it (on Redis); how much is stored at all (in memory).
+    /// How many keys belong to `name`, with those of single readers and permits, and without those that
+    /// outlive it (on Redis); how much is stored in total (in memory).
     pub(crate) fn traces(&self, name: &str) -> usize {
         match &self.kind {
             StoreKind::Memory(memory) => memory.usage().0,
             #[cfg(feature = "file")]
             StoreKind::File(file) => file.stored(name, false),
-            StoreKind::Redis(server) => {
+            StoreKind::Redis(_)
+            | StoreKind::Sentinel(_)
+            | StoreKind::Cluster(_)
+            | StoreKind::Quorum(_) => {
                 let outlive = ["lockkeeper_replies", "lockkeeper_forced", "redisson_lock_token"];
                 let outlive = [&outlive[..], &["lockkeeper_patience"]].concat();
-                let keys = server.cli(&["KEYS", &format!("*{name}*")]);
                 let outlives =
                     |key: &str| outlive.iter().any(|what| key.starts_with(&format!("{what}:")));
-                keys.array().iter().filter(|key| !outlives(key.text())).count()
+                let left = self.servers().into_iter().map(|server| {
+                    let keys = server.cli(&["KEYS", &format!("*{name}*")]);
+                    keys.array().iter().filter(|key| !outlives(key.text())).count()
+                });
+                left.sum()
             }
         }
     }
@@ -157,24 +282,33 @@ impl Store {
 
     /// The options of [`client`](Self::client).
     pub(crate) fn options(&self) -> ClientOptions {
-        ClientOptions::new().watchdog_timeout(self.watchdog())
+        let options = match self.kind {
+            StoreKind::Quorum(_) => quorum_options(),
+            _ => ClientOptions::new(),
+        };
+        options.watchdog_timeout(self.watchdog())
     }
 
-    /// The store below the clients, for decorators and for strangers.
+    /// The store below the clients, for decorators and for holds of other clients.
     pub(crate) async fn backend(&self) -> Arc<dyn Backend> {
         match &self.kind {
             StoreKind::Memory(memory) => Arc::clone(memory) as Arc<dyn Backend>,
-            StoreKind::Redis(_) => {
+            StoreKind::Redis(_) | StoreKind::Sentinel(_) | StoreKind::Cluster(_) => {
                 let redis = Redis::connect(&self.url, &self.options()).await;
                 Arc::new(redis.expect("the server can be reached"))
+            }
+            StoreKind::Quorum(members) => {
+                let urls = members.each_ref().map(RedisServer::url);
+                let urls: Vec<_> = urls.iter().map(String::as_str).collect();
+                let quorum = Quorum::connect(&urls, &self.options()).await;
+                Arc::new(quorum.expect("a majority can be reached"))
             }
             #[cfg(feature = "file")]
             StoreKind::File(file) => file.backend(&self.options()).await,
         }
     }
 
-    /// A lease that a law can wait out: long for a test, nothing on the paused clock. Also how long a law
-    /// waits for what does not come.
+    /// A lease whose expiry a law waits for. Also how long a law waits for what must not happen.
     pub(crate) fn lease(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_secs(10),
@@ -182,8 +316,8 @@ impl Store {
         }
     }
 
-    /// The watchdog timeout of its clients: the real one where time costs nothing. In real time
-    /// long enough that a machine may stand still for two seconds without a lock being lost.
+    /// The watchdog timeout of its clients: the default on the paused clock. In real time long enough that no
+    /// lock is lost while the machine stands still for two seconds.
     pub(crate) fn watchdog(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => lockkeeper::WATCHDOG_TIMEOUT,
@@ -191,20 +325,20 @@ impl Store {
         }
     }
 
-    /// A lease that no law waits out: what takes a fraction of it did not wait for its end.
+    /// A lease that does not expire during a law.
     pub(crate) fn long(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    /// What comes without waiting for a lease, a re-check or a renewal. On the paused clock that
-    /// is no time at all but for the millisecond of courtesy after a release.
+    /// The outcome of work that must not wait for a lease, a re-check or a renewal. On the paused clock that takes
+    /// no time except for the millisecond of courtesy after a release.
     pub(crate) async fn promptly<T>(&self, what: &str, work: impl IntoFuture<Output = T>) -> T {
         self.within(what, Duration::ZERO, work).await
     }
 
-    /// Who waits is told and need not look again: the quickest of several turns takes no time, however
-    /// busy the machine is in the others.
-    pub(crate) async fn is_told(&self, what: &str, mut turn: impl AsyncFnMut() -> Duration) {
+    /// Waiters are woken and need no re-check: the quickest of several rounds takes no time, however busy the
+    /// machine is in the others.
+    pub(crate) async fn is_notified(&self, what: &str, mut turn: impl AsyncFnMut() -> Duration) {
         let mut quickest = Duration::MAX;
         for _ in 0..5 {
             quickest = quickest.min(turn().await);
@@ -215,14 +349,14 @@ impl Store {
         panic!("{what}: not within {quickest:?}");
     }
 
-    /// The same for what a waiter for `L` does that has waited for a while: who is told comes at
-    /// once, who is not after its pause.
-    pub(crate) async fn in_turn<L: Exclusive, T>(
+    /// The same for a waiter of `L` that has waited for a while: a waiter that is not notified wakes up after
+    /// its re-check interval.
+    pub(crate) async fn after_wake_up<L: Exclusive, T>(
         &self,
         what: &str,
         work: impl IntoFuture<Output = T>,
     ) -> T {
-        let pause = if L::TOLD { Duration::ZERO } else { L::RECHECK };
+        let pause = if L::NOTIFIED { Duration::ZERO } else { L::RECHECK };
         self.within(what, pause, work).await
     }
 
@@ -238,8 +372,8 @@ impl Store {
         done
     }
 
-    /// Until the watchdog has kept `lock` alive: for several of its timeouts on the paused clock,
-    /// until the time to live is seen to grow in real time.
+    /// Until the watchdog has renewed `lock`: after several timeouts on the paused clock, or when the TTL has
+    /// grown in real time.
     pub(crate) async fn is_renewed<L: Exclusive>(&self, lock: &L) {
         if let StoreKind::Memory(_) = self.kind {
             sleep(self.watchdog() * 5 / 2).await;
@@ -256,12 +390,12 @@ impl Store {
         .await;
     }
 
-    /// The reason of a loss that must come.
+    /// The loss reason; the loss must be signalled.
     pub(crate) async fn signalled(&self, lost: impl Future<Output = LostReason>) -> LostReason {
         timeout(self.long() * 3, lost).await.expect("the loss is signalled")
     }
 
-    /// What a busy machine may add to a time that is measured; nothing on the paused clock.
+    /// What a busy machine may add to a measured time; almost nothing on the paused clock.
     pub(crate) fn slack(&self) -> Duration {
         match self.kind {
             StoreKind::Memory(_) => Duration::from_millis(20),
@@ -269,25 +403,55 @@ impl Store {
         }
     }
 
-    /// How many clients listen for the freeing of `name` (on Redis), or how many topics are
-    /// listened to beside those of holders (in memory).
+    /// How many clients have subscribed to wake-ups of `name` (on Redis), or the number of topics (in memory).
     pub(crate) fn listeners(&self, name: &str) -> usize {
         match &self.kind {
             StoreKind::Memory(memory) => memory.usage().1,
             #[cfg(feature = "file")]
             StoreKind::File(file) => file.listeners(name),
-            StoreKind::Redis(server) => {
+            StoreKind::Redis(_)
+            | StoreKind::Sentinel(_)
+            | StoreKind::Cluster(_)
+            | StoreKind::Quorum(_) => {
                 // Whatever the kind: a waiter of a fair lock has a channel of its own.
                 let pattern = format!("redisson_*:{{{name}}}*");
-                let channels = server.cli(&["PUBSUB", "CHANNELS", &pattern]);
-                channels.array().iter().map(|channel| subscribers(server, channel.text())).sum()
+                let heard = |server: &RedisServer, sharded: &str| -> usize {
+                    let channels = server.cli(&["PUBSUB", &format!("{sharded}CHANNELS"), &pattern]);
+                    let channels = channels.array();
+                    let count = |channel: &str| subscribers(server, sharded, channel);
+                    channels.iter().map(|channel| count(channel.text())).sum()
+                };
+                let sharded = match self.kind {
+                    StoreKind::Cluster(_) => "SHARD",
+                    _ => "",
+                };
+                let heard = self.servers().into_iter().map(|server| heard(server, sharded));
+                match self.kind {
+                    // Each waiter listens at all members.
+                    StoreKind::Quorum(_) => heard.max().unwrap_or_default(),
+                    _ => heard.sum(),
+                }
             }
         }
     }
 
-    /// Until those who waited for `name` have stopped listening, which nobody waits for: who counts
-    /// listeners must not count them. In memory they stop at once.
-    pub(crate) async fn all_have_left(&self, name: &str) {
+    /// How many clients have subscribed to a channel (on Redis), or the number of topics (in memory).
+    pub(crate) fn subscribers(&self, channel: &str) -> usize {
+        match &self.kind {
+            StoreKind::Cluster(cluster) => {
+                subscribers(cluster.owner_of(channel).server(), "SHARD", channel)
+            }
+            StoreKind::Redis(server) | StoreKind::Sentinel(server) => {
+                subscribers(server, "", channel)
+            }
+            StoreKind::Quorum(members) => subscribers(&members[0], "", channel),
+            _ => self.listeners(""),
+        }
+    }
+
+    /// Until the subscriptions of former waiters for `name` have ended, so that they are not counted. In memory
+    /// they end at once.
+    pub(crate) async fn subscriptions_have_ended(&self, name: &str) {
         let left = async || self.counts_all() || self.listeners(name) == 0;
         eventually("those who have waited listen no longer", left).await;
     }
@@ -298,7 +462,11 @@ impl Store {
             StoreKind::Memory(memory) => memory.usage().0,
             #[cfg(feature = "file")]
             StoreKind::File(file) => file.stored(name, true),
-            StoreKind::Redis(server) => {
+            StoreKind::Redis(_)
+            | StoreKind::Sentinel(_)
+            | StoreKind::Cluster(_)
+            | StoreKind::Quorum(_) => {
+                let server = self.behind(name).expect("it is on a server");
                 let beside = ["redisson_lock_queue", "redisson_lock_timeout", "lockkeeper_seen"];
                 let beside = beside.into_iter().chain(["lockkeeper_writers"]);
                 let mut command = vec!["EXISTS".to_owned(), name.to_owned()];
@@ -308,32 +476,36 @@ impl Store {
         }
     }
 
-    /// Waits until the client of `guard` hears what is said to it in private, which begins soon
-    /// after it holds something.
-    pub(crate) async fn hears_notices_of(&self, guard: impl AsRef<AnyGuard>) {
-        self.hears_notices(guard.as_ref().owner_id()).await;
+    /// Waits until the client of `guard` has subscribed to its notices, soon after the acquire.
+    pub(crate) async fn receives_notices_of(&self, guard: impl AsRef<AnyGuard>) {
+        self.receives_notices(guard.as_ref().owner_id()).await;
     }
 
-    async fn hears_notices(&self, holder: OwnerId) {
+    async fn receives_notices(&self, holder: OwnerId) {
         let client = holder.client();
         eventually("the holder hears notices", async || match &self.kind {
             StoreKind::Memory(memory) => memory.usage().1 >= 1,
             #[cfg(feature = "file")]
             StoreKind::File(file) => file.listeners(&format!("notice {client}")) > 0,
-            StoreKind::Redis(server) => {
-                subscribers(server, &format!("lockkeeper_notice:{client}")) > 0
+            StoreKind::Redis(_) | StoreKind::Sentinel(_) | StoreKind::Cluster(_) => {
+                let channel = format!("lockkeeper_notice:{client}");
+                self.servers().iter().any(|server| subscribers(server, "", &channel) > 0)
+            }
+            StoreKind::Quorum(members) => {
+                let channel = format!("lockkeeper_notice:{client}");
+                members.iter().all(|server| subscribers(server, "", &channel) > 0)
             }
         })
         .await;
     }
 
-    /// The same for whoever holds `lock`.
-    pub(crate) async fn hears_notices_for<L: Exclusive>(&self, lock: &L) {
+    /// The same for the holder of `lock`.
+    pub(crate) async fn receives_notices_for<L: Exclusive>(&self, lock: &L) {
         let holder = lock.holder().await.unwrap().expect("it is held").id;
-        self.hears_notices(holder.parse().expect("it is held by one of us")).await;
+        self.receives_notices(holder.parse().expect("it is held by one of us")).await;
     }
 
-    /// Deletes what `guard` holds, behind its back and without a notice.
+    /// Deletes the hold of `guard` without a notice.
     pub(crate) async fn delete<L: Exclusive>(&self, guard: &AnyGuard) {
         self.delete_hold::<L>(guard.name(), guard.owner_id()).await;
     }
@@ -344,20 +516,20 @@ impl Store {
         assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
     }
 
-    /// Puts a stranger's hold on a free lock, for the length of [`long`](Self::long).
-    pub(crate) async fn stranger_takes<L: Exclusive>(&self, name: &LockName) -> OwnerId {
-        self.stranger_takes_for::<L>(name, self.long()).await
+    /// Puts a hold of another client on a free lock, for [`long`](Self::long).
+    pub(crate) async fn other_holds<L: Exclusive>(&self, name: &LockName) -> OwnerId {
+        self.other_holds_for::<L>(name, self.long()).await
     }
 
-    /// Puts a hold on a free lock that nobody releases, renews or looks after.
-    pub(crate) async fn stranger_takes_for<L: Exclusive>(
+    /// Puts a hold on a free lock that is neither released nor renewed.
+    pub(crate) async fn other_holds_for<L: Exclusive>(
         &self,
         name: &LockName,
         span: Duration,
     ) -> OwnerId {
         let backend = self.backend().await;
-        let nobody = Client::memory();
-        let owner = OwnerId::fresh(nobody.id());
+        let unused = Client::memory();
+        let owner = OwnerId::fresh(unused.id());
         let request = Acquire::new(resource::<L>(name), owner, span.as_millis() as u64);
         let answer = backend.acquire(request).await;
         assert_eq!(answer, Ok(Attempt::GRANTED));
@@ -366,7 +538,7 @@ impl Store {
 }
 
 impl Store {
-    /// Who waits in the queue of a fair lock.
+    /// The queue of a fair lock.
     pub(crate) async fn queue(&self, name: &LockName) -> Vec<Vec<u8>> {
         let asked = self.backend().await.inspect(resource::<FairLock>(name));
         asked.await.expect("it can be looked at").queue
@@ -378,24 +550,25 @@ fn resource<L: Exclusive>(name: &LockName) -> Resource {
     Resource { kind, name }
 }
 
-fn subscribers(server: &RedisServer, channel: &str) -> usize {
-    server.cli(&["PUBSUB", "NUMSUB", channel]).array()[1].int() as usize
+fn subscribers(server: &RedisServer, sharded: &str, channel: &str) -> usize {
+    let answer = server.cli(&["PUBSUB", &format!("{sharded}NUMSUB"), channel]);
+    answer.array()[1].int() as usize
 }
 
-/// What all locks have in common that one holds alone, so that a law can be one for all.
+/// An exclusive lock of any kind, so that one law covers all kinds.
 pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
-    /// What the store calls it.
+    /// Its kind at the store.
     const KIND: Kind;
-    /// A kind that it is not.
+    /// Another kind.
     type Other: Exclusive;
-    /// Those who wait are told when it is worth another try.
-    const TOLD: bool = true;
-    /// Those who wait look again after this at the latest, told or not.
+    /// Whether its waiters are woken by a message.
+    const NOTIFIED: bool = true;
+    /// The longest re-check interval of its waiters.
     const RECHECK: Duration = lockkeeper::RECHECK;
-    /// How often they try before they settle to that.
+    /// How often a waiter tries before that interval applies.
     const TRIES: u64 = 3;
-    /// Of those of one client who wait, one asks the store for all.
-    const SEATED: bool = true;
+    /// Whether the waiters of one client queue locally.
+    const QUEUED: bool = true;
 
     fn of(client: &Client, name: impl AsRef<[u8]>) -> Self;
     fn any(&self) -> AnyLock;
@@ -459,8 +632,8 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         async move { lock.try_run_for(wait, work).await }
     }
 
-    /// Deletes it behind its holder's back and without a notice.
-    fn force_quietly(&self, store: &Store) -> impl Future<Output = ()> {
+    /// Deletes its hold without a notice.
+    fn delete_silently(&self, store: &Store) -> impl Future<Output = ()> {
         async {
             let holder = self.holder().await.unwrap().expect("it is held").id;
             let owner = holder.parse().expect("it is held by one of us");
@@ -490,29 +663,29 @@ macro_rules! exclusive {
 }
 
 exclusive!(Lock, Lock, Mutex, lock);
-// Other libraries of its family tell nobody.
+// Other libraries of the Redlock family do not publish.
 exclusive!(Mutex, Mutex, Lock, mutex, const RECHECK: Duration = Duration::from_millis(100););
-// Each has a place in the queue that the store keeps.
-exclusive!(FairLock, Fair, Mutex, fair_lock, const SEATED: bool = false;);
+// The store keeps the queue.
+exclusive!(FairLock, Fair, Mutex, fair_lock, const QUEUED: bool = false;);
 exclusive!(FencedLock, Lock, Mutex, fenced_lock);
 exclusive!(
     SpinLock,
     Lock,
     Mutex,
     spin_lock,
-    const TOLD: bool = false;,
+    const NOTIFIED: bool = false;,
     const RECHECK: Duration = Duration::from_millis(128);,
     const TRIES: u64 = 11;
 );
 
-/// The side of a read/write lock that one holds alone.
+/// The write side of a read/write lock.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteSide(RwLock);
 
 impl Exclusive for WriteSide {
     const KIND: Kind = Kind::Write;
     type Other = Lock;
-    // It says that it still waits.
+    // A waiting writer announces itself at this interval.
     const RECHECK: Duration = Duration::from_millis(1200);
 
     fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
@@ -544,7 +717,7 @@ impl Reentrant for WriteSide {
     }
 }
 
-/// What an owner can hold more than once.
+/// A reentrant lock.
 pub(crate) trait Reentrant: Exclusive {
     fn as_owner(&self, owner: &Owner) -> Self;
     fn hold_count(&self, owner: &Owner) -> impl Future<Output = Result<u64>> + Send;
@@ -569,19 +742,19 @@ macro_rules! reentrant {
 
 reentrant!(Lock FairLock FencedLock SpinLock);
 
-/// Two clients' handles to one lock of the law's own.
+/// Handles of two clients to one lock.
 pub(crate) async fn pair<L: Exclusive>(store: &Store) -> (L, L) {
     let name = store.name("lock");
     let (ours, theirs) = (store.client().await, store.client().await);
     (L::of(&ours, &name), L::of(&theirs, &name))
 }
 
-/// A handle of a client of its own to a lock of the law's own.
+/// A handle of a new client to the same lock.
 pub(crate) async fn one<L: Exclusive>(store: &Store) -> L {
     L::of(&store.client().await, store.name("lock"))
 }
 
-/// Looks until it is so. For what another task does in its own time and nobody announces.
+/// Polls until the condition holds. For what another task does at an unknown time.
 pub(crate) async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(30);
     while !so().await {
@@ -590,12 +763,12 @@ pub(crate) async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Polls once, as a task does that is then interrupted.
+/// Polls once.
 pub(crate) fn poll_once<F: Future + Unpin>(work: &mut F) -> Poll<F::Output> {
     Pin::new(work).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// How much of the lease the store says is left.
+/// The remaining time at the store.
 #[track_caller]
 pub(crate) fn left(remaining: Result<Remaining>) -> Duration {
     match remaining {

@@ -1,4 +1,4 @@
-//! Waiting for a lock: being woken, being served in order, giving up, walking away.
+//! Waiting for a lock: wake-ups, order, wait limits and cancellation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::decorators::{Counting, Deaf};
 use crate::store::{Exclusive, Store, assert_is, eventually, left, one, pair, poll_once};
 
-/// By how much a waiter may miss the end of a lease: who waits for a mutex looks every 100 ms, who
-/// spins not much less often, and the others know when the lease ends.
+/// By how much a waiter may miss the expiry of a lease: a waiter for a mutex tries every 100 ms, a spinning one
+/// a little less often, and the others know the expiry.
 fn late<L: Exclusive>() -> Duration {
     L::RECHECK.clamp(Duration::from_millis(100), Duration::from_millis(128))
 }
 
-/// Waits in a task of its own; answers when the lock was granted.
+/// Waits in a new task; returns the time of the grant.
 fn waiter<L: Exclusive>(lock: &L) -> tokio::task::JoinHandle<Instant> {
     let lock = lock.clone();
     tokio::spawn(async move {
@@ -29,9 +29,9 @@ fn waiter<L: Exclusive>(lock: &L) -> tokio::task::JoinHandle<Instant> {
     })
 }
 
-/// A waiter of another client that is known to listen, or to have tried where nobody listens.
+/// A waiter of another client that has subscribed, or has tried where waiters poll.
 async fn listening<L: Exclusive>(store: &Store, lock: &L) -> tokio::task::JoinHandle<Instant> {
-    if !L::TOLD {
+    if !L::NOTIFIED {
         let mut waiting = lock.lock();
         assert!(poll_once(&mut waiting).is_pending());
         return tokio::spawn(async move {
@@ -47,27 +47,18 @@ async fn listening<L: Exclusive>(store: &Store, lock: &L) -> tokio::task::JoinHa
     waiter
 }
 
-pub(crate) async fn a_waiter_gets_the_lock_as_soon_as_it_is_released<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_waiter_acquires_as_soon_as_the_lock_is_released<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    store.hears_notices_of(&guard).await;
+    store.receives_notices_of(&guard).await;
     let waiter = listening(store, &theirs).await;
     guard.release().await.unwrap();
     store.promptly("the waiter is woken", waiter).await.unwrap();
 }
 
-pub(crate) async fn a_waiter_gets_the_lock_as_soon_as_its_guard_is_dropped<L: Exclusive>(
-    store: &Store,
-) {
-    let (ours, theirs) = pair::<L>(store).await;
-    let guard = ours.lease(store.long()).lock().await.unwrap();
-    store.hears_notices_of(&guard).await;
-    let waiter = listening(store, &theirs).await;
-    drop(guard);
-    store.promptly("the waiter is woken", waiter).await.unwrap();
-}
-
-pub(crate) async fn a_waiter_of_the_same_client_gets_it_as_soon_as_it_is_released<L: Exclusive>(
+pub(crate) async fn a_waiter_of_the_same_client_acquires_as_soon_as_the_lock_is_released<
+    L: Exclusive,
+>(
     store: &Store,
 ) {
     let lock: L = one(store).await;
@@ -78,13 +69,13 @@ pub(crate) async fn a_waiter_of_the_same_client_gets_it_as_soon_as_it_is_release
     store.promptly("the waiter is woken", next).await.unwrap().release().await.unwrap();
 }
 
-pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends<L: Exclusive>(
+pub(crate) async fn a_waiter_acquires_when_the_lease_of_a_dead_holder_expires<L: Exclusive>(
     store: &Store,
 ) {
     let (ours, theirs) = pair::<L>(store).await;
     let start = Instant::now();
-    // Nobody releases it and nobody looks after it.
-    store.stranger_takes_for::<L>(ours.name(), store.lease()).await;
+    // It is neither released nor renewed.
+    store.other_holds_for::<L>(ours.name(), store.lease()).await;
     let guards = tokio::join!(waiter(&ours), waiter(&theirs));
     for granted in [guards.0.unwrap(), guards.1.unwrap()] {
         let took = granted - start;
@@ -93,7 +84,7 @@ pub(crate) async fn a_waiter_gets_in_when_the_lease_of_a_vanished_holder_ends<L:
     }
 }
 
-pub(crate) async fn a_waiter_gets_in_when_a_forgotten_guard_expires<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_waiter_acquires_when_a_forgotten_guard_expires<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let start = Instant::now();
     std::mem::forget(lock.lease(store.lease()).lock().await.unwrap());
@@ -102,7 +93,7 @@ pub(crate) async fn a_waiter_gets_in_when_a_forgotten_guard_expires<L: Exclusive
     assert!(took < store.lease() + late::<L>() + store.slack(), "{took:?}");
 }
 
-pub(crate) async fn the_wait_limit_ends_in_none_while_it_is_busy<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_waiter_times_out_while_the_lock_is_busy<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     let start = Instant::now();
@@ -125,7 +116,7 @@ pub(crate) async fn the_wait_limit_holds_in_the_local_queue<L: Exclusive>(store:
     guard.release().await.unwrap();
 }
 
-/// When the first of them times out, its turn goes to one that has next to no time left to ask.
+/// When the first of them times out, the next one has hardly any time left for a request.
 pub(crate) async fn waiters_of_one_client_that_time_out_together_find_it_busy<L: Exclusive>(
     store: &Store,
 ) {
@@ -141,7 +132,7 @@ pub(crate) async fn waiters_of_one_client_that_time_out_together_find_it_busy<L:
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_gets_an_answer<L: Exclusive>(
+pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_is_answered<L: Exclusive>(
     store: &Store,
 ) {
     let flaky = Flaky::new(store.backend().await);
@@ -159,8 +150,8 @@ pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_gets_an_answer<L: Exc
     eventually("a grant after the limit counts", async || attempt().await.is_some()).await;
 }
 
-/// The waiter was told that it is busy, twice, and nothing since.
-pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable<L: Exclusive>(
+/// The store answered twice that the lock is busy, and then stops answering.
+pub(crate) async fn a_store_that_stops_answering_during_the_wait_is_unreachable<L: Exclusive>(
     store: &Store,
 ) {
     let flaky = Flaky::new(store.backend().await);
@@ -181,7 +172,7 @@ pub(crate) async fn a_store_that_falls_silent_during_the_wait_is_unreachable<L: 
     guard.release().await.unwrap();
 }
 
-pub(crate) async fn what_is_freed_within_the_wait_limit_is_granted<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_release_within_the_wait_limit_grants_the_lock<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.lease()).lock().await.unwrap();
     let waiting = theirs.lease(store.long()).try_lock_for(store.long());
@@ -202,7 +193,7 @@ pub(crate) async fn an_endless_wait_limit_is_allowed<L: Exclusive>(store: &Store
     assert!(local.await.unwrap().is_some());
 }
 
-pub(crate) async fn a_waiters_lease_begins_with_the_grant<L: Exclusive>(store: &Store) {
+pub(crate) async fn the_lease_of_a_waiter_starts_at_the_grant<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.lease()).lock().await.unwrap();
     let queued = {
@@ -217,8 +208,8 @@ pub(crate) async fn a_waiters_lease_begins_with_the_grant<L: Exclusive>(store: &
     queued.release().await.unwrap();
 }
 
-/// By hand-over: the receiver's lease counts, not the giver's.
-pub(crate) async fn a_lock_handed_over_has_the_receivers_lease<L: Exclusive>(store: &Store) {
+/// The lease of the receiver counts, not that of the giver.
+pub(crate) async fn a_handoff_sets_the_lease_of_the_receiver<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let giver = lock.lease(store.long() * 20).lock().await.unwrap();
     let mut receiver = lock.lease(store.long()).lock();
@@ -290,7 +281,7 @@ pub(crate) async fn waiters_of_many_clients_are_all_served<L: Exclusive>(store: 
 pub(crate) async fn a_cancelled_waiter_leaves_nothing_behind<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    store.hears_notices_of(&guard).await;
+    store.receives_notices_of(&guard).await;
     let name = store.name("lock");
     let before = store.listeners(&name);
     let waiting = listening(store, &theirs).await;
@@ -306,10 +297,10 @@ pub(crate) async fn a_cancelled_waiter_leaves_nothing_behind<L: Exclusive>(store
     eventually("its client may have it", free).await;
 }
 
-pub(crate) async fn a_waiter_that_gives_up_leaves_nothing_behind<L: Exclusive>(store: &Store) {
+pub(crate) async fn a_waiter_that_times_out_leaves_nothing_behind<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    store.hears_notices_of(&guard).await;
+    store.receives_notices_of(&guard).await;
     let name = store.name("lock");
     let before = store.listeners(&name);
     assert!(theirs.try_lock_for(store.lease()).await.unwrap().is_none());
@@ -319,23 +310,23 @@ pub(crate) async fn a_waiter_that_gives_up_leaves_nothing_behind<L: Exclusive>(s
     assert!(!ours.is_locked().await.unwrap());
 }
 
-pub(crate) async fn after_the_last_waiter_nobody_listens<L: Exclusive>(store: &Store) {
+pub(crate) async fn the_last_waiter_ends_the_subscription<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let name = store.name("lock");
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    store.hears_notices_of(&guard).await;
+    store.receives_notices_of(&guard).await;
     let waiters = [listening(store, &theirs).await, waiter(&theirs), waiter(&theirs)];
     guard.release().await.unwrap();
     for waiter in waiters {
         waiter.await.unwrap();
     }
     // In memory also the holders' own topics, which linger for a second.
-    eventually("nobody listens", async || store.listeners(&name) == 0).await;
+    eventually("no subscriber is left", async || store.listeners(&name) == 0).await;
     assert_eq!(store.stored(&name), 0);
 }
 
-/// The first in the queue walks away in the moment in which it is served.
-pub(crate) async fn a_cancelled_waiter_passes_its_turn_on<L: Exclusive>(store: &Store) {
+/// The head of the local queue is cancelled when it is served.
+pub(crate) async fn a_cancelled_waiter_wakes_the_next_one<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     for _ in 0..20 {
         let guard = lock.lease(store.long()).lock().await.unwrap();
@@ -344,15 +335,15 @@ pub(crate) async fn a_cancelled_waiter_passes_its_turn_on<L: Exclusive>(store: &
         assert!(poll_once(&mut first).is_pending());
         assert!(poll_once(&mut second).is_pending());
         let release = guard.release();
-        let walk_away = async { drop(first) };
-        let (released, ()) = tokio::join!(release, walk_away);
+        let acquire_and_cancel = async { drop(first) };
+        let (released, ()) = tokio::join!(release, acquire_and_cancel);
         released.unwrap();
         store.promptly("the second is served", second).await.unwrap().release().await.unwrap();
     }
 }
 
 /// It was granted the lock already, but never looked.
-pub(crate) async fn a_waiter_dropped_after_its_grant_gives_the_lock_back<L: Exclusive>(
+pub(crate) async fn a_waiter_dropped_after_its_grant_releases_the_lock<L: Exclusive>(
     store: &Store,
 ) {
     let (ours, theirs) = pair::<L>(store).await;
@@ -379,8 +370,8 @@ pub(crate) async fn random_cancellations_leave_no_lock_held<L: Exclusive>(store:
     guard.release().await.unwrap();
 }
 
-/// Hints get lost; nobody depends on them.
-pub(crate) async fn a_waiter_that_is_never_told_looks_again_by_itself<L: Exclusive>(store: &Store) {
+/// Wake-ups may get lost.
+pub(crate) async fn a_waiter_without_wake_ups_rechecks<L: Exclusive>(store: &Store) {
     let holder: L = one(store).await;
     let deaf = Arc::new(Deaf(store.backend().await));
     let deaf = Client::with_backend(deaf, store.options()).unwrap();
@@ -393,13 +384,13 @@ pub(crate) async fn a_waiter_that_is_never_told_looks_again_by_itself<L: Exclusi
     guard.release().await.unwrap();
     let next = timeout(store.long(), waiting).await.expect("it looks again").unwrap();
     let took = start.elapsed();
-    // 5 s at most for a lock, 100 ms for a mutex, whose other users tell nobody.
+    // At most 5 s for a lock, and 100 ms for a mutex, whose other libraries do not publish.
     assert!(took < L::RECHECK + store.slack(), "{took:?}");
     next.release().await.unwrap();
 }
 
 /// Ten waiters: none of them asks more often than it has reason to.
-pub(crate) async fn waiters_do_not_hammer_the_store<L: Exclusive>(store: &Store) {
+pub(crate) async fn waiters_do_not_poll_in_a_tight_loop<L: Exclusive>(store: &Store) {
     let holder: L = one(store).await;
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
@@ -407,8 +398,8 @@ pub(crate) async fn waiters_do_not_hammer_the_store<L: Exclusive>(store: &Store)
     let guard = holder.lease(store.long()).lock().await.unwrap();
     let start = Instant::now();
     let waiters: Vec<_> = (0..10).map(|_| waiter(&lock)).collect();
-    let asking = if L::SEATED { 1 } else { 10 };
-    let listening = if L::TOLD { asking } else { 0 };
+    let asking = if L::QUEUED { 1 } else { 10 };
+    let listening = if L::NOTIFIED { asking } else { 0 };
     // Once, once more after subscribing, and then a re-check from time to time.
     eventually("all have come to wait", async || {
         counting.acquires() >= 2 * asking && counting.confirmed() == listening

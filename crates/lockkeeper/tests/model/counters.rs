@@ -57,7 +57,7 @@ pub(crate) fn ids(owner: OwnerId, count: u32) -> Vec<PermitId> {
     let text = owner.to_string();
     let number: u64 = text[37..].parse().expect("a number follows the uuid");
     let id = |i: u64| {
-        let mut id = owner.client().into_bytes();
+        let mut id = Uuid::try_parse(&owner.client().to_string()).unwrap().into_bytes();
         id[8..].copy_from_slice(&number.wrapping_add(i).to_be_bytes());
         PermitId::from_bytes(id)
     };
@@ -125,7 +125,7 @@ fn request(kind: Kind) -> BoxedStrategy<Request> {
     let ttl = || select(times(kind).ttls);
     let acquire = (own(), ttl(), prop::option::weighted(0.4, 1..5u64));
     let acquire = acquire.prop_map(move |((resource, owner, count), ttl, temporary)| {
-        // Only a permit semaphore is made by those who acquire.
+        // Only a permit semaphore can be created by an acquire.
         let temporary = temporary.filter(|_| kind == Kind::Permits);
         Request::Acquire(Acquire { count, temporary, ..Acquire::new(resource, owner, ttl) })
     });
@@ -381,7 +381,7 @@ impl Play<'_> {
                 && match (first, answer) {
                     // Given back since.
                     (Answer::Acquire(_), Answer::Acquire(Ok(Attempt::Gone))) => true,
-                    // Ids that are gone are gone.
+                    // Released ids stay released.
                     (Answer::Release(_), Answer::Release(Ok(Released::Absent { .. })))
                     | (Answer::Adjust(_), Answer::Adjust(Ok(Changed::Nothing))) => by_ids,
                     (Answer::Renew(_), Answer::Renew(_)) => true,

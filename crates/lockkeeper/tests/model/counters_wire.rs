@@ -8,7 +8,7 @@ use lockkeeper::backend::{
     Acquire, Attempt, Backend, Change, Changed, CountChange, Fault, Kind, PermitChange, Release,
     Released, Renew, Renewed, Resource, Ttl,
 };
-use lockkeeper::{ClientOptions, OwnerId, PermitId};
+use lockkeeper::{OwnerId, PermitId};
 use testkit::{Cli, RedisServer, Reply};
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ struct Wire {
 impl Wire {
     async fn start() -> Self {
         let server = RedisServer::start();
-        let store = Redis::connect(&server.url(), &ClientOptions::new()).await.unwrap();
+        let store = Redis::connect(&server.url(), &crate::options()).await.unwrap();
         Self { server, store }
     }
 
@@ -149,12 +149,12 @@ async fn a_semaphore_is_redissons() {
 }
 
 #[tokio::test]
-async fn permits_of_a_semaphore_that_is_gone_make_no_new_one() {
+async fn releasing_permits_of_a_deleted_semaphore_does_not_recreate_it() {
     let wire = Wire::start().await;
     for (kind, name) in [(Kind::Semaphore, "s"), (Kind::Permits, "p")] {
         let (resource, owner) = (named(kind, name), fresh());
         let unset = wire.take(&resource, owner, 1).await;
-        let detail = "the semaphore has no permits set: call try_set_permits first".to_owned();
+        let detail = "the semaphore has no permits set: call try_set_permits first".into();
         assert_eq!(unset, Err(Fault::Invalid { detail }));
         assert!(matches!(
             wire.count(&resource, CountChange::Add(1)).await,
@@ -191,7 +191,7 @@ async fn more_than_can_be_counted_is_refused_before_anything_is_done() {
 }
 
 #[tokio::test]
-async fn old_answers_are_swept_out() {
+async fn old_answers_are_swept() {
     let (wire, semaphore) = (Wire::start().await, named(Kind::Semaphore, "s"));
     wire.create(&semaphore, 1, None).await;
     let fill = "for i = 1, 132000 do redis.call('HSET', KEYS[1], 'old' .. i, '1000:GRANTED') end";
@@ -253,7 +253,7 @@ async fn permits_with_ids_are_redissons() {
         other => panic!("{other:?}"),
     }
     assert_eq!(wire.heard(&mut channel, "redisson_sc:{p}"), ["3"]);
-    // All of them, or none: the last is nobody's. The first is named twice and counts once.
+    // All or none: the last does not exist. The first is named twice and counts once.
     let (mine, release) = (ids(owner, 2), PermitChange::Release);
     let none = wire.by_ids(&permits, vec![mine[0], ids(fresh(), 1)[0]], release).await;
     assert_eq!((none, wire.get("p").text()), (Ok(Changed::Nothing), "1"));
@@ -282,7 +282,7 @@ async fn permits_of_java_count() {
     assert_eq!(wire.take(&permits, fresh(), 1).await, Ok(Attempt::Busy(None)));
     let snapshot = wire.store.inspect(permits.clone()).await.unwrap();
     assert_eq!((snapshot.count, snapshot.taken), (Some(0), 1));
-    // It has ended, and whoever comes next sweeps it out.
+    // It has expired, and the next request sweeps it.
     let mut channel = wire.listen("redisson_sc:{p}");
     wire.server.cli(&[&b"ZADD"[..], set.as_bytes(), b"1000", java]).ok();
     let snapshot = wire.store.inspect(permits.clone()).await.unwrap();
@@ -294,7 +294,7 @@ async fn permits_of_java_count() {
 }
 
 #[tokio::test]
-async fn ended_permits_are_swept_out_by_the_hundred() {
+async fn expired_permits_are_swept_in_batches() {
     let (wire, permits) = (Wire::start().await, named(Kind::Permits, "p"));
     // The second is the last permit of the first, which is swept out last.
     let [owner, late] = [1, 8000].map(|number| format!("{}:{number}", Uuid::nil()));
@@ -306,7 +306,7 @@ async fn ended_permits_are_swept_out_by_the_hundred() {
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(wire.renew(&permits, fresh(), None).await, Renewed::Gone);
     assert_eq!(wire.get("p").text(), "101");
-    // The total knows of those that are not swept out yet.
+    // The total includes expired permits that are not swept yet.
     assert_eq!(wire.count(&permits, CountChange::Resize(8002)).await, Ok(Changed::Done));
     assert_eq!(wire.get("p").text(), "202");
     let snapshot = wire.store.inspect(permits.clone()).await.unwrap();
@@ -319,7 +319,7 @@ async fn ended_permits_are_swept_out_by_the_hundred() {
 }
 
 #[tokio::test]
-async fn taken_permits_stay_as_long_as_their_semaphore() {
+async fn held_permits_remain_as_long_as_their_semaphore() {
     let (wire, permits) = (Wire::start().await, named(Kind::Permits, "p"));
     wire.create(&permits, 9, Some(50_000)).await;
     let (set, one) = ("{p}:timeout", fresh());
@@ -340,7 +340,7 @@ async fn taken_permits_stay_as_long_as_their_semaphore() {
 }
 
 #[tokio::test]
-async fn what_gives_back_or_renews_works_without_memory() {
+async fn releases_and_renewals_succeed_without_memory() {
     let wire = Wire::start().await;
     let [semaphore, permits, latch] =
         [(Kind::Semaphore, "s"), (Kind::Permits, "p"), (Kind::Latch, "l")]
@@ -376,12 +376,12 @@ async fn what_gives_back_or_renews_works_without_memory() {
 }
 
 #[tokio::test]
-async fn who_may_not_publish_gives_back_all_the_same() {
+async fn a_release_without_publish_permission_succeeds() {
     let wire = Wire::start().await;
     let rules = ["ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels"];
     wire.server.cli(&rules).ok();
     let url = wire.server.url_with("mute", "secret");
-    let store = Redis::connect(&url, &ClientOptions::new()).await.unwrap();
+    let store = Redis::connect(&url, &crate::options()).await.unwrap();
     let wire = Wire { store, ..wire };
     for (kind, name) in [(Kind::Semaphore, "s"), (Kind::Permits, "p")] {
         let (resource, owner) = (named(kind, name), fresh());
@@ -442,7 +442,7 @@ async fn finds_something_else(wire: &Wire, kinds: &[Kind], owner: OwnerId) {
 }
 
 #[tokio::test]
-async fn what_is_something_else_stays_as_it_is() {
+async fn a_key_of_another_kind_is_not_changed() {
     let (wire, owner) = (Wire::start().await, fresh());
     for other in OTHERS {
         wire.server.cli(&["FLUSHALL"]).ok();
@@ -452,7 +452,7 @@ async fn what_is_something_else_stays_as_it_is() {
         wire.server.cli(other).ok();
         finds_something_else(&wire, &[Kind::Semaphore, Kind::Permits, Kind::Latch], owner).await;
     }
-    // Somebody's data in the place of the permits.
+    // Other data in the key of the permits.
     wire.server.cli(&["FLUSHALL"]).ok();
     wire.server.cli(&["SET", "{x}:timeout", "data"]).ok();
     finds_something_else(&wire, &[Kind::Permits], owner).await;

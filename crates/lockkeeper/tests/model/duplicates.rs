@@ -29,7 +29,7 @@ enum Step {
     Act { name: usize, actor: usize, act: Act, times: usize },
     /// A request of ids that are given up arrives once more.
     Late(prop::sample::Index),
-    /// Somebody forces a lock open.
+    /// A force-release.
     Force { name: usize },
     /// Time passes.
     Pass(u64),
@@ -152,7 +152,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Whoever's time is over knows it by its own clock.
+    /// An actor whose lease expired knows it by its own clock.
     fn expire(&mut self) {
         let now = self.world.now;
         for belief in self.beliefs.as_flattened_mut() {
@@ -252,7 +252,7 @@ impl Play<'_> {
         match (self.beliefs[name][actor], act) {
             (Belief::Idle, Act::Take { ttl }) => self.take(name, actor, ttl, times),
             (Belief::Idle, _) => Ok(()),
-            // Loss is terminal: all that is left to do is to give back.
+            // A loss is final: only a release may follow.
             (Belief::Lost { id }, _) => self.give_up(name, actor, id, times),
             (Belief::Holds { id, count, until }, act) => {
                 let hold = (id, count, until);

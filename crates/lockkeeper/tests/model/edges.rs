@@ -1,8 +1,11 @@
-//! Times to live at the edge, which the grid of the properties leaves out on purpose.
+//! Cases that the random sequences leave out: a lock without a TTL, and names that are used once.
 
+use lockkeeper::backend::model::State;
 use lockkeeper::backend::redis::Redis;
-use lockkeeper::backend::{Acquire, Attempt, Backend, Kind, Release, Released, Resource};
-use lockkeeper::{ClientOptions, OwnerId};
+use lockkeeper::backend::{
+    Acquire, Attempt, Backend, Change, Changed, CountChange, Kind, Release, Released, Resource,
+};
+use lockkeeper::{LockName, OwnerId};
 use testkit::RedisServer;
 
 fn lock(name: &str) -> Resource {
@@ -27,9 +30,9 @@ async fn release_one(store: &Redis, resource: &Resource, owner: OwnerId) -> Rele
 }
 
 #[tokio::test]
-async fn a_partial_release_leaves_a_lock_without_an_end_as_it_is() {
+async fn a_partial_release_keeps_a_lock_without_a_ttl() {
     let server = RedisServer::start();
-    let (url, options) = (server.url(), ClientOptions::new());
+    let (url, options) = (server.url(), crate::options());
     let (store, resource) = (Redis::connect(&url, &options).await.unwrap(), lock("a"));
     let owner = held_twice(&store, &resource).await;
     assert_eq!(server.cli(&["PERSIST", "a"]).int(), 1);
@@ -44,4 +47,55 @@ async fn a_partial_release_leaves_a_lock_without_an_end_as_it_is() {
     let events = events.map(|(_, event)| String::from_utf8(event).unwrap());
     let events: Vec<_> = events.take_while(|event| event != "end").collect();
     assert_eq!(events, ["hset"], "the key was deleted and made anew");
+}
+
+/// A reader waits for each of many names, once. No name is used again, so that only a sweep removes the
+/// records about its waiters.
+#[test]
+fn names_that_are_used_once_are_swept_from_the_model() {
+    let mut state = State::default();
+    let (us, mut now) = (uuid::Uuid::from_u128(1), 1_000_000);
+    let mut sizes = Vec::new();
+    for i in 0..10_000 {
+        let name = LockName::from(format!("{i}").as_str());
+        let (writer, reader) = (OwnerId::fresh(us), OwnerId::fresh(us));
+        let writing = Resource { kind: Kind::Write, name: name.clone() };
+        let reading = Resource { kind: Kind::Read, name };
+        let write = Acquire::new(writing.clone(), writer, 1000);
+        let read = Acquire { waits: true, ..Acquire::new(reading.clone(), reader, 1000) };
+        assert!(state.acquire(&write, now).0.unwrap().is_granted());
+        assert!(!state.acquire(&read, now).0.unwrap().is_granted());
+        state.release(&Release::new(writing, writer), now).0.unwrap();
+        assert!(state.acquire(&read, now).0.unwrap().is_granted());
+        state.release(&Release::new(reading, reader), now).0.unwrap();
+        assert!(state.is_empty());
+        now += 1000;
+        // The whole state, whatever it counts as a lock.
+        if i % 2500 == 2499 {
+            sizes.push(format!("{state:?}").len());
+        }
+    }
+    let most = sizes[0] * 2;
+    assert!(sizes.iter().all(|size| *size < most), "it grows: {sizes:?}");
+}
+
+/// A script computes in doubles, which round beyond 2^53.
+#[tokio::test]
+async fn a_temporary_semaphore_is_raised_exactly_from_the_lowest_number() {
+    let server = RedisServer::start();
+    let store = Redis::connect(&server.url(), &crate::options()).await.unwrap();
+    let resource = Resource { kind: Kind::Permits, name: "a".into() };
+    let acquire = |number: u8, limit| {
+        let owner = format!("00000000-0000-4000-8000-00000000000a:{number}").parse().unwrap();
+        let acquire = Acquire::new(resource.clone(), owner, 50_000);
+        store.acquire(Acquire { temporary: Some(limit), ..acquire })
+    };
+    assert_eq!(acquire(1, 1).await, Ok(Attempt::GRANTED));
+    let lowest = -9_007_199_254_740_991;
+    let id = OwnerId::fresh(uuid::Uuid::nil());
+    let change = CountChange::Add(lowest);
+    let lowered = store.adjust(Change::Count { resource: resource.clone(), id, change }).await;
+    assert_eq!(lowered, Ok(Changed::Count(lowest)));
+    assert_eq!(acquire(2, 2).await, Ok(Attempt::GRANTED));
+    assert_eq!(server.cli(&["GET", "a"]).int(), 0);
 }

@@ -69,7 +69,7 @@ fn key(prefix: &str, name: &str) -> String {
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 
-/// Who waits, as the server has it, dead ones included.
+/// The queue as stored, with stale waiters.
 #[derive(Clone, Debug, PartialEq)]
 struct Places {
     queue: Vec<String>,
@@ -215,7 +215,7 @@ fn the_scripts_of_the_fair_lock_agree_with_the_model() {
 }
 
 #[test]
-fn the_scripts_of_the_fair_lock_agree_with_the_model_on_who_is_alive() {
+fn the_fair_lock_scripts_agree_with_the_model_about_stale_waiters() {
     agree(&SHORT_TTLS, &MOMENTS);
 }
 
@@ -229,7 +229,7 @@ enum Move {
     Act { actor: usize, act: Act, times: usize },
     /// A request of an id that is given up arrives once more.
     Late(prop::sample::Index),
-    /// Somebody forces the lock open.
+    /// A force-release.
     Force,
     /// Time passes.
     Pass(u64),
@@ -265,7 +265,7 @@ fn play_step() -> impl Strategy<Value = Move> {
 #[derive(Clone, Copy, Debug)]
 enum Belief {
     Idle,
-    /// It was told to wait.
+    /// It waits.
     Waits {
         id: OwnerId,
     },
@@ -341,7 +341,7 @@ impl Play<'_> {
         Ok(Sight { lock, places })
     }
 
-    /// The one who believes that it holds the lock does, as often as it believes; nobody else does.
+    /// The actor that believes to hold the lock holds it with that count, and no other does.
     fn check(&mut self) -> Outcome {
         let sight = self.look()?;
         let now = self.world.now;
@@ -453,7 +453,7 @@ impl Play<'_> {
         Ok(answer)
     }
 
-    /// It may get a place, or a free lock, which nobody will ever use; nothing of others changes.
+    /// It may get a queue position or a free lock that stays unused; nothing else changes.
     fn late(&mut self, index: prop::sample::Index) -> Outcome {
         let live: Vec<_> = self.beliefs.iter().filter_map(|belief| belief.id()).collect();
         let late = self.past.iter().filter(|(id, _)| !live.contains(id));
@@ -587,7 +587,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// When all have gone, whoever comes next gets the lock, and nothing is left after it.
+    /// After all have left, the next acquire succeeds and leaves nothing behind.
     fn end(&mut self) -> Outcome {
         for actor in 0..ACTORS {
             if let Some(id) = self.beliefs[actor].id() {

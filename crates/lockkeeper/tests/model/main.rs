@@ -18,9 +18,17 @@ mod rw_duplicates;
 mod world;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
+use lockkeeper::ClientOptions;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestError, TestRunner};
+
+/// A machine that stands still is not an unreachable server.
+fn options() -> ClientOptions {
+    let minute = Duration::from_secs(60);
+    ClientOptions::new().connect_timeout(minute).response_timeout(minute)
+}
 
 /// Runs `property` on random sequences; a failure shows the smallest one that fails.
 #[track_caller]

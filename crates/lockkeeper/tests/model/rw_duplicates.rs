@@ -37,7 +37,7 @@ enum Step {
     Act { side: usize, actor: usize, act: Act, times: usize },
     /// A request of ids that are given up arrives once more.
     Late(prop::sample::Index),
-    /// Somebody forces the lock open.
+    /// A force-release.
     Force,
     /// Time passes.
     Pass(u64),
@@ -178,7 +178,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Whoever's time is over knows it by its own clock.
+    /// An actor whose lease expired knows it by its own clock.
     fn expire(&mut self) {
         let now = self.world.now;
         for belief in self.beliefs.as_flattened_mut() {
@@ -273,7 +273,7 @@ impl Play<'_> {
             (Belief::Waits { id }, Act::Take { ttl, waits }) => {
                 self.take(side, actor, id, ttl, waits, times)
             }
-            // Loss is terminal: all that is left to do is to give back.
+            // A loss is final: only a release may follow.
             (Belief::Waits { .. } | Belief::Lost { .. }, _) => self.give_up(side, actor, times),
             (Belief::Holds { id, count, until }, act) => {
                 let hold = (id, count, until);

@@ -14,7 +14,7 @@ use crate::{PATIENCE, PROGRAM, Test};
 
 pub(crate) const TESTS: &[Test] = &[
     ("exit::a_program_that_drops_guard_and_client_leaves_the_lock_free", leaves_it_free),
-    ("exit::the_end_waits_for_one_response_timeout_at_most", waits_for_one_response_timeout),
+    ("exit::an_exit_waits_for_one_response_timeout_at_most", waits_for_one_response_timeout),
 ];
 
 const URL: &str = "LOCKKEEPER_TEST_URL";

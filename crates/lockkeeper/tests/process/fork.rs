@@ -16,7 +16,7 @@ use crate::{PATIENCE, Test};
 pub(crate) const TESTS: &[Test] = &[
     ("fork::a_blocking_client_is_closed_in_a_child", || on_each_store(blocking_client)),
     ("fork::an_async_client_is_closed_in_a_child", || on_each_store(async_client)),
-    ("fork::a_child_may_connect_anew", connects_anew),
+    ("fork::a_child_can_connect_again", connects_anew),
     ("fork::a_child_opens_no_file_that_its_parent_has_open", opens_no_file_that_was_open),
     ("fork::a_child_that_drops_everything_sends_nothing", sends_nothing),
 ];
@@ -175,10 +175,10 @@ fn async_client(url: &str) {
 
 fn connects_anew() {
     let server = RedisServer::start();
-    let client = blocking::Client::connect(&server.url()).expect("the store is there");
+    let client = blocking::Client::connect(server.url()).expect("the store is there");
     let guard = client.lock("shared").lock().unwrap();
     in_child((), |()| {
-        let client = blocking::Client::connect(&server.url()).expect("the store is there");
+        let client = blocking::Client::connect(server.url()).expect("the store is there");
         let own = client.lock("own").lock().unwrap();
         assert!(client.lock("shared").try_lock().unwrap().is_none(), "it is the parent's");
         own.release().unwrap();
@@ -189,15 +189,15 @@ fn connects_anew() {
 
 fn opens_no_file_that_was_open() {
     let file = LockFile::new();
-    let client = blocking::Client::connect(&file.url()).expect("the file can be opened");
+    let client = blocking::Client::connect(file.url()).expect("the file can be opened");
     in_child((), |()| {
-        let refused = blocking::Client::connect(&file.url()).err();
+        let refused = blocking::Client::connect(file.url()).err();
         assert!(matches!(refused, Some(Error::Invalid { .. })), "{refused:?}");
     });
     client.lock("it").lock().unwrap().release().unwrap();
     drop(client);
     in_child((), |()| {
-        let client = blocking::Client::connect(&file.url()).expect("no other thread has it open");
+        let client = blocking::Client::connect(file.url()).expect("no other thread has it open");
         client.lock("it").lock().unwrap().release().unwrap();
     });
 }

@@ -3,9 +3,9 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use crate::prepared::prepared;
+use crate::prepared::{self, prepared};
 
 pub(super) const HOW_TO_GET_IT: &str = "The peer needs a JDK, 17 or newer, and Maven: run `cargo xtask interop`, which installs them \
      (or `apt-get install -y openjdk-17-jdk-headless maven`)";
@@ -46,27 +46,17 @@ impl Redisson {
         class_path(&directory)
     }
 
+    /// Without the network if it can.
     fn compile(self) {
-        let output = self.maven(&["--offline"]);
-        if output.status.success() {
-            return;
-        }
-        // Whatever it was: the network may help, and if not, it says so again.
-        let output = self.maven(&[]);
-        assert!(
-            output.status.success(),
-            "the Java peer cannot be built with {}:\n{}{}\n{HOW_TO_GET_IT}",
-            self.profile(),
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
+        let compiled = self.maven(&["--offline"]).or_else(|_| self.maven(&[]));
+        compiled.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    fn maven(self, options: &[&str]) -> Output {
+    fn maven(self, options: &[&str]) -> Result<(), String> {
         let mut command = Command::new("mvn");
         command.args(["--quiet", "--batch-mode", "--no-transfer-progress", "-P", self.profile()]);
         command.args(options).arg("compile").current_dir(project());
-        command.output().unwrap_or_else(|error| panic!("`mvn`: {error}. {HOW_TO_GET_IT}"))
+        prepared::run(&mut command, HOW_TO_GET_IT)
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::process::ChildStdin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::pending::LIMIT;
-use crate::percent;
+use crate::{lock, percent};
 
 /// The number of the answer to being started.
 pub(super) const GREETING: u64 = 0;
@@ -190,11 +190,6 @@ impl Call {
     }
 }
 
-/// A panic while it was held leaves nothing half-done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::parse;
@@ -211,7 +206,8 @@ mod tests {
 
     #[test]
     fn other_lines_are_no_answers() {
-        for line in ["", "hello", "- 1 2 3 err x: y", "7 1 2 3", "7 1 2 3 maybe", "7 1 2 3 ok %"] {
+        for line in ["", "hello", "- 1 2 3 err x: y", "7 1 2 3", "7 1 2 3 maybe", "7 1 2 3 ok %ff"]
+        {
             assert!(parse(line).is_none(), "{line}");
         }
     }

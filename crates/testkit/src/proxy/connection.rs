@@ -1,7 +1,7 @@
 //! Accepting connections and joining two sockets.
 
 use std::io::{self, ErrorKind};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tokio::net::{TcpListener, TcpStream};
 
@@ -9,14 +9,14 @@ use super::lane::{Direction, Lane};
 use super::{ConnId, Shared};
 
 /// Accepts until it is dropped.
-pub(super) async fn accept(listener: std::net::TcpListener, upstream_port: u16, state: Shared) {
+pub(super) async fn accept(listener: std::net::TcpListener, state: Shared) {
     let listener = TcpListener::from_std(listener).expect("the listener is non-blocking");
     loop {
         // What fails here is the one connection (reset before it was accepted), not the listener.
-        let Ok((client, _)) = listener.accept().await else {
+        let Ok((client, source)) = listener.accept().await else {
             continue;
         };
-        if let Some(id) = admit(&state) {
+        if let Some((id, upstream_port)) = admit(&state, source.ip()) {
             let connection = Connection { id, state: state.clone() };
             tokio::spawn(connection.serve(client, upstream_port));
         } else {
@@ -25,14 +25,15 @@ pub(super) async fn accept(listener: std::net::TcpListener, upstream_port: u16, 
     }
 }
 
-/// In one step with looking at `refuse`: after the control has returned, nobody slips through.
-fn admit(state: &Shared) -> Option<ConnId> {
+/// In one step with looking at `refuse` and at the upstream port: after the control has returned, no
+/// connection slips through.
+fn admit(state: &Shared, source: IpAddr) -> Option<(ConnId, u16)> {
     let mut admitted = None;
     state.send_modify(|state| {
         if state.refuse {
             state.refused += 1;
         } else {
-            admitted = Some(state.open());
+            admitted = Some((state.open(source), state.upstream_port));
         }
     });
     admitted

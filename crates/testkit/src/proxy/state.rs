@@ -1,6 +1,7 @@
 //! Everything the controls change and the tasks obey.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::matcher::Matcher;
@@ -18,10 +19,13 @@ impl ConnId {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// Where new connections lead, on 127.0.0.1.
+    pub(super) upstream_port: u16,
     pub(super) refuse: bool,
     pub(super) delay: Duration,
     pub(super) black_hole: bool,
-    pub(super) hold_requests: bool,
+    /// Connections from these addresses are black holes.
+    pub(super) separated: BTreeSet<IpAddr>,
     pub(super) drop_replies: bool,
     /// Armed until the first match.
     pub(super) drop_reply_once: Option<Matcher>,
@@ -38,6 +42,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Connection {
+    pub(super) source: IpAddr,
     pub(super) cut: bool,
     pub(super) black_hole: bool,
     pub(super) hold_requests: bool,
@@ -50,8 +55,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    fn new() -> Self {
+    fn new(source: IpAddr) -> Self {
         Self {
+            source,
             cut: false,
             black_hole: false,
             hold_requests: false,
@@ -65,10 +71,10 @@ impl Connection {
 }
 
 impl State {
-    pub(super) fn open(&mut self) -> ConnId {
+    pub(super) fn open(&mut self, source: IpAddr) -> ConnId {
         let id = ConnId::nth(self.accepted);
         self.accepted += 1;
-        self.connections.insert(id, Connection::new());
+        self.connections.insert(id, Connection::new(source));
         id
     }
 
@@ -104,11 +110,12 @@ impl State {
     }
 
     pub(super) fn is_black_hole(&self, id: ConnId) -> bool {
-        self.black_hole || self.any(id, |connection| connection.black_hole)
+        let separated = |connection: &Connection| self.separated.contains(&connection.source);
+        self.black_hole || self.any(id, |connection| connection.black_hole || separated(connection))
     }
 
     pub(super) fn holds_requests(&self, id: ConnId) -> bool {
-        self.hold_requests || self.any(id, |connection| connection.hold_requests)
+        self.any(id, |connection| connection.hold_requests)
     }
 
     pub(super) fn drops_replies(&self, id: ConnId) -> bool {

@@ -11,14 +11,17 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::builder::{Config, Transport};
+use super::clock;
+use super::flavour::Flavour;
 use crate::certificates::Certificates;
 use crate::port::Reservation;
-use crate::process::Process;
+use crate::process::{POLL_INTERVAL, Process};
 use crate::{Cli, Reply};
 
 /// An idle machine needs 20 ms; a loaded one with two cores has been seen to need a second.
 const START_LIMIT: Duration = Duration::from_secs(20);
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
+pub(super) const CONFIG_FILE: &str = "redis.conf";
 
 /// Where a server lives; the same over all its restarts.
 #[derive(Debug)]
@@ -52,6 +55,18 @@ impl Site {
         self.directory.path().join("redis.sock")
     }
 
+    pub(super) fn config_file(&self) -> PathBuf {
+        self.directory.path().join(CONFIG_FILE)
+    }
+
+    pub(super) fn dump(&self) -> PathBuf {
+        self.directory.path().join("dump.rdb")
+    }
+
+    pub(super) fn clock(&self) -> PathBuf {
+        self.directory.path().join("clock")
+    }
+
     pub(super) fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -64,7 +79,7 @@ impl Site {
 /// Why a server did not start.
 #[derive(Debug)]
 pub(super) enum Failure {
-    Missing,
+    Missing(Flavour),
     PortTaken(String),
     Other(String),
 }
@@ -72,10 +87,7 @@ pub(super) enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing => f.write_str(
-                "redis-server is not installed: run `cargo xtask test`, which installs it \
-                 (or `apt-get install redis-server`)",
-            ),
+            Self::Missing(flavour) => f.write_str(flavour.how_to_get_it()),
             Self::PortTaken(text) => write!(f, "the port is taken: {text}"),
             Self::Other(text) => write!(f, "redis-server did not start: {text}"),
         }
@@ -86,26 +98,39 @@ impl fmt::Display for Failure {
 pub(super) fn launch(config: &Config, site: &Site) -> Result<Process, Failure> {
     if !config.persistent {
         // A dump is there only if a test called SAVE; a restart must come up empty all the same.
-        let _ = fs::remove_file(site.directory.path().join("dump.rdb"));
+        let _ = fs::remove_file(site.dump());
     }
     let log = File::create(site.log_path()).map_err(|error| Failure::Other(error.to_string()))?;
     let errors = log.try_clone().map_err(|error| Failure::Other(error.to_string()))?;
     let mut command = command(config, site);
+    if config.movable_clock {
+        clock::prepare(&mut command, &site.clock());
+    }
     command.stdin(Stdio::null()).stdout(log).stderr(errors);
     let mut process =
         Process::spawn(&mut command, Some(site.directory.path())).map_err(|error| {
             match error.kind() {
-                ErrorKind::NotFound => Failure::Missing,
+                ErrorKind::NotFound => Failure::Missing(config.flavour),
                 _ => Failure::Other(error.to_string()),
             }
         })?;
-    await_ready(&mut process, config, site)?;
-    Ok(process)
+    let ready = await_ready(&mut process, config, site);
+    if config.movable_clock {
+        clock::tidy(process.pid());
+    }
+    ready.map(|()| process)
 }
 
 fn command(config: &Config, site: &Site) -> Command {
-    let mut command = Command::new("redis-server");
-    command.args(["--bind", "127.0.0.1", "--daemonize", "no", "--save", "", "--appendonly", "no"]);
+    let mut command = Command::new(config.flavour.program());
+    if site.config_file().exists() {
+        command.arg(site.config_file());
+    }
+    if config.sentinel {
+        command.arg("--sentinel");
+    }
+    command.args(config.flavour.addresses(config.source));
+    command.args(["--daemonize", "no", "--save", "", "--appendonly", "no"]);
     command.arg("--dir").arg(site.directory.path());
     command.arg("--unixsocket").arg(site.socket());
     if let Some(password) = &config.password {
@@ -131,6 +156,10 @@ fn listen(command: &mut Command, transport: Transport, site: &Site) {
     file(command, "--tls-ca-cert-file", &files.ca);
     file(command, "--tls-cert-file", &files.server_certificate);
     file(command, "--tls-key-file", &files.server_key);
+    // For the connections of replicas, sentinels and the bus of a cluster.
+    command.args(["--tls-replication", "yes", "--tls-cluster", "yes"]);
+    file(command, "--tls-client-cert-file", &files.client_certificate);
+    file(command, "--tls-client-key-file", &files.client_key);
 }
 
 /// The server listens everywhere before it serves anyone, so an answer on the Unix socket means that

@@ -1,4 +1,4 @@
-//! What is laid over the table: help, and the question before a lock is taken away.
+//! Boxes over the table: help, and the confirmation of a force-release.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -12,26 +12,26 @@ use crate::table::cut;
 use crate::watch::view::Forcing;
 
 const HELP: &[(&str, &str)] = &[
-    ("↑ ↓  j k", "one row up, down"),
-    ("PgUp PgDn", "one page up, down"),
-    ("g  G", "to the first row, to the last"),
-    ("enter", "everything about the lock, and back"),
-    ("J K", "down and up in it"),
-    ("/", "only rows with a text in their name or holder"),
-    ("s  S", "sort by the next column, the other way round"),
-    ("space", "stop looking, look again"),
-    ("u", "take the lock away from its holder"),
-    ("ctrl-l", "draw everything anew"),
-    ("ctrl-z", "to the background"),
-    ("esc", "back: the pane, the filter, then out"),
-    ("q  ctrl-c", "out"),
+    ("↑ ↓  j k", "previous row, next row"),
+    ("PgUp PgDn", "previous page, next page"),
+    ("g  G", "first row, last row"),
+    ("enter", "show or hide the details of the lock"),
+    ("J K", "scroll the details down, up"),
+    ("/", "filter by text in name or holder"),
+    ("s  S", "sort by the next column, reverse the order"),
+    ("space", "pause, resume"),
+    ("u", "force-release the lock"),
+    ("ctrl-l", "redraw the screen"),
+    ("ctrl-z", "suspend"),
+    ("esc", "close the details, clear the filter, or quit"),
+    ("q  ctrl-c", "quit"),
 ];
 
 const MARKS: &[(&str, &str)] = &[
-    ("+", "has appeared"),
-    ("~", "has other holders or waiters"),
-    ("-", "is gone"),
-    ("≥", "its holder does not say since when"),
+    ("+", "appeared"),
+    ("~", "holders or waiters changed"),
+    ("-", "removed"),
+    ("≥", "at least; its holder announces no start"),
 ];
 
 pub(super) fn help(frame: &mut Frame<'_>, theme: &Theme) {
@@ -47,13 +47,13 @@ pub(super) fn help(frame: &mut Frame<'_>, theme: &Theme) {
 
 pub(super) fn forcing(frame: &mut Frame<'_>, forcing: &Forcing, theme: &Theme) {
     let Forcing { lock, reason, sure } = forcing;
-    let (area, block) = place(frame, " take it away ", 72, 7, theme);
+    let (area, block) = place(frame, " force-release ", 72, 7, theme);
     let width = usize::from(block.inner(area).width);
     let cut = |text: String, taken: usize| cut(&text, width.saturating_sub(taken)).into_owned();
     let typed = display::text(reason);
     let question = match sure {
         true => Line::from(vec![
-            Span::styled("Take it away? ", theme.warning),
+            Span::styled("force-release? ", theme.warning),
             Span::styled("y", theme.key),
             Span::raw(" yes   "),
             Span::styled("n", theme.key),
@@ -61,9 +61,9 @@ pub(super) fn forcing(frame: &mut Frame<'_>, forcing: &Forcing, theme: &Theme) {
         ]),
         false => Line::from(vec![
             Span::styled("enter", theme.key),
-            Span::styled(" goes on   ", theme.dim),
+            Span::styled(" continue   ", theme.dim),
             Span::styled("esc", theme.key),
-            Span::styled(" leaves it alone", theme.dim),
+            Span::styled(" cancel", theme.dim),
         ]),
     };
     let lines = vec![
@@ -91,7 +91,7 @@ pub(super) fn forcing(frame: &mut Frame<'_>, forcing: &Forcing, theme: &Theme) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-/// The end of a text: what is being typed must be seen.
+/// The end of a text, where the cursor is.
 fn tail(text: &str, width: usize) -> &str {
     let mut rest = text;
     while rest.width() > width {
@@ -102,7 +102,7 @@ fn tail(text: &str, width: usize) -> &str {
     rest
 }
 
-/// A frame for so many lines in the middle of the screen, which is cleared for it.
+/// Clears the middle of the screen for a box.
 fn place<'a>(
     frame: &mut Frame<'_>,
     title: &'static str,

@@ -1,4 +1,4 @@
-//! How the view looks.
+//! Draws the view.
 
 mod boxes;
 mod pane;
@@ -20,10 +20,9 @@ use crate::{display, timestamp};
 
 pub(super) use theme::Theme;
 
-/// From this width on the pane stands beside the table, otherwise below it.
+/// From this width on the pane is beside the table, otherwise below it.
 const WIDE: u16 = 120;
 
-/// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, theme: &Theme, now: Now) {
     let [header, body, footer] =
         Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
@@ -48,7 +47,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, theme: &Theme, now: N
     }
 }
 
-/// Descendants the table the pane gets what few rows leave over, and at least half.
+/// Splits the body into table and pane. Below the table, the pane gets the unused rows, and at least half.
 fn split(body: Rect, rows: usize) -> (Rect, Rect) {
     let needed = u16::try_from(rows.max(1)).unwrap_or(u16::MAX).saturating_add(1);
     let layout = match body.width >= WIDE {
@@ -61,7 +60,7 @@ fn split(body: Rect, rows: usize) -> (Rect, Rect) {
     (table, pane)
 }
 
-/// Where one looks, and whether it answers; how much there is.
+/// The store and the connection; the counts.
 fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, now: Now) {
     let [above, below] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(area);
@@ -92,7 +91,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
     both(frame, below, Line::from(counts), extent(view, theme));
 }
 
-/// Whether what is seen can be trusted, at the right of the first line.
+/// The state of the connection, at the right of the first line.
 fn health<'a>(view: &View, theme: &Theme, now: Now) -> Line<'a> {
     let at = view.looked.map(|looked| format!("{} ", clock(looked))).unwrap_or_default();
     let silent = view.silent_for(now).map(display::span);
@@ -108,13 +107,13 @@ fn health<'a>(view: &View, theme: &Theme, now: Now) -> Line<'a> {
     Line::from(vec![Span::styled(mark, style), Span::styled(at, theme.dim)])
 }
 
-/// The time of a look; its day is today.
+/// The time of day of a poll.
 fn clock(at: std::time::SystemTime) -> String {
     let plain = timestamp::plain(at);
     plain.split_once(' ').map_or(plain.clone(), |(_, time)| time.to_owned())
 }
 
-/// Which part of the rows is seen, if not all of them are.
+/// The visible range of rows, if not all are visible.
 fn extent<'a>(view: &View, theme: &Theme) -> Line<'a> {
     let (rows, top) = view.extent();
     let seen = view.visible().count();
@@ -125,7 +124,7 @@ fn extent<'a>(view: &View, theme: &Theme) -> Line<'a> {
     Line::styled(text, theme.dim)
 }
 
-/// What can be done, is being typed, or has gone wrong.
+/// The filter being typed, else a message, else an error, else the keys.
 fn draw_footer(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, now: Now) {
     let width = usize::from(area.width);
     if let Mode::Filtering { .. } = &view.mode {
@@ -134,7 +133,7 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
             Span::styled(" /", theme.accent),
             Span::raw(shown.clone()),
             Span::styled("▏", theme.accent),
-            Span::styled("  enter keeps it, esc does not", theme.dim),
+            Span::styled("  enter applies, esc cancels", theme.dim),
         ]);
         return frame.render_widget(line, area);
     }
@@ -160,7 +159,7 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme, no
     frame.render_widget(Line::from(keys), area);
 }
 
-/// The most wanted first: the rest is left out where the screen is narrow.
+/// The most useful first: a narrow screen omits the rest.
 const KEYS: &[(&str, &str)] = &[
     ("?", "help"),
     ("q", "quit"),
@@ -172,7 +171,7 @@ const KEYS: &[(&str, &str)] = &[
     ("↑↓", "move"),
 ];
 
-/// One text at the left, one at the right; the right one stays.
+/// One text at the left, one at the right; the right one is never cut.
 fn both(frame: &mut Frame<'_>, area: Rect, left: Line<'_>, right: Line<'_>) {
     let width = u16::try_from(right.width()).unwrap_or(u16::MAX);
     let [first, second] =
@@ -181,7 +180,6 @@ fn both(frame: &mut Frame<'_>, area: Rect, left: Line<'_>, right: Line<'_>) {
     frame.render_widget(right, second);
 }
 
-/// What a column is called.
 fn heading(column: Column) -> &'static str {
     match column {
         Column::Name => "NAME",

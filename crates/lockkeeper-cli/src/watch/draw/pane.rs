@@ -1,4 +1,4 @@
-//! Everything about one lock.
+//! The detail pane.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Borders, Padding};
 use unicode_width::UnicodeWidthStr;
 
-use lockkeeper::{Forced, Holder, Kind, LockInfo, Remaining};
+use lockkeeper::{ForcedUnlock, Holder, Kind, LockInfo, Remaining};
 
 use super::Theme;
 use super::table::{bar, gauge_style};
@@ -14,7 +14,7 @@ use crate::watch::row::{Age, Now, Row};
 use crate::watch::view::{View, can_be_forced};
 use crate::{display, timestamp};
 
-/// A queue of thousands is for `inspect`.
+/// A longer list is for `inspect`.
 const LISTED_MAX: usize = 50;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: &Theme, now: Now) {
@@ -39,7 +39,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: &T
     }
 }
 
-/// A line, and what of it does not fit on lines of its own: here nothing is cut.
+/// Wraps a line instead of cutting it.
 fn wrapped(line: Line<'_>, width: u16) -> Vec<Line<'_>> {
     let width = usize::from(width.max(4));
     if line.width() <= width {
@@ -52,10 +52,10 @@ fn wrapped(line: Line<'_>, width: u16) -> Vec<Line<'_>> {
             let end = rest.char_indices().map(|(at, c)| at + c.len_utf8());
             let fits = end.take_while(|end| used + rest[..*end].width() <= width).last();
             let end = match fits {
-                // Between two words, if there is more than one.
+                // Break between words if possible.
                 Some(end) if end < rest.len() => rest[..end].rfind(' ').map_or(end, |at| at + 1),
                 Some(end) => end,
-                // Two columns for a character that is wider than what is left.
+                // A character that is wider than the line.
                 None if used == INDENT => c.len_utf8(),
                 None => 0,
             };
@@ -73,7 +73,7 @@ fn wrapped(line: Line<'_>, width: u16) -> Vec<Line<'_>> {
     lines.into_iter().map(|wrapped| wrapped.patch_style(line.style)).collect()
 }
 
-/// What goes on is further right than what begins.
+/// The indentation of a continued line.
 const INDENT: usize = 4;
 
 fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a>> {
@@ -81,9 +81,9 @@ fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a
         Line::styled(display::name(&lock.name), theme.strong),
         Line::styled(summary(row, now), theme.dim),
     ];
-    lines.extend(stands(row, theme, now));
+    lines.extend(ttl(row, theme, now));
     if let Some(count) = lock.count {
-        let what = if lock.kind == Kind::Latch { "to be counted down" } else { "permits free" };
+        let what = if lock.kind == Kind::Latch { "left to count down" } else { "permits free" };
         lines.push(Line::raw(format!("{count} {what}")));
     }
     if let Some(token) = lock.token {
@@ -92,14 +92,14 @@ fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a
     section(&mut lines, holders_title(lock), &lock.holders, theme, |_, holder| {
         holder_lines(holder, theme, now)
     });
-    section(&mut lines, "waiting, the next one first", &lock.queue, theme, |at, waiter| {
-        let place = format!("{:>2}  ", at + 1);
+    section(&mut lines, "queue", &lock.queue, theme, |at, waiter| {
+        let position = format!("{:>2}  ", at + 1);
         vec![Line::from(vec![
-            Span::styled(place, theme.accent),
+            Span::styled(position, theme.accent),
             Span::raw(display::holder(waiter)),
         ])]
     });
-    section(&mut lines, "taken away by force", &lock.forced, theme, |_, forced| {
+    section(&mut lines, "force-released", &lock.forced, theme, |_, forced| {
         forced_lines(forced, theme)
     });
     lines
@@ -108,24 +108,24 @@ fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a
 fn summary(row: &Row, now: Now) -> String {
     let kind = row.lock.kind;
     let waiting = match row.lock.waiting {
-        Some(1) => ", one waits".to_owned(),
-        Some(some) if some > 1 => format!(", {some} wait"),
+        Some(1) => ", 1 waiter".to_owned(),
+        Some(some) if some > 1 => format!(", {some} waiters"),
         _ => String::new(),
     };
     if row.is_gone() {
-        return format!("{kind}, gone");
+        return format!("{kind}, removed");
     }
     match row.age(now) {
         Some(Age::Known(age)) => format!("{kind}, held for {}{waiting}", display::span(age)),
         Some(Age::AtLeast(age)) => {
-            format!("{kind}, held for {} at least{waiting}", display::span(age))
+            format!("{kind}, held for at least {}{waiting}", display::span(age))
         }
         None => format!("{kind}{waiting}"),
     }
 }
 
-/// How long it stands.
-fn stands<'a>(row: &Row, theme: &Theme, now: Now) -> Option<Line<'a>> {
+/// The remaining TTL.
+fn ttl<'a>(row: &Row, theme: &Theme, now: Now) -> Option<Line<'a>> {
     if row.is_gone() || row.lock.holders.is_empty() {
         return None;
     }
@@ -136,12 +136,12 @@ fn stands<'a>(row: &Row, theme: &Theme, now: Now) -> Option<Line<'a>> {
             let part = row.part_left(now.tick).unwrap_or(0.0);
             Line::from(vec![
                 Span::styled(bar(part, 12), gauge_style(part, theme)),
-                Span::raw(format!(" ends in {}", display::span(left))),
+                Span::raw(format!(" expires in {}", display::span(left))),
                 Span::styled(" unless it is renewed", theme.dim),
             ])
         }
         Remaining::Forever => {
-            Line::styled("has no end: it stands until it is released", theme.warning)
+            Line::styled("never expires: it is held until it is released", theme.warning)
         }
     })
 }
@@ -158,7 +158,7 @@ fn holders_title(lock: &LockInfo) -> &'static str {
 fn holder_lines<'a>(holder: &Holder, theme: &Theme, now: Now) -> Vec<Line<'a>> {
     let mut facts = Vec::new();
     if holder.hold_count > 1 {
-        facts.push(format!("{} times", holder.hold_count));
+        facts.push(format!("{} holds", holder.hold_count));
     }
     if let Some(since) = holder.since {
         facts.push(format!("for {}", display::age(Some(since), now.wall)));
@@ -176,8 +176,8 @@ fn holder_lines<'a>(holder: &Holder, theme: &Theme, now: Now) -> Vec<Line<'a>> {
     lines
 }
 
-fn forced_lines<'a>(forced: &Forced, theme: &Theme) -> Vec<Line<'a>> {
-    let from = display::victims(forced);
+fn forced_lines<'a>(forced: &ForcedUnlock, theme: &Theme) -> Vec<Line<'a>> {
+    let from = display::former_holders(forced);
     vec![
         Line::styled(display::text(&forced.reason), theme.warning),
         Line::raw(format!("  {}", timestamp::plain(forced.at))),
@@ -190,7 +190,7 @@ fn fact<'a>(what: &str, value: String, theme: &Theme) -> Line<'a> {
     Line::from(vec![Span::styled(format!("{what} "), theme.dim), Span::raw(value)])
 }
 
-/// A list with a title; nothing where there is nothing.
+/// Adds a list with a title, unless it is empty.
 fn section<'a, T>(
     lines: &mut Vec<Line<'a>>,
     title: &'static str,

@@ -1,4 +1,4 @@
-//! The table. Only what is on the screen is drawn: there may be a hundred thousand rows.
+//! The table. Draws only visible rows: there may be a hundred thousand.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Rect};
@@ -16,10 +16,10 @@ use crate::watch::view::{Column, Health, View};
 
 const GAP: u16 = 2;
 
-/// The mark of what just happened, before the name.
+/// The width of the mark of a change, before the name.
 const MARK: u16 = 2;
 
-/// The least that a name and a holder are worth showing with.
+/// The minimum width of the name and of the holder.
 const LEAST: u16 = 14;
 
 const GAUGE: u16 = 6;
@@ -47,11 +47,11 @@ struct Placed {
     width: u16,
 }
 
-/// Leaves a column out, or makes it narrower.
+/// Omits a column, or makes it narrower.
 type Narrower = fn(&mut Vec<(Column, u16)>);
 
-/// Numbers stand at the right, always at the same place; the name and the holder share the rest. What
-/// is least missed goes first where there is no room.
+/// Numbers have fixed columns at the right; the name and the holder share the rest. If the screen is
+/// narrow, the least useful columns are omitted first.
 fn columns(width: u16, view: &View) -> Vec<Placed> {
     let mut fixed = vec![
         (Column::Kind, 9),
@@ -93,8 +93,8 @@ fn columns(width: u16, view: &View) -> Vec<Placed> {
         .collect()
 }
 
-/// How the name and the holder share: each what it needs if there is enough, and what is left over
-/// goes to the name; otherwise neither gets less than half of the room because of the other.
+/// Divides the width between name and holder: each gets what it needs if possible, and the name the
+/// rest; otherwise the longer one gets at most half.
 fn share(room: u16, view: &View) -> (u16, u16) {
     let Some(room) = room.checked_sub(GAP).filter(|room| *room >= LEAST) else { return (room, 0) };
     let widest = |text: fn(&Row) -> String| {
@@ -115,7 +115,7 @@ fn draw_heading(frame: &mut Frame<'_>, line: Rect, columns: &[Placed], view: &Vi
         let name = heading(placed.column);
         let text = if sorted { format!("{name}{arrow}") } else { name.to_owned() };
         let style = if sorted { theme.sorted } else { theme.heading };
-        // The arrow may stick out to the left, where there is always a gap.
+        // The arrow may extend into the gap at the left.
         let area = match is_right(placed.column) && sorted {
             true => Rect { x: line.x + placed.x - 1, width: placed.width + 1, ..line },
             false => Rect { x: line.x + placed.x, width: placed.width, ..line },
@@ -142,7 +142,7 @@ fn draw_row(
     for placed in columns {
         let area = Rect { x: line.x + placed.x, width: placed.width, ..line }.intersection(line);
         let cell = cell(row, placed, theme, now);
-        // What just happened to a row is told by all of it; what is gone needs no gauge.
+        // A change styles the whole row, except the gauge; a removed lock has none.
         let cell = match row.mark(now.tick) {
             Some(Change::Gone) if placed.column == Column::Ttl => continue,
             Some(_) if placed.column == Column::Ttl => cell,
@@ -197,7 +197,7 @@ fn cell<'a>(row: &Row, placed: &Placed, theme: &Theme, now: Now) -> Line<'a> {
 fn ttl<'a>(row: &Row, gauge: bool, theme: &Theme, now: Now) -> Line<'a> {
     let remaining = row.remaining(now.tick);
     let (text, style) = match (remaining, row.lock.kind) {
-        // As in a list: counters stand until somebody deletes them, and permits have their own leases.
+        // As in `ls`: counters never expire by design, and permits have leases of their own.
         (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
             (display::UNKNOWN.to_owned(), theme.dim)
         }
@@ -212,7 +212,7 @@ fn ttl<'a>(row: &Row, gauge: bool, theme: &Theme, now: Now) -> Line<'a> {
     Line::from(spans)
 }
 
-/// Green while there is time, red when it is nearly over: a watchdog would have renewed it by then.
+/// Green at first, red near the end: a watchdog would have renewed the lease before.
 pub(super) fn gauge_style(part: f64, theme: &Theme) -> Style {
     let style = match part {
         part if part > 0.5 => theme.good,
@@ -236,10 +236,10 @@ pub(super) fn bar(part: f64, width: u16) -> String {
 
 fn draw_nothing(frame: &mut Frame<'_>, area: Rect, view: &View, theme: &Theme) {
     let text = match (&view.health, view.looked) {
-        (_, Some(_)) if !view.filter.is_empty() => "no lock that the filter lets through",
+        (_, Some(_)) if !view.filter.is_empty() => "no lock matches the filter",
         (_, Some(_)) => "no locks",
-        (Health::Failing { .. }, None) => "the store has not answered yet; trying on",
-        (_, None) => "looking…",
+        (Health::Failing { .. }, None) => "the store has not answered yet; retrying",
+        (_, None) => "loading…",
     };
     let line = Rect { y: area.y + area.height / 2, height: 1.min(area.height), ..area };
     frame.render_widget(Line::styled(text, theme.dim).centered(), line);

@@ -1,4 +1,4 @@
-//! What the screen looks like, cell by cell.
+//! The screen, cell by cell.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn drawn(view: &mut View, theme: Theme, (width, height): (u16, u16), now: Now) -
     terminal.backend().buffer().clone()
 }
 
-/// The text on the screen, without what is blank at the end of lines.
+/// The text on the screen, without trailing spaces.
 fn text(view: &mut View, size: (u16, u16), now: Now) -> Vec<String> {
     let buffer = drawn(view, Theme::new(false), size, now);
     let rows = buffer.content.chunks(usize::from(size.0));
@@ -40,37 +40,37 @@ fn text(view: &mut View, size: (u16, u16), now: Now) -> Vec<String> {
     .collect()
 }
 
-/// Several kinds, in several states.
+/// Locks of several kinds and states.
 fn some() -> View {
-    let mut waited = lock("orders:42");
-    waited.waiting = Some(3);
-    let mut strange = lock("legacy:import");
-    strange.holders[0].client = None;
-    strange.holders[0].since = None;
-    strange.holders[0].hold_count = 2;
+    let mut contended = lock("orders:42");
+    contended.waiting = Some(3);
+    let mut unknown_holder = lock("legacy:import");
+    unknown_holder.holders[0].client = None;
+    unknown_holder.holders[0].since = None;
+    unknown_holder.holders[0].hold_count = 2;
     let mut shared = lock("report");
     shared.kind = Kind::Read;
     shared.holders.push(holder(8));
-    let mut endless = lock("stuck");
-    endless.remaining = Remaining::Forever;
+    let mut permanent = lock("stuck");
+    permanent.remaining = Remaining::Forever;
     let mut permits = lock("gpu");
     (permits.kind, permits.count, permits.taken) = (Kind::Permits, Some(1), 3);
-    view(vec![waited, strange, shared, endless, permits])
+    view(vec![contended, unknown_holder, shared, permanent, permits])
 }
 
 #[test]
-fn a_table_with_a_header_and_the_keys() {
+fn a_table_has_a_header_and_the_keys() {
     assert_eq!(
         text(&mut some(), (100, 10), later(1.5)),
         [
             " lockkeeper  redis://store  *                                                        ● 12:00:00 UTC",
             " 5 locks   5 held   3 waiting",
             "  NAME▴           KIND       HOLDER                             HOLDS           TTL  WAITERS     AGE",
-            "  gpu             permits    web-1/7/checkout +2                    3  █████▋   22s        0     61s",
+            "  gpu             permits    checkout pid 7 on web-1 +2             3  █████▋   22s        0     61s",
             "  legacy:import   lock       5ca1ab1e-0000-4000-8000-00000000…      2  █████▋   22s        0     ≥1s",
-            "  orders:42       lock       web-1/7/checkout                       1  █████▋   22s        3     61s",
-            "  report          read       web-1/7/checkout +1                    2  █████▋   22s        0     61s",
-            "  stuck           lock       web-1/7/checkout                       1             ∞        0     61s",
+            "  orders:42       lock       checkout pid 7 on web-1                1  █████▋   22s        3     61s",
+            "  report          read       checkout pid 7 on web-1 +1             2  █████▋   22s        0     61s",
+            "  stuck           lock       checkout pid 7 on web-1                1             ∞        0     61s",
             "",
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause   ↑↓ move"
         ]
@@ -78,18 +78,18 @@ fn a_table_with_a_header_and_the_keys() {
 }
 
 #[test]
-fn what_is_least_missed_goes_first_where_there_is_no_room() {
+fn a_narrow_screen_omits_columns() {
     assert_eq!(
         text(&mut some(), (72, 10), later(1.5)),
         [
             " lockkeeper  redis://store  *                            ● 12:00:00 UTC",
             " 5 locks   5 held   3 waiting",
             "  NAME▴           KIND       HOLDER                 TTL  WAITERS     AGE",
-            "  gpu             permits    web-1/7/checkout +2    22s        0     61s",
+            "  gpu             permits    checkout pid 7 on …    22s        0     61s",
             "  legacy:import   lock       5ca1ab1e-0000-4000…    22s        0     ≥1s",
-            "  orders:42       lock       web-1/7/checkout       22s        3     61s",
-            "  report          read       web-1/7/checkout +1    22s        0     61s",
-            "  stuck           lock       web-1/7/checkout         ∞        0     61s",
+            "  orders:42       lock       checkout pid 7 on …    22s        3     61s",
+            "  report          read       checkout pid 7 on …    22s        0     61s",
+            "  stuck           lock       checkout pid 7 on …      ∞        0     61s",
             "",
             " ? help   q quit   / filter   enter details   u unlock   s sort"
         ]
@@ -100,11 +100,11 @@ fn what_is_least_missed_goes_first_where_there_is_no_room() {
             " lockkeeper  redis:● 12:00:00 UTC",
             " 5 locks   5 held   3 waiting",
             "  NAME▴         HOLDER         TTL",
-            "  gpu           web-1/7/ch…    22s",
+            "  gpu           checkout p…    22s",
             "  legacy:impo…  5ca1ab1e-0…    22s",
-            "  orders:42     web-1/7/ch…    22s",
-            "  report        web-1/7/ch…    22s",
-            "  stuck         web-1/7/ch…      ∞",
+            "  orders:42     checkout p…    22s",
+            "  report        checkout p…    22s",
+            "  stuck         checkout p…      ∞",
             "",
             " ? help   q quit   / filter"
         ]
@@ -125,7 +125,7 @@ fn no_size_is_too_small() {
 }
 
 #[test]
-fn what_just_happened_is_marked() {
+fn changes_are_marked() {
     let mut view = view(vec![lock("changes"), lock("goes"), lock("stays")]);
     let mut changed = lock("changes");
     changed.waiting = Some(1);
@@ -135,11 +135,11 @@ fn what_just_happened_is_marked() {
         [
             " lockkeeper  redis://store  *                                        ● 12:00:01 UTC",
             " 3 locks   3 held   1 waiting",
-            "  NAME▴            KIND       HOLDER            HOLDS           TTL  WAITERS     AGE",
-            "~ changes          lock       web-1/7/checkout      1  █████▉   23s        1     61s",
-            "+ comes            lock       web-1/7/checkout      1  █████▉   23s        0     61s",
-            "- goes             lock       web-1/7/checkout      1                      0     61s",
-            "  stays            lock       web-1/7/checkout      1  █████▉   23s        0     61s",
+            "  NAME▴           KIND       HOLDER             HOLDS           TTL  WAITERS     AGE",
+            "~ changes         lock       checkout pid 7 o…      1  █████▉   23s        1     61s",
+            "+ comes           lock       checkout pid 7 o…      1  █████▉   23s        0     61s",
+            "- goes            lock       checkout pid 7 o…      1                      0     61s",
+            "  stays           lock       checkout pid 7 o…      1  █████▉   23s        0     61s",
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
         ]
     );
@@ -152,7 +152,7 @@ fn what_just_happened_is_marked() {
 }
 
 #[test]
-fn everything_about_a_lock_stands_beside_the_table_or_below() {
+fn the_pane_is_beside_the_table_or_below() {
     let mut fair = lock("orders:42");
     (fair.kind, fair.waiting, fair.token) = (Kind::Fair, Some(2), Some(7));
     fair.holders[0].hold_count = 2;
@@ -160,7 +160,7 @@ fn everything_about_a_lock_stands_beside_the_table_or_below() {
     fair.queue[1].client = None;
     fair.forced[0].at = start().wall;
     fair.forced[0].by = "lockkeeper pid 1 on a-host-with-a-rather-long-name.example".to_owned();
-    fair.forced[0].holders = vec!["somebody:1".to_owned()];
+    fair.forced[0].holders = vec!["other:1".to_owned()];
     let mut view = view(vec![fair.clone()]);
     press(&mut view, "⏎");
     view.inspected(fair, start());
@@ -169,25 +169,25 @@ fn everything_about_a_lock_stands_beside_the_table_or_below() {
         [
             " lockkeeper  redis://store  *                                                                                        ● 12:00:00 UTC",
             " 1 lock   1 held   2 waiting",
-            "  NAME▴              KIND       HOLDER                     TTL  WAITERS     AGE │ orders:42",
-            "  orders:42          fair       web-1/7/checkout  █████▋   22s        2     61s │ fair lock, held for 61s, 2 wait",
-            "                                                                                │ ███████████▎ ends in 22s unless it is renewed",
+            "  NAME▴           KIND       HOLDER                        TTL  WAITERS     AGE │ orders:42",
+            "  orders:42       fair       checkout pid 7 on …  █████▋   22s        2     61s │ fair lock, held for 61s, 2 waiters",
+            "                                                                                │ ███████████▎ expires in 22s unless it is renewed",
             "                                                                                │ last token 7",
             "                                                                                │",
             "                                                                                │ holder",
-            "                                                                                │ web-1/7/checkout  2 times, for 61s",
+            "                                                                                │ checkout pid 7 on web-1  2 holds, for 61s",
             "                                                                                │   5ca1ab1e-0000-4000-8000-000000000000:7",
             "                                                                                │",
-            "                                                                                │ waiting, the next one first",
-            "                                                                                │  1  web-1/8/checkout",
+            "                                                                                │ queue",
+            "                                                                                │  1  checkout pid 8 on web-1",
             "                                                                                │  2  5ca1ab1e-0000-4000-8000-000000000000:9",
             "                                                                                │",
-            "                                                                                │ taken away by force",
+            "                                                                                │ force-released",
             "                                                                                │ it hung",
             "                                                                                │   2026-11-15 12:00:00 UTC",
             "                                                                                │   by lockkeeper pid 1 on",
             "                                                                                │     a-host-with-a-rather-long-name.example",
-            "                                                                                │   from somebody:1",
+            "                                                                                │   from other:1",
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause   ↑↓ move"
         ]
     );
@@ -196,26 +196,26 @@ fn everything_about_a_lock_stands_beside_the_table_or_below() {
         [
             " lockkeeper  redis://store  *                          ● 12:00:00 UTC",
             " 1 lock   1 held   2 waiting",
-            "  NAME▴            KIND       HOLDER              TTL  WAITERS     AGE",
-            "  orders:42        fair       web-1/7/checkout    22s        2     61s",
+            "  NAME▴           KIND       HOLDER               TTL  WAITERS     AGE",
+            "  orders:42       fair       checkout pid 7 o…    22s        2     61s",
             "──────────────────────────────────────────────────────────────────────",
             " orders:42",
-            " fair lock, held for 61s, 2 wait",
-            " ███████████▎ ends in 22s unless it is renewed",
+            " fair lock, held for 61s, 2 waiters",
+            " ███████████▎ expires in 22s unless it is renewed",
             " last token 7",
             "",
             " holder",
-            " web-1/7/checkout  2 times, for 61s",
+            " checkout pid 7 on web-1  2 holds, for 61s",
             "   5ca1ab1e-0000-4000-8000-000000000000:7",
             "",
-            " waiting, the next one first                            J K for more",
+            " queue                                                  J K for more",
             " ? help   q quit   / filter   enter details   u unlock   s sort"
         ]
     );
 }
 
 #[test]
-fn what_does_not_fit_into_the_pane_is_reached_by_scrolling() {
+fn the_pane_scrolls() {
     let mut fair = lock("orders:42");
     fair.queue = (0..20).map(holder).collect();
     fair.forced.clear();
@@ -223,18 +223,18 @@ fn what_does_not_fit_into_the_pane_is_reached_by_scrolling() {
     press(&mut view, "⏎");
     view.inspected(fair, start());
     let pane = |view: &mut View| text(view, (70, 16), start())[6..15].join("\n");
-    assert!(pane(&mut view).contains("orders:42") && !pane(&mut view).contains(" 20  web-1"));
+    assert!(pane(&mut view).contains("orders:42") && !pane(&mut view).contains(" 20  checkout"));
     press(&mut view, &"J".repeat(99));
-    assert!(!pane(&mut view).contains("orders:42") && pane(&mut view).contains(" 20  web-1"));
+    assert!(!pane(&mut view).contains("orders:42") && pane(&mut view).contains(" 20  checkout"));
     press(&mut view, "K");
-    assert!(!pane(&mut view).contains(" 20  web-1"), "it does not scroll beyond its end");
+    assert!(!pane(&mut view).contains(" 20  checkout"), "it does not scroll past its end");
     press(&mut view, "jk");
-    assert!(pane(&mut view).contains("orders:42"), "another lock is shown from its beginning");
+    assert!(pane(&mut view).contains("orders:42"), "another lock is shown from its first line");
 }
 
-/// Not everybody learns at once that a lock was taken away: some never do.
+/// Only lockkeeper clients are notified of a force-release.
 #[test]
-fn the_question_says_what_becomes_of_the_holders() {
+fn the_confirmation_states_the_effect_on_the_holders() {
     let seen = |ago: u64| {
         let mut holder = holder(7);
         let (ago, every) = (Duration::from_secs(ago), Duration::from_secs(10));
@@ -245,27 +245,27 @@ fn the_question_says_what_becomes_of_the_holders() {
     left.left = Some(start().wall);
     unknown.client = None;
     let cases = [
-        (vec![seen(9)], "it is notified at once and has to stop"),
-        (vec![seen(14)], "it was last seen 14s ago: it stops if it still runs"),
-        (vec![left.clone()], "nothing runs under it any more"),
-        (vec![unknown.clone()], "it is not notified: it notices at its next renewal, if it renews"),
+        (vec![seen(9)], "the holder is notified at once and must stop"),
+        (vec![seen(14)], "the holder was last seen 14s ago; it stops if it still runs"),
+        (vec![left.clone()], "no job runs under it"),
+        (vec![unknown.clone()], "the holder is not notified; it notices at its next renewal, if"),
         (
             vec![seen(9), seen(14), unknown, left],
             "1 notified at once, 1 not seen lately, 1 left, 1 not notified, of 4",
         ),
     ];
-    for (holders, said) in cases {
+    for (holders, effect) in cases {
         let mut held = lock("a");
         held.holders = holders;
         let mut view = view(vec![held]);
         press(&mut view, "u");
         let screen = text(&mut view, (80, 14), start());
-        assert!(screen.iter().any(|line| line.contains(&format!("│ {said} "))), "{screen:#?}");
+        assert!(screen.iter().any(|line| line.contains(&format!("│ {effect} "))), "{screen:#?}");
     }
 }
 
 #[test]
-fn the_question_before_a_lock_is_taken_away() {
+fn a_force_release_is_confirmed() {
     let mut view = some();
     press(&mut view, "jjuit hangs");
     assert_eq!(
@@ -274,14 +274,14 @@ fn the_question_before_a_lock_is_taken_away() {
             " lockkeeper  redis://store  *                                    ● 12:00:00 UTC",
             " 5 locks   5 held   3 waiting",
             "  NAME▴           KIND       HOLDER                         TTL  WAITERS     AGE",
-            "  gp╭ take it away ────────────────────────────────────────────────────────╮ 61s",
+            "  gp╭ force-release ───────────────────────────────────────────────────────╮ 61s",
             "  le│ lock orders:42                                                       │ ≥1s",
-            "  or│ held by web-1/7/checkout                                             │ 61s",
-            "  re│ it is notified at once and has to stop                               │ 61s",
+            "  or│ held by checkout pid 7 on web-1                                      │ 61s",
+            "  re│ the holder is notified at once and must stop                         │ 61s",
             "  st│                                                                      │ 61s",
             "    │ reason  it hangs▏                                                    │",
             "    │                                                                      │",
-            "    │ enter goes on   esc leaves it alone                                  │",
+            "    │ enter continue   esc cancel                                          │",
             "    ╰──────────────────────────────────────────────────────────────────────╯",
             "",
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
@@ -292,7 +292,7 @@ fn the_question_before_a_lock_is_taken_away() {
         text(&mut view, (80, 14), later(1.5))[9..],
         [
             "    │                                                                      │",
-            "    │ Take it away? y yes   n no                                           │",
+            "    │ force-release? y yes   n no                                          │",
             "    ╰──────────────────────────────────────────────────────────────────────╯",
             "",
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
@@ -302,12 +302,12 @@ fn the_question_before_a_lock_is_taken_away() {
     view.paste(&("long ".repeat(50) + "end"), start());
     assert!(
         text(&mut view, (80, 14), later(1.5))[8].contains("long end▏"),
-        "what is typed is seen"
+        "the end of the typed text is visible"
     );
 }
 
 #[test]
-fn help() {
+fn help_lists_the_keys() {
     let mut view = some();
     press(&mut view, "?");
     assert_eq!(
@@ -316,24 +316,24 @@ fn help() {
             " lockkeeper  redis://store  *                                    ● 12:00:00 UTC",
             " 5 locks   5 held   3 waiting",
             "  NAME▴  ╭ keys ──────────────────────────────────────────────────────╮S     AGE",
-            "  gpu    │ ↑ ↓  j k   one row up, down                                │0     61s",
-            "  legacy:│ PgUp PgDn  one page up, down                               │0     ≥1s",
-            "  orders:│ g  G       to the first row, to the last                   │3     61s",
-            "  report │ enter      everything about the lock, and back             │0     61s",
-            "  stuck  │ J K        down and up in it                               │0     61s",
-            "         │ /          only rows with a text in their name or holder   │",
-            "         │ s  S       sort by the next column, the other way round    │",
-            "         │ space      stop looking, look again                        │",
-            "         │ u          take the lock away from its holder              │",
-            "         │ ctrl-l     draw everything anew                            │",
-            "         │ ctrl-z     to the background                               │",
-            "         │ esc        back: the pane, the filter, then out            │",
-            "         │ q  ctrl-c  out                                             │",
+            "  gpu    │ ↑ ↓  j k   previous row, next row                          │0     61s",
+            "  legacy:│ PgUp PgDn  previous page, next page                        │0     ≥1s",
+            "  orders:│ g  G       first row, last row                             │3     61s",
+            "  report │ enter      show or hide the details of the lock            │0     61s",
+            "  stuck  │ J K        scroll the details down, up                     │0     61s",
+            "         │ /          filter by text in name or holder                │",
+            "         │ s  S       sort by the next column, reverse the order      │",
+            "         │ space      pause, resume                                   │",
+            "         │ u          force-release the lock                          │",
+            "         │ ctrl-l     redraw the screen                               │",
+            "         │ ctrl-z     suspend                                         │",
+            "         │ esc        close the details, clear the filter, or quit    │",
+            "         │ q  ctrl-c  quit                                            │",
             "         │                                                            │",
-            "         │ +          has appeared                                    │",
-            "         │ ~          has other holders or waiters                    │",
-            "         │ -          is gone                                         │",
-            "         │ ≥          its holder does not say since when              │",
+            "         │ +          appeared                                        │",
+            "         │ ~          holders or waiters changed                      │",
+            "         │ -          removed                                         │",
+            "         │ ≥          at least; its holder announces no start         │",
             "         ╰────────────────────────────────────────────────────────────╯",
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause"
         ]
@@ -341,7 +341,7 @@ fn help() {
 }
 
 #[test]
-fn the_header_says_whether_what_is_seen_can_be_trusted() {
+fn the_header_shows_the_state_of_the_connection() {
     let mut view = view(vec![lock("a")]);
     let header = |view: &mut View, seconds| text(view, (80, 6), later(seconds));
     view.looked(Look { complete: false, ..look(vec![lock("a")]) }, later(1.0));
@@ -361,8 +361,8 @@ fn the_header_says_whether_what_is_seen_can_be_trusted() {
             " store unreachable when inspecting: no route to\\u{1b}[2J host"
         )
     );
-    view.tell(Tone::Good, "a was taken away".to_owned(), later(9.0));
-    assert_eq!(header(&mut view, 9.5)[5], " a was taken away", "what was asked for comes first");
+    view.notify(Tone::Good, "a was released".to_owned(), later(9.0));
+    assert_eq!(header(&mut view, 9.5)[5], " a was released", "a message comes before an error");
     view.looked(look(vec![lock("a")]), later(10.0));
     press(&mut view, " ");
     assert_eq!(
@@ -372,29 +372,29 @@ fn the_header_says_whether_what_is_seen_can_be_trusted() {
 }
 
 #[test]
-fn a_view_with_nothing_in_it_says_why() {
+fn an_empty_view_states_the_reason() {
     let every = Duration::from_secs(1);
     let mut view = View::new("redis://store".to_owned(), "*".to_owned(), every, start());
     let middle = |view: &mut View| text(view, (60, 6), start())[3].trim().to_owned();
-    assert_eq!(middle(&mut view), "looking…");
+    assert_eq!(middle(&mut view), "loading…");
     view.failed("no route".to_owned());
-    assert_eq!(middle(&mut view), "the store has not answered yet; trying on");
+    assert_eq!(middle(&mut view), "the store has not answered yet; retrying");
     view.looked(look(vec![]), start());
     assert_eq!(middle(&mut view), "no locks");
     press(&mut view, "/x");
-    assert_eq!(middle(&mut view), "no lock that the filter lets through");
+    assert_eq!(middle(&mut view), "no lock matches the filter");
 }
 
 #[test]
-fn a_filter_is_seen_while_it_is_typed_and_after() {
+fn the_filter_is_shown_while_typed_and_after() {
     let mut view = some();
     press(&mut view, "/ord");
     assert_eq!(
         text(&mut view, (80, 6), later(1.0))[3..],
         [
-            "  orders:42           lock       web-1/7/checkout  █████▊   23s        3     61s",
+            "  orders:42       lock       checkout pid 7 on w…  █████▊   23s        3     61s",
             "",
-            " /ord▏  enter keeps it, esc does not"
+            " /ord▏  enter applies, esc cancels"
         ]
     );
     press(&mut view, "⏎");
@@ -402,7 +402,7 @@ fn a_filter_is_seen_while_it_is_typed_and_after() {
 }
 
 #[test]
-fn only_a_part_of_many_rows_is_seen_and_told() {
+fn the_visible_range_of_rows_is_shown() {
     let mut view = view((0..30).map(|n| lock(&format!("{n:02}"))).collect());
     press(&mut view, "⇟");
     let lines = text(&mut view, (80, 9), later(1.0));
@@ -413,7 +413,7 @@ fn only_a_part_of_many_rows_is_seen_and_told() {
 }
 
 #[test]
-fn without_colours_there_are_none() {
+fn the_plain_theme_has_no_colours() {
     for keys in ["", "?", "uwhy⏎", "⏎", "/x"] {
         let mut view = some();
         view.looked(look(vec![lock("comes")]), later(1.0));
@@ -425,7 +425,7 @@ fn without_colours_there_are_none() {
 }
 
 #[test]
-fn no_name_gets_out_of_its_cell() {
+fn no_name_leaves_its_cell() {
     let mut view = view(vec![
         lock("a\u{1b}[31m\nb\u{202e}c"),
         lock(&"長い".repeat(5_000)),
@@ -434,9 +434,9 @@ fn no_name_gets_out_of_its_cell() {
     assert_eq!(
         text(&mut view, (80, 7), later(1.0))[3..6],
         [
-            "  a\\u{1b}[31m\\nb\\u{…  lock       web-1/7/checkout  █████▊   23s        0     61s",
-            "  xxxxxxxxxxxxxxxxx…  lock       web-1/7/checkout  █████▊   23s        0     61s",
-            "  長い長い長い長い…   lock       web-1/7/checkout  █████▊   23s        0     61s"
+            "  a\\u{1b}[31m\\nb\\u…  lock       checkout pid 7 o…  █████▊   23s        0     61s",
+            "  xxxxxxxxxxxxxxxx…  lock       checkout pid 7 o…  █████▊   23s        0     61s",
+            "  長い長い長い長い…  lock       checkout pid 7 o…  █████▊   23s        0     61s"
         ]
     );
 }

@@ -1,9 +1,8 @@
-//! Colours, or the lack of them.
+//! Styles, with and without colours.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// One style per meaning. Without colours a meaning has a mark or a weight instead; nothing is told
-/// by colour alone.
+/// One style per meaning. No meaning is shown by colour alone: without colours it has a mark or a weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theme {
     pub(super) title: Style,
@@ -27,7 +26,7 @@ impl Theme {
         if colours { Self::coloured() } else { Self::plain() }
     }
 
-    /// The terminal's own sixteen, which its user has chosen to be readable, and two greys.
+    /// The terminal's sixteen colours, which its user has chosen to be readable, and greys.
     fn coloured() -> Self {
         let fg = |colour| Style::new().fg(colour);
         Self {

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::path::mounted_by_itself;
+use super::time::signed;
 use crate::backend::Fault;
 
 /// How much the boot time by the wall clock may differ for the same boot, in milliseconds: the
@@ -55,7 +56,7 @@ impl Boot {
         // A failure is not kept: it may be temporary.
         let boot = read.map_err(|why| {
             let needs = "a file store must know which start of the machine a lease counts from";
-            Fault::Invalid { detail: format!("{needs}: {why}") }
+            Fault::Invalid { detail: format!("{needs}: {why}").into() }
         })?;
         Ok(BOOT.get_or_init(|| boot))
     }
@@ -84,7 +85,7 @@ impl Boot {
     pub(super) fn note(connection: &Connection, boot: &str, epoch: u64) -> rusqlite::Result<()> {
         let mut update =
             connection.prepare_cached("UPDATE start SET epoch = ?2 WHERE boot = ?1")?;
-        update.execute((boot, i64::try_from(epoch).unwrap_or(i64::MAX))).map(drop)
+        update.execute((boot, signed(epoch))).map(drop)
     }
 
     /// Whether the file is of this boot.
@@ -118,8 +119,7 @@ fn stored_anew(connection: &Connection, seen: &Boot, epoch: u64) -> rusqlite::Re
     let (boot, kernel) = known.map_or((seen.id.clone(), None), |known| (known.boot, known.kernel));
     let kernel = kernel.or_else(|| seen.genuine.then(|| seen.id.clone()));
     connection.execute("DELETE FROM start", [])?;
-    let epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
-    connection.execute("INSERT INTO start VALUES (?1, ?2, ?3)", (&boot, kernel, epoch))?;
+    connection.execute("INSERT INTO start VALUES (?1, ?2, ?3)", (&boot, kernel, signed(epoch)))?;
     Ok(boot)
 }
 

@@ -2,24 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::work_queue::WorkQueue;
-
 thread_local! {
     static LIMIT: Cell<Option<Instant>> = const { Cell::new(None) };
-    static WORK_QUEUE: RefCell<Option<Arc<WorkQueue>>> = const { RefCell::new(None) };
+    static CLOSING: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Sets the work queue that this thread works for: the thread stops waiting when it is closed.
-pub(super) fn work_for(work_queue: &Arc<WorkQueue>) {
-    WORK_QUEUE.set(Some(Arc::clone(work_queue)));
+/// Sets the flag that ends every wait of this thread.
+pub(super) fn stop_when(closing: Arc<AtomicBool>) {
+    CLOSING.set(Some(closing));
 }
 
-/// Removes the work queue when the thread is about to end: only the time limit counts then.
-pub(super) fn work_alone() {
-    WORK_QUEUE.set(None);
+/// Removes the flag when the thread is about to end: only the time limit counts then.
+pub(super) fn stop_by_limit_only() {
+    CLOSING.set(None);
 }
 
 /// Sets until when this thread waits for other processes.
@@ -30,7 +29,7 @@ pub(super) fn set_limit(limit: Instant) {
 /// Returns how long this thread still waits for other processes.
 pub(super) fn left() -> Duration {
     let closing =
-        WORK_QUEUE.with_borrow(|work_queue| work_queue.as_ref().is_some_and(|m| m.is_closing()));
+        CLOSING.with_borrow(|flag| flag.as_ref().is_some_and(|f| f.load(Ordering::Acquire)));
     let limit = LIMIT.get().filter(|_| !closing);
     limit.map_or(Duration::ZERO, |limit| limit.saturating_duration_since(Instant::now()))
 }

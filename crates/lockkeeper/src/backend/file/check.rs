@@ -48,7 +48,7 @@ fn room(path: &std::path::Path) -> Finding {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
             let detail = format!("{} MiB are free on the disk", free >> 20);
             if free < ROOM {
-                let means = ": on a full one nothing can be taken, renewed or given back";
+                let means = ": on a full one no lock can be acquired, renewed or released";
                 Finding::danger("disk", detail + means, "make room, or use another disk")
             } else {
                 Finding::fine("disk", detail)

@@ -159,7 +159,7 @@ impl From<Fault> for Hitch {
 impl Hitch {
     fn fault(self, place: &Place) -> Fault {
         match self {
-            Hitch::Sql(error) => fault::of(&error, place),
+            Hitch::Sql(error) => fault::of(error, place),
             Hitch::Fault(fault) => fault,
         }
     }
@@ -191,7 +191,7 @@ impl Db {
             true => seen.agree(&connection, epoch),
             false => seen.agreed(&connection, epoch),
         };
-        let boot = boot.map_err(|error| fault::of(&error, place))?;
+        let boot = boot.map_err(|error| fault::of(error, place))?;
         // Not all short-lived processes shall do them, but some must.
         let sweep_in = fastrand::u32(1..super::sweep::EVERY);
         let place = place.clone();
@@ -301,7 +301,7 @@ impl Db {
     pub(super) fn or_busy(&mut self, fault: Fault) -> Fault {
         match fault {
             Fault::Unreachable { maybe_ran: false, .. } if self.is_written_to() => {
-                Fault::Refused { detail: OTHERS_WRITE.to_owned() }
+                Fault::Refused { detail: OTHERS_WRITE.into() }
             }
             fault => fault,
         }
@@ -375,7 +375,7 @@ fn try_open(place: &Place) -> Result<Option<Opened>, Fault> {
 
 /// Opens a file that this user may not write. SQLite then writes nothing beside it, either.
 fn open_to_read(place: &Place) -> Result<Opened, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    let failed = |error: rusqlite::Error| fault::of(error, place);
     let inodes = place.inodes();
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
@@ -392,7 +392,9 @@ fn open_to_read(place: &Place) -> Result<Opened, Fault> {
 
 fn newer(place: &Place) -> Fault {
     let path = place.path().display();
-    Fault::Invalid { detail: format!("{path} was written by a newer lockkeeper: use that one") }
+    Fault::Invalid {
+        detail: format!("{path} was written by a newer lockkeeper: use that one").into(),
+    }
 }
 
 /// What goes for a connection of any sort.
@@ -410,7 +412,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 fn open_to_write(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    let failed = |error: rusqlite::Error| fault::of(error, place);
     place.create()?;
     let before = place.inode();
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -434,7 +436,7 @@ fn open_to_write(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
         .map_err(failed)?;
     if mode != "wal" {
         let detail = format!("{}: journal mode is {mode}, not wal", place.path().display());
-        return Err(Fault::Server { detail });
+        return Err(Fault::Server { detail: detail.into() });
     }
     if version < VERSION {
         version = make(&connection, place)?;
@@ -455,7 +457,7 @@ fn open_to_write(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
 
 /// Which form the file has; 0 if there is nothing in it yet.
 fn version(connection: &Connection, place: &Place) -> Result<i32, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    let failed = |error: rusqlite::Error| fault::of(error, place);
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0));
     let tables = number("SELECT count(*) FROM sqlite_schema").map_err(failed)?;
     let application = number("PRAGMA application_id").map_err(failed)?;
@@ -467,13 +469,14 @@ fn version(connection: &Connection, place: &Place) -> Result<i32, Fault> {
             detail: format!(
                 "{} is a database of another program: name another path",
                 place.path().display()
-            ),
+            )
+            .into(),
         }),
     }
 }
 
 fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(&error, place);
+    let failed = |error: rusqlite::Error| fault::of(error, place);
     connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
     let made = version(connection, place).and_then(|version| match version {
         // Somebody else was first.

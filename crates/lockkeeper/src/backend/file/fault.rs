@@ -8,10 +8,14 @@ use crate::backend::Fault;
 
 /// Converts an error of SQLite. A failed request has changed nothing: its transaction was rolled
 /// back.
-pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
+pub(super) fn of(error: rusqlite::Error, place: &Place) -> Fault {
+    meaning(&error, place).caused_by(error)
+}
+
+fn meaning(error: &rusqlite::Error, place: &Place) -> Fault {
     let detail = format!("{}: {error}", place.path().display());
     let rusqlite::Error::SqliteFailure(failure, _) = error else {
-        return Fault::Server { detail };
+        return Fault::Server { detail: detail.into() };
     };
     match failure.code {
         ErrorCode::DatabaseBusy
@@ -22,12 +26,12 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
             detail: format!(
                 "{}: another process is writing to it and does not come to an end",
                 place.path().display()
-            ),
+            ).into(),
         },
-        ErrorCode::DiskFull => Fault::Refused { detail: format!("{detail}: the disk is full") },
+        ErrorCode::DiskFull => Fault::Refused { detail: format!("{detail}: the disk is full").into() },
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => place.denied("cannot be written"),
         ErrorCode::CannotOpen if no_descriptors() => {
-            Fault::Refused { detail: format!("{detail}: this process has too many files open") }
+            Fault::Refused { detail: format!("{detail}: this process has too many files open").into() }
         }
         ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied => {
             place.denied("cannot be opened")
@@ -39,20 +43,20 @@ pub(super) fn of(error: &rusqlite::Error, place: &Place) -> Fault {
                     "{} was deleted or replaced, and a process that has the old one open has not let \
                      go of it yet: they do within seconds, unless they are stopped",
                     place.path().display()
-                ),
+                ).into(),
             }
         }
         // A quota or a loose cable: may be temporary.
-        ErrorCode::SystemIoFailure => Fault::Refused { detail },
+        ErrorCode::SystemIoFailure => Fault::Refused { detail: detail.into() },
         ErrorCode::NotADatabase => Fault::Invalid {
-            detail: format!("{} is no file of locks: name another path", place.path().display()),
+            detail: format!("{} is no file of locks: name another path", place.path().display()).into(),
         },
         ErrorCode::DatabaseCorrupt => Fault::Server {
             detail: format!(
                 "{detail}; stop all that use it and delete it: locks will be free then"
-            ),
+            ).into(),
         },
-        _ => Fault::Server { detail },
+        _ => Fault::Server { detail: detail.into() },
     }
 }
 
@@ -83,13 +87,14 @@ mod tests {
     use rusqlite::ffi;
 
     use super::*;
+    use crate::error::{Error, Phase};
 
     #[test]
     fn errors_mean_what_a_caller_can_do_about_them() {
         let place = Place::find(&std::env::temp_dir().join("locks.db")).unwrap();
         let fault = |code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            let fault = of(&error, &place);
+            let fault = of(error, &place);
             assert!(format!("{fault:?}").contains("locks.db"), "{fault:?} names the file");
             fault
         };
@@ -106,5 +111,9 @@ mod tests {
             assert!(matches!(fault(code), Fault::Refused { .. }), "{code}");
         }
         assert!(matches!(fault(ffi::SQLITE_CORRUPT), Fault::Server { .. }));
+        let error = Error::from_fault(fault(ffi::SQLITE_FULL), None, Phase::Acquire, None);
+        let source = std::error::Error::source(&error).expect("it has a source");
+        let source = source.downcast_ref::<rusqlite::Error>().expect("an error of SQLite");
+        assert_eq!(source.sqlite_error_code(), Some(ErrorCode::DiskFull));
     }
 }

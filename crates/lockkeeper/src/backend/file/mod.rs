@@ -15,9 +15,11 @@ use tokio::time::timeout;
 
 use super::wake::{Edge, Subscriptions};
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding, List,
-    Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
+    Acquire, AcquireAnswer, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed,
+    Fault, Finding, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot,
+    Subscription, Topic, Ttl,
 };
+use crate::LockName;
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
 use db::{Db, OTHERS_WRITE};
@@ -100,7 +102,7 @@ impl InUse {
             let detail = "this process was forked while its parent had a file of locks open, and SQLite \
                           does not work in such a child: start the child with exec, or close the client \
                           before the fork";
-            return Err(Fault::Invalid { detail: detail.to_owned() });
+            return Err(Fault::Invalid { detail: detail.into() });
         }
         Ok(Self)
     }
@@ -157,7 +159,7 @@ impl File {
     async fn start(path: &str, options: &ClientOptions) -> Result<Self, Fault> {
         let path = Place::parse(path)?;
         let no_thread = |error: std::io::Error| Fault::Server {
-            detail: format!("the thread of the file store cannot be started: {error}"),
+            detail: format!("the thread of the file store cannot be started: {error}").into(),
         };
         let (work_queue, rings) = WorkQueue::new().map_err(no_thread)?;
         let orders = Arc::clone(&work_queue);
@@ -214,11 +216,11 @@ impl File {
 }
 
 fn stuck(maybe_ran: bool) -> Fault {
-    Fault::Unreachable { maybe_ran, detail: "the disk does not answer".to_owned() }
+    Fault::Unreachable { maybe_ran, detail: "the disk does not answer".into() }
 }
 
 impl Backend for File {
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self, _name: &LockName) -> Capabilities {
         // One thread executes requests in order: an earlier one has ended when a later one is
         // answered.
         Capabilities::new(true, Arc::clone(&self.inner.identity)).taking_together().advising(
@@ -226,22 +228,23 @@ impl Backend for File {
         )
     }
 
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
         let waits = request.waits;
         let asked = self.ask(move |db| db.acquire(&request));
-        Box::pin(async move {
+        let answered = async move {
             match asked.await {
                 // Other processes were writing: the waiter keeps waiting.
-                Err(Fault::Refused { detail }) if waits && detail == OTHERS_WRITE => {
+                Err(Fault::Refused { detail }) if waits && *detail == *OTHERS_WRITE => {
                     Ok(Attempt::Busy(Some(Ttl::Millis(CROWDED))))
                 }
                 answer => answer,
             }
-        })
+        };
+        Answer::boxed(answered)
     }
 
-    fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
-        self.ask(move |db| db.release(&request))
+    fn release(&self, request: Release) -> ReleaseAnswer {
+        self.ask(move |db| db.release(&request)).into()
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {

@@ -157,7 +157,7 @@ impl Place {
 }
 
 fn invalid(detail: String) -> Fault {
-    Fault::Invalid { detail }
+    Fault::Invalid { detail: detail.into() }
 }
 
 fn denied(path: &Path, what: &str) -> Fault {
@@ -166,7 +166,8 @@ fn denied(path: &Path, what: &str) -> Fault {
         detail: format!(
             "{path} {what}; the file, the files beside it and {folder} must be writable for this \
              user: change that, or name another path with file:PATH"
-        ),
+        )
+        .into(),
     }
 }
 

@@ -242,7 +242,7 @@ impl Db {
                 && !state.put_reply(name, id, reply)
             {
                 let detail = format!("{name:?}: an answer cannot be read: {reply}");
-                return Err(Fault::Server { detail }.into());
+                return Err(Fault::Server { detail: detail.into() }.into());
             }
         }
         Ok(Loaded { state, before, reply })

@@ -44,7 +44,7 @@ struct Hold {
 }
 
 fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {
-    Fault::Server { detail: format!("{what} cannot be read: {why}") }
+    Fault::Server { detail: format!("{what} cannot be read: {why}").into() }
 }
 
 impl Db {

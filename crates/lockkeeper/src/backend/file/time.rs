@@ -9,9 +9,8 @@ use std::io::ErrorKind;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::backend::Fault;
+use crate::clock::boot_time;
 
 /// A point in time by both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -35,18 +34,10 @@ impl Moment {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const CLOCK: ClockId = ClockId::Boottime;
-
-/// Apple's monotonic clock continues while the machine sleeps.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const CLOCK: ClockId = ClockId::Monotonic;
-
+/// Milliseconds since boot, by the clock that all processes of the host share.
 pub(super) fn since_start() -> u64 {
-    let time = clock_gettime(CLOCK);
-    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
-    let millis = time.tv_sec.saturating_mul(1000) + i64::from(nanos / 1_000_000);
-    u64::try_from(millis - skew()).unwrap_or(0)
+    let millis = i64::try_from(boot_time().as_millis()).unwrap_or(i64::MAX);
+    u64::try_from(millis.saturating_sub(skew())).unwrap_or(0)
 }
 
 static SKEW: OnceLock<i64> = OnceLock::new();
@@ -66,7 +57,7 @@ pub(super) fn known() -> Result<(), Fault> {
         Err(error) if error.kind() == ErrorKind::NotFound => SKEW.get_or_init(|| 0),
         Err(error) => {
             let needs = "a file store must know by which clock leases go";
-            return Err(Fault::Invalid { detail: format!("{needs}: {path}: {error}") });
+            return Err(Fault::Invalid { detail: format!("{needs}: {path}: {error}").into() });
         }
     };
     Ok(())

@@ -35,7 +35,7 @@ pub(super) struct WorkQueue {
     inner: Mutex<Inner>,
     bell: PipeWriter,
     /// The thread must end and not wait any more.
-    closing: AtomicBool,
+    closing: Arc<AtomicBool>,
     /// The process that runs the thread.
     pid: u32,
 }
@@ -58,7 +58,7 @@ impl WorkQueue {
     pub(super) fn new() -> io::Result<(Arc<Self>, PipeReader)> {
         let (rings, bell) = io::pipe()?;
         rustix::io::ioctl_fionbio(&rings, true)?;
-        let (closing, pid) = (AtomicBool::new(false), std::process::id());
+        let (closing, pid) = (Arc::default(), std::process::id());
         Ok((Arc::new(Self { inner: Mutex::default(), bell, closing, pid }), rings))
     }
 
@@ -91,6 +91,11 @@ impl WorkQueue {
     pub(super) fn close(&self, done: Option<oneshot::Sender<()>>) {
         self.closing.store(true, Ordering::Release);
         self.push(Order::Close(done));
+    }
+
+    /// Returns the flag that [`close`](WorkQueue::close) sets.
+    pub(super) fn closing(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.closing)
     }
 
     pub(super) fn is_closing(&self) -> bool {

@@ -59,7 +59,7 @@ pub(super) fn run(
 ) {
     // However this thread ends, all pending callers get an answer.
     let _end = End(Arc::clone(&work_queue), hub.clone());
-    busy_handler::work_for(&work_queue);
+    busy_handler::stop_when(work_queue.closing());
     busy_handler::set_limit(limit);
     let found = Place::find(&path)
         .map(|place| place.read_only(read_only))
@@ -336,7 +336,7 @@ impl Worker {
 
     fn too_late(&mut self) -> Fault {
         let detail = "it was not its turn before its time was over".to_owned();
-        let fault = Fault::Unreachable { maybe_ran: false, detail };
+        let fault = Fault::Unreachable { maybe_ran: false, detail: detail.into() };
         match &mut self.db {
             Some(db) => db.or_busy(fault),
             None => fault,
@@ -344,7 +344,7 @@ impl Worker {
     }
 
     fn end(&mut self) {
-        busy_handler::work_alone();
+        busy_handler::stop_by_limit_only();
         busy_handler::set_limit(soon());
         if let Some(mut db) = self.db.take() {
             let _ = db.leave();

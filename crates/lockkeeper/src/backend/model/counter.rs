@@ -74,7 +74,7 @@ pub(crate) fn check_change(kind: Kind, change: CountChange) -> Result<(), Fault>
 }
 
 pub(super) fn invalid(detail: &str) -> Fault {
-    Fault::Invalid { detail: detail.to_owned() }
+    Fault::Invalid { detail: detail.into() }
 }
 
 pub(super) fn unset() -> Fault {
@@ -91,21 +91,6 @@ fn is_countable(number: i64) -> bool {
 
 pub(super) fn countable(number: i64) -> Result<i64, Fault> {
     if is_countable(number) { Ok(number) } else { Err(too_many()) }
-}
-
-/// Converts an outcome to an answer. A fault wakes up no waiter.
-pub(super) fn answer<T>(outcome: Result<(T, Vec<Wake>), Fault>) -> Answer<T> {
-    match outcome {
-        Ok((answer, wakes)) => (Ok(answer), wakes),
-        Err(fault) => (Err(fault), Vec::new()),
-    }
-}
-
-/// Notifies waiters of the number of free permits, if there are any.
-pub(super) fn told_free(name: &LockName, free: i64) -> Vec<Wake> {
-    let payload = free.to_string().into_bytes().into();
-    let wake = (free > 0).then(|| Wake { topic: Topic::Permits(name.clone()), payload });
-    wake.into_iter().collect()
 }
 
 pub(super) const ABSENT: Released = Released::Absent { holder: None };
@@ -156,21 +141,27 @@ impl State {
         &mut self,
         (name, id): (&LockName, OwnerId),
         now: u64,
-        change: impl FnOnce(&mut Self) -> Result<(Changed, Vec<Wake>), Fault>,
-    ) -> Answer<Changed> {
+        change: impl FnOnce(&mut Self) -> Result<Changed, Fault>,
+    ) -> Result<Changed, Fault> {
         match self.recall(name, id, now) {
-            Some(Reply::Changed(changed)) => return (Ok(changed), Vec::new()),
+            Some(Reply::Changed(changed)) => return Ok(changed),
             Some(other) => {
-                let detail = format!("unexpected answer: {other:?}");
-                return (Err(Fault::Server { detail }), Vec::new());
+                let detail = format!("unexpected answer: {other:?}").into();
+                return Err(Fault::Server { detail });
             }
             None => {}
         }
-        let outcome = change(self);
-        if let Ok((changed, _)) = &outcome {
-            self.remember(name, id, Reply::Changed(*changed), now);
+        let changed = change(self)?;
+        self.remember(name, id, Reply::Changed(changed), now);
+        Ok(changed)
+    }
+
+    /// Notifies waiters of the number of free permits, if there are any.
+    pub(super) fn wake_free(&mut self, name: &LockName, free: i64) {
+        if free > 0 {
+            let payload = free.to_string().into_bytes().into();
+            self.wakes.push(Wake { topic: Topic::Permits(name.clone()), payload });
         }
-        answer(outcome)
     }
 
     pub(super) fn acquire_counter(
@@ -192,109 +183,98 @@ impl State {
         Ok(Attempt::GRANTED)
     }
 
-    pub(super) fn release_counter(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    pub(super) fn release_counter(
+        &mut self,
+        request: &Release,
+        now: u64,
+    ) -> Result<Released, Fault> {
         let (name, id, count) = (&request.resource.name, request.owner, i64::from(request.count));
         let granted = match self.recall(name, id, now) {
-            Some(Reply::GivenBack) => return (Ok(FREED), Vec::new()),
+            Some(Reply::GivenBack) => return Ok(FREED),
             Some(Reply::Granted) => true,
-            Some(_) => return (Ok(ABSENT), Vec::new()),
+            Some(_) => return Ok(ABSENT),
             None => !request.undo,
         };
         let free = match self.number(name, now) {
             // The name is used for another kind: there is nothing to release to.
-            Err(_) if granted => return (Ok(ABSENT), Vec::new()),
+            Err(_) if granted => return Ok(ABSENT),
             free => free.ok().flatten().filter(|_| granted),
         };
         let Some(free) = free else {
             // Nothing was granted, or the semaphore no longer exists. A late repetition must
             // neither acquire from a new semaphore of this name nor release to it.
             self.remember(name, id, Reply::Cancelled, now);
-            return (Ok(ABSENT), Vec::new());
+            return Ok(ABSENT);
         };
-        answer(countable(free + count).map(|total| {
-            self.remember(name, id, Reply::GivenBack, now);
-            self.add(name, count);
-            (FREED, told_free(name, total))
-        }))
+        let total = countable(free + count)?;
+        self.remember(name, id, Reply::GivenBack, now);
+        self.add(name, count);
+        self.wake_free(name, total);
+        Ok(FREED)
     }
 
-    pub(super) fn change_count(
-        &mut self,
-        resource: &Resource,
-        id: OwnerId,
-        change: CountChange,
-        now: u64,
-    ) -> Answer<Changed> {
-        if let Err(fault) = check_change(resource.kind, change) {
-            return (Err(fault), Vec::new());
-        }
-        let name = &resource.name;
-        self.change_once((name, id), now, |state| {
-            let count = state.number(name, now)?;
-            match resource.kind {
-                Kind::Latch => Ok(state.change_latch(name, count, change, now)),
-                _ => state.change_semaphore(name, count, change, now),
-            }
-        })
-    }
-
-    fn change_semaphore(
+    pub(super) fn change_semaphore(
         &mut self,
         name: &LockName,
-        free: Option<i64>,
         change: CountChange,
         now: u64,
-    ) -> Result<(Changed, Vec<Wake>), Fault> {
+    ) -> Result<Changed, Fault> {
+        let free = self.number(name, now)?;
         if let CountChange::Create { count, ttl } = change {
             if free.is_some() {
-                return Ok((Changed::Nothing, Vec::new()));
+                return Ok(Changed::Nothing);
             }
             self.create(name, count, ttl, now);
-            return Ok((Changed::Done, told_free(name, count as i64)));
+            self.wake_free(name, count as i64);
+            return Ok(Changed::Done);
         }
         let free = free.ok_or_else(unset)?;
         let CountChange::Add(added) = change else {
             // A negative number of free permits cannot be acquired and stays.
             let drained = free.max(0);
             self.add(name, -drained);
-            return Ok((Changed::Count(drained), Vec::new()));
+            return Ok(Changed::Count(drained));
         };
         let total = countable(free + added)?;
         self.add(name, added);
-        let wakes = if added > 0 { told_free(name, total) } else { Vec::new() };
-        Ok((Changed::Count(total), wakes))
+        if added > 0 {
+            self.wake_free(name, total);
+        }
+        Ok(Changed::Count(total))
     }
 
-    fn change_latch(
+    pub(super) fn change_latch(
         &mut self,
         name: &LockName,
-        count: Option<i64>,
         change: CountChange,
         now: u64,
-    ) -> (Changed, Vec<Wake>) {
-        let told = |word| vec![wake(Topic::Latch(name.clone()), word)];
-        match (change, count) {
+    ) -> Result<Changed, Fault> {
+        let topic = Topic::Latch(name.clone());
+        Ok(match (change, self.number(name, now)?) {
             // A latch at zero is open and may be created again.
             (CountChange::Create { count, ttl }, None | Some(..=0)) => {
                 self.create(name, count, ttl, now);
-                (Changed::Done, told(b"1"))
+                self.wake(topic, b"1");
+                Changed::Done
             }
-            (CountChange::Down, None) => (Changed::Count(0), Vec::new()),
-            (CountChange::Down, Some(2..)) => {
+            (CountChange::Down, None) => Changed::Count(0),
+            (CountChange::Down, Some(count @ 2..)) => {
                 self.add(name, -1);
-                (Changed::Count(count.map_or(0, |count| count - 1)), Vec::new())
+                Changed::Count(count - 1)
             }
             (CountChange::Down, Some(_)) => {
                 self.names.remove(name);
-                (Changed::Count(0), told(b"0"))
+                self.wake(topic, b"0");
+                Changed::Count(0)
             }
             // Redisson publishes `1` here, and its waiters would keep sleeping.
             (CountChange::Delete, Some(_)) => {
                 self.names.remove(name);
-                (Changed::Done, told(b"0"))
+                self.wake(topic, b"0");
+                Changed::Done
             }
-            _ => (Changed::Nothing, Vec::new()),
-        }
+            _ => Changed::Nothing,
+        })
     }
 
     pub(super) fn inspect_counter(

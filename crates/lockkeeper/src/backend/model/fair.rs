@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use super::counter::FREED;
 use super::*;
 
 /// A waiter without a heartbeat for this long is stale.
@@ -100,17 +101,7 @@ impl Queue {
 }
 
 impl State {
-    pub(super) fn acquire_fair(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
-        let mut wakes = Vec::new();
-        (self.try_fair(request, now, &mut wakes), wakes)
-    }
-
-    fn try_fair(
-        &mut self,
-        request: &Acquire,
-        now: u64,
-        wakes: &mut Vec<Wake>,
-    ) -> Result<Attempt, Fault> {
+    pub(super) fn acquire_fair(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
         let Acquire { resource: Resource { name, .. }, owner, ttl, fenced, .. } = request;
         let left = match self.living(name, now) {
             None => None,
@@ -144,7 +135,7 @@ impl State {
             return Ok(Attempt::Granted { token });
         }
         if let (None, Some(first), true) = (left, first, dropped) {
-            wakes.push(turn(name, first));
+            self.wakes.push(turn(name, first));
         }
         if request.waits && !placed {
             queue.join(*owner, now);
@@ -154,23 +145,28 @@ impl State {
         Ok(Attempt::Busy(Some(left.unwrap_or(Ttl::Forever))))
     }
 
-    pub(super) fn release_fair(&mut self, request: &Release, now: u64) -> Answer<Released> {
-        let (answer, mut wakes) = self.release_plain(request, now);
+    pub(super) fn release_fair(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
+        let released = self.release_plain(request, now);
         if request.keep > 0 {
-            return (answer, wakes);
+            return released;
         }
         let name = &request.resource.name;
         let free = self.living(name, now).is_none();
         self.forget_queue(name, now);
-        let Some(queue) = self.queues.get_mut(name) else { return (answer, wakes) };
+        let Some(queue) = self.queues.get_mut(name) else { return released };
         let placed = queue.leave(request.owner);
-        if free && (placed || !wakes.is_empty()) {
+        if free && (placed || released == Ok(FREED)) {
             let silence_kills = self.deadly(name, now);
             let next = self.queues.get_mut(name).and_then(|queue| queue.head(now, silence_kills).0);
-            wakes = vec![next.map_or_else(|| freed(name), |next| turn(name, next))];
+            // The next waiter, instead of any.
+            self.wakes.clear();
+            match next {
+                Some(next) => self.wakes.push(turn(name, next)),
+                None => self.wake_freed(name),
+            }
         }
         self.tidy_queue(name);
-        (answer, wakes)
+        released
     }
 
     /// Records the heartbeats of the whole batch before any waiter is dropped as stale.
@@ -187,21 +183,18 @@ impl State {
     }
 
     /// Records the heartbeat of a waiter.
-    pub(super) fn keep_place(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
+    pub(super) fn keep_place(&mut self, request: &Renew, now: u64) -> Renewed {
         let name = &request.resource.name;
         let free = self.living(name, now).is_none();
         let silence_kills = self.deadly(name, now);
-        let Some(queue) = self.queues.get_mut(name) else { return (Ok(Renewed::Due), Vec::new()) };
+        let Some(queue) = self.queues.get_mut(name) else { return Renewed::Due };
         let placed = queue.hear(request.owner, now);
         let first = queue.head(now, silence_kills).0;
         queue.ends = now + LASTS;
         self.tidy_queue(name);
-        let wakes = match first {
-            Some(first) if free => vec![turn(name, first)],
-            _ => Vec::new(),
-        };
+        self.wakes.extend(first.filter(|_| free).map(|first| turn(name, first)));
         let due = !placed || free && first == Some(request.owner);
-        (Ok(if due { Renewed::Due } else { Renewed::Waiting }), wakes)
+        if due { Renewed::Due } else { Renewed::Waiting }
     }
 
     pub(super) fn force_fair(
@@ -209,17 +202,17 @@ impl State {
         resource: &Resource,
         reason: &str,
         now: u64,
-    ) -> Answer<Changed> {
-        let (answer, mut wakes) = self.force_plain(resource, reason, now);
-        if answer == Ok(Changed::Done) {
+    ) -> Result<Changed, Fault> {
+        let changed = self.force_plain(resource, reason, now)?;
+        if changed == Changed::Done {
             self.forget_queue(&resource.name, now);
             let silence_kills = self.deadly(&resource.name, now);
             let queue = self.queues.get_mut(&resource.name);
             let first = queue.and_then(|queue| queue.head(now, silence_kills).0);
-            wakes.extend(first.map(|first| turn(&resource.name, first)));
+            self.wakes.extend(first.map(|first| turn(&resource.name, first)));
             self.tidy_queue(&resource.name);
         }
-        (answer, wakes)
+        Ok(changed)
     }
 
     pub(super) fn inspect_fair(
@@ -262,5 +255,5 @@ impl State {
 }
 
 fn turn(name: &LockName, owner: OwnerId) -> Wake {
-    wake(Topic::Turn(name.clone(), owner), b"0")
+    Wake { topic: Topic::Turn(name.clone(), owner), payload: Cow::Borrowed(b"0") }
 }

@@ -1,11 +1,11 @@
-//! What there is, for people: locks, clients, and who forced what open.
+//! Lists for people: locks, clients, and recorded force-releases.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::*;
 use crate::PermitId;
-use crate::backend::{ClientEntry, Forced, Holding, List, Listed, Page, Select};
+use crate::backend::{ClientEntry, ForcedUnlock, Holding, List, Listed, Page, Select};
 
 /// How many force-releases of a name are recorded, and for how long after the last one.
 const FORCED_MAX: usize = 20;
@@ -65,12 +65,12 @@ fn time(millis: u64) -> SystemTime {
 }
 
 impl Entry {
-    fn forced(&self) -> Forced {
+    fn forced(&self) -> ForcedUnlock {
         let Self { at, by, reason, holders, clients } = self.clone();
         let mut clients: Vec<_> =
             clients.iter().map(|client| client.as_ref().map(Victim::info)).collect();
         clients.resize(holders.len(), None);
-        Forced { at: time(at), by, reason, holders, clients }
+        ForcedUnlock { at: time(at), by, reason, holders, clients }
     }
 }
 
@@ -199,7 +199,7 @@ impl State {
     ) {
         self.forced.retain(|_, log| log.is_alive(now));
         let log = self.forced.entry(name.clone()).or_default();
-        let (at, by, reason) = (now + self.epoch, by.in_a_line(), reason.to_owned());
+        let (at, by, reason) = (now + self.epoch, by.to_string(), reason.to_owned());
         let clients = victims.iter().map(|victim| victim.client.as_ref().map(Victim::of)).collect();
         let text = |victim: HolderEntry| String::from_utf8_lossy(&victim.id).into_owned();
         let holders = victims.into_iter().map(text).collect();

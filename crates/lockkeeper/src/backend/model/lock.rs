@@ -1,5 +1,6 @@
-//! The re-entrant lock and the mutex: one owner each.
+//! The reentrant lock and the mutex: one owner each.
 
+use super::counter::FREED;
 use super::*;
 
 impl State {
@@ -76,12 +77,9 @@ impl State {
         Ok(Attempt::Granted { token })
     }
 
-    pub(super) fn release_plain(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    pub(super) fn release_plain(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
         let name = &request.resource.name;
         let is_lock = request.resource.kind != Kind::Mutex;
-        let absent = |holder: Option<OwnerId>| {
-            (Ok(Released::Absent { holder: holder.map(|id| id.to_string()) }), Vec::new())
-        };
         let Some(mut place) = self.place(name, now) else { return absent(None) };
         let entry = place.get_mut();
         // The name is used for another kind, so this hold no longer exists. A release needs to know
@@ -92,7 +90,8 @@ impl State {
         }
         if request.keep == 0 {
             place.remove();
-            return (Ok(Released::Freed { listeners: Some(0) }), vec![freed(name)]);
+            self.wake_freed(name);
+            return Ok(FREED);
         }
         // A repetition releases nothing and keeps the TTL, which may have been extended since.
         let mut fewer = false;
@@ -103,7 +102,7 @@ impl State {
         if let Some(ttl) = request.ttl.filter(|_| fewer || request.leave) {
             entry.expires = now + ttl;
         }
-        (Ok(Released::Kept), Vec::new())
+        Ok(Released::Kept)
     }
 
     pub(super) fn renew_plain(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
@@ -126,17 +125,13 @@ impl State {
         resource: &Resource,
         reason: &str,
         now: u64,
-    ) -> Answer<Changed> {
-        let Some(place) = self.place(&resource.name, now) else {
-            return (Ok(Changed::Nothing), Vec::new());
-        };
-        match place.get().plain_owner(resource.kind != Kind::Mutex) {
-            Err(fault) => (Err(fault), Vec::new()),
-            Ok(victim) => {
-                place.remove();
-                (Ok(Changed::Done), vec![freed(&resource.name), told(&victim, reason)])
-            }
-        }
+    ) -> Result<Changed, Fault> {
+        let Some(place) = self.place(&resource.name, now) else { return Ok(Changed::Nothing) };
+        let victim = place.get().plain_owner(resource.kind != Kind::Mutex)?;
+        place.remove();
+        self.wake_freed(&resource.name);
+        self.wake_victim(&victim, reason);
+        Ok(Changed::Done)
     }
 
     pub(super) fn inspect_plain(
@@ -180,4 +175,9 @@ impl Entry {
     fn busy_ttl(&self, now: u64) -> Option<Ttl> {
         matches!(self.value, Value::Lock { .. }).then(|| self.ttl(now))
     }
+}
+
+/// The answer to a release of a hold that does not exist.
+pub(super) fn absent(holder: Option<OwnerId>) -> Result<Released, Fault> {
+    Ok(Released::Absent { holder: holder.map(|id| id.to_string()) })
 }

@@ -1,15 +1,15 @@
-//! What every request means, written once: no I/O, no clock of its own.
+//! The meaning of every request, written once: no I/O, no clock of its own.
 //!
 //! The memory store is this model behind a mutex. The Redis scripts must agree with it, and a
-//! property test that drives both with the same requests says so. The file store runs it on what a
-//! request concerns, inside a transaction. Times are milliseconds by the store's own clock: an entry
+//! property test that sends the same requests to both checks it. The file store runs it on the records
+//! of a request, inside a transaction. Times are milliseconds by the store's own clock: an entry
 //! is alive while `now <= expires`, as with Redis.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::collections::hash_map::{Entry as MapEntry, OccupiedEntry};
 use std::time::Duration;
 
+use foldhash::HashMap;
 use uuid::Uuid;
 
 use super::{
@@ -29,7 +29,6 @@ mod rw;
 
 #[cfg(feature = "file")]
 pub(crate) use counter::REMEMBERED;
-#[cfg(feature = "redis")]
 pub(crate) use counter::check_change;
 #[cfg(feature = "redis")]
 pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
@@ -64,6 +63,8 @@ pub struct State {
     /// The difference of the wall clock to the store's time, in milliseconds. Fencing tokens use
     /// it.
     epoch: u64,
+    /// The wake-ups that the current request causes.
+    wakes: Vec<Wake>,
 }
 
 /// The value of a name and its expiry.
@@ -201,29 +202,37 @@ impl State {
         self.len() + beside
     }
 
+    /// Returns an answer with the wake-ups that it causes. A fault wakes up no waiter.
+    fn answer<T>(&mut self, outcome: Result<T, Fault>) -> Answer<T> {
+        let wakes = std::mem::take(&mut self.wakes);
+        if outcome.is_ok() { (outcome, wakes) } else { (outcome, Vec::new()) }
+    }
+
     /// Acquires a lock or permits, re-enters a lock, or hands it off.
     pub fn acquire(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
         self.sweep(now);
-        match request.resource.kind {
-            Kind::Lock | Kind::Mutex => (self.acquire_plain(request, now), Vec::new()),
+        let attempt = match request.resource.kind {
+            Kind::Lock | Kind::Mutex => self.acquire_plain(request, now),
             Kind::Fair => self.acquire_fair(request, now),
             Kind::Read | Kind::Write => self.acquire_rw(request, now),
-            Kind::Semaphore => (self.acquire_counter(request, now), Vec::new()),
+            Kind::Semaphore => self.acquire_counter(request, now),
             Kind::Permits => self.acquire_permits(request, now),
-            Kind::Latch => (Err(unfit(request.resource.kind)), Vec::new()),
-        }
+            Kind::Latch => Err(unfit(request.resource.kind)),
+        };
+        self.answer(attempt)
     }
 
     /// Releases holds.
     pub fn release(&mut self, request: &Release, now: u64) -> Answer<Released> {
-        match request.resource.kind {
+        let released = match request.resource.kind {
             Kind::Lock | Kind::Mutex => self.release_plain(request, now),
             Kind::Fair => self.release_fair(request, now),
             Kind::Read | Kind::Write => self.release_rw(request, now),
             Kind::Semaphore => self.release_counter(request, now),
             Kind::Permits => self.release_permits(request, now),
-            Kind::Latch => (Err(unfit(request.resource.kind)), Vec::new()),
-        }
+            Kind::Latch => Err(unfit(request.resource.kind)),
+        };
+        self.answer(released)
     }
 
     /// Renews or checks holds and queue positions.
@@ -231,67 +240,74 @@ impl State {
         self.hear_all(batch, now);
         let mut all = Vec::new();
         let renew = |renew| {
-            let (answer, wakes) = self.renew_one(renew, now);
+            let renewed = self.renew_one(renew, now);
+            let (answer, wakes) = self.answer(renewed);
             all.extend(wakes);
             answer
         };
         (batch.iter().map(renew).collect(), all)
     }
 
-    fn renew_one(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
+    fn renew_one(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
         match request.resource.kind {
-            Kind::Fair if request.waiting => self.keep_place(request, now),
-            Kind::Lock | Kind::Fair | Kind::Mutex => (self.renew_plain(request, now), Vec::new()),
-            Kind::Read | Kind::Write => (self.renew_rw(request, now), Vec::new()),
+            Kind::Fair if request.waiting => Ok(self.keep_place(request, now)),
+            Kind::Lock | Kind::Fair | Kind::Mutex => self.renew_plain(request, now),
+            Kind::Read | Kind::Write => self.renew_rw(request, now),
             Kind::Permits => self.renew_permits(request, now),
-            Kind::Semaphore | Kind::Latch => (Err(unfit(request.resource.kind)), Vec::new()),
+            Kind::Semaphore | Kind::Latch => Err(unfit(request.resource.kind)),
         }
     }
 
     /// Makes an administrative change.
     pub fn adjust(&mut self, change: &Change, now: u64) -> Answer<Changed> {
+        let changed = self.changed(change, now);
+        self.answer(changed)
+    }
+
+    fn changed(&mut self, change: &Change, now: u64) -> Result<Changed, Fault> {
         match change {
             Change::ForceUnlock { resource, reason, by, from } => {
                 let victims = self.inspect(resource, now).map(|snapshot| snapshot.holders);
                 let victims = victims.unwrap_or_default();
                 if from.as_ref().is_some_and(|from| victims.iter().any(|v| !from.contains(&v.id))) {
-                    return (Ok(Changed::Other), Vec::new());
+                    return Ok(Changed::Other);
                 }
-                let (answer, wakes) = self.force(resource, reason, now);
-                if answer == Ok(Changed::Done) {
+                let changed = self.force(resource, reason, now)?;
+                if changed == Changed::Done {
                     self.log_forced(&resource.name, (by, reason, victims), now);
                 }
-                (answer, wakes)
+                Ok(changed)
             }
-            Change::Count { resource, id, change } => match resource.kind {
-                Kind::Permits => self.change_permits(resource, *id, *change, now),
-                _ => self.change_count(resource, *id, *change, now),
-            },
+            Change::Count { resource, id, change } => {
+                check_change(resource.kind, *change)?;
+                self.change_once((&resource.name, *id), now, |state| match resource.kind {
+                    Kind::Permits => state.resize(&resource.name, *change, now),
+                    Kind::Latch => state.change_latch(&resource.name, *change, now),
+                    _ => state.change_semaphore(&resource.name, *change, now),
+                })
+            }
             Change::Permits { resource, id, ids, change } => {
                 self.change_by_id(resource, *id, ids, *change, now)
             }
             Change::Announce { client, ttl } => {
                 self.clients.retain(|_, announced| announced.until >= now);
-                let until = now.saturating_add(*ttl);
-                self.clients
-                    .insert(client.id, Announced { client: client.clone(), at: now, until });
-                (Ok(Changed::Done), Vec::new())
+                let (client, until) = (client.clone(), now.saturating_add(*ttl));
+                self.clients.insert(client.id, Announced { client, at: now, until });
+                Ok(Changed::Done)
             }
             Change::Withdraw { client } => {
                 self.clients.remove(client);
-                (Ok(Changed::Done), Vec::new())
+                Ok(Changed::Done)
             }
         }
     }
 
-    fn force(&mut self, resource: &Resource, reason: &str, now: u64) -> Answer<Changed> {
+    fn force(&mut self, resource: &Resource, reason: &str, now: u64) -> Result<Changed, Fault> {
         match resource.kind {
             Kind::Lock | Kind::Mutex => self.force_plain(resource, reason, now),
             Kind::Fair => self.force_fair(resource, reason, now),
             Kind::Read | Kind::Write => self.force_rw(resource, reason, now),
-            Kind::Semaphore | Kind::Permits | Kind::Latch => {
-                (Err(unfit(resource.kind)), Vec::new())
-            }
+            Kind::Semaphore | Kind::Permits | Kind::Latch => Err(unfit(resource.kind)),
         }
     }
 
@@ -304,6 +320,21 @@ impl State {
             Kind::Semaphore | Kind::Latch => self.inspect_counter(resource, now),
             Kind::Permits => self.inspect_permits(resource, now),
         }
+    }
+
+    fn wake(&mut self, topic: Topic, payload: &'static [u8]) {
+        self.wakes.push(Wake { topic, payload: Cow::Borrowed(payload) });
+    }
+
+    /// Notifies one waiter for a lock or mutex that it is free.
+    fn wake_freed(&mut self, name: &LockName) {
+        self.wake(Topic::Freed(name.clone()), b"0");
+    }
+
+    /// Notifies the client of `victim` that its hold was force-released.
+    fn wake_victim(&mut self, victim: &OwnerId, reason: &str) {
+        let payload = notice(&victim.to_string(), reason).into_bytes().into();
+        self.wakes.push(Wake { topic: Topic::Notice(victim.client().0), payload });
     }
 
     /// Issues the next fencing token of a name. It grows even if the stored one was lost.
@@ -327,7 +358,7 @@ impl State {
     /// Describes a holder for people.
     fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> HolderEntry {
         let holder = HolderEntry::new(owner.to_string().into_bytes(), u64::from(count), shared);
-        let announced = self.clients.get(&owner.client());
+        let announced = self.clients.get(&owner.client().0);
         let Some(announced) = announced.filter(|announced| announced.until >= now) else {
             return holder;
         };
@@ -348,23 +379,7 @@ impl State {
 }
 
 fn unfit(kind: Kind) -> Fault {
-    Fault::Invalid { detail: format!("a {kind} has no such request") }
-}
-
-fn freed(name: &LockName) -> Wake {
-    wake(Topic::Freed(name.clone()), b"0")
-}
-
-fn wake(topic: Topic, payload: &'static [u8]) -> Wake {
-    Wake { topic, payload: Cow::Borrowed(payload) }
-}
-
-/// Notifies the client of `victim` that its hold was force-released.
-fn told(victim: &OwnerId, reason: &str) -> Wake {
-    Wake {
-        topic: Topic::Notice(victim.client()),
-        payload: notice(&victim.to_string(), reason).into_bytes().into(),
-    }
+    Fault::Invalid { detail: format!("a {kind} has no such request").into() }
 }
 
 /// The message that notifies a client of a force-release. It contains the owner id, which is

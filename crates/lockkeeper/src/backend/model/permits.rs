@@ -1,8 +1,6 @@
 //! The permit semaphore: permits with ids and ends.
 
-use super::counter::{
-    ABSENT, COUNT_MAX, FREED, answer, check_change, countable, invalid, told_free, too_many, unset,
-};
+use super::counter::{ABSENT, COUNT_MAX, FREED, countable, invalid, too_many, unset};
 use super::*;
 use crate::PermitId;
 use crate::backend::{CountChange, PermitChange};
@@ -146,23 +144,26 @@ impl State {
     }
 
     /// Adds free permits if the semaphore exists, and notifies waiters of their number.
-    fn give(&mut self, name: &LockName, by: i64, now: u64) -> Result<Vec<Wake>, Fault> {
-        let Some(free) = self.number(name, now)?.filter(|_| by != 0) else { return Ok(Vec::new()) };
+    fn give(&mut self, name: &LockName, by: i64, now: u64) -> Result<(), Fault> {
+        let Some(free) = self.number(name, now)?.filter(|_| by != 0) else { return Ok(()) };
         self.add(name, by);
-        Ok(if by > 0 { told_free(name, free + by) } else { Vec::new() })
+        if by > 0 {
+            self.wake_free(name, free + by);
+        }
+        Ok(())
     }
 
-    pub(super) fn acquire_permits(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
-        let outcome = self.try_acquire_permits(request, now);
-        self.tidy(&request.resource.name, now);
-        answer(outcome)
-    }
-
-    fn try_acquire_permits(
+    pub(super) fn acquire_permits(
         &mut self,
         request: &Acquire,
         now: u64,
-    ) -> Result<(Attempt, Vec<Wake>), Fault> {
+    ) -> Result<Attempt, Fault> {
+        let attempt = self.try_acquire_permits(request, now);
+        self.tidy(&request.resource.name, now);
+        attempt
+    }
+
+    fn try_acquire_permits(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
         check_acquire(request)?;
         let name = &request.resource.name;
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
@@ -171,12 +172,12 @@ impl State {
         if look.present == 0 && free.is_none() {
             let limit = request.temporary.ok_or_else(unset)?;
             if limit < u64::from(request.count) {
-                return Ok((Attempt::Busy(None), Vec::new()));
+                return Ok(Attempt::Busy(None));
             }
             self.create(name, limit - u64::from(request.count), Some(request.ttl), now);
             let ends = ids.into_iter().map(|id| (id, end)).collect();
             self.permits.insert(name.clone(), Taken { ends, expires: end, temporary: true });
-            return Ok((Attempt::GRANTED, Vec::new()));
+            return Ok(Attempt::GRANTED);
         }
         // The sum of free and acquired permits does not depend on the sweep of expired ones.
         let most = free.unwrap_or(0) + self.ends(name, now).map_or(0, |ends| ends.len() as i64);
@@ -187,24 +188,27 @@ impl State {
         let ended = self.expire(name, request.count, now)?;
         if look.first_end.is_some() {
             self.set_ends(name, &ids, now, |old| old.max(end));
-            return Ok((Attempt::GRANTED, self.give(name, ended, now)?));
+            self.give(name, ended, now)?;
+            return Ok(Attempt::GRANTED);
         }
         // Some were released or have expired since: the request is late.
         if look.present > 0 {
-            return Ok((Attempt::Gone, self.give(name, ended, now)?));
+            self.give(name, ended, now)?;
+            return Ok(Attempt::Gone);
         }
         let (free, count) = (free.unwrap_or(0) + ended, i64::from(request.count));
         if free + added < count {
             let next = self.ends(name, now).and_then(|ends| ends.values().min().copied());
             let next = next.filter(|end| *end < ENDLESS);
             let wait = next.map(|end| Ttl::Millis(end.saturating_sub(now).max(1)));
-            return Ok((Attempt::Busy(wait), self.give(name, ended, now)?));
+            self.give(name, ended, now)?;
+            return Ok(Attempt::Busy(wait));
         }
         self.add(name, ended + added - count);
         let expires = self.living(name, now).map_or(NEVER, |entry| entry.expires);
         if self.ends(name, now).is_none() {
             let temporary = self.is_temporary(name, now);
-            let taken = Taken { ends: HashMap::new(), expires, temporary };
+            let taken = Taken { ends: HashMap::default(), expires, temporary };
             self.permits.insert(name.clone(), taken);
         }
         if let Some(taken) = self.permits.get_mut(name) {
@@ -216,26 +220,29 @@ impl State {
                 (old, expires) => old.max(expires),
             };
         }
-        let more = ended > 0 || added > 0;
-        let wakes = if more { told_free(name, free + added - count) } else { Vec::new() };
-        Ok((Attempt::GRANTED, wakes))
+        if ended > 0 || added > 0 {
+            self.wake_free(name, free + added - count);
+        }
+        Ok(Attempt::GRANTED)
     }
 
-    pub(super) fn release_permits(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    pub(super) fn release_permits(
+        &mut self,
+        request: &Release,
+        now: u64,
+    ) -> Result<Released, Fault> {
         let (name, stays) = (&request.resource.name, request.keep > 0);
         let lease = match (stays, request.ttl) {
-            (true, None) => return (Err(unfit(request.resource.kind)), Vec::new()),
+            (true, None) => return Err(unfit(request.resource.kind)),
             (true, ttl) => ttl,
             (false, _) => None,
         };
-        if let Err(fault) = check_count(request.count) {
-            return (Err(fault), Vec::new());
-        }
+        check_count(request.count)?;
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
         match self.settle_permits(name, &ids, lease, stays, now) {
             // The name is used for another kind, so this hold no longer exists.
-            Err(Fault::WrongKind { .. }) => (Ok(ABSENT), Vec::new()),
-            outcome => answer(outcome),
+            Err(Fault::WrongKind { .. }) => Ok(ABSENT),
+            released => released,
         }
     }
 
@@ -248,7 +255,7 @@ impl State {
         lease: Option<u64>,
         all: bool,
         now: u64,
-    ) -> Result<(Released, Vec<Wake>), Fault> {
+    ) -> Result<Released, Fault> {
         self.number(name, now)?;
         let look = self.look(name, ids, now);
         let fits = if all { look.first_end.is_some() } else { look.present > 0 };
@@ -263,53 +270,31 @@ impl State {
             None => (FREED, self.remove(name, ids, now)),
         };
         let ended = self.expire(name, 0, now)?;
-        let wakes = self.give(name, given + ended, now)?;
+        self.give(name, given + ended, now)?;
         self.tidy(name, now);
-        Ok((released, wakes))
+        Ok(released)
     }
 
-    pub(super) fn renew_permits(&mut self, request: &Renew, now: u64) -> Answer<Renewed> {
-        answer(self.try_renew_permits(request, now))
-    }
-
-    fn try_renew_permits(
-        &mut self,
-        request: &Renew,
-        now: u64,
-    ) -> Result<(Renewed, Vec<Wake>), Fault> {
+    pub(super) fn renew_permits(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
         let name = &request.resource.name;
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
         let found = self.look(name, &ids, now).first_end;
         let ended = self.expire(name, 0, now)?;
-        let wakes = self.give(name, ended, now)?;
+        self.give(name, ended, now)?;
         if let Some(ttl) = request.ttl.filter(|_| found.is_some()) {
             self.set_ends(name, &ids, now, |old| old.max(end(ttl, now)));
         }
         self.tidy(name, now);
-        let Some(found) = found else { return Ok((Renewed::Gone, wakes)) };
-        Ok((Renewed::Held(left(found, now)), wakes))
+        Ok(found.map_or(Renewed::Gone, |found| Renewed::Held(left(found, now))))
     }
 
-    pub(super) fn change_permits(
-        &mut self,
-        resource: &Resource,
-        id: OwnerId,
-        change: CountChange,
-        now: u64,
-    ) -> Answer<Changed> {
-        if let Err(fault) = check_change(resource.kind, change) {
-            return (Err(fault), Vec::new());
-        }
-        let name = &resource.name;
-        self.change_once((name, id), now, |state| state.resize(name, change, now))
-    }
-
-    fn resize(
+    /// Changes the number of permits.
+    pub(super) fn resize(
         &mut self,
         name: &LockName,
         change: CountChange,
         now: u64,
-    ) -> Result<(Changed, Vec<Wake>), Fault> {
+    ) -> Result<Changed, Fault> {
         let Some(free) = self.number(name, now)? else {
             let (count, ttl) = match change {
                 CountChange::Create { count, ttl } => (count, ttl),
@@ -319,28 +304,28 @@ impl State {
             // Permits of an earlier semaphore of this name do not belong to this one.
             self.permits.remove(name);
             self.create(name, count, ttl, now);
-            return Ok((Changed::Done, told_free(name, count as i64)));
+            self.wake_free(name, count as i64);
+            return Ok(Changed::Done);
         };
         let most = free + self.ends(name, now).map_or(0, |ends| ends.len() as i64);
         let added = match change {
             CountChange::Add(added) => added,
             CountChange::Resize(count) => count as i64 - most,
-            _ => return Ok((Changed::Nothing, Vec::new())),
+            _ => return Ok(Changed::Nothing),
         };
         countable(added)?;
         countable(most + added)?;
         countable(free + added)?;
         let by = self.expire(name, 0, now)? + added;
-        let wakes = self.give(name, by, now)?;
+        self.give(name, by, now)?;
         if let (CountChange::Resize(_), true) = (change, self.is_temporary(name, now)) {
             self.make_lasting(name);
         }
         self.tidy(name, now);
-        let changed = match change {
+        Ok(match change {
             CountChange::Add(_) => Changed::Count(free + by),
             _ => Changed::Done,
-        };
-        Ok((changed, wakes))
+        })
     }
 
     fn make_lasting(&mut self, name: &LockName) {
@@ -359,22 +344,18 @@ impl State {
         ids: &[PermitId],
         change: PermitChange,
         now: u64,
-    ) -> Answer<Changed> {
+    ) -> Result<Changed, Fault> {
         if resource.kind != Kind::Permits {
-            return (Err(unfit(resource.kind)), Vec::new());
+            return Err(unfit(resource.kind));
         }
         let lease = match change {
             PermitChange::Release => None,
             PermitChange::Lease(lease) => Some(lease),
         };
-        let ids = match distinct(ids) {
-            Ok(ids) => ids,
-            Err(fault) => return (Err(fault), Vec::new()),
-        };
+        let ids = distinct(ids)?;
         self.change_once((&resource.name, id), now, |state| {
-            let (released, wakes) = state.settle_permits(&resource.name, &ids, lease, true, now)?;
-            let done = if released == ABSENT { Changed::Nothing } else { Changed::Done };
-            Ok((done, wakes))
+            let released = state.settle_permits(&resource.name, &ids, lease, true, now)?;
+            Ok(if released == ABSENT { Changed::Nothing } else { Changed::Done })
         })
     }
 

@@ -1,8 +1,8 @@
-//! Everything that stands under one name, taken out of the model and put back into it.
+//! The state of one name, taken out of the model and put back into it.
 //!
-//! A store that keeps names apart, each in a row of its own, loads those that a request is about,
-//! lets the model answer, and writes back what has changed. What is written here is read by later
-//! versions: whoever changes the form of a record must raise the version of the file.
+//! A store with one row for each name loads the rows of a request, lets the model answer, and writes the
+//! changes back. Later versions read these records: a change of their form must raise the version of the
+//! file.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -84,8 +84,8 @@ impl Record {
     /// Returns the clients that hold the lock.
     pub(crate) fn clients(&self) -> Vec<Uuid> {
         match self.entry.as_ref().map(|entry| &entry.value) {
-            Some(Value::Lock { owner, .. } | Value::Mutex { owner }) => vec![owner.client()],
-            Some(Value::Rw(holds)) => holds.owners().map(|owner| owner.client()).collect(),
+            Some(Value::Lock { owner, .. } | Value::Mutex { owner }) => vec![owner.client().0],
+            Some(Value::Rw(holds)) => holds.owners().map(|owner| owner.client().0).collect(),
             Some(Value::Number(_)) | None => Vec::new(),
         }
     }
@@ -129,7 +129,7 @@ impl Record {
     pub(crate) fn unpack_permits(&mut self, packed: &[u8]) -> bool {
         let Some((expires, permits)) = packed.split_first_chunk() else { return false };
         let (permits, []) = permits.as_chunks::<PERMIT>() else { return false };
-        let mut ends = HashMap::with_capacity(permits.len());
+        let mut ends = HashMap::default();
         for permit in permits {
             let (mut id, mut end) = ([0; 16], [0; 8]);
             id.copy_from_slice(&permit[..16]);
@@ -235,7 +235,7 @@ impl State {
     /// parsed.
     pub(crate) fn put_reply(&mut self, name: &LockName, id: OwnerId, reply: &str) -> bool {
         let Some(reply) = Reply::read(reply) else { return false };
-        let answers = HashMap::from([(id, (reply, 0))]);
+        let answers = HashMap::from_iter([(id, (reply, 0))]);
         self.replies.insert(name.clone(), Replies::lasting(answers));
         true
     }
@@ -371,8 +371,11 @@ mod tests {
     #[test]
     fn permits_are_unpacked_as_they_were_packed() {
         let ends = [([7; 16], 9), ([8; 16], 1)].map(|(id, end)| (PermitId::from_bytes(id), end));
-        let permits =
-            Some(permits::Taken { ends: HashMap::from(ends), expires: NEVER, temporary: false });
+        let permits = Some(permits::Taken {
+            ends: HashMap::from_iter(ends),
+            expires: NEVER,
+            temporary: false,
+        });
         let record = Record { permits, ..Record::default() };
         let packed = record.packed_permits().unwrap();
         let mut read = Record::default();

@@ -1,5 +1,7 @@
 //! The read/write lock.
 
+use super::counter::FREED;
+use super::lock::absent;
 use super::*;
 
 /// The holders of a read/write lock. Readers beside a writer are nested in its hold.
@@ -104,8 +106,7 @@ impl Holds {
         self.writer.is_some_and(|(writer, _)| writer == owner)
     }
 
-    /// Returns all holders.
-    #[cfg(feature = "file")]
+    /// Returns all holders, the writer first.
     pub(super) fn owners(&self) -> impl Iterator<Item = OwnerId> {
         let writer = self.writer.map(|(writer, _)| writer);
         writer.into_iter().chain(self.readers.iter().map(|reader| reader.owner))
@@ -156,8 +157,7 @@ impl Holds {
 
     /// Returns one holder, the writer first.
     fn any(&self) -> Option<OwnerId> {
-        let writer = self.writer.map(|(writer, _)| writer);
-        writer.or_else(|| self.readers.first().map(|reader| reader.owner))
+        self.owners().next()
     }
 }
 
@@ -188,14 +188,14 @@ impl State {
         }
     }
 
-    pub(super) fn acquire_rw(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+    pub(super) fn acquire_rw(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
         self.settle_rw(&request.resource.name, now);
         match (request.resource.kind, request.from) {
-            (kind, _) if !request.also.is_empty() => (Err(unfit(kind)), Vec::new()),
-            (Kind::Read, Some(_)) => (Err(unfit(Kind::Read)), Vec::new()),
-            (Kind::Read, None) => (self.acquire_read(request, now), Vec::new()),
-            (_, Some(from)) => self.hand_write_over(request, from, now),
-            (_, None) => (self.acquire_write(request, now), Vec::new()),
+            (kind, _) if !request.also.is_empty() => Err(unfit(kind)),
+            (Kind::Read, Some(_)) => Err(unfit(Kind::Read)),
+            (Kind::Read, None) => self.acquire_read(request, now),
+            (_, Some(from)) => Ok(self.hand_write_over(request, from, now)),
+            (_, None) => self.acquire_write(request, now),
         }
     }
 
@@ -287,36 +287,40 @@ impl State {
         Ok(Attempt::Granted { token })
     }
 
-    fn hand_write_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Answer<Attempt> {
+    fn hand_write_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Attempt {
         let (name, owner) = (&request.resource.name, request.owner);
         let until = now + request.ttl;
-        let gone = (Ok(Attempt::Gone), Vec::new());
-        let Some(entry) = self.living(name, now) else { return gone };
-        let Ok((holds, expires)) = entry.rw() else { return gone };
+        let Some(entry) = self.living(name, now) else { return Attempt::Gone };
+        let Ok((holds, expires)) = entry.rw() else { return Attempt::Gone };
         if holds.is_written_by(owner) {
             holds.lengthen_write(until, expires);
             let token = request.fenced.map(|fenced| self.reissue(name, fenced, now));
-            return (Ok(Attempt::Granted { token }), Vec::new());
+            return Attempt::Granted { token };
         }
         if !holds.is_written_by(from) {
-            return gone;
+            return Attempt::Gone;
         }
         if holds.bury(now).is_some() {
             *expires = holds.end_write(now).unwrap_or(0);
-            return (Ok(Attempt::Busy(Some(entry.ttl(now)))), vec![written(name)]);
+            let left = entry.ttl(now);
+            self.wake_written(name);
+            return Attempt::Busy(Some(left));
         }
         if let Some(turn) = self.readers_turn(name, now) {
             self.names.remove(name);
-            return (Ok(Attempt::Busy(Some(Ttl::Millis(turn - now)))), vec![written(name)]);
+            self.wake_written(name);
+            return Attempt::Busy(Some(Ttl::Millis(turn - now)));
         }
-        let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else { return gone };
+        let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else {
+            return Attempt::Gone;
+        };
         holds.write((owner, 1), until, expires, now);
         self.written_at_last(name, owner, now);
         let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-        (Ok(Attempt::Granted { token }), Vec::new())
+        Attempt::Granted { token }
     }
 
-    pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
         self.settle_rw(&request.resource.name, now);
         match request.resource.kind {
             Kind::Read => self.release_read(request, now),
@@ -324,21 +328,19 @@ impl State {
         }
     }
 
-    fn release_read(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    fn release_read(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
         let name = &request.resource.name;
-        let Some(mut place) = self.place(name, now) else { return absent(None, Vec::new()) };
-        let Ok((holds, expires)) = place.get_mut().rw() else {
-            return absent(None, Vec::new());
-        };
+        let Some(mut place) = self.place(name, now) else { return absent(None) };
+        let Ok((holds, expires)) = place.get_mut().rw() else { return absent(None) };
         let shared = holds.writer.is_none();
         let Some(reader) = holds.reader(request.owner) else {
-            return absent(holds.any(), Vec::new());
+            return absent(holds.any());
         };
         // The lock expires with its last reader, so the expiry of another holder stays.
         let last = shared && reader.until.saturating_add(SLACK) >= *expires;
         if request.keep > 0 {
             if reader.until < now {
-                return absent(None, Vec::new());
+                return absent(None);
             }
             let fewer = reader.count > request.keep;
             reader.count = request.keep.min(reader.count);
@@ -350,7 +352,7 @@ impl State {
                 }
                 holds.lengthen(until, expires);
             }
-            return (Ok(Released::Kept), Vec::new());
+            return Ok(Released::Kept);
         }
         holds.readers.retain(|reader| reader.owner != request.owner);
         if let Some(ends) = holds.write_ends {
@@ -359,29 +361,37 @@ impl State {
             *expires = ends.max(longest);
             holds.write_ends = Some(ends).filter(|ends| *ends < longest);
         }
-        let freed = (Ok(Released::Freed { listeners: Some(0) }), Vec::new());
         if !shared || !last && !holds.readers.is_empty() {
-            return freed;
+            return Ok(FREED);
         }
         if let Some(longest) = holds.longest(now) {
             *expires = longest;
-            return freed;
+            return Ok(FREED);
         }
         place.remove();
-        (freed.0, vec![wake(Topic::Rw(name.clone()), b"0")])
+        self.wake(Topic::Rw(name.clone()), b"0");
+        Ok(FREED)
     }
 
-    fn release_write(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    fn release_write(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
         let name = &request.resource.name;
         let gave_up = self.withdraw(name, request.owner, now);
+        let (released, written) = self.end_write(request, now);
         // Readers need no longer wait, unless a writer holds the lock.
-        let told = |held: bool| if gave_up && !held { vec![written(name)] } else { Vec::new() };
-        let Some(mut place) = self.place(name, now) else { return absent(None, told(false)) };
-        let Ok((holds, expires)) = place.get_mut().rw() else {
-            return absent(None, told(false));
+        if released == Ok(FREED) || gave_up && !written {
+            self.wake_written(name);
+        }
+        released
+    }
+
+    /// Releases a write lock. Returns also whether a writer holds it then.
+    fn end_write(&mut self, request: &Release, now: u64) -> (Result<Released, Fault>, bool) {
+        let Some(mut place) = self.place(&request.resource.name, now) else {
+            return (absent(None), false);
         };
+        let Ok((holds, expires)) = place.get_mut().rw() else { return (absent(None), false) };
         let Some((_, count)) = holds.writer.as_mut().filter(|(id, _)| *id == request.owner) else {
-            return absent(holds.any(), told(holds.writer.is_some()));
+            return (absent(holds.any()), holds.is_written());
         };
         if request.keep > 0 {
             let fewer = *count > request.keep;
@@ -391,13 +401,13 @@ impl State {
                 // The leases of nested readers stay.
                 holds.write(writer, now + ttl, expires, now);
             }
-            return (Ok(Released::Kept), Vec::new());
+            return (Ok(Released::Kept), true);
         }
         match holds.end_write(now) {
             Some(longest) => *expires = longest,
             None => drop(place.remove()),
         }
-        (Ok(Released::Freed { listeners: Some(0) }), vec![written(name)])
+        (Ok(FREED), false)
     }
 
     pub(super) fn renew_rw(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
@@ -436,22 +446,16 @@ impl State {
         resource: &Resource,
         reason: &str,
         now: u64,
-    ) -> Answer<Changed> {
+    ) -> Result<Changed, Fault> {
         self.settle_rw(&resource.name, now);
-        let Some(mut place) = self.place(&resource.name, now) else {
-            return (Ok(Changed::Nothing), Vec::new());
-        };
-        let holds = match place.get_mut().rw() {
-            Err(fault) => return (Err(fault), Vec::new()),
-            Ok((holds, _)) => holds,
-        };
-        let message = if holds.writer.is_some() { b"1" } else { b"0" };
-        let mut wakes = vec![wake(Topic::Rw(resource.name.clone()), message)];
-        let readers = holds.readers.iter().map(|reader| reader.owner);
-        let victims = holds.writer.map(|(writer, _)| writer).into_iter().chain(readers);
-        wakes.extend(victims.map(|victim| told(&victim, reason)));
+        let Some(mut place) = self.place(&resource.name, now) else { return Ok(Changed::Nothing) };
+        let (holds, _) = place.get_mut().rw()?;
+        let (message, victims): (_, Vec<_>) =
+            (if holds.is_written() { b"1" } else { b"0" }, holds.owners().collect());
         place.remove();
-        (Ok(Changed::Done), wakes)
+        self.wake(Topic::Rw(resource.name.clone()), message);
+        victims.iter().for_each(|victim| self.wake_victim(victim, reason));
+        Ok(Changed::Done)
     }
 
     pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<Snapshot, Fault> {
@@ -532,6 +536,11 @@ impl State {
         last
     }
 
+    /// Notifies waiters that a writer released the lock, or that readers need no longer wait for one.
+    fn wake_written(&mut self, name: &LockName) {
+        self.wake(Topic::Rw(name.clone()), b"1");
+    }
+
     /// Returns until when it is the readers' turn, if it is.
     fn readers_turn(&mut self, name: &LockName, now: u64) -> Option<u64> {
         self.patience
@@ -587,13 +596,4 @@ impl State {
         patience.since = None;
         left.map(|_| Ttl::Millis(1000))
     }
-}
-
-fn absent(holder: Option<OwnerId>, wakes: Vec<Wake>) -> Answer<Released> {
-    (Ok(Released::Absent { holder: holder.map(|id| id.to_string()) }), wakes)
-}
-
-/// The wake-up when a writer released the lock, or readers need no longer wait for one.
-fn written(name: &LockName) -> Wake {
-    wake(Topic::Rw(name.clone()), b"1")
 }

@@ -1,14 +1,16 @@
 //! The announcements of clients: their identity and their holds. All clients are in one sorted set, so
-//! that no reader has to scan for them.
+//! that no reader has to scan for them. Set and announcement are in two slots of a cluster, so they are
+//! written by two requests: an entry of the set without an announcement is skipped, and both expire.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::future::join_all;
 use redis::Value;
 use uuid::Uuid;
 
+use super::command::Command;
 use super::list::{cursor, of_key, place};
-use super::script::{self, Command};
-use super::{Inner, bulk, keys, strings};
+use super::{Inner, bulk, keys, script, strings};
 use crate::backend::{
     Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource, Seen,
 };
@@ -18,18 +20,23 @@ impl Inner {
     pub(super) async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
         let ClientEntry { id, info, holds, more, seen } = client;
         let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let call = script::CLIENT_ANNOUNCE.call(2).arg(keys::client(id)).arg(keys::clients());
-        let call = call.arg(ttl).arg(id.as_hyphenated().to_string());
+        let (key, list) = (keys::client(id), keys::clients());
+        let call = script::CLIENT_ANNOUNCE.call(1).arg(&key).arg(ttl);
         let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
         let call = call.arg(write_holds(&holds)).arg(u8::from(more));
         let call = call.arg(seen.map_or(0, |seen| seen.every.as_millis() as u64));
-        self.link.call(call).await.map(|_| Changed::Done)
+        let entry = script::CLIENT_LIST.call(1).arg(list).arg(ttl);
+        let entry = entry.arg(id.as_hyphenated().to_string());
+        let (listed, note) =
+            tokio::join!(self.route.call(list, entry), self.route.call(&key, call));
+        listed.and(note).map(|_| Changed::Done)
     }
 
     pub(super) async fn withdraw(&self, client: Uuid) -> Result<Changed, Fault> {
         let id = client.as_hyphenated().to_string();
-        let listed = self.link.call(Command::plain("ZREM").arg(keys::clients()).arg(id));
-        let note = self.link.call(Command::plain("DEL").arg(keys::client(client)));
+        let (list, key) = (keys::clients(), keys::client(client));
+        let listed = self.route.call(list, Command::plain("ZREM").arg(list).arg(id));
+        let note = self.route.call(&key, Command::plain("DEL").arg(&key));
         let (listed, note) = tokio::join!(listed, note);
         listed.and(note).map(|_| Changed::Done)
     }
@@ -38,27 +45,20 @@ impl Inner {
     pub(super) async fn client_of(&self, id: &[u8]) -> Option<ClientEntry> {
         let (client, _) = std::str::from_utf8(id).ok()?.split_once(':')?;
         let client = Uuid::try_parse(client).ok()?;
-        self.read_clients(&[client]).await.ok()?.pop()?.ok()?
+        self.read_clients(&[client]).await.pop()?.ok()?
     }
 
     /// Reads the announcements of clients; `None` for a client without one.
-    async fn read_clients(
-        &self,
-        ids: &[Uuid],
-    ) -> Result<Vec<Result<Option<ClientEntry>, Fault>>, Fault> {
-        let read = |id: &Uuid| {
+    async fn read_clients(&self, ids: &[Uuid]) -> Vec<Result<Option<ClientEntry>, Fault>> {
+        let clients = join_all(ids.iter().map(async |id| {
             let key = keys::client(*id);
-            [of_key("HGETALL", &key), of_key("PTTL", &key)]
-        };
-        let answers = self.link.read(ids.iter().flat_map(read).collect()).await?;
-        let mut answers = answers.into_iter();
-        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-        Ok(ids
-            .iter()
-            .map(|id| {
-                Ok((next(), next())).and_then(|(fields, left)| Ok(said(*id, fields?, left.ok())))
-            })
-            .collect())
+            let reads = vec![of_key("HGETALL", &key), of_key("PTTL", &key)];
+            let mut answers = self.route.read(&key, reads).await?.into_iter();
+            let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+            let (fields, left) = (next(), next());
+            Ok(said(*id, fields?, left.ok()))
+        }));
+        clients.await
     }
 
     /// Lists the announced clients. The cursor is an index, so clients that come or go shift the
@@ -66,24 +66,35 @@ impl Inner {
     pub(super) async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
         let first = place(request);
         let last = first + u64::from(request.limit.max(1)) - 1;
-        let mut range = of_key("ZRANGE", keys::clients());
-        range.arg(first).arg(last);
-        let ids = self.link.read(vec![range]).await?.pop();
-        let ids = match ids.unwrap_or(Ok(Value::Nil)) {
-            // Without permission to list the clients, the locks can still be listed.
-            Err(Fault::Denied { .. }) => return Ok(Page { incomplete: true, ..Page::default() }),
+        let range = of_key("ZRANGE", keys::clients()).arg(first).arg(last);
+        let ids = self.route.read(keys::clients(), vec![range]).await;
+        let ids = match ids.and_then(|mut ids| ids.pop().unwrap_or(Ok(Value::Nil))) {
+            // Without permission to list the clients, or while only their shard is down, the locks can
+            // still be listed.
+            Err(fault) if self.is_beside_the_point(&fault) => {
+                return Ok(Page { incomplete: true, ..Page::default() });
+            }
             ids => strings(ids?)?,
         };
         let more = ids.len() as u64 > last - first;
         let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
         let mut page = Page { next: more.then(|| cursor(last + 1)), ..Page::default() };
-        for answer in self.read_clients(&ids).await? {
+        for answer in self.read_clients(&ids).await {
             match answer {
                 Ok(said) => page.clients.extend(said),
+                Err(Fault::Unreachable { maybe_ran, detail }) if self.route.only().is_some() => {
+                    return Err(Fault::Unreachable { maybe_ran, detail });
+                }
                 Err(_) => page.incomplete = true,
             }
         }
         Ok(page)
+    }
+
+    /// Whether a fault about announcements says nothing about locks.
+    fn is_beside_the_point(&self, fault: &Fault) -> bool {
+        let is_denied = matches!(fault, Fault::Denied { .. });
+        is_denied || self.route.only().is_none() && fault.may_pass()
     }
 }
 

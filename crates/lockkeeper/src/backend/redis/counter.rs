@@ -11,26 +11,32 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::script::Command;
+use super::command::{Argument, Command};
 use super::*;
 use crate::LockName;
 use crate::backend::CountChange;
 
 impl Inner {
-    pub(super) async fn acquire_counter(&self, request: Acquire) -> Result<Attempt, Fault> {
+    /// Creates a request to acquire permits of a semaphore.
+    pub(super) fn acquire_counter(&self, request: &Acquire) -> Command {
         let call = remembered(&script::SEMAPHORE_ACQUIRE, 2, &request.resource);
-        let channel = request.waits.then(|| keys::permits_channel(&request.resource.name));
-        let call = call.owner(&request.owner).arg(request.count).arg(channel.unwrap_or_default());
-        let call = self.forgetting(call, &request.resource.name);
-        attempted(self.link.call(call).await?)
+        let call = call.owner(&request.owner).arg(request.count);
+        let call = match self.wakes.counting().filter(|_| request.waits) {
+            Some(count) => call.arg(keys::permits_channel(&request.resource.name)).arg(count),
+            None => call.arg("").arg(""),
+        };
+        self.forgetting(call, &request.resource.name)
     }
 
     pub(super) async fn release_counter(&self, request: Release) -> Result<Value, Fault> {
+        self.fits(&request.resource.name)?;
         let call = remembered(&script::SEMAPHORE_RELEASE, 2, &request.resource);
         let call = call.owner(&request.owner).arg(request.count).arg(u8::from(request.undo));
-        let call = call.arg(PUBLISH).arg(keys::permits_channel(&request.resource.name));
+        let call = call.arg(self.wakes.publish());
+        let call = call.arg(keys::permits_channel(&request.resource.name));
         let call = self.forgetting(call, &request.resource.name);
-        let answer = self.link.call(call).await?;
+        // Its state never expires: a lost release would be lost for ever.
+        let answer = self.route.write(name(&request.resource), call, |_| true).await?;
         self.settle(&request.resource.name, request.owner);
         Ok(answer)
     }
@@ -38,7 +44,7 @@ impl Inner {
     /// Records that a request was answered. It cannot execute again, unless an earlier attempt of
     /// it still may.
     pub(super) fn settle(&self, name: &LockName, id: OwnerId) {
-        if self.link.fences() {
+        if self.route.fences() {
             self.settled().note(name, id);
         }
     }
@@ -77,20 +83,25 @@ impl Inner {
         resource: &Resource,
         id: OwnerId,
         change: CountChange,
-        channel: Vec<u8>,
+        channel: impl Argument,
     ) -> Result<Changed, Fault> {
+        self.fits(&resource.name)?;
         model::check_change(resource.kind, change)?;
+        let wakes = match resource.kind {
+            Kind::Latch => self.wakes.of_latch(&resource.name),
+            _ => self.wakes,
+        };
         let call = call.owner(&id);
         let call = match change {
             CountChange::Create { count, ttl } => call.arg("create").arg(count).ttl_or_empty(ttl),
             CountChange::Add(count) => call.arg("add").arg(count).arg(""),
             CountChange::Resize(count) => call.arg("resize").arg(count).arg(""),
-            CountChange::Drain => call.arg("drain").arg(0).arg(""),
-            CountChange::Down => call.arg("down").arg(0).arg(""),
-            CountChange::Delete => call.arg("delete").arg(0).arg(""),
+            CountChange::Drain => call.arg("drain").arg("0").arg(""),
+            CountChange::Down => call.arg("down").arg("0").arg(""),
+            CountChange::Delete => call.arg("delete").arg("0").arg(""),
         };
-        let call = self.forgetting(call.arg(PUBLISH).arg(channel), &resource.name);
-        let answer = bulk(self.link.call(call).await?)?;
+        let call = self.forgetting(call.arg(wakes.publish()).arg(channel), &resource.name);
+        let answer = bulk(self.route.write(name(resource), call, |_| true).await?)?;
         self.settle(&resource.name, id);
         match &answer[..] {
             b"DONE" => Ok(Changed::Done),
@@ -104,7 +115,7 @@ impl Inner {
 
     pub(super) async fn inspect_counter(&self, resource: &Resource) -> Result<Snapshot, Fault> {
         let call = script::COUNTER_INSPECT.call(1).arg(name(resource));
-        counted(self.link.call(call).await?)
+        counted(self.route.call(name(resource), call).await?)
     }
 }
 
@@ -151,18 +162,6 @@ impl Settled {
 /// Creates a call of a script that remembers its answer.
 pub(super) fn remembered(script: &'static Script, keys: usize, resource: &Resource) -> Command {
     script.call(keys).arg(name(resource)).arg(keys::replies(&resource.name))
-}
-
-/// Parses like [`attempt`], but the time for which permits are busy may be unknown.
-pub(super) fn attempted(value: Value) -> Result<Attempt, Fault> {
-    let is_busy = |value: &Value| matches!(value, Value::SimpleString(word) if word == "BUSY");
-    match value {
-        Value::Array(parts) if parts.first().is_some_and(is_busy) => {
-            Ok(Attempt::Busy(None).among(listeners(&parts)))
-        }
-        value if is_busy(&value) => Ok(Attempt::Busy(None)),
-        value => attempt(value),
-    }
 }
 
 /// Parses TTL, value, number of acquired permits and whether the semaphore is temporary.

@@ -1,25 +1,25 @@
-//! What an error of the driver or the server means.
+//! The meaning of an error of the driver or the server.
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::backend::Fault;
 
-/// Converts an error of the driver: it concerns the connection, not one command.
+/// Converts an error of the driver: it concerns the connection, not one command. No password is in it:
+/// the driver does not put settings into errors, and the server does not repeat them.
 pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
-    if error.kind() == ErrorKind::AuthenticationFailed {
-        return Fault::Denied { detail: error.detail().unwrap_or("wrong password").to_owned() };
-    }
-    if error.kind() == ErrorKind::InvalidClientConfig {
-        return Fault::Invalid { detail: error.to_string() };
-    }
-    if error.kind() == ErrorKind::Parse {
-        let detail = "the answer is not that of a Redis server: check host and port".to_owned();
-        return Fault::Unreachable { maybe_ran, detail };
-    }
-    match error.code() {
-        Some(code) => of_words(code, error.detail().unwrap_or_default()),
-        None => Fault::Unreachable { maybe_ran, detail: advised(error.to_string()) },
-    }
+    let fault = match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed, _) => {
+            Fault::Denied { detail: error.detail().unwrap_or("wrong password").into() }
+        }
+        (ErrorKind::InvalidClientConfig, _) => Fault::Invalid { detail: error.to_string().into() },
+        (ErrorKind::Parse, _) => {
+            let detail = "the answer is not that of a Redis server: check host and port".into();
+            Fault::Unreachable { maybe_ran, detail }
+        }
+        (_, Some(code)) => of_words(code, error.detail().unwrap_or_default()),
+        (_, None) => Fault::Unreachable { maybe_ran, detail: advised(error.to_string()).into() },
+    };
+    fault.caused_by(error.clone())
 }
 
 /// Appends advice to a system error.
@@ -37,7 +37,8 @@ fn advised(text: String) -> String {
 
 /// Converts an error reply of the server.
 pub(super) fn of_server(error: &ServerError) -> Fault {
-    of_words(error.code(), error.details().unwrap_or_default())
+    let fault = of_words(error.code(), error.details().unwrap_or_default());
+    fault.caused_by(RedisError::from(error.clone()))
 }
 
 /// Converts an error reply to a fault.
@@ -48,13 +49,36 @@ pub(super) fn check(value: Value) -> Result<Value, Fault> {
     }
 }
 
+/// Whether a node of a cluster rejects a command because of the slot of its keys.
+pub(super) fn is_redirect(error: &ServerError) -> bool {
+    matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN")
+}
+
+/// Whether a reply says that the server is a replica. A replica that lost its primary may refuse reads,
+/// too.
+pub(super) fn is_of_replica(value: &Value) -> bool {
+    match value {
+        Value::ServerError(error) => {
+            says_replica(error.code(), error.details().unwrap_or_default())
+        }
+        _ => false,
+    }
+}
+
+/// The same for the words of an error.
+pub(super) fn says_replica(code: &str, detail: &str) -> bool {
+    ["READONLY", "MASTERDOWN"].iter().any(|word| {
+        code == *word || code == "ERR" && detail.contains("script") && detail.contains(word)
+    })
+}
+
 /// Classifies an error by `code` and `detail`. For an error inside a script, servers before 7.0 put
 /// the code into the middle of the text.
 pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
     let in_script = code == "ERR" && detail.contains("script");
     let says = |word: &str| code == word || in_script && detail.contains(word);
-    const NOT_NOW: [&str; 9] = [
+    const NOT_NOW: [&str; 11] = [
         "LOADING",
         "READONLY",
         "BUSY",
@@ -64,6 +88,8 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
         "MISCONF",
         "CLUSTERDOWN",
         "TRYAGAIN",
+        "REJOIN",
+        "NOSCRIPT",
     ];
     if says("WRONGKIND") {
         let found = text.split("WRONGKIND ").last().unwrap_or_default().to_owned();
@@ -74,37 +100,47 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     }
     // Errors of our own scripts: the request is invalid in the current state.
     if code == "UNSET" || code == "TOOMANY" {
-        return Fault::Invalid { detail: detail.to_owned() };
+        return Fault::Invalid { detail: detail.into() };
+    }
+    if code == "MOVED" || code == "ASK" {
+        let advice = "the server is a node of a cluster; use redis+cluster:// and the same address";
+        return Fault::Invalid { detail: format!("{text}: {advice}").into() };
+    }
+    if code == "CROSSSLOT" {
+        return Fault::Invalid { detail: text.into() };
     }
     if code == "NOAUTH" {
         let advice =
             "the server needs a password; give it in the URL, as in redis://:password@host";
-        return Fault::Denied { detail: format!("{text}: {advice}") };
+        return Fault::Denied { detail: format!("{text}: {advice}").into() };
     }
     // `DENIED` is the error of protected mode.
     if ["NOPERM", "NOAUTH", "WRONGPASS", "DENIED"].iter().any(|word| says(word))
         || detail.contains("can't run this command")
         || detail.contains("can't access")
+        // Valkey, about a command inside a script.
+        || detail.contains("ACL failure in script")
     {
-        return Fault::Denied { detail: text };
+        return Fault::Denied { detail: text.into() };
     }
     if detail.contains("DB index is out of range") {
         let advice = "check the number of the database in the URL";
-        return Fault::Invalid { detail: format!("{text}: {advice}") };
+        return Fault::Invalid { detail: format!("{text}: {advice}").into() };
     }
     if detail.contains("max number of clients") {
         let advice = "raise maxclients of the server, or close connections to it";
-        return Fault::Refused { detail: format!("{text}: {advice}") };
+        return Fault::Refused { detail: format!("{text}: {advice}").into() };
     }
     if NOT_NOW.iter().any(|word| says(word)) {
-        return Fault::Refused { detail: text };
+        return Fault::Refused { detail: text.into() };
     }
-    Fault::Server { detail: text }
+    Fault::Server { detail: text.into() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{Error, Phase};
 
     #[test]
     fn what_the_system_says_comes_with_what_to_do() {
@@ -117,6 +153,21 @@ mod tests {
     }
 
     #[test]
+    fn an_error_of_the_driver_is_the_source() {
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let fault = of_connection(&reset.into(), true);
+        let error = Error::from_fault(fault, None, Phase::Acquire, None);
+        let source = std::error::Error::source(&error).expect("it has a source");
+        assert!(source.downcast_ref::<RedisError>().is_some_and(|source| source.is_io_error()));
+
+        let refused = redis::parse_redis_value(b"-OOM command not allowed\r\n").unwrap();
+        let error = Error::from_fault(check(refused).unwrap_err(), None, Phase::Acquire, None);
+        let source = std::error::Error::source(&error).expect("it has a source");
+        let source = source.downcast_ref::<RedisError>().expect("an error of the driver");
+        assert_eq!(source.code(), Some("OOM"));
+    }
+
+    #[test]
     fn words_of_old_and_new_servers_mean_the_same() {
         let old =
             "Error running script (call to f_12): @user_script:9: WRONGTYPE Operation against";
@@ -125,7 +176,7 @@ mod tests {
         let kind = of_words("WRONGKIND", "a read/write lock");
         assert_eq!(kind, Fault::WrongKind { found: "a read/write lock".to_owned() });
         let unset = of_words("UNSET", "no permits set");
-        assert_eq!(unset, Fault::Invalid { detail: "no permits set".to_owned() });
+        assert_eq!(unset, Fault::Invalid { detail: "no permits set".into() });
         assert!(of_words("LOADING", "Redis is loading").may_pass());
         assert!(of_words("OOM", "command not allowed").may_pass());
         assert!(matches!(of_words("NOPERM", "User x has no"), Fault::Denied { .. }));

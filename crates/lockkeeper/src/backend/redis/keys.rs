@@ -2,77 +2,120 @@
 
 use uuid::Uuid;
 
+use super::command::{Argument, write_number};
+use super::slot;
 use crate::backend::Topic;
 use crate::{LockName, OwnerId};
 
+/// A key or channel derived from a lock's name. It is written into a request without a copy of its
+/// own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Derived<'a>([&'a [u8]; 4]);
+
+impl Derived<'_> {
+    pub(super) fn to_vec(self) -> Vec<u8> {
+        self.0.concat()
+    }
+}
+
+impl Argument for Derived<'_> {
+    #[inline(always)]
+    fn write(&self, body: &mut Vec<u8>) {
+        write_number(body, b'$', self.0.iter().map(|part| part.len() as u64).sum());
+        for part in self.0 {
+            body.extend_from_slice(part);
+        }
+        body.extend_from_slice(b"\r\n");
+    }
+}
+
 /// Derives a name with a prefix by Redisson's rule: braces are added, so that it is in the cluster
 /// slot of the name, unless the name contains an opening brace.
-fn prefixed(prefix: &str, name: &LockName) -> Vec<u8> {
-    let name = name.as_bytes();
-    let (open, close): (&[u8], &[u8]) =
-        if name.contains(&b'{') { (b":", b"") } else { (b":{", b"}") };
-    [prefix.as_bytes(), open, name, close].concat()
+#[inline(always)]
+fn prefixed<'a>(prefix: &'a str, name: &'a LockName) -> Derived<'a> {
+    let Derived([open, name, close, _]) = tagged(name);
+    Derived([prefix.as_bytes(), if open.is_empty() { b":" } else { b":{" }, name, close])
 }
 
 /// Derives a name with a suffix by Redisson's rule.
-fn suffixed(name: &LockName, suffix: &str) -> Vec<u8> {
-    [&tagged(name)[..], b":", suffix.as_bytes()].concat()
+fn suffixed<'a>(name: &'a LockName, suffix: &'a str) -> Derived<'a> {
+    let Derived([open, name, close, _]) = tagged(name);
+    Derived([open, name, if close.is_empty() { b":" } else { b"}:" }, suffix.as_bytes()])
 }
 
 /// Returns the name in braces, unless it contains an opening brace. The keys of single readers
 /// begin with it.
-pub(super) fn tagged(name: &LockName) -> Vec<u8> {
+pub(super) fn tagged(name: &LockName) -> Derived<'_> {
     let name = name.as_bytes();
-    if name.contains(&b'{') { name.to_vec() } else { [b"{", name, b"}"].concat() }
+    if name.contains(&b'{') {
+        Derived([b"", name, b"", b""])
+    } else {
+        Derived([b"{", name, b"}", b""])
+    }
+}
+
+/// One hold of a reader, which is valid while the key exists.
+pub(super) fn read_hold(name: &LockName, owner: &OwnerId, number: u32) -> Vec<u8> {
+    let mut key = tagged(name).to_vec();
+    key.extend_from_slice(format!(":{owner}:rwlock_timeout:{number}").as_bytes());
+    key
 }
 
 /// The queue of a fair lock: a list of owners.
-pub(super) fn queue(name: &LockName) -> Vec<u8> {
+pub(super) fn queue(name: &LockName) -> Derived<'_> {
     prefixed("redisson_lock_queue", name)
 }
 
 /// The expiry of queue positions of a fair lock, for Redisson: owner → ms.
-pub(super) fn timeouts(name: &LockName) -> Vec<u8> {
+pub(super) fn timeouts(name: &LockName) -> Derived<'_> {
     prefixed("redisson_lock_timeout", name)
 }
 
 /// The last heartbeats of our own waiters of a fair lock: owner → ms.
-pub(super) fn seen(name: &LockName) -> Vec<u8> {
+pub(super) fn seen(name: &LockName) -> Derived<'_> {
     prefixed("lockkeeper_seen", name)
 }
 
 /// The grace period for stale waiters of a fair lock, after the server was stalled or unreachable.
-pub(super) fn grace(name: &LockName) -> Vec<u8> {
+pub(super) fn grace(name: &LockName) -> Derived<'_> {
     prefixed("lockkeeper_grace", name)
 }
 
+/// What a member of a quorum has kept since it joined.
+pub(super) const MARKER: &str = "lockkeeper_quorum";
+
 /// The last fencing token of a lock.
-pub(super) fn token(name: &LockName) -> Vec<u8> {
+pub(super) fn token(name: &LockName) -> Derived<'_> {
     prefixed("redisson_lock_token", name)
 }
 
 /// The waiting writers of a read/write lock: owner → ms of the last request.
-pub(super) fn writers(name: &LockName) -> Vec<u8> {
+pub(super) fn writers(name: &LockName) -> Derived<'_> {
     prefixed("lockkeeper_writers", name)
 }
 
 /// How long readers have waited for a read/write lock, and whether it is their turn.
-pub(super) fn patience(name: &LockName) -> Vec<u8> {
+pub(super) fn patience(name: &LockName) -> Derived<'_> {
     prefixed("lockkeeper_patience", name)
 }
 
+/// Never exists. In a slot that is being migrated, a script that declares it does not run.
+pub(super) fn whole(name: &LockName) -> Derived<'_> {
+    prefixed("lockkeeper_whole", name)
+}
+
 /// The answers to requests that must not run twice: id → answer.
-pub(super) fn replies(name: &LockName) -> Vec<u8> {
+pub(super) fn replies(name: &LockName) -> Derived<'_> {
     prefixed("lockkeeper_replies", name)
 }
 
 /// The acquired permits of a permit semaphore with their expiry.
-pub(super) fn permit_ends(name: &LockName) -> Vec<u8> {
+pub(super) fn permit_ends(name: &LockName) -> Derived<'_> {
     suffixed(name, "timeout")
 }
 
 /// Marks a temporary permit semaphore: created by an acquire, deleted with its last permit.
-pub(super) fn temporary(name: &LockName) -> Vec<u8> {
+pub(super) fn temporary(name: &LockName) -> Derived<'_> {
     prefixed("lockkeeper_temporary", name)
 }
 
@@ -90,35 +133,35 @@ pub(super) fn is_beside(key: &[u8]) -> bool {
 }
 
 /// The channel for releases of a read/write lock.
-pub(super) fn rw_channel(name: &LockName) -> Vec<u8> {
+pub(super) fn rw_channel(name: &LockName) -> Derived<'_> {
     prefixed("redisson_rwlock", name)
 }
 
 /// The channel for released permits.
-pub(super) fn permits_channel(name: &LockName) -> Vec<u8> {
+pub(super) fn permits_channel(name: &LockName) -> Derived<'_> {
     prefixed("redisson_sc", name)
 }
 
 /// The channel for an opened latch. Redisson always adds braces here.
-pub(super) fn latch_channel(name: &LockName) -> Vec<u8> {
-    [b"redisson_countdownlatch__channel__{", name.as_bytes(), b"}"].concat()
+pub(super) fn latch_channel(name: &LockName) -> Derived<'_> {
+    Derived([b"redisson_countdownlatch__channel__{", name.as_bytes(), b"}", b""])
 }
 
 /// The channel that notifies one waiter of a fair lock of its turn.
 fn turn_channel(name: &LockName, owner: &OwnerId) -> Vec<u8> {
-    let mut channel = channel(name);
+    let mut channel = channel(name).to_vec();
     channel.push(b':');
     channel.extend_from_slice(owner.encode(&mut OwnerId::encode_buffer()));
     channel
 }
 
 /// The channel for releases of a lock or mutex.
-pub(super) fn channel(name: &LockName) -> Vec<u8> {
+pub(super) fn channel(name: &LockName) -> Derived<'_> {
     prefixed("redisson_lock__channel", name)
 }
 
 /// The recorded force-releases of a lock.
-pub(super) fn forced(name: &LockName) -> Vec<u8> {
+pub(super) fn forced(name: &LockName) -> Derived<'_> {
     prefixed("lockkeeper_forced", name)
 }
 
@@ -132,6 +175,16 @@ pub(super) fn clients() -> &'static [u8] {
     b"lockkeeper_clients"
 }
 
+/// A key that is written to wait for replicas. In a cluster, one of them is in a slot of each node.
+pub(super) fn commit(number: usize) -> Vec<u8> {
+    format!("lockkeeper_commit:{{{number}}}").into_bytes()
+}
+
+/// A key to wait for replicas in the slot of another key.
+pub(super) fn commit_beside(key: &[u8]) -> Vec<u8> {
+    [b"lockkeeper_commit:{", slot::tag(key).unwrap_or(key), b"}"].concat()
+}
+
 /// The channel for notices to one client.
 fn notice(client: Uuid) -> Vec<u8> {
     format!("{NOTICE}{}", client.as_hyphenated()).into_bytes()
@@ -143,11 +196,11 @@ pub(super) const NOTICE: &str = "lockkeeper_notice:";
 /// Returns the channel of a topic; `None` for a topic that Redis does not know.
 pub(super) fn topic_channel(topic: &Topic) -> Option<Vec<u8>> {
     match topic {
-        Topic::Freed(name) => Some(channel(name)),
+        Topic::Freed(name) => Some(channel(name).to_vec()),
         Topic::Turn(name, owner) => Some(turn_channel(name, owner)),
-        Topic::Rw(name) => Some(rw_channel(name)),
-        Topic::Permits(name) => Some(permits_channel(name)),
-        Topic::Latch(name) => Some(latch_channel(name)),
+        Topic::Rw(name) => Some(rw_channel(name).to_vec()),
+        Topic::Permits(name) => Some(permits_channel(name).to_vec()),
+        Topic::Latch(name) => Some(latch_channel(name).to_vec()),
         Topic::Notice(client) => Some(notice(*client)),
         Topic::Reconnected => None,
     }
@@ -159,7 +212,7 @@ mod tests {
 
     #[test]
     fn derived_names_are_redissons() {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let text = |name: Derived<'_>| String::from_utf8(name.to_vec()).unwrap();
         assert_eq!(text(channel(&"order:7".into())), "redisson_lock__channel:{order:7}");
         assert_eq!(text(channel(&"{eu}:order:7".into())), "redisson_lock__channel:{eu}:order:7");
         assert_eq!(text(channel(&"foo{bar".into())), "redisson_lock__channel:foo{bar");
@@ -167,16 +220,19 @@ mod tests {
         assert_eq!(text(permit_ends(&"a".into())), "{a}:timeout");
         assert_eq!(text(permit_ends(&"{eu}:a".into())), "{eu}:a:timeout");
         assert_eq!(text(rw_channel(&"a".into())), "redisson_rwlock:{a}");
-        let latch = latch_channel(&"{a}".into());
-        assert_eq!(text(latch), "redisson_countdownlatch__channel__{{a}}");
+        assert_eq!(text(latch_channel(&"{a}".into())), "redisson_countdownlatch__channel__{{a}}");
         for name in ["a", "{eu}:a", "{a}"] {
-            let key = permit_ends(&name.into());
+            let name = LockName::from(name);
+            let key = permit_ends(&name).to_vec();
             assert!(semaphores_of(&key).any(|of| of == name.as_bytes()), "{name}");
         }
         assert_eq!(semaphores_of(b"{a}:timeout").count(), 2);
         assert_eq!(semaphores_of(b"a:timeout").count(), 0);
         let owner: OwnerId = "6e0c0000-0000-4000-8000-000000000000:42".parse().unwrap();
         let turn = "redisson_lock__channel:{a}:6e0c0000-0000-4000-8000-000000000000:42";
-        assert_eq!(text(turn_channel(&"a".into(), &owner)), turn);
+        assert_eq!(turn_channel(&"a".into(), &owner), turn.as_bytes());
+        let mut encoded = Vec::new();
+        channel(&"a".into()).write(&mut encoded);
+        assert_eq!(encoded, b"$26\r\nredisson_lock__channel:{a}\r\n");
     }
 }

@@ -5,16 +5,19 @@
 //! the size of the key.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::{Cmd, Value};
+use redis::Value;
 use uuid::Uuid;
 
+use super::command::{Argument, Command};
 use super::counter::counted;
+use super::shard::Shard;
 use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
-    ClientInfo, Fault, Forced, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select,
-    Snapshot, Topic, Ttl, model,
+    ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
+    Select, Snapshot, Topic, Ttl, model,
 };
 use crate::{LockName, PermitId};
 
@@ -25,12 +28,59 @@ const HOLDERS_MAX: usize = 128;
 /// A plain lock has one field; a hash with more than this is other data, as in the scripts.
 const FIELDS_MAX: usize = 16;
 
+/// Where a list goes on: in a cluster, shard by shard in the order of the ids of their primaries.
+struct Here {
+    /// `None` if there is nothing more.
+    shard: Option<Arc<Shard>>,
+    id: String,
+    from: u64,
+    version: u64,
+    /// Slots have moved since the list began, or a shard is gone: locks may be missing.
+    incomplete: bool,
+    /// The cursor of the next shard.
+    after: Option<Vec<u8>>,
+}
+
+impl Here {
+    fn cursor(&self, from: u64) -> Vec<u8> {
+        match &self.id[..] {
+            "" => cursor(from),
+            id => format!("{id}:{from}:{}", self.version).into_bytes(),
+        }
+    }
+}
+
 impl Inner {
+    fn here(&self, request: &List) -> Here {
+        let Some(cluster) = self.route.cluster() else {
+            let (shard, from) = (self.route.only().cloned(), place(request));
+            let id = String::new();
+            return Here { shard, id, from, version: 0, incomplete: false, after: None };
+        };
+        let version = *cluster.versions().borrow();
+        let text = String::from_utf8_lossy(&request.cursor);
+        let mut parts = text.split(':');
+        let (id, from) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let began = parts.next().and_then(|began| began.parse().ok()).unwrap_or(version);
+        let mut shards = cluster.primaries().into_iter().filter(|(one, _)| &one[..] >= id);
+        let found = shards.next();
+        let from = match &found {
+            Some((one, _)) if one == id => from.parse().unwrap_or(0),
+            _ => 0,
+        };
+        let is_gone = !id.is_empty() && found.as_ref().is_none_or(|(one, _)| one != id);
+        let incomplete = is_gone || began != version || cluster.uncovered() > 0;
+        let after = shards.next().map(|(next, _)| format!("{next}:0:{began}").into_bytes());
+        let (id, shard) = found.map_or((String::new(), None), |(id, shard)| (id, Some(shard)));
+        Here { shard, id, from, version: began, incomplete, after }
+    }
+
     pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
         match &request.select {
             Select::Clients => self.list_clients(&request).await,
             Select::Matching(pattern) => self.list_locks(&request, pattern).await,
             Select::Named(name, kind) => {
+                self.fits(name)?;
                 let listed = self.describe(name, *kind).await?;
                 Ok(Page { locks: vec![listed], ..Page::default() })
             }
@@ -38,10 +88,14 @@ impl Inner {
     }
 
     /// Makes one step of a scan. SCAN may return a key twice, even within one step.
-    async fn scan(&self, request: &List) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Fault> {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(place(request)).arg("COUNT").arg(request.limit);
-        let answer = self.link.read(vec![scan]).await?.pop();
+    async fn scan(
+        &self,
+        shard: &Shard,
+        from: u64,
+        limit: u32,
+    ) -> Result<(Vec<Vec<u8>>, u64), Fault> {
+        let scan = Command::plain("SCAN").arg(from).arg("COUNT").arg(limit);
+        let answer = shard.connection.read(vec![scan]).await?.pop();
         let (next, keys) = match answer {
             Some(Ok(Value::Array(parts))) => match <[Value; 2]>::try_from(parts) {
                 Ok([next, keys]) => (number(&next), strings(keys)?),
@@ -53,20 +107,41 @@ impl Inner {
         };
         let mut seen = HashSet::with_capacity(keys.len());
         let keys = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
-        Ok((keys, (next != 0).then(|| cursor(next))))
+        Ok((keys, next))
     }
 
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
         // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
         // pattern for all names need not be matched at all.
-        let (keys, next) = self.scan(request).await?;
-        let mut page = Page { next, ..Page::default() };
+        let here = self.here(request);
+        let mut page = Page { incomplete: here.incomplete, ..Page::default() };
+        let Some(shard) = &here.shard else { return Ok(page) };
+        let (keys, next) = match self.scan(shard, here.from, request.limit).await {
+            Ok(found) => found,
+            // The locks of other shards can still be listed.
+            Err(fault) if fault.may_pass() && self.route.only().is_none() => {
+                page.incomplete = true;
+                (Vec::new(), 0)
+            }
+            Err(fault) => return Err(fault),
+        };
+        page.next = match next {
+            0 => here.after.clone(),
+            next => Some(here.cursor(next)),
+        };
+        if let (Some(cluster), None) = (self.route.cluster(), &page.next) {
+            // A slot that has moved meanwhile may have taken locks from a shard that was not listed to one
+            // that was.
+            cluster.refresh().await;
+            page.incomplete |= here.version != *cluster.versions().borrow();
+        }
         let keys: Vec<_> = keys
             .into_iter()
             .filter(|key| !keys::is_beside(key))
             .filter_map(|key| Candidate::of(key, pattern))
             .collect();
-        let types = self.link.read(keys.iter().map(|c| of_key("TYPE", &c.key)).collect()).await?;
+        let types =
+            shard.connection.read(keys.iter().map(|c| of_key("TYPE", &c.key)).collect()).await?;
         let mut hashes = Vec::new();
         let mut semaphores = Vec::new();
         for (candidate, kind) in keys.into_iter().zip(types) {
@@ -79,16 +154,17 @@ impl Inner {
                 Err(_) => page.incomplete = true,
             }
         }
-        page.locks = self.read_hashes(hashes, &mut page.incomplete).await?;
-        let found = self.read_semaphores(semaphores, &mut page.incomplete).await?;
+        page.locks = self.read_hashes(shard, hashes, &mut page.incomplete).await?;
+        let found = self.read_semaphores(shard, semaphores, &mut page.incomplete).await?;
         page.locks.extend(found);
-        self.count_waiters(&mut page.locks).await?;
+        self.count_waiters(shard, &mut page.locks).await?;
         Ok(page)
     }
 
     /// Reads locks, fair locks and read/write locks; skips other hashes.
     async fn read_hashes(
         &self,
+        shard: &Shard,
         names: Vec<LockName>,
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
@@ -96,9 +172,9 @@ impl Inner {
         for name in &names {
             reads.push(some_fields(name));
             reads.push(of_key("PTTL", name.as_bytes()));
-            reads.push(of_key("LLEN", &keys::queue(name)));
+            reads.push(of_key("LLEN", keys::queue(name)));
         }
-        let mut answers = self.link.read(reads).await?.into_iter();
+        let mut answers = shard.connection.read(reads).await?.into_iter();
         let (mut found, mut shared) = (Vec::new(), Vec::new());
         for name in names {
             let (fields, left, queued) = (answers.next(), answers.next(), answers.next());
@@ -119,26 +195,23 @@ impl Inner {
                 found.extend(hash.listed(name, left, queued));
             }
         }
-        found.extend(self.read_shared(shared, incomplete).await?);
+        found.extend(self.read_shared(shard, shared, incomplete).await?);
         Ok(found)
     }
 
     /// Reads read/write locks, which may have expired readers, and hashes too large to classify.
     async fn read_shared(
         &self,
+        shard: &Shard,
         hashes: Vec<(LockName, Hash, i64)>,
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
         let read = |(name, hash, _): &(LockName, Hash, i64)| match hash.is_whole {
-            true => super::rw::inspect(name).cmd,
+            true => super::rw::inspect(name, self.wakes),
             // A script that reads a large hash would block the server.
-            false => {
-                let mut mode = of_key("HGET", name.as_bytes());
-                mode.arg("mode");
-                mode
-            }
+            false => of_key("HGET", name.as_bytes()).arg("mode"),
         };
-        let answers = self.link.read(hashes.iter().map(read).collect()).await?;
+        let answers = shard.connection.read(hashes.iter().map(read).collect()).await?;
         let mut found = Vec::new();
         for ((name, mut hash, left), answer) in hashes.into_iter().zip(answers) {
             if !hash.is_whole {
@@ -149,8 +222,8 @@ impl Inner {
             let snapshot = match answer.and_then(super::rw::inspected) {
                 Ok(snapshot) => snapshot,
                 // The script is not loaded yet, or the key has changed its type.
-                Err(_) => match self.link.call(super::rw::inspect(&name)).await {
-                    Ok(answer) => super::rw::inspected(answer)?,
+                Err(_) => match self.inspected_rw(&name).await {
+                    Ok(snapshot) => snapshot,
                     Err(fault) if fault.may_pass() => return Err(fault),
                     Err(Fault::WrongKind { .. }) => continue,
                     Err(_) => {
@@ -169,22 +242,27 @@ impl Inner {
     }
 
     /// Counts the listening clients of all locks with one request.
-    async fn count_waiters(&self, locks: &mut [Listed]) -> Result<(), Fault> {
+    async fn count_waiters(&self, shard: &Shard, locks: &mut [Listed]) -> Result<(), Fault> {
         if locks.is_empty() {
             return Ok(());
         }
-        let mut ask = redis::cmd("PUBSUB");
-        ask.arg("NUMSUB");
+        let Some(counting) = self.wakes.counting() else { return Ok(()) };
+        let mut ask = Command::plain("PUBSUB").arg(counting);
         for listed in locks.iter() {
             let channel = Topic::told_of(&listed.resource).and_then(|t| keys::topic_channel(&t));
-            ask.arg(channel.unwrap_or_default());
+            ask = ask.arg(channel.unwrap_or_default());
         }
-        let answer = self.link.read(vec![ask]).await?.pop();
+        let answer = shard.connection.read(vec![ask]).await?.pop();
         // A missing permission is not an error: the counts stay unknown.
         let Some(Ok(Value::Array(values))) = answer else { return Ok(()) };
         for (listed, pair) in locks.iter_mut().zip(values.chunks(2)) {
+            let is_counted = match listed.resource.kind {
+                Kind::Fair => false,
+                Kind::Latch => self.wakes.of_latch(&listed.resource.name) == self.wakes,
+                _ => true,
+            };
             if let [_, count] = pair
-                && listed.resource.kind != Kind::Fair
+                && is_counted
             {
                 listed.snapshot.waiting = Some(number(count));
             }
@@ -209,12 +287,18 @@ impl Inner {
         if kind == Kind::Fair {
             listed.snapshot.waiting = Some(listed.snapshot.queue.len() as u64);
         }
-        self.count_waiters(std::slice::from_mut(&mut listed)).await?;
-        let token = self.link.read(vec![of_key("GET", &keys::token(name))]).await?.pop();
+        if let Some(shard) = self.route.shard(name.as_bytes()) {
+            self.count_waiters(&shard, std::slice::from_mut(&mut listed)).await?;
+        }
+        let token =
+            self.route.read(name.as_bytes(), vec![of_key("GET", keys::token(name))]).await?.pop();
         if let Some(Ok(Value::BulkString(token))) = token {
             listed.snapshot.token = String::from_utf8_lossy(&token).parse().ok();
         }
-        let log = self.link.call(script::FORCED_READ.call(1).arg(keys::forced(name))).await;
+        let log = self
+            .route
+            .call(name.as_bytes(), script::FORCED_READ.call(1).arg(keys::forced(name)))
+            .await;
         match log {
             Ok(Value::Array(entries)) => {
                 listed.snapshot.forced = entries.into_iter().filter_map(forced).collect();
@@ -229,17 +313,15 @@ impl Inner {
 
     /// Determines the kind of a name. A missing key is a free lock.
     async fn seems(&self, name: &LockName) -> Result<Kind, Fault> {
-        let mut mode = of_key("HGET", name.as_bytes());
-        mode.arg("mode");
         let reads = vec![
             of_key("TYPE", name.as_bytes()),
             some_fields(name),
-            mode,
-            of_key("LLEN", &keys::queue(name)),
-            of_key("EXISTS", &keys::permit_ends(name)),
+            of_key("HGET", name.as_bytes()).arg("mode"),
+            of_key("LLEN", keys::queue(name)),
+            of_key("EXISTS", keys::permit_ends(name)),
             of_key("GET", name.as_bytes()),
         ];
-        let mut answers = self.link.read(reads).await?.into_iter();
+        let mut answers = self.route.read(name.as_bytes(), reads).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
         let (form, fields, mode) = (next()?, next(), next());
         let (queued, permits, text) = (next(), next(), next());
@@ -267,11 +349,12 @@ impl Inner {
     /// Reads the semaphores with acquired permits.
     async fn read_semaphores(
         &self,
+        shard: &Shard,
         names: Vec<LockName>,
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
-        let reads = names.iter().flat_map(|name| [super::permits::inspect(name).cmd, taken(name)]);
-        let mut answers = self.link.read(reads.collect()).await?.into_iter();
+        let reads = names.iter().flat_map(|name| [super::permits::inspect(name), taken(name)]);
+        let mut answers = shard.connection.read(reads.collect()).await?.into_iter();
         let mut found = Vec::new();
         for name in names {
             let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
@@ -295,18 +378,18 @@ impl Inner {
     }
 
     async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
-        let snapshot = counted(self.link.call(super::permits::inspect(name)).await?)?;
-        let ids = self.link.read(vec![taken(name)]).await?.pop();
+        let snapshot =
+            counted(self.route.call(name.as_bytes(), super::permits::inspect(name)).await?)?;
+        let ids = self.route.read(name.as_bytes(), vec![taken(name)]).await?.pop();
         Ok(of_permits(name, snapshot, ids.unwrap_or(Ok(Value::Nil))))
     }
 }
 
 /// Creates a request for the acquired permits, the first ones.
-fn taken(name: &LockName) -> Cmd {
-    let mut ids = of_key("ZRANGEBYSCORE", &keys::permit_ends(name));
-    ids.arg(format!("({}", now_ms())).arg("+inf").arg("WITHSCORES");
-    ids.arg("LIMIT").arg(0).arg(HOLDERS_MAX);
-    ids
+fn taken(name: &LockName) -> Command {
+    let ids = of_key("ZRANGEBYSCORE", keys::permit_ends(name));
+    let ids = ids.arg(format!("({}", now_ms())).arg("+inf").arg("WITHSCORES");
+    ids.arg("LIMIT").arg("0").arg(HOLDERS_MAX)
 }
 
 fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Value, Fault>) -> Listed {
@@ -329,16 +412,12 @@ fn now_ms() -> u128 {
 }
 
 /// Reads only some fields of a hash: one with other data may have millions.
-fn some_fields(name: &LockName) -> Cmd {
-    let mut fields = of_key("HSCAN", name.as_bytes());
-    fields.arg(0).arg("COUNT").arg(HOLDERS_MAX);
-    fields
+fn some_fields(name: &LockName) -> Command {
+    of_key("HSCAN", name.as_bytes()).arg("0").arg("COUNT").arg(HOLDERS_MAX)
 }
 
-pub(super) fn of_key(command: &str, key: &[u8]) -> Cmd {
-    let mut cmd = redis::cmd(command);
-    cmd.arg(key);
-    cmd
+pub(super) fn of_key(command: &str, key: impl Argument) -> Command {
+    Command::plain(command).arg(key)
 }
 
 fn is_number(text: &[u8]) -> bool {
@@ -470,7 +549,7 @@ fn is_owner(field: &[u8]) -> bool {
 
 /// Parses time, client and reason, then alternating former holder and its client: host, pid,
 /// program and start, all empty if unknown.
-fn forced(entry: Value) -> Option<Forced> {
+fn forced(entry: Value) -> Option<ForcedUnlock> {
     let parts = strings(entry).ok()?;
     let parts: Vec<_> =
         parts.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect();
@@ -488,7 +567,7 @@ fn forced(entry: Value) -> Option<Forced> {
         }));
     }
     let (at, by, reason) = (time(at)?, by.clone(), reason.clone());
-    Some(Forced { at, by, reason, holders, clients })
+    Some(ForcedUnlock { at, by, reason, holders, clients })
 }
 
 #[cfg(test)]

@@ -1,40 +1,61 @@
-//! One Redis server: Redisson's keys, fields, channels and messages, by scripts of our own.
+//! Redis: Redisson's keys, fields, channels and messages, by scripts of our own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{Client, ProtocolVersion, Value};
-use tokio::sync::Notify;
+use futures_util::future::join_all;
+use redis::Value;
+use tokio::sync::{Notify, mpsc};
 
 use super::wake::Subscriptions;
 use super::{
-    Acquire, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
-    Finding, HolderEntry, Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot,
-    Subscription, Topic, Ttl, model,
+    Acquire, AcquireAnswer, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed,
+    ClientInfo, Fault, Finding, HolderEntry, Keep, Kind, Lane, List, Page, Release, ReleaseAnswer,
+    Released, Renew, Renewed, Reply, Resource, Snapshot, Subscription, Topic, model,
 };
-use crate::OwnerId;
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
-use crate::name::Brief;
-use link::Link;
-use script::{Command, Script};
+use crate::{LockName, OwnerId};
+use answers::{attempt, bulk, number, standing, strings, ttl, unexpected, unfit};
+use command::{Command, Script};
+use connection::Connection;
+use member::Membership;
+use pubsub::Order;
+use route::Route;
+use url::Server;
+use wakes::Wakes;
 
+mod answers;
 mod check;
 mod clients;
+mod cluster_pubsub;
+mod command;
+mod connection;
 mod counter;
 mod fair;
 mod fault;
 mod keys;
-mod link;
 mod list;
 mod lock;
+pub(super) mod member;
 mod permits;
+mod primary;
 mod pubsub;
+mod renew;
+mod role;
+mod route;
 mod rw;
 mod script;
 mod shape;
+mod shard;
+mod slot;
+mod steps;
+#[cfg(test)]
+mod testing;
+mod url;
+mod wakes;
 
 /// A Redis server as a store.
 #[derive(Clone, Debug)]
@@ -44,15 +65,19 @@ pub struct Redis {
 
 #[derive(Debug)]
 struct Inner {
-    link: Link,
+    me: Weak<Inner>,
+    route: Route,
+    wakes: Wakes,
     hub: Subscriptions,
     closing: Arc<Notify>,
     /// The server accepts `SET … NX GET`, as 7.0 and later do. Assumed until it rejects one.
     set_nx_get: AtomicBool,
     publish_warned: AtomicBool,
-    /// Address and database.
+    /// Address and database, or what finds the primary.
     identity: Arc<str>,
     settled: std::sync::Mutex<counter::Settled>,
+    /// Set if it is a member of a quorum.
+    membership: Option<Arc<Membership>>,
 }
 
 impl Drop for Inner {
@@ -61,9 +86,6 @@ impl Drop for Inner {
     }
 }
 
-/// The command that publishes a release. A cluster has another one.
-const PUBLISH: &str = "PUBLISH";
-
 impl Redis {
     /// Connects, and reconnects whenever the connection is lost.
     ///
@@ -71,111 +93,63 @@ impl Redis {
     /// See [`Client::connect_with`](crate::Client::connect_with).
     pub async fn connect(url: &str, options: &ClientOptions) -> ClientResult<Self> {
         let failed = |fault| Error::from_fault(fault, None, Phase::Connect, None);
-        let (client, database) = client(url, options).map_err(failed)?;
+        let topology = url::parse(url, options).map_err(failed)?;
         let (hub, orders) = pubsub::hub();
-        let address = client.get_connection_info().addr().to_string();
-        let named = |fault| match fault {
-            Fault::Unreachable { maybe_ran, detail } => {
-                Fault::Unreachable { maybe_ran, detail: format!("{address}: {detail}") }
-            }
-            Fault::Refused { detail } => Fault::Refused { detail: format!("{address}: {detail}") },
-            fault => fault,
+        let route = Route::open(topology, options, reconnected(&hub)).await.map_err(failed)?;
+        let cluster = route.cluster().filter(|_| route.only().is_none()).cloned();
+        let wakes = match &cluster {
+            Some(cluster) => cluster.wakes().await,
+            None => Wakes::Plain,
         };
-        let link = Link::open(client.clone(), database, options, hub.clone()).await;
-        let link = link.map_err(|fault| failed(named(fault)))?;
-        let server = link.server().unwrap_or_else(|| address.clone());
-        let identity = Arc::from(format!("{server}/{database}"));
+        Ok(Self::on(route, wakes, options, (hub, orders), None))
+    }
+
+    /// A server as a member of a quorum. Connects in the background.
+    fn member(server: Server, options: &ClientOptions, membership: Arc<Membership>) -> Self {
+        let (hub, orders) = pubsub::hub();
+        let route = Route::to_member(server, options, &membership, reconnected(&hub));
+        Self::on(route, Wakes::Plain, options, (hub, orders), Some(membership))
+    }
+
+    fn on(
+        route: Route,
+        wakes: Wakes,
+        options: &ClientOptions,
+        (hub, orders): (Subscriptions, mpsc::UnboundedReceiver<Order>),
+        membership: Option<Arc<Membership>>,
+    ) -> Self {
         let closing = Arc::new(Notify::new());
-        let listening =
-            pubsub::run(client, options.clone(), hub.clone(), orders, Arc::clone(&closing));
-        tokio::spawn(listening);
-        let inner = Inner {
-            link,
+        let (told, end, options) = (hub.clone(), Arc::clone(&closing), options.clone());
+        if let Some(shard) = route.only() {
+            let primary = Arc::clone(&shard.primary);
+            tokio::spawn(pubsub::run(primary, options, told, orders, end));
+        } else if let Some(cluster) = route.cluster() {
+            let cluster = Arc::clone(cluster);
+            tokio::spawn(cluster_pubsub::run(cluster, wakes, options, told, orders, end));
+        }
+        let identity = Arc::from(route.identity());
+        let inner = Arc::new_cyclic(|me| Inner {
+            me: Weak::clone(me),
+            route,
+            wakes,
             hub,
             closing,
             set_nx_get: AtomicBool::new(true),
             publish_warned: AtomicBool::new(false),
             identity,
             settled: std::sync::Mutex::default(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+            membership,
+        });
+        Self { inner }
     }
 }
 
-/// Parses the URL into server and database. Errors never contain the URL: it may contain a
-/// password.
-fn client(url: &str, options: &ClientOptions) -> Result<(Client, i64), Fault> {
-    let invalid = |detail: String| Fault::Invalid { detail };
-    if url.starts_with("rediss:") && !cfg!(feature = "tls") {
-        return Err(invalid("a rediss:// URL needs the feature \"tls\" of lockkeeper".to_owned()));
+/// Tells all subscribers that a lane is connected again.
+fn reconnected(hub: &Subscriptions) -> impl Fn(Lane) + Send + Sync + 'static {
+    let hub = hub.clone();
+    move |lane| {
+        hub.wake(&Topic::Reconnected, &lane.message());
     }
-    if !is_port_valid(url) {
-        let form = "the port in the URL must be a number from 1 to 65535, and a password must be \
-                    percent-encoded";
-        return Err(invalid(form.to_owned()));
-    }
-    let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(|error| {
-        let form = "redis://[user:password@]host[:port][/db]";
-        invalid(format!("the URL is not of the form {form}: {error}"))
-    })?;
-    // Reset instead of close: the server must not execute unread requests in its buffer later.
-    let tcp = TcpSettings::default().set_nodelay(true).set_linger_time(Duration::ZERO);
-    #[cfg(any(target_os = "android", target_os = "linux"))]
-    let tcp = tcp.set_user_timeout(options.response_timeout);
-    // RESP3: wake-ups and the end of a connection arrive as push messages.
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    // The driver connects with a single command. With more of them, the message of a server that
-    // rejects the connection and closes it would be lost.
-    let database = settings.db();
-    let settings = settings.set_db(0).set_skip_set_lib_name();
-    let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-    let client = open(info, options).map_err(|error| invalid(error.to_string()))?;
-    Ok((client, database))
-}
-
-/// Sets the name that `CLIENT LIST` shows, with three commands. It is only for people, so missing
-/// permissions do not matter.
-fn say_who(pipeline: &mut redis::Pipeline, options: &ClientOptions) {
-    pipeline.cmd("CLIENT").arg("SETNAME").arg(options.shown_name());
-    let version = env!("CARGO_PKG_VERSION");
-    for (field, value) in [("LIB-NAME", "lockkeeper"), ("LIB-VER", version)] {
-        pipeline.cmd("CLIENT").arg("SETINFO").arg(field).arg(value);
-    }
-}
-
-/// Whether the URL has no port or a valid one. A path has none.
-fn is_port_valid(url: &str) -> bool {
-    let Some((scheme, rest)) = url.split_once("://") else { return true };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    match host.rsplit_once(':') {
-        Some((_, port)) if !scheme.ends_with("unix") && !host.ends_with(']') => {
-            port.is_empty() || port.parse::<u16>().is_ok_and(|port| port > 0)
-        }
-        _ => true,
-    }
-}
-
-#[cfg(feature = "tls")]
-fn open(info: redis::ConnectionInfo, options: &ClientOptions) -> redis::RedisResult<Client> {
-    use redis::{ClientTlsConfig, TlsCertificates};
-    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        return Client::open(info);
-    }
-    // Fails only if a provider is installed already, which is then used.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let identity = options.tls.identity.clone();
-    let client_tls =
-        identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-    if client_tls.is_none() && options.tls.ca.is_none() {
-        return Client::open(info);
-    }
-    Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: options.tls.ca.clone() })
-}
-
-#[cfg(not(feature = "tls"))]
-fn open(info: redis::ConnectionInfo, _: &ClientOptions) -> redis::RedisResult<Client> {
-    Client::open(info)
 }
 
 /// Returns the text of a script as it is sent, for tests and benchmarks; `None` for an unknown
@@ -185,53 +159,70 @@ pub fn script_text(name: &str) -> Option<&'static str> {
     script.map(|(_, script)| script.source)
 }
 
-/// A script that renews many holds of one kind.
-struct Renewal {
-    takes: fn(&Renew) -> bool,
-    call: fn(&[&Renew]) -> Command,
-}
-
-const RENEWALS: &[Renewal] = &[
-    Renewal { takes: lock::is_hash, call: lock::renew_locks },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Mutex, call: lock::renew_mutexes },
-    Renewal { takes: fair::is_place, call: fair::keep_places },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Read, call: rw::renew_readers },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Write, call: rw::renew_writers },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
-];
-
 /// How many former holders a force-release records: the number of script arguments is limited.
 const VICTIMS_MAX: usize = 1000;
+
+/// How long the announcement of a holder is waited for: it is only for people.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Whether it acquires a free lock.
+fn is_first(request: &Acquire) -> bool {
+    request.from.is_none() && (request.count == 1 || request.resource.kind == Kind::Mutex)
+}
 
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }
 
 impl Inner {
-    async fn acquire(&self, request: Acquire) -> Result<Attempt, Fault> {
+    /// Rejects a name that the store cannot serve.
+    fn fits(&self, name: &LockName) -> Result<(), Fault> {
+        if self.wakes.is_cluster() { slot::check(name) } else { Ok(()) }
+    }
+
+    /// Creates the request to acquire.
+    fn acquiring(&self, request: &Acquire) -> Result<Command, Fault> {
+        self.fits(&request.resource.name)?;
+        if self.wakes.is_cluster() && !request.also.is_empty() {
+            let others = request.also.iter().map(|(name, _)| name);
+            slot::check_together(&request.resource.name, others)?;
+        }
+        // Only where it is missing: a hold that is there is re-entered, repeated or handed off.
+        if let Some(membership) = self.membership.as_ref().filter(|_| is_first(request)) {
+            let nonce = membership.nonce()?;
+            return Ok(match request.resource.kind {
+                Kind::Mutex => lock::acquire_mutex_from_member(request, &nonce),
+                _ => lock::acquire_from_member(request, self.wakes, &nonce),
+            });
+        }
         match request.resource.kind {
-            Kind::Lock => self.acquire_lock(request).await,
-            Kind::Mutex => self.acquire_mutex(request).await,
-            Kind::Fair => self.acquire_fair(request).await,
-            Kind::Read => self.acquire_read(request).await,
-            Kind::Write => self.acquire_write(request).await,
-            Kind::Semaphore => self.acquire_counter(request).await,
-            Kind::Permits => self.acquire_permits(request).await,
+            Kind::Lock => Ok(lock::acquire(request, self.wakes)),
+            Kind::Fair => Ok(fair::acquire(request, self.wakes)),
+            Kind::Read => rw::acquire_read(request, self.wakes),
+            Kind::Write => rw::acquire_write(request, self.wakes),
+            Kind::Semaphore => Ok(self.acquire_counter(request)),
+            Kind::Permits => permits::acquire(request, self.wakes),
+            Kind::Mutex => Ok(lock::acquire_mutex(request, self.sets_nx_get())),
             Kind::Latch => Err(unfit(request.resource.kind)),
         }
     }
 
-    async fn release(&self, request: Release) -> Result<Released, Fault> {
-        let answer = match request.resource.kind {
-            Kind::Lock => self.release_lock(request).await,
-            Kind::Mutex => self.release_mutex(request).await,
-            Kind::Fair => self.release_fair(request).await,
-            Kind::Read => self.release_read(request).await,
-            Kind::Write => self.release_write(request).await,
-            Kind::Semaphore => self.release_counter(request).await,
-            Kind::Permits => self.release_permits(request).await,
-            Kind::Latch => Err(unfit(request.resource.kind)),
-        };
+    /// Creates the request to release, for every kind that has nothing to do afterwards.
+    fn releasing(&self, request: &Release) -> Result<Command, Fault> {
+        self.fits(&request.resource.name)?;
+        match request.resource.kind {
+            Kind::Lock => Ok(lock::release(request, self.wakes)),
+            Kind::Mutex => Ok(lock::release_mutex(request, self.wakes)),
+            Kind::Fair => Ok(fair::release(request, self.wakes)),
+            Kind::Read => Ok(rw::release_read(request, self.wakes)),
+            Kind::Write => Ok(rw::release_write(request, self.wakes)),
+            Kind::Permits => permits::release(request, self.wakes),
+            Kind::Semaphore | Kind::Latch => Err(unfit(request.resource.kind)),
+        }
+    }
+
+    /// Interprets the answer to a release.
+    fn settled_release(&self, answer: Result<Value, Fault>) -> Result<Released, Fault> {
         match answer {
             // The key belongs to something else, so this hold no longer exists.
             Err(Fault::WrongKind { .. }) => Ok(Released::Absent { holder: None }),
@@ -242,7 +233,8 @@ impl Inner {
     fn released(&self, value: Value) -> Result<Released, Fault> {
         Ok(match value {
             Value::Int(told) if told >= 0 => {
-                Released::Freed { listeners: Some(told.unsigned_abs()) }
+                let listeners = self.wakes.counting().map(|_| told.unsigned_abs());
+                Released::Freed { listeners }
             }
             Value::Int(_) => {
                 if !self.publish_warned.swap(true, Ordering::Relaxed) {
@@ -261,32 +253,37 @@ impl Inner {
         })
     }
 
-    /// Renews holds of one kind with one script. If the whole script is rejected because of one
-    /// entry (for example a key without permission), each hold is renewed alone, so that the others
-    /// are not lost.
-    async fn renew(&self, step: &Renewal, batch: &[&Renew]) -> Vec<Result<Renewed, Fault>> {
-        let answers = self.renew_together(step, batch).await;
-        let refused = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(|f| !f.may_pass());
-        if batch.len() == 1 || !answers.iter().all(refused) {
-            return answers;
+    /// Sends an acquire that replicas must acknowledge.
+    async fn acquire(&self, request: &Acquire) -> Result<Attempt, Fault> {
+        let answer = self.grant(request, self.acquiring(request)?).await;
+        match self.attempted(answer, request) {
+            Reply::Answer(answer) => answer,
+            Reply::More(more) => more.await,
         }
-        let mut answers = Vec::with_capacity(batch.len());
-        for renew in batch {
-            answers.extend(self.renew_together(step, &[*renew]).await);
-        }
-        answers
     }
 
-    /// A fault of the request is the fault of each entry.
-    async fn renew_together(
+    /// Sends the request to acquire. If it is granted, waits for replicas.
+    async fn grant(&self, request: &Acquire, command: Command) -> Result<Value, Fault> {
+        let is_granted = |answer: &Value| match request.resource.kind {
+            Kind::Mutex if request.from.is_none() => lock::is_granted(answer, &request.owner),
+            _ => matches!(answer, Value::Nil | Value::BulkString(_)),
+        };
+        self.route.write(name(&request.resource), command, is_granted).await
+    }
+
+    /// Interprets the answer to an acquire.
+    fn attempted(
         &self,
-        step: &Renewal,
-        batch: &[&Renew],
-    ) -> Vec<Result<Renewed, Fault>> {
-        match self.link.call((step.call)(batch).answering_each(batch.len())).await {
-            Ok(Value::Array(values)) => values.into_iter().map(renewed).collect(),
-            Ok(other) => vec![Err(unexpected(&other)); batch.len()],
-            Err(fault) => vec![Err(fault); batch.len()],
+        answer: Result<Value, Fault>,
+        request: &Acquire,
+    ) -> Reply<Result<Attempt, Fault>> {
+        let hands_over = request.from.is_some();
+        match request.resource.kind {
+            Kind::Mutex if !hands_over => self.mutex_reply(answer, request),
+            Kind::Lock | Kind::Write | Kind::Mutex => {
+                Reply::Answer(lock::settle(answer, hands_over))
+            }
+            _ => Reply::Answer(lock::settle(answer, false)),
         }
     }
 
@@ -297,12 +294,13 @@ impl Inner {
         by: ClientInfo,
         from: Option<Vec<Vec<u8>>>,
     ) -> Result<Changed, Fault> {
-        let line = model::one_line(&reason);
+        self.fits(&resource.name)?;
+        let (line, wakes) = (model::one_line(&reason), self.wakes);
         let mut call = match resource.kind {
-            Kind::Lock => lock::force_unlock(&script::LOCK_FORCE_UNLOCK, &resource, line),
-            Kind::Mutex => lock::force_unlock(&script::MUTEX_FORCE_UNLOCK, &resource, line),
-            Kind::Fair => fair::force_unlock(&resource, line),
-            Kind::Read | Kind::Write => rw::force_unlock(&resource, line),
+            Kind::Lock => lock::force_unlock(&script::LOCK_FORCE_UNLOCK, &resource, line, wakes),
+            Kind::Mutex => lock::force_unlock(&script::MUTEX_FORCE_UNLOCK, &resource, line, wakes),
+            Kind::Fair => fair::force_unlock(&resource, line, wakes),
+            Kind::Read | Kind::Write => rw::force_unlock(&resource, line, wakes),
             Kind::Semaphore | Kind::Permits | Kind::Latch => return Err(unfit(resource.kind)),
         };
         for id in from.into_iter().flatten() {
@@ -310,7 +308,7 @@ impl Inner {
         }
         // Read before the holders are notified: then they may withdraw their announcements.
         let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
-        let answer = self.link.call(call).await?;
+        let answer = self.route.call(name(&resource), call).await?;
         if matches!(&answer, Value::BulkString(said) if said == b"other") {
             return Ok(Changed::Other);
         }
@@ -320,19 +318,20 @@ impl Inner {
         }
         // The lock is free. The log is for people, and its failure does not matter.
         let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
-        let mut log = log.arg(by.in_a_line()).arg(reason);
+        let mut log = log.arg(by.to_string()).arg(reason);
         for victim in victims.into_iter().take(VICTIMS_MAX) {
             let client = known.iter().find(|holder| holder.id == victim);
             log =
                 clients::victim(log.arg(victim), client.and_then(|holder| holder.client.as_ref()));
         }
-        if let Err(fault) = self.link.call(log).await {
+        if let Err(fault) = self.route.call(name(&resource), log).await {
             tracing::warn!(?fault, lock = %resource.name, "the forced unlock was not recorded");
         }
         Ok(Changed::Done)
     }
 
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
+        self.fits(&resource.name)?;
         match resource.kind {
             Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
             Kind::Mutex => self.inspect_holders(&script::MUTEX_INSPECT, &resource).await,
@@ -349,148 +348,135 @@ impl Inner {
         script: &'static Script,
         resource: &Resource,
     ) -> Result<Snapshot, Fault> {
-        let answer = self.link.call(script.call(1).arg(name(resource))).await?;
+        let answer = self.route.call(name(resource), script.call(1).arg(name(resource))).await?;
         let Some((ttl, mut values)) = standing(answer)? else {
             return Ok(Snapshot::default());
         };
         let mut holders = Vec::new();
         while let (Some(id), Some(count)) = (values.next(), values.next()) {
-            holders.push(self.holder(bulk(id)?, number(&count), false).await);
+            holders.push(HolderEntry::new(bulk(id)?, number(&count), false));
         }
+        let holders = self.described(holders).await;
         Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
     }
 
-    async fn holder(&self, id: Vec<u8>, count: u64, shared: bool) -> HolderEntry {
-        let client = self.client_of(&id).await;
-        let owner: Option<OwnerId> = std::str::from_utf8(&id).ok().and_then(|id| id.parse().ok());
-        let holder = HolderEntry::new(id, count, shared);
-        let Some(client) = client else { return holder };
-        holder.described(&client, client.holds.iter().find(|hold| Some(hold.owner) == owner))
+    /// Adds what the clients of the holders have announced. In a cluster that may be on another shard,
+    /// which may be down: then it stays unknown.
+    async fn described(&self, holders: Vec<HolderEntry>) -> Vec<HolderEntry> {
+        let described = holders.into_iter().map(async |holder: HolderEntry| {
+            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.id));
+            let Ok(Some(client)) = asking.await else { return holder };
+            let id = std::str::from_utf8(&holder.id).ok();
+            let owner: Option<OwnerId> = id.and_then(|id| id.parse().ok());
+            holder.described(&client, client.holds.iter().find(|hold| Some(hold.owner) == owner))
+        });
+        join_all(described).await
     }
 }
 
-/// Returns the TTL of a held lock and the remaining values; `None` if it is free.
-fn standing(answer: Value) -> Result<Option<(Ttl, std::vec::IntoIter<Value>)>, Fault> {
-    let Value::Array(values) = answer else {
-        return Err(unexpected(&answer));
-    };
-    let mut values = values.into_iter();
-    match values.next() {
-        Some(Value::Int(-2)) | None => Ok(None),
-        Some(Value::Int(left)) => Ok(Some((ttl(left), values))),
-        Some(other) => Err(unexpected(&other)),
+impl Inner {
+    /// The connection that keeps requests. A cluster has several, and keeps none.
+    fn kept_by<T>(&self) -> Result<&Connection, Result<T, Fault>> {
+        self.route.only().map(|shard| &shard.connection).ok_or(Err(Fault::Closed))
     }
-}
 
-fn attempt(value: Value) -> Result<Attempt, Fault> {
-    match value {
-        Value::Nil => Ok(Attempt::GRANTED),
-        Value::BulkString(token) => {
-            let number = String::from_utf8_lossy(&token).parse();
-            let not_one = |_| Fault::Server { detail: format!("not a token: {}", Brief(&token)) };
-            number.map(|token| Attempt::Granted { token: Some(token) }).map_err(not_one)
+    fn polled(&self, slot: usize, cx: &Context<'_>) -> Poll<Result<Value, Fault>> {
+        match self.route.only() {
+            Some(shard) => shard.connection.poll(slot, cx.waker()),
+            None => Poll::Ready(Err(Fault::Closed)),
         }
-        Value::Int(-3) => Ok(Attempt::Gone),
-        Value::Int(left) => Ok(Attempt::Busy(Some(ttl(left)))),
-        Value::Array(parts) => match parts.first() {
-            Some(Value::Int(left)) => Ok(Attempt::Busy(Some(ttl(*left))).among(listeners(&parts))),
-            _ => Err(unexpected(&Value::Array(parts))),
-        },
-        other => Err(unexpected(&other)),
     }
 }
 
-/// Returns the number of listeners, the second part of a busy answer.
-fn listeners(parts: &[Value]) -> u64 {
-    parts.get(1).map_or(0, number)
-}
+/// Acquires are kept in the slots of the connection.
+impl Keep<Acquire, Result<Attempt, Fault>> for Inner {
+    fn send(
+        &self,
+        request: &Acquire,
+        cx: &mut Context<'_>,
+    ) -> Result<usize, Result<Attempt, Fault>> {
+        let command = self.acquiring(request).map_err(Err)?;
+        self.kept_by()?.send(command, cx.waker()).map_err(Err)
+    }
 
-fn renewed(value: Value) -> Result<Renewed, Fault> {
-    match value {
-        Value::Int(-2) => Ok(Renewed::Gone),
-        Value::Int(-3) => Ok(Renewed::Taken),
-        Value::Int(-4) => Ok(Renewed::Waiting),
-        Value::Int(-5) => Ok(Renewed::Due),
-        Value::Int(left) => Ok(Renewed::Held(ttl(left))),
-        Value::BulkString(error) => {
-            let error = String::from_utf8_lossy(&error).into_owned();
-            let (code, detail) = error.split_once(' ').unwrap_or((&error, ""));
-            Err(fault::of_words(code, detail))
-        }
-        other => Err(unexpected(&other)),
+    fn poll(
+        &self,
+        request: &Acquire,
+        slot: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Reply<Result<Attempt, Fault>>> {
+        let answer = ready!(self.polled(slot, cx));
+        Poll::Ready(self.attempted(answer, request))
+    }
+
+    fn abandon(&self, slot: usize) {
+        self.route.only().iter().for_each(|shard| shard.connection.abandon(slot));
     }
 }
 
-fn ttl(left: i64) -> Ttl {
-    u64::try_from(left).map_or(Ttl::Forever, Ttl::Millis)
-}
-
-fn number(value: &Value) -> u64 {
-    match value {
-        Value::Int(number) => number.unsigned_abs(),
-        Value::BulkString(text) => String::from_utf8_lossy(text).parse().unwrap_or(0),
-        _ => 0,
+impl Keep<Release, Result<Released, Fault>> for Inner {
+    fn send(
+        &self,
+        request: &Release,
+        cx: &mut Context<'_>,
+    ) -> Result<usize, Result<Released, Fault>> {
+        let command = self.releasing(request).map_err(Err)?;
+        self.kept_by()?.send(command, cx.waker()).map_err(Err)
     }
-}
 
-fn bulk(value: Value) -> Result<Vec<u8>, Fault> {
-    match value {
-        Value::BulkString(bytes) => Ok(bytes),
-        other => Err(unexpected(&other)),
+    fn poll(
+        &self,
+        _: &Release,
+        slot: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Reply<Result<Released, Fault>>> {
+        let answer = ready!(self.polled(slot, cx));
+        Poll::Ready(Reply::Answer(self.settled_release(answer)))
     }
-}
 
-fn strings(value: Value) -> Result<Vec<Vec<u8>>, Fault> {
-    match value {
-        Value::Array(values) => values.into_iter().map(bulk).collect(),
-        other => Err(unexpected(&other)),
+    fn abandon(&self, slot: usize) {
+        self.route.only().iter().for_each(|shard| shard.connection.abandon(slot));
     }
-}
-
-fn unfit(kind: Kind) -> Fault {
-    Fault::Invalid { detail: format!("a {kind} has no such request") }
-}
-
-fn unexpected(value: &Value) -> Fault {
-    let shown = format!("{value:?}");
-    Fault::Server { detail: format!("unexpected answer: {}", Brief(shown.as_bytes())) }
 }
 
 impl Backend for Redis {
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self, name: &LockName) -> Capabilities {
         let identity = Arc::clone(&self.inner.identity);
-        Capabilities::new(self.inner.link.fences(), identity).taking_together().advising(
+        let lane = self.inner.route.lane(name.as_bytes());
+        Capabilities::new(self.inner.route.fences(), identity).in_lane(lane).taking_together().advising(
             "allow the user the commands, keys and channels that the manual lists (manual::redis)",
         )
     }
 
-    fn acquire(&self, request: Acquire) -> BoxFuture<Result<Attempt, Fault>> {
+    fn acquire(&self, request: Acquire) -> AcquireAnswer {
         let inner = Arc::clone(&self.inner);
-        Box::pin(async move { inner.acquire(request).await })
+        if inner.route.only().is_some_and(|shard| shard.committer.is_none()) {
+            return Answer::kept(inner, request);
+        }
+        Answer::boxed(async move { inner.acquire(&request).await })
     }
 
-    fn release(&self, request: Release) -> BoxFuture<Result<Released, Fault>> {
+    fn release(&self, request: Release) -> ReleaseAnswer {
         let inner = Arc::clone(&self.inner);
-        Box::pin(async move { inner.release(request).await })
+        if request.resource.kind == Kind::Semaphore {
+            return Answer::boxed(async move {
+                let answer = inner.release_counter(request).await;
+                inner.settled_release(answer)
+            });
+        }
+        if inner.route.only().is_some() {
+            return Answer::kept(inner, request);
+        }
+        Answer::boxed(async move {
+            let answer =
+                inner.route.call(name(&request.resource), inner.releasing(&request)?).await;
+            inner.settled_release(answer)
+        })
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
         let inner = Arc::clone(&self.inner);
-        Box::pin(async move {
-            let mut answers: Vec<_> = batch.iter().map(|_| Err(Fault::Closed)).collect();
-            for step in RENEWALS {
-                let of_step = |(_, renew): &(usize, &Renew)| (step.takes)(renew);
-                let (places, renews): (Vec<_>, Vec<_>) =
-                    batch.iter().enumerate().filter(of_step).unzip();
-                if renews.is_empty() {
-                    continue;
-                }
-                for (place, answer) in places.into_iter().zip(inner.renew(step, &renews).await) {
-                    answers[place] = answer;
-                }
-            }
-            answers
-        })
+        Box::pin(async move { inner.renew(&batch).await })
     }
 
     fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
@@ -529,8 +515,11 @@ impl Backend for Redis {
     }
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
-        if self.inner.link.is_closed() {
+        if self.inner.route.is_closed() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
+        }
+        if let Some(Err(fault)) = topic.name().map(|name| self.inner.fits(name)) {
+            return Box::pin(std::future::ready(Err(fault)));
         }
         let subscription = match topic {
             // A `0` published earlier must not open the latch.
@@ -547,7 +536,7 @@ impl Backend for Redis {
     fn close(&self) -> BoxFuture<()> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            inner.link.close();
+            inner.route.close();
             inner.closing.notify_one();
         })
     }

@@ -2,38 +2,38 @@
 
 use redis::Value;
 
-use super::counter::{attempted, counted, remembered};
-use super::script::Command;
+use super::command::Command;
+use super::counter::{counted, remembered};
 use super::*;
 use crate::backend::{CountChange, PermitChange};
 use crate::{LockName, PermitId};
 
+/// Creates a request to acquire permits.
+pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Result<Command, Fault> {
+    model::check_acquire(request)?;
+    let ids = joined(PermitId::of(request.owner, request.count));
+    let call = call(&script::PERMITS_ACQUIRE, &request.resource).arg(ids).arg(request.ttl);
+    let call = call.arg(wakes.publish()).arg(keys::permits_channel(&request.resource.name));
+    let count = wakes.counting().filter(|_| request.waits);
+    Ok(call.ttl_or_empty(request.temporary).arg(count.unwrap_or_default()))
+}
+
+/// Creates a request to release permits. An undo does no more: an acquire that executes later still
+/// acquires permits, which expire with their lease. The engine prevents that with
+/// [`revokes_lost_requests`](crate::backend::Capabilities::revokes_lost_requests).
+pub(super) fn release(request: &Release, wakes: Wakes) -> Result<Command, Fault> {
+    let lease = match (request.keep, request.ttl) {
+        (0, _) => None,
+        (_, None) => return Err(unfit(request.resource.kind)),
+        (_, ttl) => ttl,
+    };
+    model::check_count(request.count)?;
+    let ids = joined(PermitId::of(request.owner, request.count));
+    let call = call(&script::PERMITS_RELEASE, &request.resource);
+    Ok(settling(call, &request.resource, ids, lease, lease.is_some(), wakes))
+}
+
 impl Inner {
-    pub(super) async fn acquire_permits(&self, request: Acquire) -> Result<Attempt, Fault> {
-        model::check_acquire(&request)?;
-        let ids = joined(PermitId::of(request.owner, request.count));
-        let call = call(&script::PERMITS_ACQUIRE, &request.resource).arg(ids).arg(request.ttl);
-        let call = call.arg(PUBLISH).arg(keys::permits_channel(&request.resource.name));
-        let call = call.ttl_or_empty(request.temporary).arg(u8::from(request.waits));
-        attempted(self.link.call(call).await?)
-    }
-
-    /// Releases permits. An undo does no more: an acquire that executes later still acquires
-    /// permits, which expire with their lease. The engine prevents that with
-    /// [`fences_lost_requests`](crate::backend::Capabilities::fences_lost_requests).
-    pub(super) async fn release_permits(&self, request: Release) -> Result<Value, Fault> {
-        let lease = match (request.keep, request.ttl) {
-            (0, _) => None,
-            (_, None) => return Err(unfit(request.resource.kind)),
-            (_, ttl) => ttl,
-        };
-        model::check_count(request.count)?;
-        let ids = joined(PermitId::of(request.owner, request.count));
-        let call = call(&script::PERMITS_RELEASE, &request.resource);
-        let all = lease.is_some();
-        self.link.call(settling(call, &request.resource, ids, lease, all)).await
-    }
-
     pub(super) async fn change_permits(
         &self,
         resource: &Resource,
@@ -53,6 +53,7 @@ impl Inner {
         ids: &[PermitId],
         change: PermitChange,
     ) -> Result<Changed, Fault> {
+        self.fits(&resource.name)?;
         if resource.kind != Kind::Permits {
             return Err(unfit(resource.kind));
         }
@@ -63,14 +64,17 @@ impl Inner {
         };
         let call = with_keys(script::PERMITS_CHANGE.call(4), &resource.name);
         let call = call.arg(keys::replies(&resource.name));
-        let call = settling(call, resource, ids, lease, true).owner(&id);
-        let answer = self.link.call(self.forgetting(call, &resource.name)).await?;
+        let call = settling(call, resource, ids, lease, true, self.wakes).owner(&id);
+        let call = self.forgetting(call, &resource.name);
+        // A released permit would expire in any case.
+        let is_lasting = |_: &Value| lease.is_some();
+        let answer = self.route.write(name(resource), call, is_lasting).await?;
         self.settle(&resource.name, id);
         Ok(if answer == Value::Nil { Changed::Nothing } else { Changed::Done })
     }
 
     pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        counted(self.link.call(inspect(&resource.name)).await?)
+        counted(self.route.call(name(resource), inspect(&resource.name)).await?)
     }
 }
 
@@ -86,23 +90,31 @@ fn settling(
     ids: Vec<u8>,
     lease: Option<u64>,
     all: bool,
+    wakes: Wakes,
 ) -> Command {
     let call = call.arg(ids).ttl_or_empty(lease).arg(u8::from(all));
-    call.arg(PUBLISH).arg(keys::permits_channel(&resource.name))
+    call.arg(wakes.publish()).arg(keys::permits_channel(&resource.name))
 }
 
 /// Renews holds, and sweeps expired permits of the same semaphores.
-pub(super) fn renew(batch: &[&Renew]) -> Command {
+pub(super) fn renew(batch: &[&Renew], wakes: Wakes) -> Command {
     let mut call = script::PERMITS_RENEW.call(3 * batch.len());
     for renew in batch {
         call = with_keys(call, &renew.resource.name);
     }
-    call = call.arg(PUBLISH);
+    call = call.arg(wakes.publish());
     for renew in batch {
         call = call.arg(joined(PermitId::of(renew.owner, renew.count)));
         call = call.arg(renew.ttl.unwrap_or(0)).arg(keys::permits_channel(&renew.resource.name));
     }
     call
+}
+
+/// Renews a hold by one key.
+pub(super) fn renew_ends(renew: &Renew) -> Command {
+    let call = script::PERMIT_ENDS_RENEW.call(1).arg(keys::permit_ends(&renew.resource.name));
+    let ids = joined(PermitId::of(renew.owner, renew.count));
+    call.arg(ids).arg(renew.ttl.unwrap_or(0))
 }
 
 fn call(script: &'static Script, resource: &Resource) -> Command {

@@ -1,22 +1,24 @@
-//! The connection that carries wake-ups.
+//! Wake-ups: which channel carries which topic, and the connection for them.
 //!
-//! Opened when the first topic is listened for, closed when there has been none for a while. A
-//! subscription is confirmed by the server before anybody relies on it. When the connection breaks
-//! everybody is woken, and again when it is back: whatever was said in between was missed.
+//! The connection is opened when the first topic is subscribed to, and closed when there has been none
+//! for a while. A subscription counts only once the server has confirmed it. When the connection breaks,
+//! or the primary changes, its subscribers are woken up, and again when it is back: messages in between
+//! were missed. `cluster_pubsub.rs` says which connections a cluster has.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Client, PushInfo, PushKind, Value};
-use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
 
-use super::shape::Shape;
-use super::{fault, keys};
-use crate::backend::Fault;
+use super::connection::subscriber::{Event, Mode, Subscriber};
+use super::keys;
+use super::primary::{Place, Primary};
+use super::route::cluster::Cluster;
+use super::url::Server;
 use crate::backend::wake::{Edge, Subscriptions, Topic};
+use crate::backend::{Fault, Lane};
 use crate::config::ClientOptions;
 
 /// The interval of pings that check the subscription. Half of the longest sleep of a waiter.
@@ -32,82 +34,279 @@ pub(super) fn hub() -> (Subscriptions, mpsc::UnboundedReceiver<Order>) {
     (hub, inbox)
 }
 
-/// The topics of each channel: the locks `a` and `{a}` publish on the same one.
-type Channels = Arc<Mutex<HashMap<Vec<u8>, Vec<Topic>>>>;
-
-struct PubSub {
-    client: Client,
-    options: ClientOptions,
-    hub: Subscriptions,
-    orders: mpsc::UnboundedReceiver<Order>,
-    channels: Channels,
+/// The server to listen to.
+pub(super) enum Source {
+    Primary(watch::Receiver<Place>),
+    AnyNode(AnyNode),
 }
 
-/// Runs until the hub is dropped.
+/// Any node of a cluster; the next one if it fails, or leaves the cluster.
+pub(super) struct AnyNode {
+    cluster: Arc<Cluster>,
+    versions: watch::Receiver<u64>,
+    tried: usize,
+    /// How many have refused in a row, and will not pass.
+    refused: usize,
+    current: Option<Server>,
+}
+
+impl AnyNode {
+    pub(super) fn of(cluster: &Arc<Cluster>) -> Self {
+        let (cluster, versions) = (Arc::clone(cluster), cluster.versions());
+        Self { cluster, versions, tried: fastrand::usize(..1 << 16), refused: 0, current: None }
+    }
+
+    fn servers(&self) -> Vec<Server> {
+        let primaries = self.cluster.primaries();
+        primaries.iter().filter_map(|(_, shard)| shard.primary.server()).collect()
+    }
+
+    async fn server(&mut self) -> Option<Server> {
+        loop {
+            self.versions.mark_unchanged();
+            let servers = self.servers();
+            if !servers.is_empty() {
+                self.current = servers.get(self.tried % servers.len()).cloned();
+                return self.current.clone();
+            }
+            // Also while a primary is searched, which is no change of slots.
+            tokio::select! {
+                changed = self.versions.changed() => changed.ok()?,
+                () = tokio::time::sleep(PING) => {}
+            }
+        }
+    }
+
+    /// Waits until the node is none of the cluster any more.
+    async fn gone(&mut self) {
+        while self.versions.changed().await.is_ok() {
+            if self.current.as_ref().is_some_and(|current| !self.cluster.knows(current)) {
+                return;
+            }
+        }
+    }
+}
+
+impl Source {
+    /// Waits for a server. `None` if there will be none.
+    async fn server(&mut self) -> Option<Server> {
+        match self {
+            Source::Primary(place) => {
+                let place = place.wait_for(|place| place.server.is_some()).await;
+                place.ok()?.server.clone()
+            }
+            Source::AnyNode(any) => any.server().await,
+        }
+    }
+
+    async fn open(
+        &mut self,
+        options: &ClientOptions,
+        mode: Mode,
+    ) -> Option<Result<Subscriber, Fault>> {
+        let server = self.server().await?;
+        let opened = Subscriber::open(&server, options, mode).await;
+        Some(match (&self, opened) {
+            (Source::Primary(_), Ok(subscriber)) => subscriber.at_primary(&server).await,
+            (_, opened) => opened,
+        })
+    }
+
+    /// Waits until another server must be listened to.
+    async fn changed(&mut self) {
+        match self {
+            Source::Primary(place) => drop(place.changed().await),
+            Source::AnyNode(any) => any.gone().await,
+        }
+    }
+
+    /// The server has failed. Returns whether all that could be asked have refused for good.
+    fn failed(&mut self, is_final: bool) -> bool {
+        let Source::AnyNode(any) = self else { return is_final };
+        any.tried += 1;
+        any.refused = if is_final { any.refused + 1 } else { 0 };
+        is_final && any.refused >= any.servers().len()
+    }
+
+    fn works(&mut self) {
+        if let Source::AnyNode(any) = self {
+            any.refused = 0;
+        }
+    }
+}
+
+/// The requests to listen that are not confirmed, by topic and connection. A topic that is heard on two
+/// connections is confirmed once both of them have confirmed it.
+pub(super) type Pending = Arc<Mutex<HashMap<Topic, Vec<(Home, u32)>>>>;
+
+/// A connection: that of a shard of a cluster, or the one with plain subscriptions.
+pub(super) type Home = Option<Lane>;
+
+fn outstanding(counts: &[(Home, u32)]) -> u32 {
+    counts.iter().map(|(_, count)| *count).max().unwrap_or(0)
+}
+
+/// A connection for wake-ups. See the module.
+pub(super) struct PubSub {
+    pub(super) home: Home,
+    pub(super) source: Source,
+    pub(super) options: ClientOptions,
+    pub(super) hub: Subscriptions,
+    pub(super) orders: mpsc::UnboundedReceiver<Order>,
+    /// Of all connections.
+    pub(super) pending: Pending,
+    /// Learns of slots that have moved.
+    pub(super) cluster: Option<Arc<Cluster>>,
+    /// The topics of each channel: the locks `a` and `{a}` publish on the same one.
+    pub(super) channels: HashMap<Vec<u8>, Vec<Topic>>,
+}
+
+/// Listens at the primary until the hub is dropped.
 pub(super) async fn run(
-    client: Client,
+    primary: Arc<Primary>,
     options: ClientOptions,
     hub: Subscriptions,
     orders: mpsc::UnboundedReceiver<Order>,
     closing: Arc<Notify>,
 ) {
-    let mut pubsub = PubSub { client, options, hub, orders, channels: Channels::default() };
+    let mut pubsub = PubSub {
+        home: None,
+        source: Source::Primary(primary.watch()),
+        options,
+        hub,
+        orders,
+        pending: Arc::default(),
+        cluster: None,
+        channels: HashMap::new(),
+    };
     tokio::select! {
         () = pubsub.serve() => {}
         () = closing.notified() => {}
     }
-    // No more wake-ups will arrive.
-    for topic in pubsub.hub.broken() {
-        pubsub.hub.fail(&topic, Fault::Closed);
+    close(&pubsub.hub);
+}
+
+/// No more wake-ups will arrive.
+pub(super) fn close(hub: &Subscriptions) {
+    for topic in hub.broken() {
+        hub.fail(&topic, Fault::Closed);
     }
 }
 
 impl PubSub {
-    async fn serve(&mut self) {
+    pub(super) async fn serve(&mut self) {
         let mut failures = 0;
         loop {
             // Idle: no connection until there is a subscriber.
-            if self.channels().is_empty() {
+            if self.channels.is_empty() {
                 let Some(order) = self.orders.recv().await else {
                     return;
                 };
                 self.note(order);
                 continue;
             }
-            match self.connect().await {
-                Ok((connection, broken)) => {
+            let Some(opened) = self.source.open(&self.options, self.mode()).await else { return };
+            match opened {
+                Ok(subscriber) => {
+                    self.source.works();
                     let since = Instant::now();
-                    if self.listen(connection, broken).await.is_err() {
-                        tracing::debug!("subscription connection broken");
+                    if let Err(fault) = self.listen(subscriber).await {
+                        tracing::debug!(?fault, "subscription connection broken");
+                        self.source.failed(false);
                     }
-                    self.hub.broken();
+                    // Topics that have moved to another connection are none of this one.
+                    self.drain();
+                    self.broken();
                     // A short-lived connection counts as a failure.
                     if since.elapsed() > self.options.max_backoff {
                         failures = 0;
                     }
                 }
-                Err(fault) if !fault.may_pass() => self.refuse(&fault),
-                Err(_) => {}
+                Err(fault) => {
+                    if self.source.failed(!fault.may_pass()) {
+                        self.refuse(&fault);
+                    }
+                }
             }
             self.drain();
-            if !self.channels().is_empty() {
-                tokio::time::sleep(self.options.backoff(failures)).await;
-                failures += 1;
+            if !self.channels.is_empty() {
+                tokio::select! {
+                    () = tokio::time::sleep(self.options.backoff(failures)) => failures += 1,
+                    () = self.source.changed() => failures = 0,
+                }
                 self.drain();
             }
         }
     }
 
-    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, Vec<Topic>>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn mode(&self) -> Mode {
+        if self.home.is_some() { Mode::Sharded } else { Mode::Plain }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<Topic, Vec<(Home, u32)>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No confirmation of this connection is expected.
+    fn forget(&self, topic: &Topic) {
+        let mut pending = self.pending();
+        if let Some(counts) = pending.get_mut(topic) {
+            counts.retain(|(home, _)| *home != self.home);
+            if counts.is_empty() {
+                pending.remove(topic);
+            }
+        }
+    }
+
+    /// Its subscribers may have missed messages.
+    fn broken(&self) {
+        for topic in self.channels.values().flatten() {
+            self.forget(topic);
+            self.hub.broken_of(topic);
+        }
+    }
+
+    /// The server is asked to listen on this topic.
+    fn asking(&self, topic: &Topic) {
+        let mut pending = self.pending();
+        let counts = pending.entry(topic.clone()).or_default();
+        let before = outstanding(counts);
+        match counts.iter_mut().find(|(home, _)| *home == self.home) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((self.home, 1)),
+        }
+        if outstanding(counts) > before {
+            self.hub.asking(topic);
+        }
+    }
+
+    /// The server listens on this topic.
+    fn heard(&self, topic: &Topic) {
+        let mut pending = self.pending();
+        let Some(counts) = pending.get_mut(topic) else { return };
+        let before = outstanding(counts);
+        for (home, count) in counts.iter_mut() {
+            if *home == self.home {
+                *count -= 1;
+            }
+        }
+        counts.retain(|(_, count)| *count > 0);
+        let now = outstanding(counts);
+        if now == 0 {
+            pending.remove(topic);
+        }
+        drop(pending);
+        if now < before {
+            self.hub.heard(topic);
+            self.hub.confirm(topic);
+        }
     }
 
     /// Applies an order to the table. Returns the channel and whether to subscribe to it or to
     /// unsubscribe; `None` while another topic needs the subscription.
-    fn note(&self, (topic, edge): Order) -> Option<(Vec<u8>, bool)> {
+    fn note(&mut self, (topic, edge): Order) -> Option<(Vec<u8>, bool)> {
         let channel = keys::topic_channel(&topic)?;
-        let mut channels = self.channels();
-        let topics = channels.entry(channel.clone()).or_default();
+        let topics = self.channels.entry(channel.clone()).or_default();
         topics.retain(|other| *other != topic);
         if edge == Edge::First {
             topics.push(topic);
@@ -116,7 +315,8 @@ impl PubSub {
         if !topics.is_empty() {
             return None;
         }
-        channels.remove(&channel);
+        self.channels.remove(&channel);
+        self.forget(&topic);
         Some((channel, false))
     }
 
@@ -128,89 +328,36 @@ impl PubSub {
 
     /// Fails all pending subscriptions with the reason.
     fn refuse(&self, fault: &Fault) {
-        let topics: Vec<_> = self.channels().values().flatten().cloned().collect();
-        for topic in topics {
-            self.hub.fail(&topic, fault.clone());
+        for topic in self.channels.values().flatten() {
+            self.hub.fail(topic, fault.clone());
         }
     }
 
-    async fn connect(&self) -> Result<(MultiplexedConnection, Arc<Notify>), Fault> {
-        let broken = Arc::new(Notify::new());
-        let (hub, channels, signal) = (self.hub.clone(), self.channels.clone(), broken.clone());
-        let receive = move |push: PushInfo| -> Result<(), ()> {
-            match push.kind {
-                PushKind::Message => deliver(&hub, &channels, &push.data),
-                PushKind::Subscribe => heard(&hub, &channels, &push.data),
-                // Also an unrequested unsubscription, which is found by comparing it with the
-                // table.
-                PushKind::Unsubscribe if is_wanted(&channels, &push.data) => signal.notify_one(),
-                PushKind::Disconnection => signal.notify_one(),
-                _ => {}
-            }
-            Ok(())
-        };
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(Some(self.options.response_timeout))
-            .set_push_sender(receive);
-        let connecting = async {
-            let mut connection =
-                self.client.get_multiplexed_async_connection_with_config(&config).await?;
-            let mut who = redis::pipe();
-            super::say_who(&mut who, &self.options);
-            connection.send_packed_commands(&who, 0, who.len()).await?;
-            Ok(connection)
-        };
-        let connection = timeout(self.options.connect_timeout, connecting).await;
-        let unreachable =
-            || Fault::Unreachable { maybe_ran: false, detail: "not connected in time".to_owned() };
-        let connection = connection.map_err(|_| unreachable())?;
-        Ok((connection.map_err(|error| fault::of_connection(&error, false))?, broken))
-    }
-
-    /// Subscribes to all channels of the table, then follows orders until the connection fails or
-    /// no subscriber is left.
-    async fn listen(
-        &mut self,
-        mut connection: MultiplexedConnection,
-        broken: Arc<Notify>,
-    ) -> Result<(), Fault> {
+    /// Subscribes to all channels of the table, then follows orders and delivers messages until the
+    /// connection fails or no subscriber is left.
+    async fn listen(&mut self, mut subscriber: Subscriber) -> Result<(), Fault> {
         self.drain();
-        let all: Vec<_> = self.channels().keys().cloned().collect();
-        self.subscribe(&mut connection, all).await?;
+        self.subscribe(&mut subscriber, self.channels.keys().cloned().collect());
         loop {
-            let order = tokio::select! {
-                order = self.orders.recv() => order,
-                () = broken.notified() => return Err(gone("disconnected")),
+            tokio::select! {
+                event = subscriber.event() => self.deliver(&mut subscriber, event?)?,
+                order = self.orders.recv(), if subscriber.has_room() => match order {
+                    Some(order) => self.follow(&mut subscriber, order),
+                    None => return Ok(()),
+                },
+                () = self.source.changed() => return Ok(()),
                 () = tokio::time::sleep(PING) => {
-                    if self.channels().is_empty() {
+                    if self.channels.is_empty() {
                         return Ok(());
                     }
-                    self.ping(&mut connection).await?;
-                    continue;
+                    subscriber.ping();
                 }
-            };
-            let Some(order) = order else { return Ok(()) };
-            self.follow(&mut connection, order).await?;
-        }
-    }
-
-    async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
-        let reply = connection.send_packed_command(&redis::cmd("PING")).await;
-        let reply = reply.map_err(|error| fault::of_connection(&error, false))?;
-        if Shape::Status.fits(&reply) {
-            Ok(())
-        } else {
-            Err(gone("a reply did not fit its request"))
+            }
         }
     }
 
     /// Executes all pending orders with at most two commands. The last order for a channel counts.
-    async fn follow(
-        &mut self,
-        connection: &mut MultiplexedConnection,
-        first: Order,
-    ) -> Result<(), Fault> {
+    fn follow(&mut self, subscriber: &mut Subscriber, first: Order) {
         let mut last = HashMap::new();
         let mut next = Some(first);
         while let Some(order) = next {
@@ -218,82 +365,72 @@ impl PubSub {
             next = self.orders.try_recv().ok();
         }
         let (wanted, unwanted): (Vec<_>, Vec<_>) = last.into_iter().partition(|(_, on)| *on);
-        let names = |list: Vec<(Vec<u8>, bool)>| list.into_iter().map(|(name, _)| name);
-        let unwanted: Vec<_> = names(unwanted).collect();
-        if !unwanted.is_empty() {
-            let answer = connection.unsubscribe(unwanted).await;
-            answer.map_err(|error| fault::of_connection(&error, false))?;
-        }
-        self.subscribe(connection, names(wanted).collect()).await
+        let names = |list: Vec<(Vec<u8>, bool)>| list.into_iter().map(|(name, _)| name).collect();
+        subscriber.unsubscribe(names(unwanted));
+        self.subscribe(subscriber, names(wanted));
     }
 
-    /// Subscribes with one command; one by one if that is rejected, so that a single forbidden
-    /// channel does not affect the others.
-    async fn subscribe(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channels: Vec<Vec<u8>>,
-    ) -> Result<(), Fault> {
-        if channels.is_empty() {
-            return Ok(());
-        }
+    fn subscribe(&self, subscriber: &mut Subscriber, channels: Vec<Vec<u8>>) {
         for channel in &channels {
-            self.of_channel(channel, |topic| self.hub.asking(topic));
+            self.topics(channel).iter().for_each(|topic| self.asking(topic));
         }
-        if connection.subscribe(&channels).await.is_ok() {
-            for channel in &channels {
-                self.of_channel(channel, |topic| self.hub.confirm(topic));
+        subscriber.subscribe(channels);
+    }
+
+    fn deliver(&self, subscriber: &mut Subscriber, event: Event) -> Result<(), Fault> {
+        match event {
+            Event::Message { channel, payload } => {
+                for topic in self.topics(&channel) {
+                    self.hub.wake(topic, &payload);
+                }
             }
-            return Ok(());
-        }
-        for channel in &channels {
-            match connection.subscribe(channel).await {
-                Ok(()) => self.of_channel(channel, |topic| self.hub.confirm(topic)),
-                Err(error) => match fault::of_connection(&error, false) {
-                    fault if fault.may_pass() => return Err(fault),
-                    fault => {
-                        self.of_channel(channel, |topic| self.hub.fail(topic, fault.clone()));
+            Event::Subscribed(channel) => {
+                self.topics(&channel).iter().for_each(|topic| self.heard(topic));
+            }
+            Event::Rejected(_, fault) if fault.may_pass() || self.learn(&fault) => {
+                return Err(fault);
+            }
+            // No server can publish there.
+            Event::Rejected(channels, Fault::Server { detail })
+                if self.mode() == Mode::Sharded && detail.contains("unknown command") =>
+            {
+                channels
+                    .iter()
+                    .flat_map(|channel| self.topics(channel))
+                    .for_each(|t| self.heard(t));
+            }
+            Event::Rejected(channels, fault) => match &channels[..] {
+                [channel] => {
+                    for topic in self.topics(channel) {
+                        self.hub.fail(topic, fault.clone());
                     }
-                },
-            }
+                }
+                // One by one, so that a single forbidden channel does not affect the others.
+                _ => {
+                    let wanted = |one: &Vec<u8>| self.channels.contains_key(one);
+                    let wanted = channels.into_iter().filter(wanted);
+                    wanted.for_each(|one| subscriber.subscribe(vec![one]));
+                }
+            },
         }
         Ok(())
     }
 
-    fn of_channel(&self, channel: &[u8], act: impl FnMut(&Topic)) {
-        topics_of(&self.channels, Some(channel)).iter().for_each(act);
+    /// The slot of a channel has moved: its topics move to another connection, and the others of this one
+    /// start anew.
+    fn learn(&self, fault: &Fault) -> bool {
+        let (Fault::Invalid { detail }, Some(cluster)) = (fault, &self.cluster) else {
+            return false;
+        };
+        let server = match &self.source {
+            Source::Primary(place) => place.borrow().server.clone(),
+            Source::AnyNode(any) => any.current.clone(),
+        };
+        let host = server.as_ref().and_then(|server| server.address.host());
+        cluster.learn(&detail.to_string(), host.map_or("", |(host, _)| host))
     }
-}
 
-fn gone(detail: &str) -> Fault {
-    Fault::Unreachable { maybe_ran: false, detail: detail.to_owned() }
-}
-
-fn bytes(value: Option<&Value>) -> Option<&[u8]> {
-    match value {
-        Some(Value::BulkString(bytes)) => Some(bytes),
-        Some(Value::SimpleString(text)) => Some(text.as_bytes()),
-        _ => None,
-    }
-}
-
-fn topics_of(channels: &Channels, channel: Option<&[u8]>) -> Vec<Topic> {
-    let channels = channels.lock().unwrap_or_else(PoisonError::into_inner);
-    channel.and_then(|channel| channels.get(channel)).cloned().unwrap_or_default()
-}
-
-fn is_wanted(channels: &Channels, data: &[Value]) -> bool {
-    !topics_of(channels, bytes(data.first())).is_empty()
-}
-
-fn heard(hub: &Subscriptions, channels: &Channels, data: &[Value]) {
-    for topic in topics_of(channels, bytes(data.first())) {
-        hub.heard(&topic);
-    }
-}
-
-fn deliver(hub: &Subscriptions, channels: &Channels, data: &[Value]) {
-    for topic in topics_of(channels, bytes(data.first())) {
-        hub.wake(&topic, bytes(data.get(1)).unwrap_or_default());
+    fn topics(&self, channel: &[u8]) -> &[Topic] {
+        self.channels.get(channel).map_or(&[], Vec::as_slice)
     }
 }

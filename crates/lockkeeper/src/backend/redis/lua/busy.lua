@@ -2,10 +2,10 @@
 -- Returns:   nothing by itself
 -- Publishes: nothing
 -- Returns `left` alone; for a waiter also the number of listeners on its channel, if the user may read
--- that.
-local function busy(left, channel)
+-- that. `count` is the form of PUBSUB that counts them: SHARDNUMSUB where wake-ups are sharded.
+local function busy(left, channel, count)
   if not channel or channel == '' then return left end
-  local listening = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  local listening = redis.pcall('PUBSUB', count or 'NUMSUB', channel)
   if type(listening) ~= 'table' or listening.err then return left end
   return { left, listening[2] }
 end

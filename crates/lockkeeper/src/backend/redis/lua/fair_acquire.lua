@@ -73,7 +73,7 @@ end
 if dropped then lower_head(queue, timeouts, seen, now, left) end
 if left == -2 then
   left = -1
-  if dropped then redis.pcall(ARGV[5], ARGV[6] .. ':' .. first, '0') end
+  if dropped then notify(ARGV[5], ARGV[6] .. ':' .. first, '0') end
 end
 if ARGV[4] ~= '1' then return left end
 if not redis.call('ZSCORE', timeouts, owner) then

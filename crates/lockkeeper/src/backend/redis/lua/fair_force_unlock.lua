@@ -21,8 +21,8 @@ local now = now_ms()
 local first, dropped = head(KEYS[2], KEYS[3], KEYS[4], now, deadly(KEYS[4], KEYS[5], now))
 redis.call('UNLINK', KEYS[1])
 if dropped then lower_head(KEYS[2], KEYS[3], KEYS[4], now, 0) end
-if first then redis.pcall(ARGV[1], ARGV[2] .. ':' .. first, '0') end
-redis.pcall(ARGV[1], ARGV[2], '0')
+if first then notify(ARGV[1], ARGV[2] .. ':' .. first, '0') end
+notify(ARGV[1], ARGV[2], '0')
 for _, owner in ipairs(owners) do
   local client = string.match(owner, '^[%x%-]+')
   if client then redis.pcall('PUBLISH', ARGV[3] .. client, 'revoked ' .. owner .. ' ' .. ARGV[4]) end

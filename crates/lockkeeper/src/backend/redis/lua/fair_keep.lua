@@ -38,7 +38,7 @@ for i = 1, #KEYS, 5 do
   end
   local first, dropped = head(queue, timeouts, seen, now, silence_kills)
   if dropped then lower_head(queue, timeouts, seen, now, left) end
-  if left == -2 and first then redis.pcall(ARGV[1], channel .. ':' .. first, '0') end
+  if left == -2 and first then notify(ARGV[1], channel .. ':' .. first, '0') end
   for j = at + 2, at + 1 + count do
     local due = left == -2 and first == ARGV[j] or not redis.call('ZSCORE', timeouts, ARGV[j])
     answers[#answers + 1] = due and -5 or -4

@@ -29,10 +29,7 @@ end
 -- The queue is empty: most releases return here.
 if redis.call('EXISTS', queue, timeouts, seen) == 0 then
   local freed = redis.pcall('HDEL', lock, owner)
-  if freed == 1 then
-    local told = redis.pcall(ARGV[3], ARGV[4], '0')
-    return type(told) == 'table' and -1 or told
-  end
+  if freed == 1 then return notify(ARGV[3], ARGV[4], '0') end
   if type(freed) == 'table' or redis.call('HLEN', lock) > 16 then return nil end
   return redis.call('HKEYS', lock)[1]
 end
@@ -43,8 +40,7 @@ for _, size in ipairs({ redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeout
 end
 local freed = redis.pcall('HDEL', lock, owner)
 if not sound then
-  local told = freed == 1 and redis.pcall(ARGV[3], ARGV[4], '0')
-  if freed == 1 then return type(told) == 'table' and -1 or told end
+  if freed == 1 then return notify(ARGV[3], ARGV[4], '0') end
   return nil
 end
 local mixed = strangers(queue, timeouts, seen)
@@ -68,11 +64,8 @@ if freed == 1 or (placed and redis.call('EXISTS', lock) == 0) then
   local now = now_ms()
   local first, dropped = head(queue, timeouts, seen, now, deadly(seen, KEYS[5], now))
   if was_first or dropped then lower_head(queue, timeouts, seen, now, 0) end
-  local told = redis.pcall(ARGV[3], first and (ARGV[4] .. ':' .. first) or ARGV[4], '0')
-  if freed == 1 then
-    if type(told) == 'table' then return -1 end
-    return told
-  end
+  local told = notify(ARGV[3], first and (ARGV[4] .. ':' .. first) or ARGV[4], '0')
+  if freed == 1 then return told end
 elseif was_first then
   lower_head(queue, timeouts, seen, now_ms(), redis.call('PTTL', lock))
 end

@@ -37,5 +37,5 @@ elseif word == '1' then
 elseif verb == 'down' and count then
   redis.call('INCRBY', KEYS[1], -1)
 end
-if word then redis.pcall(ARGV[5], ARGV[6], word) end
+if word then notify(ARGV[5], ARGV[6], word) end
 return answer

@@ -6,6 +6,7 @@
 -- ARGV[3]:   hold count that the owner will have; above 1 only a held lock is re-entered
 -- ARGV[4]:   TTL of the token in ms, or empty
 -- ARGV[5]:   channel that a waiter would listen on, or nothing
+-- ARGV[6]:   form of PUBSUB that counts listeners; NUMSUB if there is none
 -- Returns:   nil or the token: granted; >= -1 busy, the TTL (-1 never expires), for a waiter with the
 --            number of listeners; -3 the hold does not exist
 -- Publishes: nothing
@@ -34,4 +35,4 @@ if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
 end
 if ARGV[3] ~= '1' then return -3 end
 -- Busy, unless the key is not a lock.
-return not_a_lock(KEYS[1]) or busy(left, ARGV[5])
+return not_a_lock(KEYS[1]) or busy(left, ARGV[5], ARGV[6])

@@ -18,7 +18,7 @@ if #owners == 0 then return owners end
 if not owned then return redis.error_reply('WRONGKIND a hash of other data') end
 if not holders_match(owners, ARGV, 5) then return 'other' end
 redis.call('UNLINK', KEYS[1])
-redis.pcall(ARGV[1], ARGV[2], '0')
+notify(ARGV[1], ARGV[2], '0')
 for _, owner in ipairs(owners) do
   local client = string.match(owner, '^[%x%-]+')
   if client then redis.pcall('PUBLISH', ARGV[3] .. client, 'revoked ' .. owner .. ' ' .. ARGV[4]) end

@@ -12,11 +12,7 @@
 if ARGV[2] == '0' then
   -- Deleting the last field deletes the key. A field of another owner, which a plain lock never has,
   -- remains.
-  if redis.call('HDEL', KEYS[1], ARGV[1]) == 1 then
-    local told = redis.pcall(ARGV[3], ARGV[4], '0')
-    if type(told) == 'table' then return -1 end
-    return told
-  end
+  if redis.call('HDEL', KEYS[1], ARGV[1]) == 1 then return notify(ARGV[3], ARGV[4], '0') end
 else
   local held = redis.call('HGET', KEYS[1], ARGV[1])
   if held then

@@ -16,7 +16,7 @@ if redis.call('PTTL', KEYS[1]) == -1 then
 end
 if not holders_match({ holder }, ARGV, 5) then return 'other' end
 redis.call('DEL', KEYS[1])
-redis.pcall(ARGV[1], ARGV[2], '0')
+notify(ARGV[1], ARGV[2], '0')
 local client = string.match(holder, '^[%x%-]+')
 if client then redis.pcall('PUBLISH', ARGV[3] .. client, 'revoked ' .. holder .. ' ' .. ARGV[4]) end
 return { holder }

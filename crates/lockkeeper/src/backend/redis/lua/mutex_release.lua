@@ -14,6 +14,4 @@ if ARGV[4] ~= '' then
   return redis.status_reply('KEPT')
 end
 redis.call('DEL', KEYS[1])
-local told = redis.pcall(ARGV[2], ARGV[3], '0')
-if type(told) == 'table' then return -1 end
-return told
+return notify(ARGV[2], ARGV[3], '0')

@@ -37,8 +37,7 @@ given = given + remove(KEYS[2], over)
 local told = 0
 if free and given > 0 then
   local total = redis.call('INCRBY', KEYS[1], given)
-  if total > 0 then told = redis.pcall(ARGV[4], ARGV[5], total) end
-  if type(told) == 'table' then told = -1 end
+  if total > 0 then told = notify(ARGV[4], ARGV[5], total) end
 end
 if free then keep(KEYS[1], KEYS[2], KEYS[3], now) end
 if not fits then return nil end

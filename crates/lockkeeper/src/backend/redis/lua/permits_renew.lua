@@ -24,7 +24,7 @@ for i = 1, #KEYS / 3 do
     local over = ended(free, ends, now)
     if remove(ends, over) > 0 then
       local total = redis.call('INCRBY', key, #over)
-      if total > 0 then redis.pcall(ARGV[1], ARGV[3 * i + 1], total) end
+      if total > 0 then notify(ARGV[1], ARGV[3 * i + 1], total) end
     end
     if first and ttl > 0 then
       for _, id in ipairs(ids) do set_end(ends, id, math.max(found[id], now + ttl)) end

@@ -59,6 +59,4 @@ if #living > 0 then
   return 0
 end
 redis.call('DEL', KEYS[1])
-local told = redis.pcall(ARGV[3], ARGV[4], '0')
-if type(told) == 'table' then return -1 end
-return told
+return notify(ARGV[3], ARGV[4], '0')

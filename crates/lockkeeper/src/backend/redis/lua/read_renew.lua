@@ -6,7 +6,7 @@
 -- Returns:   for each: >= -1 held, the TTL found; -2 free; -3 held by another owner; an error as text
 -- Publishes: nothing
 local answers = {}
-for i = 1, #KEYS do
+for i = 1, #ARGV / 3 do
   local key, owner, ttl, prefix = KEYS[i], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
   local mode, wrong, left = settled(key, prefix)
   if wrong then

@@ -3,7 +3,10 @@
 -- Publishes: nothing
 -- The lock is a hash: `mode`, a field for each reader, `<owner>:write` for the writer. A reader holds
 -- the lock while the key of any of its holds exists. These keys cannot be declared, because only the
--- script knows the readers. They are in the slot of the lock, and Redisson does the same.
+-- script knows the readers. They are in the slot of the lock, and Redisson does the same. While that
+-- slot is migrated, some may be at another node: there a live reader would look expired. So in a
+-- cluster every script but WRITE_RENEW declares one more key, the last one, which never exists: such a
+-- script is refused before it runs, unless the slot is whole.
 
 -- Returns read or write, nothing if the lock is free; the error if the key is something else; the TTL.
 local function mode_of(key)

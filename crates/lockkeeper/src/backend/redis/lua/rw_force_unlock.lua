@@ -32,7 +32,7 @@ for i = 1, #fields, 2 do
     drop(ARGV[5], fields[i], 1, count)
   end
 end
-redis.pcall(ARGV[1], ARGV[2], mode == 'read' and '0' or '1')
+notify(ARGV[1], ARGV[2], mode == 'read' and '0' or '1')
 for _, owner in ipairs(owners) do
   local client = string.match(owner, '^[%x%-]+')
   if client then redis.pcall('PUBLISH', ARGV[3] .. client, 'revoked ' .. owner .. ' ' .. ARGV[4]) end

@@ -63,5 +63,5 @@ elseif verb == 'create' or verb == 'resize' then
 else
   return unset()
 end
-if total > math.max(free or 0, 0) then redis.pcall(ARGV[5], ARGV[6], total) end
+if total > math.max(free or 0, 0) then notify(ARGV[5], ARGV[6], total) end
 return answer

@@ -28,6 +28,4 @@ end
 remember(KEYS[2], ARGV[1], 'GIVEN BACK', { unpack(ARGV, 6) })
 local total = redis.call('INCRBY', KEYS[1], ARGV[2])
 if total <= 0 then return 0 end
-local told = redis.pcall(ARGV[4], ARGV[5], total)
-if type(told) == 'table' then return -1 end
-return told
+return notify(ARGV[4], ARGV[5], total)

@@ -15,3 +15,5 @@ local function put_token(key, token, ttl)
   return token
 end
 
+local fenced = true
+

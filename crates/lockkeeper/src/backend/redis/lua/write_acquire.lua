@@ -11,16 +11,18 @@
 -- ARGV[6]:   1 to keep new readers out for a while if busy
 -- ARGV[7]:   TTL of the token in ms, or empty
 -- ARGV[8]:   channel that a waiter would listen on, or nothing
+-- ARGV[9]:   form of PUBSUB that counts listeners; NUMSUB if there is none
 -- Returns:   nil or the token: granted; >= -1 busy, the TTL (-1 never expires), for a waiter with the
 --            number of listeners; -3 the hold does not exist
 -- Publishes: nothing
+local token_key = fenced and KEYS[4] or nil
 local mode, wrong, left = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
 local field, ttl = ARGV[1] .. ':write', tonumber(ARGV[2])
 if mode and redis.call('HEXISTS', KEYS[1], field) == 1 then
   -- A repetition of the first acquire gets the token of the first. A re-entry requests one only if the
   -- owner has none.
-  local token = KEYS[4] and (ARGV[3] == '1' and redis.call('GET', KEYS[4]) or next_token(KEYS[4]))
+  local token = token_key and (ARGV[3] == '1' and redis.call('GET', token_key) or next_token(token_key))
   -- First and always: after a write that needs no memory, Redis does not reject the next one as out of
   -- memory.
   redis.call('PEXPIRE', KEYS[1], math.max(left, ttl))
@@ -28,11 +30,11 @@ if mode and redis.call('HEXISTS', KEYS[1], field) == 1 then
   if write_left(KEYS[1], ARGV[4], ARGV[1], ttl) < ttl then
     set_write_end(KEYS[1], ARGV[4], ARGV[1], ttl)
   end
-  return token and put_token(KEYS[4], token, ARGV[7])
+  return token and put_token(token_key, token, ARGV[7])
 end
 if ARGV[3] ~= '1' then return -3 end
 -- Before the first write, because the key of the token may have another type.
-local token = KEYS[4] and next_token(KEYS[4])
+local token = token_key and next_token(token_key)
 local free, awaited = mode == nil, redis.call('EXISTS', KEYS[2], KEYS[3]) > 0
 if free and awaited and ARGV[5] == '' then
   local now = clock()
@@ -49,9 +51,9 @@ if not free then
   -- Waiting readers listen, too, but cannot acquire the lock before the writers: only writers count as a
   -- crowd.
   local writers = redis.pcall('ZCARD', KEYS[2])
-  return busy(left, type(writers) == 'number' and writers >= 16 and ARGV[8])
+  return busy(left, type(writers) == 'number' and writers >= 16 and ARGV[8], ARGV[9])
 end
-if token then put_token(KEYS[4], token, ARGV[7]) end
+if token then put_token(token_key, token, ARGV[7]) end
 redis.call('HSET', KEYS[1], 'mode', 'write', field, '1')
 local ends = redis.pcall('PEXPIRE', KEYS[1], ttl)
 if type(ends) == 'table' then

@@ -13,7 +13,7 @@
 -- Publishes: 1 to the channel when freed, or when no writer keeps readers out any more
 local mode, wrong = settled(KEYS[1], ARGV[5])
 local field = ARGV[1] .. ':write'
-if withdraw(KEYS[2], ARGV[1]) and mode ~= 'write' then redis.pcall(ARGV[3], ARGV[4], '1') end
+if withdraw(KEYS[2], ARGV[1]) and mode ~= 'write' then notify(ARGV[3], ARGV[4], '1') end
 if wrong then return wrong end
 local held = tonumber(redis.call('HGET', KEYS[1], field))
 if not held then return holder(KEYS[1]) end
@@ -38,6 +38,4 @@ end
 if redis.call('HLEN', KEYS[1]) > 2 then redis.call('DEL', write_end(ARGV[5], ARGV[1])) end
 local living, longest = readers(KEYS[1], ARGV[5], true)
 if #living > 0 then downgrade(KEYS[1], field, longest) else redis.call('DEL', KEYS[1]) end
-local told = redis.pcall(ARGV[3], ARGV[4], '1')
-if type(told) == 'table' then return -1 end
-return told
+return notify(ARGV[3], ARGV[4], '1')

@@ -8,15 +8,20 @@
 local answers = {}
 for i = 1, #KEYS do
   local key, owner, ttl, prefix = KEYS[i], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
-  local mode, wrong, left = settled(key, prefix)
+  -- Nothing is tidied up here: only the lock is declared, and in a slot that is being moved the keys of
+  -- readers may be elsewhere.
+  local mode, wrong, left = mode_of(key)
+  local own = mode and write_left(key, prefix, owner, nil)
   if wrong then
     answers[i] = wrong.err
   elseif not mode then
     answers[i] = -2
   elseif redis.call('HEXISTS', key, owner .. ':write') == 0 then
     answers[i] = -3
+  elseif own and own < 0 then
+    -- The lease has expired; readers may hold on.
+    answers[i] = #readers(key, prefix) > 0 and -3 or -2
   else
-    local own = write_left(key, prefix, owner, nil)
     -- A check must not change a key without a TTL: PEXPIRE 0 would delete it.
     if ttl > 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
     if own and own < ttl then set_write_end(key, prefix, owner, ttl) end

@@ -45,7 +45,9 @@ record Options(List<URI> servers, boolean cluster, Long watchdogMillis, Long fai
         }
         // Few connections to begin with: starting quickly matters here, the first burst does not.
         if (cluster) {
+            // A waiter that a failover has cut off listens again after the next scan.
             var servers = config.useClusterServers()
+                    .setScanInterval(500)
                     .setMasterConnectionMinimumIdleSize(1)
                     .setSlaveConnectionMinimumIdleSize(1);
             this.servers.forEach(server -> servers.addNodeAddress(address(server)));

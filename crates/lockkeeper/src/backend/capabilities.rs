@@ -1,0 +1,77 @@
+//! Capabilities of a store.
+
+use std::sync::Arc;
+
+use super::{Kind, Lane};
+
+/// The capabilities of a store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// A request without an answer can no longer take effect once a later request was answered.
+    ///
+    /// If false, the engine repeats an undo until the lease of the lost request would have expired,
+    /// and a lease counts only on the TTL that a lost release may leave.
+    pub revokes_lost_requests: bool,
+    /// Identifies the store, so that all clients acquire several locks in the same order.
+    pub identity: Arc<str>,
+    /// The store can acquire several locks in one request. Where it cannot for some names, it rejects
+    /// the request as [`Fault::Invalid`](super::Fault::Invalid) before it sends anything.
+    pub takes_together: bool,
+    /// An acquire that was not granted may be repeated with the same identity. If false, the store has
+    /// withdrawn it, which may execute late: each attempt needs an identity of its own. Then the store
+    /// has several members, and some of them may have a hold that it reports as lost: the engine
+    /// releases it.
+    pub keeps_identities: bool,
+    /// Advice for people if the user lacks a permission; empty if no permission is needed.
+    pub permission_advice: &'static str,
+    /// The lane that serves the name at present.
+    pub lane: Lane,
+    /// The kinds that the store does not have: it rejects their requests as [`Fault::Invalid`](super::Fault::Invalid).
+    pub lacks: &'static [Kind],
+}
+
+impl Capabilities {
+    /// Creates the capabilities of a store that acquires one lock per request.
+    pub fn new(revokes_lost_requests: bool, identity: Arc<str>) -> Self {
+        Self {
+            revokes_lost_requests,
+            identity,
+            takes_together: false,
+            keeps_identities: true,
+            permission_advice: "",
+            lane: Lane::default(),
+            lacks: &[],
+        }
+    }
+
+    /// Declares that the store does not have these kinds.
+    pub fn lacking(mut self, kinds: &'static [Kind]) -> Self {
+        self.lacks = kinds;
+        self
+    }
+
+    /// Sets the lane that serves the name.
+    pub fn in_lane(mut self, lane: Lane) -> Self {
+        self.lane = lane;
+        self
+    }
+
+    /// Sets the advice for a user that lacks a permission.
+    pub fn advising(mut self, permission_advice: &'static str) -> Self {
+        self.permission_advice = permission_advice;
+        self
+    }
+
+    /// Declares that the store withdraws what it has not granted.
+    pub fn withdrawing(mut self) -> Self {
+        self.keeps_identities = false;
+        self
+    }
+
+    /// Declares that the store can acquire several locks in one request.
+    pub fn taking_together(mut self) -> Self {
+        self.takes_together = true;
+        self
+    }
+}

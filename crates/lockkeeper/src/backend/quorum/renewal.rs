@@ -1,0 +1,304 @@
+//! Renewals: a majority must have extended a hold. Members that lack it are repaired then.
+//!
+//! A hold that is only re-created nowhere counts: if fewer than a majority have extended it, it is lost. So a
+//! force-release ends a hold even if its holder missed the notice. What is left of a lost hold still keeps
+//! other clients out: the engine releases it once its guards know of the loss.
+//!
+//! A repair must not follow a release of the same hold, or it would leave a hold behind without an owner.
+//! [`Renewing`] knows the holds that are being renewed. A release marks its hold before it is sent; a
+//! repair looks for the mark and is sent under the same lock. So either the repair is not sent, or the
+//! release follows it on the same connection.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use foldhash::HashMap;
+use futures_util::future::join_all;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Inner;
+use super::acquire::says_rejoin;
+use super::fan::Fan;
+use super::votes::Votes;
+use crate::OwnerId;
+use crate::backend::{
+    Acquire, AcquireAnswer, Attempt, Backend, BoxFuture, Fault, Renew, Renewed, Ttl,
+};
+
+type Answers = Vec<Result<Renewed, Fault>>;
+
+/// The holds that are being renewed.
+#[derive(Debug, Default)]
+pub(super) struct Renewing(Mutex<HashMap<OwnerId, State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many renewals are under way.
+    count: u32,
+    has_ended: bool,
+}
+
+impl Renewing {
+    fn lock(&self) -> MutexGuard<'_, HashMap<OwnerId, State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, owners: impl IntoIterator<Item = OwnerId>) {
+        let mut states = self.lock();
+        owners.into_iter().for_each(|owner| states.entry(owner).or_default().count += 1);
+    }
+
+    fn end(&self, owners: impl IntoIterator<Item = OwnerId>) {
+        let mut states = self.lock();
+        for owner in owners {
+            if let Some(state) = states.get_mut(&owner) {
+                state.count -= 1;
+                if state.count == 0 {
+                    states.remove(&owner);
+                }
+            }
+        }
+    }
+
+    /// The hold is about to be released: it is not to be repaired any more.
+    pub(super) fn ending(&self, owner: OwnerId) -> Ending<'_> {
+        let mut states = self.lock();
+        let state = states.entry(owner).or_default();
+        (state.count, state.has_ended) = (state.count + 1, true);
+        Ending(self, owner)
+    }
+
+    fn has_ended(&self, owner: &OwnerId) -> bool {
+        self.lock().get(owner).is_some_and(|state| state.has_ended)
+    }
+}
+
+/// A release under way: a renewal that begins meanwhile repairs nothing.
+pub(super) struct Ending<'a>(&'a Renewing, OwnerId);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.end([self.1]);
+    }
+}
+
+/// A renewal under way.
+struct Renewal {
+    inner: Arc<Inner>,
+    batch: Vec<Renew>,
+    /// The answers of each member.
+    answers: Vec<Option<Answers>>,
+    verdicts: Vec<Option<Result<Renewed, Fault>>>,
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.inner.renewing.end(self.batch.iter().map(|renew| renew.owner));
+    }
+}
+
+/// Renews holds. Repairs go on in the background.
+pub(super) async fn renew(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
+    // Those of similar leases together: the shortest one limits how long the members may take.
+    let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (entry, renew) in batch.iter().enumerate() {
+        groups.entry(renew.ttl.unwrap_or(u64::MAX).max(1).ilog2() / 2).or_default().push(entry);
+    }
+    let mut answers = vec![Err(Fault::Closed); batch.len()];
+    let groups = groups.into_values().map(async |entries: Vec<usize>| {
+        let fits = |entry: &usize| inner.fits(batch[*entry].resource.kind, batch[*entry].ttl);
+        // What does not fit is a mistake of its caller. The others are renewed.
+        let (sound, wrong): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| fits(e).is_ok());
+        let wrong = wrong.into_iter().filter_map(|entry| Some((entry, Err(fits(&entry).err()?))));
+        let group = sound.iter().map(|entry| batch[*entry].clone()).collect();
+        let renewed = renew_group(Arc::clone(&inner), group).await;
+        sound.into_iter().zip(renewed).chain(wrong).collect::<Vec<_>>()
+    });
+    for (entry, answer) in join_all(groups).await.into_iter().flatten() {
+        answers[entry] = answer;
+    }
+    answers
+}
+
+async fn renew_group(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
+    inner.renewing.begin(batch.iter().map(|renew| renew.owner));
+    let requests = inner.members.iter().map(|member| member.renew(batch.clone())).enumerate();
+    let mut fan = Fan::new(requests);
+    fan.send();
+    let (count, members) = (batch.len(), inner.members.len());
+    let (answers, verdicts) = (vec![None; members], vec![None; count]);
+    let renewal = Renewal { inner, batch, answers, verdicts };
+    let (answer, verdicts) = oneshot::channel();
+    tokio::spawn(renewal.run(fan, answer));
+    verdicts.await.unwrap_or_else(|_| vec![Err(Fault::Closed); count])
+}
+
+impl Renewal {
+    async fn run(mut self, mut fan: Fan<BoxFuture<Answers>>, answer: oneshot::Sender<Answers>) {
+        let shortest = self.batch.iter().filter_map(|renew| renew.ttl).min();
+        let limit = self.inner.limit(shortest.unwrap_or(u64::MAX / 2));
+        while self.verdicts.iter().any(Option::is_none) {
+            let Some((member, answers)) = fan.next_by(limit).await else { break };
+            self.answers[member] = Some(answers);
+            self.decide();
+        }
+        let verdicts: Vec<_> = (0..self.batch.len()).map(|entry| self.verdict(entry)).collect();
+        // The caller may be gone.
+        let _ = answer.send(verdicts.clone());
+        let answered: Vec<_> =
+            (0..self.answers.len()).filter(|member| self.answers[*member].is_some()).collect();
+        for member in answered {
+            self.tidy(member, &verdicts).await;
+        }
+        while let Some((member, answers)) = fan.next().await {
+            self.answers[member] = Some(answers);
+            self.tidy(member, &verdicts).await;
+        }
+    }
+
+    fn decide(&mut self) {
+        for entry in 0..self.batch.len() {
+            if self.verdicts[entry].is_none() {
+                self.verdicts[entry] = self.decided(entry);
+            }
+        }
+    }
+
+    fn of(&self, entry: usize) -> impl Iterator<Item = (usize, &Result<Renewed, Fault>)> {
+        let answers = self.answers.iter().enumerate();
+        answers.filter_map(move |(member, all)| Some((member, all.as_ref()?.get(entry)?)))
+    }
+
+    /// What a majority says, whatever the others will say.
+    fn decided(&self, entry: usize) -> Option<Result<Renewed, Fault>> {
+        let (majority, all) = (self.inner.majority, self.inner.members.len());
+        let (mut held, mut lacking, mut is_taken) = (Vec::new(), 0, false);
+        for (_, answer) in self.of(entry) {
+            match answer {
+                Ok(Renewed::Held(Ttl::Millis(left))) => held.push(*left),
+                Ok(Renewed::Held(Ttl::Forever)) => held.push(u64::MAX),
+                Ok(answer) => {
+                    lacking += 1;
+                    is_taken |= *answer == Renewed::Taken;
+                }
+                Err(_) => {}
+            }
+        }
+        if held.len() >= majority {
+            // A majority had it until then.
+            held.sort_unstable_by(|one, other| other.cmp(one));
+            let left = held[majority - 1];
+            let ttl = if left == u64::MAX { Ttl::Forever } else { Ttl::Millis(left) };
+            return Some(Ok(Renewed::Held(ttl)));
+        }
+        let lost = if is_taken { Renewed::Taken } else { Renewed::Gone };
+        (all - lacking < majority).then_some(Ok(lost))
+    }
+
+    fn verdict(&self, entry: usize) -> Result<Renewed, Fault> {
+        self.verdicts[entry].clone().unwrap_or_else(|| {
+            let late =
+                || Fault::Unreachable { maybe_ran: true, detail: "no answer in time".into() };
+            let faults = self.answers.iter().enumerate().filter_map(|(member, answers)| {
+                match answers.as_ref().and_then(|answers| answers.get(entry)) {
+                    Some(Ok(_)) => None,
+                    Some(Err(fault)) => Some((member, fault.clone())),
+                    None => Some((member, late())),
+                }
+            });
+            Err(self.inner.too_few(&faults.collect::<Vec<_>>()))
+        })
+    }
+
+    /// Repairs the valid holds that a member lacks.
+    async fn tidy(&self, member: usize, verdicts: &[Result<Renewed, Fault>]) {
+        let Some(answers) = &self.answers[member] else { return };
+        let mut repairs = Vec::new();
+        for ((renew, verdict), answer) in self.batch.iter().zip(verdicts).zip(answers) {
+            // A vote of a waiter is soon withdrawn.
+            if let (Ok(Renewed::Held(Ttl::Millis(left))), Ok(Renewed::Gone | Renewed::Taken)) =
+                (verdict, answer)
+            {
+                repairs.push((member, renew.clone(), renew.ttl.unwrap_or(*left)));
+            }
+        }
+        self.inner.repair(repairs).await;
+    }
+}
+
+/// How long after a grant the members that lack it are looked after: a release by the former holder may be
+/// on its way to them, or the vote of another waiter. Twice as long each time.
+const COMPLETED_AFTER: Duration = Duration::from_millis(20);
+
+/// How often.
+const COMPLETED_TRIES: u32 = 6;
+
+impl Inner {
+    /// Stores a hold that was just granted on the members that have not granted it, in the background:
+    /// then it survives the loss of a minority.
+    pub(super) fn complete(&self, request: &Acquire, votes: &Votes, mut rest: Fan<AcquireAnswer>) {
+        let Some(inner) = self.me.upgrade() else { return };
+        let renew = Renew::new(request.resource.clone(), request.owner, Some(request.ttl));
+        let is_asked = |member: &usize| !rest.unanswered().any(|one| one == *member);
+        let has_it = |member: &usize| votes.granted.iter().any(|(one, _)| one == member);
+        let lacking = (0..self.members.len()).filter(|member| !has_it(member) && is_asked(member));
+        let mut lacking: Vec<_> = lacking.filter(|member| self.is_up(*member)).collect();
+        if lacking.is_empty() && rest.pending() == 0 {
+            return;
+        }
+        self.renewing.begin([renew.owner]);
+        let due = Instant::now() + Duration::from_millis(request.ttl);
+        tokio::spawn(async move {
+            while let Some((member, answer)) = rest.next().await {
+                if says_rejoin(&answer) {
+                    inner.members[member].rejoin();
+                }
+                if !answer.is_ok_and(|attempt| attempt.is_granted()) {
+                    lacking.push(member);
+                }
+            }
+            for tries in 0..COMPLETED_TRIES {
+                lacking.retain(|member| inner.is_up(*member));
+                if lacking.is_empty() || inner.renewing.has_ended(&renew.owner) {
+                    break;
+                }
+                tokio::time::sleep(COMPLETED_AFTER * 2_u32.pow(tries)).await;
+                let left = due.saturating_duration_since(Instant::now()).as_millis() as u64;
+                if left == 0 {
+                    break;
+                }
+                let repairs = lacking.iter().map(|member| (*member, renew.clone(), left));
+                lacking = inner.repair(repairs.collect()).await;
+            }
+            inner.renewing.end([renew.owner]);
+        });
+    }
+
+    /// Stores holds where they are missing, unless they were released meanwhile. Returns the members that
+    /// have another one.
+    async fn repair(&self, repairs: Vec<(usize, Renew, u64)>) -> Vec<usize> {
+        let mut fan = {
+            let states = self.renewing.lock();
+            let stands = |owner: &OwnerId| states.get(owner).is_some_and(|state| !state.has_ended);
+            let repairs = repairs.into_iter().filter(|(_, renew, _)| stands(&renew.owner));
+            let boxed = repairs.map(|(member, renew, ttl)| {
+                let store = self.members[member].clone();
+                let repair = async move { store.repair(renew, ttl).await };
+                (member, Box::pin(repair) as BoxFuture<_>)
+            });
+            let mut fan: Fan<BoxFuture<Result<Attempt, Fault>>> = Fan::new(boxed);
+            fan.send();
+            fan
+        };
+        let mut busy = Vec::new();
+        while let Some((member, repaired)) = fan.next().await {
+            tracing::debug!(?repaired, member, "repaired a hold");
+            if repaired.is_ok_and(|attempt| !attempt.is_granted()) {
+                busy.push(member);
+            }
+        }
+        busy
+    }
+}

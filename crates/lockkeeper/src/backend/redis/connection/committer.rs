@@ -1,0 +1,534 @@
+//! Acknowledged writes: waits until replicas have what the primary has answered.
+//!
+//! A connection of its own runs one round at a time, for all requests that were answered before the
+//! round began: a write, and `WAIT`, which waits for the last write of its own connection, and so for
+//! everything before it. Without the write it may answer at once, with a number that means nothing. The
+//! write renews a key that exists, which works at the limit of memory, too.
+//!
+//! A round proves something only about the server that it runs on. So a request takes a [`Ticket`]
+//! before it is sent: this connection is there by then, to the same run of the same server as the one
+//! that carries the request. A server that was restarted meanwhile, or another one behind the same
+//! address, acknowledges nothing that it never had.
+//!
+//! Where acknowledgement was not asked for, it depends on what there is: a primary without a replica
+//! waits for none. One that has just lost its last replica is not such a primary: the replica may have
+//! been promoted.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::command::Command;
+use super::super::fault;
+use super::super::primary::{Place, Primary};
+use super::super::role::Role;
+use super::super::url::Server;
+use super::handshake::{self, within};
+use super::wire::Wire;
+use super::{Carrier, Connection};
+use crate::backend::{Detail, Fault};
+use crate::config::ClientOptions;
+
+/// How long the written key exists after a round: longer than the time between two, by default.
+const KEPT: &str = "60000";
+
+/// How long a primary that has lost its last replica still needs one.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How often a request looks whether the connections have come back.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Returns the key to write, or another one if it was rejected so many times; `None` if there is none.
+pub(in super::super) type Key = Box<dyn Fn(usize) -> Option<Vec<u8>> + Send + Sync>;
+
+/// How many keys one round tries: in a cluster the slot of a key may just be moving.
+const KEYS: usize = 8;
+
+/// How many replicas must have a write, and how long they may take.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Terms {
+    pub(in super::super) replicas: u32,
+    pub(in super::super) timeout: Duration,
+    /// Whether it was asked for.
+    pub(in super::super) is_strict: bool,
+}
+
+/// The connection for acknowledgements. See the module.
+pub(in super::super) struct Committer {
+    shared: Arc<Shared>,
+    joins: mpsc::UnboundedSender<Join>,
+    state: watch::Receiver<State>,
+    /// Aborted when dropped.
+    task: Mutex<JoinSet<()>>,
+}
+
+struct Shared {
+    primary: Arc<Primary>,
+    options: ClientOptions,
+    terms: Terms,
+    key: Key,
+    /// The connection is to another server than the requests: look again.
+    stale: Notify,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum State {
+    Connecting,
+    /// With the number of the connection, and the run id of its server.
+    Ready(u64, Option<String>),
+    /// The server or the user cannot do it, and was not asked to.
+    Off,
+    /// The same, and it was asked for.
+    Failed(Fault),
+}
+
+/// What a request needs to be acknowledged: taken before it is sent.
+#[derive(Debug)]
+pub(in super::super) struct Ticket {
+    state: State,
+    carrier: Carrier,
+}
+
+/// Gets the answer to a round.
+struct Join {
+    answer: oneshot::Sender<Result<(), Fault>>,
+    /// A key that the server accepts if it is asked to, where it has no slot of its own yet.
+    asked: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Committer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Committer").field(&self.shared.terms).finish()
+    }
+}
+
+fn unacknowledged(detail: impl Into<Detail>) -> Fault {
+    Fault::Unacknowledged { detail: detail.into() }
+}
+
+impl Committer {
+    /// Connects, and finds out whether the server can acknowledge: if it was asked for, it must.
+    pub(in super::super) async fn open(
+        primary: &Arc<Primary>,
+        options: &ClientOptions,
+        terms: Terms,
+        key: Key,
+    ) -> Result<Self, Fault> {
+        let shared = Shared::new(primary, options, terms, key);
+        let mut place = primary.watch();
+        let server = place.borrow_and_update().server.clone();
+        let opened = match server {
+            Some(server) => Some(shared.connect(&server).await),
+            None => None,
+        };
+        match &opened {
+            Some(Err(fault)) if !fault.may_pass() && terms.is_strict => return Err(fault.clone()),
+            _ => {}
+        }
+        Ok(Self::serve(shared, place, opened))
+    }
+
+    /// Connects in the background.
+    pub(in super::super) fn later(
+        primary: &Arc<Primary>,
+        options: &ClientOptions,
+        terms: Terms,
+        key: Key,
+    ) -> Self {
+        let place = primary.watch();
+        Self::serve(Shared::new(primary, options, terms, key), place, None)
+    }
+
+    fn serve(
+        shared: Shared,
+        place: watch::Receiver<Place>,
+        opened: Option<Result<Opened, Fault>>,
+    ) -> Self {
+        let shared = Arc::new(shared);
+        let (joins, inbox) = mpsc::unbounded_channel();
+        let (sender, state) = watch::channel(State::Connecting);
+        let mut task = JoinSet::new();
+        task.spawn(run(Arc::clone(&shared), place, inbox, sender, opened));
+        Self { shared, joins, state, task: Mutex::new(task) }
+    }
+
+    /// Fails if acknowledgement was asked for, and the server says that it cannot.
+    pub(in super::super) async fn ensure(&self) -> Result<(), Fault> {
+        if !self.shared.terms.is_strict {
+            return Ok(());
+        }
+        let mut state = self.state.clone();
+        let known = state.wait_for(|state| *state != State::Connecting);
+        match timeout(self.shared.options.connect_timeout, known).await {
+            Ok(Ok(state)) => match &*state {
+                State::Failed(fault) => Err(fault.clone()),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a ticket for a request that is sent next; `None` if none is needed.
+    pub(in super::super) async fn ticket(
+        &self,
+        connection: &Connection,
+    ) -> Result<Option<Ticket>, Fault> {
+        let mut current = self.state.clone();
+        let waiting = timeout(self.shared.options.response_timeout, async {
+            loop {
+                let state = current.borrow_and_update().clone();
+                let carrier = connection.carrier();
+                match (&state, carrier) {
+                    (State::Off, _) => return Ok(None),
+                    (State::Failed(fault), _) => return Err(fault.clone()),
+                    (State::Ready(_, run), Some(carrier)) if *run == carrier.run => {
+                        return Ok(Some(Ticket { state, carrier }));
+                    }
+                    (State::Ready(..), Some(_)) => self.shared.stale.notify_one(),
+                    _ => {}
+                }
+                tokio::select! {
+                    changed = current.changed() => changed.map_err(|_| Fault::Closed)?,
+                    () = sleep(LOOK) => {}
+                }
+            }
+        });
+        waiting.await.unwrap_or_else(|_| {
+            let detail = "no connection for acknowledgements".into();
+            Err(Fault::Unreachable { maybe_ran: false, detail })
+        })
+    }
+
+    /// Waits until enough replicas have the write of a request that was answered.
+    pub(in super::super) async fn commit(
+        &self,
+        ticket: Option<Ticket>,
+        connection: &Connection,
+        asked: Option<Vec<u8>>,
+    ) -> Result<(), Fault> {
+        let Some(ticket) = ticket else { return Ok(()) };
+        if connection.carrier().as_ref() != Some(&ticket.carrier) {
+            return Err(unacknowledged("the connection to the primary was lost meanwhile"));
+        }
+        let (answer, answered) = oneshot::channel();
+        // Fails when the runtime has ended.
+        self.joins.send(Join { answer, asked }).map_err(|_| Fault::Closed)?;
+        answered.await.map_err(|_| unacknowledged("the primary has changed meanwhile"))??;
+        if *self.state.borrow() != ticket.state {
+            return Err(unacknowledged("the connection for acknowledgements was lost meanwhile"));
+        }
+        Ok(())
+    }
+
+    /// Which replicas must acknowledge; `None` if the server cannot.
+    pub(in super::super) fn terms(&self) -> Option<Terms> {
+        (*self.state.borrow() != State::Off).then_some(self.shared.terms)
+    }
+
+    pub(in super::super) fn close(&self) {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+    }
+}
+
+/// A connection in use.
+struct Opened {
+    wire: Wire,
+    run: Option<String>,
+    /// How the server tells the number of its replicas.
+    question: fn() -> Command,
+    /// Set while it has no replica: until when it needs one all the same.
+    without_replica: Option<Instant>,
+}
+
+impl Shared {
+    fn new(primary: &Arc<Primary>, options: &ClientOptions, terms: Terms, key: Key) -> Self {
+        let (primary, options) = (Arc::clone(primary), options.clone());
+        Self { primary, options, terms, key, stale: Notify::new() }
+    }
+
+    async fn connect(&self, server: &Server) -> Result<Opened, Fault> {
+        within(self.options.connect_timeout, async {
+            let mut wire = handshake::connect(server, &self.options).await?;
+            let introduced = handshake::introduce(&mut wire, server, &self.options, &[]).await?;
+            let run = introduced.run;
+            let denied = |detail: &str| Err(Fault::Denied { detail: detail.into() });
+            if run.is_none() && self.terms.is_strict {
+                return denied("acknowledgements need the permission to read INFO");
+            }
+            let mut question: fn() -> Command = Role::question;
+            let mut role =
+                wire.exchange(&[question()]).await?.pop().and_then(|one| Role::parse(&one));
+            if role.is_none() {
+                question = Role::second_question;
+                role = wire.exchange(&[question()]).await?.pop().and_then(|one| Role::parse(&one));
+            }
+            if role.is_none() && !self.terms.is_strict {
+                return denied("the server does not tell whether it has replicas");
+            }
+            // A primary that never had one does not wait.
+            let has_none = matches!(role, Some(Role::Primary { replicas: 0, .. }));
+            let without_replica = has_none.then(Instant::now);
+            let mut opened = Opened { wire, run, question, without_replica };
+            // Whether the server and the user can do it at all.
+            // A node of a cluster that has no slot yet is not tried.
+            if let Some(key) = (self.key)(0) {
+                for reply in opened.exchange(&[writing(&key)], 0, Duration::from_millis(1)).await? {
+                    fault::check(reply)?;
+                }
+            }
+            Ok(opened)
+        })
+        .await
+    }
+
+    /// Returns a key to write, and whether the server must be asked to accept it.
+    fn key(&self, rejected: usize, asked: Option<&[u8]>) -> Option<(Vec<u8>, bool)> {
+        let own = (self.key)(rejected).map(|key| (key, false));
+        own.or_else(|| Some((asked?.to_vec(), true)))
+    }
+
+    /// Runs one round. Returns the answer for those that joined it; an error breaks the connection.
+    async fn round(
+        &self,
+        opened: &mut Opened,
+        asked: Option<&[u8]>,
+    ) -> Result<Result<(), Fault>, Fault> {
+        let Terms { replicas, timeout: span, is_strict } = self.terms;
+        let no_slot = || Ok(Err(unacknowledged("the server has no slot to write to")));
+        let Some((mut key, mut asks)) = self.key(0, asked) else { return no_slot() };
+        let (mut write, mut again, mut rejected) = (renewing(&key), true, 0);
+        loop {
+            let left = opened.without_replica.filter(|_| !is_strict);
+            let needed = match left {
+                Some(until) if Instant::now() >= until => 0,
+                _ => replicas,
+            };
+            let limit = span + self.options.response_timeout;
+            let late = |_| unacknowledged(format!("no answer to WAIT within {limit:?}"));
+            let asking = asks.then(|| Command::plain("ASKING"));
+            let writes: Vec<_> = asking.into_iter().chain([write]).collect();
+            let exchange = opened.exchange(&writes, needed, span);
+            let replies = timeout(limit, exchange).await.map_err(late)??;
+            let replies = &replies[writes.len() - 1..];
+            if replies.iter().any(fault::is_of_replica) {
+                self.primary.suspect();
+                return Err(unacknowledged("the server is a replica"));
+            }
+            let was = opened.without_replica;
+            // `WAIT` counts a replica in its first synchronisation, which has nothing yet.
+            let synced = opened.note(replies.last().and_then(Role::parse))?;
+            if opened.without_replica.is_some() && was.is_none() && !is_strict {
+                tracing::warn!(
+                    "the primary has lost its last replica: a failover would lose locks"
+                );
+                self.primary.suspect();
+            }
+            return Ok(match replies {
+                [Value::ServerError(error), ..] if rejected < KEYS && fault::is_redirect(error) => {
+                    self.primary.suspect();
+                    rejected += 1;
+                    let Some(next) = self.key(rejected, asked) else { return no_slot() };
+                    (key, asks) = next;
+                    write = writing(&key);
+                    continue;
+                }
+                [Value::ServerError(error), ..] | [_, Value::ServerError(error), ..] => {
+                    let said = error.details().unwrap_or_default();
+                    Err(unacknowledged(format!("{} {said}", error.code())))
+                }
+                // The key has expired, or a replica has come: the round says nothing.
+                [Value::Int(0), ..] if again => {
+                    (write, again) = (writing(&key), false);
+                    continue;
+                }
+                [_, Value::Int(_), ..] if needed == 0 && opened.without_replica.is_none() => {
+                    write = writing(&key);
+                    continue;
+                }
+                [_, Value::Int(count), ..] if (*count).min(synced) >= i64::from(needed) => Ok(()),
+                [_, Value::Int(count), ..] => Err(unacknowledged(format!(
+                    "{} of {needed} replicas have the change after {span:?}",
+                    count.min(&synced)
+                ))),
+                _ => return Err(unacknowledged("an unexpected answer to WAIT")),
+            });
+        }
+    }
+}
+
+impl Opened {
+    /// Writes, waits for replicas, and asks how many there are.
+    async fn exchange(
+        &mut self,
+        writes: &[Command],
+        replicas: u32,
+        span: Duration,
+    ) -> Result<Vec<Value>, Fault> {
+        let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1);
+        let wait = Command::plain("WAIT").arg(replicas).arg(millis);
+        let commands: Vec<_> = writes.iter().cloned().chain([wait, (self.question)()]).collect();
+        self.wire.exchange(&commands).await
+    }
+
+    /// Notes whether there are replicas. Returns how many have data.
+    fn note(&mut self, role: Option<Role>) -> Result<i64, Fault> {
+        match role {
+            Some(Role::Primary { replicas: 0, .. }) => {
+                self.without_replica.get_or_insert_with(|| Instant::now() + GRACE);
+                Ok(0)
+            }
+            Some(Role::Primary { synced, .. }) => {
+                self.without_replica = None;
+                Ok(i64::try_from(synced).unwrap_or(i64::MAX))
+            }
+            Some(Role::Replica(..)) => Err(unacknowledged("the server is a replica")),
+            // It does not tell: the count of `WAIT` decides.
+            None => Ok(i64::MAX),
+        }
+    }
+}
+
+fn writing(key: &[u8]) -> Command {
+    Command::plain("SET").arg(key).arg("1").arg("PX").arg(KEPT)
+}
+
+fn renewing(key: &[u8]) -> Command {
+    Command::plain("PEXPIRE").arg(key).arg(KEPT)
+}
+
+/// Follows the primary, and runs rounds.
+async fn run(
+    shared: Arc<Shared>,
+    mut place: watch::Receiver<Place>,
+    mut joins: mpsc::UnboundedReceiver<Join>,
+    state: watch::Sender<State>,
+    mut opened: Option<Result<Opened, Fault>>,
+) {
+    let (mut failures, mut number) = (0, 0);
+    loop {
+        match opened.take() {
+            Some(Ok(mut opened)) => {
+                number += 1;
+                state.send_replace(State::Ready(number, opened.run.clone()));
+                let since = Instant::now();
+                let broken = tokio::select! {
+                    broken = serve(&shared, &mut opened, &mut joins) => broken,
+                    _ = place.changed() => unacknowledged("the primary has changed"),
+                    () = shared.stale.notified() => unacknowledged("another server"),
+                };
+                failures =
+                    if since.elapsed() > shared.options.max_backoff { 0 } else { failures + 1 };
+                tracing::debug!(fault = ?broken, "connection for acknowledgements broken");
+                state.send_replace(State::Connecting);
+            }
+            Some(Err(fault)) if !fault.may_pass() => {
+                let strict = shared.terms.is_strict;
+                tracing::warn!(?fault, "writes are not acknowledged by replicas");
+                state.send_replace(if strict { State::Failed(fault) } else { State::Off });
+                // Another server may be able to.
+                tokio::select! {
+                    () = refuse(&mut joins) => return,
+                    _ = place.changed() => {}
+                }
+                state.send_replace(State::Connecting);
+            }
+            Some(Err(fault)) => {
+                tracing::debug!(?fault, "no connection for acknowledgements");
+                // Requests wait for this connection, so none of them finds out that the primary has changed.
+                shared.primary.suspect();
+                failures += 1;
+            }
+            None => {}
+        }
+        let connecting = async {
+            tokio::select! {
+                () = sleep(shared.options.backoff(failures)) => {}
+                _ = place.changed(), if !shared.primary.is_fixed() => {}
+            }
+            let found = place.wait_for(|place| place.server.is_some()).await;
+            let server = found.ok().and_then(|place| place.server.clone());
+            shared.connect(&server.ok_or(Fault::Closed)?).await
+        };
+        opened = tokio::select! {
+            connected = connecting => Some(connected),
+            // Those that joined while there is no connection.
+            () = refuse(&mut joins) => return,
+        };
+    }
+}
+
+/// Answers those that cannot be served. Ends with the client.
+async fn refuse(joins: &mut mpsc::UnboundedReceiver<Join>) {
+    while let Some(join) = joins.recv().await {
+        let fault = unacknowledged("there is no connection for acknowledgements");
+        let _ = join.answer.send(Err(fault));
+    }
+}
+
+/// Runs rounds until the connection breaks. After a while without any, a round without a caller checks the
+/// connection.
+async fn serve(
+    shared: &Shared,
+    opened: &mut Opened,
+    joins: &mut mpsc::UnboundedReceiver<Join>,
+) -> Fault {
+    loop {
+        let mut joined = tokio::select! {
+            join = joins.recv() => match join {
+                Some(join) => vec![join],
+                None => return Fault::Closed,
+            },
+            () = sleep(shared.options.keep_alive) => Vec::new(),
+            // Nothing is expected between rounds: this is the end of the connection.
+            reply = opened.wire.next() => match reply {
+                Ok(Value::Push { .. }) => continue,
+                Ok(_) => return unacknowledged("a reply without a request"),
+                Err(fault) => return fault,
+            },
+        };
+        while let Ok(join) = joins.try_recv() {
+            joined.push(join);
+        }
+        let asked = joined.iter().find_map(|join| join.asked.as_deref());
+        let round = shared.round(opened, asked).await;
+        let answer = match &round {
+            Ok(answer) => answer.clone(),
+            Err(fault @ Fault::Unacknowledged { .. }) => Err(fault.clone()),
+            Err(_) => Err(unacknowledged("the connection for acknowledgements broke")),
+        };
+        for join in joined {
+            let _ = join.answer.send(answer.clone());
+        }
+        if let Err(fault) = round {
+            return fault;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::Replicated;
+
+    use super::super::super::url;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_replica_in_the_place_of_the_primary_is_suspected_at_each_attempt() {
+        let servers = Replicated::start();
+        let options = ClientOptions::new();
+        let suspected = Arc::new(Notify::new());
+        let primary = Primary::suspected_by(Arc::clone(&suspected));
+        primary.lead_to(&url::server(&servers.replicas()[0].url(), &options).unwrap());
+        let terms = Terms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
+        let key = Box::new(|_| Some(b"key".to_vec()));
+        let _committer = Committer::later(&primary, &options, terms, key);
+        for _ in 0..3 {
+            let again = timeout(Duration::from_secs(10), suspected.notified());
+            again.await.expect("the primary is looked for");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The first requests on a new connection: log in, send the client name, learn the connection's identity on
+//! the server and the server's role, and kill the connections that were given up.
+//!
+//! `HELLO` is sent alone: a server that rejects the connection answers and closes it, and with more
+//! requests under way that answer would be lost in a reset. A server that does not know it, or a user
+//! who may not send it, gets RESP2.
+
+use std::time::Duration;
+
+use redis::{ServerError, Value};
+
+use super::super::command::Command;
+use super::super::fault;
+use super::super::member::Membership;
+use super::super::role::Role;
+use super::super::url::Server;
+use super::socket;
+use super::wire::{Wire, broken_by};
+use crate::backend::Fault;
+use crate::config::ClientOptions;
+
+/// Opens a socket and logs in.
+pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<Wire, Fault> {
+    let socket = socket::connect(&server.address, options.response_timeout).await;
+    let mut wire = Wire::new(socket.map_err(broken_by).map_err(never_ran)?);
+    match log_in(&mut wire, server).await {
+        Ok(()) => Ok(wire),
+        Err(fault) => Err(without_password(never_ran(fault), server.password.as_deref())),
+    }
+}
+
+async fn log_in(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
+    let mut hello = Command::plain("HELLO").arg("3");
+    if let Some(password) = &server.password {
+        let user = server.user.as_deref().unwrap_or("default");
+        hello = hello.arg("AUTH").arg(user).arg(password);
+    }
+    let reply = only(wire.exchange(&[hello]).await?);
+    let Value::ServerError(error) = &reply else { return Ok(()) };
+    let detail = error.details().unwrap_or_default();
+    let is_old = detail.starts_with("unknown command") || error.code() == "NOPROTO";
+    if !is_old && error.code() != "NOPERM" {
+        return Err(without_arguments(error));
+    }
+    wire.is_resp2 = true;
+    let Some(password) = &server.password else { return Ok(()) };
+    let mut auth = Command::plain("AUTH");
+    // Before Redis 6 there are no users.
+    if let Some(user) = &server.user {
+        auth = auth.arg(user);
+    }
+    match only(wire.exchange(&[auth.arg(password)]).await?) {
+        Value::ServerError(error) => Err(without_arguments(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// Old servers quote the arguments of a command that they do not know, the password among them.
+fn without_arguments(error: &ServerError) -> Fault {
+    match error.details().and_then(|detail| detail.split_once("with args")) {
+        Some((detail, _)) => fault::of_words(error.code(), detail.trim_end_matches([',', ' '])),
+        None => fault::of_server(error),
+    }
+}
+
+fn only(mut replies: Vec<Value>) -> Value {
+    replies.pop().unwrap_or(Value::Nil)
+}
+
+/// The beginning of a password that must not be shown.
+const QUOTED: usize = 16;
+
+/// No request of a caller was sent yet.
+fn never_ran(fault: Fault) -> Fault {
+    match fault {
+        Fault::Unreachable { detail, .. } => Fault::Unreachable { maybe_ran: false, detail },
+        fault => fault,
+    }
+}
+
+/// A proxy may quote arguments in its own words, and cut a long one. Without the driver's error, which
+/// would quote them, too.
+fn without_password(fault: Fault, password: Option<&str>) -> Fault {
+    let Some(password) = password.filter(|password| !password.is_empty()) else { return fault };
+    let beginning =
+        password.char_indices().nth(QUOTED).map_or(password, |(end, _)| &password[..end]);
+    let text = match &fault {
+        Fault::Unreachable { detail, .. }
+        | Fault::Refused { detail }
+        | Fault::Unacknowledged { detail }
+        | Fault::Denied { detail }
+        | Fault::Invalid { detail }
+        | Fault::Server { detail } => detail.to_string(),
+        Fault::WrongKind { found } => found.clone(),
+        Fault::Closed => return fault,
+    };
+    if !text.contains(beginning) {
+        return fault;
+    }
+    let hide = |text: &str| text.replace(password, "***").replace(beginning, "***");
+    match fault {
+        Fault::Unreachable { maybe_ran, detail } => {
+            Fault::Unreachable { maybe_ran, detail: hide(&detail).into() }
+        }
+        Fault::Refused { detail } => Fault::Refused { detail: hide(&detail).into() },
+        Fault::Unacknowledged { detail } => Fault::Unacknowledged { detail: hide(&detail).into() },
+        Fault::Denied { detail } => Fault::Denied { detail: hide(&detail).into() },
+        Fault::Invalid { detail } => Fault::Invalid { detail: hide(&detail).into() },
+        Fault::Server { detail } => Fault::Server { detail: hide(&detail).into() },
+        Fault::WrongKind { found } => Fault::WrongKind { found: hide(&found) },
+        Fault::Closed => Fault::Closed,
+    }
+}
+
+/// Requests that set the name that `CLIENT LIST` shows. It is only for people, so missing permissions
+/// do not matter.
+pub(super) fn naming(options: &ClientOptions) -> [Command; 3] {
+    let client = |verb: &str| Command::plain("CLIENT").arg(verb);
+    let version = env!("CARGO_PKG_VERSION");
+    [
+        client("SETNAME").arg(options.shown_name()),
+        client("SETINFO").arg("LIB-NAME").arg("lockkeeper"),
+        client("SETINFO").arg("LIB-VER").arg(version),
+    ]
+}
+
+/// The outcome of [`introduce`].
+pub(super) struct Introduced {
+    /// `None` if the user may not read it.
+    pub(super) identity: Option<Identity>,
+    /// The run id of the server; `None` if the user may not read it.
+    pub(super) run: Option<String>,
+    /// No request can execute any more on a connection that was given up.
+    pub(super) revoked: bool,
+}
+
+/// Names the client, selects the database, checks that the server is a primary, reads the identity of
+/// the connection and kills those that were given up on this server.
+pub(super) async fn introduce(
+    wire: &mut Wire,
+    server: &Server,
+    options: &ClientOptions,
+    given_up: &[Identity],
+) -> Result<Introduced, Fault> {
+    let run_id = Command::plain("INFO").arg("server");
+    let mut hello = vec![Command::plain("CLIENT").arg("INFO"), Role::question(), run_id];
+    hello.extend(naming(options));
+    if server.database != 0 {
+        hello.push(Command::plain("SELECT").arg(server.database));
+    }
+    let mut replies = wire.exchange(&hello).await.map_err(never_ran)?.into_iter();
+    let mut identity = match replies.next().map(fault::check) {
+        Some(Ok(Value::BulkString(info))) => Identity::parse(&info),
+        Some(Ok(Value::VerbatimString { text, .. })) => Identity::parse(text.as_bytes()),
+        // A missing password is reported when connecting, not at the first lock.
+        Some(Err(Fault::Denied { detail })) if detail.starts_with("NOAUTH") => {
+            return Err(Fault::Denied { detail });
+        }
+        Some(Err(fault)) if fault.may_pass() => return Err(fault),
+        _ => None,
+    };
+    let role = replies.next();
+    let run = replies.next().and_then(run_id_of);
+    // After the three replies that are only for people.
+    replies.nth(3).map(fault::check).transpose()?;
+    ensure_primary(wire, role, server).await?;
+    identity.iter_mut().for_each(|identity| identity.run = run.clone());
+    let revoked = identity.is_some() && kill(wire, identity.as_ref(), given_up).await?;
+    Ok(Introduced { identity, run, revoked })
+}
+
+/// Joins a quorum: reads the marker of the member, or writes one.
+pub(super) async fn join(wire: &mut Wire, membership: &Membership) -> Result<(), Fault> {
+    loop {
+        let mut question = membership.question();
+        question.call_by_text();
+        let reply = only(wire.exchange(&[question]).await.map_err(never_ran)?);
+        membership.joined(fault::check(reply)?)?;
+        // Again, if markers were allowed while the question was under way.
+        if !membership.is_to_mark() {
+            return Ok(());
+        }
+    }
+}
+
+/// Fails if the server says that it is a replica. `role` is its answer to the first question.
+pub(super) async fn ensure_primary(
+    wire: &mut Wire,
+    role: Option<Value>,
+    server: &Server,
+) -> Result<(), Fault> {
+    let mut role = role.as_ref().and_then(Role::parse);
+    if role.is_none() {
+        let reply = only(wire.exchange(&[Role::second_question()]).await.map_err(never_ran)?);
+        role = Role::parse(&reply);
+    }
+    let Some(Role::Replica(host, port)) = role else { return Ok(()) };
+    let detail = format!("{} is a replica of {host}:{port}, not a primary", server.address);
+    Err(Fault::Refused { detail: detail.into() })
+}
+
+/// Returns the run id of the server from `INFO server`; `None` if the user may not read it.
+fn run_id_of(reply: Value) -> Option<String> {
+    let text = match reply {
+        Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let run = text.lines().find_map(|line| line.strip_prefix("run_id:"));
+    run.map(|run| run.trim().to_owned())
+}
+
+/// Kills connections that were given up. Returns whether no request can execute on any of them.
+async fn kill(
+    wire: &mut Wire,
+    own: Option<&Identity>,
+    given_up: &[Identity],
+) -> Result<bool, Fault> {
+    let fates = || given_up.iter().map(|old| old.fate(own));
+    let there = given_up.iter().zip(fates()).filter(|(_, fate)| *fate == Fate::There);
+    let kill = |old: &Identity| {
+        let kill = Command::plain("CLIENT").arg("KILL").arg("ID").arg(&old.id);
+        kill.arg("ADDR").arg(&old.address)
+    };
+    let kills: Vec<_> = there.map(|(old, _)| kill(old)).collect();
+    let known = fates().all(|fate| fate != Fate::Unknown);
+    let replies = wire.exchange(&kills).await.map_err(never_ran)?;
+    let killed = |reply: &Value| matches!(reply, Value::Int(_) | Value::Okay);
+    Ok(known && replies.iter().all(killed))
+}
+
+/// Identifies a connection on the server. By id and address, because a restarted server counts
+/// client ids from 1 again.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Identity {
+    id: String,
+    address: String,
+    /// The server's own address, which does not depend on the name used to connect.
+    pub(super) server: Option<String>,
+    /// The run id of the server, if the user may read it.
+    pub(super) run: Option<String>,
+}
+
+impl Identity {
+    /// Parses `id=7 addr=127.0.0.1:51234 laddr=127.0.0.1:6379 fd=8 …`. The path of a Unix socket may
+    /// contain spaces, so an address ends where the next field begins.
+    fn parse(info: &[u8]) -> Option<Self> {
+        let info = format!(" {}", String::from_utf8_lossy(info));
+        let field = |name: &str, next: &[&str]| {
+            let (_, rest) = info.split_once(&format!(" {name}="))?;
+            let end = next.iter().filter_map(|next| rest.find(&format!(" {next}="))).min();
+            Some(rest[..end.unwrap_or(rest.len())].trim_end().to_owned())
+        };
+        let (id, address) = (field("id", &["addr"])?, field("addr", &["laddr", "fd"])?);
+        // Anything else would make a kill hit nothing, and count as done.
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        port.map(|_| Self { id, address, server: field("laddr", &["fd"]), run: None })
+    }
+
+    /// Whether other clients have the same address, as all clients of a Unix socket do.
+    fn is_shared(&self) -> bool {
+        self.address.ends_with(":0")
+    }
+
+    /// Returns the fate of the connection, as far as the current connection `own` can tell.
+    fn fate(&self, own: Option<&Identity>) -> Fate {
+        match (&self.run, own.and_then(|own| own.run.as_ref())) {
+            (Some(then), Some(now)) if then == now => Fate::There,
+            (Some(_), Some(_)) => Fate::Elsewhere,
+            _ if own.is_some_and(|own| own.server != self.server) => Fate::Elsewhere,
+            // The id belongs to another client after a restart, and the address does not tell.
+            _ if self.is_shared() => Fate::Unknown,
+            _ => Fate::There,
+        }
+    }
+
+    /// Whether the connection was to another server than the current connection `own`.
+    pub(super) fn is_elsewhere(&self, own: Option<&Identity>) -> bool {
+        self.fate(own) == Fate::Elsewhere
+    }
+}
+
+/// The state of a connection that was given up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    /// Requests may still execute on it.
+    There,
+    /// It was to another server, or to this one before it was restarted: no request on it can execute
+    /// here.
+    Elsewhere,
+    /// The server does not tell. A kill could hit the connection of another client.
+    Unknown,
+}
+
+/// A limit for opening a connection and introducing it.
+pub(super) async fn within<T>(
+    limit: Duration,
+    opening: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
+        let detail = format!("not connected within {limit:?}");
+        Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_a_server_quotes_is_not_shown() {
+        let detail = "ERR unknown command 'HELLO' with args '3' 'AUTH' 'u' 's3cret'".to_owned();
+        let fault = without_password(Fault::Server { detail: detail.into() }, Some("s3cret"));
+        assert!(!format!("{fault:?}").contains("s3cret"), "{fault:?}");
+        assert!(format!("{fault:?}").contains("'u' '***'"), "{fault:?}");
+        // Cut by the server, and with characters that a quotation escapes.
+        let long = r#"p"w\"#.repeat(40);
+        let detail = format!("ERR unknown: '{}'", &long[..128]);
+        let fault = without_password(Fault::Server { detail: detail.into() }, Some(&long));
+        let Fault::Server { detail } = fault else { panic!("{fault:?}") };
+        assert!(detail.starts_with("ERR unknown: '***"), "{detail}");
+        assert!(!detail.contains(&long[..QUOTED]), "{detail}");
+    }
+
+    #[test]
+    fn an_identity_is_parsed_and_compared() {
+        let of = |text: &str| Identity::parse(text.as_bytes()).unwrap();
+        let tcp = of("id=7 addr=127.0.0.1:51234 laddr=127.0.0.1:6379 fd=8");
+        assert_eq!(tcp.server.as_deref(), Some("127.0.0.1:6379"));
+        assert_eq!(tcp.fate(None), Fate::There);
+        let spaced = of("id=7 addr=/tmp/a b.sock:0 laddr=/tmp/a b.sock:0 fd=8 name=");
+        assert_eq!(spaced.address, "/tmp/a b.sock:0");
+        assert!(spaced.is_shared());
+        assert_eq!(Identity::parse(b"id=7 addr=somewhere fd=8"), None);
+        let unix = |run: Option<&str>| Identity {
+            run: run.map(str::to_owned),
+            ..of("id=7 addr=/tmp/redis.sock:0")
+        };
+        assert_eq!(unix(Some("a")).fate(Some(&unix(Some("a")))), Fate::There);
+        assert_eq!(unix(Some("a")).fate(Some(&unix(Some("b")))), Fate::Elsewhere);
+        assert_eq!(unix(None).fate(Some(&unix(Some("b")))), Fate::Unknown);
+        assert_eq!(Identity::parse(b"addr=127.0.0.1:1"), None);
+    }
+}

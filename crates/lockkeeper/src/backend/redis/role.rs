@@ -1,0 +1,124 @@
+//! Whether a server is a primary or a replica.
+//!
+//! `ROLE` says it, or `INFO replication` where the user may not send `ROLE`. A server that tells
+//! neither counts as a primary: a replica rejects the first write.
+
+use redis::Value;
+
+use super::command::Command;
+use super::number;
+
+/// The role of a server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Role {
+    Primary {
+        /// The number of its replicas.
+        replicas: usize,
+        /// How many of them have data. One in its first synchronisation has none yet, and `WAIT` may
+        /// count it all the same.
+        synced: usize,
+    },
+    /// Of the primary at this host and port.
+    Replica(String, u16),
+}
+
+impl Role {
+    pub(super) fn question() -> Command {
+        Command::plain("ROLE")
+    }
+
+    /// The question where `ROLE` was not answered.
+    pub(super) fn second_question() -> Command {
+        Command::plain("INFO").arg("replication")
+    }
+
+    /// Understands the answer to either question.
+    pub(super) fn parse(answer: &Value) -> Option<Self> {
+        match answer {
+            Value::Array(parts) => Self::of_role(parts),
+            Value::BulkString(info) => Self::of_info(&String::from_utf8_lossy(info)),
+            Value::VerbatimString { text, .. } => Self::of_info(text),
+            _ => None,
+        }
+    }
+
+    fn of_role(parts: &[Value]) -> Option<Self> {
+        let text = |value: &Value| match value {
+            Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            Value::SimpleString(text) => Some(text.clone()),
+            _ => None,
+        };
+        match (text(parts.first()?)?.as_str(), parts) {
+            ("master", [_, _, Value::Array(replicas), ..]) => {
+                let has_data = |one: &&Value| match one {
+                    Value::Array(parts) => parts.get(2).is_some_and(|offset| number(offset) > 0),
+                    _ => false,
+                };
+                let synced = replicas.iter().filter(has_data).count();
+                Some(Self::Primary { replicas: replicas.len(), synced })
+            }
+            ("slave", [_, host, port, ..]) => {
+                Some(Self::Replica(text(host)?, u16::try_from(number(port)).ok()?))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_info(info: &str) -> Option<Self> {
+        let field = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        match field("role")? {
+            "master" => {
+                // slave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=0
+                let replicas: Vec<_> = info.lines().filter(|line| is_replica(line)).collect();
+                let has_data = |line: &&&str| {
+                    let offset = line.split(',').find_map(|part| part.strip_prefix("offset="));
+                    offset.is_some_and(|offset| offset != "0")
+                };
+                let synced = replicas.iter().filter(has_data).count();
+                Some(Self::Primary { replicas: replicas.len(), synced })
+            }
+            "slave" => {
+                let port = field("master_port")?.parse().ok()?;
+                Some(Self::Replica(field("master_host")?.to_owned(), port))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn is_replica(line: &str) -> bool {
+    let rest = line.strip_prefix("slave");
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_answers_tell_the_role() {
+        let parse = |text: &[u8]| Role::parse(&redis::parse_redis_value(text).unwrap());
+        let replica = Some(Role::Replica("10.0.0.1".to_owned(), 7000));
+        let role = b"*3\r\n$6\r\nmaster\r\n:5\r\n*1\r\n*3\r\n$1\r\nh\r\n$4\r\n7001\r\n$1\r\n5\r\n";
+        assert_eq!(parse(role), Some(Role::Primary { replicas: 1, synced: 1 }));
+        let role = b"*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7000\r\n$9\r\nconnected\r\n:5\r\n";
+        assert_eq!(parse(role), replica);
+        assert_eq!(parse(b"*1\r\n$8\r\nsentinel\r\n"), None);
+        assert_eq!(parse(b"-NOPERM no\r\n"), None);
+        let info = |text: &str| Role::parse(&Value::BulkString(text.as_bytes().to_vec()));
+        let text = "# Replication\r\nrole:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7000\r\n";
+        assert_eq!(info(text), replica);
+        let replicas =
+            "slave0:ip=h,port=1,state=online,offset=14,lag=0\r\nslave1:ip=h,offset=0\r\n";
+        assert_eq!(
+            info(&format!("role:master\r\n{replicas}")),
+            Some(Role::Primary { replicas: 2, synced: 1 })
+        );
+        let syncing =
+            b"*3\r\n$6\r\nmaster\r\n:5\r\n*1\r\n*3\r\n$1\r\nh\r\n$4\r\n7001\r\n$1\r\n0\r\n";
+        assert_eq!(parse(syncing), Some(Role::Primary { replicas: 1, synced: 0 }));
+        assert_eq!(info(""), None);
+    }
+}

@@ -1,0 +1,376 @@
+//! The shards of a cluster: which of them serves a slot, and how a change is noticed.
+//!
+//! **Shards** are told apart by the nodes in them: a promoted replica is a new primary of its shard, whose
+//! lane and connections stay. A shard without slots is parked: it has no connection, but keeps its list of
+//! connections to kill.
+//!
+//! **The slot map** comes from up to three nodes at once. An answer of an older epoch of the cluster never
+//! replaces a newer one, unless all nodes are of it for five seconds: then the cluster was made anew. What
+//! a redirection says outlasts answers that are no newer, for two seconds. A redirection, a broken connection and a rejected request ask for a new map, at most ten
+//! times a second; so does a timer. Nothing waits for it.
+//!
+//! **Redirections** tell that a request did not run. Only such a request is sent again, to the node that
+//! the redirection names, until its deadline and at most eight times. A request that may have run
+//! is never repeated here.
+//!
+//! **An answer counts only if its shard and its primary still own the slot when the caller looks at it**,
+//! as [`Primary`] says for one server.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::super::connection::Connection;
+use super::super::connection::asker::Asker;
+use super::super::connection::committer::{Committer, Terms};
+use super::super::keys;
+use super::super::primary::Primary;
+use super::super::shard::Shard;
+use super::super::slot::{self, SLOTS};
+use super::super::url::Server;
+use super::Standing;
+use super::slots::{Node, SlotMap, Told};
+use crate::backend::{Fault, Lane};
+use crate::config::ClientOptions;
+
+mod redirects;
+pub(super) mod refresh;
+
+/// How long a redirection counts more than the word of a node that may not know of it yet.
+const LEARNT: Duration = Duration::from_secs(2);
+
+/// How long all nodes must be of an earlier epoch before that is believed: the cluster was made anew.
+const EARLIER: Duration = Duration::from_secs(5);
+
+/// How long a shard without slots keeps its connection: it may be about to get some.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// How many keys are tried to find one that is in a slot of a shard.
+const COMMIT_KEYS: usize = 1 << 16;
+
+/// The lane of slots that no shard serves.
+const UNSERVED: Lane = Lane(u32::MAX);
+
+/// A cluster. See the module.
+pub(in super::super) struct Cluster {
+    me: Weak<Cluster>,
+    /// Of the client: a request may be polled in another one.
+    runtime: Handle,
+    seeds: Vec<Server>,
+    options: ClientOptions,
+    terms: Option<Terms>,
+    /// The shard of each slot, plus one; 0 if none is known.
+    owners: Box<[AtomicU16]>,
+    shards: RwLock<Vec<Arc<Shard>>>,
+    map: Mutex<Map>,
+    askers: Mutex<HashMap<String, Arc<Asker>>>,
+    /// Counts the changes of owners.
+    version: watch::Sender<u64>,
+    suspected: Arc<Notify>,
+    closed: AtomicBool,
+    connected: Box<dyn Fn(Lane) + Send + Sync>,
+}
+
+/// What is known beside the owners.
+#[derive(Default)]
+struct Map {
+    epoch: Option<u64>,
+    /// The nodes of each shard, the primary first.
+    nodes: Vec<Vec<Node>>,
+    /// Since when each shard has had no slot, and nothing to do.
+    idle: Vec<Option<Instant>>,
+    /// Slots and shards that redirections have changed lately.
+    learnt: HashMap<u16, Learnt>,
+    led: HashMap<usize, Learnt>,
+    /// Since when all answers are of an earlier epoch than the known one.
+    earlier: Option<Instant>,
+    /// The number of the commit key that was last found for each shard.
+    commit_keys: HashMap<Lane, usize>,
+}
+
+/// When something was learnt, and the epoch of the cluster at that time. For a while it outlasts an answer
+/// that is no newer.
+#[derive(Clone, Copy)]
+struct Learnt {
+    at: Instant,
+    epoch: Option<u64>,
+}
+
+impl Learnt {
+    fn outlasts(&self, epoch: Option<u64>) -> bool {
+        epoch <= self.epoch && self.at.elapsed() < LEARNT
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Cluster").field(&self.seeds).finish()
+    }
+}
+
+impl Cluster {
+    /// Finds the slots for the first time. `connected` is called whenever the connection to a shard is
+    /// there.
+    pub(super) async fn open(
+        seeds: Vec<Server>,
+        options: &ClientOptions,
+        terms: Option<Terms>,
+        connected: impl Fn(Lane) + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, Fault> {
+        let cluster = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            runtime: Handle::current(),
+            seeds,
+            options: options.clone(),
+            terms,
+            owners: (0..SLOTS).map(|_| AtomicU16::new(0)).collect(),
+            shards: RwLock::default(),
+            map: Mutex::default(),
+            askers: Mutex::default(),
+            version: watch::Sender::new(0),
+            suspected: Arc::default(),
+            closed: AtomicBool::new(false),
+            connected: Box::new(connected),
+        });
+        cluster.find_first().await?;
+        Ok(cluster)
+    }
+
+    pub(super) fn identity(&self) -> String {
+        let mut names: Vec<_> = self.seeds.iter().map(|one| one.address.to_string()).collect();
+        names.sort();
+        names.join(",")
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies the newest of these answers.
+    fn apply(&self, answers: Vec<Told>) {
+        let Some(newest) = SlotMap::newest(answers) else { return };
+        let mut map = self.map();
+        if newest.epoch >= map.epoch {
+            map.earlier = None;
+        } else if map.earlier.get_or_insert_with(Instant::now).elapsed() < EARLIER {
+            self.suspect();
+            return;
+        } else {
+            tracing::warn!("all nodes are of an earlier epoch: the cluster was made anew");
+        }
+        map.epoch = newest.epoch;
+        map.learnt.retain(|_, learnt| learnt.outlasts(newest.epoch));
+        map.led.retain(|_, learnt| learnt.outlasts(newest.epoch));
+        let primaries: HashSet<&str> =
+            newest.slots.iter().flatten().map(|n| &newest.ranges[*n].primary.id[..]).collect();
+        let mut of_range = vec![None; newest.ranges.len()];
+        let (mut leads, mut has_changed) = (Vec::new(), false);
+        for (slot, n) in newest.slots.iter().enumerate() {
+            let owner = n.map(|n| {
+                *of_range[n].get_or_insert_with(|| {
+                    let range = &newest.ranges[n];
+                    let index = self.shard_of(&mut map, &range.primary, &primaries);
+                    let nodes = std::iter::once(&range.primary).chain(&range.replicas);
+                    map.nodes[index] = nodes.cloned().collect();
+                    if !map.led.contains_key(&index) {
+                        let Node { host, port, .. } = &range.primary;
+                        leads.push((index, self.seeds[0].at(host, *port)));
+                    }
+                    index
+                })
+            });
+            if !map.learnt.contains_key(&(slot as u16)) {
+                let owner = number(owner);
+                has_changed |= self.owners[slot].swap(owner, Ordering::Relaxed) != owner;
+            }
+        }
+        for (index, server) in leads {
+            self.shard(index).primary.lead_to(&server);
+        }
+        self.park(&mut map);
+        drop(map);
+        if has_changed {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Returns the shard of this primary: the one that it leads, or the one that it was a replica of and
+    /// whose primary is none any more. Otherwise a new one.
+    fn shard_of(&self, map: &mut Map, primary: &Node, primaries: &HashSet<&str>) -> usize {
+        let leads = |nodes: &Vec<Node>| nodes.first().is_some_and(|node| node.id == primary.id);
+        let at = |nodes: &Vec<Node>| {
+            // Learnt from a redirection, which does not tell an id.
+            nodes
+                .first()
+                .is_some_and(|node| node.id.is_empty() && node.is_at(&primary.host, primary.port))
+        };
+        let succeeds = |nodes: &Vec<Node>| {
+            nodes.iter().any(|node| node.id == primary.id)
+                && nodes.first().is_some_and(|node| !primaries.contains(&node.id[..]))
+        };
+        // First: it is connected to that address already.
+        let found = map.nodes.iter().position(at);
+        let found = found.or_else(|| map.nodes.iter().position(leads));
+        let found = found.or_else(|| map.nodes.iter().position(succeeds));
+        found.unwrap_or_else(|| self.add(map))
+    }
+
+    /// Adds a shard.
+    fn add(&self, map: &mut Map) -> usize {
+        let _runtime = self.runtime.enter();
+        let index = map.nodes.len();
+        let lane = Lane(index as u32);
+        let primary = Primary::suspected_by(Arc::clone(&self.suspected));
+        let me = Weak::clone(&self.me);
+        let connected = move || me.upgrade().iter().for_each(|me| (me.connected)(lane));
+        let connection = Connection::later(&primary, &self.options, connected);
+        let me = Weak::clone(&self.me);
+        let key = move |rejected| me.upgrade()?.commit_key(lane, rejected);
+        let committer =
+            self.terms.map(|terms| Committer::later(&primary, &self.options, terms, Box::new(key)));
+        map.nodes.push(Vec::new());
+        map.idle.push(None);
+        let shard = Arc::new(Shard { lane, primary, connection, committer });
+        self.shards.write().unwrap_or_else(PoisonError::into_inner).push(shard);
+        index
+    }
+
+    /// Lets shards rest that have had no slots for a while.
+    fn park(&self, map: &mut Map) {
+        let shards = self.shards();
+        let has_slots = self.has_slots(shards.len());
+        for ((shard, idle), has_slots) in shards.iter().zip(&mut map.idle).zip(has_slots) {
+            if has_slots {
+                *idle = None;
+            } else if idle.get_or_insert_with(Instant::now).elapsed() > IDLE {
+                shard.primary.park();
+            }
+        }
+    }
+
+    fn has_slots(&self, shards: usize) -> Vec<bool> {
+        let mut has_slots = vec![false; shards];
+        for owner in &self.owners {
+            let index = index(owner.load(Ordering::Relaxed));
+            if let Some(has_slots) = index.and_then(|index| has_slots.get_mut(index)) {
+                *has_slots = true;
+            }
+        }
+        has_slots
+    }
+
+    pub(in super::super) fn shards(&self) -> Vec<Arc<Shard>> {
+        self.shards.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn shard(&self, index: usize) -> Arc<Shard> {
+        Arc::clone(&self.shards.read().unwrap_or_else(PoisonError::into_inner)[index])
+    }
+
+    /// Returns the shard that serves a slot.
+    pub(in super::super) fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
+        let owner = self.owners[usize::from(slot)].load(Ordering::Relaxed);
+        index(owner).map(|index| self.shard(index))
+    }
+
+    /// The id of the primary of each shard with slots, in order. One that only a redirection has named
+    /// has no id yet.
+    pub(in super::super) fn primaries(&self) -> Vec<(String, Arc<Shard>)> {
+        let map = self.map();
+        let shards = self.shards();
+        let has_slots = self.has_slots(shards.len());
+        let mut primaries: Vec<_> = shards
+            .into_iter()
+            .zip(&map.nodes)
+            .filter(|(shard, _)| has_slots[shard.lane.0 as usize])
+            .filter_map(|(shard, nodes)| Some((nodes.first()?.id.clone(), shard)))
+            .filter(|(id, _)| !id.is_empty())
+            .collect();
+        primaries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        primaries
+    }
+
+    /// The number of replicas of a shard.
+    pub(in super::super) fn replicas(&self, shard: &Shard) -> usize {
+        self.map().nodes.get(shard.lane.0 as usize).map_or(0, |nodes| nodes.len().saturating_sub(1))
+    }
+
+    /// The number of slots that no known shard serves.
+    pub(in super::super) fn uncovered(&self) -> usize {
+        let known: HashSet<_> = self.primaries().iter().map(|(_, shard)| shard.lane.0).collect();
+        let is_known = |index| known.contains(&(index as u32));
+        let owners = self.owners.iter().map(|owner| index(owner.load(Ordering::Relaxed)));
+        owners.filter(|owner| !owner.is_some_and(is_known)).count()
+    }
+
+    /// Whether a node is one of the cluster, as far as is known.
+    pub(in super::super) fn knows(&self, server: &Server) -> bool {
+        let host = server.address.host();
+        let is_it = |node: &Node| host.is_some_and(|(host, port)| node.is_at(host, port));
+        self.map().nodes.iter().flatten().any(is_it)
+    }
+
+    /// Watches the number of changes of owners.
+    pub(in super::super) fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Whether all shards can revoke lost requests.
+    pub(super) fn fences(&self) -> bool {
+        let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
+        shards.iter().all(|shard| shard.connection.fences())
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Ends all connections.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.shards().iter().for_each(|shard| shard.close());
+    }
+
+    /// Asks for a new slot map.
+    pub(in super::super) fn suspect(&self) {
+        self.suspected.notify_one();
+    }
+
+    /// The `rejected`th key that is in a slot of the shard.
+    fn commit_key(&self, lane: Lane, rejected: usize) -> Option<Vec<u8>> {
+        let is_own = |key: &Vec<u8>| {
+            let owner = self.owners[usize::from(slot::of(key))].load(Ordering::Relaxed);
+            index(owner) == Some(lane.0 as usize)
+        };
+        let cached = self.map().commit_keys.get(&lane).copied().filter(|_| rejected == 0);
+        if let Some(key) = cached.map(keys::commit).filter(is_own) {
+            return Some(key);
+        }
+        let mut numbers = (0..COMMIT_KEYS).filter(|number| is_own(&keys::commit(*number)));
+        let number = numbers.nth(rejected)?;
+        self.map().commit_keys.insert(lane, number);
+        Some(keys::commit(number))
+    }
+
+    /// Which server answers for a key now.
+    pub(super) fn standing(&self, key: &[u8]) -> Standing {
+        match self.owner(slot::of(key)) {
+            Some(shard) => Standing { lane: shard.lane, epoch: shard.primary.epoch() },
+            None => Standing { lane: UNSERVED, epoch: 0 },
+        }
+    }
+}
+
+/// The number of an owner in the table.
+fn number(owner: Option<usize>) -> u16 {
+    owner.map_or(0, |index| index as u16 + 1)
+}
+
+fn index(number: u16) -> Option<usize> {
+    usize::from(number).checked_sub(1)
+}

@@ -1,0 +1,163 @@
+//! Requests to a cluster, and what redirections say.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::super::super::command::Command;
+use super::super::super::shard::Shard;
+use super::super::super::slot;
+use super::super::super::{fault, keys};
+use super::super::slots::{Node, Redirect};
+use super::{Cluster, Learnt, Map, index, number};
+use crate::backend::Fault;
+
+/// How often one request may be redirected.
+const REDIRECTS: usize = 8;
+
+impl Cluster {
+    /// Learns from a redirection that a slot belongs to the node at this address.
+    pub(in super::super::super) fn moved(&self, slot: u16, host: &str, port: u16) {
+        let mut map = self.map();
+        let index = self.shard_at(&mut map, slot, host, port);
+        let learnt = Learnt { at: Instant::now(), epoch: map.epoch };
+        map.learnt.insert(slot, learnt);
+        let number = number(Some(index));
+        let old = self.owners[usize::from(slot)].swap(number, Ordering::Relaxed);
+        drop(map);
+        self.suspect();
+        if old != number {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Learns from the text of an error of the node at the host `asked`, if it is a redirection.
+    pub(in super::super::super) fn learn(&self, error: &str, asked: &str) -> bool {
+        let (code, detail) = error.split_once(' ').unwrap_or_default();
+        match Redirect::parse(code, detail, asked) {
+            Some(Redirect::Moved(slot, host, port)) => {
+                self.moved(slot, &host, port);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the shard of the node at this address, which serves requests for this slot.
+    fn shard_at(&self, map: &mut Map, slot: u16, host: &str, port: u16) -> usize {
+        let server = self.seeds[0].at(host, port);
+        let leads = |shard: &Arc<Shard>| shard.primary.is(&server);
+        let has = |nodes: &Vec<Node>| nodes.iter().any(|node| node.is_at(host, port));
+        let owner = index(self.owners[usize::from(slot)].load(Ordering::Relaxed));
+        let found = self.shards().iter().position(leads);
+        // A replica of the old owner: it was promoted. A replica of another shard is no reason to lead that
+        // shard elsewhere.
+        let found = found.or(owner.filter(|owner| has(&map.nodes[*owner])));
+        let led = |nodes: &Vec<Node>| nodes.first().is_some_and(|node| node.is_at(host, port));
+        let found = found.or_else(|| map.nodes.iter().position(led));
+        let index = found.unwrap_or_else(|| {
+            let index = self.add(map);
+            let (id, host) = (String::new(), host.to_owned());
+            map.nodes[index] = vec![Node { id, host, port }];
+            index
+        });
+        map.idle[index] = None;
+        let shard = self.shard(index);
+        if !shard.primary.is(&server) {
+            let learnt = Learnt { at: Instant::now(), epoch: map.epoch };
+            map.led.insert(index, learnt);
+            shard.primary.lead_to(&server);
+        }
+        index
+    }
+
+    /// Sends a request to the node that serves this key, and follows redirections. See the module. If
+    /// `is_write` says so of the answer, waits for replicas.
+    pub(in super::super) async fn attempt(
+        &self,
+        key: &[u8],
+        mut command: Command,
+        is_write: Option<impl Fn(&Value) -> bool>,
+    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        let slot = slot::of(key);
+        let due = Instant::now() + self.options.response_timeout;
+        let mut asked: Option<Arc<Shard>> = None;
+        for _ in 0..=REDIRECTS {
+            if self.is_closed() {
+                return Err(Fault::Closed);
+            }
+            let before = self.standing(key);
+            let asks = asked.is_some();
+            let Some(shard) = asked.take().or_else(|| self.owner(slot)) else {
+                self.suspect();
+                let detail = format!("no node of the cluster serves slot {slot}");
+                return Err(Fault::Refused { detail: detail.into() });
+            };
+            if asks {
+                // A rejected call by hash would have used up the permission to ask.
+                command.call_by_text();
+            }
+            let committer = shard.committer.as_ref().filter(|_| is_write.is_some());
+            let ticket = match committer {
+                Some(committer) => committer.ticket(&shard.connection).await?,
+                None => None,
+            };
+            let epoch = shard.primary.epoch();
+            let outcome = shard.connection.outcome(command.clone(), due, asks).await;
+            let reply = outcome.inspect_err(|_| self.suspect())?;
+            let server = shard.primary.server();
+            let host = server.as_ref().and_then(|server| server.address.host());
+            match Redirect::of(&reply, host.map_or("", |(host, _)| host)) {
+                Some(Redirect::Moved(slot, host, port)) => {
+                    self.moved(slot, &host, port);
+                    continue;
+                }
+                Some(Redirect::Ask(host, port)) => {
+                    let index = self.shard_at(&mut self.map(), slot, &host, port);
+                    asked = Some(self.shard(index));
+                    continue;
+                }
+                None => {}
+            }
+            if asks_for_map(&reply) {
+                self.suspect();
+            }
+            let answer = match reply {
+                // To a node whose address is not known yet.
+                Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => {
+                    let detail = format!("the new node of slot {slot} has no known address yet");
+                    return Err(Fault::Refused { detail: detail.into() });
+                }
+                reply => fault::check(reply)?,
+            };
+            let stands = || match self.standing(key) == before && shard.primary.epoch() == epoch {
+                true => Ok(()),
+                false => {
+                    let detail = "the slot has moved, or its primary has changed".into();
+                    Err(Fault::Unreachable { maybe_ran: true, detail })
+                }
+            };
+            stands()?;
+            let acknowledged = match (committer, &is_write) {
+                (Some(committer), Some(is_write)) if is_write(&answer) => {
+                    let asked = asks.then(|| keys::commit_beside(key));
+                    let acknowledged = committer.commit(ticket, &shard.connection, asked).await;
+                    stands()?;
+                    acknowledged
+                }
+                _ => Ok(()),
+            };
+            return Ok((answer, acknowledged));
+        }
+        let detail = format!("redirected more than {REDIRECTS} times for slot {slot}");
+        Err(Fault::Refused { detail: detail.into() })
+    }
+}
+
+/// Whether an error tells that the slot map may be old.
+fn asks_for_map(reply: &Value) -> bool {
+    let Value::ServerError(error) = reply else { return false };
+    matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "LOADING")
+}

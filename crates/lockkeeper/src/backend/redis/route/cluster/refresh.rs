@@ -1,0 +1,217 @@
+//! Asks nodes for the slot map: first the seeds, later those that are known.
+
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::super::super::command::Command;
+use super::super::super::connection::asker::Asker;
+use super::super::super::connection::committer::Committer;
+use super::super::super::fault;
+use super::super::super::url::Server;
+use super::super::super::wakes::Wakes;
+use super::super::slots::{self, Told};
+use super::Cluster;
+use crate::backend::Fault;
+use crate::config::Wakeups;
+
+/// The shortest time between two questions for the slot map.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause between questions that are asked for.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The time between two questions that nothing asks for.
+const REFRESH: Duration = Duration::from_secs(10);
+
+/// How many nodes are asked at once.
+const ASKED: usize = 3;
+
+/// How long further answers are waited for once one has arrived, and how long before more nodes are
+/// asked.
+const ANSWER: Duration = Duration::from_millis(500);
+
+impl Cluster {
+    /// Asks the seeds until one of them knows the slots, within the connect timeout.
+    pub(super) async fn find_first(&self) -> Result<(), Fault> {
+        let until = Instant::now() + self.options.connect_timeout;
+        loop {
+            let asked = self.ask(self.seeds.clone(), until).await;
+            let faults: Vec<_> = asked
+                .iter()
+                .filter_map(|(server, told)| Some((server, told.as_ref().err()?)))
+                .collect();
+            // A wrong password is not waited for.
+            let permanent = faults.iter().find(|(_, fault)| !fault.may_pass());
+            let permanent = permanent.map(|(_, fault)| (*fault).clone());
+            let said: Vec<_> = faults.iter().map(|(server, fault)| says(server, fault)).collect();
+            let said = match &said[..] {
+                [] if asked.is_empty() => format!("no answer in time from {}", self.identity()),
+                [] => "its nodes know no slots".to_owned(),
+                said => said.join("; "),
+            };
+            let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
+            if answers.iter().any(|told| !told.ranges.is_empty()) {
+                self.apply(answers);
+                return self.open_committers().await;
+            }
+            match permanent {
+                Some(fault) => return Err(fault),
+                None if Instant::now() + PAUSE >= until => {
+                    let detail = format!("no node of the cluster knows its slots: {said}");
+                    return Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() });
+                }
+                None => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// How wake-ups travel: as the options say, or as the servers support it.
+    pub(in super::super::super) async fn wakes(&self) -> Wakes {
+        match self.options.cluster_wakeups {
+            Wakeups::Classic => return Wakes::Classic,
+            Wakeups::Both => return Wakes::Both,
+            Wakeups::Auto => {}
+        }
+        let question = [Command::plain("PUBSUB").arg("SHARDNUMSUB")];
+        for server in self.nodes() {
+            let Ok(replies) = self.asker(&server).ask(&question, &self.options).await else {
+                continue;
+            };
+            match replies.into_iter().next().map(fault::check) {
+                Some(Ok(_)) => return Wakes::Sharded,
+                Some(Err(Fault::Server { detail }))
+                    if detail.to_lowercase().contains("unknown") =>
+                {
+                    return Wakes::Classic;
+                }
+                _ => {}
+            }
+        }
+        tracing::warn!(
+            "no node tells whether it supports sharded messages (PUBSUB SHARDNUMSUB): wake-ups are \
+             published both ways"
+        );
+        Wakes::Both
+    }
+
+    /// Fails if acknowledgement was asked for, and a node that answers cannot do it.
+    async fn open_committers(&self) -> Result<(), Fault> {
+        let shards = self.shards();
+        let committers = shards.iter().filter_map(|shard| shard.committer.as_ref());
+        join_all(committers.map(Committer::ensure)).await.into_iter().collect()
+    }
+
+    /// Asks some of these nodes at once, and more of them while none has answered.
+    async fn ask(
+        &self,
+        servers: Vec<Server>,
+        until: Instant,
+    ) -> Vec<(Server, Result<Told, Fault>)> {
+        let mut asking = JoinSet::new();
+        let mut answers: Vec<(Server, Result<Told, Fault>)> = Vec::new();
+        let mut servers = servers.into_iter();
+        loop {
+            let found = answers.iter().any(|(_, told)| told.is_ok());
+            while !found && asking.len() < ASKED {
+                let Some(server) = servers.next() else { break };
+                let (asker, options) = (self.asker(&server), self.options.clone());
+                asking.spawn(async move {
+                    let replies = asker.ask(&slots::questions(), &options).await;
+                    let told = replies.and_then(|replies| slots::understand(&server, replies));
+                    (server, told)
+                });
+            }
+            match timeout_at(until.min(Instant::now() + ANSWER), asking.join_next()).await {
+                Ok(Some(answer)) => answers.extend(answer),
+                Ok(None) => break,
+                Err(_) if found || Instant::now() >= until => break,
+                // They are slow: ask others, too.
+                Err(_) => match servers.len() {
+                    0 => {}
+                    _ => asking.detach_all(),
+                },
+            }
+        }
+        // Late answers are dropped, and the connections are kept.
+        asking.detach_all();
+        answers
+    }
+
+    fn asker(&self, server: &Server) -> Arc<Asker> {
+        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
+        let asker = askers.entry(server.address.to_string());
+        Arc::clone(asker.or_insert_with(|| Arc::new(Asker::new(server.clone()))))
+    }
+
+    /// The nodes that are known, in random order, and the seeds: one of these among the first, because
+    /// all nodes may have got new addresses.
+    fn nodes(&self) -> Vec<Server> {
+        let mut nodes: Vec<_> = {
+            let map = self.map();
+            let shards = self.shards().into_iter().zip(&map.nodes);
+            let in_use = shards.filter(|(shard, _)| shard.primary.server().is_some());
+            in_use.flat_map(|(_, nodes)| nodes.clone()).collect()
+        };
+        fastrand::shuffle(&mut nodes);
+        let known: Vec<_> =
+            nodes.iter().map(|node| self.seeds[0].at(&node.host, node.port)).collect();
+        let mut seeds = self.seeds.clone();
+        fastrand::shuffle(&mut seeds);
+        let (first, others) = known.split_at(known.len().min(ASKED - 1));
+        let (seed, seeds) = seeds.split_at(1);
+        let mut servers: Vec<Server> = Vec::new();
+        for server in [first, seed, others, seeds].concat() {
+            if !servers.iter().any(|one| one.is_same(&server)) {
+                servers.push(server);
+            }
+        }
+        servers
+    }
+
+    /// Asks for the slot map.
+    pub(in super::super::super) async fn refresh(&self) {
+        let asked = self.ask(self.nodes(), Instant::now() + self.options.connect_timeout).await;
+        let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
+        match answers.is_empty() {
+            true => tracing::debug!("no node of the cluster answers"),
+            false => self.apply(answers),
+        }
+        // Connections to nodes that are gone are closed.
+        let known: HashSet<_> =
+            self.nodes().iter().map(|server| server.address.to_string()).collect();
+        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
+        askers.retain(|address, _| known.contains(address));
+    }
+}
+
+/// Keeps the slot map up to date. While questions bring nothing new, the pauses between them grow.
+pub(in super::super) async fn watch(cluster: Arc<Cluster>) {
+    let mut pause = PAUSE;
+    let mut versions = cluster.versions();
+    loop {
+        let jitter = 0.8 + 0.4 * fastrand::f64();
+        let is_asked = tokio::select! {
+            () = cluster.suspected.notified() => true,
+            () = sleep(REFRESH.mul_f64(jitter)) => false,
+        };
+        versions.mark_unchanged();
+        cluster.refresh().await;
+        let is_new = versions.has_changed().unwrap_or(false) || !is_asked;
+        pause = if is_new { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        sleep(pause.mul_f64(jitter)).await;
+    }
+}
+
+fn says(server: &Server, fault: &Fault) -> String {
+    match fault {
+        Fault::Unreachable { detail, .. } | Fault::Refused { detail } => {
+            format!("{}: {detail}", server.address)
+        }
+        fault => format!("{}: {fault:?}", server.address),
+    }
+}

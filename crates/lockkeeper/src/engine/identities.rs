@@ -1,0 +1,104 @@
+//! Identities of waiters of fair locks, kept with their subscriptions for the next waiter of the same
+//! lock.
+//!
+//! The store notifies each waiter of a fair lock on a channel of its own, which the identity names. A
+//! client that queues again would subscribe and unsubscribe for every hold. So an identity is kept for
+//! a second after its release, and a cycle takes three requests: queue, acquire, release.
+//!
+//! Only an identity of which every request was answered at its first try is kept, so that no late
+//! request of an earlier hold can take effect (see [`pending_acquire`](super::pending_acquire)), and
+//! only if no guard of the earlier hold is left. An operator who force-releases a holder that was
+//! shown may then hit a later hold of the same client.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Tick, lock};
+use crate::backend::Subscription;
+use crate::{LockName, OwnerId};
+
+/// How long an identity is kept.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+
+/// How many identities are kept per lock.
+const MAX: usize = 64;
+
+/// The idle identities of a client.
+#[derive(Debug, Default)]
+pub(super) struct Identities {
+    idle: Mutex<HashMap<LockName, Vec<Idle>>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    owner: OwnerId,
+    subscription: Subscription,
+    since: Tick,
+}
+
+impl Identities {
+    /// Returns an identity for the next waiter, the one that was used last.
+    pub(super) fn take(&self, name: &LockName) -> Option<(OwnerId, Subscription)> {
+        let mut idle = lock(&self.idle);
+        if idle.is_empty() {
+            return None;
+        }
+        let of_name = idle.get_mut(name)?;
+        let found = of_name.pop();
+        if of_name.is_empty() {
+            idle.remove(name);
+        }
+        let Idle { owner, subscription, .. } = found?;
+        // A broken subscription is made anew, under a new identity.
+        subscription.failure().is_none().then_some((owner, subscription))
+    }
+
+    /// Keeps an identity whose hold was released.
+    pub(super) fn put(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        subscription: Subscription,
+        since: Tick,
+    ) {
+        let mut idle = lock(&self.idle);
+        let of_name = idle.entry(name.clone()).or_default();
+        let unkept = match of_name.len() < MAX {
+            true => {
+                of_name.push(Idle { owner, subscription, since });
+                None
+            }
+            false => Some(subscription),
+        };
+        drop(idle);
+        drop(unkept);
+    }
+
+    /// Drops the identities that were idle for too long. Returns whether there are others.
+    pub(super) fn sweep(&self, now: Tick) -> bool {
+        let mut old = Vec::new();
+        let mut idle = lock(&self.idle);
+        idle.retain(|_, of_name| {
+            let end = of_name.partition_point(|one| now.since(one.since) >= LINGER);
+            old.extend(of_name.drain(..end));
+            !of_name.is_empty()
+        });
+        let left = !idle.is_empty();
+        drop(idle);
+        drop(old);
+        left
+    }
+
+    /// Forgets all of them in a forked child: they are the parent's.
+    pub(super) fn forget(&mut self) {
+        let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(idle));
+    }
+
+    /// Drops all of them.
+    pub(super) fn clear(&self) {
+        let all = std::mem::take(&mut *lock(&self.idle));
+        drop(all);
+    }
+}

@@ -1,0 +1,178 @@
+//! Writes that replicas must acknowledge.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper::{Client, ClientOptions, Error, Kind, LostReason};
+use testkit::{RedisServer, Replicated};
+
+use crate::permissions::set_user;
+use crate::support::*;
+
+async fn replicated(replicas: usize) -> Arc<Replicated> {
+    let starting = move || Arc::new(Replicated::builder().replicas(replicas).start());
+    joined(tokio::task::spawn_blocking(starting)).await
+}
+
+/// How long a replica may take.
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+fn by(replicas: u32) -> ClientOptions {
+    options().acknowledged_by(replicas, TIMEOUT)
+}
+
+/// Answers `Unacknowledged`.
+#[track_caller]
+fn assert_unacknowledged<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
+    match answer {
+        Err(error @ Error::Unacknowledged { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A replica stops during an acquire: one attempt fails and is undone, a wait goes on until the replica
+/// is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_needs_its_replicas() {
+    let servers = replicated(2).await;
+    let (primary, replica) = (servers.primary().server(), servers.replicas()[0].server());
+    let client = connect(&servers.primary().url(), by(2)).await;
+    both_kinds(&client, async |lock, kind| {
+        let guard = taken(&lock).await;
+        for one in servers.replicas() {
+            assert_eq!(stored(one.server(), kind, "a").len(), 1, "it is on every replica");
+        }
+        guard.release().await.expect("held");
+        replica.pause();
+        let said = assert_unacknowledged(within(SOON, "one attempt", lock.try_lock()).await);
+        assert!(said.contains("1 of 2 replicas"), "{said}");
+        eventually(SOON, "undone", || stored(primary, kind, "a").is_empty()).await;
+        let waiter = tokio::spawn(lock.lock());
+        eventually(SOON, "it tries", || !stored(primary, kind, "a").is_empty()).await;
+        replica.resume();
+        let guard = within(SOON, "the wait", joined(waiter)).await.expect("acknowledged");
+        assert_held(primary, kind, "a", &guard, 1);
+        guard.release().await.expect("held");
+    })
+    .await;
+}
+
+async fn both_kinds(client: &Client, scenario: impl AsyncFn(lockkeeper::AnyLock, Kind)) {
+    for kind in KINDS {
+        scenario(lock_of(client, kind, "a"), kind).await;
+    }
+}
+
+/// A replica stops while a lock is held: renewals move no deadline, and the hold is lost with that
+/// reason, although the primary has renewed it. If the replica comes back in time, it is kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_counts_only_once_it_is_acknowledged() {
+    let servers = replicated(1).await;
+    let replica = servers.replicas()[0].server();
+    let client = connect(&servers.primary().url(), by(1).watchdog_timeout(ms(3000))).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    let rounds = || servers.primary().server().commandstats("wait");
+    replica.pause();
+    let before = rounds();
+    eventually(PATIENCE, "renewals are not acknowledged", || rounds() > before + 1).await;
+    let (deadline, left) = (guard.deadline(), guard.remaining());
+    assert!(!guard.is_lost() && left < ms(2500), "{left:?}");
+    replica.resume();
+    eventually(PATIENCE, "acknowledged again", || guard.deadline() > deadline).await;
+    assert!(!guard.is_lost());
+    replica.pause();
+    let reason = within(PATIENCE, "the loss", guard.lost()).await;
+    assert_eq!(reason, LostReason::Unacknowledged);
+}
+
+/// Re-entry, extension, counters and permits are acknowledged; releases are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_changes_that_last_are_acknowledged() {
+    let servers = replicated(1).await;
+    let replica = servers.replicas()[0].server();
+    let client = connect(&servers.primary().url(), by(1)).await;
+    let lock = client.lock("lock");
+    let guard = lock.lock().await.unwrap();
+    let semaphore = client.semaphore("semaphore");
+    semaphore.try_set_permits(2).await.unwrap();
+    let permit = semaphore.acquire(1).await.unwrap();
+    let latch = client.count_down_latch("latch");
+    latch.try_set_count(2).await.unwrap();
+    replica.pause();
+    assert_unacknowledged(guard.reenter().await);
+    assert_unacknowledged(guard.extend(LONG).await);
+    assert_unacknowledged(semaphore.try_acquire(1).await);
+    assert_unacknowledged(latch.count_down().await);
+    within(SOON, "release", guard.release()).await.expect("held");
+    drop(permit);
+    assert_free(servers.primary().server(), Kind::Lock, "lock");
+}
+
+/// The primary is restarted, without its data, between an answer and its acknowledgement: the new run
+/// acknowledges nothing that it never had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_primary_acknowledges_nothing_from_before() {
+    let servers = replicated(1).await;
+    let primary = servers.primary().server();
+    let client = connect(&servers.primary().url(), by(1)).await;
+    let lock = client.lock("a");
+    // Both connections are there, so that the first poll of the next acquire sends it.
+    lock.lock().await.expect("acknowledged").release().await.expect("held");
+    let mut acquire = Box::pin(lock.try_lock());
+    start(&mut acquire).await;
+    // Answered later on the same connection: the answer to the acquire has arrived, too.
+    assert!(lock.is_locked().await.expect("answered"));
+    let restarting = Arc::clone(&servers);
+    let restarted = move || {
+        restarting.primary().server().restart();
+        restarting.await_in_sync(1);
+    };
+    joined(tokio::task::spawn_blocking(restarted)).await;
+    let again = client.lock("b");
+    let again = within(PATIENCE, "both connections are there again", again.lock()).await;
+    again.expect("acknowledged").release().await.expect("held");
+    let said = assert_unacknowledged(within(SOON, "the acquire", acquire).await);
+    assert!(said.contains("lost meanwhile"), "{said}");
+    assert_free(primary, Kind::Lock, "a");
+}
+
+/// Fewer replicas than asked for, a server without the permission to wait, and an embedded store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_acknowledged_is_told() {
+    let server = RedisServer::start();
+    let client = connect(&server.url(), by(1)).await;
+    let said = assert_unacknowledged(client.lock("a").try_lock().await);
+    assert!(said.contains("0 of 1 replicas"), "{said}");
+    eventually(SOON, "undone", || stored(&server, Kind::Lock, "a").is_empty()).await;
+
+    set_user(&server, &["~*", "&*", "+@all", "-wait"]);
+    let url = server.url_with("u", "s3cret");
+    let error = Client::connect_with(&url, by(1)).await.expect_err("WAIT is denied");
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    let error = Client::connect_with("memory:", by(1)).await.expect_err("no replicas");
+    assert!(error.to_string().contains("no replicas"), "{error}");
+    for wrong in [by(0), options().acknowledged_by(1, Duration::ZERO)] {
+        let error = Client::connect_with(&server.url(), wrong).await.expect_err("no sense");
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+    }
+}
+
+/// By default, a client that follows failovers waits for one replica as long as there is one, and for
+/// none where the user may not wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_default_needs_one_replica_if_there_is_any() {
+    let servers = replicated(1).await;
+    let (primary, replica) = (servers.primary().server(), servers.replicas()[0].server());
+    let client = connect(&servers.url(), options()).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    assert_held(replica, Kind::Lock, "a", &guard, 1);
+    replica.pause();
+    assert_unacknowledged(lock_of(&client, Kind::Lock, "b").try_lock().await);
+    // It is gone, and not late.
+    let killed = Arc::clone(&servers);
+    joined(tokio::task::spawn_blocking(move || killed.replicas()[0].server().kill())).await;
+    let gone = || primary.info_field("replication", "connected_slaves") == "0";
+    eventually(PATIENCE, "the primary has noticed", gone).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "b")).await;
+    assert_held(primary, Kind::Lock, "b", &guard, 1);
+}

@@ -1,0 +1,145 @@
+//! Another client changes or deletes the key of a lock that is held.
+
+use lockkeeper::{Kind, LostReason};
+use testkit::RedisServer;
+use tokio::time::Instant;
+
+use crate::primitives::{Fixture, LEASED, Primitive, each, started};
+use crate::support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fixed_lease_detects_the_deletion_of_its_key_within_one_check() {
+    each(&LEASED, async |primitive| {
+        // Checked every 200 ms.
+        let set = Fixture::new(primitive, options().watchdog_timeout(ms(600))).await;
+        let held = set.proxied().leased(LONG).await;
+        let key = if primitive == Primitive::Permits { "{a}:timeout" } else { "a" };
+        assert_eq!(set.server().cli(&["DEL", key]).int(), 1);
+        let reason = within(ms(200) + SOON, "the loss", held.guard().lost()).await;
+        assert_eq!(reason, LostReason::Deleted, "{primitive:?}");
+        assert_not_held(&held.release().await);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fixed_lease_detects_another_holder_within_one_check() {
+    both(async |kind| {
+        let server = RedisServer::start();
+        let client = connect(&server.url(), options().watchdog_timeout(ms(600))).await;
+        let guard = lock_of(&client, kind, "a");
+        let guard = guard.lease(LONG).lock().await.expect("free");
+        server.cli(&["DEL", "a"]);
+        let thief = lock_of(&connect(&server.url(), options()).await, kind, "a");
+        let thief = taken(&thief).await;
+        let reason = within(ms(200) + SOON, "the loss", guard.lost()).await;
+        // Looked at between the two, it was deleted.
+        assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{reason:?}");
+        assert_not_held(&guard.release().await);
+        assert_held(&server, kind, "a", &thief, 1);
+    })
+    .await;
+}
+
+/// On one thread, so that its warnings can be collected.
+#[tokio::test]
+async fn a_fixed_lease_shortened_at_the_server_is_shortened_locally() {
+    for kind in KINDS {
+        let (warnings, _collecting) = Warnings::collect();
+        let server = RedisServer::start();
+        let client = connect(&server.url(), options().watchdog_timeout(ms(600))).await;
+        let guard = lock_of(&client, kind, "a");
+        let guard = guard.lease(LONG).lock().await.expect("free");
+        assert!(guard.remaining() > ms(50_000));
+        server.cli(&["PEXPIRE", "a", "3000"]);
+        eventually(SOON, "the new deadline", || guard.remaining() <= ms(3000)).await;
+        assert!(warnings.containing("clock runs ahead") > 0, "{warnings:?}");
+        let server_end = Instant::now() + ms(pttl(&server, "a").unsigned_abs());
+        let reason = within(PATIENCE, "the loss", guard.lost()).await;
+        assert!(Instant::now() < server_end + SOON, "told too late");
+        // The check may find the deletion at the same time as the clock.
+        assert!(matches!(reason, LostReason::Expired | LostReason::Deleted), "{reason:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_lease_shortened_at_the_server_is_renewed_with_a_warning() {
+    for kind in KINDS {
+        let (warnings, _collecting) = Warnings::collect();
+        let server = RedisServer::start();
+        let client = connect(&server.url(), options().watchdog_timeout(ms(3000))).await;
+        let guard = taken(&lock_of(&client, kind, "a")).await;
+        server.cli(&["PEXPIRE", "a", "1800"]);
+        eventually(SOON, "renewed", || pttl(&server, "a") > 2000).await;
+        eventually(SOON, "a warning", || warnings.containing("clock runs ahead") > 0).await;
+        assert_held(&server, kind, "a", &guard, 1);
+    }
+}
+
+/// A second owner in the hash: another client believes that it holds the lock, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_owner_in_the_hash_of_a_lock_is_a_loss() {
+    let server = RedisServer::start();
+    let client = connect(&server.url(), options().watchdog_timeout(ms(3000))).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    let foreign = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:7";
+    server.cli(&["HSET", "a", foreign, "1"]);
+    let reason = within(PATIENCE, "the loss", guard.lost()).await;
+    assert_eq!(reason, LostReason::Taken);
+    drop(guard);
+    let theirs = || stored(&server, Kind::Lock, "a") == [(foreign.to_owned(), 1)];
+    eventually(SOON, "only the other is left", theirs).await;
+}
+
+/// Readers share one key, and each is notified of the loss of its own hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_readers_detects_the_deletion_of_its_hold() {
+    let server = started().await;
+    let quick = options().watchdog_timeout(ms(3000));
+    let (one, two) =
+        (connect(&server.url(), quick.clone()).await, connect(&server.url(), quick).await);
+    let victim = one.rw_lock("a").read().await.expect("free");
+    let other = two.rw_lock("a").read().await.expect("shared");
+    assert_eq!(server.cli(&["HDEL", "a", &victim.owner_id().to_string()]).int(), 1);
+    assert_eq!(within(PATIENCE, "the loss", victim.lost()).await, LostReason::Deleted);
+    assert!(!other.is_lost());
+    other.release().await.expect("held");
+    assert_not_held(&victim.release().await);
+}
+
+/// A check of a lock without a TTL only reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_of_a_lock_without_a_ttl_does_not_change_it() {
+    both(async |kind| {
+        // Looked at every 200 ms.
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(600))).await;
+        let guard = rig.handle("a").lease(LONG).lock().await.expect("free");
+        let owner = guard.owner_id().to_string();
+        assert_eq!(rig.server.cli(&["PERSIST", "a"]).int(), 1);
+        // The second is sent when the answer of the first is there.
+        let looks = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
+        looks.wait_for(2).await;
+        assert_eq!(rig.stored("a"), [(owner, 1)], "{kind}: a look took it away");
+        assert_eq!(pttl(&rig.server, "a"), -1, "{kind}: a look gave it an end");
+        assert!(!guard.is_lost(), "{guard:?}");
+        let rival = rig.direct_lock("a").await;
+        assert!(rival.try_lock().await.expect("the server answers").is_none());
+        guard.release().await.expect("held to the end");
+        rig.assert_free("a");
+    })
+    .await;
+}
+
+/// A lock that is renewed gets its end back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_of_a_lock_without_a_ttl_sets_one() {
+    both(async |kind| {
+        let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
+        let guard = taken(&rig.handle("a")).await;
+        assert_eq!(rig.server.cli(&["PERSIST", "a"]).int(), 1);
+        eventually(PATIENCE, "an end", || pttl(&rig.server, "a") > 0).await;
+        rig.assert_held("a", &guard, 1);
+        guard.release().await.expect("held");
+    })
+    .await;
+}

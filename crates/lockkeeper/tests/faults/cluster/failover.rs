@@ -1,0 +1,97 @@
+//! A shard gets another primary, or none: holds and acquires of its locks and of the others'.
+
+use std::time::Duration;
+
+use lockkeeper::{AnyGuard, Kind};
+use testkit::{Cluster, Shape};
+
+use super::{connected, on, primaries, started};
+use crate::load::{EXCLUSIVE, Load};
+use crate::support::*;
+
+/// Every name is acquired again soon after the failover of shard 0, those of the other shards during it, and
+/// a hold outlasts it. Grants are acknowledged by the replica.
+async fn survives(kill: bool) {
+    let cluster = started(Cluster::builder(Shape::Replicated)).await;
+    let clients = [connected(&cluster, options()).await, connected(&cluster, options()).await];
+    let (names, kept): (Vec<_>, Vec<_>) = (0..3)
+        .map(|shard| {
+            let mut names = cluster.names_on(shard, 8);
+            (names.split_off(1), names.remove(0))
+        })
+        .unzip();
+    let mut holds = Vec::new();
+    for name in &kept {
+        holds.push(taken(&lock_of(&clients[0], Kind::Lock, name)).await);
+    }
+    let load = Load::start(&clients, &EXCLUSIVE, &names.concat(), Duration::ZERO).await;
+    let before = load.grants();
+    let fail_over = move |cluster: &Cluster| match kill {
+        true => cluster.fail_over_by_killing(0).port(),
+        false => cluster.failover(0).port(),
+    };
+    assert_eq!(on(&cluster, fail_over).await, cluster.node(3).port());
+    let meanwhile = load.grants();
+    load.goes_on(SOON).await;
+    // Those of shard 0 come first.
+    let of_others = names[0].len();
+    if kill {
+        let pairs = before.iter().zip(&meanwhile).skip(of_others);
+        assert!(pairs.clone().all(|(before, after)| after > before), "{before:?} {meanwhile:?}");
+    }
+    let losses = load.losses();
+    let unharmed = if kill { &losses[of_others..] } else { &losses[..] };
+    assert!(unharmed.iter().all(|losses| *losses == 0), "{losses:?}");
+    for (hold, name) in holds.iter().zip(&kept) {
+        assert_held(cluster.owner_of(name).server(), Kind::Lock, name, hold, 1);
+    }
+    load.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_fails_over_in_order_keeps_its_holds() {
+    survives(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_whose_primary_dies_is_locked_on_again_and_the_others_go_on() {
+    survives(true).await;
+}
+
+/// Thousands of holds on each shard, of which one stops for longer than a lease: it loses its holds, the
+/// others lose none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_shard_costs_no_hold_on_another() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let cluster = primaries().await;
+    let client = connected(&cluster, options().watchdog_timeout(LEASE)).await;
+    let mut shards = Vec::new();
+    for shard in 0..3 {
+        let names = cluster.names_on(shard, 20_000 / 3);
+        let mut guards: Vec<AnyGuard> = Vec::new();
+        for some in names.chunks(500) {
+            let acquires = some.iter().map(|name| lock_of(&client, Kind::Lock, name).lock());
+            let acquires: Vec<_> = acquires.map(tokio::spawn).collect();
+            for acquire in acquires {
+                guards.push(joined(acquire).await.expect("it is free"));
+            }
+        }
+        shards.push(guards);
+    }
+    let lost = |shard: usize| shards[shard].iter().filter(|guard| guard.is_lost()).count();
+    assert_eq!([lost(0), lost(1), lost(2)], [0, 0, 0]);
+    cluster.node(0).server().pause();
+    let all = || lost(0) == shards[0].len();
+    eventually(PATIENCE, "the stopped shard loses its holds", all).await;
+    // One more lease, so that a renewal that came late before has its effect.
+    tokio::time::sleep(LEASE).await;
+    assert_eq!([lost(1), lost(2)], [0, 0]);
+    cluster.node(0).server().resume();
+    for (shard, guards) in shards.iter().enumerate().skip(1) {
+        let name = cluster.name_on(shard);
+        assert_held(cluster.node(shard).server(), Kind::Lock, &name, &guards[0], 1);
+    }
+    // Its locks are free once their leases have expired.
+    let name = cluster.name_on(0);
+    taken(&lock_of(&client, Kind::Lock, &name)).await.release().await.expect("held");
+}

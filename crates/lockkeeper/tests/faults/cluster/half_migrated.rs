@@ -1,0 +1,335 @@
+//! Some keys of a slot are on one node and some on another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper::{Client, Error};
+use testkit::{Cluster, Reply};
+
+use super::{connected, on, primaries};
+use crate::primitives::{Handle, LEASED, Primitive, each, ends_by_itself, set_up};
+use crate::support::*;
+
+/// The source and the target of all migrations here.
+const FROM: usize = 0;
+const TO: usize = 1;
+
+/// A release that has not ended after this is repeated until the migration ends.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Which keys of a slot have moved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Moved {
+    Nothing,
+    /// The key that is called like the lock.
+    Main,
+    FirstOther,
+    Others,
+    All,
+}
+
+const STATES: [Moved; 5] =
+    [Moved::Nothing, Moved::Main, Moved::FirstOther, Moved::Others, Moved::All];
+
+/// Whether all of its requests have one key, which is on either node.
+fn is_served(primitive: Primitive) -> bool {
+    matches!(primitive, Primitive::Lock | Primitive::Mutex | Primitive::Spin)
+}
+
+/// Names in the shard from which slots are migrated, each in a slot of its own.
+fn names(cluster: &Cluster, count: usize) -> Vec<String> {
+    let mut slots = BTreeSet::new();
+    let mut names = cluster.names_on(FROM, 2 * count);
+    names.retain(|name| slots.insert(Cluster::slot_of(name)));
+    names.truncate(count);
+    assert_eq!(names.len(), count);
+    names
+}
+
+/// A name whose slot is being migrated.
+#[derive(Clone)]
+struct Case {
+    cluster: Arc<Cluster>,
+    name: String,
+    moved: Moved,
+}
+
+impl Case {
+    /// Names for each state.
+    fn all(cluster: &Arc<Cluster>, names: &[String]) -> Vec<Self> {
+        let case = |(name, moved): (&String, Moved)| Self {
+            cluster: Arc::clone(cluster),
+            name: name.clone(),
+            moved,
+        };
+        names.iter().zip(STATES).map(case).collect()
+    }
+
+    fn slot(&self) -> u16 {
+        Cluster::slot_of(&self.name)
+    }
+
+    async fn begin(&self) {
+        let Self { moved, name, .. } = self.clone();
+        let slot = self.slot();
+        let begin = move |cluster: &Cluster| {
+            let (main, others): (Vec<_>, Vec<_>) =
+                keys(cluster, FROM, slot).into_iter().partition(|key| *key == name);
+            cluster.begin_migration(slot, TO);
+            let moving = match moved {
+                Moved::Nothing => vec![],
+                Moved::Main => main,
+                Moved::FirstOther => others.into_iter().take(1).collect(),
+                Moved::Others => others,
+                Moved::All => [main, others].concat(),
+            };
+            moving.iter().for_each(|key| assert!(cluster.move_key(key), "{key}"));
+        };
+        on(&self.cluster, begin).await;
+    }
+
+    async fn end(&self) {
+        let slot = self.slot();
+        let end = move |cluster: &Cluster| {
+            cluster.move_keys(slot);
+            cluster.end_migration(slot);
+        };
+        on(&self.cluster, end).await;
+    }
+
+    /// Keys and values of the slot on both nodes. No key is on both.
+    #[track_caller]
+    fn stored(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut stored = BTreeMap::new();
+        for shard in [FROM, TO] {
+            let mut cli = self.cluster.primary(shard).server().connection();
+            for key in keys(&self.cluster, shard, self.slot()) {
+                cli.cmd(&["ASKING"]).ok();
+                if let Reply::Bulk(value) = cli.cmd(&["DUMP", &key]).ok() {
+                    assert!(!stored.contains_key(&key), "{key} is on both nodes");
+                    stored.insert(key, value);
+                }
+            }
+        }
+        stored.retain(|key, _| !ends_by_itself(key));
+        stored
+    }
+}
+
+fn keys(cluster: &Cluster, shard: usize, slot: u16) -> Vec<String> {
+    let server = cluster.primary(shard).server();
+    let keys = server.cli(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"]).ok();
+    let mut keys: Vec<_> = keys.array().iter().map(|key| key.text().to_owned()).collect();
+    keys.sort();
+    keys
+}
+
+/// Another client gets a lock in no state of its slot while it is held, and every request either runs as a
+/// whole or changes nothing. After the migration, requests that could not run have run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_in_a_half_migrated_slot_runs_or_changes_nothing() {
+    let cluster = primaries().await;
+    let holders = [connected(&cluster, options()).await, connected(&cluster, options()).await];
+    let other = connected(&cluster, options().unreachable_after(ms(500))).await;
+    let names = names(&cluster, Primitive::ALL.len() * STATES.len());
+    let cases: Vec<_> = names.chunks(STATES.len()).map(|some| Case::all(&cluster, some)).collect();
+    each(&Primitive::ALL, |primitive| {
+        let at = Primitive::ALL.iter().position(|one| *one == primitive).expect("one of them");
+        let (cases, holders, other) = (cases[at].clone(), holders.clone(), other.clone());
+        async move {
+            let run =
+                |case| runs_or_changes_nothing(primitive, case, holders.clone(), other.clone());
+            let running: Vec<_> = cases.into_iter().map(run).map(tokio::spawn).collect();
+            for case in running {
+                joined(case).await;
+            }
+        }
+    })
+    .await;
+}
+
+async fn runs_or_changes_nothing(
+    primitive: Primitive,
+    case: Case,
+    holders: [Client; 2],
+    other: Client,
+) {
+    let what = format!("{primitive:?} with {:?} moved", case.moved);
+    set_up(&other, primitive, &case.name).await;
+    // Two readers have two keys of their own.
+    let count = if primitive == Primitive::Read { 2 } else { 1 };
+    let mut held = Vec::new();
+    for client in &holders[..count] {
+        held.push(Handle::new(client, primitive, &case.name).held().await);
+    }
+    case.begin().await;
+    let before = case.stored();
+    let theirs = Handle::new(&other, primitive, &case.name).exclusive();
+    match within(PATIENCE, "an attempt", theirs.attempt()).await {
+        Ok(None) => {}
+        Ok(Some(held)) => panic!("{what}: granted beside the holder: {held:?}"),
+        Err(Error::Refused { .. }) => assert!(!is_served(primitive), "{what}: not served"),
+        Err(error) => panic!("{what}: {error:?}"),
+    }
+    assert_eq!(case.stored(), before, "{what}: an attempt changed something");
+
+    let mut pending = Vec::new();
+    for held in held {
+        let before = case.stored();
+        let mut release = tokio::spawn(held.release());
+        match tokio::time::timeout(ANSWER, &mut release).await {
+            Ok(released) => {
+                let released = released.expect("no panic");
+                released.unwrap_or_else(|error| panic!("{what}: {error:?}"));
+                assert_ne!(case.stored(), before, "{what}: released, and nothing changed");
+            }
+            Err(_) => {
+                assert!(!is_served(primitive), "{what}: the release was not served");
+                assert_eq!(case.stored(), before, "{what}: a release changed something");
+                pending.push(release);
+            }
+        }
+    }
+    case.end().await;
+    for release in pending {
+        within(PATIENCE, "the release", joined(release)).await.expect("held");
+    }
+    theirs.assert_free_within(PATIENCE).await;
+}
+
+/// A free lock is either acquired, by one client, or nothing is stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_lock_in_a_half_migrated_slot_is_acquired_once_or_not_at_all() {
+    let cluster = primaries().await;
+    let clients = [(); 2].map(|()| options().unreachable_after(ms(500)));
+    let [one, other] = clients;
+    let (one, other) = (connected(&cluster, one).await, connected(&cluster, other).await);
+    let names = names(&cluster, Primitive::ALL.len());
+    for (primitive, name) in Primitive::ALL.into_iter().zip(names) {
+        set_up(&one, primitive, &name).await;
+        let case = Case { cluster: Arc::clone(&cluster), name, moved: Moved::Nothing };
+        case.begin().await;
+        let before = case.stored();
+        let [one, other] = [&one, &other].map(|client| Handle::new(client, primitive, &case.name));
+        let held = match within(PATIENCE, "an attempt", one.attempt()).await {
+            Ok(Some(held)) => Some(held),
+            Ok(None) => panic!("{primitive:?} is free"),
+            Err(Error::Refused { .. }) => {
+                assert!(!is_served(primitive), "{primitive:?}: not served");
+                assert_eq!(case.stored(), before, "{primitive:?}: an attempt changed something");
+                None
+            }
+            Err(error) => panic!("{primitive:?}: {error:?}"),
+        };
+        if held.is_some() {
+            let second = within(PATIENCE, "an attempt", other.exclusive().attempt()).await;
+            assert!(!matches!(second, Ok(Some(_))), "{primitive:?}: two holders");
+        }
+        case.end().await;
+        if let Some(held) = held {
+            held.release().await.expect("held");
+        }
+        other.assert_free_within(PATIENCE).await;
+    }
+}
+
+/// Holds are renewed in every state of their slots, for longer than a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_in_half_migrated_slots_are_renewed() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let cluster = primaries().await;
+    let lasting = options().watchdog_timeout(LEASE);
+    let clients = [connected(&cluster, lasting.clone()).await, connected(&cluster, lasting).await];
+    let names = names(&cluster, LEASED.len() * STATES.len());
+    let mut holds = Vec::new();
+    for (primitive, names) in LEASED.into_iter().zip(names.chunks(STATES.len())) {
+        for case in Case::all(&cluster, names) {
+            set_up(&clients[0], primitive, &case.name).await;
+            let count = if primitive == Primitive::Read { 2 } else { 1 };
+            for client in &clients[..count] {
+                let held = Handle::new(client, primitive, &case.name).held().await;
+                holds.push((primitive, case.clone(), held));
+            }
+            case.begin().await;
+        }
+    }
+    tokio::time::sleep(2 * LEASE).await;
+    for (primitive, case, held) in &holds {
+        let what = format!("{primitive:?} with {:?} moved", case.moved);
+        assert!(!held.guard().is_lost(), "{what}: {:?}", held.guard());
+        assert!(!case.stored().is_empty(), "{what}: nothing is stored");
+    }
+    let mut ended = BTreeSet::new();
+    for (primitive, case, held) in holds {
+        if ended.insert(case.slot()) {
+            case.end().await;
+        }
+        let what = format!("{primitive:?} with {:?} moved", case.moved);
+        let released = within(PATIENCE, "the release", held.release()).await;
+        released.unwrap_or_else(|error| panic!("{what}: {error:?}"));
+    }
+}
+
+/// A latch counts down once for each call, at the latest when the migration has ended, and opens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_latch_in_a_half_migrated_slot_counts_each_call_once() {
+    let cluster = primaries().await;
+    let (one, other) = (connected(&cluster, options()).await, connected(&cluster, options()).await);
+    for (name, moved) in names(&cluster, 2).into_iter().zip([Moved::Nothing, Moved::All]) {
+        let case = Case { cluster: Arc::clone(&cluster), name, moved };
+        let latch = one.count_down_latch(&case.name);
+        assert!(latch.try_set_count(2).await.expect("reachable"));
+        let waiter = other.count_down_latch(&case.name);
+        let waiter = tokio::spawn(async move { waiter.wait().await });
+        case.begin().await;
+        let before = case.stored();
+        let counting = latch.clone();
+        let mut counted = tokio::spawn(async move { counting.count_down().await });
+        let left = match tokio::time::timeout(ANSWER, &mut counted).await {
+            Ok(counted) => counted.expect("no panic"),
+            Err(_) => {
+                assert_eq!(case.stored(), before, "{moved:?}: it has counted");
+                case.end().await;
+                within(PATIENCE, "counting", joined(counted)).await
+            }
+        };
+        match left {
+            Ok(left) => assert_eq!(left, 1, "{moved:?}"),
+            Err(Error::Refused { .. }) => {
+                assert_eq!(case.stored(), before, "{moved:?}: it has counted");
+                case.end().await;
+                assert_eq!(latch.count_down().await.expect("the slot is whole"), 1);
+            }
+            Err(error) => panic!("{moved:?}: {error:?}"),
+        }
+        if cluster.shard_of(&case.name) == FROM {
+            case.end().await;
+        }
+        assert_eq!(latch.count_down().await.expect("the slot is whole"), 0);
+        within(PATIENCE, "the latch opens", joined(waiter)).await.expect("reachable");
+    }
+}
+
+/// A waiter waits out a migration, however long a store may be silent before a waiter gives up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_waits_until_its_slot_is_complete() {
+    let cluster = primaries().await;
+    let patience = Duration::from_millis(500);
+    let client = connected(&cluster, options().unreachable_after(patience)).await;
+    let name = names(&cluster, 1).remove(0);
+    let slot = Cluster::slot_of(&name);
+    on(&cluster, move |cluster| cluster.begin_migration(slot, TO)).await;
+    let lock = client.fair_lock(&name);
+    let refused = lock.try_lock().await.expect_err("a node has only some of its keys");
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    let waiter = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock().await }
+    });
+    tokio::time::sleep(patience * 4).await;
+    assert!(!waiter.is_finished(), "it has given up");
+    on(&cluster, move |cluster| cluster.end_migration(slot)).await;
+    let guard = within(PATIENCE, "the slot is complete", waiter).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,154 @@
+//! The primary changes without sentinels: behind one address, or among servers that a URL names.
+
+use std::sync::Arc;
+
+use lockkeeper::{Client, Kind};
+use testkit::{FaultProxy, Replicated};
+
+use crate::permissions::set_user;
+use crate::support::*;
+
+async fn replicated() -> Arc<Replicated> {
+    joined(tokio::task::spawn_blocking(|| Arc::new(Replicated::start()))).await
+}
+
+/// Makes the first replica the primary, and the primary its replica, which serves reads on.
+async fn swap(servers: &Arc<Replicated>) {
+    let servers = Arc::clone(servers);
+    let swapping = move || {
+        let old = servers.primary();
+        servers.promote(servers.replicas()[0]);
+        for replica in servers.replicas() {
+            servers.demote(replica, servers.primary());
+        }
+        assert!(!old.is_primary());
+    };
+    joined(tokio::task::spawn_blocking(swapping)).await;
+}
+
+/// The rights of users that may not ask for the role, in each of the possible ways.
+const RIGHTS: [&[&str]; 4] = [
+    &["~*", "&*", "+@all"],
+    &["~*", "&*", "+@all", "-role"],
+    &["~*", "&*", "+@all", "-info"],
+    &["~*", "&*", "+@all", "-role", "-info"],
+];
+
+/// A load balancer or a name leads to another server after a failover, and the connections to the old
+/// one, now a replica, stay open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_moves_is_followed() {
+    let servers = replicated().await;
+    for (n, rights) in RIGHTS.into_iter().enumerate() {
+        let name = format!("lock-{n}");
+        for node in servers.nodes() {
+            set_user(node.server(), rights);
+        }
+        let old = servers.primary().server();
+        let endpoint = FaultProxy::start(old.port()).await;
+        let url = endpoint.url().replace("redis://", "redis://u:s3cret@");
+        let client = connect(&url, options().watchdog_timeout(ms(3000))).await;
+        let guard = taken(&lock_of(&client, Kind::Lock, &name)).await;
+        let other = connect(&url, options()).await;
+        let waiter = tokio::spawn(lock_of(&other, Kind::Lock, &name).lock());
+        eventually(PATIENCE, "the waiter listens", || listeners(old, &name) == 1).await;
+        servers.await_in_sync(2);
+
+        swap(&servers).await;
+        let new = servers.primary().server();
+        endpoint.redirect(new.port());
+        // The renewal finds out.
+        let renewed =
+            || old.info_field("replication", "role") == "slave" && pttl(new, &name) > 2500;
+        eventually(PATIENCE, "renewed on the new primary", renewed).await;
+        assert!(!guard.is_lost(), "{rights:?}");
+        guard.release().await.expect("held");
+        let guard = within(PATIENCE, "the waiter", joined(waiter)).await.expect("freed");
+        assert_held(new, Kind::Lock, &name, &guard, 1);
+        guard.release().await.expect("held");
+    }
+}
+
+/// The client finds the primary among several servers, and follows when it changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_primary_among_replicas_is_found_and_followed() {
+    let servers = replicated().await;
+    let client = connect(&servers.url(), options()).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    swap(&servers).await;
+    let new = servers.primary().server();
+    let sent = || new.commandstats("evalsha") > 0;
+    eventually(PATIENCE, "the client has followed", sent).await;
+    assert_held(new, Kind::Lock, "a", &guard, 1);
+    guard.release().await.expect("held");
+    // The primary dies.
+    let killing = Arc::clone(&servers);
+    let promoting = move || {
+        killing.primary().server().kill();
+        killing.promote(killing.replicas()[0]);
+    };
+    joined(tokio::task::spawn_blocking(promoting)).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "b")).await;
+    assert_held(servers.primary().server(), Kind::Lock, "b", &guard, 1);
+}
+
+/// A release between the promotion of a replica and the moment when the client learns of it is discarded
+/// with the old primary: the lock stays busy until its lease expires, and no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_the_new_primary_missed_costs_at_most_a_lease() {
+    let servers = replicated().await;
+    let client = connect(&servers.url(), options()).await;
+    let lock = client.lock("a").lease(ms(3000));
+    let guard = lock.lock().await.expect("free");
+    servers.await_in_sync(2);
+    // The other replica still follows the old primary, and so does the client.
+    servers.promote(servers.replicas()[0]);
+    guard.release().await.expect("held on the old primary");
+    let promoted = Arc::clone(&servers);
+    let demoting = move || {
+        for node in promoted.replicas() {
+            promoted.demote(node, promoted.primary());
+        }
+    };
+    joined(tokio::task::spawn_blocking(demoting)).await;
+    let new = servers.primary().server();
+    assert!(pttl(new, "a") > 0, "the new primary has not heard of the release");
+    let guard = within(PATIENCE, "the lease expires", lock.lock()).await.expect("free again");
+    assert_eq!(stored(new, Kind::Lock, "a").len(), 1);
+    guard.release().await.expect("held");
+}
+
+/// Of two primaries the one with more replicas is used, and none if that decides nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_primaries_the_one_that_others_follow_is_used() {
+    let servers = replicated().await;
+    let first = servers.primary();
+    // A second primary, without followers.
+    servers.promote(servers.replicas()[0]);
+    let client = connect(&servers.url(), options().unacknowledged()).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    assert_held(first.server(), Kind::Lock, "a", &guard, 1);
+    drop((guard, client));
+    // The last replica becomes a primary, too: nobody follows anybody.
+    for node in servers.nodes() {
+        servers.promote(node);
+    }
+    let short = options().connect_timeout(ms(300));
+    let error = Client::connect_with(&servers.url(), short).await.expect_err("three primaries");
+    let said = assert_unreachable::<()>(&Err(error));
+    let named = |node: &&testkit::Node| said.contains(&node.port().to_string());
+    let named = servers.nodes().iter().filter(named).count();
+    assert!(said.contains("primaries") && named == 2, "{said}");
+}
+
+/// The error says what each server is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_server_is_a_primary() {
+    let servers = replicated().await;
+    let replicas: Vec<_> = servers.replicas().iter().map(|node| node.port()).collect();
+    let url = format!("redis+replicated://127.0.0.1:{},127.0.0.1:{}", replicas[0], replicas[1]);
+    let short = options().connect_timeout(ms(300));
+    let error = Client::connect_with(&url, short).await.expect_err("no primary");
+    let said = assert_unreachable::<()>(&Err(error));
+    assert!(said.contains(&format!("127.0.0.1:{} is a replica", replicas[1])), "{said}");
+}

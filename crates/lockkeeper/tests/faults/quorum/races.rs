@@ -1,0 +1,277 @@
+//! Requests of several clients, or of one, that meet on the members in different orders.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lockkeeper::{Client, LostReason};
+use testkit::{History, Quorum};
+use tokio::sync::Barrier;
+use tokio::time::Instant;
+
+use super::{
+    LEASE, PRIMITIVES, all_vote, away, back, clients, connected, exists, held_on, names, on,
+    started,
+};
+use crate::primitives::Handle;
+use crate::support::*;
+
+/// How long a request or an answer is on its way.
+const DELAY: Duration = Duration::from_millis(30);
+
+/// A member lacks the hold, the renewal finds out and repairs it, and the lock is released meanwhile. The
+/// repair would expire only after a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_beats_a_repair() {
+    let quorum = started(Quorum::builder(3).proxied()).await;
+    let client = clients(&quorum, 1).await.remove(0);
+    quorum.nodes().iter().for_each(|node| node.proxy().delay(DELAY));
+    let repaired = Arc::new(AtomicUsize::new(0));
+    let rounds = (0..24).map(|n| {
+        let (client, quorum) = (client.clone(), Arc::clone(&quorum));
+        tokio::spawn(release_around_a_repair(client, quorum, n, Arc::clone(&repaired)))
+    });
+    for task in rounds.collect::<Vec<_>>() {
+        joined(task).await;
+    }
+    let repaired = repaired.load(Ordering::SeqCst);
+    println!("{repaired} of {} holds were repaired before their release", 24 * ROUNDS);
+    assert!(repaired > 0, "there were no repairs to race with");
+}
+
+const ROUNDS: usize = 3;
+
+async fn release_around_a_repair(
+    client: Client,
+    quorum: Arc<Quorum>,
+    n: usize,
+    repaired: Arc<AtomicUsize>,
+) {
+    let (name, member) = (format!("name-{n}"), n % 3);
+    let lock = lock_of(&client, KINDS[n % 2], &name);
+    for _ in 0..ROUNDS {
+        let guard = taken(&lock).await;
+        eventually(LEASE / 4, "on all members", || held_on(&quorum, &name).len() == 3).await;
+        quorum.server(member).cli(&["DEL", name.as_str()]).ok();
+        // Or the repair is sent by a hash that the member knows, in a single message.
+        quorum.server(member).cli(&["SCRIPT", "FLUSH"]).ok();
+        // The renewal is due after a third of the lease; its answers and the repair take four delays.
+        let around = (LEASE / 3 + 3 * DELAY).mul_f64(0.9 + 0.3 * fastrand::f64());
+        tokio::time::sleep(around).await;
+        repaired.fetch_add(usize::from(exists(quorum.server(member), &name)), Ordering::SeqCst);
+        guard.release().await.expect("held on two members");
+        let released = Instant::now();
+        while !held_on(&quorum, &name).is_empty() {
+            assert!(
+                released.elapsed() < LEASE / 2,
+                "{name} is left on {:?}",
+                held_on(&quorum, &name)
+            );
+            tokio::time::sleep(ms(50)).await;
+        }
+    }
+}
+
+/// A member that was away for long knows the script of releases, which it got meanwhile, but not that of
+/// acquires: it asks for its text, and a lock that is held for a moment only is released before that comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_beats_an_acquire_that_is_sent_again() {
+    let quorum = started(Quorum::builder(3).proxied()).await;
+    let client = clients(&quorum, 1).await.remove(0);
+    let slow = quorum.server(2);
+    quorum.node(2).proxy().delay(DELAY);
+    for (primitive, release) in PRIMITIVES.into_iter().map(|one| (one, one.release_script())) {
+        let name = format!("{primitive:?}");
+        slow.cli(&["SCRIPT", "FLUSH"]).ok();
+        slow.cli(&["SCRIPT", "LOAD", release]).ok();
+        Handle::new(&client, primitive, &name).held().await.release().await.expect("held");
+        let released = Instant::now();
+        while released.elapsed() < LEASE / 2 {
+            let is_left = exists(slow, &name);
+            assert!(!is_left || released.elapsed() < 8 * DELAY, "{name} is left");
+            tokio::time::sleep(ms(10)).await;
+        }
+    }
+}
+
+/// Two members lose a hold that three have. The vote of the third keeps others out until the holder knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_knows_of_its_loss_before_its_last_vote_is_released() {
+    let quorum = started(Quorum::builder(5).proxied()).await;
+    let two = clients(&quorum, 2).await;
+    away(&quorum, 0).await;
+    away(&quorum, 2).await;
+    let locks = names(64).into_iter().map(|name| two[0].lock(name).lock()).map(tokio::spawn);
+    let mut guards = Vec::new();
+    for lock in locks.collect::<Vec<_>>() {
+        guards.push(joined(lock).await.expect("three members vote"));
+    }
+    back(&quorum, 0);
+    back(&quorum, 2);
+    for index in [1, 3] {
+        quorum.server(index).cli(&["FLUSHALL"]).ok();
+    }
+    let begun = Instant::now();
+    let waiters = guards.into_iter().map(|guard| {
+        let lock = two[1].lock(guard.name().as_bytes());
+        tokio::spawn(async move {
+            let next = within(PATIENCE, "its loss", lock.lock()).await.expect("reachable");
+            let is_lost = guard.is_lost();
+            next.release().await.expect("held");
+            is_lost
+        })
+    });
+    for waiter in waiters.collect::<Vec<_>>() {
+        assert!(joined(waiter).await, "two holders");
+    }
+    // Sooner than the two members vote again.
+    assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+}
+
+/// A hold is on a bare majority, because another client has a vote. One of these members is silent when the
+/// lock is handed off to a task of the same client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handoff_that_no_majority_can_move_is_a_release() {
+    let quorum = started(Quorum::builder(3).proxied()).await;
+    let client = clients(&quorum, 1).await.remove(0);
+    let rival = quorum.server(2);
+    rival.cli(&["HSET", "a", "rival:1", "1"]).ok();
+    let lock = client.lock("a");
+    let first = lock.lock().await.expect("a bare majority");
+    let mut next = Box::pin(lock.lock());
+    start(&mut next).await;
+    quorum.node(1).proxy().black_hole(true);
+    within(SOON, "the release", first.release()).await.expect("it was held");
+    rival.cli(&["DEL", "a"]).ok();
+    let next = within(PATIENCE, "the next one", next).await.expect("two members vote");
+    next.release().await.expect("held");
+}
+
+/// Its holder does not receive the notice, and a member does not receive the force-release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_force_release_is_not_repaired() {
+    for kind in KINDS {
+        let quorum = started(Quorum::builder(3).proxied()).await;
+        let holder = clients(&quorum, 1).await.remove(0);
+        let guard = taken(&lock_of(&holder, kind, "a")).await;
+        eventually(LEASE / 4, "on all members", || held_on(&quorum, "a").len() == 3).await;
+        for node in quorum.nodes() {
+            let listening = node.proxy().wait_for_subscriber().await;
+            node.proxy().black_hole_connection(listening, true);
+        }
+        let other = connected(&quorum).await;
+        away(&quorum, 2).await;
+        let forced = other.inspector().force_unlock("a", kind, "a test").await;
+        assert!(forced.expect("two members answer"), "{kind}");
+        back(&quorum, 2);
+        let next = taken(&lock_of(&other, kind, "a")).await;
+        let reason = within(LEASE, "the loss", guard.lost()).await;
+        assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{kind}: {reason:?}");
+        // Over several renewals of either.
+        let until = Instant::now() + LEASE;
+        while Instant::now() < until {
+            assert!(!next.is_lost(), "{kind}");
+            for index in 0..2 {
+                assert_held(quorum.server(index), kind, "a", &next, 1);
+            }
+            tokio::time::sleep(ms(50)).await;
+        }
+        // The hold that was left is gone, and the new one is there instead.
+        assert_held(quorum.server(2), kind, "a", &next, 1);
+        next.release().await.expect("held");
+        assert_not_held(&guard.release().await);
+    }
+}
+
+/// All ask at the same time, and none gets a majority at first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thirty_two_clients_in_split_votes_make_progress() {
+    const CLIENTS: usize = 32;
+    let quorum = started(Quorum::builder(5)).await;
+    let clients = clients(&quorum, CLIENTS).await;
+    let (history, all) = (History::new(), Arc::new(Barrier::new(CLIENTS)));
+    let begun = Instant::now();
+    let tasks = clients.into_iter().enumerate().map(|(n, client)| {
+        let (history, all) = (history.clone(), Arc::clone(&all));
+        tokio::spawn(async move {
+            let (lock, holder) = (client.lock("a"), format!("client {n}"));
+            for _ in 0..3 {
+                all.wait().await;
+                let guard = within(PATIENCE, "its turn", lock.lock()).await.expect("reachable");
+                history.granted("a", &holder, None);
+                tokio::task::yield_now().await;
+                history.released("a", &holder);
+                guard.release().await.expect("held");
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        joined(task).await;
+    }
+    println!("{} grants in {:?}", history.grants(), begun.elapsed());
+    history.assert_valid();
+    assert_eq!(history.grants(), 3 * CLIENTS);
+}
+
+/// Members lose their sequences, two at a time, until all have; and one was ahead of the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_grow_through_lost_members() {
+    const TOKEN: &str = "redisson_lock_token:{a}";
+    let quorum = started(Quorum::builder(5).proxied()).await;
+    let client = clients(&quorum, 1).await.remove(0);
+    let lock = client.fenced_lock("a");
+    let mut last = 0;
+    let mut next = async || {
+        let guard = within(PATIENCE, "a token", lock.lock()).await.expect("three members vote");
+        let token = guard.token();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        guard.release().await.expect("held");
+        token
+    };
+    for lost in [[0, 1], [2, 3], [4, 0]] {
+        next().await;
+        on(&quorum, move |quorum| lost.map(|index| quorum.server(index).restart_empty())).await;
+        next().await;
+        all_vote(&quorum, &client).await;
+        next().await;
+    }
+    // A member whose clock was ahead: its token is the highest, and outlasts it.
+    let ahead = next().await + 3_600_000_000;
+    quorum.server(3).cli(&["SET", TOKEN, &ahead.to_string()]).ok();
+    while next().await <= ahead {}
+    away(&quorum, 3).await;
+    next().await;
+    // So do two of the members that have it.
+    on(&quorum, |quorum| quorum.server(0).restart_empty()).await;
+    next().await;
+}
+
+/// Before its lease would expire and before any re-check.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_woken_with_one_member_down() {
+    let quorum = started(Quorum::builder(3).proxied()).await;
+    let two = clients(&quorum, 2).await;
+    for (index, before) in [(0, true), (1, false), (2, true)] {
+        if before {
+            away(&quorum, index).await;
+        }
+        let guard = taken(&lock_of(&two[0], KINDS[0], "a")).await;
+        let waiter = tokio::spawn(two[1].lock("a").lock());
+        let listening = (0..3).filter(|other| !before || *other != index);
+        let heard = |member: usize| listeners(quorum.server(member), "a") == 1;
+        let listening: Vec<_> = listening.collect();
+        eventually(LEASE / 4, "listening", || listening.iter().all(|of| heard(*of))).await;
+        if !before {
+            away(&quorum, index).await;
+        }
+        let released = Instant::now();
+        within(SOON, "release", guard.release()).await.expect("held");
+        let next = within(SOON, "woken", joined(waiter)).await.expect("free");
+        let after = released.elapsed();
+        assert!(after < LEASE / 2, "after {after:?}");
+        next.release().await.expect("held");
+        back(&quorum, index);
+        all_vote(&quorum, &two[1]).await;
+    }
+}
