@@ -168,7 +168,7 @@ impl World {
     /// Sends a request to both; the answer, if they agree.
     pub(crate) fn send(&mut self, request: &Request) -> Result<Answer, String> {
         let (expected, answer) = self.ask(request);
-        if same(&expected, &answer) || names_other_reader(request, &expected, &answer) {
+        if same(&expected, &answer) {
             return Ok(expected);
         }
         Err(self.failure(format!("the model says {expected:?}, Redis {answer:?}")))
@@ -374,17 +374,6 @@ pub(crate) fn same(expected: &Answer, found: &Answer) -> bool {
         (Answer::Inspect(a), Answer::Inspect(b)) => both(a, b, same_stored),
         _ => false,
     }
-}
-
-/// Both name a holder, which is one of several readers. Which one depends on when an expired one was removed:
-/// the model does that at a renewal, a script only where it may touch the keys of readers.
-fn names_other_reader(request: &Request, expected: &Answer, found: &Answer) -> bool {
-    let names = |answer: &Answer| {
-        matches!(answer, Answer::Release(Ok(Released::Absent { holder: Some(_) })))
-    };
-    let is_rw = matches!(request, Request::Release(release)
-        if matches!(release.resource.kind, Kind::Read | Kind::Write));
-    is_rw && names(expected) && names(found)
 }
 
 fn both<T>(a: &Result<T, Fault>, b: &Result<T, Fault>, same: impl FnOnce(&T, &T) -> bool) -> bool {

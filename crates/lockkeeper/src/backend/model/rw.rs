@@ -411,33 +411,48 @@ impl State {
     }
 
     pub(super) fn renew_rw(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+        match request.resource.kind {
+            Kind::Read => self.renew_read(request, now),
+            _ => self.renew_write(request, now),
+        }
+    }
+
+    fn renew_read(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
         self.settle_rw(&request.resource.name, now);
         let Some(entry) = self.living(&request.resource.name, now) else {
             return Ok(Renewed::Gone);
         };
-        let left = entry.ttl(now);
         let Ok((holds, expires)) = entry.rw() else { return Ok(Renewed::Taken) };
-        let until = now + request.ttl.unwrap_or(0);
-        if request.resource.kind != Kind::Read {
-            if !holds.is_written_by(request.owner) {
-                return Ok(Renewed::Taken);
-            }
-            let found = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
-            holds.lengthen_write(until, expires);
-            return Ok(Renewed::Held(found));
-        }
         // Other readers do not conflict with this hold.
         let shared = holds.writer.is_none();
         match holds.reader(request.owner) {
             Some(reader) if reader.until >= now => {
                 let found = Ttl::Millis(reader.until - now);
-                reader.until = reader.until.max(until);
+                reader.until = reader.until.max(now + request.ttl.unwrap_or(0));
                 let until = reader.until;
                 holds.lengthen(until, expires);
                 Ok(Renewed::Held(found))
             }
             None if !shared => Ok(Renewed::Taken),
             _ => Ok(Renewed::Gone),
+        }
+    }
+
+    /// Removes no expired holder: on Redis this request may not touch the keys of readers.
+    fn renew_write(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+        let Some(entry) = self.living(&request.resource.name, now) else {
+            return Ok(Renewed::Gone);
+        };
+        let left = entry.ttl(now);
+        let Ok((holds, expires)) = entry.rw() else { return Ok(Renewed::Taken) };
+        match (holds.is_write_over(now), holds.longest(now)) {
+            (true, None) => Ok(Renewed::Gone),
+            (false, _) if holds.is_written_by(request.owner) => {
+                let found = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
+                holds.lengthen_write(now + request.ttl.unwrap_or(0), expires);
+                Ok(Renewed::Held(found))
+            }
+            _ => Ok(Renewed::Taken),
         }
     }
 

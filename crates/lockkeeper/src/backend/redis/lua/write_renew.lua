@@ -16,11 +16,11 @@ for i = 1, #KEYS do
     answers[i] = wrong.err
   elseif not mode then
     answers[i] = -2
-  elseif redis.call('HEXISTS', key, owner .. ':write') == 0 then
-    answers[i] = -3
-  elseif own and own < 0 then
-    -- The lease has expired; readers may hold on.
-    answers[i] = #readers(key, prefix) > 0 and -3 or -2
+  elseif redis.call('HEXISTS', key, owner .. ':write') == 0 or own and own < 0 then
+    -- The lock outlasts the expired lease of its writer for the readers nested in it, if any are left.
+    local writer = writer_of(key)
+    local over = writer and write_left(key, prefix, writer, 0) < 0
+    answers[i] = over and #readers(key, prefix) == 0 and -2 or -3
   else
     -- A check must not change a key without a TTL: PEXPIRE 0 would delete it.
     if ttl > 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
