@@ -336,13 +336,22 @@ impl Store {
         self.within(what, Duration::ZERO, work).await
     }
 
-    /// Waiters are woken and need no re-check: the quickest of several rounds takes no time, however busy the
-    /// machine is in the others.
-    pub(crate) async fn is_notified(&self, what: &str, mut turn: impl AsyncFnMut() -> Duration) {
+    /// Waiters are woken and need no re-check.
+    pub(crate) async fn is_notified(&self, what: &str, turn: impl AsyncFnMut() -> Duration) {
+        self.is_within(what, Duration::from_millis(500), turn).await;
+    }
+
+    /// The quickest of several rounds is within `limit`, however busy the machine is in the others.
+    pub(crate) async fn is_within(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut turn: impl AsyncFnMut() -> Duration,
+    ) {
         let mut quickest = Duration::MAX;
-        for _ in 0..5 {
+        for _ in 0..20 {
             quickest = quickest.min(turn().await);
-            if quickest < Duration::from_millis(500) {
+            if quickest < limit {
                 return;
             }
         }
