@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod fair;
 mod fenced;
+mod fork;
 mod guard;
 mod handle;
 mod hold;

@@ -14,24 +14,25 @@ use tokio::runtime::{EnterGuard, Handle};
 
 use super::Core;
 use crate::error::{Error, Result};
+use crate::fork::Origin;
 
 #[derive(Debug)]
 pub(crate) struct Home {
     runtime: Handle,
-    pid: u32,
+    origin: Origin,
 }
 
 impl Home {
     /// # Panics
     /// Outside of a tokio runtime.
     pub(super) fn here() -> Self {
-        Self { runtime: Handle::current(), pid: std::process::id() }
+        Self { runtime: Handle::current(), origin: Origin::here() }
     }
 
     /// Whether this is a forked child of the process that made the client. The child has none of
     /// the client's threads and must not touch its connections.
     pub(crate) fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        self.origin.is_forked()
     }
 
     /// Enters the client's runtime for one poll, unless the calling thread is in a runtime already.

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::db::Db;
 use crate::backend::Fault;
 use crate::backend::wake::Topic;
+use crate::fork::Origin;
 
 /// Work on the database, or on the reason why there is none.
 pub(super) type Work = Box<dyn FnOnce(Result<&mut Db, Fault>) + Send>;
@@ -37,7 +38,7 @@ pub(super) struct WorkQueue {
     /// The thread must end and not wait any more.
     closing: Arc<AtomicBool>,
     /// The process that runs the thread.
-    pid: u32,
+    origin: Origin,
 }
 
 #[derive(Default)]
@@ -58,8 +59,8 @@ impl WorkQueue {
     pub(super) fn new() -> io::Result<(Arc<Self>, PipeReader)> {
         let (rings, bell) = io::pipe()?;
         rustix::io::ioctl_fionbio(&rings, true)?;
-        let (closing, pid) = (Arc::default(), std::process::id());
-        Ok((Arc::new(Self { inner: Mutex::default(), bell, closing, pid }), rings))
+        let (closing, origin) = (Arc::default(), Origin::here());
+        Ok((Arc::new(Self { inner: Mutex::default(), bell, closing, origin }), rings))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -69,7 +70,7 @@ impl WorkQueue {
     /// Queues an order; returns false if the thread has ended, or in a forked child, which has no
     /// such thread and must not touch the files of its parent.
     pub(super) fn push(&self, order: Order) -> bool {
-        if self.pid != std::process::id() {
+        if self.origin.is_forked() {
             return false;
         }
         let ring = {

@@ -48,6 +48,7 @@ use super::member::Membership;
 use super::primary::Primary;
 use crate::backend::Fault;
 use crate::config::ClientOptions;
+use crate::fork::Origin;
 use handshake::Identity;
 use requests::{Outcome, Requests};
 
@@ -92,7 +93,7 @@ struct Carrier {
 struct Shared {
     primary: Arc<Primary>,
     options: ClientOptions,
-    pid: u32,
+    origin: Origin,
     state: Mutex<State>,
     fences: AtomicBool,
     /// Of a member of a quorum, which joins before it is used.
@@ -329,7 +330,7 @@ impl Shared {
         let shared = Arc::new(Self {
             primary: Arc::clone(primary),
             options: options.clone(),
-            pid: std::process::id(),
+            origin: Origin::here(),
             state: Mutex::default(),
             fences: AtomicBool::new(true),
             membership,
@@ -345,7 +346,7 @@ impl Shared {
     }
 
     fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        self.origin.is_forked()
     }
 
     fn abandon(&self, slot: usize) {
