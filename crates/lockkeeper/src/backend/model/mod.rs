@@ -26,6 +26,7 @@ mod permits;
 #[cfg(feature = "file")]
 mod record;
 mod rw;
+mod rw_waiting;
 
 #[cfg(feature = "file")]
 pub(crate) use counter::REMEMBERED;
@@ -45,9 +46,9 @@ pub struct State {
     /// The grace periods for waiters of fair locks.
     graces: HashMap<LockName, fair::Grace>,
     /// The waiting writers of read/write locks.
-    writers: HashMap<LockName, rw::Writers>,
+    writers: HashMap<LockName, rw_waiting::Writers>,
     /// How long readers have waited for read/write locks.
-    patience: HashMap<LockName, rw::Patience>,
+    patience: HashMap<LockName, rw_waiting::Patience>,
     /// The acquired permits.
     permits: HashMap<LockName, permits::Taken>,
     /// The answers to requests that must not run twice.

@@ -28,9 +28,9 @@ pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     grace: Option<fair::Grace>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    writers: Option<rw::Writers>,
+    writers: Option<rw_waiting::Writers>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    patience: Option<rw::Patience>,
+    patience: Option<rw_waiting::Patience>,
     #[serde(skip)]
     permits: Option<permits::Taken>,
     /// The part of the permits that is not packed. Omitted if false, so that an older version can
