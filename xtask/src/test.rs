@@ -71,9 +71,12 @@ const TESTS: &[(&[&str], &str)] = &[
     (&["--doc"], "6"),
 ];
 
+/// Property tests run the same cases each time, so that a failure belongs to a change.
+const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
+
 fn all_tests() -> Outcome {
     TESTS.iter().try_for_each(|(tests, threads)| {
-        let environment = [("RUST_TEST_THREADS", *threads)];
+        let environment = [("RUST_TEST_THREADS", *threads), SEED];
         Step::new(&[TEST, tests].concat()).environment(&environment).run()
     })
 }
@@ -101,7 +104,7 @@ const ON_OTHER_SERVERS: [&[&str]; 2] = [
 /// Both servers at once: most of these tests wait.
 fn on_other_servers() -> Outcome {
     let on = |server: &str| {
-        let environment = [("RUST_TEST_THREADS", "5"), ("LOCKKEEPER_TEST_SERVER", server)];
+        let environment = [("RUST_TEST_THREADS", "5"), ("LOCKKEEPER_TEST_SERVER", server), SEED];
         ON_OTHER_SERVERS.iter().try_for_each(|tests| {
             Step::new(&[TEST, tests].concat()).environment(&environment).run()
         })

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use lockkeeper::ClientOptions;
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
+use proptest::test_runner::{Config, TestError, TestRunner};
 
 /// A machine that stands still is not an unreachable server.
 fn options() -> ClientOptions {
@@ -30,24 +30,21 @@ fn options() -> ClientOptions {
     ClientOptions::new().connect_timeout(minute).response_timeout(minute)
 }
 
-/// Runs `property` on many sequences; a failure shows the smallest one that fails. They are the same in every
-/// run, so that a failure belongs to a change. To search among others:
-/// `LOCKKEEPER_MODEL_CASES=100000 cargo test -p lockkeeper --all-features --test model`.
+/// Runs `property` on random sequences; a failure shows the smallest one that fails. `cargo xtask test` sets
+/// the seed, so that a failure there belongs to a change. `PROPTEST_CASES=100000` searches for longer.
 #[track_caller]
 fn check<S, T>(cases: u32, steps: S, mut property: impl FnMut(&[T]) -> Result<(), String>)
 where
     S: Strategy<Value = Vec<T>>,
     T: Debug,
 {
-    let more = std::env::var("LOCKKEEPER_MODEL_CASES").ok();
-    let more = more.map(|cases| cases.parse().expect("LOCKKEEPER_MODEL_CASES is a number"));
+    let default = Config::default();
     let config = Config {
-        cases: more.unwrap_or(cases),
-        rng_seed: if more.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
+        cases: if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases },
         // What failed is printed; nothing is written beside the sources.
         failure_persistence: None,
         max_shrink_iters: 5_000,
-        ..Config::default()
+        ..default
     };
     let property = std::cell::RefCell::new(&mut property);
     let outcome = TestRunner::new(config).run(&steps, |steps| {
