@@ -19,6 +19,12 @@ use config::{Config, MASTER};
 /// How many sentinels there are; two of them agree on a failover.
 const COUNT: usize = 3;
 
+/// A busy machine must not make sentinels replace a primary.
+const DOWN_AFTER: Duration = Duration::from_secs(15);
+
+/// While the death of a primary is what they shall find out.
+const SHORT_DOWN_AFTER: Duration = Duration::from_millis(500);
+
 /// Servers and the three sentinels that watch them, under the name `mymaster`.
 ///
 /// A sentinel keeps what it learnt over a restart.
@@ -61,13 +67,19 @@ impl Sentinels {
         self.replicated.primary().server().url_of("+sentinel", &hosts)
     }
 
-    /// Watches for the announcement of a new primary, by every sentinel that was not killed.
+    /// Watches for the announcement of a new primary, by every sentinel that was not killed. From here on
+    /// they take a server that is silent for half a second for dead.
     ///
     /// # Panics
     ///
     /// If one of them is paused.
     #[track_caller]
     pub fn watch(&self) -> SwitchWatch<'_> {
+        let millis = SHORT_DOWN_AFTER.as_millis().to_string();
+        for sentinel in self.running() {
+            let set = ["SENTINEL", "SET", MASTER, "down-after-milliseconds", &millis];
+            sentinel.server().cli(&set).ok();
+        }
         SwitchWatch::new(&self.replicated, self.running())
     }
 
@@ -79,7 +91,7 @@ impl Sentinels {
     /// If they refuse, or do not announce it in time.
     #[track_caller]
     pub fn failover(&self) -> Switch {
-        let watch = self.watch();
+        let watch = SwitchWatch::new(&self.replicated, self.running());
         let leader = self.running().next().expect("a sentinel is running");
         leader.server().cli(&["SENTINEL", "FAILOVER", MASTER]).ok();
         watch.wait()
@@ -220,7 +232,7 @@ pub struct SentinelsBuilder {
 
 impl SentinelsBuilder {
     pub(crate) fn new(servers: ReplicatedBuilder) -> Self {
-        Self { servers, password: None, down_after: Duration::from_millis(500) }
+        Self { servers, password: None, down_after: DOWN_AFTER }
     }
 
     /// Requires this password of the clients of sentinels; that of the servers may be another one.
@@ -229,7 +241,8 @@ impl SentinelsBuilder {
         self
     }
 
-    /// How long a server is silent before a sentinel takes it for dead, 500 ms by default.
+    /// How long a server is silent before a sentinel takes it for dead, 15 s by default, until
+    /// [`watch`](Sentinels::watch) is called.
     pub fn down_after(mut self, down_after: Duration) -> Self {
         self.down_after = down_after;
         self
