@@ -1,8 +1,7 @@
 //! Clocks that jump: time passes for the client only.
 
 use lockkeeper::{Clock, LostReason};
-use testkit::RedisServer;
-use tokio::time::Instant;
+use testkit::{RedisServer, Stopwatch};
 
 use crate::primitives::*;
 use crate::support::*;
@@ -26,15 +25,15 @@ async fn a_clock_that_jumps_past_the_lease_signals_the_loss_within_250_ms() {
         for lost in &mut lost {
             start(lost).await;
         }
-        let told = lost.map(|lost| tokio::spawn(async move { (lost.await, Instant::now()) }));
-        let jumped = Instant::now();
+        let jumped = Stopwatch::start();
+        let told = lost.map(|lost| tokio::spawn(async move { (lost.await, jumped.elapsed()) }));
         clock.skip(LONG);
         assert!(cases.iter().all(|(held, _)| held.guard().is_lost()));
         for (told, (held, reason)) in told.into_iter().zip(&cases) {
-            let (said, at) = within(PATIENCE, "the loss", joined(told)).await;
+            let (said, after) = within(PATIENCE, "the loss", joined(told)).await;
             assert_eq!(said, *reason, "{primitive:?}");
             // The rule says 250 ms; the rest is for a busy machine. The next renewal would be in 20 s.
-            assert!(at - jumped < ms(250) + SOON, "{:?}", at - jumped);
+            assert!(after < ms(250) + SOON, "{after:?}");
             assert!(held.guard().remaining().is_zero());
         }
     })
@@ -58,7 +57,7 @@ async fn a_clock_that_jumps_by_less_than_the_lease_causes_a_renewal() {
         watched(&server).await;
         server.cli(&["PEXPIRE", "a", "40000"]);
         clock.skip(LONG / 2);
-        eventually(SOON, "renewed", || pttl(&server, "a") > 50_000).await;
+        eventually(PATIENCE, "renewed", || pttl(&server, "a") > 50_000).await;
         assert_held(&server, kind, "a", &guard, 1);
     })
     .await;

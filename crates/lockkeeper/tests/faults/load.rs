@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockkeeper::{Client, Error};
-use testkit::History;
+use testkit::{History, Stopwatch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -107,14 +107,14 @@ impl Load {
 
     /// Every name is acquired a few times more, which must be within `limit`.
     pub(crate) async fn goes_on(&self, limit: Duration) {
-        let (before, end) = (self.grants(), Instant::now() + limit);
+        let (before, watch) = (self.grants(), Stopwatch::start());
         let late = || {
             let now = self.grants().into_iter().zip(&before).zip(&self.names);
             let late = now.filter(|((now, before), _)| *now < *before + 3);
             late.map(|(_, late)| (late.primitive, late.name.clone())).collect::<Vec<_>>()
         };
         while !late().is_empty() {
-            assert!(Instant::now() < end, "not acquired within {limit:?}: {:?}", late());
+            assert!(watch.elapsed() < limit, "not acquired within {limit:?}: {:?}", late());
             tokio::time::sleep(ms(5)).await;
         }
     }

@@ -6,8 +6,9 @@
 //! both at the same time.
 //!
 //! Bounds: what must happen at once has [`support::SOON`], which is well below the re-check of a waiter
-//! (2.5 to 5 s) and any lease that could have the same effect. A slow machine does not fail a test, and a
-//! lost wake-up does.
+//! (2.5 to 5 s) and any lease that could have the same effect. Time in which the machine
+//! stood still does not count ([`testkit::Stopwatch`]): a slow machine does not fail a test, and a lost wake-up
+//! does.
 #![cfg(feature = "redis")]
 
 mod primitives;

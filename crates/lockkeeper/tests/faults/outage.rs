@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use lockkeeper::{Error, Kind, Phase};
+use testkit::Stopwatch;
 use tokio::time::Instant;
 
 use crate::primitives::*;
@@ -136,7 +137,7 @@ async fn thousands_of_attempts_during_an_outage_fail_within_one_response_timeout
             .map(|n| {
                 let handle = rig.handle(&format!("a-{n}"));
                 tokio::spawn(async move {
-                    let started = Instant::now();
+                    let started = Stopwatch::start();
                     assert_unreachable(&handle.try_lock().await);
                     started.elapsed()
                 })
@@ -164,7 +165,7 @@ async fn an_attempt_behind_another_has_its_own_response_timeout() {
         for name in ["a", "b", "c"] {
             let handle = rig.handle(name);
             attempts.push(tokio::spawn(async move {
-                let started = Instant::now();
+                let started = Stopwatch::start();
                 assert_unreachable(&handle.try_lock().await);
                 started.elapsed()
             }));

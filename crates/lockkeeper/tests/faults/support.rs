@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use lockkeeper::backend::redis::script_text;
 use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Error, Kind};
-use testkit::{FaultProxy, RedisServer, Reply};
-use tokio::time::Instant;
+use testkit::{FaultProxy, RedisServer, Reply, Stopwatch};
 use tracing::field::{Field, Visit};
 
 /// What happens at once has happened after this, on a machine with two busy cores. Below the
-/// shortest re-check of a waiter, 2.5 s.
+/// shortest re-check of a waiter, 2.5 s. [`within`] and [`eventually`] do not count the time in which the
+/// machine stood still.
 pub(crate) const SOON: Duration = Duration::from_secs(2);
 
 /// What a test waits for at most where the time itself is not what is tested.
@@ -72,18 +72,22 @@ pub(crate) fn within<T>(
 ) -> impl Future<Output = T> {
     let late = format!("not within {limit:?}: {what}");
     async move {
-        match tokio::time::timeout(limit, work).await {
-            Ok(done) => done,
-            Err(_) => panic!("{late}"),
+        let (watch, mut work) = (Stopwatch::start(), std::pin::pin!(work));
+        loop {
+            let left = limit.saturating_sub(watch.elapsed());
+            assert!(!left.is_zero(), "{late}");
+            if let Ok(done) = tokio::time::timeout(left, work.as_mut()).await {
+                return done;
+            }
         }
     }
 }
 
 /// Looks until `condition` holds, which must be within `limit`. For what only the server knows.
 pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + limit;
+    let watch = Stopwatch::start();
     while !condition() {
-        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        assert!(watch.elapsed() < limit, "not within {limit:?}: {what}");
         tokio::time::sleep(ms(5)).await;
     }
 }
