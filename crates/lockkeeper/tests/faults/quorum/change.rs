@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use lockkeeper::{Client, Error};
 use testkit::{History, Quorum};
@@ -68,6 +67,8 @@ struct Worker {
     number: usize,
     quorum: Arc<Quorum>,
     new: AtomicBool,
+    /// It has been restarted with the new list.
+    restarted: AtomicBool,
     stop: AtomicBool,
     /// With the old list, and with the new one.
     grants: [AtomicUsize; 2],
@@ -81,6 +82,7 @@ impl Worker {
             number,
             quorum: Arc::clone(quorum),
             new: AtomicBool::new(false),
+            restarted: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             grants: Default::default(),
             refusals: AtomicUsize::new(0),
@@ -93,6 +95,7 @@ impl Worker {
     async fn run(self: Arc<Self>) {
         while !self.stop.load(Ordering::SeqCst) {
             let new = self.new.load(Ordering::SeqCst);
+            self.restarted.store(new, Ordering::SeqCst);
             match connected(&self.quorum, if new { NEW } else { OLD }).await {
                 Ok(client) => self.work(client, new).await,
                 Err(error) => self.refused(&error),
@@ -165,7 +168,8 @@ async fn a_rolling_change_of_the_list_never_leaves_two_groups_locking() {
     // As the manual says: no worker has the old list any more.
     workers[2].new.store(true, Ordering::SeqCst);
     // An attempt with the old list may still be under way.
-    tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
+    let restarted = || workers.iter().all(|worker| worker.restarted.load(Ordering::SeqCst));
+    eventually(PATIENCE, "no worker has the old list", restarted).await;
     let before = grants(false);
     delete_markers(&quorum).await;
     grows("the new list locks", || grants(true)).await;

@@ -37,7 +37,7 @@ async fn a_multi_lock_on_a_quorum_holds_all_its_locks_or_none() {
             guard.release().await.expect("held");
             assert_eq!(locked(others).await, [false; 2]);
             let is_left = || ["a", "b"].iter().any(|name| !held_on(&quorum, name).is_empty());
-            eventually(SOON, "nothing is left on any member", || !is_left()).await;
+            eventually(PATIENCE, "nothing is left on any member", || !is_left()).await;
         }
     }
     // No majority is left.
@@ -45,5 +45,5 @@ async fn a_multi_lock_on_a_quorum_holds_all_its_locks_or_none() {
     (0..2).for_each(|index| quorum.server(index).kill());
     assert_unreachable(&within(PATIENCE, "an answer", both.try_lock()).await);
     let is_free = async || !memory[1].lock("b").is_locked().await.expect("in memory");
-    within(SOON, "the other one is free", async { while !is_free().await {} }).await;
+    within(PATIENCE, "the other one is free", async { while !is_free().await {} }).await;
 }

@@ -3,7 +3,7 @@
 use testkit::Quorum;
 
 use super::reports::{start, trusted};
-use crate::support::{LONG, PATIENCE, SOON, eventually, within};
+use crate::support::{LONG, PATIENCE, eventually, within};
 
 /// A member that is slow does not know the script of a handoff yet, and knows that of a release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,8 +20,8 @@ async fn a_script_that_a_member_does_not_know_does_not_overtake_a_release() {
     crate::support::start(&mut waiting).await;
     slow.pause();
     first.release().await.unwrap();
-    let second = within(SOON, "the handoff", waiting).await.unwrap();
+    let second = within(PATIENCE, "the handoff", waiting).await.unwrap();
     second.release().await.unwrap();
     slow.resume();
-    eventually(SOON, "nothing is left", || slow.cli(&["EXISTS", "job"]).int() == 0).await;
+    eventually(PATIENCE, "nothing is left", || slow.cli(&["EXISTS", "job"]).int() == 0).await;
 }

@@ -91,8 +91,8 @@ async fn three_of_five_down_stop_locking_and_name_each_member() {
     for index in [1, 2, 4] {
         away(&quorum, index).await;
     }
-    let tried = within(SOON, "one attempt", lock.try_lock()).await.map(drop);
-    let waited = within(ms(500) + SOON, "waiting", lock.lock()).await.map(drop);
+    let tried = within(PATIENCE, "one attempt", lock.try_lock()).await.map(drop);
+    let waited = within(PATIENCE, "waiting", lock.lock()).await.map(drop);
     for answer in [tried, waited] {
         let text = assert_unreachable(&answer);
         for index in [1, 2, 4] {
@@ -102,7 +102,7 @@ async fn three_of_five_down_stop_locking_and_name_each_member() {
     // The two that answered have released what they granted.
     eventually(LEASE / 2, "nothing is left", || held_on(&quorum, "a").is_empty()).await;
     back(&quorum, 2);
-    let guard = within(SOON, "a majority", patient(&quorum, "a")).await;
+    let guard = within(PATIENCE, "a majority", patient(&quorum, "a")).await;
     guard.release().await.expect("held");
 }
 
@@ -117,10 +117,10 @@ async fn a_release_reaches_a_member_that_was_away() {
     let client = clients(&quorum, 1).await.remove(0);
     for (index, kind) in [(0, Kind::Lock), (2, Kind::Mutex)] {
         let guard = taken(&lock_of(&client, kind, "a")).await;
-        eventually(LEASE / 4, "on all members", || held_on(&quorum, "a").len() == 3).await;
+        eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
         let (acquired, left) = (Instant::now(), pttl(quorum.server(index), "a"));
         away(&quorum, index).await;
-        within(SOON, "release", guard.release()).await.expect("the others have freed it");
+        within(PATIENCE, "release", guard.release()).await.expect("the others have freed it");
         // Until the client has found it gone.
         let proxy = quorum.node(index).proxy();
         proxy.wait_for_refusals(proxy.refused() + 2).await;

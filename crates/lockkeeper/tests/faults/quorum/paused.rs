@@ -23,7 +23,7 @@ async fn a_grant_whose_answers_a_stopped_client_gets_too_late_does_not_count() {
         node.server().cli(&["PEXPIRE", NAME, "60000"]).ok();
     }
     let url = quorum.url();
-    let args = [url.as_str(), "lock", NAME, "1500", "lease"];
+    let args = [url.as_str(), "lock", NAME, "5000", "lease"];
     let mut child = ChildProcess::spawn(example_path("hold"), args);
     let proxies = [0, 1, 2].map(|index| quorum.node(index).proxy());
     let waits = || (0..3).all(|index| listeners(quorum.server(index), NAME) == 1);
@@ -64,7 +64,7 @@ async fn a_grant_whose_answers_a_stopped_client_gets_too_late_does_not_count() {
     for node in quorum.nodes() {
         let stored = || stored(node.server(), Kind::Lock, NAME);
         let is_held = || stored().first().is_some_and(|(id, _)| held.contains(id.as_str()));
-        eventually(SOON, "held by the process", is_held).await;
+        eventually(PATIENCE, "held by the process", is_held).await;
     }
     child.close_input();
     child.expect_line("released");
