@@ -16,7 +16,7 @@ async fn works(cluster: &Cluster, one: &Client, other: &Client) {
         let busy = lock_of(other, Kind::Lock, &name).try_lock().await.expect("reachable");
         assert!(busy.is_none());
         guard.release().await.expect("held");
-        let guard = within(SOON, "the waiter", joined(waiter)).await.expect("freed");
+        let guard = within(PATIENCE, "the waiter", joined(waiter)).await.expect("freed");
         guard.release().await.expect("held");
     }
 }
@@ -48,7 +48,9 @@ async fn one_seed_is_enough_whatever_the_others_do() {
         cluster.node(node).proxy().refuse(true);
         cluster.node(node).proxy().cut();
     }
-    let client = connect(&cluster.url(), options().unreachable_after(ms(500))).await;
+    let client =
+        connect(&cluster.url(), options().unreachable_after(ms(500)).response_timeout(PATIENCE))
+            .await;
     let (served, other) = (cluster.name_on(2), cluster.name_on(0));
     taken(&lock_of(&client, Kind::Lock, &served)).await.release().await.expect("held");
     let attempt = lock_of(&client, Kind::Lock, &other).try_lock();
@@ -60,7 +62,7 @@ async fn without_any_seed_connecting_fails() {
     let cluster = primaries().await;
     cluster.nodes().iter().for_each(|node| node.server().kill());
     let connecting = Client::connect_with(cluster.url(), options());
-    let answer = within(SOON + SOON, "an answer", connecting).await;
+    let answer = within(PATIENCE, "an answer", connecting).await;
     assert_unreachable(&answer.map(|_| ()));
 }
 
@@ -70,7 +72,7 @@ async fn a_server_without_cluster_support_is_reported() {
     let server = RedisServer::start();
     let url = server.url().replace("redis:", "redis+cluster:");
     let connecting = Client::connect_with(url, options());
-    let error = within(SOON + SOON, "an answer", connecting).await.expect_err("no cluster");
+    let error = within(PATIENCE, "an answer", connecting).await.expect_err("no cluster");
     assert!(error.to_string().contains("is not a node of a cluster: use redis://"), "{error}");
 }
 
