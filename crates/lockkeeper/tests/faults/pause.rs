@@ -1,18 +1,20 @@
 //! The server is stopped for less than a lease, or for longer.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper::LostReason;
-use testkit::{History, RedisServer};
+use testkit::{History, RedisServer, Stopwatch};
 use tokio::time::Instant;
 
 use crate::primitives::{Fixture, LEASED, each};
 use crate::support::*;
 
-const LEASE: Duration = Duration::from_secs(4);
+const LEASE: Duration = Duration::from_secs(7);
 
 /// What is given up of a lease in these tests: enough for a machine that is slow to wake a task.
-const DRIFT: Duration = Duration::from_millis(1500);
+const DRIFT: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_acquires_it() {
@@ -72,11 +74,11 @@ async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_acquires_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_stopped_past_the_lease_loses_every_kind_of_hold_in_time() {
     each(&LEASED[2..], async |primitive| {
-        let lease = ms(1500);
+        let lease = ms(3000);
         let set = Fixture::new(primitive, options().watchdog_timeout(lease)).await;
         let held = set.proxied().held().await;
         let lost = held.guard().lost();
-        let before = Instant::now();
+        let before = Stopwatch::start();
         set.server().pause();
         let reason = within(PATIENCE, "the loss", lost).await;
         let after = before.elapsed();
@@ -94,18 +96,19 @@ async fn a_server_stopped_past_the_lease_loses_every_kind_of_hold_in_time() {
 async fn a_server_stopped_for_less_than_the_lease_loses_nothing() {
     both(async |kind| {
         let server = RedisServer::start();
-        let options = options().watchdog_timeout(ms(5000)).response_timeout(ms(300));
-        let holder = connect(&server.url(), options.clone()).await;
+        let short = options().watchdog_timeout(ms(9000)).response_timeout(ms(300));
+        let holder = connect(&server.url(), short).await;
         let guard = taken(&lock_of(&holder, kind, "a")).await;
-        let other = lock_of(&connect(&server.url(), options).await, kind, "a");
+        let patient = options().response_timeout(PATIENCE);
+        let other = lock_of(&connect(&server.url(), patient).await, kind, "a");
         assert!(other.try_lock().await.expect("reachable").is_none());
         server.pause();
-        // Over the renewal that is due after 1.7 s, and several response timeouts.
-        tokio::time::sleep(ms(2200)).await;
+        // Over the renewal that is due after 3 s, and several response timeouts.
+        tokio::time::sleep(ms(3500)).await;
         assert!(!guard.is_lost());
         server.resume();
-        // Without a renewal less than 2.8 s would be left.
-        eventually(SOON, "renewed", || pttl(&server, "a") > 3500).await;
+        // Without a renewal less than 5.5 s would be left.
+        eventually(PATIENCE, "renewed", || pttl(&server, "a") > 6500).await;
         assert_held(&server, kind, "a", &guard, 1);
         let limited = other.try_lock_for(ms(1000)).await;
         assert!(limited.expect("reachable").is_none(), "two holders");
@@ -148,14 +151,14 @@ async fn exclusion_holds_over_stops_of_any_length() {
             // stands still in between.
             .drift(0.0, ms(1000));
         let history = History::new();
-        let end = Instant::now() + ms(10_000);
+        let (end, stop) = (Instant::now() + ms(10_000), Arc::new(AtomicBool::new(false)));
         let mut workers = Vec::new();
         for n in 0..4 {
             let client = connect(&server.url(), options.clone()).await;
             let handle = lock_of(&client, kind, "a");
-            let history = history.clone();
+            let (history, stop) = (history.clone(), Arc::clone(&stop));
             workers.push(tokio::spawn(async move {
-                while Instant::now() < end {
+                while !stop.load(Ordering::Relaxed) {
                     let guard = handle.lock().await.expect("the stops are short");
                     let holder = format!("{n}:{}", guard.owner_id());
                     history.granted("a", &holder, None);
@@ -170,17 +173,21 @@ async fn exclusion_holds_over_stops_of_any_length() {
                 }
             }));
         }
-        while Instant::now() < end {
-            server.pause();
-            tokio::time::sleep(ms(fastrand::u64(50..2500))).await;
-            server.resume();
-            tokio::time::sleep(ms(fastrand::u64(50..400))).await;
-        }
+        // A slow machine needs more of them for a few grants.
+        let stops = async {
+            while Instant::now() < end || history.grants() <= 3 {
+                server.pause();
+                tokio::time::sleep(ms(fastrand::u64(50..2500))).await;
+                server.resume();
+                tokio::time::sleep(ms(fastrand::u64(50..400))).await;
+            }
+        };
+        within(LONG, "a few grants", stops).await;
+        stop.store(true, Ordering::Relaxed);
         for worker in workers {
             within(PATIENCE, "a worker", joined(worker)).await;
         }
         history.assert_valid();
-        assert!(history.grants() > 3, "{}", history.grants());
     })
     .await;
 }
