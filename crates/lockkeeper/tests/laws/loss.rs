@@ -13,7 +13,7 @@ pub(crate) async fn lost_is_signalled_before_the_lease_ends_at_the_store<L: Excl
 ) {
     let options = store.options().drift(0.49, Duration::from_millis(2));
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
-    let guard = lock.lease(store.watchdog()).lock().await.unwrap();
+    let guard = lock.lease(store.watchdog() * 2).lock().await.unwrap();
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
     assert!(guard.is_lost());
     let ttl = left(lock.remaining().await);
@@ -25,11 +25,11 @@ pub(crate) async fn lost_is_signalled_at_the_deadline_and_nothing_remains<L: Exc
 ) {
     let lock: L = one(store).await;
     let start = Instant::now();
-    let guard = lock.lease(store.lease()).lock().await.unwrap();
+    let guard = lock.lease(store.steady_lease()).lock().await.unwrap();
     let deadline = guard.deadline();
     assert!(guard.remaining() > Duration::ZERO);
     guard.lost().await;
-    assert!(start.elapsed() > store.lease().mul_f64(0.9), "{:?}", start.elapsed());
+    assert!(start.elapsed() > store.steady_lease().mul_f64(0.9), "{:?}", start.elapsed());
     assert!(Instant::now() + Duration::from_millis(10) > deadline);
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(guard.deadline() <= Instant::now());

@@ -199,34 +199,37 @@ pub(crate) async fn a_lease_can_be_set_by_permit_id(store: &Store) {
     let id = guard.permit_ids()[0];
     guard.leave_for(store.long() * 4).await.unwrap();
     let start = Instant::now();
-    assert!(theirs.update_lease(id, store.lease()).await.unwrap(), "it may shorten it");
+    assert!(theirs.update_lease(id, store.steady_lease()).await.unwrap(), "it may shorten it");
     assert_eq!(counts(&ours).await, (1, 1, 2));
     eventually("it ends then", async || counts(&ours).await == (2, 0, 2)).await;
     let took = start.elapsed();
-    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
-    assert!(took < store.lease() + store.slack(), "{took:?}");
-    assert!(!theirs.update_lease(id, store.lease()).await.unwrap(), "it is not taken any more");
+    assert!(took >= store.steady_lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.steady_lease() + store.slack(), "{took:?}");
+    assert!(
+        !theirs.update_lease(id, store.steady_lease()).await.unwrap(),
+        "it is not taken any more"
+    );
     assert_eq!(counts(&ours).await, (2, 0, 2));
     assert_is!(theirs.update_lease(id, Duration::ZERO).await, Err(Error::Invalid { .. }));
 }
 
 pub(crate) async fn extend_and_leave_for_set_a_new_lease(store: &Store) {
     let (ours, theirs) = pair(store, 3).await;
-    let guard = ours.lease(store.lease()).acquire(2).await.unwrap();
+    let guard = ours.lease(store.steady_lease()).acquire(2).await.unwrap();
     guard.extend(store.long()).await.unwrap();
     assert!(guard.remaining() > store.long() / 2);
-    sleep(store.lease() * 3 / 2).await;
+    sleep(store.steady_lease() * 5 / 4).await;
     assert!(!guard.is_lost());
     assert_eq!(counts(&theirs).await, (1, 2, 3));
     let start = Instant::now();
-    guard.leave_for(store.lease()).await.unwrap();
+    guard.leave_for(store.steady_lease()).await.unwrap();
     assert_eq!(counts(&theirs).await, (1, 2, 3), "they are still taken");
     eventually("they end then", async || counts(&theirs).await == (3, 0, 3)).await;
     let took = start.elapsed();
-    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
-    assert!(took < store.lease() + store.slack(), "{took:?}");
+    assert!(took >= store.steady_lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.steady_lease() + store.slack(), "{took:?}");
     // A lost one cannot.
-    let guard = ours.lease(store.lease()).acquire(1).await.unwrap();
+    let guard = ours.lease(store.steady_lease()).acquire(1).await.unwrap();
     store.signalled(guard.lost()).await;
     assert_is!(guard.extend(store.long()).await, Err(Error::Lost { .. }));
     assert_is!(guard.hold().reenter().await, Err(Error::Invalid { .. }));
@@ -300,7 +303,7 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
 pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
-    assert!(semaphore.try_set_permits_for(3, store.lease()).await.unwrap());
+    assert!(semaphore.try_set_permits_for(3, store.steady_lease()).await.unwrap());
     let released = semaphore.lease(store.long()).acquire(1).await.unwrap();
     let dropped = semaphore.lease(store.long()).acquire(1).await.unwrap();
     eventually("it has ended", async || semaphore.add_permits(0).await.is_err()).await;
@@ -344,13 +347,13 @@ pub(crate) async fn a_temporary_semaphore_expires_with_its_last_lease(store: &St
     let client = store.client().await;
     let semaphore = client.permit_semaphore(&name).temporary(3);
     let renewed = semaphore.acquire(1).await.unwrap();
-    dead_temporary(store, &semaphore, store.lease()).await;
+    dead_temporary(store, &semaphore, store.steady_lease()).await;
     assert_eq!(counts(&semaphore).await, (1, 2, 3));
     sleep(store.watchdog() * 2).await;
     assert_eq!(counts(&semaphore).await, (2, 1, 3), "renewals keep it");
     drop(renewed);
     eventually("it goes", async || counts(&semaphore).await == (0, 0, 0)).await;
-    dead_temporary(store, &semaphore, store.lease()).await;
+    dead_temporary(store, &semaphore, store.steady_lease()).await;
     eventually("it ends", async || counts(&semaphore).await == (0, 0, 0)).await;
     assert!(client.lock(&name).try_lock().await.unwrap().is_some(), "the name is free");
 }
@@ -493,13 +496,13 @@ pub(crate) async fn a_waiter_acquires_when_the_lease_of_a_dead_holder_expires(st
     let (ours, theirs) = pair(store, 3).await;
     let start = Instant::now();
     dead(store, &ours, 1, store.long()).await;
-    dead(store, &ours, 2, store.lease()).await;
+    dead(store, &ours, 2, store.steady_lease()).await;
     assert_eq!(counts(&ours).await, (0, 3, 3));
     let one = |semaphore: &PermitSemaphore| semaphore.lease(store.long()).acquire(1);
     let (one, two) = tokio::join!(one(&ours), one(&theirs));
     let took = start.elapsed();
-    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
-    assert!(took < store.lease() + store.slack(), "{took:?}");
+    assert!(took >= store.steady_lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.steady_lease() + store.slack(), "{took:?}");
     assert_eq!(counts(&ours).await, (0, 3, 3));
     one.unwrap().release().await.unwrap();
     two.unwrap().release().await.unwrap();

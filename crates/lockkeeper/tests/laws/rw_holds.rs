@@ -140,7 +140,7 @@ pub(crate) async fn a_fixed_lease_expires_and_is_reported_lost(store: &Store) {
 /// What keeps the lock for longer than the writer has it is shared with others from then on.
 pub(crate) async fn a_writer_expires_before_its_nested_reader(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    let writer = ours.lease(store.lease()).write().await.unwrap();
+    let writer = ours.lease(store.steady_lease()).write().await.unwrap();
     let nested = writer.read().await.unwrap();
     assert!(theirs.try_read().await.unwrap().is_none());
     assert_eq!(store.signalled(writer.lost()).await, LostReason::Expired);
@@ -190,17 +190,17 @@ pub(crate) async fn one_readers_lease_never_shortens_anothers(store: &Store) {
     let whole = |what: &str, ttl: Duration| {
         assert!(ttl > store.long() - Duration::from_secs(11) - store.slack(), "{what}: {ttl:?}");
     };
-    let short = theirs.lease(store.lease()).read().await.unwrap();
+    let short = theirs.lease(store.steady_lease()).read().await.unwrap();
     whole("a short one joins", left(theirs.remaining().await));
     short.release().await.unwrap();
     whole("it goes", left(theirs.remaining().await));
-    let twice = theirs.lease(store.lease()).read().await.unwrap();
-    let again = twice.reenter_for(store.lease()).await.unwrap();
+    let twice = theirs.lease(store.steady_lease()).read().await.unwrap();
+    let again = twice.reenter_for(store.steady_lease()).await.unwrap();
     again.release().await.unwrap();
     whole("it takes a hold off", left(theirs.remaining().await));
-    twice.leave_for(store.lease() / 2).await.unwrap();
+    twice.leave_for(store.steady_lease() / 2).await.unwrap();
     whole("it is left", left(theirs.remaining().await));
-    let short = theirs.lease(store.lease()).read().await.unwrap();
+    let short = theirs.lease(store.steady_lease()).read().await.unwrap();
     assert_eq!(store.signalled(short.lost()).await, LostReason::Expired);
     drop(short);
     whole("it ends", left(theirs.remaining().await));
@@ -226,15 +226,15 @@ pub(crate) async fn an_expired_reader_stops_blocking_writers(store: &Store) {
     // The living one keeps the lock itself alive for long.
     let living = ours.lease(store.long()).read().await.unwrap();
     let start = Instant::now();
-    dead(store, &ours, Kind::Read, store.lease()).await;
+    dead(store, &ours, Kind::Read, store.steady_lease()).await;
     assert_eq!(theirs.holders().await.unwrap().len(), 2);
     let mut writer = theirs.write();
-    assert!(timeout(store.lease() / 4, &mut writer).await.is_err());
+    assert!(timeout(store.steady_lease() / 4, &mut writer).await.is_err());
     living.release().await.unwrap();
     let writer = timeout(store.long(), writer).await.expect("the dead one has ended").unwrap();
     let took = start.elapsed();
-    assert!(took >= store.lease().mul_f64(0.95), "{took:?}: it was still alive");
-    assert!(took < store.lease() + LOOKS + store.slack(), "{took:?}");
+    assert!(took >= store.steady_lease().mul_f64(0.95), "{took:?}: it was still alive");
+    assert!(took < store.steady_lease() + LOOKS + store.slack(), "{took:?}");
     writer.release().await.unwrap();
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
@@ -242,14 +242,14 @@ pub(crate) async fn an_expired_reader_stops_blocking_writers(store: &Store) {
 pub(crate) async fn expired_readers_are_not_holders(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let living = ours.lease(store.long()).read().await.unwrap();
-    let gone = dead(store, &ours, Kind::Read, store.lease()).await.to_string();
+    let gone = dead(store, &ours, Kind::Read, store.steady_lease()).await.to_string();
     let is_shown = async || {
         let holders = theirs.holders().await.unwrap();
         assert!(holders.iter().any(|holder| holder.id == living.owner_id().to_string()));
         holders.iter().any(|holder| holder.id == gone)
     };
     assert!(is_shown().await);
-    sleep(store.lease() + Duration::from_millis(20)).await;
+    sleep(store.steady_lease() + Duration::from_millis(20)).await;
     assert!(!is_shown().await);
     // Nor do they keep the only living one from writing.
     let writer = living.try_upgrade().await.expect("it is the only one that lives");
@@ -291,14 +291,14 @@ pub(crate) async fn a_reader_that_timed_out_delays_writers_briefly(store: &Store
 pub(crate) async fn leave_for_of_a_reader_blocks_writers_until_it_expires(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let start = Instant::now();
-    ours.read().await.unwrap().leave_for(store.lease()).await.unwrap();
+    ours.read().await.unwrap().leave_for(store.steady_lease()).await.unwrap();
     let another = theirs.try_read().await.unwrap().expect("readers share it");
     another.release().await.unwrap();
     let writer = timeout(store.long(), theirs.write()).await.unwrap().unwrap();
     let took = start.elapsed();
-    assert!(took >= store.lease().mul_f64(0.95), "{took:?}");
-    assert!(took < store.lease() + LOOKS + store.slack(), "{took:?}");
-    writer.leave_for(store.lease()).await.unwrap();
+    assert!(took >= store.steady_lease().mul_f64(0.95), "{took:?}");
+    assert!(took < store.steady_lease() + LOOKS + store.slack(), "{took:?}");
+    writer.leave_for(store.steady_lease()).await.unwrap();
     assert!(ours.try_read().await.unwrap().is_none());
     let reader = timeout(store.long(), ours.read()).await.unwrap().unwrap();
     reader.release().await.unwrap();
@@ -306,11 +306,11 @@ pub(crate) async fn leave_for_of_a_reader_blocks_writers_until_it_expires(store:
 
 pub(crate) async fn extend_sets_a_new_deadline_for_a_reader(store: &Store) {
     let (lock, _) = pair(store).await;
-    let guard = lock.lease(store.lease()).read().await.unwrap();
+    let guard = lock.lease(store.steady_lease()).read().await.unwrap();
     guard.extend(store.long()).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() / 2);
     assert!(guard.remaining() > store.long() / 2);
-    guard.extend(store.lease()).await.unwrap();
+    guard.extend(store.steady_lease()).await.unwrap();
     assert!(left(lock.remaining().await) > store.long() / 2, "nothing shortens it");
     guard.release().await.unwrap();
 }

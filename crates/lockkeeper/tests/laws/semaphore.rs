@@ -130,7 +130,7 @@ pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     let (ours, theirs) = bare(store).await;
     let leaving = store.client().await;
     let start = Instant::now();
-    assert!(ours.try_set_permits_for(3, store.lease()).await.unwrap());
+    assert!(ours.try_set_permits_for(3, store.steady_lease()).await.unwrap());
     // Whatever is done with it does not move its end.
     ours.acquire(1).await.unwrap().release().await.unwrap();
     assert_eq!(ours.add_permits(2).await.unwrap(), 5);
@@ -139,8 +139,8 @@ pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     let dropped = dropped.acquire(1).await.unwrap();
     eventually("it has ended", async || theirs.add_permits(0).await.is_err()).await;
     let lasted = start.elapsed();
-    assert!(lasted >= store.lease().mul_f64(0.95), "{lasted:?}");
-    assert!(lasted < store.lease() + store.slack(), "{lasted:?}");
+    assert!(lasted >= store.steady_lease().mul_f64(0.95), "{lasted:?}");
+    assert!(lasted < store.steady_lease() + store.slack(), "{lasted:?}");
     assert_is!(released.release().await, Err(Error::NotHeld { .. }));
     drop(dropped);
     // The reaper is done when the client is shut down.
@@ -329,12 +329,12 @@ pub(crate) async fn a_waiter_acquires_after_the_semaphore_is_recreated(store: &S
 
 pub(crate) async fn a_waiter_fails_when_the_semaphore_expires(store: &Store) {
     let (ours, theirs) = bare(store).await;
-    ours.try_set_permits_for(1, store.lease()).await.unwrap();
+    ours.try_set_permits_for(1, store.steady_lease()).await.unwrap();
     let permit = ours.acquire(1).await.unwrap();
     let start = Instant::now();
     assert_is!(theirs.acquire(1).await, Err(Error::Invalid { .. }));
     let took = start.elapsed();
-    assert!(took < store.lease() + lockkeeper::RECHECK + store.slack(), "{took:?}");
+    assert!(took < store.steady_lease() + lockkeeper::RECHECK + store.slack(), "{took:?}");
     drop(permit);
 }
 

@@ -18,7 +18,7 @@ use lockkeeper::{
     LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Remaining, Result, RunError,
     RwLock, SpinLock,
 };
-use testkit::{Cluster, RedisServer, Replicated, Sentinels, Shape};
+use testkit::{Cluster, RedisServer, Replicated, Sentinels, Shape, Stopwatch};
 use tokio::time::{Instant, sleep, timeout};
 
 /// One server for all laws: each law uses its own names.
@@ -316,6 +316,12 @@ impl Store {
         }
     }
 
+    /// The same for a lease that a law uses before it expires: nothing expires too early while the machine stands
+    /// still for two seconds.
+    pub(crate) fn steady_lease(&self) -> Duration {
+        self.lease().max(Duration::from_secs(3))
+    }
+
     /// The watchdog timeout of its clients: the default on the paused clock. In real time long enough that no
     /// lock is lost while the machine stands still for two seconds.
     pub(crate) fn watchdog(&self) -> Duration {
@@ -374,11 +380,19 @@ impl Store {
             StoreKind::Memory(_) => Duration::from_millis(20) + more,
             _ => self.long() / 6,
         };
-        let start = Instant::now();
+        let start = self.timer();
         let done = timeout(self.long(), work).await;
         let (done, took) = (done.unwrap_or_else(|_| panic!("{what}: never")), start.elapsed());
         assert!(took < limit, "{what} took {took:?}");
         done
+    }
+
+    /// Measures an upper bound: in real time without that in which the machine stood still.
+    pub(crate) fn timer(&self) -> Timer {
+        match self.kind {
+            StoreKind::Memory(_) => Timer::Paused(Instant::now()),
+            _ => Timer::Real(Stopwatch::start()),
+        }
     }
 
     /// Until the watchdog has renewed `lock`: after several timeouts on the paused clock, or when the TTL has
@@ -750,6 +764,21 @@ macro_rules! reentrant {
 }
 
 reentrant!(Lock FairLock FencedLock SpinLock);
+
+/// The clock of [`Store::timer`].
+pub(crate) enum Timer {
+    Paused(Instant),
+    Real(Stopwatch),
+}
+
+impl Timer {
+    pub(crate) fn elapsed(&self) -> Duration {
+        match self {
+            Self::Paused(begun) => begun.elapsed(),
+            Self::Real(watch) => watch.elapsed(),
+        }
+    }
+}
 
 /// Handles of two clients to one lock.
 pub(crate) async fn pair<L: Exclusive>(store: &Store) -> (L, L) {
