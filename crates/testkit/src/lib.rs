@@ -58,7 +58,7 @@ pub use replicated::{Replicated, ReplicatedBuilder};
 pub use reply::Reply;
 pub use sentinels::{Sentinels, SentinelsBuilder, Switch, SwitchWatch};
 pub use server::{Flavour, RedisServer, RedisServerBuilder};
-pub use stopwatch::Stopwatch;
+pub use stopwatch::{Stopwatch, awake_between};
 
 /// Also after a panic: no state here is left half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
