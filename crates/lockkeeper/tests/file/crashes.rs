@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::Client;
 use rustix::time::{ClockId, clock_gettime};
-use testkit::ChildProcess;
+use testkit::{ChildProcess, Stopwatch};
 
 use super::*;
 
@@ -47,8 +47,12 @@ pub(crate) fn worker() {
         for turn in 0_u64.. {
             let (me, asked) = (std::process::id(), now());
             let guard = lock.lease(LEASE).lock().await.expect("the lock can be had");
-            let token = guard.token();
-            say(format!("granted {me} {turn} {asked} {} {token}\n", now()));
+            let (token, granted) = (guard.token(), now());
+            // A process that stood still for a lease has lost it, and another may have been granted it since.
+            if guard.is_lost() {
+                continue;
+            }
+            say(format!("granted {me} {turn} {asked} {granted} {token}\n"));
             let permit = semaphore.lease(LEASE).try_acquire(1).await.expect("it can be asked");
             let until = now();
             if !guard.is_lost() {
@@ -126,7 +130,7 @@ async fn processes_killed_at_any_moment_leave_a_consistent_store() {
     semaphore.try_set_permits(PERMITS).await.unwrap();
 
     let mut workers: Vec<_> = (0..WORKERS).map(|_| start(&file, &diary)).collect();
-    let (begin, mut killed) = (Instant::now(), 0);
+    let (begin, watch, mut killed) = (Instant::now(), Stopwatch::start(), 0);
     let granted = || fs::read_to_string(&diary).map_or(0, |text| text.matches("granted").count());
     // Longer on a machine that is so slow that too little has happened to prove anything.
     let enough = |killed: u32| killed >= 20 && granted() >= 100;
@@ -140,7 +144,7 @@ async fn processes_killed_at_any_moment_leave_a_consistent_store() {
     drop(workers);
 
     let lock = client.fenced_lock("lock");
-    let free = within(LEASE + SOON * 2, "it is free when the last lease has ended", lock.lock());
+    let free = within(PATIENCE, "it is free when the last lease has ended", lock.lock());
     free.await.unwrap().release().await.unwrap();
     eventually("all permits are back", async || {
         semaphore.available().await.unwrap() == PERMITS as i64
@@ -159,7 +163,8 @@ async fn processes_killed_at_any_moment_leave_a_consistent_store() {
     // A wake-up that died with its process costs one re-check, never more.
     let gaps = grants.windows(2).map(|pair| pair[1].granted - pair[0].granted);
     let longest = Duration::from_nanos(gaps.max().unwrap_or(0));
-    assert!(longest < lockkeeper::RECHECK + LEASE + SOON, "nobody had it for {longest:?}");
+    let limit = lockkeeper::RECHECK + LEASE + SOON + watch.stood_still();
+    assert!(longest < limit, "nobody had it for {longest:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use lockkeeper::backend::file::File;
 use lockkeeper::backend::{Acquire, Fault};
 use lockkeeper::{Error, OwnerId};
 use rusqlite::Connection;
-use testkit::{ChildProcess, Flaky, Verb, example_path};
+use testkit::{ChildProcess, Flaky, Stopwatch, Verb, example_path};
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn a_waiter_in_another_process_is_woken_at_once() {
     let file = LockFile::new();
     let lock = connect(&file).await.lock("it");
     let mut quickest = Duration::MAX;
-    for _ in 0..5 {
+    for _ in 0..15 {
         let guard = lock.lease(PATIENCE).lock().await.unwrap();
         let mut waiter = child("processes::one_that_waits", "", &file.path().display().to_string());
         waiter.expect_line("waits");
@@ -64,7 +64,7 @@ async fn a_waiter_in_another_process_is_woken_at_once() {
 async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_before() {
     let file = LockFile::new();
     let lock = connect(&file).await.lock("it");
-    let holder = holder(&file, "it", 1500, "renewed");
+    let holder = holder(&file, "it", 4000, "renewed");
     holder.expect_line("held");
     let waiter = {
         let lock = lock.clone();
@@ -72,15 +72,16 @@ async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_bef
     };
     eventually("it waits", async || file.listeners("freed it") == 1).await;
     holder.kill();
+    let watch = Stopwatch::start();
     // Not before it is asked, and not after it was answered.
     let asked = Instant::now();
     let lockkeeper::Remaining::For(left) = lock.remaining().await.unwrap() else {
         panic!("it is held for a while")
     };
     let (earliest, latest) = (asked + left, Instant::now() + left);
-    let granted = within(ms(1500) + SOON, "the waiter", waiter).await.unwrap().unwrap();
+    let granted = within(ms(4000) + SOON, "the waiter", waiter).await.unwrap().unwrap();
     assert!(granted + ms(5) > earliest, "{:?} before its end", earliest - granted);
-    assert!(granted < latest + SOON, "{:?} after its end", granted - latest);
+    assert!(granted < latest + SOON + watch.stood_still(), "{:?} after its end", granted - latest);
 }
 
 /// A process of the test below.
@@ -98,30 +99,31 @@ async fn a_process_that_stops_in_a_transaction_is_an_outage_and_no_more() {
     let file = LockFile::new();
     let options = ClientOptions::new().response_timeout(ms(400)).watchdog_timeout(PATIENCE);
     let client = connect_with(&file, options.clone()).await;
+    let patient = connect_with(&file, ClientOptions::new().response_timeout(PATIENCE)).await;
     let (kept, lock) = (client.lock("kept").lock().await.unwrap(), client.lock("it"));
     let stopped =
         child("processes::one_in_a_transaction", &file.url(), &file.path().display().to_string());
     stopped.expect_line("in it");
     stopped.pause();
 
-    let start = Instant::now();
+    let (start, watch) = (Instant::now(), Stopwatch::start());
     let failed = lock.try_lock().await;
-    let took = start.elapsed();
+    let (took, awake) = (start.elapsed(), watch.elapsed());
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
-    assert!(took >= ms(350) && took < SOON, "{took:?}");
+    assert!(took >= ms(350) && awake < SOON, "{took:?}");
     let backend = file.backend(&options).await;
     let request = Acquire::new(resource(Kind::Lock, "it"), OwnerId::fresh(client.id()), 1000);
     let fault = backend.acquire(request).await.expect_err("nobody can write");
     assert!(matches!(fault, Fault::Unreachable { maybe_ran: false, .. }), "{fault:?}");
     // A reader is not blocked, and sees what was committed.
-    assert!(lock.as_owner(&client.new_owner()).is_held_by(&client.new_owner()).await.is_ok());
-    assert!(client.lock("kept").is_locked().await.unwrap());
+    assert!(patient.lock("it").is_held_by(&patient.new_owner()).await.is_ok());
+    assert!(patient.lock("kept").is_locked().await.unwrap());
 
     let waiting = tokio::spawn(async move { lock.lock().await });
     stopped.kill();
     let guard = within(PATIENCE, "it is ridden out", waiting).await.unwrap().unwrap();
     assert!(!guard.is_lost() && !kept.is_lost());
-    assert!(client.lock("kept").is_locked().await.unwrap(), "what it did was never committed");
+    assert!(patient.lock("kept").is_locked().await.unwrap(), "what it did was never committed");
     kept.release().await.unwrap();
 }
 
@@ -129,7 +131,7 @@ async fn a_process_that_stops_in_a_transaction_is_an_outage_and_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_others_write_to_all_the_time_is_busy_and_not_unreachable() {
     let file = LockFile::new();
-    let options = ClientOptions::new().response_timeout(ms(300)).unreachable_after(ms(1200));
+    let options = ClientOptions::new().response_timeout(ms(300)).unreachable_after(ms(3000));
     let client = connect_with(&file, options).await;
     let (database, stop) = (file.look(), Arc::new(AtomicBool::new(false)));
     let (begun, begins) = tokio::sync::oneshot::channel();
