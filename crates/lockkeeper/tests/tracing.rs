@@ -24,16 +24,27 @@ impl Write for Log {
     }
 }
 
+/// This thread logs while it lives.
+struct Logging {
+    _default: DefaultGuard,
+    /// While there is only one subscriber, a thread that has none, such as that of a test that has just ended,
+    /// and comes first to a place in the code turns that place off for all. With two, all are asked.
+    _second: tracing::Dispatch,
+}
+
 impl Log {
-    fn start(level: Level) -> (Self, DefaultGuard) {
+    fn start(level: Level) -> (Self, Logging) {
         let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
+        let subscriber = || {
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
+            subscriber.with_writer(move || writer.clone()).finish()
+        };
+        let logging = Logging {
+            _second: tracing::Dispatch::new(subscriber()),
+            _default: tracing::subscriber::set_default(subscriber()),
+        };
+        (log, logging)
     }
 
     fn lines(&self) -> Vec<String> {
