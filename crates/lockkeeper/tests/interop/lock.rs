@@ -30,28 +30,20 @@ on_versions! { [newest]
     a_non_reentrant_lock_is_the_same_lock
 }
 
-/// The lease of watchdogs that are to be seen at work, on either side: renewed every second.
-const QUICK: Duration = Duration::from_secs(3);
+/// The lease of watchdogs that are to be seen at work, on either side: renewed every two seconds.
+const QUICK: Duration = Duration::from_secs(6);
 
 /// Longer than a lease of a [`QUICK`] watchdog.
-const BEYOND: Duration = Duration::from_millis(4500);
+const BEYOND: Duration = Duration::from_secs(8);
 
 fn quick() -> ClientOptions {
-    ClientOptions::new().watchdog_timeout(QUICK).response_timeout(ms(1_000))
+    ClientOptions::new().watchdog_timeout(QUICK)
 }
 
 /// When the server will end a lock, unless it is renewed.
 fn ends(server: &RedisServer, name: &str) -> SystemTime {
     let millis = server.cli(&["PEXPIRETIME", name]).int();
     UNIX_EPOCH + ms(millis.try_into().expect("it has an end"))
-}
-
-/// It was had when the lease of the one before had ended, and soon after.
-#[track_caller]
-fn assert_had_after(ends: SystemTime, granted: SystemTime) {
-    // Java's wall clock and the server's end are whole milliseconds.
-    let late = (granted + ms(1)).duration_since(ends).expect("the lease had not ended yet");
-    assert!(late < SOON, "{late:?} after the end of the lease");
 }
 
 /// The holder as stored: the only field and its value.
@@ -131,7 +123,7 @@ async fn a_release_wakes_the_waiter_on_the_other_side(redisson: Redisson) {
 }
 
 async fn the_other_side_acquires_when_a_lease_expires(redisson: Redisson) {
-    const LEASE: Duration = Duration::from_secs(1);
+    const LEASE: Duration = Duration::from_secs(3);
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "lease").await;
     let ours = client.lock(&name);
 
@@ -322,7 +314,7 @@ async fn a_force_release_by_rust_frees_a_java_lock_and_wakes_java(redisson: Redi
     let forced = Instant::now();
     assert!(ours.force_unlock_because("maintenance").await.unwrap());
     let grant = waiter.await;
-    let took = grant.ended.saturating_duration_since(forced);
+    let took = awake_between(forced, grant.ended);
     assert!(took < SOON, "{took:?}");
     grant.ok();
     assert!(!one.lock(&name).is_held().await.ok());
@@ -351,7 +343,7 @@ async fn a_force_release_by_java_frees_a_rust_lock_and_wakes_rust(redisson: Redi
     listened_to(server(), &lock_channel(name), 1).await;
     let forced = theirs.force_unlock().await;
     let (heir, granted) = joined(waiter).await;
-    let took = granted.saturating_duration_since(forced.started);
+    let took = awake_between(forced.started, granted);
     assert!(took < SOON, "{took:?}");
     assert!(forced.ok());
     let lost = within(PATIENCE, "the holder is told", guard.lost()).await;
@@ -375,7 +367,7 @@ async fn a_waiter_that_times_out_consumes_no_wake_up_of_the_other_side(redisson:
     listened_to(server(), &channel, 1).await;
     let release = one.lock(&name).unlock().await;
     let grant = waiter.await;
-    assert!(grant.ended.saturating_duration_since(release.started) < SOON);
+    assert!(awake_between(release.started, grant.ended) < SOON);
     release.ok();
     grant.ok();
 
@@ -387,7 +379,7 @@ async fn a_waiter_that_times_out_consumes_no_wake_up_of_the_other_side(redisson:
     assert!(given_up.await.err().is_interrupted());
     let release = two.lock(&name).unlock().await;
     let (guard, granted) = joined(waiter).await;
-    assert!(granted.saturating_duration_since(release.started) < SOON);
+    assert!(awake_between(release.started, granted) < SOON);
     release.ok();
     guard.release().await.unwrap();
 }
@@ -400,7 +392,7 @@ async fn a_dropped_guard_wakes_java(redisson: Redisson) {
     let dropped = Instant::now();
     drop(guard);
     let grant = waiter.await;
-    assert!(grant.ended.saturating_duration_since(dropped) < SOON);
+    assert!(awake_between(dropped, grant.ended) < SOON);
     grant.ok();
     one.lock(&name).unlock().await.ok();
 }
@@ -431,7 +423,7 @@ async fn a_non_reentrant_lock_is_the_same_lock(redisson: Redisson) {
     listened_to(server(), &channel, 1).await;
     let release = theirs.unlock().await;
     let (guard, granted) = joined(waiter).await;
-    assert!(granted.saturating_duration_since(release.started) < SOON);
+    assert!(awake_between(release.started, granted) < SOON);
     release.ok();
     assert_eq!(stored(&name), (guard.owner_id().to_string(), "1".to_owned()));
 
@@ -444,7 +436,7 @@ async fn a_non_reentrant_lock_is_the_same_lock(redisson: Redisson) {
     let released = Instant::now();
     guard.release().await.unwrap();
     let grant = waiter.await;
-    assert!(grant.ended.saturating_duration_since(released) < SOON);
+    assert!(awake_between(released, grant.ended) < SOON);
     grant.ok();
     assert!(theirs.try_lock().await.err().message().contains("non-reentrant"));
     assert!(ours.try_lock().await.unwrap().is_none());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::{ClientOptions, Error, LostReason, Remaining};
 use testkit::java::{Answer, Lock};
-use testkit::{JavaPeer, RedisServer, Redisson};
+use testkit::{JavaPeer, RedisServer, Redisson, Stopwatch};
 use tokio::task::JoinHandle;
 
 use crate::killed_process::killed_process;
@@ -194,7 +194,7 @@ async fn the_last_java_reader_wakes_our_writer(redisson: Redisson) {
         let released = java_unlocks(&two).await;
         let (guard, granted) = joined(waits).await;
         handovers.record(released, granted);
-        took.push(granted.saturating_duration_since(released));
+        took.push(awake_between(released, granted));
         guard.release().await.unwrap();
     }
     // A writer of ours looks by itself every 0.6 to 1.2 s.
@@ -265,7 +265,7 @@ async fn a_downgrade_wakes_our_readers_and_java_readers_recheck(redisson: Rediss
     let released = Instant::now();
     let reader = writer.downgrade().await.unwrap();
     let granted = ended(java.await);
-    assert!(granted.saturating_duration_since(released) < SOON);
+    assert!(awake_between(released, granted) < SOON);
     assert!(!stage.two.write(name).try_lock().ok(), "both read");
     reader.release().await.unwrap();
     read.unlock().ok();
@@ -277,7 +277,7 @@ async fn a_downgrade_wakes_our_readers_and_java_readers_recheck(redisson: Rediss
     listened_to(server(), &channel(name), 1).await;
     let released = java_unlocks(&write).await;
     let (guard, granted) = joined(ours).await;
-    let took = granted.saturating_duration_since(released);
+    let took = awake_between(released, granted);
     println!("{name}: found out after {took:.1?}");
     assert!(took < RECHECK + SOON, "{took:?}");
     guard.release().await.unwrap();
@@ -334,7 +334,7 @@ async fn our_waiting_writer_blocks_only_our_readers(redisson: Redisson) {
 }
 
 async fn a_force_release_is_detected_on_the_other_side(redisson: Redisson) {
-    let options = ClientOptions::new().watchdog_timeout(ms(1_500));
+    let options = ClientOptions::new().watchdog_timeout(ms(4_000));
     let stage = Stage::with(redisson, "rw, force", options).await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
     let (read, write) = (stage.one.read(name), stage.one.write(name));
@@ -348,7 +348,7 @@ async fn a_force_release_is_detected_on_the_other_side(redisson: Redisson) {
     assert!(!write.force_unlock().ok(), "nobody writes");
     let forced = Instant::now();
     assert!(read.force_unlock().ok());
-    assert!(ended(java.await).saturating_duration_since(forced) < SOON);
+    assert!(awake_between(forced, ended(java.await)) < SOON);
     assert_eq!(within(PATIENCE, "it is noticed", reader.lost()).await, LostReason::Taken);
     let refused = reader.release().await.unwrap_err();
     assert!(matches!(refused, Error::Lost { .. } | Error::NotHeld { .. }), "{refused}");
@@ -361,7 +361,7 @@ async fn a_force_release_is_detected_on_the_other_side(redisson: Redisson) {
     let forced = Instant::now();
     assert!(lock.force_unlock().await.unwrap());
     let (guard, granted) = joined(ours).await;
-    assert!(granted.saturating_duration_since(forced) < SOON);
+    assert!(awake_between(forced, granted) < SOON);
     assert!(stage.two.write(name).unlock().err().is_not_owner());
     guard.release().await.unwrap();
 
@@ -395,14 +395,14 @@ async fn one_name_is_one_kind_to_us_and_not_to_java(redisson: Redisson) {
 
 async fn a_lease_that_expires_frees_the_lock(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, lease").await;
-    let (lock, name, lease) = (stage.client.rw_lock(&stage.name), stage.name.as_str(), ms(1_000));
+    let (lock, name, lease) = (stage.client.rw_lock(&stage.name), stage.name.as_str(), ms(3_000));
 
     for side in [lock.reader(), lock.writer()] {
         let guard = side.lease(lease).lock().await.unwrap();
         let ends = end(server(), name);
         let granted = ended(stage.one.write(name).lock().await);
         assert!(granted + ms(50) >= ends, "before its end");
-        assert!(granted < ends + SOON, "long after its end");
+        assert!(awake_between(ends, granted) < SOON, "long after its end");
         assert_eq!(guard.lost().await, LostReason::Expired);
         stage.one.write(name).unlock().ok();
     }
@@ -411,14 +411,14 @@ async fn a_lease_that_expires_frees_the_lock(redisson: Redisson) {
         let ends = end(server(), name);
         let (guard, granted) = joined(waits(lock.write())).await;
         assert!(granted + ms(50) >= ends, "before its end");
-        assert!(granted < ends + SOON, "long after its end");
+        assert!(awake_between(ends, granted) < SOON, "long after its end");
         assert!(java.unlock().err().is_not_owner());
         guard.release().await.unwrap();
     }
     // A reader whose time is over does not stand in our way while others read on.
     stage.one.read(name).lock_for(lease).ok();
     let mut reader = lock.lease(LONG).read().await.unwrap();
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let writer = loop {
         match reader.try_upgrade().await {
             Ok(writer) => break writer,
@@ -433,13 +433,13 @@ async fn our_dead_reader_stops_blocking_when_its_lease_expires(redisson: Redisso
     let stage = Stage::new(redisson, "rw, dead reader").await;
     let name = stage.name.as_str();
     for kind in ["read", "write"] {
-        let child = killed_process(server(), kind, ms(2_000), name);
+        let child = killed_process(server(), kind, ms(4_000), name);
         child.expect_line("held");
         child.kill();
         let ends = end(server(), name);
         let granted = ended(stage.one.write(name).lock().await);
         assert!(granted + ms(50) >= ends, "before its end");
-        assert!(granted < ends + SOON, "long after its end");
+        assert!(awake_between(ends, granted) < SOON, "long after its end");
         stage.one.write(name).unlock().ok();
     }
 }
@@ -455,14 +455,15 @@ fn redisson_reads(redisson: Redisson, watchdog: Duration) -> (RedisServer, JavaP
 /// The renewal of a reader of Java's sets the end of the lock, whoever else reads. Ours looks after its
 /// readers every 0.7 s here, as it does every ten seconds by default beside Java's 30 s.
 async fn our_reader_outlives_a_java_reader(redisson: Redisson) {
-    let (name, watchdog, lease) = ("x", ms(2_000), ms(6_000));
+    let (name, watchdog, lease) = ("x", ms(2_000), ms(10_000));
     let (server, peer) = redisson_reads(redisson, watchdog);
     let lock =
         connect(&server, ClientOptions::new().watchdog_timeout(watchdog)).await.rw_lock(name);
     let begun = Instant::now();
     let reader = lock.lease(lease).read().await.unwrap();
     let left = || server.cli(&["PTTL", name]).int();
-    assert!(left() > 4_000);
+    // A renewal of Java's may have come since.
+    eventually("it has our lease", || left() > 4_000).await;
     eventually("Java cuts it short", || left() <= 2_000).await;
     eventually("ours puts it right", || left() > 2_000).await;
     eventually("Java cuts it short again", || left() <= 2_000).await;
@@ -470,7 +471,8 @@ async fn our_reader_outlives_a_java_reader(redisson: Redisson) {
     let (_writer, granted) = joined(waits(lock.write())).await;
     let took = granted - begun;
     assert!(reader.is_lost(), "two hold it");
-    assert!(took >= lease && took < lease + SOON, "{took:?}");
+    assert!(took >= lease, "{took:?}");
+    assert!(awake_between(begun + lease, granted) < SOON, "{took:?}");
 }
 
 /// Redisson before 4.4 renews all readers, also ours, and to its own time. That may be less than ours
@@ -485,7 +487,7 @@ async fn our_reader_detects_a_ttl_shortened_by_a_java_renewal(redisson: Redisson
     peer.kill();
     let (_writer, granted) = joined(waits(lock.write())).await;
     let lost = Instant::now();
-    assert!(reader.is_lost() && lost - granted < SOON, "two hold it");
+    assert!(reader.is_lost() && awake_between(granted, lost) < SOON, "two hold it");
 }
 
 /// Redisson before 4.4 keeps it alive for as long as one of its own reads.
@@ -509,7 +511,7 @@ async fn our_dead_reader_expires_while_java_reads(redisson: Redisson) {
     read.unlock().ok();
     let unlocked = Instant::now();
     // What is left of the dead one is at most a lease of Java's.
-    let took = ended(java.await).saturating_duration_since(unlocked);
+    let took = awake_between(unlocked, ended(java.await));
     assert!(took < if redisson == Redisson::Newest { SOON } else { watchdog + SOON }, "{took:?}");
 }
 
@@ -562,7 +564,7 @@ async fn a_hold_without_a_lease_is_renewed_until_its_process_dies(redisson: Redi
     let ends = end(&server, name);
     let (guard, granted) = joined(ours).await;
     assert!(granted + ms(50) >= ends, "before its end");
-    assert!(granted < ends + 2 * SOON, "long after its end");
+    assert!(awake_between(ends, granted) < 2 * SOON, "long after its end");
     guard.release().await.unwrap();
 }
 

@@ -3,11 +3,12 @@
 use std::future::{Future, IntoFuture};
 use std::panic::resume_unwind;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use lockkeeper::{Client, ClientOptions};
+pub(crate) use testkit::awake_between;
 use testkit::java::Worker;
-use testkit::{Cli, Cluster, JavaPeer, RedisServer, Redisson, Reply};
+use testkit::{Cli, Cluster, JavaPeer, RedisServer, Redisson, Reply, Stopwatch};
 use tokio::task::JoinHandle;
 
 /// A waiter that was told has the lock within this, on a machine with two busy cores; one that was not
@@ -98,7 +99,7 @@ pub(crate) async fn connect(store: &impl Store, options: ClientOptions) -> Clien
         .expect("the server is there")
 }
 
-/// The outcome of `work`, which must come within `limit`.
+/// The outcome of `work`, which must come within `limit`. Time in which the machine stood still does not count.
 #[track_caller]
 pub(crate) fn within<T>(
     limit: Duration,
@@ -107,11 +108,26 @@ pub(crate) fn within<T>(
 ) -> impl Future<Output = T> {
     let late = format!("not within {limit:?}: {what}");
     async move {
-        match tokio::time::timeout(limit, work).await {
-            Ok(done) => done,
-            Err(_) => panic!("{late}"),
+        let (watch, mut work) = (Stopwatch::start(), std::pin::pin!(work.into_future()));
+        loop {
+            let left = limit.saturating_sub(watch.elapsed());
+            assert!(!left.is_zero(), "{late}");
+            if let Ok(done) = tokio::time::timeout(left, work.as_mut()).await {
+                return done;
+            }
         }
     }
+}
+
+/// It was had when the lease of the one before had ended, and soon after.
+#[track_caller]
+pub(crate) fn assert_had_after(ends: SystemTime, granted: SystemTime) {
+    // The wall clock of the other side and the server's end are whole milliseconds.
+    let late = (granted + ms(1)).duration_since(ends).expect("the lease had not ended yet");
+    let ago = granted.elapsed().unwrap_or_default();
+    let granted = Instant::now() - ago;
+    let awake = awake_between(granted - late, granted);
+    assert!(awake < SOON, "{late:?} after the end of the lease");
 }
 
 /// The outcome of a task, which must come soon enough for a test; its panic is the test's.
@@ -128,9 +144,9 @@ pub(crate) fn eventually(
 ) -> impl Future<Output = ()> {
     let late = format!("not within {PATIENCE:?}: {what}");
     async move {
-        let end = Instant::now() + PATIENCE;
+        let watch = Stopwatch::start();
         while !condition() {
-            assert!(Instant::now() < end, "{late}");
+            assert!(watch.elapsed() < PATIENCE, "{late}");
             tokio::time::sleep(ms(2)).await;
         }
     }
@@ -181,7 +197,7 @@ impl Handovers {
     /// If it took longer than a wake-up.
     #[track_caller]
     pub(crate) fn record(&mut self, released: Instant, granted: Instant) {
-        let took = granted.saturating_duration_since(released);
+        let took = awake_between(released, granted);
         assert!(took < SOON, "hand-over {} took {took:?}", self.0.len() + 1);
         self.0.push(took);
     }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::ClientOptions;
-use testkit::{Cli, Redisson};
+use testkit::{Cli, Redisson, Stopwatch};
 
 use crate::support::*;
 
@@ -94,7 +94,7 @@ async fn any_name_is_the_same_lock(redisson: Redisson) {
         listened_to(server(), &channel, 1).await;
         let release = one.lock(&name).unlock().await;
         let (guard, granted) = joined(waiter).await;
-        assert!(granted.saturating_duration_since(release.started) < SOON, "{name}");
+        assert!(awake_between(release.started, granted) < SOON, "{name}");
         release.ok();
         listened_to(server(), &channel, 0).await;
         let waiter = two.lock(&name).lock();
@@ -102,7 +102,7 @@ async fn any_name_is_the_same_lock(redisson: Redisson) {
         let released = Instant::now();
         guard.release().await.unwrap();
         let grant = waiter.await;
-        assert!(grant.ended.saturating_duration_since(released) < SOON, "{name}");
+        assert!(awake_between(released, grant.ended) < SOON, "{name}");
         grant.ok();
         two.lock(&name).unlock().await.ok();
     }
@@ -121,7 +121,7 @@ async fn a_prefix_is_a_part_of_the_name(redisson: Redisson) {
     let released = Instant::now();
     guard.release().await.unwrap();
     let grant = waiter.await;
-    assert!(grant.ended.saturating_duration_since(released) < SOON);
+    assert!(awake_between(released, grant.ended) < SOON);
     grant.ok();
     assert!(client.lock(&name).try_lock().await.unwrap().is_none());
     one.lock(&whole).unlock().await.ok();
@@ -168,7 +168,7 @@ async fn waiters_of_every_version_and_ours_share_one_queue() {
         let other = connect(server(), ClientOptions::new()).await.lock(NAME);
         let mut rust = Some(tokio::spawn(async move { other.lock().await.unwrap() }));
         listened_to(server(), &lock_channel(NAME), 4).await;
-        let mut released = Instant::now();
+        let mut released = Stopwatch::start();
         guard.take().expect("we hold it").release().await.unwrap();
         // The next holder is not known in advance.
         for _ in 0..4 {
@@ -185,12 +185,12 @@ async fn waiters_of_every_version_and_ours_share_one_queue() {
                 Some(index) => {
                     let (worker, waiter) = java.swap_remove(index);
                     waiter.await.ok();
-                    released = Instant::now();
+                    released = Stopwatch::start();
                     worker.lock(NAME).unlock().await.ok();
                 }
                 None => {
                     let heir = joined(rust.take().expect("it was Rust's turn")).await;
-                    released = Instant::now();
+                    released = Stopwatch::start();
                     heir.release().await.unwrap();
                 }
             }
