@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
 use testkit::{Cluster, Flavour, Node, Shape};
 
 /// What a node answers to a client.
@@ -17,9 +15,7 @@ fn set(node: &Node, key: &str) {
 
 /// A failover of either kind, and a slot that moves key by key, in every server.
 fn serves_fails_over_and_migrates(flavour: Flavour) {
-    let start = Instant::now();
     let cluster = Cluster::builder(Shape::Replicated).flavour(flavour).start();
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     for shard in 0..3 {
         let name = cluster.name_on(shard);
         let slot = cluster.node(0).server().cli(&["CLUSTER", "KEYSLOT", &name]).int();
