@@ -57,7 +57,7 @@ fn a_run_and_a_watch_continue_without_a_member() {
     let url = format!("quorum:redis://{first},redis://{second},{}", members[2].url());
     let scene = Scene::at(&url);
     secret(&scene, "password", "s3cret\n");
-    configure(&scene, "password_file = \"../../password\"\nlongest_lease = \"3s\"");
+    configure(&scene, "password_file = \"../../password\"\nlongest_lease = \"10s\"");
     ran(&scene, &["ls"]).assert_quiet("");
     trust(&members);
 

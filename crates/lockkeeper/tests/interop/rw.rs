@@ -349,7 +349,9 @@ async fn a_force_release_is_detected_on_the_other_side(redisson: Redisson) {
     let forced = Instant::now();
     assert!(read.force_unlock().ok());
     assert!(awake_between(forced, ended(java.await)) < SOON);
-    assert_eq!(within(PATIENCE, "it is noticed", reader.lost()).await, LostReason::Taken);
+    // By a check before or after Java's writer acquires the lock.
+    let reason = within(PATIENCE, "it is noticed", reader.lost()).await;
+    assert!(matches!(reason, LostReason::Deleted | LostReason::Taken), "{reason}");
     let refused = reader.release().await.unwrap_err();
     assert!(matches!(refused, Error::Lost { .. } | Error::NotHeld { .. }), "{refused}");
     assert!(read.unlock().err().is_not_owner());
