@@ -1,12 +1,14 @@
 //! Requests that a node sends elsewhere run once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::Kind;
-use testkit::{Cli, Cluster, Reply};
+use lockkeeper::{Client, ClientOptions, Error, Kind};
+use testkit::{Cli, Cluster, RedisServer, Reply, RequestWatch, Shape};
+use tokio::time::Instant;
 
-use super::{connected, on, primaries};
+use super::{connected, on, primaries, started};
 use crate::support::*;
 
 /// The lease, of which a third is the time between two renewals.
@@ -82,4 +84,155 @@ async fn each_renewal_of_a_redirected_batch_runs_once() {
     }
     let lost: Vec<_> = guards.iter().filter(|guard| guard.is_lost()).collect();
     assert!(lost.is_empty(), "{lost:?}");
+}
+
+/// Nodes behind proxies that count the acquires of a lock in the first shard, and a client that has a
+/// connection to each of them.
+struct Watched {
+    cluster: Arc<Cluster>,
+    client: Client,
+    name: String,
+    /// What only an acquire contains.
+    hash: Vec<u8>,
+    acquires: Vec<RequestWatch>,
+}
+
+impl Watched {
+    async fn new(options: ClientOptions) -> Self {
+        let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+        let client = connected(&cluster, options.unacknowledged()).await;
+        let name = cluster.names_on(0, 2).remove(1);
+        for shard in 0..3 {
+            let lock = lock_of(&client, Kind::Lock, &cluster.name_on(shard));
+            taken(&lock).await.release().await.expect("held");
+        }
+        let load = ["SCRIPT", "LOAD", lua("LOCK_ACQUIRE")];
+        let hash = cluster.node(0).server().cli(&load).ok().text().as_bytes().to_vec();
+        let nodes = cluster.nodes().iter();
+        let acquires = nodes.map(|node| node.proxy().expect_request(&hash)).collect();
+        Self { cluster, client, name, hash, acquires }
+    }
+
+    /// The first node names the second one as the owner of the slot, and the others name the first one.
+    fn close_the_circle(&self) {
+        let id = self.cluster.node(1).server().cli(&["CLUSTER", "MYID"]).ok();
+        let slot = Cluster::slot_of(&self.name).to_string();
+        let set = ["CLUSTER", "SETSLOT", &slot, "NODE", id.text()];
+        self.cluster.node(0).server().cli(&set).ok();
+    }
+
+    /// How many acquires each node got.
+    fn acquires(&self) -> Vec<usize> {
+        self.acquires.iter().map(RequestWatch::count).collect()
+    }
+
+    /// How many of them were executed, on all nodes.
+    fn executed(&self) -> u64 {
+        self.cluster.nodes().iter().map(|node| node.server().commandstats("evalsha")).sum()
+    }
+
+    async fn try_lock(&self) -> Error {
+        let attempt = lock_of(&self.client, Kind::Lock, &self.name).try_lock();
+        within(LONG, "an attempt", attempt).await.expect_err("no node answers it")
+    }
+}
+
+/// Two nodes send a request to each other. It is redirected eight times, and executed by neither.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirections_in_a_circle_end_after_eight() {
+    let watched = Watched::new(options().response_timeout(LONG)).await;
+    watched.close_the_circle();
+    let before = watched.executed();
+    let error = watched.try_lock().await;
+    let slot = Cluster::slot_of(&watched.name);
+    let said = format!("redirected more than 8 times for slot {slot}");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert!(error.to_string().contains(&said), "{error}");
+    assert_eq!(watched.acquires(), [5, 4, 0]);
+    assert_eq!(watched.executed(), before);
+}
+
+/// The nodes of a circle answer slowly: the deadline of the request ends it before the eighth redirection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirections_end_at_the_deadline_of_the_request() {
+    // Each way: a redirection takes a second, and eight of them take much longer than the deadline.
+    const DELAY: Duration = Duration::from_millis(500);
+    let watched = Watched::new(options().response_timeout(ms(2500))).await;
+    watched.close_the_circle();
+    for node in watched.cluster.nodes() {
+        node.proxy().delay(DELAY);
+    }
+    let started = Instant::now();
+    let error = watched.try_lock().await;
+    let took = started.elapsed();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(error.to_string().contains("no answer within 2.5s"), "{error}");
+    assert!(took < 6 * DELAY + SOON, "{took:?}");
+    let acquires = watched.acquires();
+    assert!((2..=4).contains(&acquires.iter().sum::<usize>()), "{acquires:?}");
+}
+
+/// The node that a redirection names executes the request, and its answer is lost. The request is not
+/// sent again, to neither node, but undone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirected_request_without_an_answer_is_not_repeated() {
+    let watched = Watched::new(options()).await;
+    let slot = Cluster::slot_of(&watched.name);
+    on(&watched.cluster, move |cluster| cluster.migrate(slot, 1)).await;
+    let target = watched.cluster.node(1);
+    target.proxy().drop_replies_once_after_request_matching(&watched.hash);
+    let error = watched.try_lock().await;
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    let free = || stored(target.server(), Kind::Lock, &watched.name).is_empty();
+    eventually(PATIENCE, "the acquire is undone", free).await;
+    assert_eq!(watched.acquires(), [1, 1, 0]);
+}
+
+/// How often scripts have set the TTL of a key, as `MONITOR` shows it, until now.
+fn runs(monitor: &mut Cli, server: &RedisServer, name: &str) -> usize {
+    const END: &str = "all-before-this-has-run";
+    server.cli(&["ECHO", END]).ok();
+    let mut runs = 0;
+    loop {
+        let line = monitor.next_reply(PATIENCE).expect("MONITOR shows all that runs");
+        let words: Vec<_> = line.text().split(' ').collect();
+        match words[..] {
+            [.., end] if end.contains(END) => return runs,
+            [_, _, "lua]", command, key, ..] if key.trim_matches('"') == name => {
+                runs += usize::from(command.eq_ignore_ascii_case("\"pexpire\""));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `ASKING` holds for one command. A call by a hash that the node does not know would use it up, and the
+/// call by text after it would be sent back to the source of the migration.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_that_the_asked_node_does_not_know_runs_there_once() {
+    let cluster = primaries().await;
+    let client = connected(&cluster, options().unacknowledged()).await;
+    let name = cluster.name_on(0);
+    let (lock, owner) = (client.lock(&name), client.new_owner());
+    let outer = lock.as_owner(&owner).lock().await.expect("free");
+    let moving = name.clone();
+    on(&cluster, move |cluster| {
+        cluster.begin_migration(Cluster::slot_of(&moving), 1);
+        assert!(cluster.move_key(&moving));
+    })
+    .await;
+    let target = cluster.node(1).server();
+    let mut monitor = target.connection();
+    monitor.cmd(&["MONITOR"]).ok();
+    let mut inner = Vec::new();
+    for count in [2, 3] {
+        target.cli(&["SCRIPT", "FLUSH"]).ok();
+        let entered = within(PATIENCE, "re-entry", lock.as_owner(&owner).lock()).await;
+        inner.push(entered.expect("the target of the migration serves it"));
+        assert_eq!(runs(&mut monitor, target, &name), 1);
+        let mut cli = target.connection();
+        cli.cmd(&["ASKING"]).ok();
+        let stored = cli.cmd(&["HGET", &name, &outer.owner_id().to_string()]).ok();
+        assert_eq!(stored.text(), count.to_string());
+    }
 }
