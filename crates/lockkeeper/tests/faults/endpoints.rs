@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper::{Client, Kind};
-use testkit::{FaultProxy, Replicated};
+use testkit::{FaultProxy, RedisServer, Replicated};
 
 use crate::permissions::set_user;
 use crate::support::*;
@@ -67,6 +67,52 @@ async fn an_endpoint_that_moves_is_followed() {
         assert_held(new, Kind::Lock, &name, &guard, 1);
         guard.release().await.expect("held");
     }
+}
+
+/// The id of the connection that has carried requests by script.
+#[track_caller]
+fn requests_of(server: &RedisServer) -> String {
+    let list = server.cli(&["CLIENT", "LIST", "TYPE", "normal"]).ok();
+    let line = list.text().lines().find(|line| line.contains(" cmd=eval"));
+    let id = line.and_then(|line| line.strip_prefix("id=")?.split(' ').next());
+    id.unwrap_or_else(|| panic!("no connection has called a script: {}", list.text())).to_owned()
+}
+
+/// A request is on its way to a server that is demoted, and later promoted again. When the client uses that
+/// server again, it has revoked the old connection: the request never executes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_request_does_not_execute_on_a_server_that_is_promoted_again() {
+    let start = || Arc::new(Replicated::builder().replicas(1).start());
+    let servers = joined(tokio::task::spawn_blocking(start)).await;
+    let (first, second) = (servers.primary().server(), servers.replicas()[0].server());
+    let endpoint = FaultProxy::start(first.port()).await;
+    let client = connect(&endpoint.url(), options().keep_alive(LONG)).await;
+    taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
+    let (late, id) = (endpoint.connections()[0], requests_of(first));
+
+    // The connection leads to the first server still, but what is sent on it does not arrive.
+    endpoint.hold_connection(late, true);
+    servers.await_in_sync(1);
+    swap(&servers).await;
+    endpoint.redirect(second.port());
+    let hash = first.cli(&["SCRIPT", "LOAD", lua("LOCK_ACQUIRE")]).ok();
+    let sent = endpoint.expect_request(hash.text().as_bytes());
+    assert_unreachable(&lock_of(&client, Kind::Lock, "a").try_lock().await);
+    assert_eq!(sent.count(), 1);
+    let guard = taken(&lock_of(&client, Kind::Lock, "b")).await;
+    assert_held(second, Kind::Lock, "b", &guard, 1);
+    guard.release().await.expect("held");
+
+    servers.await_in_sync(1);
+    swap(&servers).await;
+    endpoint.redirect(first.port());
+    let guard = taken(&lock_of(&client, Kind::Lock, "b")).await;
+    assert_held(first, Kind::Lock, "b", &guard, 1);
+    let left = first.cli(&["CLIENT", "LIST", "ID", &id]).ok();
+    assert_eq!(left.text(), "", "the old connection was not revoked before the first request");
+    endpoint.hold_connection(late, false);
+    endpoint.wait_for_end(late).await;
+    assert_free(first, Kind::Lock, "a");
 }
 
 /// The client finds the primary among several servers, and follows when it changes.
