@@ -6,8 +6,10 @@
 //!
 //! **The slot map** comes from up to three nodes at once. An answer of an older epoch of the cluster never
 //! replaces a newer one, unless all nodes are of it for five seconds: then the cluster was made anew. What
-//! a redirection says outlasts answers that are no newer, for two seconds. A redirection, a broken connection and a rejected request ask for a new map, at most ten
-//! times a second; so does a timer. Nothing waits for it.
+//! a redirection says outlasts all answers for two seconds, also those of a newer epoch: nodes that voted for
+//! a new primary are of its epoch before they know that it has the slots. A redirection, a broken connection
+//! and a rejected request ask for a new map, at most ten times a second; so does a timer. Nothing waits for
+//! it.
 //!
 //! **Redirections** tell that a request did not run. Only such a request is sent again, to the node that
 //! the redirection names, until its deadline and at most eight times. A request that may have run
@@ -84,27 +86,13 @@ struct Map {
     nodes: Vec<Vec<Node>>,
     /// Since when each shard has had no slot, and nothing to do.
     idle: Vec<Option<Instant>>,
-    /// Slots and shards that redirections have changed lately.
-    learnt: HashMap<u16, Learnt>,
-    led: HashMap<usize, Learnt>,
+    /// When redirections have changed slots and shards lately.
+    learnt: HashMap<u16, Instant>,
+    led: HashMap<usize, Instant>,
     /// Since when all answers are of an earlier epoch than the known one.
     earlier: Option<Instant>,
     /// The number of the commit key that was last found for each shard.
     commit_keys: HashMap<Lane, usize>,
-}
-
-/// When something was learnt, and the epoch of the cluster at that time. For a while it outlasts an answer
-/// that is no newer.
-#[derive(Clone, Copy)]
-struct Learnt {
-    at: Instant,
-    epoch: Option<u64>,
-}
-
-impl Learnt {
-    fn outlasts(&self, epoch: Option<u64>) -> bool {
-        epoch <= self.epoch && self.at.elapsed() < LEARNT
-    }
 }
 
 impl std::fmt::Debug for Cluster {
@@ -164,8 +152,8 @@ impl Cluster {
             tracing::warn!("all nodes are of an earlier epoch: the cluster was made anew");
         }
         map.epoch = newest.epoch;
-        map.learnt.retain(|_, learnt| learnt.outlasts(newest.epoch));
-        map.led.retain(|_, learnt| learnt.outlasts(newest.epoch));
+        map.learnt.retain(|_, at| at.elapsed() < LEARNT);
+        map.led.retain(|_, at| at.elapsed() < LEARNT);
         let primaries: HashSet<&str> =
             newest.slots.iter().flatten().map(|n| &newest.ranges[*n].primary.id[..]).collect();
         let mut of_range = vec![None; newest.ranges.len()];
@@ -373,4 +361,51 @@ fn number(owner: Option<usize>) -> u16 {
 
 fn index(number: u16) -> Option<usize> {
     usize::from(number).checked_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::Shape;
+
+    use super::super::super::url::{self, Topology};
+    use super::super::slots::Range;
+    use super::*;
+
+    async fn opened() -> (testkit::Cluster, Arc<Cluster>) {
+        let servers = testkit::Cluster::start(Shape::Replicated);
+        let options = ClientOptions::new();
+        let Ok(Topology::Cluster(seeds)) = url::parse(&servers.url(), &options) else {
+            panic!("{}", servers.url());
+        };
+        let cluster = Cluster::open(seeds, &options, None, |_| {}).await.unwrap();
+        (servers, cluster)
+    }
+
+    fn node(servers: &testkit::Cluster, index: usize) -> Node {
+        let node = servers.node(index);
+        let id = node.server().cli(&["CLUSTER", "MYID"]).ok().text().to_owned();
+        Node { id, host: "127.0.0.1".to_owned(), port: node.port() }
+    }
+
+    /// A node that took part in an election may tell the new epoch with the old primary.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_redirection_outlasts_an_old_map_of_a_new_epoch() {
+        let (servers, cluster) = opened().await;
+        let slot = testkit::Cluster::slot_of(&servers.name_on(0));
+        let shard = cluster.owner(slot).unwrap();
+        let [primary, replica, other] = [0, 3, 1].map(|index| node(&servers, index));
+        let mut known = cluster.map();
+        known.nodes[shard.lane.0 as usize] = vec![primary.clone(), replica.clone()];
+        let epoch = known.epoch.map(|epoch| epoch + 1);
+        drop(known);
+        cluster.moved(slot, &replica.host, replica.port);
+        let promoted = cluster.seeds[0].at(&replica.host, replica.port);
+        assert!(shard.primary.is(&promoted));
+        let range = Range { first: 0, last: SLOTS - 1, primary, replicas: vec![replica] };
+        let Node { host, port, .. } = other;
+        cluster.apply(vec![Told { host, port, epoch, is_cut_off: false, ranges: vec![range] }]);
+        assert_eq!(cluster.map().epoch, epoch);
+        assert!(shard.primary.is(&promoted), "{:?}", shard.primary);
+        assert_eq!(cluster.owner(slot).unwrap().lane, shard.lane);
+    }
 }

@@ -11,7 +11,7 @@ use super::super::super::shard::Shard;
 use super::super::super::slot;
 use super::super::super::{fault, keys};
 use super::super::slots::{Node, Redirect};
-use super::{Cluster, Learnt, Map, index, number};
+use super::{Cluster, Map, index, number};
 use crate::backend::Fault;
 
 /// How often one request may be redirected.
@@ -22,8 +22,7 @@ impl Cluster {
     pub(in super::super::super) fn moved(&self, slot: u16, host: &str, port: u16) {
         let mut map = self.map();
         let index = self.shard_at(&mut map, slot, host, port);
-        let learnt = Learnt { at: Instant::now(), epoch: map.epoch };
-        map.learnt.insert(slot, learnt);
+        map.learnt.insert(slot, Instant::now());
         let number = number(Some(index));
         let old = self.owners[usize::from(slot)].swap(number, Ordering::Relaxed);
         drop(map);
@@ -66,8 +65,7 @@ impl Cluster {
         map.idle[index] = None;
         let shard = self.shard(index);
         if !shard.primary.is(&server) {
-            let learnt = Learnt { at: Instant::now(), epoch: map.epoch };
-            map.led.insert(index, learnt);
+            map.led.insert(index, Instant::now());
             shard.primary.lead_to(&server);
         }
         index
