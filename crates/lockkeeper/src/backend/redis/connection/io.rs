@@ -25,20 +25,17 @@ const READS: usize = 16;
 /// The time for one turn of the runtime.
 const TURN: Duration = Duration::from_millis(1);
 
-/// How long a connection that was given up is remembered if its server is not met again. No request
-/// on it is that late.
-const REMEMBERED: Duration = Duration::from_secs(600);
-
 /// Opens a connection to the primary and puts it into use. Connections that were given up are killed
 /// first.
 pub(super) async fn connect(shared: &Shared) -> Result<Wire, Fault> {
-    let given_up: Vec<_> = shared.lock().given_up.iter().map(|(one, _)| one.clone()).collect();
     let options = &shared.options;
     let mut place = shared.primary.watch();
     // However long that takes: one that has nothing to serve has no server.
     let found = place.wait_for(|place| place.server.is_some()).await;
     let found = found.ok().and_then(|place| Some((place.server.clone()?, place.epoch)));
     let Some((server, epoch)) = found else { return Err(Fault::Closed) };
+    // Not before: another connection may have left this server meanwhile.
+    let given_up = shared.given_up.all();
     let (wire, introduced) = within(options.connect_timeout, async {
         let mut wire = handshake::connect(&server, options).await?;
         let introduced = handshake::introduce(&mut wire, &server, options, &given_up).await?;
@@ -61,10 +58,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire, Fault> {
         return Err(Fault::Unreachable { maybe_ran: false, detail });
     }
     let own = introduced.identity;
-    state.given_up.retain(|(old, since)| {
-        let is_here = given_up.contains(old) && !old.is_elsewhere(own.as_ref());
-        !is_here && since.elapsed() < REMEMBERED
-    });
+    shared.given_up.forget(&given_up, own.as_ref());
     state.failed = None;
     state.generation += 1;
     let mut live = Live::new(state.generation, own, wire.socket.direct());

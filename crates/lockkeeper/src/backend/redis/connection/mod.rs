@@ -49,11 +49,12 @@ use super::primary::Primary;
 use crate::backend::Fault;
 use crate::config::ClientOptions;
 use crate::fork::Origin;
-use handshake::Identity;
+use given_up::GivenUp;
 use requests::{Outcome, Requests};
 
 pub(super) mod asker;
 pub(super) mod committer;
+pub(super) mod given_up;
 mod handshake;
 mod io;
 mod live;
@@ -96,6 +97,7 @@ struct Shared {
     origin: Origin,
     state: Mutex<State>,
     fences: AtomicBool,
+    given_up: GivenUp,
     /// Of a member of a quorum, which joins before it is used.
     membership: Option<Arc<Membership>>,
     on_reconnect: Box<dyn Fn() + Send + Sync>,
@@ -106,8 +108,6 @@ struct State {
     requests: Requests,
     /// The number of connections so far.
     generation: u64,
-    /// Connections that were given up, on which requests may still execute, and when that was.
-    given_up: Vec<(Identity, Instant)>,
     /// Why the last attempt to connect failed.
     failed: Option<Fault>,
     closed: bool,
@@ -131,7 +131,7 @@ impl Connection {
         options: &ClientOptions,
         on_reconnect: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, Fault> {
-        let shared = Shared::new(primary, options, None, on_reconnect);
+        let shared = Shared::new(primary, options, GivenUp::default(), None, on_reconnect);
         let until = Instant::now() + options.connect_timeout;
         let mut failures = 0;
         let wire = loop {
@@ -147,13 +147,15 @@ impl Connection {
         Ok(Self::serve(shared, Some(wire)))
     }
 
-    /// Connects in the background. Requests wait until then, at most until their deadlines.
+    /// Connects in the background. Requests wait until then, at most until their deadlines. `given_up` is
+    /// that of all connections which may lead to the same server at another time.
     pub(super) fn later(
         primary: &Arc<Primary>,
         options: &ClientOptions,
+        given_up: &GivenUp,
         on_connect: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        Self::serve(Shared::new(primary, options, None, on_connect), None)
+        Self::serve(Shared::new(primary, options, given_up.clone(), None, on_connect), None)
     }
 
     /// Connects to a member of a quorum in the background. While it is down, requests fail at once.
@@ -164,7 +166,8 @@ impl Connection {
         on_connect: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let membership = Some(Arc::clone(membership));
-        Self::serve(Shared::new(primary, options, membership, on_connect), None)
+        let given_up = GivenUp::default();
+        Self::serve(Shared::new(primary, options, given_up, membership, on_connect), None)
     }
 
     fn serve(shared: Arc<Shared>, wire: Option<wire::Wire>) -> Self {
@@ -324,6 +327,7 @@ impl Shared {
     fn new(
         primary: &Arc<Primary>,
         options: &ClientOptions,
+        given_up: GivenUp,
         membership: Option<Arc<Membership>>,
         on_reconnect: impl Fn() + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -333,6 +337,7 @@ impl Shared {
             origin: Origin::here(),
             state: Mutex::default(),
             fences: AtomicBool::new(true),
+            given_up,
             membership,
             on_reconnect: Box::new(on_reconnect),
         });
@@ -439,7 +444,7 @@ impl Shared {
         let Some(live) = state.requests.give_up(generation, fault) else { return };
         self.membership.iter().for_each(|membership| membership.left(fault));
         match &live.identity {
-            Some(identity) => state.given_up.push((identity.clone(), Instant::now())),
+            Some(identity) => self.given_up.add(identity),
             None => self.fences.store(false, Ordering::Relaxed),
         }
         let closed = state.closed;

@@ -1,8 +1,10 @@
 //! The shards of a cluster: which of them serves a slot, and how a change is noticed.
 //!
 //! **Shards** are told apart by the nodes in them: a promoted replica is a new primary of its shard, whose
-//! lane and connections stay. A shard without slots is parked: it has no connection, but keeps its list of
-//! connections to kill.
+//! lane and connections stay. A shard without slots is parked after a while, and at once if its server is a
+//! replica of another one now: a redirection named the promoted replica before the client knew it, and made
+//! it a shard of its own. Which of them leads to a server may change, so all share one list of connections
+//! to kill.
 //!
 //! **The slot map** comes from up to three nodes at once. An answer of an older epoch of the cluster never
 //! replaces a newer one, unless all nodes are of it for five seconds: then the cluster was made anew. What
@@ -30,6 +32,7 @@ use tokio::time::Instant;
 use super::super::connection::Connection;
 use super::super::connection::asker::Asker;
 use super::super::connection::committer::{Committer, Terms};
+use super::super::connection::given_up::GivenUp;
 use super::super::keys;
 use super::super::primary::Primary;
 use super::super::shard::Shard;
@@ -71,6 +74,7 @@ pub(in super::super) struct Cluster {
     shards: RwLock<Vec<Arc<Shard>>>,
     map: Mutex<Map>,
     askers: Mutex<HashMap<String, Arc<Asker>>>,
+    given_up: GivenUp,
     /// Counts the changes of owners.
     version: watch::Sender<u64>,
     suspected: Arc<Notify>,
@@ -120,6 +124,7 @@ impl Cluster {
             shards: RwLock::default(),
             map: Mutex::default(),
             askers: Mutex::default(),
+            given_up: GivenUp::default(),
             version: watch::Sender::new(0),
             suspected: Arc::default(),
             closed: AtomicBool::new(false),
@@ -162,7 +167,7 @@ impl Cluster {
             let owner = n.map(|n| {
                 *of_range[n].get_or_insert_with(|| {
                     let range = &newest.ranges[n];
-                    let index = self.shard_of(&mut map, &range.primary, &primaries);
+                    let index = self.shard_of(&mut map, slot, &range.primary, &primaries);
                     let nodes = std::iter::once(&range.primary).chain(&range.replicas);
                     map.nodes[index] = nodes.cloned().collect();
                     if !map.led.contains_key(&index) {
@@ -177,19 +182,26 @@ impl Cluster {
                 has_changed |= self.owners[slot].swap(owner, Ordering::Relaxed) != owner;
             }
         }
+        // Before another shard leads to the same server.
+        self.park(&mut map, &newest);
         for (index, server) in leads {
             self.shard(index).primary.lead_to(&server);
         }
-        self.park(&mut map);
         drop(map);
         if has_changed {
             self.version.send_modify(|version| *version += 1);
         }
     }
 
-    /// Returns the shard of this primary: the one that it leads, or the one that it was a replica of and
-    /// whose primary is none any more. Otherwise a new one.
-    fn shard_of(&self, map: &mut Map, primary: &Node, primaries: &HashSet<&str>) -> usize {
+    /// Returns the shard of this primary: the one that it leads, or the one that it was a replica of, or whose
+    /// slot it has, if the primary of that one is none any more. Otherwise a new one.
+    fn shard_of(
+        &self,
+        map: &mut Map,
+        slot: usize,
+        primary: &Node,
+        primaries: &HashSet<&str>,
+    ) -> usize {
         let leads = |nodes: &Vec<Node>| nodes.first().is_some_and(|node| node.id == primary.id);
         let at = |nodes: &Vec<Node>| {
             // Learnt from a redirection, which does not tell an id.
@@ -197,26 +209,32 @@ impl Cluster {
                 .first()
                 .is_some_and(|node| node.id.is_empty() && node.is_at(&primary.host, primary.port))
         };
-        let succeeds = |nodes: &Vec<Node>| {
-            nodes.iter().any(|node| node.id == primary.id)
-                && nodes.first().is_some_and(|node| !primaries.contains(&node.id[..]))
-        };
+        let is_left =
+            |nodes: &Vec<Node>| nodes.first().is_some_and(|node| !primaries.contains(&node.id[..]));
+        let succeeds =
+            |nodes: &Vec<Node>| nodes.iter().any(|node| node.id == primary.id) && is_left(nodes);
+        // Nodes do not list a replica that they know nothing of yet.
+        let before = index(self.owners[slot].load(Ordering::Relaxed));
         // First: it is connected to that address already.
         let found = map.nodes.iter().position(at);
         let found = found.or_else(|| map.nodes.iter().position(leads));
         let found = found.or_else(|| map.nodes.iter().position(succeeds));
+        let found = found.or(before.filter(|before| is_left(&map.nodes[*before])));
         found.unwrap_or_else(|| self.add(map))
     }
 
-    /// Adds a shard.
+    /// Adds a shard, or takes one that another one has replaced.
     fn add(&self, map: &mut Map) -> usize {
+        if let Some(index) = map.nodes.iter().position(Vec::is_empty) {
+            return index;
+        }
         let _runtime = self.runtime.enter();
         let index = map.nodes.len();
         let lane = Lane(index as u32);
         let primary = Primary::suspected_by(Arc::clone(&self.suspected));
         let me = Weak::clone(&self.me);
         let connected = move || me.upgrade().iter().for_each(|me| (me.connected)(lane));
-        let connection = Connection::later(&primary, &self.options, connected);
+        let connection = Connection::later(&primary, &self.options, &self.given_up, connected);
         let me = Weak::clone(&self.me);
         let key = move |rejected| me.upgrade()?.commit_key(lane, rejected);
         let committer =
@@ -228,13 +246,23 @@ impl Cluster {
         index
     }
 
-    /// Lets shards rest that have had no slots for a while.
-    fn park(&self, map: &mut Map) {
+    /// Lets shards rest that have had no slots for a while, or whose servers are replicas of others now.
+    fn park(&self, map: &mut Map, newest: &SlotMap) {
         let shards = self.shards();
         let has_slots = self.has_slots(shards.len());
-        for ((shard, idle), has_slots) in shards.iter().zip(&mut map.idle).zip(has_slots) {
-            if has_slots {
+        let replicas = newest.ranges.iter().flat_map(|range| &range.replicas);
+        let replicas: Vec<_> =
+            replicas.map(|node| self.seeds[0].at(&node.host, node.port)).collect();
+        for (index, shard) in shards.iter().enumerate() {
+            let idle = &mut map.idle[index];
+            if has_slots[index] {
                 *idle = None;
+            } else if replicas.iter().any(|replica| shard.primary.is(replica))
+                && !map.led.contains_key(&index)
+            {
+                // Another shard has replaced it, and gets its server if that is promoted again.
+                map.nodes[index].clear();
+                shard.primary.park();
             } else if idle.get_or_insert_with(Instant::now).elapsed() > IDLE {
                 shard.primary.park();
             }
@@ -387,6 +415,15 @@ mod tests {
         Node { id, host: "127.0.0.1".to_owned(), port: node.port() }
     }
 
+    /// Asks for the slot map until a condition holds.
+    async fn refreshed(cluster: &Cluster, condition: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !condition() {
+            assert!(Instant::now() < until, "{:?}", cluster.shards());
+            cluster.refresh().await;
+        }
+    }
+
     /// A node that took part in an election may tell the new epoch with the old primary.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_redirection_outlasts_an_old_map_of_a_new_epoch() {
@@ -407,5 +444,29 @@ mod tests {
         assert_eq!(cluster.map().epoch, epoch);
         assert!(shard.primary.is(&promoted), "{:?}", shard.primary);
         assert_eq!(cluster.owner(slot).unwrap().lane, shard.lane);
+    }
+
+    /// Nodes do not list a replica that has just started. So a redirection may name a node that is not known
+    /// to be a replica.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_promoted_replica_that_was_unknown_takes_the_place_of_its_shard() {
+        let (servers, cluster) = opened().await;
+        let slot = testkit::Cluster::slot_of(&servers.name_on(0));
+        let owner = || cluster.owner(slot).unwrap();
+        let old = owner();
+        let at = |node: &testkit::Node| cluster.seeds[0].at("127.0.0.1", node.port());
+        let [first, second] = [servers.node(0), servers.node(3)].map(at);
+        assert!(old.primary.is(&first));
+        cluster.map().nodes[old.lane.0 as usize].truncate(1);
+        servers.failover(0);
+        cluster.moved(slot, "127.0.0.1", servers.node(3).port());
+        let new = owner();
+        assert!(new.lane != old.lane && new.primary.is(&second));
+        refreshed(&cluster, || old.primary.server().is_none()).await;
+        // All of its slots stay with the new one when the old server is promoted again.
+        servers.failover(0);
+        refreshed(&cluster, || new.primary.is(&first)).await;
+        assert_eq!(owner().lane, new.lane);
+        assert!(old.primary.server().is_none());
     }
 }
