@@ -31,7 +31,8 @@ impl Shard {
         let Some(committer) = &self.committer else {
             return Ok((self.connection.call(command).await?, Ok(())));
         };
-        let ticket = committer.ticket(&self.connection).await?;
+        let due = self.connection.due();
+        let ticket = committer.ticket(&self.connection, due).await?;
         let epoch = self.primary.epoch();
         let answer = self.connection.call(command).await?;
         if !is_write(&answer) {

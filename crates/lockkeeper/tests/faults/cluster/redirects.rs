@@ -188,6 +188,28 @@ async fn a_redirected_request_without_an_answer_is_not_repeated() {
     assert_eq!(watched.acquires(), [1, 1, 0]);
 }
 
+/// The node of a slot cannot be reached, and the slot moves to another node: a request that waits for the
+/// first goes to the second, long before its deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_was_not_sent_follows_its_slot() {
+    let patient = options().response_timeout(LONG);
+    for options in [patient.clone(), patient.unacknowledged()] {
+        let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+        let client = connected(&cluster, options).await;
+        let name = cluster.name_on(0);
+        let lock = lock_of(&client, Kind::Lock, &name);
+        taken(&lock).await.release().await.expect("held");
+        down(cluster.node(0).proxy());
+        cluster.node(0).proxy().wait_for_refusals(1).await;
+        let mut acquire = Box::pin(lock.lock());
+        start(&mut acquire).await;
+        let slot = Cluster::slot_of(&name);
+        on(&cluster, move |cluster| cluster.migrate(slot, 1)).await;
+        let guard = within(PATIENCE, "acquire", acquire).await.expect("the new node is there");
+        assert_held(cluster.node(1).server(), Kind::Lock, &name, &guard, 1);
+    }
+}
+
 /// How often scripts have set the TTL of a key, as `MONITOR` shows it, until now.
 fn runs(monitor: &mut Cli, server: &RedisServer, name: &str) -> usize {
     const END: &str = "all-before-this-has-run";

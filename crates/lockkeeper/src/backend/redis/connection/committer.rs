@@ -20,7 +20,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::command::Command;
 use super::super::fault;
@@ -172,13 +172,14 @@ impl Committer {
         }
     }
 
-    /// Returns a ticket for a request that is sent next; `None` if none is needed.
+    /// Returns a ticket for a request that is sent next and is due then; `None` if none is needed.
     pub(in super::super) async fn ticket(
         &self,
         connection: &Connection,
+        due: Instant,
     ) -> Result<Option<Ticket>, Fault> {
         let mut current = self.state.clone();
-        let waiting = timeout(self.shared.options.response_timeout, async {
+        let waiting = timeout_at(due, async {
             loop {
                 let state = current.borrow_and_update().clone();
                 let carrier = connection.carrier();

@@ -227,6 +227,37 @@ impl Connection {
         Request { shared: &self.shared, progress, due: Some(due), asks }.await
     }
 
+    /// The same, but a request that has not been sent when `withdrawn` is ready is never sent. Then there is
+    /// no outcome.
+    pub(super) async fn outcome_unless(
+        &self,
+        command: Command,
+        due: Instant,
+        withdrawn: impl Future<Output = ()>,
+    ) -> Option<Outcome> {
+        let progress = Progress::New(Some(command));
+        let mut request = Request { shared: &self.shared, progress, due: Some(due), asks: false };
+        tokio::select! {
+            biased;
+            outcome = &mut request => return Some(outcome),
+            () = withdrawn => {}
+        }
+        match request.withdraw() {
+            true => None,
+            false => Some(request.await),
+        }
+    }
+
+    /// Whether there is a connection to send a request on.
+    pub(super) fn is_live(&self) -> bool {
+        self.shared.lock().requests.live.is_some()
+    }
+
+    /// The deadline of a request that is handed in now.
+    pub(super) fn due(&self) -> Instant {
+        Instant::now() + self.shared.options.response_timeout
+    }
+
     fn request(&self, command: Command) -> Request<'_> {
         let progress = Progress::New(Some(command));
         Request { shared: &self.shared, progress, due: None, asks: false }
@@ -288,6 +319,18 @@ impl Request<'_> {
                 Ok(slot) => Progress::Sent(slot),
                 Err(fault) => Progress::Done(Some(fault)),
             };
+        }
+    }
+
+    /// Returns whether it was not sent, and never will be.
+    fn withdraw(&mut self) -> bool {
+        match self.progress {
+            Progress::New(_) => true,
+            Progress::Sent(slot) if self.shared.lock().requests.withdraw(slot) => {
+                self.progress = Progress::Done(None);
+                true
+            }
+            Progress::Sent(_) | Progress::Done(_) => false,
         }
     }
 }

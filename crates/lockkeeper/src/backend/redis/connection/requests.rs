@@ -198,6 +198,15 @@ impl Requests {
         }
     }
 
+    /// Takes a request back. Returns false if it may have been sent, or has an outcome.
+    pub(super) fn withdraw(&mut self, slot: usize) -> bool {
+        let is_waiting = matches!(self.slots[slot].state, State::Waiting);
+        if is_waiting {
+            self.abandon(slot);
+        }
+        is_waiting
+    }
+
     /// Gives a request its outcome. Its slot is free if there is no caller.
     fn answer(&mut self, slot: usize, outcome: Outcome) {
         let request = &mut self.slots[slot];

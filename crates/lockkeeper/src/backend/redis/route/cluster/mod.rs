@@ -15,7 +15,8 @@
 //!
 //! **Redirections** tell that a request did not run. Only such a request is sent again, to the node that
 //! the redirection names, until its deadline and at most eight times. A request that may have run
-//! is never repeated here.
+//! is never repeated here. A request that waits to be sent to a node goes to another one as soon as the slot
+//! map says so.
 //!
 //! **An answer counts only if its shard and its primary still own the slot when the caller looks at it**,
 //! as [`Primary`] says for one server.

@@ -71,6 +71,13 @@ impl Cluster {
         index
     }
 
+    /// Is ready when a slot has another owner than this shard.
+    async fn has_moved(&self, slot: u16, shard: &Shard) {
+        let is_other = |owner: Arc<Shard>| owner.lane != shard.lane;
+        let mut versions = self.versions();
+        while !self.owner(slot).is_some_and(is_other) && versions.changed().await.is_ok() {}
+    }
+
     /// Sends a request to the node that serves this key, and follows redirections. See the module. If
     /// `is_write` says so of the answer, waits for replicas.
     pub(in super::super) async fn attempt(
@@ -99,11 +106,26 @@ impl Cluster {
             }
             let committer = shard.committer.as_ref().filter(|_| is_write.is_some());
             let ticket = match committer {
-                Some(committer) => committer.ticket(&shard.connection).await?,
+                Some(committer) => tokio::select! {
+                    biased;
+                    ticket = committer.ticket(&shard.connection, due) => {
+                        ticket.inspect_err(|_| self.suspect())?
+                    }
+                    () = self.has_moved(slot, &shard), if !asks => continue,
+                },
                 None => None,
             };
             let epoch = shard.primary.epoch();
-            let outcome = shard.connection.outcome(command.clone(), due, asks).await;
+            let outcome = match asks || shard.connection.is_live() {
+                true => shard.connection.outcome(command.clone(), due, asks).await,
+                false => {
+                    let moved = self.has_moved(slot, &shard);
+                    match shard.connection.outcome_unless(command.clone(), due, moved).await {
+                        Some(outcome) => outcome,
+                        None => continue,
+                    }
+                }
+            };
             let reply = outcome.inspect_err(|_| self.suspect())?;
             let server = shard.primary.server();
             let host = server.as_ref().and_then(|server| server.address.host());
