@@ -189,21 +189,32 @@ impl Cluster {
     }
 }
 
-/// Keeps the slot map up to date. While questions bring nothing new, the pauses between them grow.
+/// Keeps the slot map up to date. While questions bring nothing new, the pauses between them grow; after a
+/// time without any they are short again.
 pub(in super::super) async fn watch(cluster: Arc<Cluster>) {
     let mut pause = PAUSE;
     let mut versions = cluster.versions();
     loop {
         let jitter = 0.8 + 0.4 * fastrand::f64();
-        let is_asked = tokio::select! {
-            () = cluster.suspected.notified() => true,
-            () = sleep(REFRESH.mul_f64(jitter)) => false,
-        };
+        let since = Instant::now();
+        tokio::select! {
+            () = cluster.suspected.notified() => {}
+            () = sleep(REFRESH.mul_f64(jitter)) => {}
+        }
+        let quiet = since.elapsed();
         versions.mark_unchanged();
         cluster.refresh().await;
-        let is_new = versions.has_changed().unwrap_or(false) || !is_asked;
-        pause = if is_new { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        pause = next_pause(pause, quiet, versions.has_changed().unwrap_or(false));
         sleep(pause.mul_f64(jitter)).await;
+    }
+}
+
+/// The pause after a question, by the one before it, the time that nothing was asked for after that, and
+/// whether the answers brought something new.
+fn next_pause(last: Duration, quiet: Duration, is_new: bool) -> Duration {
+    match is_new || quiet > PAUSE_MAX {
+        true => PAUSE,
+        false => (last * 2).min(PAUSE_MAX),
     }
 }
 
@@ -213,5 +224,20 @@ fn says(server: &Server, fault: &Fault) -> String {
             format!("{}: {detail}", server.address)
         }
         fault => format!("{}: {fault:?}", server.address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_while_questions_bring_nothing_and_are_short_after_a_quiet_time() {
+        let at_once = |last| next_pause(last, Duration::ZERO, false);
+        assert_eq!(at_once(PAUSE), 2 * PAUSE);
+        assert_eq!(at_once(PAUSE_MAX), PAUSE_MAX);
+        assert_eq!(next_pause(PAUSE_MAX, Duration::ZERO, true), PAUSE);
+        // The next failover: its first questions may come before the nodes know.
+        assert_eq!(next_pause(PAUSE_MAX, 2 * PAUSE_MAX, false), PAUSE);
     }
 }
