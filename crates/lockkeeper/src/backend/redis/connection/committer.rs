@@ -172,7 +172,7 @@ impl Committer {
         }
     }
 
-    /// Returns a ticket for a request that is sent next and is due then; `None` if none is needed.
+    /// Returns a ticket for the request that is sent next, at `due` at the latest; `None` if none is needed.
     pub(in super::super) async fn ticket(
         &self,
         connection: &Connection,

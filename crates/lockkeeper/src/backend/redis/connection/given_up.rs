@@ -32,7 +32,7 @@ impl GivenUp {
     /// Forgets those of `killed` that were to the server of the connection `own`.
     pub(super) fn forget(&self, killed: &[Identity], own: Option<&Identity>) {
         self.list().retain(|(old, since)| {
-            let is_here = killed.contains(old) && !old.is_elsewhere(own);
+            let is_here = killed.contains(old) && own.is_some_and(|own| old.is_beside(own));
             !is_here && since.elapsed() < REMEMBERED
         });
     }

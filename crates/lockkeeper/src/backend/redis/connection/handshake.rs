@@ -164,7 +164,9 @@ pub(super) async fn introduce(
     // After the three replies that are only for people.
     replies.nth(3).map(fault::check).transpose()?;
     ensure_primary(wire, role, server).await?;
-    identity.iter_mut().for_each(|identity| identity.run = run.clone());
+    if let Some(identity) = &mut identity {
+        (identity.run, identity.dialled) = (run.clone(), server.address.to_string());
+    }
     let revoked = identity.is_some() && kill(wire, identity.as_ref(), given_up).await?;
     Ok(Introduced { identity, run, revoked })
 }
@@ -237,6 +239,8 @@ pub(super) struct Identity {
     address: String,
     /// The server's own address, which does not depend on the name used to connect.
     pub(super) server: Option<String>,
+    /// The address that led to the server.
+    dialled: String,
     /// The run id of the server, if the user may read it.
     pub(super) run: Option<String>,
 }
@@ -254,7 +258,8 @@ impl Identity {
         let (id, address) = (field("id", &["addr"])?, field("addr", &["laddr", "fd"])?);
         // Anything else would make a kill hit nothing, and count as done.
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        port.map(|_| Self { id, address, server: field("laddr", &["fd"]), run: None })
+        let (server, dialled) = (field("laddr", &["fd"]), String::new());
+        port.map(|_| Self { id, address, server, dialled, run: None })
     }
 
     /// Whether other clients have the same address, as all clients of a Unix socket do.
@@ -274,9 +279,11 @@ impl Identity {
         }
     }
 
-    /// Whether the connection was to another server than the current connection `own`.
-    pub(super) fn is_elsewhere(&self, own: Option<&Identity>) -> bool {
-        self.fate(own) == Fate::Elsewhere
+    /// Whether the connection was certainly to the server of the current connection `own`. Addresses of the
+    /// servers alone do not tell: those of containers on several hosts may be the same.
+    pub(super) fn is_beside(&self, own: &Identity) -> bool {
+        let is_same_run = self.run.is_some() && self.run == own.run;
+        is_same_run || self.dialled == own.dialled && self.fate(Some(own)) != Fate::Elsewhere
     }
 }
 
@@ -339,6 +346,14 @@ mod tests {
         assert_eq!(unix(Some("a")).fate(Some(&unix(Some("a")))), Fate::There);
         assert_eq!(unix(Some("a")).fate(Some(&unix(Some("b")))), Fate::Elsewhere);
         assert_eq!(unix(None).fate(Some(&unix(Some("b")))), Fate::Unknown);
+        let at = |dialled: &str, run: Option<&str>| {
+            let (dialled, run) = (dialled.to_owned(), run.map(str::to_owned));
+            Identity { dialled, run, ..tcp.clone() }
+        };
+        assert!(at("a", None).is_beside(&at("a", None)));
+        assert!(!at("a", None).is_beside(&at("b", None)), "containers on two hosts");
+        assert!(at("a", Some("run")).is_beside(&at("b", Some("run"))));
+        assert!(!at("a", Some("run")).is_beside(&at("a", Some("other"))), "restarted");
         assert_eq!(Identity::parse(b"addr=127.0.0.1:1"), None);
     }
 }

@@ -351,7 +351,7 @@ impl<'a> Io<'a> {
         if state.requests.answered == self.answered && !state.closed {
             let due = now + self.shared.options.response_timeout;
             // An error is an answer; without one the connection is given up.
-            state.requests.add(Command::plain("PING"), due, None);
+            state.requests.add(Command::plain("PING"), due, false, None);
         }
         self.answered = state.requests.answered;
         self.ping_at = now + self.shared.options.keep_alive;

@@ -17,8 +17,9 @@
 //!   connections have one address, and a kill could hit another client. Where the user lacks the permission,
 //!   [`Connection::fences`] is false, and the engine repeats its undo until the lost request's lease
 //!   would have expired.
-//! - **What was not sent** waits for the next connection, in order, until its deadline. What may have
-//!   been sent is never repeated here, except for a script that the server does not know.
+//! - **What was not sent** waits for the next connection, in order, until its deadline or until its caller
+//!   withdraws it. What may have been sent is never repeated here, except for a script that the server does
+//!   not know.
 //! - **Back-pressure.** A server that stops reading fills at most [`live::OUT_MAX`] bytes; further
 //!   requests stay with their callers, until their deadlines.
 //! - **The primary.** A connection goes to the current primary and is given up when that changes, or when
@@ -415,6 +416,7 @@ impl Shared {
         if self.is_forked() {
             return Err(Fault::Closed);
         }
+        let late = due.is_some_and(|due| due < self.in_time());
         let due = due.unwrap_or_else(|| Instant::now() + self.options.response_timeout);
         let mut state = self.lock();
         if state.closed {
@@ -428,9 +430,9 @@ impl Shared {
         if asks {
             // Nothing comes between the two. If only the second is sent, on another connection, the node
             // rejects it.
-            state.requests.add(Command::plain("ASKING"), due, None);
+            state.requests.add(Command::plain("ASKING"), due, late, None);
         }
-        let slot = state.requests.add(command, due, Some(waker.clone()));
+        let slot = state.requests.add(command, due, late, Some(waker.clone()));
         let must_look = state.requests.alarm != alarm;
         let writes = state.requests.live.as_ref().is_some_and(|live| {
             let share = live.in_flight().div_ceil(SHARE).max(SHARE_MIN);

@@ -4,7 +4,7 @@
 //!
 //! | state of a slot | the request | ends |
 //! |---|---|---|
-//! | `Waiting` | in `waiting`: not encoded, there is no connection or no room | sent, or answered at its deadline: never sent |
+//! | `Waiting` | in `waiting`: not encoded, there is no connection or no room | sent, withdrawn, or answered at its deadline: never sent |
 //! | `Sent` | in `sent`: encoded into `out`, perhaps written | answered, or waiting again if no byte was written |
 //! | `Answered` | has an outcome that its caller has not taken | free |
 //! | `Free` | none | |
@@ -90,12 +90,18 @@ pub(super) struct Astray;
 
 impl Requests {
     /// Adds a request. It is encoded at once if there is a connection with room, and no other request
-    /// waits. Returns its slot.
-    pub(super) fn add(&mut self, command: Command, due: Instant, waker: Option<Waker>) -> usize {
+    /// waits. If it is `late`, a missing answer says nothing about the connection. Returns its slot.
+    pub(super) fn add(
+        &mut self,
+        command: Command,
+        due: Instant,
+        late: bool,
+        waker: Option<Waker>,
+    ) -> usize {
         let slot = self.occupy(command.shape(), due);
         let request = &mut self.slots[slot];
         (request.has_caller, request.waker) = (waker.is_some(), waker);
-        request.command = Some(command);
+        (request.command, request.late) = (Some(command), late);
         if self.alarm.is_none_or(|alarm| due < alarm) {
             self.alarm = Some(due);
         }
@@ -388,7 +394,7 @@ mod tests {
     }
 
     fn add(requests: &mut Requests, name: &str) -> usize {
-        requests.add(Command::plain("PTTL").arg(name), soon(), Some(Waker::noop().clone()))
+        requests.add(Command::plain("PTTL").arg(name), soon(), false, Some(Waker::noop().clone()))
     }
 
     fn live(requests: &mut Requests) -> &mut Live {
@@ -445,6 +451,22 @@ mod tests {
         requests.give_up(1, &fault());
         for slot in slots {
             assert_eq!(number(&mut requests, slot), Some(Err(fault())));
+        }
+    }
+
+    /// One that was redirected shortly before its deadline, say.
+    #[test]
+    fn a_request_that_was_handed_in_late_does_not_break_the_connection() {
+        let no_answer = || Fault::Unreachable { maybe_ran: true, detail: "no answer".into() };
+        for (late, breaks) in [(false, true), (true, false)] {
+            let mut requests = connected();
+            let (now, waker) = (Instant::now(), Some(Waker::noop().clone()));
+            requests.add(Command::plain("ASKING"), now, late, None);
+            let slot = requests.add(Command::plain("PTTL").arg("a"), now, late, waker);
+            write(&mut requests);
+            assert_eq!(requests.expire(now, NEVER, no_answer), breaks);
+            let outcome = number(&mut requests, slot);
+            assert_eq!(outcome.is_some_and(|outcome| outcome == Err(no_answer())), !breaks);
         }
     }
 
@@ -561,7 +583,7 @@ mod tests {
     fn an_unknown_script_is_sent_again_with_its_text_and_only_once() {
         let mut requests = connected();
         let call = || super::super::super::script::LOCK_INSPECT.call(1).arg("a");
-        let slot = requests.add(call(), soon(), Some(Waker::noop().clone()));
+        let slot = requests.add(call(), soon(), false, Some(Waker::noop().clone()));
         assert!(write(&mut requests).contains("EVALSHA"));
         let unknown = || redis::parse_redis_value(b"-NOSCRIPT No matching script\r\n").unwrap();
         requests.deliver(&mut vec![unknown()], soon).unwrap();

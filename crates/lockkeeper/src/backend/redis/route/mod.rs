@@ -4,7 +4,7 @@
 //! the next one goes to the new primary. The design in mind was one connection per server, kept for
 //! ever; but only one server is the primary, and all that must outlive a change is the list of
 //! connections to kill. The connection keeps that list, by the run id of each server. A cluster has one
-//! such connection per shard.
+//! such connection per shard, and one list for all of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

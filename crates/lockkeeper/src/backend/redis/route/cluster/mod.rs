@@ -4,19 +4,19 @@
 //! lane and connections stay. A shard without slots is parked after a while, and at once if its server is a
 //! replica of another one now: a redirection named the promoted replica before the client knew it, and made
 //! it a shard of its own. Which of them leads to a server may change, so all share one list of connections
-//! to kill.
+//! to kill, and one leads to a server only after all others have left it.
 //!
 //! **The slot map** comes from up to three nodes at once. An answer of an older epoch of the cluster never
 //! replaces a newer one, unless all nodes are of it for five seconds: then the cluster was made anew. What
-//! a redirection says outlasts all answers for two seconds, also those of a newer epoch: nodes that voted for
-//! a new primary are of its epoch before they know that it has the slots. A redirection, a broken connection
-//! and a rejected request ask for a new map, at most ten times a second; so does a timer. Nothing waits for
-//! it.
+//! a redirection says outlasts all answers that name the owner before it, for two seconds, also those of a
+//! newer epoch: nodes that voted for a new primary are of its epoch before they know that it has the slots.
+//! A redirection, a broken connection and a rejected request ask for a new map, at most ten times a second;
+//! so does a timer. Nothing waits for it.
 //!
 //! **Redirections** tell that a request did not run. Only such a request is sent again, to the node that
 //! the redirection names, until its deadline and at most eight times. A request that may have run
-//! is never repeated here. A request that waits to be sent to a node goes to another one as soon as the slot
-//! map says so.
+//! is never repeated here. A request that waits for the connection to a node goes to another one as soon as
+//! the slot map says so, which counts as a redirection.
 //!
 //! **An answer counts only if its shard and its primary still own the slot when the caller looks at it**,
 //! as [`Primary`] says for one server.
@@ -91,13 +91,32 @@ struct Map {
     nodes: Vec<Vec<Node>>,
     /// Since when each shard has had no slot, and nothing to do.
     idle: Vec<Option<Instant>>,
-    /// When redirections have changed slots and shards lately.
-    learnt: HashMap<u16, Instant>,
-    led: HashMap<usize, Instant>,
+    /// When redirections have changed slots and shards lately, with the owners of the slot and the servers of the
+    /// shard before.
+    learnt: HashMap<u16, (Instant, Vec<u16>)>,
+    led: HashMap<usize, (Instant, Vec<String>)>,
     /// Since when all answers are of an earlier epoch than the known one.
     earlier: Option<Instant>,
     /// The number of the commit key that was last found for each shard.
     commit_keys: HashMap<Lane, usize>,
+}
+
+impl Map {
+    /// The id of the primary of a shard, if it is known.
+    fn id(&self, index: usize) -> Option<&str> {
+        self.nodes[index].first().map(|node| &node.id[..]).filter(|id| !id.is_empty())
+    }
+
+    /// Whether a redirection counts more than a map that gives this slot to this owner.
+    fn outlasts_owner(&self, slot: u16, owner: u16) -> bool {
+        self.learnt.get(&slot).is_some_and(|(_, before)| before.contains(&owner))
+    }
+
+    /// Whether a redirection counts more than a map that leads this shard to this server.
+    fn outlasts_lead(&self, index: usize, server: &Server) -> bool {
+        let address = server.address.to_string();
+        self.led.get(&index).is_some_and(|(_, before)| before.contains(&address))
+    }
 }
 
 impl std::fmt::Debug for Cluster {
@@ -158,39 +177,92 @@ impl Cluster {
             tracing::warn!("all nodes are of an earlier epoch: the cluster was made anew");
         }
         map.epoch = newest.epoch;
-        map.learnt.retain(|_, at| at.elapsed() < LEARNT);
-        map.led.retain(|_, at| at.elapsed() < LEARNT);
-        let primaries: HashSet<&str> =
-            newest.slots.iter().flatten().map(|n| &newest.ranges[*n].primary.id[..]).collect();
-        let mut of_range = vec![None; newest.ranges.len()];
-        let (mut leads, mut has_changed) = (Vec::new(), false);
-        for (slot, n) in newest.slots.iter().enumerate() {
-            let owner = n.map(|n| {
-                *of_range[n].get_or_insert_with(|| {
-                    let range = &newest.ranges[n];
-                    let index = self.shard_of(&mut map, slot, &range.primary, &primaries);
-                    let nodes = std::iter::once(&range.primary).chain(&range.replicas);
-                    map.nodes[index] = nodes.cloned().collect();
-                    if !map.led.contains_key(&index) {
-                        let Node { host, port, .. } = &range.primary;
-                        leads.push((index, self.seeds[0].at(host, *port)));
-                    }
-                    index
-                })
-            });
-            if !map.learnt.contains_key(&(slot as u16)) {
-                let owner = number(owner);
+        map.learnt.retain(|_, (at, _)| at.elapsed() < LEARNT);
+        map.led.retain(|_, (at, _)| at.elapsed() < LEARNT);
+        let (owners, servers) = self.assign(&mut map, &newest);
+        let doubles = self.doubles(&map, &servers);
+        let mut has_changed = false;
+        for (slot, owner) in owners.into_iter().enumerate() {
+            let current = index(self.owners[slot].load(Ordering::Relaxed));
+            let is_double = current.is_some_and(|current| doubles.contains_key(&current));
+            let owner = number(owner);
+            if is_double || !map.outlasts_owner(slot as u16, owner) {
                 has_changed |= self.owners[slot].swap(owner, Ordering::Relaxed) != owner;
             }
         }
-        // Before another shard leads to the same server.
         self.park(&mut map, &newest);
-        for (index, server) in leads {
-            self.shard(index).primary.lead_to(&server);
-        }
+        self.lead(&mut map, &servers, &doubles);
         drop(map);
         if has_changed {
             self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Finds the shard of each slot, and the server of each of these shards: one shard for one primary.
+    fn assign(
+        &self,
+        map: &mut Map,
+        newest: &SlotMap,
+    ) -> (Vec<Option<usize>>, Vec<(usize, Server)>) {
+        let primaries: HashSet<&str> =
+            newest.slots.iter().flatten().map(|n| &newest.ranges[*n].primary.id[..]).collect();
+        let mut of_primary = HashMap::new();
+        let mut servers = Vec::new();
+        let owners = newest.slots.iter().enumerate().map(|(slot, n)| {
+            let range = &newest.ranges[(*n)?];
+            let Node { id, host, port } = &range.primary;
+            Some(*of_primary.entry((id, host, port)).or_insert_with(|| {
+                let index = self.shard_of(map, slot, &range.primary, &primaries);
+                let nodes = std::iter::once(&range.primary).chain(&range.replicas);
+                map.nodes[index] = nodes.cloned().collect();
+                servers.push((index, self.seeds[0].at(host, *port)));
+                index
+            }))
+        });
+        (owners.collect(), servers)
+    }
+
+    /// Returns the shards that lead to the server of another one, by a redirection or under another name, with
+    /// that one.
+    fn doubles(&self, map: &Map, servers: &[(usize, Server)]) -> HashMap<usize, usize> {
+        let at = servers.iter().map(|(index, server)| (server.address.to_string(), *index));
+        let at: HashMap<_, _> = at.collect();
+        let of_id = servers.iter().filter_map(|(index, _)| Some((map.id(*index)?, *index)));
+        let of_id: HashMap<_, _> = of_id.collect();
+        let original = |index: usize, shard: &Shard| {
+            let server = shard.primary.server();
+            let by_address = server.and_then(|server| at.get(&server.address.to_string()));
+            let by_id = map.id(index).and_then(|id| of_id.get(id));
+            by_address.into_iter().chain(by_id).copied().find(|original| *original != index)
+        };
+        let shards = self.shards();
+        let shards = shards.iter().enumerate();
+        shards.filter_map(|(index, shard)| Some((index, original(index, shard)?))).collect()
+    }
+
+    /// Leads shards to their servers. Doubles leave theirs before that, and so do the shards that they are
+    /// doubles of: their next connections find what was given up there, and kill it.
+    fn lead(&self, map: &mut Map, servers: &[(usize, Server)], doubles: &HashMap<usize, usize>) {
+        let shards = self.shards();
+        let leaves = |index: &usize| {
+            doubles.contains_key(index) || doubles.values().any(|original| original == index)
+        };
+        let leads: Vec<_> = servers
+            .iter()
+            .filter(|(index, server)| leaves(index) || !map.outlasts_lead(*index, server))
+            .collect();
+        for (index, shard) in shards.iter().enumerate().filter(|(index, _)| leaves(index)) {
+            shard.primary.park();
+            map.led.remove(&index);
+            if !servers.iter().any(|(other, _)| *other == index) {
+                map.nodes[index].clear();
+            }
+        }
+        // Two may exchange their servers.
+        let moves = leads.iter().filter(|(index, server)| !shards[*index].primary.is(server));
+        moves.for_each(|(index, _)| shards[*index].primary.park());
+        for (index, server) in leads {
+            shards[*index].primary.lead_to(server);
         }
     }
 
@@ -440,11 +512,39 @@ mod tests {
         let promoted = cluster.seeds[0].at(&replica.host, replica.port);
         assert!(shard.primary.is(&promoted));
         let range = Range { first: 0, last: SLOTS - 1, primary, replicas: vec![replica] };
-        let Node { host, port, .. } = other;
-        cluster.apply(vec![Told { host, port, epoch, is_cut_off: false, ranges: vec![range] }]);
+        let Node { host, port, .. } = other.clone();
+        let told =
+            |epoch, ranges| Told { host: host.clone(), port, epoch, is_cut_off: false, ranges };
+        cluster.apply(vec![told(epoch, vec![range.clone()])]);
         assert_eq!(cluster.map().epoch, epoch);
         assert!(shard.primary.is(&promoted), "{:?}", shard.primary);
         assert_eq!(cluster.owner(slot).unwrap().lane, shard.lane);
+        // A third node is no old one: the redirection is older.
+        let range = Range { primary: other.clone(), ..range };
+        cluster.apply(vec![told(epoch, vec![range])]);
+        let owner = cluster.owner(slot).unwrap();
+        assert!(owner.primary.is(&cluster.seeds[0].at(&other.host, other.port)), "{owner:?}");
+    }
+
+    /// A redirection may name a node by its new address before the map does.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_shard_leads_to_a_server_and_doubles_leave_it_before() {
+        let (servers, cluster) = opened().await;
+        let slot = testkit::Cluster::slot_of(&servers.name_on(0));
+        let first = cluster.owner(slot).unwrap();
+        let primary = Node { host: "localhost".to_owned(), ..node(&servers, 0) };
+        cluster.moved(slot, &primary.host, primary.port);
+        let second = cluster.owner(slot).unwrap();
+        let renamed = cluster.seeds[0].at(&primary.host, primary.port);
+        assert!(second.lane != first.lane && second.primary.is(&renamed));
+        assert!(first.primary.server().is_some());
+        let (epoch, before) = (cluster.map().epoch, second.primary.epoch());
+        let Node { host, port, .. } = node(&servers, 1);
+        let range = Range { first: 0, last: SLOTS - 1, primary, replicas: Vec::new() };
+        cluster.apply(vec![Told { host, port, epoch, is_cut_off: false, ranges: vec![range] }]);
+        assert!(first.primary.server().is_none(), "{first:?}");
+        assert!(second.primary.is(&renamed) && second.primary.epoch() > before, "it reconnects");
+        assert_eq!(cluster.owner(slot).unwrap().lane, second.lane);
     }
 
     /// Nodes do not list a replica that has just started. So a redirection may name a node that is not known

@@ -1,5 +1,6 @@
 //! Requests to a cluster, and what redirections say.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,9 +23,11 @@ impl Cluster {
     pub(in super::super::super) fn moved(&self, slot: u16, host: &str, port: u16) {
         let mut map = self.map();
         let index = self.shard_at(&mut map, slot, host, port);
-        map.learnt.insert(slot, Instant::now());
         let number = number(Some(index));
         let old = self.owners[usize::from(slot)].swap(number, Ordering::Relaxed);
+        if old != number {
+            remember(map.learnt.entry(slot), old);
+        }
         drop(map);
         self.suspect();
         if old != number {
@@ -65,7 +68,9 @@ impl Cluster {
         map.idle[index] = None;
         let shard = self.shard(index);
         if !shard.primary.is(&server) {
-            map.led.insert(index, Instant::now());
+            if let Some(before) = shard.primary.server() {
+                remember(map.led.entry(index), before.address.to_string());
+            }
             shard.primary.lead_to(&server);
         }
         index
@@ -93,7 +98,7 @@ impl Cluster {
             if self.is_closed() {
                 return Err(Fault::Closed);
             }
-            let before = self.standing(key);
+            let mut before = self.standing(key);
             let asks = asked.is_some();
             let Some(shard) = asked.take().or_else(|| self.owner(slot)) else {
                 self.suspect();
@@ -115,6 +120,13 @@ impl Cluster {
                 },
                 None => None,
             };
+            if !asks {
+                // It may have waited over a change of the primary, and has not been sent.
+                before = self.standing(key);
+                if before.lane != shard.lane {
+                    continue;
+                }
+            }
             let epoch = shard.primary.epoch();
             let outcome = match asks || shard.connection.is_live() {
                 true => shard.connection.outcome(command.clone(), due, asks).await,
@@ -173,6 +185,15 @@ impl Cluster {
         }
         let detail = format!("redirected more than {REDIRECTS} times for slot {slot}");
         Err(Fault::Refused { detail: detail.into() })
+    }
+}
+
+/// Remembers what a redirection has replaced just now.
+fn remember<K, T: PartialEq>(entry: Entry<'_, K, (Instant, Vec<T>)>, before: T) {
+    let (at, all) = entry.or_insert_with(|| (Instant::now(), Vec::new()));
+    *at = Instant::now();
+    if !all.contains(&before) {
+        all.push(before);
     }
 }
 
