@@ -115,7 +115,7 @@ impl Handle {
             term,
             wait,
             // Only kinds that are reentrant have named owners.
-            owner: owner.clone().filter(|_| crate::engine::lease::reentrant(resource.kind)),
+            owner: owner.clone().filter(|_| resource.kind.is_reentrant()),
             count,
             fenced: self.fenced.then(|| core.fencing()),
             reentrant: *reentrant,

@@ -14,7 +14,6 @@ use crate::backend::{BoxFuture, Kind, Resource};
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
 use crate::engine::holds::HoldId;
-use crate::engine::lease::reentrant;
 use crate::engine::owners::{acquire_beside, twice};
 use crate::engine::reenter::{extend, reenter};
 use crate::engine::releasing::{Releasing, release};
@@ -358,7 +357,7 @@ impl Hold {
         let lease = Arc::clone(&self.lease);
         Box::pin(async move {
             let core = Arc::clone(&lease.core);
-            if !reentrant(lease.resource.kind) {
+            if !lease.resource.kind.is_reentrant() {
                 let detail = format!("a {} is not reentrant", lease.resource.kind);
                 return Err(Error::invalid(Some(&lease.resource.name), detail));
             }

@@ -158,6 +158,11 @@ impl Kind {
         Kind::Latch,
     ];
 
+    /// Whether it is reentrant.
+    pub(crate) fn is_reentrant(self) -> bool {
+        matches!(self, Kind::Lock | Kind::Fair | Kind::Read | Kind::Write)
+    }
+
     /// Returns the kind as one word for machines; [`Display`](fmt::Display) is for people.
     pub fn as_str(self) -> &'static str {
         match self {

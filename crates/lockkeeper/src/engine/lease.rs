@@ -75,6 +75,8 @@ pub(super) struct State {
     pub(super) deadline: Tick,
     pub(super) holds: Holds,
     pub(super) front: Option<Front>,
+    /// It is lost, and its front is on the way to the next local waiter.
+    passes_on: bool,
     /// Until when the lock must stay held after its guards are released.
     pub(super) floor: Option<Tick>,
     /// When the watchdog asks the store about it.
@@ -120,7 +122,7 @@ impl Lease {
             granted: now,
             since: OnceLock::new(),
             permits: request.count,
-            reentrant: request.reentrant && reentrant(request.resource.kind),
+            reentrant: request.reentrant && request.resource.kind.is_reentrant(),
             named: request.owner.clone(),
             turns: Turns::default(),
             in_trouble: AtomicBool::new(false),
@@ -133,6 +135,7 @@ impl Lease {
                 holds: Holds::one(term.sent_at(sent)),
                 // Without it, other tasks of this client may try at once.
                 front: Some(front).filter(|_| request.queueing() == Queueing::Exclusive),
+                passes_on: false,
                 floor: None,
                 ask_at: Tick::NEVER,
                 asking: false,
@@ -203,7 +206,7 @@ impl Lease {
         lock(&self.state).holds.len()
     }
 
-    /// Resolves when it is no longer held.
+    /// Resolves when it is no longer held, and does not stand in the way of the next acquire of its client.
     pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
         // A forked child must not wait on what it shares with the parent.
         if self.core.home.is_forked() {
@@ -213,7 +216,7 @@ impl Lease {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
-            if let Some(reason) = self.lost_reason() {
+            if let Some(reason) = self.lost_reason().filter(|_| !lock(&self.state).passes_on) {
                 return reason;
             }
             ended.await;
@@ -228,6 +231,7 @@ impl Lease {
         }
         state.status = Status::Lost(reason.clone());
         let (left, listening) = (state.leave(&self.core), state.listening.take());
+        state.passes_on = left.is_some();
         drop(state);
         drop(listening);
         tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
@@ -245,7 +249,10 @@ impl Lease {
 
     /// Completes its end, outside of the state's mutex.
     pub(super) fn after_end(&self, front: Option<Front>) {
-        drop(front);
+        if front.is_some() {
+            drop(front);
+            lock(&self.state).passes_on = false;
+        }
         self.ended.notify_waiters();
         if let Some(owner) = &self.named {
             self.core.owners.tidy(&self.resource, owner);
@@ -588,12 +595,4 @@ pub(super) fn deadline(core: &Core, sent: Tick, ttl: u64) -> Tick {
         return Tick::NEVER;
     }
     sent.plus_millis(ttl).minus(core.drift(ttl))
-}
-
-/// Whether a kind of lock is reentrant.
-pub(crate) fn reentrant(kind: Kind) -> bool {
-    match kind {
-        Kind::Lock | Kind::Fair | Kind::Read | Kind::Write => true,
-        Kind::Mutex | Kind::Semaphore | Kind::Permits | Kind::Latch => false,
-    }
 }
