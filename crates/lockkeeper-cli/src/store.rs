@@ -63,7 +63,14 @@ impl Store {
         let wakeups = global.cluster_wakeups.or(config.cluster_wakeups);
         let mut options =
             options(&config)?.cluster_wakeups(wakeups.map(Into::into).unwrap_or_default());
-        let longest_lease = secret::is_quorum(&url)
+        let is_quorum = secret::is_quorum(&url);
+        if global.longest_lease.is_some() && !is_quorum {
+            let shown = secret::shown(&url);
+            return Err(Failure::usage(format!(
+                "--longest-lease is for a quorum, and {shown} ({source}) is none: set the lease with --lease"
+            )));
+        }
+        let longest_lease = is_quorum
             .then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LONGEST_LEASE));
         if let Some(longest) = longest_lease {
             let lease = WATCHDOG_TIMEOUT.min(longest);

@@ -105,6 +105,19 @@ fn a_run_and_a_watch_continue_without_a_member() {
     }
 }
 
+/// On another store the option would have no effect, and a typist may have meant `--lease`.
+#[test]
+fn a_longest_lease_without_a_quorum_is_refused() {
+    let scene = Scene::file();
+    let run = scene.run(&["--longest-lease", "20", "job", "-c", "touch $D/ran"]);
+    run.assert_code(64);
+    run.assert_says("--longest-lease is for a quorum");
+    assert!(!scene.exists("ran"));
+    // The configuration may serve several stores.
+    configure(&scene, "longest_lease = \"20s\"");
+    scene.run(&["job", "--", "true"]).assert_quiet("");
+}
+
 #[test]
 fn what_a_quorum_cannot_do_is_refused_before_the_command_runs() {
     let (_quorum, scene) = three();
