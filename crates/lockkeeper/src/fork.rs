@@ -2,7 +2,8 @@
 //!
 //! By a handler that `fork` calls in the child. The process id would tell as well, but to read it is a system
 //! call, and a pair of an acquire and a release asks four times: that took as long as all the rest of a pair on
-//! the embedded store. A child that was made by the bare system call `clone` goes unnoticed.
+//! the embedded store. A child that was made without the handlers (`_Fork`, the bare system call `clone`) goes
+//! unnoticed.
 
 /// The process that made it.
 #[derive(Clone, Debug)]

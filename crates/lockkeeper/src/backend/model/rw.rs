@@ -373,7 +373,7 @@ impl State {
         }
     }
 
-    /// Removes no expired holder: on Redis this request may not touch the keys of readers.
+    /// Removes no expired holder: on Redis the keys of readers may be at another node during this request.
     fn renew_write(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
         let Some(entry) = self.living(&request.resource.name, now) else {
             return Ok(Renewed::Gone);
