@@ -1,6 +1,7 @@
 //! Requests to a cluster, and what redirections say.
 
 use std::collections::hash_map::Entry;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,9 +9,11 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::super::super::command::Command;
+use super::super::super::connection::committer::Ticket;
 use super::super::super::shard::Shard;
 use super::super::super::slot;
 use super::super::super::{fault, keys};
+use super::super::Standing;
 use super::super::slots::{Node, Redirect};
 use super::{Cluster, Map, index, number};
 use crate::backend::Fault;
@@ -98,7 +101,6 @@ impl Cluster {
             if self.is_closed() {
                 return Err(Fault::Closed);
             }
-            let mut before = self.standing(key);
             let asks = asked.is_some();
             let Some(shard) = asked.take().or_else(|| self.owner(slot)) else {
                 self.suspect();
@@ -109,83 +111,121 @@ impl Cluster {
                 // A rejected call by hash would have used up the permission to ask.
                 command.call_by_text();
             }
-            let committer = shard.committer.as_ref().filter(|_| is_write.is_some());
-            let ticket = match committer {
-                Some(committer) => tokio::select! {
-                    biased;
-                    ticket = committer.ticket(&shard.connection, due) => {
-                        ticket.inspect_err(|_| self.suspect())?
-                    }
-                    () = self.has_moved(slot, &shard), if !asks => continue,
-                },
-                None => None,
+            let hop = Hop { key, slot, due, shard, asks };
+            let Some(replied) = self.send(&hop, &command, is_write.is_some()).await? else {
+                continue;
             };
-            if !asks {
-                // It may have waited over a change of the primary, and has not been sent.
-                before = self.standing(key);
-                if before.lane != shard.lane {
-                    continue;
-                }
+            match self.follow(&hop, &replied.reply) {
+                ControlFlow::Continue(next) => asked = next,
+                ControlFlow::Break(()) => return self.conclude(&hop, replied, is_write).await,
             }
-            let epoch = shard.primary.epoch();
-            let outcome = match asks || shard.connection.is_live() {
-                true => shard.connection.outcome(command.clone(), due, asks).await,
-                false => {
-                    let moved = self.has_moved(slot, &shard);
-                    match shard.connection.outcome_unless(command.clone(), due, moved).await {
-                        Some(outcome) => outcome,
-                        None => continue,
-                    }
-                }
-            };
-            let reply = outcome.inspect_err(|_| self.suspect())?;
-            let server = shard.primary.server();
-            let host = server.as_ref().and_then(|server| server.address.host());
-            match Redirect::of(&reply, host.map_or("", |(host, _)| host)) {
-                Some(Redirect::Moved(slot, host, port)) => {
-                    self.moved(slot, &host, port);
-                    continue;
-                }
-                Some(Redirect::Ask(host, port)) => {
-                    let index = self.shard_at(&mut self.map(), slot, &host, port);
-                    asked = Some(self.shard(index));
-                    continue;
-                }
-                None => {}
-            }
-            if asks_for_map(&reply) {
-                self.suspect();
-            }
-            let answer = match reply {
-                // To a node whose address is not known yet.
-                Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => {
-                    let detail = format!("the new node of slot {slot} has no known address yet");
-                    return Err(Fault::Refused { detail: detail.into() });
-                }
-                reply => fault::check(reply)?,
-            };
-            let stands = || match self.standing(key) == before && shard.primary.epoch() == epoch {
-                true => Ok(()),
-                false => {
-                    let detail = "the slot has moved, or its primary has changed".into();
-                    Err(Fault::Unreachable { maybe_ran: true, detail })
-                }
-            };
-            stands()?;
-            let acknowledged = match (committer, &is_write) {
-                (Some(committer), Some(is_write)) if is_write(&answer) => {
-                    let asked = asks.then(|| keys::commit_beside(key));
-                    let acknowledged = committer.commit(ticket, &shard.connection, asked).await;
-                    stands()?;
-                    acknowledged
-                }
-                _ => Ok(()),
-            };
-            return Ok((answer, acknowledged));
         }
         let detail = format!("redirected more than {REDIRECTS} times for slot {slot}");
         Err(Fault::Refused { detail: detail.into() })
     }
+
+    /// Sends a request. Returns `None` if its slot has another owner before it is sent.
+    async fn send(
+        &self,
+        Hop { key, slot, due, shard, asks }: &Hop<'_>,
+        command: &Command,
+        writes: bool,
+    ) -> Result<Option<Replied>, Fault> {
+        let (connection, due, asks) = (&shard.connection, *due, *asks);
+        let ticket = match shard.committer.as_ref().filter(|_| writes) {
+            Some(committer) => tokio::select! {
+                biased;
+                ticket = committer.ticket(connection, due) => {
+                    ticket.inspect_err(|_| self.suspect())?
+                }
+                () = self.has_moved(*slot, shard), if !asks => return Ok(None),
+            },
+            None => None,
+        };
+        // Not before: it may have waited over a change of the primary.
+        let (standing, epoch) = (self.standing(key), shard.primary.epoch());
+        if !asks && standing.lane != shard.lane {
+            return Ok(None);
+        }
+        let outcome = if asks || connection.is_live() {
+            Some(connection.outcome(command.clone(), due, asks).await)
+        } else {
+            connection.outcome_unless(command.clone(), due, self.has_moved(*slot, shard)).await
+        };
+        let Some(outcome) = outcome else { return Ok(None) };
+        let reply = outcome.inspect_err(|_| self.suspect())?;
+        Ok(Some(Replied { reply, ticket, standing, epoch }))
+    }
+
+    /// Learns from a redirection. Continues with the shard that it says to ask, or with the owner of the slot.
+    fn follow(&self, hop: &Hop<'_>, reply: &Value) -> ControlFlow<(), Option<Arc<Shard>>> {
+        let server = hop.shard.primary.server();
+        let host = server.as_ref().and_then(|server| server.address.host());
+        match Redirect::of(reply, host.map_or("", |(host, _)| host)) {
+            Some(Redirect::Moved(slot, host, port)) => {
+                self.moved(slot, &host, port);
+                ControlFlow::Continue(None)
+            }
+            Some(Redirect::Ask(host, port)) => {
+                let index = self.shard_at(&mut self.map(), hop.slot, &host, port);
+                ControlFlow::Continue(Some(self.shard(index)))
+            }
+            None => ControlFlow::Break(()),
+        }
+    }
+
+    /// Returns the answer, if it counts, once replicas have it.
+    async fn conclude(
+        &self,
+        Hop { key, slot, shard, asks, .. }: &Hop<'_>,
+        Replied { reply, ticket, standing, epoch }: Replied,
+        is_write: Option<impl Fn(&Value) -> bool>,
+    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        if asks_for_map(&reply) {
+            self.suspect();
+        }
+        let answer = match reply {
+            // To a node whose address is not known yet.
+            Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => {
+                let detail = format!("the new node of slot {slot} has no known address yet");
+                return Err(Fault::Refused { detail: detail.into() });
+            }
+            reply => fault::check(reply)?,
+        };
+        let stands = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
+            true => Ok(()),
+            false => {
+                let detail = "the slot has moved, or its primary has changed".into();
+                Err(Fault::Unreachable { maybe_ran: true, detail })
+            }
+        };
+        stands()?;
+        let is_write = is_write.is_some_and(|is_write| is_write(&answer));
+        let Some(committer) = shard.committer.as_ref().filter(|_| is_write) else {
+            return Ok((answer, Ok(())));
+        };
+        let asked = asks.then(|| keys::commit_beside(key));
+        let acknowledged = committer.commit(ticket, &shard.connection, asked).await;
+        stands()?;
+        Ok((answer, acknowledged))
+    }
+}
+
+/// One try of a request: at the owner of its slot, or at the node that the owner says to ask.
+struct Hop<'a> {
+    key: &'a [u8],
+    slot: u16,
+    due: Instant,
+    shard: Arc<Shard>,
+    asks: bool,
+}
+
+/// A reply, and which server was to answer when its request was sent.
+struct Replied {
+    reply: Value,
+    ticket: Option<Ticket>,
+    standing: Standing,
+    epoch: u64,
 }
 
 /// Remembers what a redirection has replaced just now.
