@@ -120,7 +120,13 @@ impl Store {
     /// Opens the store with settings derived from [`options`](Store::options).
     pub(crate) async fn connect_with(&self, options: ClientOptions) -> Result<Client, Failure> {
         let client = Client::connect_with(&self.url, options).await;
-        client.map_err(|error| Failure::new(Code::of(&error), format!("{}: {error}", self.shown())))
+        client.map_err(|error| {
+            let mut text = format!("{}: {error}", self.shown());
+            if ["NOAUTH", "WRONGPASS"].iter().any(|code| text.contains(code)) {
+                text += "; let LOCKKEEPER_PASSWORD_FILE name a file that has the password";
+            }
+            Failure::new(Code::of(&error), text)
+        })
     }
 }
 

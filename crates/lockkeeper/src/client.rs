@@ -328,5 +328,10 @@ fn unknown(scheme: &str) -> Error {
     // Only a certain scheme: anything else may contain a password.
     let plain = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let what = if plain && !scheme.is_empty() { format!(" \"{scheme}:\"") } else { String::new() };
-    Error::invalid(None, format!("unknown store{what}; known are {known}"))
+    Error::invalid(
+        None,
+        format!(
+            "unknown store{what}; write redis://HOST:PORT for a server or file:PATH for a file; known are {known}"
+        ),
+    )
 }

@@ -180,7 +180,9 @@ fn a_cold_start_and_too_few_members_are_reported() {
     let scene = Scene::at(quorum.url());
     let cold = scene.run(&["--no-wait", "job", "--", "true"]);
     cold.assert_code(69);
-    cold.assert_says("cold start: a majority of the members may grant in");
+    cold.assert_says(
+        "first use of this quorum, or no member has its data: a majority of the members grants in",
+    );
     for node in quorum.nodes() {
         cold.assert_says(&format!("{}: may have lost data", address(node.server())));
     }

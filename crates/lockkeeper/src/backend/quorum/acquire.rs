@@ -54,8 +54,8 @@ impl Inner {
         let Some(left) = enough else { return Err(self.too_few(&faults)) };
         let said = faults.iter().map(|(member, fault)| self.said(*member, fault));
         let detail = format!(
-            "{}a majority of the members may grant in {:.1} s: {}",
-            if is_cold { "cold start: " } else { "" },
+            "{}a majority of the members grants in {:.1} s, try again then: {}",
+            if is_cold { "first use of this quorum, or no member has its data: " } else { "" },
             left.as_secs_f64(),
             said.collect::<Vec<_>>().join("; "),
         );

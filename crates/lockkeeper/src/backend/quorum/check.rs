@@ -35,7 +35,7 @@ impl Inner {
     /// Which members vote.
     fn trust(&self) -> Vec<Finding> {
         let (mut voters, mut findings) = (0_usize, Vec::new());
-        let mut remedy = "wait until the others vote again";
+        let mut remedy = "wait until enough members vote";
         for member in &self.members {
             let address = member.membership().address();
             let trust = member.membership().trust();
