@@ -8,10 +8,11 @@
 //!
 //! **The slot map** comes from up to three nodes at once. An answer of an older epoch of the cluster never
 //! replaces a newer one, unless all nodes are of it for five seconds: then the cluster was made anew. What
-//! a redirection says outlasts all answers that name the owner before it, for two seconds, also those of a
-//! newer epoch: nodes that voted for a new primary are of its epoch before they know that it has the slots.
-//! A redirection, a broken connection and a rejected request ask for a new map, at most ten times a second;
-//! so does a timer. Nothing waits for it.
+//! a redirection says outlasts all answers that name the owner before it, also those of a newer epoch: nodes
+//! that voted for a new primary are of its epoch before they know that it has the slots. It does so for half
+//! a second, or for two while the node that it named is connected. A redirection, one that outlasts a map, a
+//! broken connection and a rejected request ask for a new map, at most ten times a second; so does a timer.
+//! Nothing waits for it.
 //!
 //! **Redirections** tell that a request did not run. Only such a request is sent again, to the node that
 //! the redirection names, until its deadline and at most eight times. A request that may have run
@@ -49,6 +50,9 @@ pub(super) mod refresh;
 
 /// How long a redirection counts more than the word of a node that may not know of it yet.
 const LEARNT: Duration = Duration::from_secs(2);
+
+/// How long it does so without a connection to the node that it named: the time to connect.
+const CONNECTS: Duration = Duration::from_millis(500);
 
 /// How long all nodes must be of an earlier epoch before that is believed: the cluster was made anew.
 const EARLIER: Duration = Duration::from_secs(5);
@@ -107,15 +111,17 @@ impl Map {
         self.nodes[index].first().map(|node| &node.id[..]).filter(|id| !id.is_empty())
     }
 
-    /// Whether a redirection counts more than a map that gives this slot to this owner.
-    fn outlasts_owner(&self, slot: u16, owner: u16) -> bool {
-        self.learnt.get(&slot).is_some_and(|(_, before)| before.contains(&owner))
+    /// Whether a redirection to this shard counts more than a map that gives this slot to this owner.
+    fn outlasts_owner(&self, slot: u16, owner: u16, shard: &Shard) -> bool {
+        let learnt = self.learnt.get(&slot);
+        learnt.is_some_and(|(at, before)| before.contains(&owner) && stands(*at, shard))
     }
 
     /// Whether a redirection counts more than a map that leads this shard to this server.
-    fn outlasts_lead(&self, index: usize, server: &Server) -> bool {
+    fn outlasts_lead(&self, index: usize, server: &Server, shard: &Shard) -> bool {
         let address = server.address.to_string();
-        self.led.get(&index).is_some_and(|(_, before)| before.contains(&address))
+        let led = self.led.get(&index);
+        led.is_some_and(|(at, before)| before.contains(&address) && stands(*at, shard))
     }
 }
 
@@ -181,20 +187,26 @@ impl Cluster {
         map.led.retain(|_, (at, _)| at.elapsed() < LEARNT);
         let (owners, servers) = self.assign(&mut map, &newest);
         let doubles = self.doubles(&map, &servers);
-        let mut has_changed = false;
+        let shards = self.shards();
+        let (mut has_changed, mut is_outlasted) = (false, false);
         for (slot, owner) in owners.into_iter().enumerate() {
             let current = index(self.owners[slot].load(Ordering::Relaxed));
-            let is_double = current.is_some_and(|current| doubles.contains_key(&current));
+            let current = current.filter(|current| !doubles.contains_key(current));
             let owner = number(owner);
-            if is_double || !map.outlasts_owner(slot as u16, owner) {
+            if current.is_some_and(|n| map.outlasts_owner(slot as u16, owner, &shards[n])) {
+                is_outlasted = true;
+            } else {
                 has_changed |= self.owners[slot].swap(owner, Ordering::Relaxed) != owner;
             }
         }
         self.park(&mut map, &newest);
-        self.lead(&mut map, &servers, &doubles);
+        is_outlasted |= self.lead(&mut map, &servers, &doubles);
         drop(map);
         if has_changed {
             self.version.send_modify(|version| *version += 1);
+        }
+        if is_outlasted {
+            self.suspect();
         }
     }
 
@@ -241,15 +253,21 @@ impl Cluster {
     }
 
     /// Leads shards to their servers. Doubles leave theirs before that, and so do the shards that they are
-    /// doubles of: their next connections find what was given up there, and kill it.
-    fn lead(&self, map: &mut Map, servers: &[(usize, Server)], doubles: &HashMap<usize, usize>) {
+    /// doubles of: their next connections find what was given up there, and kill it. Returns whether a
+    /// redirection outlasts one of them.
+    fn lead(
+        &self,
+        map: &mut Map,
+        servers: &[(usize, Server)],
+        doubles: &HashMap<usize, usize>,
+    ) -> bool {
         let shards = self.shards();
         let leaves = |index: &usize| {
             doubles.contains_key(index) || doubles.values().any(|original| original == index)
         };
         let leads: Vec<_> = servers
             .iter()
-            .filter(|(index, server)| leaves(index) || !map.outlasts_lead(*index, server))
+            .filter(|(n, server)| leaves(n) || !map.outlasts_lead(*n, server, &shards[*n]))
             .collect();
         for (index, shard) in shards.iter().enumerate().filter(|(index, _)| leaves(index)) {
             shard.primary.park();
@@ -261,9 +279,11 @@ impl Cluster {
         // Two may exchange their servers.
         let moves = leads.iter().filter(|(index, server)| !shards[*index].primary.is(server));
         moves.for_each(|(index, _)| shards[*index].primary.park());
+        let is_outlasted = leads.len() < servers.len();
         for (index, server) in leads {
             shards[*index].primary.lead_to(server);
         }
+        is_outlasted
     }
 
     /// Returns the shard of this primary: the one that it leads, or the one that it was a replica of, or whose
@@ -455,6 +475,11 @@ impl Cluster {
     }
 }
 
+/// Whether what a redirection to this shard said then still counts.
+fn stands(at: Instant, shard: &Shard) -> bool {
+    at.elapsed() < CONNECTS || shard.connection.is_live()
+}
+
 /// The number of an owner in the table.
 fn number(owner: Option<usize>) -> u16 {
     owner.map_or(0, |index| index as u16 + 1)
@@ -515,11 +540,19 @@ mod tests {
         let Node { host, port, .. } = other.clone();
         let told =
             |epoch, ranges| Told { host: host.clone(), port, epoch, is_cut_off: false, ranges };
+        let age = |at: Instant| cluster.map().led.values_mut().for_each(|(led, _)| *led = at);
+        age(Instant::now() + Duration::from_secs(60));
         cluster.apply(vec![told(epoch, vec![range.clone()])]);
         assert_eq!(cluster.map().epoch, epoch);
         assert!(shard.primary.is(&promoted), "{:?}", shard.primary);
         assert_eq!(cluster.owner(slot).unwrap().lane, shard.lane);
+        // Not for long without a connection, and a replica is not connected to.
+        age(Instant::now() - CONNECTS);
+        cluster.apply(vec![told(epoch, vec![range.clone()])]);
+        assert!(!shard.primary.is(&promoted), "{:?}", shard.primary);
         // A third node is no old one: the redirection is older.
+        cluster.moved(slot, "127.0.0.1", servers.node(3).port());
+        age(Instant::now() + Duration::from_secs(60));
         let range = Range { primary: other.clone(), ..range };
         cluster.apply(vec![told(epoch, vec![range])]);
         let owner = cluster.owner(slot).unwrap();
