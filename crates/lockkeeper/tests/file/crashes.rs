@@ -164,7 +164,7 @@ async fn processes_killed_at_any_moment_leave_a_consistent_store() {
     let gaps = grants.windows(2).map(|pair| pair[1].granted - pair[0].granted);
     let longest = Duration::from_nanos(gaps.max().unwrap_or(0));
     let limit = lockkeeper::RECHECK + LEASE + SOON + watch.stood_still();
-    assert!(longest < limit, "nobody had it for {longest:?}");
+    assert!(longest < limit, "it was free for {longest:?}");
 }
 
 #[test]
