@@ -27,10 +27,11 @@ use crate::{Error, LockName, LostReason, Result};
 /// Several locks as one, of any kinds and on any clients: all are held, or none. Redisson's
 /// `RedissonMultiLock`.
 ///
-/// The locks are acquired in one order everywhere, whatever the order in which they are named. No
-/// acquire holds some of them and waits for the others for longer than a moment, so two that name
-/// the same locks never deadlock. Plain locks of one client are acquired in a single request. The
-/// loss of one is the loss of all.
+/// The locks are acquired in one order everywhere, whatever the order in which they are named, so two
+/// that name the same locks never deadlock. An acquire holds the first of them while it waits for the next,
+/// but not for longer than 1.5 s for one that the same holders keep: it then releases all and starts anew.
+/// Plain locks of one client are acquired in a single request if all are free. The loss of one is the loss
+/// of all.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

@@ -1,14 +1,19 @@
 //! Several locks as one: all or none.
 //!
-//! All clients acquire the members in the same order, so that two clients that want the same locks meet
-//! at the first of them. That is not enough if a member is known by another address, or is held by a
-//! program that keeps no order. So no client holds some members and waits for the rest for longer than
-//! [`MEMBER_WAIT`].
+//! All clients acquire the members in one order, in every round, and hold the earlier ones while they wait
+//! for a later one: in one order that cannot deadlock. A program that keeps another order can still hold
+//! what is waited for and wait for what is held here. Its holder does not change then. So a member that
+//! the same holders have kept for [`MEMBER_WAIT`] ends the round: all is released, and that member is waited
+//! for alone. The others are then only tried. If one of them is busy, the next round goes in order again.
+//!
+//! Waiting is not limited by time alone: behind a long queue that moves, each round would give up the
+//! positions that the last one had waited for.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::acquire::{Acquired, is_in_time};
 use super::holds::HoldId;
@@ -17,19 +22,18 @@ use super::owners::acquire;
 use super::pending_acquire::PendingAcquire;
 use super::reenter::extend;
 use super::request::{Request, TermSpec, Wait};
-use super::{Core, Lease, jittered, no_answer, release, releasing, until};
-use crate::backend::{Acquire, Attempt, Kind};
+use super::{Core, Lease, jittered, no_answer, release, releasing};
+use crate::backend::{Acquire, Attempt, Kind, Resource};
 use crate::clock::Clock;
 use crate::error::{Error, Phase, Result};
 
-/// How long to wait for one member while others are held.
+/// How long to wait for one member that the same holders keep, while others are held.
 const MEMBER_WAIT: Duration = Duration::from_millis(1500);
 
-/// How often members that fit in one request are tried without holding one of them, before one is
-/// held while waiting for the others: under a stream of other requests one client must wait.
-const REFUSALS: u32 = 16;
+/// When the holders of that member are first looked up.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
 
-/// The pause before the next try from the start.
+/// The pause before the next round.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long to wait for the release of members.
@@ -54,19 +58,19 @@ pub(crate) async fn acquire_all(
     terms: Terms,
     wait: Wait,
 ) -> Result<Option<Vec<Acquired>>> {
-    let clock = &parts[0].0.clock;
-    Assembly { parts, terms, wait, clock, first: 0, refusals: 0 }.run().await
+    // After a failure here, the members are tried one by one: that finds the failing one and retries.
+    if let Ok(Some(all)) = together(parts, terms.held).await {
+        return Ok(Some(all));
+    }
+    Assembly { parts, terms, wait, clock: &parts[0].0.clock }.run().await
 }
 
-/// The acquire of several locks.
+/// The acquire of several locks, one by one.
 struct Assembly<'a> {
     parts: &'a [Part],
     terms: Terms,
     wait: Wait,
     clock: &'a Clock,
-    /// The member to wait for while none is held: the one that was busy last.
-    first: usize,
-    refusals: u32,
 }
 
 /// Why a round did not acquire all members.
@@ -77,15 +81,12 @@ struct Blocked {
 }
 
 impl Assembly<'_> {
-    async fn run(mut self) -> Result<Option<Vec<Acquired>>> {
+    async fn run(self) -> Result<Option<Vec<Acquired>>> {
+        // The member to wait for while none is held. The first one: the round goes in order.
+        let mut first = 0;
         loop {
-            // After a failure here, the members are tried one by one: that finds the failing one
-            // and retries.
-            if let Ok(Some(all)) = together(self.parts, self.terms.held).await {
-                return Ok(Some(all));
-            }
-            let mut held = Held { all: Vec::new(), by: vec![None; self.parts.len()] };
-            let blocked = match self.collect(&mut held).await {
+            let mut held = Held(self.parts.iter().map(|_| None).collect());
+            let blocked = match self.collect(first, &mut held).await {
                 Ok(None) => match held.settle(self.terms).await {
                     Ok(Some(all)) => return Ok(Some(all)),
                     Ok(None) => Ok(Blocked { by: 0, error: None }),
@@ -94,13 +95,13 @@ impl Assembly<'_> {
                 Ok(Some(blocked)) => Ok(blocked),
                 Err(error) => Err(error),
             };
-            // Released before the next try: a waiter for one of them gets it now.
-            held.release_hold().await;
+            // Released before the next round: a waiter for one of them gets it now.
+            held.release().await;
             let Blocked { by, error } = blocked?;
-            self.first = by;
             if self.left().is_zero() {
                 return error.map_or(Ok(None), Err);
             }
+            first = if first == 0 || error.is_some() { by } else { 0 };
             let pause = self.clock.now() + jittered(PAUSE).min(self.left());
             if let Some(instant) = self.clock.instant(pause) {
                 tokio::time::sleep_until(instant).await;
@@ -108,26 +109,18 @@ impl Assembly<'_> {
         }
     }
 
-    /// Acquires the members one by one, starting with the first to wait for. Returns the member that
-    /// blocked it, if one did.
-    async fn collect(&mut self, held: &mut Held) -> Result<Option<Blocked>> {
-        let (parts, first) = (self.parts, self.first);
-        // Where the others fit in one request, none is held while waiting for one of them.
-        let mut at_once = self.refusals < REFUSALS && go_together(parts);
-        self.refusals += 1;
-        let others = (0..parts.len()).filter(|i| *i != first);
+    /// Acquires the members one by one, beginning with `first`. Returns the member that blocked it, if
+    /// one did.
+    async fn collect(&self, first: usize, held: &mut Held) -> Result<Option<Blocked>> {
+        let others = (0..self.parts.len()).filter(|i| *i != first);
         for i in std::iter::once(first).chain(others) {
-            if at_once && !held.all.is_empty() {
-                match held.rest(parts, first, self.terms.assembling).await {
-                    Ok(true) => return Ok(None),
-                    Ok(false) => {
-                        return Ok(Some(Blocked { by: (first + 1) % parts.len(), error: None }));
-                    }
-                    Err(_) => at_once = false,
-                }
-            }
-            match self.member(i).await {
-                Ok(Some(acquired)) => held.add(i, acquired),
+            let acquired = match i {
+                _ if i == first => self.one(i, self.wait).await,
+                _ if first == 0 => self.while_others_are_held(i, self.wait).await,
+                _ => self.while_others_are_held(i, Wait::Never).await,
+            };
+            match acquired {
+                Ok(Some(acquired)) => held.0[i] = Some(acquired),
                 Ok(None) => return Ok(Some(Blocked { by: i, error: None })),
                 // Its wait limit was short; whether the store is unreachable is found out while
                 // none is held.
@@ -138,23 +131,30 @@ impl Assembly<'_> {
         Ok(None)
     }
 
-    /// Acquires one member. While others are held, does not wait longer than [`MEMBER_WAIT`] for it,
-    /// not even for an answer.
-    async fn member(&self, i: usize) -> Result<Option<Acquired>> {
+    async fn one(&self, i: usize, wait: Wait) -> Result<Option<Acquired>> {
         let (core, request) = &self.parts[i];
-        let left = self.left();
-        if i == self.first {
-            return one(&self.parts[i], self.terms.assembling, left, self.wait).await;
+        let wait = match wait {
+            // By the clock of its own client.
+            Wait::Until(_) => Wait::within(core, Some(self.left())),
+            wait => wait,
+        };
+        acquire(core, &Request { term: self.terms.assembling, wait, ..request.clone() }).await
+    }
+
+    /// Acquires one member while others are held. Gives up when it is kept too long, or when its store
+    /// answers nothing for as long.
+    async fn while_others_are_held(&self, i: usize, wait: Wait) -> Result<Option<Acquired>> {
+        let (core, request) = &self.parts[i];
+        tokio::select! {
+            biased;
+            acquired = self.one(i, wait) => return acquired,
+            () = kept(core, &request.resource) => {}
         }
-        let limit = left.min(MEMBER_WAIT);
-        let acquiring = one(&self.parts[i], self.terms.assembling, limit, self.wait);
-        match until(self.clock, self.clock.now() + MEMBER_WAIT, acquiring).await {
-            Some(acquired) => acquired,
-            None if limit < MEMBER_WAIT => {
-                Err(core.error(no_answer(), &request.resource, Phase::Acquire))
-            }
-            None => Ok(None),
+        if wait != Wait::Forever && self.left().is_zero() {
+            // It waited for nothing but an answer.
+            return Err(core.error(no_answer(), &request.resource, Phase::Acquire));
         }
+        Ok(None)
     }
 
     /// A temporary error blocks only this round, if the caller waits.
@@ -175,50 +175,40 @@ impl Assembly<'_> {
     }
 }
 
-async fn one(
-    (core, request): &Part,
-    term: TermSpec,
-    limit: Duration,
-    wait: Wait,
-) -> Result<Option<Acquired>> {
-    let wait = match (wait, limit) {
-        (Wait::Never, _) => Wait::Never,
-        (Wait::Forever, Duration::MAX) => Wait::Forever,
-        (_, limit) => Wait::within(core, Some(limit)),
-    };
-    acquire(core, &Request { term, wait, ..request.clone() }).await
+/// Resolves once the same holders have kept a lock for [`MEMBER_WAIT`], or the store has not said who
+/// holds it.
+async fn kept(core: &Arc<Core>, resource: &Resource) {
+    let start = Instant::now();
+    let mut before = None;
+    for looks in 0.. {
+        let at = start + FIRST_LOOK + (MEMBER_WAIT - FIRST_LOOK) * looks;
+        tokio::time::sleep_until(at).await;
+        if looks > 0 && before.is_none() {
+            return;
+        }
+        let looking = core.run_to_completion(core.backend.inspect(resource.clone()));
+        let look = tokio::time::timeout(MEMBER_WAIT - FIRST_LOOK, looking).await;
+        let holders = look.ok().and_then(|look| Some(look.ok()?.holders));
+        let now = holders.map(|holders| holders.into_iter().map(|one| one.id).collect::<Vec<_>>());
+        if looks > 0 && (now.is_none() || now == before) {
+            return;
+        }
+        before = now;
+    }
 }
 
-/// Members that are held without a guard yet. Released when dropped.
-struct Held {
-    all: Vec<Acquired>,
-    /// Indices into `all`, by position in the common order.
-    by: Vec<Option<usize>>,
-}
+/// Members that are held without a guard yet, in the common order. Released when dropped.
+struct Held(Vec<Option<Acquired>>);
 
 impl Held {
-    fn add(&mut self, place: usize, acquired: Acquired) {
-        self.by[place] = Some(self.all.len());
-        self.all.push(acquired);
-    }
-
-    /// Acquires all but `first`, which is held, in one request. Returns whether that succeeded.
-    async fn rest(&mut self, parts: &[Part], first: usize, term: TermSpec) -> Result<bool> {
-        let places: Vec<_> = (0..parts.len()).filter(|i| *i != first).collect();
-        let rest: Vec<_> = places.iter().map(|i| parts[*i].clone()).collect();
-        if rest.is_empty() {
-            return Ok(true);
-        }
-        let Some(acquired) = together(&rest, term).await? else { return Ok(false) };
-        for (place, acquired) in places.into_iter().zip(acquired) {
-            self.add(place, acquired);
-        }
-        Ok(true)
-    }
-
-    /// Gives all members their final terms, starting now. Returns `None` if one was lost meanwhile.
+    /// Gives all members their final terms, starting now. A renewed lease that was acquired just now has
+    /// them already. Returns `None` if one was lost meanwhile.
     async fn settle(&mut self, terms: Terms) -> Result<Option<Vec<Acquired>>> {
-        let settling = self.all.iter().map(|(lease, hold)| {
+        let is_fresh = |lease: &Lease| {
+            terms.held.renewed && lease.core.clock.now().since(lease.granted) < MEMBER_WAIT
+        };
+        let stale = self.0.iter().flatten().filter(|(lease, _)| !is_fresh(lease));
+        let settling = stale.map(|(lease, hold)| {
             lease.core.run_to_completion(extend(Arc::clone(lease), *hold, terms.held))
         });
         let mut lost = false;
@@ -229,17 +219,16 @@ impl Held {
                 Err(error) => return Err(error),
             }
         }
-        if lost || self.all.iter().any(|(lease, _)| !lease.is_held()) {
+        if lost || self.0.iter().flatten().any(|(lease, _)| !lease.is_held()) {
             return Ok(None);
         }
-        let mut all: Vec<_> = std::mem::take(&mut self.all).into_iter().map(Some).collect();
-        Ok(Some(self.by.iter().filter_map(|place| all[(*place)?].take()).collect()))
+        Ok(self.0.iter_mut().map(Option::take).collect())
     }
 
-    async fn release_hold(mut self) {
-        let releases = std::mem::take(&mut self.all)
-            .into_iter()
-            .map(|(lease, hold)| releasing::release(lease, hold, None));
+    async fn release(mut self) {
+        let held = self.0.iter_mut().filter_map(Option::take);
+        let releases: Vec<_> =
+            held.map(|(lease, hold)| releasing::release(lease, hold, None)).collect();
         // A lost member needs no release; where the store does not answer, the release continues in
         // the background.
         let _ = tokio::time::timeout(RELEASE_WAIT, join_all(releases)).await;
@@ -248,7 +237,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for (lease, hold) in self.all.drain(..) {
+        for (lease, hold) in self.0.drain(..).flatten() {
             release::release_later(lease, hold);
         }
     }
@@ -306,7 +295,7 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
         Err(fault) => return Err(core.error(fault, &parts[0].1.resource, Phase::Acquire)),
     }
     let now = core.clock.now();
-    let mut held = Held { all: Vec::new(), by: Vec::new() };
+    let mut held = Held(Vec::new());
     for ((pending, mut front), (_, request)) in pending.into_iter().zip(fronts).zip(parts) {
         front.acquired(now);
         let request = Request { term, ..request.clone() };
@@ -314,7 +303,7 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
             return Ok(None);
         }
         let grant = Grant { pending, front, token: None, sent };
-        held.all.push((Lease::begin(grant, &request, now), 0 as HoldId));
+        held.0.push(Some((Lease::begin(grant, &request, now), 0 as HoldId)));
     }
-    Ok(Some(std::mem::take(&mut held.all)))
+    Ok(held.0.iter_mut().map(Option::take).collect())
 }

@@ -166,6 +166,58 @@ pub(crate) async fn a_multi_lock_does_not_hold_some_members_while_it_waits(store
     guard.release().await.unwrap();
 }
 
+/// Behind waiters that each hold it for a while, it gives up neither its position nor what it holds.
+pub(crate) async fn a_multi_lock_waits_behind_a_queue_that_moves(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    let queue = other.fair_lock(store.name("b"));
+    let mut tasks = JoinSet::new();
+    for ahead in 0..5 {
+        let acquiring = queue.lock();
+        tasks.spawn(async move {
+            let guard = acquiring.await.unwrap();
+            tokio::time::sleep(PATIENCE * 2 / 5).await;
+            guard.release().await.unwrap();
+        });
+        eventually("it queues", async || {
+            queue.is_locked().await.unwrap() && queue.waiting().await.unwrap() == ahead
+        })
+        .await;
+    }
+    let multi =
+        [AnyLock::from(client.lock(store.name("a"))), client.fair_lock(store.name("b")).into()];
+    let waiting = tokio::spawn(MultiLock::new(multi).lock());
+    let a = other.lock(store.name("a"));
+    eventually("it has the first", async || a.is_locked().await.unwrap()).await;
+    let first = a.holder().await.unwrap().expect("it is held").id;
+    let guard = timeout(store.long(), waiting).await.expect("its turn").unwrap().unwrap();
+    assert_eq!(guard.members()[0].owner_id().to_string(), first, "it was not acquired anew");
+    tasks.join_all().await;
+    guard.release().await.unwrap();
+}
+
+/// Eight tasks of one client, while the second of the two members is held for long.
+pub(crate) async fn multi_locks_go_on_after_a_member_was_busy_for_long(store: &Store) {
+    let (client, other) = (store.client().await, store.client().await);
+    let writer = || client.rw_lock(store.name("b")).writer();
+    let multi = || MultiLock::new([client.mutex(store.name("a")).into(), writer()]);
+    let busy = other.rw_lock(store.name("b")).write().await.unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let multi = multi();
+        tasks.spawn(async move {
+            for _ in 0..4 {
+                let guard = multi.lock().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    // One after the other holds the first and gives up.
+    tokio::time::sleep(PATIENCE * 3).await;
+    busy.release().await.unwrap();
+    timeout(store.long() / 3, tasks.join_all()).await.expect("they get on");
+}
+
 /// In opposite orders, from many tasks of several clients: they take turns and none waits for ever.
 async fn take_turns(store: &Store, make: impl Fn(&Store, &Client, bool) -> MultiLock) {
     const ROUNDS: usize = 8;
