@@ -2,6 +2,7 @@
 
 mod api;
 mod bench;
+mod counts;
 mod install;
 mod interop;
 mod msrv;
@@ -9,6 +10,7 @@ mod pictures;
 mod run;
 mod servers;
 mod test;
+mod times;
 
 use std::env;
 use std::process::ExitCode;
@@ -18,6 +20,8 @@ usage: cargo xtask <command>
 
   test           install what is missing, then format, lint, docs and all tests: what CI runs
   ci             the same
+  check          format, lint, unit tests and the laws in memory: a minute, nothing is installed
+  counts         print what the code weighs: files of a way, public surface, crates, lines, allocations
   interop        install what is missing, build the peers and run the tests against Redisson and others
   servers        fetch the other servers that tests start, into target/servers
   bench [args]   run the benchmark against a real server; arguments go to it (--help, --peers, --callgrind)
@@ -32,6 +36,8 @@ fn main() -> ExitCode {
     let rest: Vec<String> = args.collect();
     let outcome = match (command.as_str(), rest.is_empty()) {
         ("test" | "ci", true) => test::run(),
+        ("check", true) => test::check(),
+        ("counts", true) => counts::run(),
         ("interop", true) => interop::run(),
         ("bench", _) => bench::run(&rest),
         ("servers", true) => servers::install(),

@@ -9,6 +9,7 @@ use std::time::Instant;
 pub(crate) type Outcome = Result<(), String>;
 
 /// A command line with its environment.
+#[derive(Clone, Copy)]
 pub(crate) struct Step<'a> {
     line: &'a [&'a str],
     environment: &'a [(&'a str, &'a str)],

@@ -1,9 +1,13 @@
 //! What CI runs, and what contributors run before pushing: the same steps, in the same order.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
 use std::time::Instant;
 
-use crate::run::{Outcome, Step};
-use crate::{api, install, interop, servers};
+use crate::run::{Outcome, Step, root};
+use crate::times::{Times, laws_file};
+use crate::{api, counts, install, interop, servers};
 
 /// Quick ones first: the first failure ends the run.
 const STEPS: &[Step<'_>] = &[
@@ -47,6 +51,29 @@ const STEPS: &[Step<'_>] = &[
     Step::new(&["cargo", "test", "--workspace", "--all-features", "--bin", "bench"]),
 ];
 
+/// What finds most mistakes in a minute, with nothing installed.
+const CHECKS: &[Step<'_>] = &[
+    STEPS[0],
+    STEPS[1],
+    Step::new(&["cargo", "test", "-p", "lockkeeper", "--all-features", "--lib"]),
+    Step::new(&["cargo", "test", "-p", "lockkeeper", "--all-features", "--test", "tidy"]),
+    Step::new(&[
+        "cargo",
+        "test",
+        "-p",
+        "lockkeeper",
+        "--all-features",
+        "--test",
+        "laws",
+        "memory::",
+    ]),
+];
+
+/// The quick part of the steps.
+pub(crate) fn check() -> Outcome {
+    CHECKS.iter().try_for_each(Step::run)
+}
+
 /// Examples as programs, which `tests/examples.rs` runs. `cargo test --examples` builds tests of them.
 const EXAMPLES: Step = Step::new(&[
     "cargo",
@@ -62,23 +89,45 @@ const EXAMPLES: Step = Step::new(&[
 const TEST: &[&str] =
     &["cargo", "test", "--workspace", "--all-features", "--exclude", "bench", "--no-fail-fast"];
 
-/// All tests but those of the benchmark, with how many run at once.
-const TESTS: &[(&[&str], &str)] = &[
-    // Laws wait most of the time, each for its own locks.
-    (&["--test", "laws"], "16"),
-    // All others, with what `cargo xtask interop` runs. Many of them measure a time.
-    (&["--lib", "--bins", "--test", "[!l]*", "--test", "l[!a]*"], "6"),
-    (&["--doc"], "6"),
-];
-
 /// Property tests run the same cases each time, so that a failure belongs to a change.
 const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 
-fn all_tests() -> Outcome {
-    TESTS.iter().try_for_each(|(tests, threads)| {
-        let environment = [("RUST_TEST_THREADS", *threads), SEED];
-        Step::new(&[TEST, tests].concat()).environment(&environment).run()
-    })
+/// All tests but those of the benchmark, one suite after the other.
+fn all_tests(times: &mut Times) -> Outcome {
+    times.part("build", || Step::new(&[TEST, &["--no-run"]].concat()).run())?;
+    let mut outcome = tests(times, "unit tests", &["--lib", "--bins"]);
+    for suite in suites()? {
+        outcome = outcome.and(tests(times, &suite, &["--test", &suite]));
+    }
+    outcome.and(tests(times, "doc tests", &["--doc"]))
+}
+
+fn tests(times: &mut Times, name: &str, which: &[&str]) -> Outcome {
+    let laws = laws_file();
+    // Laws wait most of the time, each for its own locks. Many of the others measure a time.
+    let threads = if name == "laws" { "16" } else { "6" };
+    let times_of_laws = laws.display().to_string();
+    let environment =
+        [("RUST_TEST_THREADS", threads), SEED, ("LOCKKEEPER_LAW_TIMES", times_of_laws.as_str())];
+    times.part(name, || Step::new(&[TEST, which].concat()).environment(&environment).run())
+}
+
+/// The names of all test binaries: a file or a folder in `tests` of a crate.
+fn suites() -> Result<BTreeSet<String>, String> {
+    let mut suites = BTreeSet::new();
+    for package in ["lockkeeper", "lockkeeper-cli", "testkit"] {
+        let folder = root().join("crates").join(package).join("tests");
+        let found =
+            fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for path in found.flatten().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|ending| ending == "rs")
+                || path.join("main.rs").exists()
+            {
+                suites.extend(path.file_stem().and_then(OsStr::to_str).map(str::to_owned));
+            }
+        }
+    }
+    Ok(suites)
 }
 
 /// What the servers of `cargo xtask servers` run, too: what is stored and published, the scripts against
@@ -127,9 +176,14 @@ pub(crate) fn run() -> Outcome {
     install::component("rustfmt", &["cargo", "fmt", "--version"])?;
     install::component("clippy", &["cargo", "clippy", "--version"])?;
     STEPS.iter().try_for_each(Step::run)?;
+    let mut times = Times::default();
+    let _ = fs::remove_file(laws_file());
     EXAMPLES.run()?;
-    all_tests()?;
-    on_other_servers()?;
+    let outcome =
+        all_tests(&mut times).and_then(|()| times.part("other servers", on_other_servers));
+    times.print();
+    outcome?;
+    counts::run()?;
     println!("\n==> all steps passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

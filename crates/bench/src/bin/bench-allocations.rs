@@ -1,5 +1,6 @@
 //! What a client allocates: `bench-allocations URL (held|waiting|bare) COUNT`, or
-//! `bench-allocations URL (lock|mutex) TASKS PAIRS`. Prints one number.
+//! `bench-allocations URL (lock|mutex) TASKS PAIRS`. Prints one number. `bench-allocations URL pair` acquires and
+//! releases a lock for a profiler.
 //!
 //! A program of its own, because counting takes time that the other workloads would measure. Everything runs on
 //! one thread, so that what the counting allocator says of this thread is all there is.
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use hold::{free, hold};
-use lockkeeper::{AnyLock, Client};
+use lockkeeper::{AnyLock, Client, Lock, LockGuard};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -34,10 +35,36 @@ fn main() -> Result<()> {
         [url, "mutex", tasks, pairs] => {
             per_pair(&runtime, url, true, tasks.parse()?, pairs.parse()?)?
         }
+        [url, "pair"] => pair(&runtime, url)?,
         _ => return Err("usage: see the beginning of its source".into()),
     };
     println!("{number}");
     Ok(())
+}
+
+/// One pair of a client that holds another lock, so that it has announced itself and loaded the scripts.
+fn pair(runtime: &Runtime, url: &str) -> Result<f64> {
+    let client = runtime.block_on(Client::connect(url))?;
+    let lock = client.lock("bench:pair");
+    let _held = runtime.block_on(async {
+        lock.lock().await?.release().await?;
+        let held = client.lock("bench:held").lock().await;
+        settle().await;
+        held
+    })?;
+    let guard = acquire_once(runtime, &lock)?;
+    release_once(runtime, guard)?;
+    Ok(1.0)
+}
+
+#[inline(never)]
+fn acquire_once(runtime: &Runtime, lock: &Lock) -> lockkeeper::Result<LockGuard> {
+    runtime.block_on(lock.lock())
+}
+
+#[inline(never)]
+fn release_once(runtime: &Runtime, guard: LockGuard) -> lockkeeper::Result<()> {
+    runtime.block_on(guard.release())
 }
 
 /// Allocations of one pair, after a first round that grows buffers and loads scripts.
@@ -129,7 +156,7 @@ fn per_bare_task(runtime: &Runtime, count: usize) -> f64 {
     bytes.bytes_current as f64 / count as f64
 }
 
-/// Until every task has been polled and the one that speaks to the store has its subscription.
+/// Until every task has been polled and the connections have their subscriptions.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(500)).await;
 }

@@ -1,6 +1,7 @@
 //! The stores on which the laws run, and what a law needs of a store.
 
 use std::future::{Future, IntoFuture};
+use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -178,8 +179,15 @@ impl Store {
             StoreKind::Memory(_) => Duration::from_secs(3600),
             _ => Duration::from_secs(100),
         };
+        let start = std::time::Instant::now();
         if timeout(limit, law(&self)).await.is_err() {
             panic!("the law has not come to its end within {limit:?}");
+        }
+        if let Some(file) = std::env::var_os("LOCKKEEPER_LAW_TIMES") {
+            // Named after its test, as the thread is.
+            let law = std::thread::current().name().unwrap_or_default().to_owned();
+            let mut file = std::fs::File::options().append(true).create(true).open(file).unwrap();
+            writeln!(file, "{law}\t{}", start.elapsed().as_millis()).unwrap();
         }
     }
 
