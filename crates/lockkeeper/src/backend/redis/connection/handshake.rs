@@ -25,7 +25,7 @@ pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<
     let mut wire = Wire::new(socket.map_err(broken_by).map_err(never_ran)?);
     match log_in(&mut wire, server).await {
         Ok(()) => Ok(wire),
-        Err(fault) => Err(without_password(never_ran(fault), server.password.as_deref())),
+        Err(fault) => Err(never_ran(fault)),
     }
 }
 
@@ -40,7 +40,7 @@ async fn log_in(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
     let detail = error.details().unwrap_or_default();
     let is_old = detail.starts_with("unknown command") || error.code() == "NOPROTO";
     if !is_old && error.code() != "NOPERM" {
-        return Err(without_arguments(error));
+        return Err(rejected(error, server));
     }
     wire.is_resp2 = true;
     let Some(password) = &server.password else { return Ok(()) };
@@ -50,25 +50,33 @@ async fn log_in(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
         auth = auth.arg(user);
     }
     match only(wire.exchange(&[auth.arg(password)]).await?) {
-        Value::ServerError(error) => Err(without_arguments(&error)),
+        Value::ServerError(error) => Err(rejected(&error, server)),
         _ => Ok(()),
     }
 }
 
-/// Old servers quote the arguments of a command that they do not know, the password among them.
-fn without_arguments(error: &ServerError) -> Fault {
-    match error.details().and_then(|detail| detail.split_once("with args")) {
-        Some((detail, _)) => fault::of_words(error.code(), detail.trim_end_matches([',', ' '])),
-        None => fault::of_server(error),
+/// Why the server does not let the client in. Old servers quote the arguments of a command that they do
+/// not know, the password among them, and a proxy may quote them in its own words: then without the
+/// driver's error, which has them, too.
+fn rejected(error: &ServerError, server: &Server) -> Fault {
+    // Said by nearly all servers in words that hide nothing.
+    if error.code() == "WRONGPASS" {
+        let detail = "WRONGPASS the server rejects the user or the password";
+        return Fault::Denied { detail: detail.into() };
     }
+    let text = error.details().unwrap_or_default();
+    let known =
+        text.split_once("with args").map_or(text, |(known, _)| known.trim_end_matches([',', ' ']));
+    let shown = match &server.password {
+        Some(password) => without_password(known, password),
+        None => known.to_owned(),
+    };
+    if shown == text { fault::of_server(error) } else { fault::of_words(error.code(), &shown) }
 }
 
 fn only(mut replies: Vec<Value>) -> Value {
     replies.pop().unwrap_or(Value::Nil)
 }
-
-/// The beginning of a password that must not be shown.
-const QUOTED: usize = 16;
 
 /// No request of a caller was sent yet.
 fn never_ran(fault: Fault) -> Fault {
@@ -78,38 +86,26 @@ fn never_ran(fault: Fault) -> Fault {
     }
 }
 
-/// A proxy may quote arguments in its own words, and cut a long one. Without the driver's error, which
-/// would quote them, too.
-fn without_password(fault: Fault, password: Option<&str>) -> Fault {
-    let Some(password) = password.filter(|password| !password.is_empty()) else { return fault };
-    let beginning =
-        password.char_indices().nth(QUOTED).map_or(password, |(end, _)| &password[..end]);
-    let text = match &fault {
-        Fault::Unreachable { detail, .. }
-        | Fault::Refused { detail }
-        | Fault::Unacknowledged { detail }
-        | Fault::Denied { detail }
-        | Fault::Invalid { detail }
-        | Fault::Server { detail } => detail.to_string(),
-        Fault::WrongKind { found } => found.clone(),
-        Fault::Closed => return fault,
-    };
-    if !text.contains(beginning) {
-        return fault;
+/// A password that is longer may be cut where it is quoted; so much of it is no word of a message.
+const CUT: usize = 16;
+
+/// Hides the password where it stands as a whole. Within a word it is none: to hide the letters of a short
+/// one would tell them.
+fn without_password(text: &str, password: &str) -> String {
+    if let Some((end, _)) = password.char_indices().nth(CUT) {
+        let hidden = text.split_once(&password[..end]);
+        return hidden.map_or(text.to_owned(), |(before, _)| format!("{before}***"));
     }
-    let hide = |text: &str| text.replace(password, "***").replace(beginning, "***");
-    match fault {
-        Fault::Unreachable { maybe_ran, detail } => {
-            Fault::Unreachable { maybe_ran, detail: hide(&detail).into() }
+    let is_edge = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && !"-_".contains(c));
+    let (mut shown, mut from) = (String::new(), 0);
+    for (at, found) in text.match_indices(password).filter(|(_, found)| !found.is_empty()) {
+        let end = at + found.len();
+        if is_edge(text[..at].chars().next_back()) && is_edge(text[end..].chars().next()) {
+            shown = shown + &text[from..at] + "***";
+            from = end;
         }
-        Fault::Refused { detail } => Fault::Refused { detail: hide(&detail).into() },
-        Fault::Unacknowledged { detail } => Fault::Unacknowledged { detail: hide(&detail).into() },
-        Fault::Denied { detail } => Fault::Denied { detail: hide(&detail).into() },
-        Fault::Invalid { detail } => Fault::Invalid { detail: hide(&detail).into() },
-        Fault::Server { detail } => Fault::Server { detail: hide(&detail).into() },
-        Fault::WrongKind { found } => Fault::WrongKind { found: hide(&found) },
-        Fault::Closed => Fault::Closed,
     }
+    shown + &text[from..]
 }
 
 /// Requests that set the name that `CLIENT LIST` shows. It is only for people, so missing permissions
@@ -312,21 +308,35 @@ pub(super) async fn within<T>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::url;
     use super::*;
+    use crate::RedisUrl;
 
     #[test]
-    fn a_password_that_a_server_quotes_is_not_shown() {
-        let detail = "ERR unknown command 'HELLO' with args '3' 'AUTH' 'u' 's3cret'".to_owned();
-        let fault = without_password(Fault::Server { detail: detail.into() }, Some("s3cret"));
-        assert!(!format!("{fault:?}").contains("s3cret"), "{fault:?}");
-        assert!(format!("{fault:?}").contains("'u' '***'"), "{fault:?}");
+    fn a_password_is_hidden_where_it_stands_as_a_whole() {
+        let shown = |reply: &str, password: &str| {
+            let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
+            let Value::ServerError(error) = reply else { panic!("{reply:?}") };
+            let url = RedisUrl::server("h").password(password);
+            let server = url::server(url.as_str(), &ClientOptions::new()).unwrap();
+            rejected(&error, &server).to_string()
+        };
+        let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
+        let said = shown(wrong, "another");
+        for short in ["p", "user", "pair", "password", "disabled"] {
+            assert_eq!(shown(wrong, short), said, "it says nothing of the password");
+        }
+        let denied = "NOPERM this user may not run the 'p' command, p";
+        assert_eq!(shown(denied, "p"), "NOPERM this user may not run the '***' command, ***");
+        assert_eq!(shown(denied, "us"), denied);
+        let quoted = "ERR no command 'HELLO' '3' 'AUTH' 'u' 's3cret'";
+        assert_eq!(shown(quoted, "s3cret"), "ERR no command 'HELLO' '3' 'AUTH' 'u' '***'");
+        let old =
+            "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `s3cret`";
+        assert_eq!(shown(old, "s3cret"), "ERR unknown command `HELLO`");
         // Cut by the server, and with characters that a quotation escapes.
         let long = r#"p"w\"#.repeat(40);
-        let detail = format!("ERR unknown: '{}'", &long[..128]);
-        let fault = without_password(Fault::Server { detail: detail.into() }, Some(&long));
-        let Fault::Server { detail } = fault else { panic!("{fault:?}") };
-        assert!(detail.starts_with("ERR unknown: '***"), "{detail}");
-        assert!(!detail.contains(&long[..QUOTED]), "{detail}");
+        assert_eq!(shown(&format!("ERR unknown: '{}'", &long[..127]), &long), "ERR unknown: '***");
     }
 
     #[test]
