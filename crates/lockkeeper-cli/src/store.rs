@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, LONGEST_LEASE, WATCHDOG_TIMEOUT};
+use lockkeeper::{Client, ClientOptions, Error, LONGEST_LEASE, WATCHDOG_TIMEOUT};
 
 use crate::acknowledgement::Acknowledgement;
 use crate::args::Global;
@@ -122,8 +122,17 @@ impl Store {
         let client = Client::connect_with(&self.url, options).await;
         client.map_err(|error| {
             let mut text = format!("{}: {error}", self.shown());
-            if ["NOAUTH", "WRONGPASS"].iter().any(|code| text.contains(code)) {
-                text += "; let LOCKKEEPER_PASSWORD_FILE name a file that has the password";
+            let variable = [
+                ("sentinel", SENTINEL_PASSWORD_VARIABLE),
+                ("NOAUTH", PASSWORD_VARIABLE),
+                ("WRONGPASS", PASSWORD_VARIABLE),
+            ];
+            let said = error.to_string();
+            let fits = |(word, _): &&(&str, &str)| said.contains(word);
+            if let (Error::Denied { .. }, Some((_, variable))) =
+                (&error, variable.iter().find(fits))
+            {
+                text += &format!("; let {variable} name a file that has the password");
             }
             Failure::new(Code::of(&error), text)
         })

@@ -328,10 +328,28 @@ fn unknown(scheme: &str) -> Error {
     // Only a certain scheme: anything else may contain a password.
     let plain = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let what = if plain && !scheme.is_empty() { format!(" \"{scheme}:\"") } else { String::new() };
-    Error::invalid(
-        None,
-        format!(
-            "unknown store{what}; write redis://HOST:PORT for a server or file:PATH for a file; known are {known}"
+    let advice = match meant(&scheme.to_ascii_lowercase()) {
+        Some(meant) => format!("did you mean {meant}://"),
+        None => format!(
+            "write redis://HOST:PORT for a server or file:PATH for a file; known are {known}"
         ),
-    )
+    };
+    Error::invalid(None, format!("unknown store{what}; {advice}"))
+}
+
+/// The scheme that was probably meant.
+fn meant(scheme: &str) -> Option<String> {
+    let kinds = [
+        ("sentinel", "+sentinel"),
+        ("cluster", "+cluster"),
+        ("replica", "+replicated"),
+        ("unix", "+unix"),
+        ("socket", "+unix"),
+    ];
+    let found = kinds.iter().find(|(word, _)| scheme.contains(word)).map(|(_, kind)| *kind);
+    let is_redis = ["redis", "valkey"].iter().any(|name| scheme.starts_with(name));
+    let kind = found.or(is_redis.then_some(""))?;
+    let is_tls = ["rediss", "valkeys"].iter().any(|name| scheme.starts_with(name));
+    let tls = if is_tls && kind != "+unix" { "s" } else { "" };
+    Some(format!("redis{tls}{kind}"))
 }

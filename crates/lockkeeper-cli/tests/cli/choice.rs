@@ -263,6 +263,28 @@ fn a_server_that_is_not_redis_is_69() {
 }
 
 #[test]
+fn a_wrong_url_is_answered_with_a_right_one() {
+    let scene = Scene::file();
+    for (url, says) in [
+        ("redis-sentinel://h/m", "did you mean redis+sentinel://"),
+        ("rediss_sentinel://h/m", "did you mean rediss+sentinel://"),
+        ("Redis-Cluster://h", "did you mean redis+cluster://"),
+        ("valkeys+replicas://h,i", "did you mean rediss+replicated://"),
+        ("redis-socket:///run/r.sock", "did you mean redis+unix://"),
+        ("valkey://h", "did you mean redis://"),
+        ("gopher://h", "known are memory:"),
+        ("redis://h/x", "redis://[user:password@]host[:port][/db], with a number as db"),
+        ("redis+replicated://[", "redis://[user:password@]host[:port][/db]"),
+        ("redis+unix:r.sock", "redis+unix:///path[?db=N"),
+    ] {
+        let outcome = scene.run(&["--url", url, "job", "--", "true"]);
+        outcome.assert_code(64);
+        outcome.assert_says(says);
+        assert!(!outcome.errors.contains("InvalidClientConfig"), "{outcome:?}");
+    }
+}
+
+#[test]
 fn a_configured_file_url_must_be_absolute() {
     let scene = Scene::redis();
     configure(&scene, "url = \"file:locks.db\"");

@@ -91,6 +91,23 @@ fn a_run_and_a_watch_follow_the_sentinels() {
     assert!(watch.process.wait(WAIT_LIMIT).is_some());
     assert!(!watch.errors().contains("s3cret"));
 
+    // A URL of the other kind of server.
+    let sentinel = sentinels.sentinels()[0].port();
+    let data = format!("redis://:s3cret%26of%20sentinels@127.0.0.1:{sentinel}/2");
+    let told = ran(&["ls", "--url", &data]);
+    told.assert_code(64);
+    let right = format!("is a sentinel: use redis+sentinel://127.0.0.1:{sentinel}/mymaster/2\n");
+    told.assert_says(&right);
+    let data = format!("127.0.0.1:{}", new.port());
+    let login = format!("redis+sentinel://:s3cret%20of%20servers@{data}/mymaster");
+    for mut command in [scene.lockkeeper(), lockkeeper()] {
+        command.args(["ls", "--url", &login]);
+        let told = scene.finish(command);
+        told.assert_code(77);
+        told.assert_says(&format!("a server with locks has the URL redis://:password@{data}"));
+        told.assert_says("LOCKKEEPER_SENTINEL_PASSWORD_FILE");
+    }
+
     // A wrong password of the sentinels.
     secret(&scene, "sentinels", "s3cret of nobody\n");
     let denied = ran(&["ls"]);

@@ -114,6 +114,22 @@ pub enum Fault {
     Closed,
 }
 
+/// What the store said, for logs: an error of ours says more.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Unreachable { detail, .. }
+            | Fault::Refused { detail }
+            | Fault::Unacknowledged { detail }
+            | Fault::Denied { detail }
+            | Fault::Invalid { detail }
+            | Fault::Server { detail } => detail.fmt(f),
+            Fault::WrongKind { found } => write!(f, "the name is in use as {found}"),
+            Fault::Closed => f.write_str("the client is closed"),
+        }
+    }
+}
+
 impl Fault {
     /// Adds the error of the driver. Neither its `Display` nor its `Debug` may show a password.
     pub fn caused_by(mut self, error: impl Error + Send + Sync + 'static) -> Self {

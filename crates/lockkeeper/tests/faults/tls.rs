@@ -2,6 +2,7 @@
 
 use lockkeeper::{Client, ClientOptions, Kind};
 use testkit::RedisServer;
+use tokio::io::AsyncWriteExt;
 
 use crate::support::*;
 
@@ -49,6 +50,26 @@ async fn a_server_of_another_ca_is_rejected_and_the_error_says_so() {
         let answer = within(SOON + SOON, "an answer", connecting).await;
         let said = assert_unreachable(&answer).to_lowercase();
         assert!(said.contains("certificate"), "{said}");
+    }
+}
+
+/// A Redis server waits for more, any other one answers at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_tls_is_reported() {
+    let server = RedisServer::start();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let other = listener.local_addr().expect("it has one").port();
+    tokio::spawn(async move {
+        while let Ok((mut caller, _)) = listener.accept().await {
+            let _ = caller.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    for port in [server.port(), other] {
+        let url = format!("rediss://127.0.0.1:{port}");
+        let connecting = Client::connect_with(&url, options());
+        let answer = within(SOON + SOON, "an answer", connecting).await;
+        let said = assert_unreachable(&answer);
+        assert!(said.contains("does not speak TLS: use redis://"), "{said}");
     }
 }
 

@@ -4,22 +4,15 @@ use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::backend::Fault;
 
-/// Converts an error of the driver: it concerns the connection, not one command. No password is in it:
-/// the driver does not put settings into errors, and the server does not repeat them.
+/// Converts an error of the socket or the parser: it concerns the connection, not one command.
 pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
-    let fault = match (error.kind(), error.code()) {
-        (ErrorKind::AuthenticationFailed, _) => {
-            Fault::Denied { detail: error.detail().unwrap_or("wrong password").into() }
+    let detail = match error.kind() {
+        ErrorKind::Parse => {
+            "the answer is not that of a Redis server: check host and port".to_owned()
         }
-        (ErrorKind::InvalidClientConfig, _) => Fault::Invalid { detail: error.to_string().into() },
-        (ErrorKind::Parse, _) => {
-            let detail = "the answer is not that of a Redis server: check host and port".into();
-            Fault::Unreachable { maybe_ran, detail }
-        }
-        (_, Some(code)) => of_words(code, error.detail().unwrap_or_default()),
-        (_, None) => Fault::Unreachable { maybe_ran, detail: advised(error.to_string()).into() },
+        _ => advised(error.to_string()),
     };
-    fault.caused_by(error.clone())
+    Fault::Unreachable { maybe_ran, detail: detail.into() }.caused_by(error.clone())
 }
 
 /// Appends advice to a system error.
@@ -109,10 +102,17 @@ pub(super) fn of_words(code: &str, detail: &str) -> Fault {
     if code == "CROSSSLOT" {
         return Fault::Invalid { detail: text.into() };
     }
+    // In words of our own: those of the servers are long, and one of them may be the password.
     if code == "NOAUTH" {
-        let advice =
-            "the server needs a password; give it in the URL, as in redis://:password@host";
-        return Fault::Denied { detail: format!("{text}: {advice}").into() };
+        let advice = "give it in the URL, as in redis://:password@host";
+        return Fault::Denied {
+            detail: format!("NOAUTH the server needs a password: {advice}").into(),
+        };
+    }
+    if code == "WRONGPASS" {
+        return Fault::Denied {
+            detail: "WRONGPASS the server rejects the user or the password".into(),
+        };
     }
     // `DENIED` is the error of protected mode.
     if ["NOPERM", "NOAUTH", "WRONGPASS", "DENIED"].iter().any(|word| says(word))

@@ -252,9 +252,11 @@ pub(super) fn server(url: &str, options: &ClientOptions) -> Result<Server, Fault
              percent-encoded",
         ));
     }
-    let info = url.into_connection_info().map_err(|error| {
-        let form = "redis://[user:password@]host[:port][/db]";
-        invalid(format!("the URL is not of the form {form}: {error}"))
+    let info = url.into_connection_info().map_err(|_| {
+        invalid(match url.starts_with("redis+unix:") {
+            true => "the URL is not of the form redis+unix:///path[?db=N&user=U&pass=P]",
+            false => "the URL is not of the form redis://[user:password@]host[:port][/db], with a number as db",
+        })
     })?;
     let settings = info.redis_settings();
     let user = settings.username().filter(|user| !user.is_empty());

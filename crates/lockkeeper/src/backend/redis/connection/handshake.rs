@@ -13,15 +13,18 @@ use super::super::command::Command;
 use super::super::fault;
 use super::super::member::Membership;
 use super::super::role::Role;
+#[cfg(feature = "tls")]
+use super::super::url::Address;
 use super::super::url::Server;
 use super::socket;
 use super::wire::{Wire, broken_by};
+use crate::RedisUrl;
 use crate::backend::Fault;
 use crate::config::ClientOptions;
 
 /// Opens a socket and logs in.
 pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<Wire, Fault> {
-    let socket = socket::connect(&server.address, options.response_timeout).await;
+    let socket = socket::connect(&server.address, options).await;
     let mut wire = Wire::new(socket.map_err(broken_by).map_err(never_ran)?);
     match log_in(&mut wire, server).await {
         Ok(()) => Ok(wire),
@@ -59,11 +62,6 @@ async fn log_in(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
 /// not know, the password among them, and a proxy may quote them in its own words: then without the
 /// driver's error, which has them, too.
 fn rejected(error: &ServerError, server: &Server) -> Fault {
-    // Said by nearly all servers in words that hide nothing.
-    if error.code() == "WRONGPASS" {
-        let detail = "WRONGPASS the server rejects the user or the password";
-        return Fault::Denied { detail: detail.into() };
-    }
     let text = error.details().unwrap_or_default();
     let known =
         text.split_once("with args").map_or(text, |(known, _)| known.trim_end_matches([',', ' ']));
@@ -158,8 +156,9 @@ pub(super) async fn introduce(
     let role = replies.next();
     let run = replies.next().and_then(run_id_of);
     // After the three replies that are only for people.
-    replies.nth(3).map(fault::check).transpose()?;
+    let selected = replies.nth(3);
     ensure_primary(wire, role, server).await?;
+    selected.map(fault::check).transpose()?;
     if let Some(identity) = &mut identity {
         (identity.run, identity.dialled) = (run.clone(), server.address.to_string());
     }
@@ -181,12 +180,17 @@ pub(super) async fn join(wire: &mut Wire, membership: &Membership) -> Result<(),
     }
 }
 
-/// Fails if the server says that it is a replica. `role` is its answer to the first question.
+/// Fails if the server says that it is a replica, or a sentinel. `role` is its answer to the first
+/// question.
 pub(super) async fn ensure_primary(
     wire: &mut Wire,
     role: Option<Value>,
     server: &Server,
 ) -> Result<(), Fault> {
+    if let Some(url) = role.as_ref().and_then(|role| url_of_sentinel(role, server)) {
+        let detail = format!("{} is a sentinel: use {url}", server.address);
+        return Err(Fault::Invalid { detail: detail.into() });
+    }
     let mut role = role.as_ref().and_then(Role::parse);
     if role.is_none() {
         let reply = only(wire.exchange(&[Role::second_question()]).await.map_err(never_ran)?);
@@ -195,6 +199,28 @@ pub(super) async fn ensure_primary(
     let Some(Role::Replica(host, port)) = role else { return Ok(()) };
     let detail = format!("{} is a replica of {host}:{port}, not a primary", server.address);
     Err(Fault::Refused { detail: detail.into() })
+}
+
+/// The URL for a sentinel, with the first of its masters, if this answer to `ROLE` is that of a sentinel.
+fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
+    let Value::Array(parts) = role else { return None };
+    let [kind, Value::Array(masters)] = &parts[..] else { return None };
+    let text = |value: &Value| match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    };
+    let (host, port) =
+        server.address.host().filter(|_| text(kind).as_deref() == Some("sentinel"))?;
+    let master = masters.first().and_then(text).unwrap_or_else(|| "MASTER-NAME".to_owned());
+    let url = RedisUrl::sentinel(master, [host]).port(port);
+    let url = match u32::try_from(server.database) {
+        Ok(database @ 1..) => url.database(database),
+        _ => url,
+    };
+    #[cfg(feature = "tls")]
+    let url = if matches!(server.address, Address::Tls(..)) { url.tls() } else { url };
+    Some(url.as_str().to_owned())
 }
 
 /// Returns the run id of the server from `INFO server`; `None` if the user may not read it.
@@ -310,7 +336,6 @@ pub(super) async fn within<T>(
 mod tests {
     use super::super::super::url;
     use super::*;
-    use crate::RedisUrl;
 
     #[test]
     fn a_password_is_hidden_where_it_stands_as_a_whole() {

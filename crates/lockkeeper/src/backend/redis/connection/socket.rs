@@ -14,13 +14,16 @@ use rustix::buffer::spare_capacity;
 use rustix::net::sockopt;
 use tokio::io::Interest;
 #[cfg(feature = "tls")]
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
+#[cfg(feature = "tls")]
+use tokio::time::timeout;
 #[cfg(feature = "tls")]
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::super::url::Address;
+use crate::config::ClientOptions;
 
 /// A socket that only its task uses, apart from [`Direct`] writes.
 pub(super) enum Socket {
@@ -37,7 +40,8 @@ pub(super) enum Direct {
 }
 
 /// Opens a socket.
-pub(super) async fn connect(address: &Address, user_timeout: Duration) -> io::Result<Socket> {
+pub(super) async fn connect(address: &Address, options: &ClientOptions) -> io::Result<Socket> {
+    let user_timeout = options.response_timeout;
     Ok(match address {
         Address::Tcp(host, port) => {
             let stream = tcp(host, *port, user_timeout).await?;
@@ -51,10 +55,39 @@ pub(super) async fn connect(address: &Address, user_timeout: Duration) -> io::Re
             let name = rustls::pki_types::ServerName::try_from(host.clone());
             let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
             let stream = tcp(host, *port, user_timeout).await?;
-            let connecting = TlsConnector::from(Arc::clone(config)).connect(name, stream);
-            Socket::Tls(Box::new(connecting.await?))
+            let mut connecting = TlsConnector::from(Arc::clone(config)).connect(name, stream);
+            // A Redis server without TLS does not answer a handshake.
+            let connected = match timeout(options.connect_timeout / 3, &mut connecting).await {
+                Ok(connected) => connected,
+                Err(_) => tokio::select! {
+                    connected = connecting => connected,
+                    Ok(()) = answers_in_plain(host, *port) => Err(no_tls()),
+                },
+            };
+            let is_other = |error: &io::Error| {
+                let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+            };
+            let connected = connected.map_err(|e| if is_other(&e) { no_tls() } else { e });
+            Socket::Tls(Box::new(connected?))
         }
     })
+}
+
+#[cfg(feature = "tls")]
+fn no_tls() -> io::Error {
+    io::Error::other("the server does not speak TLS: use redis://, or its port for TLS")
+}
+
+/// Asks a server without TLS. Fails if the answer is not that of a Redis server.
+#[cfg(feature = "tls")]
+async fn answers_in_plain(host: &str, port: u16) -> io::Result<()> {
+    let mut stream = tcp(host, port, Duration::ZERO).await?;
+    stream.write_all(b"PING\r\n").await?;
+    match stream.read_u8().await? {
+        b'+' | b'-' => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Connects to the first address of the host that accepts.

@@ -129,11 +129,20 @@ impl Sentinel {
         let mut said = Vec::new();
         for (address, told) in answers {
             match told {
-                Err(fault @ (Fault::Denied { .. } | Fault::Invalid { .. })) => {
-                    return fault.clone();
+                Err(Fault::Denied { detail }) => {
+                    let said = detail.split(':').next().unwrap_or_default();
+                    let detail = format!(
+                        "{address}: {said}: a sentinel is logged in to with ?sentinel_password=P in \
+                         the URL; a server with locks has the URL redis://:password@{address}"
+                    );
+                    return Fault::Denied { detail: detail.into() };
                 }
+                Err(fault @ Fault::Invalid { .. }) => return fault.clone(),
                 Err(Fault::Unreachable { detail, .. } | Fault::Refused { detail }) => {
                     said.push(format!("{address}: {detail}"));
+                }
+                Err(Fault::Server { detail }) if detail.contains("unknown command") => {
+                    said.push(format!("{address} is not a sentinel: use redis://{address}"));
                 }
                 Err(Fault::Server { detail }) => {
                     said.push(format!("{address} is not a sentinel: {detail}"));

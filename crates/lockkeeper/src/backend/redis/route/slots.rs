@@ -48,12 +48,17 @@ pub(super) fn questions() -> [Command; 2] {
     ["SLOTS", "INFO"].map(|verb| Command::plain("CLUSTER").arg(verb))
 }
 
+/// Whether a server says that it is not in a cluster, or a sentinel that it does not know the question.
+fn is_no_cluster(detail: &str) -> bool {
+    ["cluster support disabled", "unknown command"].iter().any(|words| detail.contains(words))
+}
+
 /// Understands the replies of this node to the questions.
 pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, Fault> {
     let mut replies = replies.into_iter();
     let slots = replies.next().map_or(Err(Fault::Closed), |reply| {
         fault::check(reply).map_err(|fault| match fault {
-            Fault::Server { detail } if detail.contains("cluster support disabled") => {
+            Fault::Server { detail } if is_no_cluster(&detail) => {
                 let address = &server.address;
                 let detail = format!("{address} is not a node of a cluster: use redis://{address}");
                 Fault::Invalid { detail: detail.into() }
