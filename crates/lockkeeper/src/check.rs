@@ -258,8 +258,9 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
             )));
         }
         Released::Freed { .. } => {}
-        other => {
-            let detail = format!("a lock that was just acquired could not be released: {other:?}");
+        _ => {
+            let detail =
+                "a lock that was just acquired could not be released: it was gone".to_owned();
             return Ok(Some(Finding::danger("locks", detail, "find out what removes keys")));
         }
     }

@@ -360,7 +360,7 @@ impl<'a> AcquireLoop<'a> {
             }
             None => self.subscribe(self.pause(ttl)).await,
             Some(seen) => {
-                tracing::trace!(lock = %self.request.resource.name, ?ttl, "waiting");
+                tracing::trace!(lock = %self.request.resource.name, most = ?self.pause(ttl), "waiting");
                 self.sleep(seen, self.pause(ttl)).await;
                 let failure = self.front.subscription.as_ref().and_then(Subscription::failure);
                 if let Some(fault) = failure {
@@ -544,7 +544,7 @@ impl<'a> AcquireLoop<'a> {
             }
             return Err(self.error(fault));
         }
-        tracing::debug!(lock = %resource.name, ?fault, "the store does not serve; waiting on");
+        tracing::debug!(lock = %resource.name, %fault, "the store does not serve; waiting on");
         self.front.failed(&fault);
         self.refusal = Some(fault);
         self.back_off().await
@@ -578,7 +578,7 @@ impl<'a> AcquireLoop<'a> {
         }
         self.polling = true;
         if !self.core.polling_warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(?fault, "cannot subscribe to wake-ups: waiting by polling instead");
+            tracing::warn!(%fault, "cannot subscribe to wake-ups: waiting by polling instead");
         }
     }
 

@@ -96,7 +96,7 @@ impl Active {
         let answer: BoxFuture<_> = core.backend.adjust(announce);
         tasks.spawn(async move {
             if let Err(fault) = answer.await {
-                tracing::debug!(?fault, "could not announce the holds of this client");
+                tracing::debug!(%fault, "could not announce the holds of this client");
             }
         });
     }
@@ -186,7 +186,7 @@ impl Core {
         let answer = self.backend.adjust(self.announcement(now));
         self.reaper.adopt(Box::pin(async move {
             if let Err(fault) = answer.await {
-                tracing::debug!(?fault, "could not announce a lock that stays held");
+                tracing::debug!(%fault, "could not announce a lock that stays held");
             }
         }));
     }
@@ -220,7 +220,7 @@ pub(super) async fn subscribe(
     };
     let subscription = subscribing.await;
     if let Err(fault) = &subscription {
-        tracing::debug!(?fault, "cannot listen");
+        tracing::debug!(%fault, "cannot listen");
     }
     subscription.ok()
 }

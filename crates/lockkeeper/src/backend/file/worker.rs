@@ -243,7 +243,7 @@ impl Worker {
         if db.sweep_is_due() {
             busy_handler::set_limit(soon());
             if let Err(fault) = db.sweep() {
-                tracing::debug!(?fault, "not swept");
+                tracing::debug!(%fault, "not swept");
             }
         }
     }
@@ -291,7 +291,7 @@ impl Worker {
         if db.clock_was_set() {
             busy_handler::set_limit(soon());
             if let Err(fault) = db.note_clock() {
-                tracing::debug!(?fault, "that the clock was set is not noted yet");
+                tracing::debug!(%fault, "that the clock was set is not noted yet");
             }
         }
         if self.again.is_none() && db.session.due_in(since_start()) == Some(0) {
@@ -319,7 +319,7 @@ impl Worker {
     fn deliver(&mut self, mail: Result<Mail, Fault>) {
         let mail = match mail {
             Ok(mail) => mail,
-            Err(fault) => return tracing::debug!(?fault, "wake-ups cannot be read"),
+            Err(fault) => return tracing::debug!(%fault, "wake-ups cannot be read"),
         };
         for (topic, payload) in &mail.messages {
             self.hub.wake(topic, payload);

@@ -294,7 +294,8 @@ impl Inner {
         };
         let mut busy = Vec::new();
         while let Some((member, repaired)) = fan.next().await {
-            tracing::debug!(?repaired, member, "repaired a hold");
+            let fault = repaired.as_ref().err().map(tracing::field::display);
+            tracing::debug!(member, fault, "repaired a hold");
             if repaired.is_ok_and(|attempt| !attempt.is_granted()) {
                 busy.push(member);
             }

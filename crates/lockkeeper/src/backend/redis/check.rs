@@ -105,7 +105,7 @@ impl Inner {
             match self.check_server(&shard, expected).await {
                 Ok(found) => findings.extend(found.into_iter().map(|one| at(&address, one))),
                 Err(fault) => {
-                    let detail = format!("does not answer: its locks are out of reach ({fault:?})");
+                    let detail = format!("does not answer: its locks are out of reach ({fault})");
                     findings.push(Finding::danger(
                         &format!("node {address}"),
                         detail,
@@ -158,7 +158,7 @@ fn wall() -> Duration {
 
 /// A finding about a subject that could not be checked.
 fn unseen(subject: &str, command: &str, fault: &Fault) -> Finding {
-    let detail = format!("could not be looked at: {command} was refused ({fault:?})");
+    let detail = format!("could not be looked at: {command} was refused ({fault})");
     Finding::note(subject, detail, &format!("allow the user {command}, for this check alone"))
 }
 

@@ -183,7 +183,7 @@ impl Membership {
     /// Its marker could not be read or written.
     fn not_marked(&self, fault: Fault) {
         if self.state().unmarked.replace(fault.clone()).is_none() {
-            tracing::warn!(member = self.address(), ?fault, "cannot mark a member");
+            tracing::warn!(member = self.address(), %fault, "cannot mark a member");
         }
     }
 
@@ -285,7 +285,7 @@ impl Membership {
     pub(super) fn failed(&self, fault: &Fault) {
         let mut state = self.state();
         if state.down.is_none() {
-            tracing::warn!(member = self.address(), ?fault, "cannot connect to a member");
+            tracing::warn!(member = self.address(), %fault, "cannot connect to a member");
         }
         let since = state.down.as_ref().map_or_else(Instant::now, |(_, since)| *since);
         state.down = Some((fault.clone(), since));

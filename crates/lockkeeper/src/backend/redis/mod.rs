@@ -325,7 +325,7 @@ impl Inner {
                 clients::victim(log.arg(victim), client.and_then(|holder| holder.client.as_ref()));
         }
         if let Err(fault) = self.route.call(name(&resource), log).await {
-            tracing::warn!(?fault, lock = %resource.name, "the forced unlock was not recorded");
+            tracing::warn!(%fault, lock = %resource.name, "the forced unlock was not recorded");
         }
         Ok(Changed::Done)
     }

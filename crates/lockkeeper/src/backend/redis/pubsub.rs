@@ -211,7 +211,7 @@ impl PubSub {
                     self.source.works();
                     let since = Instant::now();
                     if let Err(fault) = self.listen(subscriber).await {
-                        tracing::debug!(?fault, "subscription connection broken");
+                        tracing::debug!(%fault, "subscription connection broken");
                         self.source.failed(false);
                     }
                     // Topics that have moved to another connection are none of this one.

@@ -423,12 +423,12 @@ async fn run(
                 };
                 failures =
                     if since.elapsed() > shared.options.max_backoff { 0 } else { failures + 1 };
-                tracing::debug!(fault = ?broken, "connection for acknowledgements broken");
+                tracing::debug!(fault = %broken, "connection for acknowledgements broken");
                 state.send_replace(State::Connecting);
             }
             Some(Err(fault)) if !fault.may_pass() => {
                 let strict = shared.terms.is_strict;
-                tracing::warn!(?fault, "writes are not acknowledged by replicas");
+                tracing::warn!(%fault, "writes are not acknowledged by replicas");
                 state.send_replace(if strict { State::Failed(fault) } else { State::Off });
                 // Another server may be able to.
                 tokio::select! {
@@ -438,7 +438,7 @@ async fn run(
                 state.send_replace(State::Connecting);
             }
             Some(Err(fault)) => {
-                tracing::debug!(?fault, "no connection for acknowledgements");
+                tracing::debug!(%fault, "no connection for acknowledgements");
                 // Requests wait for this connection, so none of them finds out that the primary has changed.
                 shared.primary.suspect();
                 failures += 1;

@@ -123,7 +123,7 @@ async fn serve(shared: &Shared, mut wire: Option<Wire>) {
             match connected {
                 Ok(wire) => break Some(wire),
                 Err(fault) => {
-                    tracing::debug!(?fault, "could not connect");
+                    tracing::debug!(%fault, "could not connect");
                     shared.refuse(fault);
                     shared.primary.suspect();
                 }

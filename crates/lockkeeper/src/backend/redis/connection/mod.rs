@@ -505,7 +505,7 @@ impl Shared {
         }
         drop(live);
         if !closed {
-            tracing::warn!(?fault, "connection to the store given up");
+            tracing::warn!(%fault, "connection to the store given up");
         }
         woken.into_iter().for_each(Waker::wake);
     }

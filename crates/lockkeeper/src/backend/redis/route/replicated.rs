@@ -154,7 +154,7 @@ impl Replicated {
         for told in &answers {
             let subject = format!("server {}", told.server.address);
             if let Err(fault) = &told.role {
-                let detail = format!("does not answer: it cannot take over ({fault:?})");
+                let detail = format!("does not answer: it cannot take over ({fault})");
                 findings.push(Finding::note(&subject, detail, "start it, or take it off the URL"));
             }
         }
@@ -214,7 +214,7 @@ fn find(answers: &[Told]) -> Result<&Server, Fault> {
         [] => {
             let said = answers.iter().map(|told| match &told.role {
                 Ok(_) => format!("{} is a replica", told.server.address),
-                Err(fault) if !fault.may_pass() => format!("{}: {fault:?}", told.server.address),
+                Err(fault) if !fault.may_pass() => format!("{}: {fault}", told.server.address),
                 Err(_) => format!("{} does not answer", told.server.address),
             });
             let denied = answers.iter().find_map(|told| match &told.role {
@@ -245,7 +245,7 @@ pub(super) async fn watch(replicated: Arc<Replicated>, primary: Arc<Primary>) {
         match replicated.find(&answers) {
             Ok(server) => primary.lead_to(server),
             Err(fault) => {
-                tracing::debug!(?fault, "no primary was found");
+                tracing::debug!(%fault, "no primary was found");
                 // One that does not answer may be the primary still.
                 let demoted = |told: &Told| {
                     matches!(told.role, Ok(Role::Replica(..))) && primary.is(&told.server)

@@ -299,7 +299,7 @@ impl Sentinel {
             let since = Instant::now();
             if let Ok(subscriber) = Subscriber::open(server, &self.options, Mode::Plain).await {
                 let fault = self.hear(subscriber, primary).await;
-                tracing::debug!(sentinel = %server.address, ?fault, "not listening to a sentinel");
+                tracing::debug!(sentinel = %server.address, %fault, "not listening to a sentinel");
             }
             failures = if since.elapsed() > UNANIMOUS { 0 } else { failures + 1 };
             sleep(self.options.backoff(failures)).await;

@@ -219,12 +219,7 @@ fn next_pause(last: Duration, quiet: Duration, is_new: bool) -> Duration {
 }
 
 fn says(server: &Server, fault: &Fault) -> String {
-    match fault {
-        Fault::Unreachable { detail, .. } | Fault::Refused { detail } => {
-            format!("{}: {detail}", server.address)
-        }
-        fault => format!("{}: {fault:?}", server.address),
-    }
+    format!("{}: {fault}", server.address)
 }
 
 #[cfg(test)]
