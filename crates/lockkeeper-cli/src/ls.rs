@@ -94,6 +94,11 @@ async fn list(
     let complete = rest.is_ok() && locks.listing.is_complete();
     print.end(complete)?;
     rest?;
+    if let [first, ..] = locks.listing.errors() {
+        let said: Vec<_> = locks.listing.errors().iter().map(ToString::to_string).collect();
+        let message = format!("the list is incomplete: {}", said.join("; "));
+        return Err(Failure::new(Code::of(first), message).into());
+    }
     if !complete {
         exit::say(
             "the list may be incomplete: a client holds more locks than it announces, or the store omitted some",

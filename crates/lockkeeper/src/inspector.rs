@@ -131,6 +131,7 @@ impl Inspector {
             told: HashSet::new(),
             walked: true,
             told_all: true,
+            errors: Vec::new(),
         }
     }
 
@@ -378,6 +379,7 @@ pub struct Listing {
     walked: bool,
     /// Whether all clients announce all their holds.
     told_all: bool,
+    errors: Vec<Error>,
 }
 
 #[derive(Debug)]
@@ -424,7 +426,13 @@ impl Listing {
                     let select = Select::Matching(self.pattern.clone());
                     let page = self.inspector.page(select, cursor.clone()).await;
                     let page = page.map_err(|fault| self.inspector.error(fault))?;
-                    self.walked &= !page.incomplete;
+                    self.walked &= !page.incomplete && page.faults.is_empty();
+                    for error in page.faults.into_iter().map(|fault| self.inspector.error(fault)) {
+                        let said = error.to_string();
+                        if !self.errors.iter().any(|known| known.to_string() == said) {
+                            self.errors.push(error);
+                        }
+                    }
                     self.stage = page.next.map_or(Stage::Done, Stage::Locks);
                     let mut locks = page.locks;
                     locks.retain(|listed| !self.told.contains(&listed.resource));
@@ -442,6 +450,12 @@ impl Listing {
     /// which some may be plain strings, or if the store withheld something.
     pub fn is_complete(&self) -> bool {
         self.walked && self.told_all
+    }
+
+    /// The parts of the store that have not answered so far, as nodes of a cluster: their locks are not
+    /// listed.
+    pub fn errors(&self) -> &[Error] {
+        &self.errors
     }
 
     /// Whether a lock that was not listed does not exist, except those that only a client can

@@ -131,10 +131,15 @@ fn locks_of_all_shards_are_listed_inspected_and_released() {
     let slots = cluster.slot_map();
     names.retain(|name| slots[&Cluster::slot_of(name)] != shard);
     cluster.node(shard).server().kill();
+    let node = format!("127.0.0.1:{}", cluster.node(shard).port());
     let listed = ran(&scene, &["ls"]);
-    listed.assert_code(0);
-    listed.assert_says("the list may be incomplete");
+    listed.assert_code(69);
+    listed.assert_says("the list is incomplete: ");
+    listed.assert_says(&node);
     assert_eq!(listed.output.lines().count(), 1 + names.len());
+    let listed = ran(&scene, &["ls", "--json"]);
+    listed.assert_code(69);
+    assert!(listed.output.ends_with("],\"complete\":false}\n"), "{listed:?}");
 }
 
 #[test]
@@ -221,8 +226,9 @@ fn doctor_reports_slots_and_replicas() {
         doctor.code == Some(1) && doctor.output.contains("1 of 16384 slots have no primary")
     });
     let listed = ran(&scene, &["ls"]);
-    listed.assert_code(0);
-    listed.assert_says("the list may be incomplete");
+    listed.assert_code(69);
+    listed.assert_says("the list is incomplete: ");
+    listed.assert_says("1 of 16384 slots have no primary");
 }
 
 #[test]

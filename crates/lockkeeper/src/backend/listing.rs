@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use super::{ClientInfo, Kind, Resource, Snapshot};
+use super::{ClientInfo, Fault, Kind, Resource, Snapshot};
 use crate::{LockName, OwnerId};
 
 /// A request for one page.
@@ -42,6 +42,8 @@ pub struct Page {
     pub next: Option<Vec<u8>>,
     /// Entries that belong on this page may be missing.
     pub incomplete: bool,
+    /// Parts of the store that did not answer. The list goes on without them, and is incomplete.
+    pub faults: Vec<Fault>,
 }
 
 /// A lock that was found.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Client;
 use super::forward::{handle, waiting};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{Event, Holder, Kind, LockInfo};
 
 handle! {
@@ -51,6 +51,11 @@ impl Listing {
     /// See [`crate::Listing::is_complete`].
     pub fn is_complete(&self) -> bool {
         self.inner.is_complete()
+    }
+
+    /// See [`crate::Listing::errors`].
+    pub fn errors(&self) -> &[Error] {
+        self.inner.errors()
     }
 }
 

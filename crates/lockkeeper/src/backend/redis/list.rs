@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::command::{Argument, Command};
 use super::counter::counted;
 use super::shard::Shard;
+use super::slot::SLOTS;
 use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
     ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
@@ -28,6 +29,10 @@ const HOLDERS_MAX: usize = 128;
 /// A plain lock has one field; a hash with more than this is other data, as in the scripts.
 const FIELDS_MAX: usize = 16;
 
+fn silent(detail: String) -> Fault {
+    Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+}
+
 /// Where a list goes on: in a cluster, shard by shard in the order of the ids of their primaries.
 struct Here {
     /// `None` if there is nothing more.
@@ -37,6 +42,8 @@ struct Here {
     version: u64,
     /// Slots have moved since the list began, or a shard is gone: locks may be missing.
     incomplete: bool,
+    /// Slots without a primary.
+    uncovered: usize,
     /// The cursor of the next shard.
     after: Option<Vec<u8>>,
 }
@@ -55,7 +62,8 @@ impl Inner {
         let Some(cluster) = self.route.cluster() else {
             let (shard, from) = (self.route.only().cloned(), place(request));
             let id = String::new();
-            return Here { shard, id, from, version: 0, incomplete: false, after: None };
+            let (version, incomplete, uncovered) = (0, false, 0);
+            return Here { shard, id, from, version, incomplete, uncovered, after: None };
         };
         let version = *cluster.versions().borrow();
         let text = String::from_utf8_lossy(&request.cursor);
@@ -69,10 +77,11 @@ impl Inner {
             _ => 0,
         };
         let is_gone = !id.is_empty() && found.as_ref().is_none_or(|(one, _)| one != id);
-        let incomplete = is_gone || began != version || cluster.uncovered() > 0;
+        let incomplete = is_gone || began != version;
+        let uncovered = cluster.uncovered();
         let after = shards.next().map(|(next, _)| format!("{next}:0:{began}").into_bytes());
         let (id, shard) = found.map_or((String::new(), None), |(id, shard)| (id, Some(shard)));
-        Here { shard, id, from, version: began, incomplete, after }
+        Here { shard, id, from, version: began, incomplete, uncovered, after }
     }
 
     pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
@@ -115,12 +124,21 @@ impl Inner {
         // pattern for all names need not be matched at all.
         let here = self.here(request);
         let mut page = Page { incomplete: here.incomplete, ..Page::default() };
+        if here.uncovered > 0 {
+            let uncovered = here.uncovered;
+            page.faults.push(silent(format!("{uncovered} of {SLOTS} slots have no primary")));
+        }
         let Some(shard) = &here.shard else { return Ok(page) };
         let (keys, next) = match self.scan(shard, here.from, request.limit).await {
             Ok(found) => found,
             // The locks of other shards can still be listed.
             Err(fault) if fault.may_pass() && self.route.only().is_none() => {
-                page.incomplete = true;
+                let server = shard.primary.server();
+                let address = server.map(|server| server.address.to_string()).unwrap_or_default();
+                page.faults.push(silent(match fault.to_string() {
+                    said if said.contains(&address) => said,
+                    said => format!("{address}: {said}"),
+                }));
                 (Vec::new(), 0)
             }
             Err(fault) => return Err(fault),
