@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{
+    Arg, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+    ValueHint,
+};
 use clap_complete::Shell;
 use lockkeeper::{Kind, Wakeups};
 use serde::Deserialize;
@@ -61,8 +64,20 @@ pub(crate) struct Global {
     pub(crate) color: ColorChoice,
 }
 
+/// Parses the command line.
+pub(crate) fn parse() -> Result<Cli, clap::Error> {
+    // `--wait -1` is a wrong duration, not an unknown option.
+    let is_duration = |arg: &Arg| matches!(arg.get_value_names(), Some([name]) if name == "DUR");
+    let change = |arg: Arg| match is_duration(&arg) {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    let command = Cli::command().mut_subcommands(|command| command.mut_args(change));
+    command.try_get_matches().and_then(|given| Cli::from_arg_matches(&given)).map_err(advised)
+}
+
 /// Adds a tip to an error about an unknown argument, where clap itself has none.
-pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
+fn advised(mut error: clap::Error) -> clap::Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }
@@ -71,12 +86,25 @@ pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
     };
     let words: Vec<_> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    if let Some(tip) = tip(unknown, &words) {
+    let is_mistyped = error.get(ContextKind::SuggestedArg).is_some();
+    let tip = tip(unknown, &words).or_else(|| odd_name(unknown, &words).filter(|_| !is_mistyped));
+    if let Some(tip) = tip {
         let _ = error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-        // clap would suggest to pass it as a name.
-        error.remove(ContextKind::TrailingArg);
     }
+    // clap would suggest to pass it after `--`, where `run` has its command.
+    error.remove(ContextKind::TrailingArg);
     error
+}
+
+/// How to write a name or a pattern that begins with a dash. Of `-job`, the unknown option is `-j`.
+fn odd_name(unknown: &str, words: &[String]) -> Option<String> {
+    let at = words.iter().position(|word| word.starts_with(unknown) && word.starts_with('-'))?;
+    let has = |commands: &[&str]| words[..at].iter().any(|word| commands.contains(&&word[..]));
+    let word = &words[at];
+    if has(&["run", "inspect", "unlock"]) {
+        return Some(format!("if '{word}' is the name of the lock, write '--name={word}'"));
+    }
+    has(&["ls", "watch"]).then(|| format!("if '{word}' is the pattern, write '-- {word}'"))
 }
 
 /// Returns what to write instead of an unknown argument.
@@ -110,7 +138,9 @@ pub(crate) enum Command {
     /// Locks, fair locks, read/write locks and permit semaphores are found by their form, also those of
     /// other clients. Mutexes and semaphores are plain values: they are listed while a lockkeeper
     /// client announces that it holds them. A list of up to about a thousand locks is sorted; a longer
-    /// one is printed as it is read. WAITERS counts waiting clients, or the queue of a fair lock.
+    /// one is printed as it is read. WAITERS counts waiting clients, or the queue of a fair lock. If a part
+    /// of the store does not answer, as a shard of a cluster, the locks of the others are listed, and
+    /// the exit code is 69.
     Ls(LsArgs),
     /// Show everything about one lock
     ///
@@ -370,8 +400,6 @@ impl KindArg {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

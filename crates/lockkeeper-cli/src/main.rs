@@ -34,8 +34,6 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Cli, Command};
 use exit::{Code, Failure};
 
@@ -49,9 +47,9 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == demo::worker::ARGUMENT) {
         return demo::worker::main();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match args::parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&args::advised(error)),
+        Err(error) => return exit::usage(&error),
     };
     match execute(&cli) {
         Ok(code) => code.into(),

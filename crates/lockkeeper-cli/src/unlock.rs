@@ -183,7 +183,7 @@ fn reason(args: &UnlockArgs) -> String {
 
 /// Settings of a client that may force-release: the record names the operator, not only this program.
 pub(crate) fn as_operator(options: ClientOptions) -> ClientOptions {
-    options.program(format!("{} by lockkeeper", operator())).unacknowledged()
+    options.program(format!("{} (lockkeeper)", operator())).unacknowledged()
 }
 
 /// The user name from the environment (under `sudo` the original user), else from the system.

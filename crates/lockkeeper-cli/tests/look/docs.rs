@@ -157,4 +157,15 @@ fn a_wrong_command_line_gets_a_tip() {
     tips(&["run", "deploy", "--unlock"], "lockkeeper unlock");
     tips(&["run", "deploy", "--ttl", "5", "--", "true"], "--lease");
     tips(&["run", "deploy", "--waitt", "5", "--", "true"], "--wait");
+    for command in ["run", "inspect", "unlock"] {
+        tips(&[command, "-job"], "if '-job' is the name of the lock, write '--name=-job'");
+    }
+    tips(&["ls", "-job*"], "if '-job*' is the pattern, write '-- -job*'");
+    for args in [&["--wait", "-1"][..], &["-w", "-1"], &["--lease", "-5"]] {
+        let line = [&["run", "deploy"], args, &["--", "true"]].concat();
+        tips(&line, &format!("\"{}\" is no duration: write seconds", args[1]));
+    }
+    let said = stand.run(["run", "--parallel", "deploy", "--", "true"]);
+    assert!(!said.err.contains("'-- --parallel'"), "the command is after it: {}", said.err);
+    said.fails(64, &["'--name=--parallel'"]);
 }

@@ -102,10 +102,7 @@ fn operator_and_former_holder_are_recorded() {
         drop(guard);
         client.shutdown();
         let forced = &stand.inspected("a")["forced"][0];
-        assert!(
-            forced["by"].as_str().unwrap().starts_with("tester by lockkeeper pid "),
-            "{forced}"
-        );
+        assert!(forced["by"].as_str().unwrap().starts_with("tester (lockkeeper) pid "), "{forced}");
         let former = &forced["victims"][0];
         assert_eq!(former["pid"], std::process::id(), "{forced}");
         assert_eq!((&former["id"], former["host"].is_string()), (&forced["from"][0], true));
@@ -124,7 +121,7 @@ fn without_the_variable_the_operator_is_the_system_user() {
     let user = std::process::Command::new("id").arg("-un").output().unwrap().stdout;
     let user = String::from_utf8(user).unwrap();
     let (by, reason) = (forced["by"].as_str().unwrap(), forced["reason"].as_str().unwrap());
-    assert!(by.starts_with(&format!("{} by lockkeeper", user.trim())), "{forced}");
+    assert!(by.starts_with(&format!("{} (lockkeeper)", user.trim())), "{forced}");
     assert!(reason.contains(user.trim()), "{forced}");
 }
 
