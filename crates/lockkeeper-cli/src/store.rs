@@ -25,7 +25,7 @@ pub(crate) const SENTINEL_PASSWORD_VARIABLE: &str = "LOCKKEEPER_SENTINEL_PASSWOR
 
 const ADVICE: &str = "choose a store with --url file:PATH or LOCKKEEPER_URL";
 
-/// A chosen store, not yet connected. No `Debug`: it contains the password.
+/// A chosen store, not yet connected. No `Debug`: its URL may contain a password.
 pub(crate) struct Store {
     url: String,
     /// Settings for all subcommands.
@@ -50,20 +50,21 @@ impl Store {
                 "{url} ({source}) exists only within one process: {ADVICE}"
             )));
         }
-        let url = match file(PASSWORD_VARIABLE, &config.password_file) {
-            Some(path) if secret::takes_password(&url) => secret::add(&url, &secret::read(&path)?),
-            _ => url,
-        };
-        let url = match file(SENTINEL_PASSWORD_VARIABLE, &config.sentinel_password_file) {
-            Some(path) if secret::has_sentinels(&url) => {
-                secret::add_for_sentinels(&url, &secret::read(&path)?)
-            }
-            _ => url,
-        };
         let wakeups = global.cluster_wakeups.or(config.cluster_wakeups);
         let mut options =
             options(&config)?.cluster_wakeups(wakeups.map(Into::into).unwrap_or_default());
-        let is_quorum = secret::is_quorum(&url);
+        let scheme = url.split(':').next().unwrap_or_default();
+        let is_quorum = scheme == "quorum";
+        if let Some(path) = file(PASSWORD_VARIABLE, &config.password_file)
+            && (is_quorum || scheme.starts_with("redis"))
+        {
+            options = options.password(secret::read(&path)?);
+        }
+        if let Some(path) = file(SENTINEL_PASSWORD_VARIABLE, &config.sentinel_password_file)
+            && scheme.ends_with("+sentinel")
+        {
+            options = options.sentinel_password(secret::read(&path)?);
+        }
         if global.longest_lease.is_some() && !is_quorum {
             let shown = secret::shown(&url);
             return Err(Failure::usage(format!(

@@ -76,6 +76,8 @@ pub struct ClientOptions {
     pub(crate) client_name: Option<String>,
     pub(crate) program: Option<String>,
     pub(crate) tls: Tls,
+    pub(crate) password: Secret,
+    pub(crate) sentinel_password: Secret,
     pub(crate) clock: Option<Clock>,
     pub(crate) read_only: bool,
     pub(crate) acknowledgement: Acknowledgement,
@@ -192,6 +194,16 @@ impl Default for Backoff {
     }
 }
 
+/// A password. Debug output shows only whether it is set.
+#[derive(Clone, Default)]
+pub(crate) struct Secret(pub(crate) Option<String>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.is_some().fmt(f)
+    }
+}
+
 /// Certificates, as PEM. Debug output shows only whether they are set.
 #[derive(Clone, Default)]
 pub(crate) struct Tls {
@@ -225,6 +237,8 @@ impl Default for ClientOptions {
             client_name: None,
             program: None,
             tls: Tls::default(),
+            password: Secret::default(),
+            sentinel_password: Secret::default(),
             clock: None,
             read_only: false,
             acknowledgement: Acknowledgement::Default,
@@ -355,6 +369,18 @@ impl ClientOptions {
     /// The program name shown for holders of this client. The name of the executable by default.
     pub fn program(mut self, name: impl Into<String>) -> Self {
         self.program = Some(name.into());
+        self
+    }
+
+    /// The password of Redis servers whose URL has none: it need not be put into the URL.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Secret(Some(password.into()));
+        self
+    }
+
+    /// The same for the sentinels of a `redis+sentinel://` URL.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_password = Secret(Some(password.into()));
         self
     }
 

@@ -222,6 +222,7 @@ fn sentinels(parts: &Parts, options: &ClientOptions) -> Result<Sentinels, Fault>
     };
     let user = parts.parameter("sentinel_user").map(decoded).transpose()?;
     let password = parts.parameter("sentinel_password").map(decoded).transpose()?;
+    let password = password.or_else(|| options.sentinel_password.0.clone());
     if user.is_some() && password.is_none() {
         return Err(invalid("the URL names a sentinel_user, but no sentinel_password"));
     }
@@ -260,7 +261,9 @@ pub(super) fn server(url: &str, options: &ClientOptions) -> Result<Server, Fault
     })?;
     let settings = info.redis_settings();
     let user = settings.username().filter(|user| !user.is_empty());
-    if user.is_some() && settings.password().is_none() {
+    let password = settings.password().map(str::to_owned);
+    let password = password.or_else(|| options.password.0.clone());
+    if user.is_some() && password.is_none() {
         return Err(invalid("the URL names a user, but no password for it"));
     }
     if let Some(unknown) = unknown_parameter(url) {
@@ -275,7 +278,7 @@ pub(super) fn server(url: &str, options: &ClientOptions) -> Result<Server, Fault
     }
     Ok(Server {
         user: user.map(str::to_owned),
-        password: settings.password().map(str::to_owned),
+        password,
         database: settings.db(),
         address: address(info.addr(), options)?,
     })
@@ -422,6 +425,41 @@ mod tests {
         assert_eq!((&of.master[..], of.login.database), ("my one", 2));
         assert_eq!(format!("{:?}", of.login.at("c", 1)), "c:1/2");
         assert_eq!(of.login.at("c", 1).password.as_deref(), Some("s3cret"));
+    }
+
+    #[test]
+    fn a_password_beside_the_url_is_for_servers_without_one() {
+        let options = ClientOptions::new().password("p@s").sentinel_password("p&s");
+        for (url, expected) in [
+            ("redis://h", "p@s"),
+            ("rediss://ann@h/2", "p@s"),
+            ("redis://:own@h", "own"),
+            ("redis://ann:own@h", "own"),
+            ("redis+unix:///run/r.sock?db=1", "p@s"),
+            ("redis+unix:///run/r.sock?pass=own", "own"),
+            ("redis+replicated://ann@a,b", "p@s"),
+            ("redis+cluster://:own@a,b", "own"),
+        ] {
+            let servers = match parse(url, &options).unwrap() {
+                Topology::Single(server) => vec![server],
+                Topology::Replicated(servers) | Topology::Cluster(servers) => servers,
+                Topology::Sentinel(_) => panic!("{url}"),
+            };
+            let is_it = |server: &Server| server.password.as_deref() == Some(expected);
+            assert!(servers.iter().all(is_it), "{url}");
+        }
+        for (url, expected) in [
+            ("redis+sentinel://:own@a,b/m", ("own", "p&s")),
+            ("redis+sentinel://ann@a/m?sentinel_user=bob", ("p@s", "p&s")),
+            ("redis+sentinel://a/m?sentinel_password=its", ("p@s", "its")),
+        ] {
+            let Ok(Topology::Sentinel(of)) = parse(url, &options) else { panic!("{url}") };
+            let password = |server: &Server| server.password.clone().unwrap();
+            let found = (password(&of.login), password(&of.sentinels[0]));
+            assert_eq!((&found.0[..], &found.1[..]), expected, "{url}");
+        }
+        let shown = format!("{options:?}");
+        assert!(!shown.contains("p@s") && !shown.contains("p&s"), "{shown}");
     }
 
     /// A host with its port, as it is given, and as it is shown.
