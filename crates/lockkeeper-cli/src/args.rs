@@ -325,7 +325,7 @@ impl Name {
     }
 }
 
-/// A column of a list.
+/// A column of a list, in the order of [`COLUMNS`](crate::row::COLUMNS).
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Sort {
     Name,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use lockkeeper::{Kind, Remaining};
 
 use super::fixture::*;
@@ -179,7 +180,7 @@ fn rows_are_sorted_by_each_column() {
     press(&mut view, "S");
     assert_eq!(names(&view), ["c", "b", "a"]);
     let mut seen = Vec::new();
-    for _ in Column::ALL {
+    for _ in Column::value_variants() {
         press(&mut view, "s");
         seen.push((view.sort, names(&view)[0].clone()));
     }

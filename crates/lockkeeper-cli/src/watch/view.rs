@@ -5,9 +5,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
+use clap::ValueEnum;
 use lockkeeper::{Kind, LockInfo, LockName, Remaining};
 
 use super::row::{Age, Change, Now, Row};
+pub(super) use crate::args::Sort as Column;
 use crate::display;
 
 /// How long a message stays.
@@ -35,32 +37,10 @@ pub(super) enum Health {
 /// How late an answer must be to be reported.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// A column that rows can be sorted by.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Column {
-    Name,
-    Kind,
-    Holder,
-    Holds,
-    Ttl,
-    Waiters,
-    Age,
-}
-
 impl Column {
-    pub(super) const ALL: [Column; 7] = [
-        Column::Name,
-        Column::Kind,
-        Column::Holder,
-        Column::Holds,
-        Column::Ttl,
-        Column::Waiters,
-        Column::Age,
-    ];
-
     pub(super) fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|column| *column == self).unwrap_or_default();
-        Self::ALL[(at + 1) % Self::ALL.len()]
+        let all = Self::value_variants();
+        all[(self as usize + 1) % all.len()]
     }
 
     /// The useful order: most holds, most waiters, longest held, soonest to expire.

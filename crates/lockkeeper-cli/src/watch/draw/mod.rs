@@ -14,7 +14,7 @@ use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
 use super::row::Now;
-use super::view::{Column, Health, Mode, Tone, View};
+use super::view::{Health, Mode, Tone, View};
 use crate::table::cut;
 use crate::{display, timestamp};
 
@@ -178,16 +178,4 @@ fn both(frame: &mut Frame<'_>, area: Rect, left: Line<'_>, right: Line<'_>) {
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(width)]).areas(area);
     frame.render_widget(left, first);
     frame.render_widget(right, second);
-}
-
-fn heading(column: Column) -> &'static str {
-    match column {
-        Column::Name => "NAME",
-        Column::Kind => "KIND",
-        Column::Holder => "HOLDER",
-        Column::Holds => "HOLDS",
-        Column::Ttl => "TTL",
-        Column::Waiters => "WAITERS",
-        Column::Age => "AGE",
-    }
 }

@@ -8,8 +8,9 @@ use unicode_width::UnicodeWidthStr;
 
 use lockkeeper::{Kind, Remaining};
 
-use super::{Theme, heading};
+use super::Theme;
 use crate::display;
+use crate::row::COLUMNS;
 use crate::table::cut;
 use crate::watch::row::{Age, Change, Now, Row};
 use crate::watch::view::{Column, Health, View};
@@ -80,7 +81,7 @@ fn columns(width: u16, view: &View) -> Vec<Placed> {
     let (name, holder) = share(room(&fixed), view);
     let mut widths = vec![(Column::Name, name), (Column::Holder, holder)];
     widths.extend(fixed);
-    widths.sort_by_key(|(column, _)| Column::ALL.iter().position(|known| known == column));
+    widths.sort_by_key(|(column, _)| *column as usize);
     let mut x = MARK;
     widths
         .into_iter()
@@ -112,7 +113,7 @@ fn draw_heading(frame: &mut Frame<'_>, line: Rect, columns: &[Placed], view: &Vi
     for placed in columns {
         let sorted = placed.column == view.sort;
         let arrow = if view.descending { '▾' } else { '▴' };
-        let name = heading(placed.column);
+        let name = COLUMNS[placed.column as usize].heading;
         let text = if sorted { format!("{name}{arrow}") } else { name.to_owned() };
         let style = if sorted { theme.sorted } else { theme.heading };
         // The arrow may extend into the gap at the left.
@@ -161,7 +162,7 @@ fn put(frame: &mut Frame<'_>, area: Rect, column: Column, line: Line<'_>) {
 }
 
 fn is_right(column: Column) -> bool {
-    !matches!(column, Column::Name | Column::Kind | Column::Holder)
+    COLUMNS[column as usize].right
 }
 
 fn cell<'a>(row: &Row, placed: &Placed, theme: &Theme, now: Now) -> Line<'a> {
