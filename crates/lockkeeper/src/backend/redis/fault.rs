@@ -15,6 +15,11 @@ pub(super) fn of_connection(error: &RedisError, maybe_ran: bool) -> Fault {
     Fault::Unreachable { maybe_ran, detail: detail.into() }.caused_by(error.clone())
 }
 
+/// A part of the store that does not answer.
+pub(super) fn silent(detail: String) -> Fault {
+    Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+}
+
 /// Appends advice to a system error.
 fn advised(text: String) -> String {
     let advice = [

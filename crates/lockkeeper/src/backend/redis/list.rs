@@ -15,7 +15,7 @@ use super::command::{Argument, Command};
 use super::counter::counted;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, bulk, keys, number, script, strings, ttl, unexpected};
+use super::{Inner, bulk, fault, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
     ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
     Select, Snapshot, Topic, Ttl, model,
@@ -29,10 +29,6 @@ const HOLDERS_MAX: usize = 128;
 /// A plain lock has one field; a hash with more than this is other data, as in the scripts.
 const FIELDS_MAX: usize = 16;
 
-fn silent(detail: String) -> Fault {
-    Fault::Unreachable { maybe_ran: false, detail: detail.into() }
-}
-
 /// Where a list goes on: in a cluster, shard by shard in the order of the ids of their primaries.
 struct Here {
     /// `None` if there is nothing more.
@@ -40,10 +36,9 @@ struct Here {
     id: String,
     from: u64,
     version: u64,
-    /// Slots have moved since the list began, or a shard is gone: locks may be missing.
-    incomplete: bool,
-    /// Slots without a primary.
-    uncovered: usize,
+    /// Says what is missing so far: slots have moved since the list began, a shard is gone, or slots have
+    /// no primary.
+    page: Page,
     /// The cursor of the next shard.
     after: Option<Vec<u8>>,
 }
@@ -62,8 +57,7 @@ impl Inner {
         let Some(cluster) = self.route.cluster() else {
             let (shard, from) = (self.route.only().cloned(), place(request));
             let id = String::new();
-            let (version, incomplete, uncovered) = (0, false, 0);
-            return Here { shard, id, from, version, incomplete, uncovered, after: None };
+            return Here { shard, id, from, version: 0, page: Page::default(), after: None };
         };
         let version = *cluster.versions().borrow();
         let text = String::from_utf8_lossy(&request.cursor);
@@ -78,10 +72,13 @@ impl Inner {
         };
         let is_gone = !id.is_empty() && found.as_ref().is_none_or(|(one, _)| one != id);
         let incomplete = is_gone || began != version;
-        let uncovered = cluster.uncovered();
+        let uncovered = Some(cluster.uncovered()).filter(|count| *count > 0);
+        let silent = uncovered.map(|count| format!("{count} of {SLOTS} slots have no primary"));
+        let faults = silent.map(fault::silent).into_iter().collect();
+        let page = Page { incomplete, faults, ..Page::default() };
         let after = shards.next().map(|(next, _)| format!("{next}:0:{began}").into_bytes());
         let (id, shard) = found.map_or((String::new(), None), |(id, shard)| (id, Some(shard)));
-        Here { shard, id, from, version: began, incomplete, uncovered, after }
+        Here { shard, id, from, version: began, page, after }
     }
 
     pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
@@ -122,12 +119,8 @@ impl Inner {
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
         // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
         // pattern for all names need not be matched at all.
-        let here = self.here(request);
-        let mut page = Page { incomplete: here.incomplete, ..Page::default() };
-        if here.uncovered > 0 {
-            let uncovered = here.uncovered;
-            page.faults.push(silent(format!("{uncovered} of {SLOTS} slots have no primary")));
-        }
+        let mut here = self.here(request);
+        let mut page = std::mem::take(&mut here.page);
         let Some(shard) = &here.shard else { return Ok(page) };
         let (keys, next) = match self.scan(shard, here.from, request.limit).await {
             Ok(found) => found,
@@ -135,10 +128,8 @@ impl Inner {
             Err(fault) if fault.may_pass() && self.route.only().is_none() => {
                 let server = shard.primary.server();
                 let address = server.map(|server| server.address.to_string()).unwrap_or_default();
-                page.faults.push(silent(match fault.to_string() {
-                    said if said.contains(&address) => said,
-                    said => format!("{address}: {said}"),
-                }));
+                let said = fault.to_string().replace(&format!("{address}: "), "");
+                page.faults.push(fault::silent(format!("{address}: {said}")));
                 (Vec::new(), 0)
             }
             Err(fault) => return Err(fault),
