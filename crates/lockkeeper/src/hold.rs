@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::{BoxFuture, Kind, Resource};
+use crate::backend::{BoxFuture, Kind, Resource, ensure_ttl};
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
 use crate::engine::holds::HoldId;
@@ -90,8 +90,9 @@ impl AnyGuard {
     /// ([`Holder::left`](crate::Holder::left)).
     ///
     /// # Errors
-    /// As [`release`](AnyGuard::release). A span that is no lease (below 1 ms, above a century) is
-    /// [`Invalid`](Error::Invalid), and the lock is then released.
+    /// As [`release`](AnyGuard::release). A span that is no lease (below 1 ms, above a century, above the
+    /// [longest](crate::ClientOptions::longest_lease) of a quorum) is [`Invalid`](Error::Invalid), and the lock is
+    /// then released.
     ///
     /// # Cancel safety
     /// As [`release`](AnyGuard::release).
@@ -99,8 +100,17 @@ impl AnyGuard {
         mut self,
         span: Duration,
     ) -> impl Future<Output = Result<()>> + Send + 'static {
-        let left = lease_millis(&self.lease.resource, span).map(|ttl| self.give_up(Some(ttl)));
+        let left = self.left_millis(span).map(|ttl| self.give_up(Some(ttl)));
         async move { left?.await }
+    }
+
+    /// Checks the span before the guard is given up: it is part of what the remaining guards are owed.
+    fn left_millis(&self, span: Duration) -> Result<u64> {
+        let Lease { core, resource, .. } = &*self.lease;
+        let ttl = lease_millis(resource, span)?;
+        let longest = core.backend.capabilities(&resource.name).longest_lease;
+        let fits = ensure_ttl(ttl, longest);
+        fits.map(|()| ttl).map_err(|fault| core.error(fault, resource, Phase::Release))
     }
 
     /// Gives this guard a fixed lease of `span` from now. The key's TTL in the store is never shortened.

@@ -1,8 +1,9 @@
 //! Capabilities of a store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Kind, Lane};
+use super::{Fault, Kind, Lane};
 
 /// The capabilities of a store.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -29,6 +30,8 @@ pub struct Capabilities {
     pub lane: Lane,
     /// The kinds that the store does not have: it rejects their requests as [`Fault::Invalid`](super::Fault::Invalid).
     pub lacks: &'static [Kind],
+    /// The longest TTL that the store accepts: it rejects a longer one as [`Fault::Invalid`](super::Fault::Invalid).
+    pub longest_lease: Duration,
 }
 
 impl Capabilities {
@@ -42,6 +45,7 @@ impl Capabilities {
             permission_advice: "",
             lane: Lane::default(),
             lacks: &[],
+            longest_lease: Duration::MAX,
         }
     }
 
@@ -74,4 +78,17 @@ impl Capabilities {
         self.takes_together = true;
         self
     }
+}
+
+/// Rejects a TTL above the longest lease of a quorum.
+pub(crate) fn ensure_ttl(ttl: u64, longest: Duration) -> Result<(), Fault> {
+    let ttl = Duration::from_millis(ttl);
+    if ttl <= longest {
+        return Ok(());
+    }
+    let detail = format!(
+        "a lease of {ttl:?} is longer than the longest lease of the quorum, {longest:?}: see \
+         ClientOptions::longest_lease"
+    );
+    Err(Fault::Invalid { detail: detail.into() })
 }

@@ -37,6 +37,7 @@ pub mod wake;
 
 pub use answer::{Answer, Keep, Reply};
 pub use capabilities::Capabilities;
+pub(crate) use capabilities::ensure_ttl;
 pub(crate) use fault::Source;
 pub use fault::{Detail, Fault};
 pub use finding::{Finding, Severity};

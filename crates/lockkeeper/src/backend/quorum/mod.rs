@@ -31,7 +31,7 @@ use super::wake::Subscriptions;
 use super::{
     Acquire, AcquireAnswer, Answer, Backend, BoxFuture, Capabilities, Change, Changed, Fault,
     Finding, Kind, List, Page, Release, ReleaseAnswer, Released, Renew, Renewed, Resource,
-    Snapshot, Subscription, Topic,
+    Snapshot, Subscription, Topic, ensure_ttl,
 };
 use crate::LockName;
 use crate::config::ClientOptions;
@@ -232,22 +232,11 @@ impl Inner {
             );
             return Err(Fault::Invalid { detail: detail.into() });
         }
-        match ttl.map(Duration::from_millis).filter(|ttl| *ttl > self.longest_lease) {
-            Some(ttl) => Err(Fault::Invalid {
-                detail: format!(
-                    "a lease of {ttl:?} is longer than the longest lease of the quorum, {:?}: see \
-                     ClientOptions::longest_lease",
-                    self.longest_lease
-                )
-                .into(),
-            }),
-            None => Ok(()),
-        }
+        ttl.map_or(Ok(()), |ttl| ensure_ttl(ttl, self.longest_lease))
     }
 
     async fn release(self: Arc<Self>, request: Release) -> Result<Released, Fault> {
-        let ttl = request.ttl.filter(|_| request.leave);
-        self.fits(request.resource.kind, ttl)?;
+        self.fits(request.resource.kind, request.ttl)?;
         let ends = request.keep == 0 || request.leave;
         let _ending = ends.then(|| self.renewing.ending(request.owner));
         let send = |member: usize| (member, self.members[member].release(request.clone()));
@@ -338,10 +327,11 @@ impl Backend for Quorum {
         let revokes = self.inner.members.iter().all(revokes);
         let advice =
             "allow the user, on each member, what the manual lists (manual::redis, manual::quorum)";
-        Capabilities::new(revokes, Arc::clone(&self.inner.identity))
+        let capabilities = Capabilities::new(revokes, Arc::clone(&self.inner.identity))
             .withdrawing()
             .advising(advice)
-            .lacking(&LACKS)
+            .lacking(&LACKS);
+        Capabilities { longest_lease: self.inner.longest_lease, ..capabilities }
     }
 
     fn acquire(&self, request: Acquire) -> AcquireAnswer {

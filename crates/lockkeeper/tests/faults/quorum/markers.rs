@@ -9,6 +9,7 @@ use lockkeeper::{Client, Error};
 use testkit::{FaultProxy, History, Quorum, RedisServer, Stopwatch};
 use tokio::time::Instant;
 
+use super::reports::{start, trusted};
 use super::{
     DRIFT, LEASE, MARKER, PRIMITIVES, away, back, clients, connected, exists, held_on, host,
     leased, on, started,
@@ -208,6 +209,23 @@ async fn another_longest_lease_is_refused() {
     let guard = taken(&lock.into()).await;
     invalid(guard.extend(LEASE + ms(1)).await);
     guard.release().await.expect("held");
+}
+
+/// A member that lost its data votes again after the longest lease: no lock is left for longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_span_above_the_longest_lease_leaves_no_lock_held() {
+    let quorum = start(Quorum::builder(3)).await;
+    let (client, too_long) = (trusted(&quorum).await, LONG + ms(1));
+    for kind in KINDS {
+        let guard = taken(&lock_of(&client, kind, "a")).await;
+        invalid(guard.leave_for(too_long).await);
+        eventually(PATIENCE, "released", || held_on(&quorum, "a").is_empty()).await;
+    }
+    let first = client.lock("a").lock().await.expect("free");
+    let second = first.reenter().await.expect("held");
+    invalid(first.leave_for(too_long).await);
+    second.release().await.expect("held");
+    eventually(PATIENCE, "released", || held_on(&quorum, "a").is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
