@@ -243,16 +243,27 @@ impl Inner {
         let mut fan = Fan::new((0..self.members.len()).map(send));
         let (mut freed, mut kept, mut absent) = (0, 0, 0);
         let (mut listeners, mut holder, mut faults) = (None, None, Vec::new());
-        let start = Instant::now();
-        let mut until = start + self.response_timeout / 8 * 7;
-        // What it is if no other member answers.
-        let mut likely = None;
+        let until = Instant::now() + self.response_timeout / 8 * 7;
+        // Only what no later answer can change: a member that has missed a force-release still frees the hold.
         let settled = loop {
+            if freed >= self.majority {
+                break Some(Released::Freed { listeners });
+            }
+            if kept >= self.majority {
+                break Some(Released::Kept);
+            }
+            if self.members.len() - absent < self.majority {
+                break Some(Released::Absent { holder });
+            }
+            // An undo is done once a majority has nothing of it any more.
+            if request.undo && freed + absent >= self.majority {
+                break Some(Released::Freed { listeners });
+            }
             let Some((member, answer)) = fan.next_by(until).await else {
-                if likely.is_none() {
-                    faults.extend(fan.late());
-                }
-                break likely;
+                faults.extend(fan.late());
+                // Whether a majority has the holds that remain is a question for the next renewal.
+                let is_kept = kept + absent >= self.majority && !request.leave;
+                break is_kept.then_some(Released::Kept);
             };
             match answer {
                 Ok(Released::Freed { listeners: notified }) => {
@@ -268,28 +279,6 @@ impl Inner {
                     self.left_over(&request, member);
                     faults.push((member, fault));
                 }
-            }
-            if freed >= self.majority {
-                break Some(Released::Freed { listeners });
-            }
-            if kept >= self.majority {
-                break Some(Released::Kept);
-            }
-            if absent >= self.majority || fan.pending() == 0 && faults.is_empty() {
-                break Some(Released::Absent { holder });
-            }
-            if freed + absent >= self.majority {
-                likely = Some(Released::Freed { listeners });
-                // An undo is done once a majority has nothing of it any more.
-                if request.undo {
-                    break likely;
-                }
-            } else if kept + absent >= self.majority && !request.leave {
-                // Whether a majority has the holds that remain is a question for the next renewal.
-                likely = Some(Released::Kept);
-            }
-            if likely.is_some() {
-                until = until.min(Instant::now() + start.elapsed().max(SLOW));
             }
         };
         self.leftovers.follow(Tail { release: request, answers: fan });

@@ -9,6 +9,7 @@ use testkit::{History, Quorum, Stopwatch};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
+use super::reports::{quorum_options, start as start_members, trusted};
 use super::{
     LEASE, PRIMITIVES, all_vote, away, back, clients, connected, exists, held_on, names, on,
     started,
@@ -177,6 +178,28 @@ async fn a_force_release_is_not_repaired() {
         assert_held(quorum.server(2), kind, "a", &next, 1);
         next.release().await.expect("held");
         assert_not_held(&guard.release().await);
+    }
+}
+
+/// Two members have lost the hold, and another client has held the lock since. The third still has it, and
+/// answers before one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_is_not_decided_by_its_first_answers() {
+    let quorum = start_members(Quorum::builder(3).proxied()).await;
+    let client = trusted(&quorum).await;
+    let other = connect(&quorum.url(), quorum_options()).await;
+    for kind in KINDS {
+        let guard = taken(&lock_of(&client, kind, "a")).await;
+        eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
+        for index in [0, 1] {
+            quorum.server(index).cli(&["DEL", "a"]).ok();
+        }
+        let between = taken(&lock_of(&other, kind, "a")).await;
+        between.release().await.expect("held");
+        quorum.node(0).proxy().delay(5 * DELAY);
+        assert_not_held(&guard.release().await);
+        quorum.node(0).proxy().delay(Duration::ZERO);
+        eventually(PATIENCE, "released", || held_on(&quorum, "a").is_empty()).await;
     }
 }
 
