@@ -442,11 +442,17 @@ impl Lease {
     }
 
     /// Returns the rest of a fixed lease where its TTL at the store may have been cut, to set it
-    /// again. A late partial release cuts it; or, for a reader, the renewal of a Java reader, which
-    /// sets the lock to its own 30 s, and before 4.4.0 the leases of all its readers.
+    /// again. A late partial release cuts it; or what [`is_restored`](Lease::is_restored) names.
     fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
-        let may_be_cut = self.resource.kind == Kind::Read || state.cut(&self.core).is_some();
+        let may_be_cut = self.is_restored() || state.cut(&self.core).is_some();
         if may_be_cut { state.owed(now) } else { None }
+    }
+
+    /// Whether each request of the watchdog restores the TTL, so that the one that was found says nothing. For a
+    /// reader, the renewal of a Java reader sets the lock to its own 30 s, and before 4.4.0 the leases of all its
+    /// readers. In a store of several members, one that was away when the lease was extended has the old end.
+    fn is_restored(&self) -> bool {
+        self.resource.kind == Kind::Read || self.core.leaves_remains(&self.resource.name)
     }
 
     fn confirmed(
@@ -460,9 +466,7 @@ impl Lease {
         // time puts its end before the deadline, the clock of the store has jumped.
         if let Ttl::Millis(found) = found {
             let left = Duration::from_millis(found);
-            // The same request restores what a Java reader has cut.
-            let cut = self.resource.kind == Kind::Read && ttl.is_some();
-            if now + left < state.deadline && !cut {
+            if now + left < state.deadline && !(ttl.is_some() && self.is_restored()) {
                 tracing::warn!(lock = %self.resource.name, found_ms = found,
                     "the store's clock runs ahead: less of the lease was left than was due");
                 state.deadline = (sent + left).minus(self.core.drift(found));

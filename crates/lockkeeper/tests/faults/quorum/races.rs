@@ -203,6 +203,31 @@ async fn a_release_is_not_decided_by_its_first_answers() {
     }
 }
 
+/// A member is away when a lease is extended, and back in time to say when it would have ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extended_lease_is_not_cut_to_the_end_that_one_member_knows() {
+    let quorum = start_members(Quorum::builder(3).proxied()).await;
+    let client = trusted(&quorum).await;
+    for kind in KINDS {
+        let name = kind.as_str();
+        let guard = lock_of(&client, kind, name).lease(LEASE).lock().await.expect("free");
+        eventually(PATIENCE, "on all members", || held_on(&quorum, name).len() == 3).await;
+        away(&quorum, 2).await;
+        guard.extend(LONG).await.expect("two members have it");
+        // The request that waits for the next connection has failed.
+        let proxy = quorum.node(2).proxy();
+        proxy.wait_for_refusals(proxy.refused() + 6).await;
+        quorum.node(0).proxy().delay(5 * DELAY);
+        back(&quorum, 2);
+        // The connection is back, and the lease is checked.
+        let knows = || pttl(quorum.server(2), name) > LEASE.as_millis() as i64;
+        eventually(PATIENCE, "the member knows the new end", knows).await;
+        quorum.node(0).proxy().delay(Duration::ZERO);
+        assert!(guard.remaining() > LONG / 2, "{:?}", guard.remaining());
+        guard.release().await.expect("held");
+    }
+}
+
 /// All ask at the same time, and none gets a majority at first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_two_clients_in_split_votes_make_progress() {
