@@ -11,8 +11,7 @@ use super::votes::{Votes, maybe_ran};
 use super::{Inner, SLOW};
 use crate::backend::redis::member::Trust;
 use crate::backend::{
-    Acquire, AcquireAnswer, Attempt, Backend, BoxFuture, Fault, Fenced, Release, Released,
-    Resource, Ttl,
+    Acquire, AcquireAnswer, Attempt, Backend, BoxFuture, Fault, Fenced, Release, Resource, Ttl,
 };
 use crate::{LockName, OwnerId};
 
@@ -85,14 +84,15 @@ impl Inner {
                 return self.granted_first(&request, votes, rest, limit).await;
             }
             if !votes.is_split() {
-                self.withdraw(&request, votes.stored(rest.unanswered()));
+                self.withdraw(&request, &votes, rest.unanswered(), asked);
                 return self.not_granted(&votes, asked);
             }
             self.note_split(&request.resource.name);
             // The same identity asks again only where nothing of it is left.
             let stored = votes.stored(rest.unanswered());
             drop(rest);
-            let left = self.clear(&request, stored, limit).await;
+            let is_silent = request.waits || votes.completes_none(asked, self.majority);
+            let left = self.clear(&request, stored, is_silent, limit).await;
             voters.retain(|member| !left.contains(member));
             if voters.len() < self.majority || Instant::now() >= limit {
                 return Ok(Attempt::Busy(Some(Ttl::Millis(fastrand::u64(1..20)))));
@@ -122,7 +122,7 @@ impl Inner {
         let faults = std::mem::take(&mut votes.faults);
         if votes.granted.is_empty() {
             votes.faults = faults;
-            self.withdraw(request, votes.stored(stored.into_iter()));
+            self.withdraw(request, &votes, stored.into_iter(), voters.len());
             if votes.busy.is_empty() {
                 return self.not_granted(&votes, voters.len());
             }
@@ -149,7 +149,7 @@ impl Inner {
                 break;
             }
         }
-        self.withdraw(request, votes.stored(stored.into_iter()));
+        self.withdraw(request, &votes, stored.into_iter(), voters.len());
         self.not_granted(&votes, voters.len())
     }
 
@@ -194,24 +194,32 @@ impl Inner {
         votes.count(member, answer);
     }
 
-    /// Releases an acquire that no majority has granted, on these members. Does not wait for the answers.
-    fn withdraw(&self, request: &Acquire, members: Vec<usize>) {
-        if !members.is_empty() {
-            self.release_of(&request.resource, request.owner, &members);
-        }
+    /// Releases an acquire that no majority of the voters has granted, where it may be stored. Does not wait for
+    /// the answers.
+    fn withdraw(
+        &self,
+        request: &Acquire,
+        votes: &Votes,
+        unanswered: impl Iterator<Item = usize>,
+        voters: usize,
+    ) {
+        let is_silent = votes.completes_none(voters, self.majority);
+        let members = votes.stored(unanswered);
+        self.release_of(&request.resource, request.owner, &members, is_silent);
     }
 
-    /// The same, but waits for the answers. Notifies no waiter if the client goes on trying. Returns the members
-    /// that have not answered.
-    async fn clear(&self, request: &Acquire, members: Vec<usize>, limit: Instant) -> Vec<usize> {
+    /// The same, but waits for the answers, as the client goes on trying. Returns the members that have not
+    /// answered.
+    async fn clear(
+        &self,
+        request: &Acquire,
+        members: Vec<usize>,
+        is_silent: bool,
+        limit: Instant,
+    ) -> Vec<usize> {
         let release = Release::new(request.resource.clone(), request.owner);
-        let clear = |member: &usize| {
-            let (store, release) = (self.members[*member].clone(), release.clone());
-            let is_silent = request.waits;
-            let clearing = async move { store.withdraw(release, is_silent).await };
-            (*member, Box::pin(clearing) as BoxFuture<_>)
-        };
-        let mut fan: Fan<BoxFuture<Result<Released, Fault>>> = Fan::new(members.iter().map(clear));
+        let clear = |of: &usize| (*of, self.members[*of].withdraw(release.clone(), is_silent));
+        let mut fan = Fan::new(members.iter().map(clear));
         let (start, mut left) = (Instant::now(), members.clone());
         let mut until = limit;
         while let Some((member, answer)) = fan.next_by(until).await {
@@ -225,9 +233,9 @@ impl Inner {
     }
 
     /// Releases an identity on these members. Does not wait for the answers.
-    fn release_of(&self, resource: &Resource, owner: OwnerId, members: &[usize]) {
+    fn release_of(&self, resource: &Resource, owner: OwnerId, members: &[usize], is_silent: bool) {
         let release = Release::new(resource.clone(), owner);
-        let send = |member: &usize| (*member, self.members[*member].release(release.clone()));
+        let send = |of: &usize| (*of, self.members[*of].withdraw(release.clone(), is_silent));
         let mut answers = Fan::new(members.iter().map(send));
         answers.send();
         self.leftovers.follow(Tail { release, answers });
@@ -267,7 +275,7 @@ impl Inner {
         let granted = self.granted(request, votes, rest, limit).await;
         if granted.is_err() {
             let all: Vec<_> = (0..self.members.len()).collect();
-            self.release_of(&request.resource, request.owner, &all);
+            self.release_of(&request.resource, request.owner, &all, false);
         }
         granted
     }
@@ -376,7 +384,7 @@ impl Inner {
             }
             let granted = self.granted(&request, votes, Fan::new([]), limit).await;
             if granted.is_err() {
-                self.release_of(&request.resource, request.owner, &all);
+                self.release_of(&request.resource, request.owner, &all, false);
             }
             return Ok(granted.unwrap_or(Attempt::Busy(None)));
         }
@@ -387,8 +395,8 @@ impl Inner {
             };
             self.count(&mut votes, member, answer);
         }
-        self.release_of(&request.resource, request.owner, &all);
-        self.release_of(&request.resource, from, &all);
+        self.release_of(&request.resource, request.owner, &all, false);
+        self.release_of(&request.resource, from, &all, false);
         Ok(if votes.granted.is_empty() { Attempt::Gone } else { Attempt::Busy(None) })
     }
 

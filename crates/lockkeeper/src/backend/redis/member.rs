@@ -29,7 +29,9 @@ use super::url::{self, Topology};
 use super::wakes::Wakes;
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
-use crate::backend::{Acquire, Attempt, Fault, Fenced, Kind, Release, Released, Renew};
+use crate::backend::{
+    Acquire, Answer, Attempt, Backend, Fault, Fenced, Kind, Release, ReleaseAnswer, Renew,
+};
 use crate::config::ClientOptions;
 
 /// How long to wait before the marker is read again if that failed.
@@ -418,18 +420,19 @@ impl Redis {
     }
 
     /// Releases an acquire that was not granted by a majority. Notifies no waiter if `is_silent`.
-    pub(crate) async fn withdraw(
-        &self,
-        release: Release,
-        is_silent: bool,
-    ) -> Result<Released, Fault> {
-        let wakes = if is_silent { Wakes::Silent } else { self.inner.wakes };
-        let command = match release.resource.kind {
-            Kind::Mutex => lock::release_mutex(&release, wakes),
-            _ => lock::release(&release, wakes),
-        };
-        let answer = self.inner.route.call(name(&release.resource), command).await;
-        self.inner.settled_release(answer)
+    pub(crate) fn withdraw(&self, release: Release, is_silent: bool) -> ReleaseAnswer {
+        if !is_silent {
+            return self.release(release);
+        }
+        let inner = Arc::clone(&self.inner);
+        Answer::boxed(async move {
+            let command = match release.resource.kind {
+                Kind::Mutex => lock::release_mutex(&release, Wakes::Silent),
+                _ => lock::release(&release, Wakes::Silent),
+            };
+            let answer = inner.route.call(name(&release.resource), command).await;
+            inner.settled_release(answer)
+        })
     }
 
     /// Makes the last token of a lock at least this one. Returns it.

@@ -1,5 +1,7 @@
 //! The number of requests.
 
+use std::time::Duration;
+
 use testkit::{Cli, Quorum, RedisServer, Reply};
 
 use super::held_on;
@@ -49,5 +51,49 @@ async fn an_uncontended_pair_costs_two_requests_to_each_member() {
         let counts =
             [0, 1, 2].map(|index| requests(quorum.server(index), &mut monitors[index], "second"));
         assert_eq!(counts, [2 * PAIRS; 3], "{kind}");
+    }
+}
+
+/// How long requests are counted.
+const COUNTED_FOR: Duration = Duration::from_secs(3);
+
+/// The most that a waiter costs in that time: a few re-checks of a few requests each.
+const WAITING: u64 = 10;
+
+/// A waiter gets the vote of the member that lacks the hold, and gives it back: that wakes up no waiter, as no
+/// client can have a majority with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_rest_while_a_lock_is_on_a_bare_majority() {
+    let quorum = start(Quorum::builder(3)).await;
+    let holder = trusted(&quorum).await;
+    let mut waiters = Vec::new();
+    for _ in 0..4 {
+        waiters.push(connect(&quorum.url(), quorum_options()).await);
+    }
+    let scripts =
+        |server: &RedisServer| server.commandstats("evalsha") + server.commandstats("eval");
+    // Whichever is asked first.
+    for lacking in 0..3 {
+        let name = format!("job {lacking}");
+        let guard = holder.lock(&name).lock().await.expect("free");
+        eventually(PATIENCE, "held", || held_on(&quorum, &name).len() == 3).await;
+        quorum.server(lacking).cli(&["DEL", &name]).ok();
+        let waiting = waiters.iter().map(|client| {
+            let lock = client.lock(&name);
+            tokio::spawn(async move { lock.lock().await.expect("free").release().await })
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let listening = |of: usize| listeners(quorum.server(of), &name) == waiters.len() as i64;
+        eventually(PATIENCE, "all wait", || (0..3).all(listening)).await;
+        let before = [0, 1, 2].map(|index| scripts(quorum.server(index)));
+        tokio::time::sleep(COUNTED_FOR).await;
+        for (index, before) in before.into_iter().enumerate() {
+            let calls = scripts(quorum.server(index)) - before;
+            assert!(calls <= WAITING * waiters.len() as u64, "{calls} calls on member {index}");
+        }
+        guard.release().await.expect("held");
+        for waiter in waiting {
+            within(PATIENCE, "its turn", joined(waiter)).await.expect("held");
+        }
     }
 }
