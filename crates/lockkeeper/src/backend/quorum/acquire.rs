@@ -165,8 +165,15 @@ impl Inner {
         let ask = |member: &usize| (*member, self.members[*member].acquire(request.clone()));
         let mut fan = Fan::new(members.iter().map(ask));
         let (start, mut until) = (Instant::now(), limit);
+        let mut repeats = members.len();
         while votes.granted.len() < self.majority {
             let Some((member, answer)) = fan.next_by(until).await else { break };
+            // As one server does, whose connection repeats it: here no release of it has been sent yet.
+            if repeats > 0 && says(&answer, "NOSCRIPT") {
+                repeats -= 1;
+                fan.add(ask(&member));
+                continue;
+            }
             self.count(votes, member, answer);
             // With one member asked alone, the others are still to come.
             let possible = votes.granted.len() + fan.pending();
@@ -188,7 +195,7 @@ impl Inner {
     }
 
     fn count(&self, votes: &mut Votes, member: usize, answer: Result<Attempt, Fault>) {
-        if says_rejoin(&answer) {
+        if says(&answer, REJOIN) {
             self.members[member].rejoin();
         }
         votes.count(member, answer);
@@ -417,9 +424,12 @@ impl Inner {
     }
 }
 
-/// Whether a member has another marker than the client knows.
-pub(super) fn says_rejoin(answer: &Result<Attempt, Fault>) -> bool {
-    matches!(answer, Err(Fault::Refused { detail }) if detail.starts_with("REJOIN"))
+/// A member has another marker than the client knows.
+pub(super) const REJOIN: &str = "REJOIN";
+
+/// Whether a member has answered with an error of this code.
+pub(super) fn says(answer: &Result<Attempt, Fault>, code: &str) -> bool {
+    matches!(answer, Err(Fault::Refused { detail }) if detail.starts_with(code))
 }
 
 fn quarantined(left: Duration) -> Fault {

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Inner;
-use super::acquire::says_rejoin;
+use super::acquire::{REJOIN, says};
 use super::fan::Fan;
 use super::votes::Votes;
 use crate::OwnerId;
@@ -252,7 +252,7 @@ impl Inner {
         let due = Instant::now() + Duration::from_millis(request.ttl);
         tokio::spawn(async move {
             while let Some((member, answer)) = rest.next().await {
-                if says_rejoin(&answer) {
+                if says(&answer, REJOIN) {
                     inner.members[member].rejoin();
                 }
                 if !answer.is_ok_and(|attempt| attempt.is_granted()) {

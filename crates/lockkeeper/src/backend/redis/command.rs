@@ -36,7 +36,7 @@ impl Script {
     #[inline(always)]
     pub(super) fn call(&'static self, keys: usize) -> Command {
         let (head, body) = (Head::Hash(self), spare_buffer());
-        let mut call = Command { head, count: 0, body, shape: self.returns };
+        let mut call = Command { head, count: 0, body, shape: self.returns, in_order: false };
         call.push(keys);
         call
     }
@@ -69,13 +69,14 @@ pub(super) struct Command {
     count: usize,
     body: Vec<u8>,
     shape: Shape,
+    in_order: bool,
 }
 
 impl Command {
     #[inline(always)]
     pub(super) fn plain(name: &str) -> Self {
         let (shape, body) = (Shape::of_name(name.as_bytes()), spare_buffer());
-        let mut command = Self { head: Head::Plain, count: 0, body, shape };
+        let mut command = Self { head: Head::Plain, count: 0, body, shape, in_order: false };
         command.push(name);
         command
     }
@@ -154,8 +155,20 @@ impl Command {
         self.body.capacity() > SPARE_BYTES
     }
 
-    /// Turns a call by hash into a call by text, for a server that does not know the hash and so did
-    /// not run the script. Returns false for any other command.
+    /// Declares that it must not run after requests that follow it: if the server does not know its script, the
+    /// caller gets the error, and may repeat it while nothing follows.
+    pub(super) fn in_order(mut self) -> Self {
+        self.in_order = true;
+        self
+    }
+
+    /// Turns a call into one by text, for a server that does not know the hash and so did not run the script,
+    /// if it may be sent again.
+    pub(super) fn call_again_by_text(&mut self) -> bool {
+        !self.in_order && self.call_by_text()
+    }
+
+    /// Turns a call by hash into a call by text. Returns false for any other command.
     pub(super) fn call_by_text(&mut self) -> bool {
         match self.head {
             Head::Hash(script) => {
@@ -166,9 +179,11 @@ impl Command {
         }
     }
 
-    /// The same for the first call of each script. `called` are the scripts that were called before.
+    /// The same for the first call of each script that must run in order, so that the server knows it. `called`
+    /// are the scripts that were called before.
     pub(super) fn call_first_by_text(&mut self, called: &mut Vec<&'static Script>) {
-        if let Head::Hash(script) = self.head
+        if self.in_order
+            && let Head::Hash(script) = self.head
             && !called.iter().any(|one| std::ptr::eq(*one, script))
         {
             called.push(script);

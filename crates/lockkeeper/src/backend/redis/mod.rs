@@ -187,13 +187,17 @@ impl Inner {
             let others = request.also.iter().map(|(name, _)| name);
             slot::check_together(&request.resource.name, others)?;
         }
-        // Only where it is missing: a hold that is there is re-entered, repeated or handed off.
-        if let Some(membership) = self.membership.as_ref().filter(|_| is_first(request)) {
-            let nonce = membership.nonce()?;
-            return Ok(match request.resource.kind {
-                Kind::Mutex => lock::acquire_mutex_from_member(request, &nonce),
-                _ => lock::acquire_from_member(request, self.wakes, &nonce),
-            });
+        if let Some(membership) = &self.membership {
+            // Only where it is missing: a hold that is there is re-entered, repeated or handed off.
+            let nonce = is_first(request).then(|| membership.nonce()).transpose()?;
+            let command = match (request.resource.kind, nonce) {
+                (Kind::Mutex, Some(nonce)) => lock::acquire_mutex_from_member(request, &nonce),
+                (Kind::Mutex, None) => lock::acquire_mutex(request, false),
+                (_, Some(nonce)) => lock::acquire_from_member(request, self.wakes, &nonce),
+                (_, None) => lock::acquire(request, self.wakes),
+            };
+            // Its release follows it, and would find nothing yet.
+            return Ok(command.in_order());
         }
         match request.resource.kind {
             Kind::Lock => Ok(lock::acquire(request, self.wakes)),

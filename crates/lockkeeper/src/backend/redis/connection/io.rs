@@ -63,7 +63,6 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire, Fault> {
     state.generation += 1;
     let mut live = Live::new(state.generation, own, wire.socket.direct());
     (live.run, live.epoch) = (introduced.run, epoch);
-    live.called = shared.membership.as_ref().map(|_| Vec::new());
     state.requests.live = Some(live);
     Ok(wire)
 }

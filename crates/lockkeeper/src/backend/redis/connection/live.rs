@@ -36,9 +36,8 @@ pub(super) struct Live {
     /// The length of the stream of requests, and how much of it may have been written.
     pub(super) encoded: u64,
     pub(super) taken: u64,
-    /// The scripts that were called, if requests must run in the order in which they were sent: a call by
-    /// a hash that the server does not know is sent again, after those that follow it.
-    pub(super) called: Option<Vec<&'static Script>>,
+    /// The scripts that were called by requests that must run [in order](super::super::command::Command::in_order).
+    pub(super) called: Vec<&'static Script>,
 }
 
 impl Live {
@@ -57,7 +56,7 @@ impl Live {
             sent: VecDeque::new(),
             encoded: 0,
             taken: 0,
-            called: None,
+            called: Vec::new(),
         }
     }
 

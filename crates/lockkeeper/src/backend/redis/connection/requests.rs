@@ -131,7 +131,7 @@ impl Requests {
         };
         let request = &mut self.slots[slot];
         let Some(command) = &mut request.command else { return false };
-        live.called.iter_mut().for_each(|called| command.call_first_by_text(called));
+        command.call_first_by_text(&mut live.called);
         let before = live.out.len();
         command.encode(&mut live.out);
         live.encoded += (live.out.len() - before) as u64;
@@ -246,18 +246,16 @@ impl Requests {
             let Some(slot) = self.live.as_mut().and_then(|live| live.sent.pop_front()) else {
                 return Err(Astray);
             };
-            let request = &mut self.slots[slot];
-            let ordered = self.live.as_mut().and_then(|live| live.called.as_mut());
-            if let Some(called) = ordered.filter(|_| is_unknown_script(&reply)) {
-                // It would run after the requests that follow it. The next calls are by text.
-                called.clear();
-                self.answer(slot, Ok(reply));
-                continue;
+            let is_unknown = is_unknown_script(&reply);
+            if let Some(live) = self.live.as_mut().filter(|_| is_unknown) {
+                // It knows none any more.
+                live.called.clear();
             }
+            let request = &mut self.slots[slot];
             // The script did not run: sent again with its text, unnoticed by the caller.
-            if is_unknown_script(&reply)
+            if is_unknown
                 && request.has_caller
-                && request.command.as_mut().is_some_and(Command::call_by_text)
+                && request.command.as_mut().is_some_and(Command::call_again_by_text)
             {
                 (request.state, request.late) = (State::Waiting, request.due < in_time());
                 if !self.waiting.is_empty() || !self.encode(slot) {
