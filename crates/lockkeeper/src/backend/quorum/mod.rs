@@ -130,37 +130,42 @@ impl Inner {
     async fn joined(&self, limit: Duration) -> Result<(), Fault> {
         let group = self.members[0].membership().group();
         let mut until = Instant::now() + limit;
+        let spare = self.members.len() - self.majority;
         loop {
             let changed = group.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (mut joined, mut pending, mut faults) = (0, 0, Vec::new());
+            let (mut joined, mut pending, mut faults) = (0, Vec::new(), Vec::new());
             for (index, member) in self.members.iter().enumerate() {
                 match member.membership().trust() {
                     Trust::Trusted | Trust::Quarantined(_) => joined += 1,
                     Trust::Refused(fault) => return Err(fault),
-                    Trust::Unknown => {
-                        pending += 1;
-                        let detail = format!("not connected within {limit:?}").into();
-                        faults.push((index, Fault::Unreachable { maybe_ran: false, detail }));
-                    }
+                    Trust::Unknown => pending.push(index),
                     Trust::Down(fault) => faults.push((index, fault)),
                 }
             }
-            if pending == 0 && joined >= self.majority {
+            if pending.is_empty() && joined >= self.majority {
                 return Ok(());
             }
             if joined >= self.majority {
                 until = until.min(Instant::now() + LAST_MEMBERS);
             }
-            let is_final = faults.iter().filter(|(_, fault)| !fault.may_pass()).count();
-            let is_over = self.members.len() - is_final < self.majority;
-            if is_over || tokio::time::timeout_at(until, changed).await.is_err() {
-                return match joined >= self.majority {
-                    true => Ok(()),
-                    false => Err(self.too_few(&faults)),
-                };
+            // As with one server, only a member that answers that it does not serve yet is waited for.
+            let is_final = |fault: &Fault| !matches!(fault, Fault::Refused { .. });
+            if faults.iter().filter(|(_, fault)| is_final(fault)).count() > spare {
+                return Err(self.too_few(&faults));
             }
+            if tokio::time::timeout_at(until, changed).await.is_ok() {
+                continue;
+            }
+            if joined >= self.majority {
+                return Ok(());
+            }
+            faults.extend(pending.into_iter().map(|index| {
+                let detail = format!("not connected within {limit:?}").into();
+                (index, Fault::Unreachable { maybe_ran: false, detail })
+            }));
+            return Err(self.too_few(&faults));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Members are away for a while, or lose their data, under load.
 
-use lockkeeper::{Client, Kind};
+use lockkeeper::{Client, Error, Kind};
 use testkit::Quorum;
 use tokio::time::Instant;
 
@@ -168,4 +168,28 @@ async fn a_reentry_without_a_token_keeps_the_hold() {
     assert!(!guard.is_lost());
     guard.release().await.expect("held");
     eventually(LEASE / 2, "nothing is left", || held_on(&quorum, "a").is_empty()).await;
+}
+
+/// As with one server: only a member that is about to serve is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_members_that_refuse_are_reported_at_once() {
+    let quorum = started(Quorum::builder(3)).await;
+    let connect = async || {
+        let connecting = Client::connect_with(quorum.url(), leased().connect_timeout(LONG));
+        let Err(error) = within(PATIENCE, "the report", connecting).await else {
+            panic!("one member is no majority")
+        };
+        let named = [0, 1, 2].map(|index| error.to_string().contains(&host(&quorum, index)));
+        (error, named)
+    };
+    for index in [0, 2] {
+        quorum.server(index).cli(&["CONFIG", "SET", "requirepass", "secret"]).ok();
+    }
+    let (error, named) = connect().await;
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    assert_eq!(named, [true, false, true], "{error}");
+    on(&quorum, |quorum| [0, 2].map(|index| quorum.server(index).kill())).await;
+    let (error, named) = connect().await;
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert_eq!(named, [true, false, true], "{error}");
 }
