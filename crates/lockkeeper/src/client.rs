@@ -1,7 +1,10 @@
 //! The client: the connection to a store, from which locks are made.
 
+#[cfg(feature = "redis")]
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
@@ -214,6 +217,18 @@ impl Client {
     /// The identity of this client: the first part of its owner ids in the store.
     pub fn id(&self) -> ClientId {
         ClientId(self.core.id)
+    }
+
+    /// How long this client's quorum still grants nothing, because it is used for the first time, or because too
+    /// many members may have lost their data: see [the manual](crate::manual::quorum). `None` if a majority grants
+    /// locks or too few members can be reached, and on every other store.
+    pub fn quarantine(&self) -> Option<Duration> {
+        #[cfg(feature = "redis")]
+        if !self.core.is_closed() {
+            let store: &dyn Any = &*self.core.backend;
+            return store.downcast_ref::<crate::backend::quorum::Quorum>()?.quarantine();
+        }
+        None
     }
 
     /// Releases every lock, waits for the confirmation (for at most one response timeout), and

@@ -106,7 +106,11 @@ impl Run<'_> {
         // With the prefix of the configuration.
         self.name = target.name().clone();
         let around = self.environment.around.clone();
-        let wait = wait(&target, limit, &around, self.verbose);
+        let verbose = self.verbose;
+        let wait = async {
+            let limit = acquire::out_of_quarantine(&client, limit).await;
+            wait(&target, limit, &around, verbose).await
+        };
         let outcome = match self.interruptible(wait).await {
             Outcome::Done(outcome) => outcome,
             Outcome::Interrupted(signal) => {

@@ -206,6 +206,28 @@ fn a_cold_start_and_too_few_members_are_reported() {
 }
 
 #[test]
+fn a_cold_start_is_waited_out_if_the_limit_allows() {
+    let quorum = Quorum::start(3);
+    let scene = Scene::at(quorum.url());
+    for (wait, waits) in [(&["--wait", "1s"][..], false), (&["--wait", "1m"], true), (&[], true)] {
+        // For each of them it begins anew.
+        for node in quorum.nodes() {
+            node.server().cli(&["DEL", "lockkeeper_quorum"]).ok();
+        }
+        let args = [&["--longest-lease", "4s"], wait, &["job", "--", "echo", "it ran"]].concat();
+        let run = scene.run(&args);
+        if !waits {
+            run.assert_code(69);
+            run.assert_says("a majority of the members grants in");
+            continue;
+        }
+        run.assert_code(0);
+        run.assert_says("s until the quorum grants locks");
+        assert_eq!((&run.output[..], run.errors.lines().count()), ("it ran\n", 1), "{run:?}");
+    }
+}
+
+#[test]
 fn members_that_disagree_are_shown() {
     let (quorum, scene) = three();
     let servers = [0, 1, 2].map(|index| quorum.server(index));

@@ -8,6 +8,7 @@
 //! dropping it half-way says nothing about whether the request took effect. The engine keeps this
 //! promise by handing the futures that a caller dropped to its reaper.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -60,7 +61,7 @@ pub type ReleaseAnswer = Answer<Release, Result<Released, Fault>>;
 /// requests whose outcome is unknown. A repetition must have no further effect: hold counts are
 /// absolute, and changes of counters have an id by which the store remembers the answer. A fault
 /// must tell whether the request may have executed: see [`Fault::maybe_ran`].
-pub trait Backend: fmt::Debug + Send + Sync + 'static {
+pub trait Backend: Any + fmt::Debug + Send + Sync {
     /// Returns the current capabilities of this store for locks of this name.
     ///
     /// Must be cheap: the engine asks for each lock of a batch.

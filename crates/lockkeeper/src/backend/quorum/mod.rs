@@ -123,6 +123,19 @@ impl Quorum {
         tokio::spawn(leftovers::run(Arc::downgrade(&inner), tails));
         Ok(Self { inner })
     }
+
+    /// How long a majority still grants nothing; `None` if it grants, or if it is not known when it will.
+    pub(crate) fn quarantine(&self) -> Option<Duration> {
+        let Inner { members, majority, .. } = &*self.inner;
+        let left = |member: &Redis| match member.membership().trust() {
+            Trust::Trusted => Some(Duration::ZERO),
+            Trust::Quarantined(left) => Some(left),
+            Trust::Unknown | Trust::Down(_) | Trust::Refused(_) => None,
+        };
+        let mut left: Vec<_> = members.iter().filter_map(left).collect();
+        left.sort_unstable();
+        left.get(majority - 1).copied().filter(|left| !left.is_zero())
+    }
 }
 
 impl Inner {
