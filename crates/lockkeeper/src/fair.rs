@@ -11,6 +11,9 @@ use crate::lock::{fenced_methods, lock_methods, owner_methods, reentrancy_method
 /// request, otherwise after three seconds. The cost of a dead Java waiter and other differences of
 /// a mixed queue are in the [manual](crate::manual::choosing).
 ///
+/// A client that queues again within a second of a release that the store has confirmed may use the owner
+/// id of that hold again. Its grants still have different tokens: tell them apart by these.
+///
 /// [`try_lock`](FairLock::try_lock) without a wait acquires a free lock only if there are no
 /// waiters.
 ///

@@ -5,10 +5,20 @@
 //! client that queues again would subscribe and unsubscribe for every hold. So an identity is kept for
 //! a second after its release, and a cycle takes three requests: queue, acquire, release.
 //!
-//! Only an identity of which every request was answered at its first try is kept, so that no late
-//! request of an earlier hold can take effect (see [`pending_acquire`](super::pending_acquire)), and
-//! only if no guard of the earlier hold is left. An operator who force-releases a holder that was
-//! shown may then hit a later hold of the same client.
+//! All other identities are used for one hold only ([`pending_acquire`](super::pending_acquire)). One is
+//! kept only if nothing of its earlier hold can take effect on the next one:
+//!
+//! - every request about it was answered at its first try, and none is under way, not even a renewal;
+//! - the store confirmed that the release freed the lock: it was not lost before, nor left held;
+//! - no guard of the earlier hold is left, which would release it once more;
+//! - its subscription is intact, and the client is open;
+//! - the store keeps identities ([`Capabilities`](crate::backend::Capabilities)).
+//!
+//! A store that loses the release afterwards, in a failover or when a snapshot is restored, has the
+//! earlier hold again. The next acquire then is granted at once, as a repetition of the earlier one:
+//! nobody else holds the lock there, and like every first acquire it issues a new token.
+//!
+//! An operator who force-releases a holder that was shown may hit a later hold of the same client.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Fencing tokens grow, whatever happens to the key of their sequence.
 
 use lockkeeper::{AnyGuard, AnyLock, Client};
-use testkit::RedisServer;
+use testkit::{RedisServer, Reply};
 
 use crate::primitives::{persistent, started};
 use crate::support::*;
@@ -96,4 +96,40 @@ async fn tokens_grow_after_an_older_dump_was_restored() {
     for round in 0..6 {
         last = token_after(&server, &client, round, last).await;
     }
+}
+
+/// As after a failover that lost the release of a fair lock: the identity that the client keeps for its next
+/// waiter still holds the lock there. Its acquire is answered like a repetition, but with a new token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_whose_release_was_lost_gets_a_new_token_from_its_kept_identity() {
+    const TTL: &str = "3000";
+    let server = started().await;
+    let ours = connect(&server.url(), options()).await.fair_lock("a").fenced();
+    let theirs = connect(&server.url(), options()).await.fair_lock("a").fenced();
+    let (mut last, mut kept) = (0, 0);
+    // A machine that stands still for a second lets the identity expire: then another round shows it.
+    for _ in 0..20 {
+        let before = within(PATIENCE, "theirs", theirs.lock()).await.expect("free");
+        let waiter = tokio::spawn(ours.lock());
+        let mut cli = server.connection();
+        eventually(PATIENCE, "it waits", || cli.cmd(&["LLEN", "redisson_lock_queue:{a}"]).int() == 1).await;
+        before.release().await.expect("held");
+        let held = joined(waiter).await.expect("its turn");
+        let (identity, hold) = (held.owner_id(), cli.cmd(&["DUMP", "a"]).ok());
+        held.release().await.expect("held");
+        let between = within(PATIENCE, "theirs", theirs.lock()).await.expect("free");
+        last = last.max(between.token());
+        between.release().await.expect("held");
+        let Reply::Bulk(hold) = hold else { panic!("a string: {hold:?}") };
+        cli.cmd(&[b"RESTORE", &b"a"[..], TTL.as_bytes(), &hold]).ok();
+        let again = within(PATIENCE, "ours", ours.lock()).await.expect("the restored hold ends");
+        kept += usize::from(again.owner_id() == identity);
+        assert!(again.token() > last, "{} after {last}", again.token());
+        last = again.token();
+        again.release().await.expect("held");
+        if kept == 3 {
+            return;
+        }
+    }
+    panic!("the identity was used again {kept} times");
 }

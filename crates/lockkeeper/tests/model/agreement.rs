@@ -1,6 +1,6 @@
 //! Any sequence of requests has the same answers and the same outcome on Redis and in the model.
 
-use lockkeeper::backend::{Acquire, Kind, Release, Renew, Resource};
+use lockkeeper::backend::{Acquire, Fenced, Kind, Release, Renew, Resource};
 use lockkeeper::{LockName, OwnerId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -50,19 +50,28 @@ fn ttl() -> impl Strategy<Value = u64> {
     select(&TTLS[..])
 }
 
+fn fenced() -> impl Strategy<Value = Option<Fenced>> {
+    prop::option::weighted(0.3, Just(Fenced { ttl: None }))
+}
+
 fn acquire() -> impl Strategy<Value = Request> {
-    (resource(), owner(), 1..4u32, ttl()).prop_map(|(resource, owner, count, ttl)| {
-        // Only a lock is re-entrant.
-        let count = if resource.kind == Kind::Lock { count } else { 1 };
-        Request::Acquire(Acquire { count, ..Acquire::new(resource, owner, ttl) })
+    let request = (resource(), owner(), 1..4u32, ttl(), fenced());
+    request.prop_map(|(resource, owner, count, ttl, fenced)| {
+        // Only a lock is re-entrant, and has tokens.
+        let (count, fenced) = match resource.kind {
+            Kind::Lock => (count, fenced),
+            _ => (1, None),
+        };
+        Request::Acquire(Acquire { count, fenced, ..Acquire::new(resource, owner, ttl) })
     })
 }
 
 fn hand_over() -> impl Strategy<Value = Request> {
-    let request = (resource(), owner(), owner(), ttl());
-    let request = request.prop_filter("to itself", |(_, from, to, _)| from != to);
-    request.prop_map(|(resource, from, owner, ttl)| {
-        Request::Acquire(Acquire { from: Some(from), ..Acquire::new(resource, owner, ttl) })
+    let request = (resource(), owner(), owner(), ttl(), fenced());
+    let request = request.prop_filter("to itself", |(_, from, to, ..)| from != to);
+    request.prop_map(|(resource, from, owner, ttl, fenced)| {
+        let fenced = fenced.filter(|_| resource.kind == Kind::Lock);
+        Request::Acquire(Acquire { from: Some(from), fenced, ..Acquire::new(resource, owner, ttl) })
     })
 }
 

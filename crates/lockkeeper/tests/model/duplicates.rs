@@ -5,7 +5,9 @@
 //! likes, within what it can do to an engine that fences: a request directly after itself, and any
 //! request at any later time once its ids are given up.
 
-use lockkeeper::backend::{Acquire, Attempt, Changed, Kind, Release, Released, Renew, Renewed};
+use lockkeeper::backend::{
+    Acquire, Attempt, Changed, Fenced, Kind, Release, Released, Renew, Renewed,
+};
 use lockkeeper::backend::{Resource, Ttl};
 use lockkeeper::{LockName, OwnerId};
 use proptest::collection::vec;
@@ -102,6 +104,12 @@ type Outcome<T = ()> = Result<T, String>;
 fn resource(name: usize) -> Resource {
     let (name, kind) = NAMES[name];
     Resource { kind, name: LockName::from(name) }
+}
+
+/// With tokens, if it is a lock.
+fn first(name: usize, id: OwnerId, ttl: u64) -> Acquire {
+    let fenced = (NAMES[name].1 == Kind::Lock).then_some(Fenced { ttl: None });
+    Acquire { fenced, ..Acquire::new(resource(name), id, ttl) }
 }
 
 fn holder(stored: &Stored) -> Option<&str> {
@@ -274,7 +282,7 @@ impl Play<'_> {
 
     fn take(&mut self, name: usize, actor: usize, ttl: u64, times: usize) -> Outcome {
         let id = OwnerId::fresh(self.clients[actor / 2]);
-        let acquire = Acquire::new(resource(name), id, ttl);
+        let acquire = first(name, id, ttl);
         let until = self.world.now + ttl;
         match self.send(name, vec![id], Request::Acquire(acquire), times)? {
             Answer::Acquire(Ok(Attempt::Granted { .. })) => {
@@ -389,7 +397,7 @@ impl Play<'_> {
             return Ok(());
         }
         let id = OwnerId::fresh(self.clients[actor / 2]);
-        let acquire = Acquire { from: Some(from), ..Acquire::new(resource(name), id, ttl) };
+        let acquire = Acquire { from: Some(from), ..first(name, id, ttl) };
         let answer = self.send(name, vec![from, id], Request::Acquire(acquire), times)?;
         match answer {
             Answer::Acquire(Ok(Attempt::Granted { .. })) => {

@@ -93,11 +93,12 @@ fn acquire() -> impl Strategy<Value = Request> {
 }
 
 fn hand_over() -> impl Strategy<Value = Request> {
-    let request = (select(&NAMES[..]), owner(), owner(), ttl());
-    let request = request.prop_filter("to itself", |(_, from, to, _)| from != to);
-    request.prop_map(|(name, from, owner, ttl)| {
+    let fenced = prop::option::weighted(0.3, Just(Fenced { ttl: None }));
+    let request = (select(&NAMES[..]), owner(), owner(), ttl(), fenced);
+    let request = request.prop_filter("to itself", |(_, from, to, ..)| from != to);
+    request.prop_map(|(name, from, owner, ttl, fenced)| {
         let resource = Resource { kind: Kind::Write, name: LockName::from(name) };
-        Request::Acquire(Acquire { from: Some(from), ..Acquire::new(resource, owner, ttl) })
+        Request::Acquire(Acquire { from: Some(from), fenced, ..Acquire::new(resource, owner, ttl) })
     })
 }
 

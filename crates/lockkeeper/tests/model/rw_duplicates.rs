@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use lockkeeper::backend::{
-    Acquire, Attempt, Changed, Kind, Release, Released, Renew, Renewed, Resource, Ttl,
+    Acquire, Attempt, Changed, Fenced, Kind, Release, Released, Renew, Renewed, Resource, Ttl,
 };
 use lockkeeper::{LockName, OwnerId};
 use proptest::collection::vec;
@@ -126,6 +126,12 @@ type Outcome<T = ()> = Result<T, String>;
 
 fn resource(side: usize) -> Resource {
     Resource { kind: SIDES[side], name: LockName::from(NAME) }
+}
+
+/// With tokens, if it writes.
+fn first(side: usize, id: OwnerId, ttl: u64) -> Acquire {
+    let fenced = (side == WRITE).then_some(Fenced { ttl: None });
+    Acquire { fenced, ..Acquire::new(resource(side), id, ttl) }
 }
 
 /// How a hold is stored.
@@ -304,7 +310,7 @@ impl Play<'_> {
     ) -> Outcome {
         let beside = self.beliefs[actor][1 - side].held().map(|(id, _, _)| id);
         let waits = waits && side == WRITE;
-        let acquire = Acquire { beside, waits, ..Acquire::new(resource(side), id, ttl) };
+        let acquire = Acquire { beside, waits, ..first(side, id, ttl) };
         let until = self.world.now + ttl;
         let ids = std::iter::once(id).chain(beside).collect();
         let belief = &mut self.beliefs[actor][side];
@@ -406,7 +412,7 @@ impl Play<'_> {
             return Ok(());
         }
         let id = OwnerId::fresh(self.clients[actor / 2]);
-        let acquire = Acquire { from: Some(from), ..Acquire::new(resource(WRITE), id, ttl) };
+        let acquire = Acquire { from: Some(from), ..first(WRITE, id, ttl) };
         let answer = self.send(vec![from, id], Request::Acquire(acquire), times)?;
         let nested = self.beliefs[actor][READ].held().is_some();
         self.beliefs[actor][WRITE] = Belief::Idle;

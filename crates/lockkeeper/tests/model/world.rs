@@ -1,5 +1,6 @@
 //! A server and the model, driven side by side.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,8 @@ pub(crate) struct World {
     pub(crate) wakes: Vec<Wake>,
     pub(crate) now: u64,
     trace: Vec<String>,
+    /// The last token of each name, in the model and in Redis.
+    tokens: HashMap<LockName, [u64; 2]>,
 }
 
 fn connect(runtime: &Runtime, server: &RedisServer) -> Redis {
@@ -126,6 +129,7 @@ impl World {
             wakes: Vec::new(),
             now: 0,
             trace: Vec::new(),
+            tokens: HashMap::new(),
         }
     }
 
@@ -141,6 +145,7 @@ impl World {
         (self.model, self.now) = (State::default(), 1_000_000);
         self.trace.clear();
         self.wakes.clear();
+        self.tokens.clear();
     }
 
     /// Another connection to the server.
@@ -168,10 +173,27 @@ impl World {
     /// Sends a request to both; the answer, if they agree.
     pub(crate) fn send(&mut self, request: &Request) -> Result<Answer, String> {
         let (expected, answer) = self.ask(request);
-        if same(&expected, &answer) {
-            return Ok(expected);
+        if !same(&expected, &answer) {
+            return Err(self.failure(format!("the model says {expected:?}, Redis {answer:?}")));
         }
-        Err(self.failure(format!("the model says {expected:?}, Redis {answer:?}")))
+        self.tokens_grow(request, [&expected, &answer])?;
+        Ok(expected)
+    }
+
+    /// Each answer has a greater token than all before it: also a repetition, whose caller has not seen the
+    /// first answer.
+    fn tokens_grow(&mut self, request: &Request, answers: [&Answer; 2]) -> Result<(), String> {
+        let Request::Acquire(Acquire { resource, .. }) = request else { return Ok(()) };
+        let last = self.tokens.entry(resource.name.clone()).or_default();
+        for (answer, last) in answers.into_iter().zip(last) {
+            if let Answer::Acquire(Ok(Attempt::Granted { token: Some(token) })) = answer {
+                let before = std::mem::replace(last, *token);
+                if *token <= before {
+                    return Err(self.failure(format!("token {token} after {before}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sends a request to both: what the model says, and what Redis does.
@@ -355,7 +377,7 @@ pub(crate) fn same(expected: &Answer, found: &Answer) -> bool {
     match (expected, found) {
         (Answer::Acquire(a), Answer::Acquire(b)) => both(a, b, |a, b| match (a, b) {
             (Attempt::Busy(a), Attempt::Busy(b)) => same_ttl(*a, *b),
-            // The clocks differ, and so do the tokens; that they grow is checked elsewhere.
+            // The clocks differ, and so do the tokens. Both must grow.
             (Attempt::Granted { token: a }, Attempt::Granted { token: b }) => {
                 a.is_some() == b.is_some()
             }

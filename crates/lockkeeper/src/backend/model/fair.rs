@@ -108,10 +108,7 @@ impl State {
             Some(entry) if entry.plain_owner(true) == Ok(*owner) => {
                 entry.value = Value::Lock { owner: *owner, count: request.count };
                 entry.lengthen(*ttl, now);
-                let token = fenced.map(|fenced| match request.count {
-                    1 => self.reissue(name, fenced, now),
-                    _ => self.issue(name, fenced, now),
-                });
+                let token = fenced.map(|fenced| self.issue(name, fenced, now));
                 return Ok(Attempt::Granted { token });
             }
             Some(entry) => {

@@ -31,10 +31,7 @@ impl State {
             *count = request.count;
             entry.lengthen(request.ttl, now);
         }
-        let token = request.fenced.map(|fenced| match request.count {
-            1 => self.reissue(name, fenced, now),
-            _ => self.issue(name, fenced, now),
-        });
+        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
         Ok(Attempt::Granted { token })
     }
 
@@ -66,7 +63,7 @@ impl State {
         let Ok(owner) = entry.plain_owner(is_lock) else { return Ok(Attempt::Gone) };
         if owner == request.owner {
             entry.lengthen(request.ttl, now);
-            let token = request.fenced.map(|fenced| self.reissue(name, fenced, now));
+            let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
             return Ok(Attempt::Granted { token });
         }
         if owner != from {

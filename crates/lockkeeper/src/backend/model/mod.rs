@@ -338,18 +338,15 @@ impl State {
         self.wakes.push(Wake { topic: Topic::Notice(victim.client().0), payload });
     }
 
-    /// Issues the next fencing token of a name. It grows even if the stored one was lost.
+    /// Issues the next fencing token of a name. It grows even if the stored one was lost. A repeated
+    /// request gets a new one, too: a store that lost data may know the hold of an earlier request,
+    /// whose token is older than those issued since.
     fn issue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
         let last = self.last_token(name, now);
         let token = ((now + self.epoch) * 1000).max(last.map_or(0, |last| last + 1));
         let expires = fenced.ttl.map_or(NEVER, |ttl| now + ttl);
         self.tokens.insert(name.clone(), Token { last: token, expires });
         token
-    }
-
-    /// Returns the token for a repeated request: the last one, which is its own.
-    fn reissue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
-        self.last_token(name, now).unwrap_or_else(|| self.issue(name, fenced, now))
     }
 
     fn last_token(&self, name: &LockName, now: u64) -> Option<u64> {

@@ -181,10 +181,7 @@ impl State {
             if holds.is_written_by(owner) {
                 holds.writer = Some((owner, request.count));
                 holds.lengthen_write(until, expires);
-                let token = request.fenced.map(|fenced| match request.count {
-                    1 => self.reissue(name, fenced, now),
-                    _ => self.issue(name, fenced, now),
-                });
+                let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
                 return Ok(Attempt::Granted { token });
             }
             if request.count > 1 {
@@ -229,7 +226,7 @@ impl State {
         let Ok((holds, expires)) = entry.rw() else { return Attempt::Gone };
         if holds.is_written_by(owner) {
             holds.lengthen_write(until, expires);
-            let token = request.fenced.map(|fenced| self.reissue(name, fenced, now));
+            let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
             return Attempt::Granted { token };
         }
         if !holds.is_written_by(from) {

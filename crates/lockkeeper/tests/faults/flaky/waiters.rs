@@ -239,6 +239,42 @@ async fn an_identity_with_an_unanswered_request_is_not_used_again() {
     assert_ne!(third, second, "the answer to an acquire was lost");
 }
 
+/// The lease was lost, the lock was left held, or a renewal is under way when it is released.
+#[tokio::test(start_paused = true)]
+async fn an_identity_whose_hold_did_not_end_with_its_release_is_not_used_again() {
+    let (flaky, ours, theirs) = flaky().await;
+    let mut last = queue_once(&ours, &theirs, || {}).await;
+    for end in 0..4 {
+        let held = theirs.fair_lock("it").lock().await.unwrap();
+        let waiter = tokio::spawn(ours.fair_lock("it").lock());
+        sleep(ms(300)).await;
+        held.release().await.unwrap();
+        let guard = joined(waiter).await.unwrap();
+        assert_eq!(guard.owner_id() == last, end == 0, "after end {end}");
+        last = guard.owner_id();
+        match end {
+            0 => {
+                assert!(theirs.fair_lock("it").force_unlock().await.unwrap());
+                // Before the client has read the notice.
+                let released = guard.release().await;
+                assert!(matches!(released, Err(Error::NotHeld { .. })), "{released:?}");
+            }
+            1 => {
+                guard.leave_for(ms(100)).await.unwrap();
+                sleep(ms(200)).await;
+            }
+            _ => {
+                flaky.script([Gate::Slow(ms(500))]);
+                let before = flaky.calls(Verb::Renew);
+                while flaky.calls(Verb::Renew) == before {
+                    sleep(ms(100)).await;
+                }
+                guard.release().await.unwrap();
+            }
+        }
+    }
+}
+
 /// The lease expires with the outer guard's term when the inner guard is released. The outer guard, released
 /// later, must not release the hold of another task.
 #[tokio::test(start_paused = true)]

@@ -37,7 +37,7 @@ local placed = redis.call('ZSCORE', timeouts, owner)
 strangers(queue, timeouts, seen)
 if left ~= -2 then
   if redis.call('HEXISTS', lock, owner) == 1 then
-    local token = KEYS[6] and (ARGV[3] == '1' and redis.call('GET', KEYS[6]) or next_token(KEYS[6]))
+    local token = KEYS[6] and next_token(KEYS[6])
     -- First and always: after a write that needs no memory, Redis does not reject the next one as out of
     -- memory.
     redis.call('PEXPIRE', lock, math.max(left, tonumber(ARGV[2])))

@@ -24,9 +24,7 @@ if left == -2 then
   return token
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
-  -- A repetition of the first acquire gets the token of the first. A re-entry requests one only if the
-  -- owner has none.
-  local token = KEYS[2] and (ARGV[3] == '1' and redis.call('GET', KEYS[2]) or next_token(KEYS[2]))
+  local token = KEYS[2] and next_token(KEYS[2])
   -- First and always: after a write that needs no memory, Redis does not reject the next one as out of
   -- memory.
   redis.call('PEXPIRE', KEYS[1], math.max(left, tonumber(ARGV[2])))

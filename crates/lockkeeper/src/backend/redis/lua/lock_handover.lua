@@ -8,7 +8,7 @@
 -- Returns:   nil or the token: done, now or by an earlier attempt; -3 neither holds it
 -- Publishes: nothing
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
-  local token = KEYS[2] and (redis.call('GET', KEYS[2]) or next_token(KEYS[2]))
+  local token = KEYS[2] and next_token(KEYS[2])
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
   return token and put_token(KEYS[2], token, ARGV[4])
 end

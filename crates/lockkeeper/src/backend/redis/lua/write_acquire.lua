@@ -20,9 +20,7 @@ local mode, wrong, left = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
 local field, ttl = ARGV[1] .. ':write', tonumber(ARGV[2])
 if mode and redis.call('HEXISTS', KEYS[1], field) == 1 then
-  -- A repetition of the first acquire gets the token of the first. A re-entry requests one only if the
-  -- owner has none.
-  local token = token_key and (ARGV[3] == '1' and redis.call('GET', token_key) or next_token(token_key))
+  local token = token_key and next_token(token_key)
   -- First and always: after a write that needs no memory, Redis does not reject the next one as out of
   -- memory.
   redis.call('PEXPIRE', KEYS[1], math.max(left, ttl))

@@ -18,7 +18,7 @@ local _, wrong = settled(KEYS[1], ARGV[4])
 if wrong then return wrong end
 local from, to = ARGV[1] .. ':write', ARGV[2] .. ':write'
 if redis.call('HEXISTS', KEYS[1], to) == 1 then
-  local token = token_key and (redis.call('GET', token_key) or next_token(token_key))
+  local token = token_key and next_token(token_key)
   local ttl = tonumber(ARGV[3])
   if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
   if write_left(KEYS[1], ARGV[4], ARGV[2], ttl) < ttl then
