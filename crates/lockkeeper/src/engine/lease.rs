@@ -14,7 +14,9 @@
 //! | Lost, Released | any | unchanged | — |
 //! | any | the process is forked | reads as Lost (Closed) in the child | — |
 //!
-//! Loss is final. A renewal that succeeds after it is undone.
+//! Loss is final, and [`Lease::lose`] undoes what may remain of it in the store: a renewal that succeeds
+//! after it, and what a part of the store may still have or be about to get, which would keep other
+//! clients out.
 //!
 //! [`Lease::lost`] also resolves when the lock is released, with `Released`: a task that waits for it
 //! must be able to end.
@@ -170,7 +172,7 @@ impl Lease {
         drop(state);
         // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {
-            self.close();
+            self.lose(LostReason::Closed);
         }
     }
 
@@ -223,20 +225,35 @@ impl Lease {
         }
     }
 
-    /// Declares it lost, once. The front of the local queue goes to the next local waiter, which tries for itself.
-    pub(crate) fn lose(&self, reason: LostReason) -> bool {
+    /// Declares it lost. The front of the local queue goes to the next local waiter, which tries for itself.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        self.lose_after(reason, false);
+    }
+
+    /// The same. `revived`: the store may have extended it after its end, so that it has to be undone again.
+    fn lose_after(&self, reason: LostReason, revived: bool) {
         let mut state = lock(&self.state);
-        if state.status != Status::Held {
-            return false;
-        }
-        state.status = Status::Lost(reason.clone());
-        let (left, listening) = (state.leave(&self.core), state.listening.take());
-        state.passes_on = left.is_some();
+        let ended = match state.status {
+            Status::Held => {
+                state.status = Status::Lost(reason.clone());
+                let left = state.leave(&self.core);
+                state.passes_on = left.is_some();
+                Some((left, state.listening.take()))
+            }
+            Status::Lost(_) if revived => None,
+            Status::Lost(_) | Status::Released => return,
+        };
         drop(state);
-        drop(listening);
-        tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
-        self.after_end(left);
-        true
+        if let Some((left, listening)) = ended {
+            drop(listening);
+            tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
+            self.after_end(left);
+        }
+        // Not before its guards know of the loss.
+        let is_closed = reason == LostReason::Closed;
+        if revived || is_closed || self.core.leaves_remains(&self.resource.name) {
+            self.undo();
+        }
     }
 
     /// Marks it released and returns the front of the local queue. The caller sends the release.
@@ -256,13 +273,6 @@ impl Lease {
         self.ended.notify_waiters();
         if let Some(owner) = &self.named {
             self.core.owners.tidy(&self.resource, owner);
-        }
-    }
-
-    /// Declares it lost and releases it, because the client is shut down.
-    pub(crate) fn close(self: &Arc<Self>) {
-        if self.lose(LostReason::Closed) {
-            self.undo();
         }
     }
 
@@ -317,8 +327,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Returns the state after the store has extended the lease. If the lease is lost all the same,
-    /// undoes that: loss is final, and no answer revives a guard.
+    /// Returns the state after the store has extended the lease, unless the lease is lost all the same.
     fn still_held(&self, phase: Phase) -> Result<MutexGuard<'_, State>> {
         let now = self.core.clock.now();
         let state = lock(&self.state);
@@ -329,10 +338,7 @@ impl Lease {
             Status::Released => LostReason::Released,
         };
         drop(state);
-        self.lose(reason.clone());
-        if reason != LostReason::Released {
-            self.undo();
-        }
+        self.lose_after(reason.clone(), true);
         Err(self.lost_error(reason, phase))
     }
 
@@ -401,14 +407,7 @@ impl Lease {
         let revived = ttl.is_some() && ran;
         let lost = match (&state.status, answer) {
             (Status::Released, _) => return,
-            (Status::Lost(_), _) => {
-                drop(state);
-                // A late renewal has extended it at the store: no guard would release it.
-                if revived || self.core.leaves_remains(&self.resource.name) {
-                    self.undo();
-                }
-                return;
-            }
+            (Status::Lost(reason), _) => Some(reason.clone()),
             // The process was stopped past the deadline, and the answer had arrived meanwhile.
             (Status::Held, _) if now >= state.deadline => Some(state.why_late()),
             (Status::Held, Ok(Renewed::Held(found))) => {
@@ -435,10 +434,7 @@ impl Lease {
         };
         let Some(reason) = lost else { return state.reschedule(&self.core) };
         drop(state);
-        self.lose(reason);
-        if revived || self.core.leaves_remains(&self.resource.name) {
-            self.undo();
-        }
+        self.lose_after(reason, revived);
     }
 
     /// Returns the rest of a fixed lease where its TTL at the store may have been cut, to set it

@@ -221,7 +221,7 @@ impl Core {
         self.close();
         if !self.is_abandoned() {
             for lease in self.registry.all() {
-                lease.close();
+                lease.lose(LostReason::Closed);
             }
             let _ = tokio::time::timeout(self.options.response_timeout, self.settled()).await;
             self.registry.stop();

@@ -112,13 +112,13 @@ pub(crate) async fn extend(lease: Arc<Lease>, hold: HoldId, term: TermSpec) -> R
     let answer = answer.unwrap_or(Err(Fault::Closed));
     core.note(&lease.resource.name, sent, &answer);
     match answer {
-        Ok(Renewed::Held(_)) => {}
-        Ok(Renewed::Taken) => _ = lease.lose(LostReason::Taken),
-        Ok(_) => _ = lease.lose(LostReason::Deleted),
+        Ok(Renewed::Held(_)) => return lease.set_term(hold, term, sent),
+        Ok(Renewed::Taken) => lease.lose(LostReason::Taken),
+        Ok(_) => lease.lose(LostReason::Deleted),
         Err(fault) => {
             lease.note(&fault);
             return Err(core.error(fault, &lease.resource, Phase::Extend));
         }
     }
-    lease.set_term(hold, term, sent)
+    lease.ensure_held(Phase::Extend)
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkeeper::{Client, LostReason};
+use lockkeeper::{Client, Kind, LostReason};
 use testkit::{History, Quorum, Stopwatch};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
 use super::reports::{quorum_options, start as start_members, trusted};
 use super::{
-    LEASE, PRIMITIVES, all_vote, away, back, clients, connected, exists, held_on, names, on,
+    LEASE, PRIMITIVES, all_vote, away, back, clients, connected, exists, held_on, leased, names, on,
     started,
 };
 use crate::primitives::Handle;
@@ -225,6 +225,38 @@ async fn an_extended_lease_is_not_cut_to_the_end_that_one_member_knows() {
         quorum.node(0).proxy().delay(Duration::ZERO);
         assert!(guard.remaining() > LONG / 2, "{:?}", guard.remaining());
         guard.release().await.expect("held");
+
+/// A repair is on its way to a member when the lock is force-released: nothing of the hold is left there, though
+/// its guard is not dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_force_release_beats_a_repair() {
+    for kind in KINDS {
+        let quorum = started(Quorum::builder(3).proxied()).await;
+        let holder = connect(&quorum.url(), leased().response_timeout(PATIENCE)).await;
+        all_vote(&quorum, &holder).await;
+        let (proxy, slow) = (quorum.node(2).proxy(), quorum.server(2));
+        match kind {
+            Kind::Mutex => slow.cli(&["SET", "a", "rival"]).ok(),
+            _ => slow.cli(&["HSET", "a", "rival:1", "1"]).ok(),
+        };
+        let guard = taken(&lock_of(&holder, kind, "a")).await;
+        assert_eq!(held_on(&quorum, "a").len(), 3);
+        let identity = guard.owner_id().to_string();
+        let (sent, arrived) = (
+            proxy.expect_request(identity.as_bytes()),
+            proxy.expect_delivery(identity.as_bytes()),
+        );
+        proxy.connections().into_iter().for_each(|id| proxy.hold_connection(id, true));
+        sent.wait().await;
+        let before = arrived.count();
+        slow.cli(&["DEL", "a"]).ok();
+        let forced = connected(&quorum).await.inspector().force_unlock("a", kind, "a test").await;
+        assert!(forced.expect("all members answer"), "{kind}");
+        let reason = within(PATIENCE, "the loss", guard.lost()).await;
+        assert!(matches!(reason, LostReason::Revoked(_)), "{reason:?}");
+        proxy.connections().into_iter().for_each(|id| proxy.hold_connection(id, false));
+        arrived.wait_for(before + 1).await;
+        eventually(LEASE / 2, "nothing is left", || held_on(&quorum, "a").is_empty()).await;
     }
 }
 
