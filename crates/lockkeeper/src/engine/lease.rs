@@ -14,9 +14,10 @@
 //! | Lost, Released | any | unchanged | — |
 //! | any | the process is forked | reads as Lost (Closed) in the child | — |
 //!
-//! Loss is final, and [`Lease::lose`] undoes what may remain of it in the store: a renewal that succeeds
-//! after it, and what a part of the store may still have or be about to get, which would keep other
-//! clients out.
+//! Loss is final, and [`Lease::lose`] undoes what may remain of it in the store, which would keep other
+//! clients out: a renewal that succeeds after it, and what a part of the store may still have, or be about
+//! to get, when the store as a whole has lost it. A lease that is lost by the client's clock is left to
+//! expire: until then its holder has time to stop.
 //!
 //! [`Lease::lost`] also resolves when the lock is released, with `Released`: a task that waits for it
 //! must be able to end.
@@ -230,7 +231,7 @@ impl Lease {
         self.lose_after(reason, false);
     }
 
-    /// The same. `revived`: the store may have extended it after its end, so that it has to be undone again.
+    /// The same; `revived` if the store, or a part of it, may have extended it after its end.
     fn lose_after(&self, reason: LostReason, revived: bool) {
         let mut state = lock(&self.state);
         let ended = match state.status {
@@ -249,9 +250,15 @@ impl Lease {
             tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
             self.after_end(left);
         }
+        let remains = match reason {
+            LostReason::Closed => true,
+            LostReason::Deleted | LostReason::Taken | LostReason::Revoked(_) => {
+                self.core.leaves_remains(&self.resource.name)
+            }
+            _ => false,
+        };
         // Not before its guards know of the loss.
-        let is_closed = reason == LostReason::Closed;
-        if revived || is_closed || self.core.leaves_remains(&self.resource.name) {
+        if revived || remains {
             self.undo();
         }
     }
@@ -404,7 +411,6 @@ impl Lease {
         let mut state = lock(&self.state);
         state.asking = false;
         let ran = matches!(answer, Ok(Renewed::Held(_)) | Err(Fault::Unacknowledged { .. }));
-        let revived = ttl.is_some() && ran;
         let lost = match (&state.status, answer) {
             (Status::Released, _) => return,
             (Status::Lost(reason), _) => Some(reason.clone()),
@@ -434,7 +440,9 @@ impl Lease {
         };
         let Some(reason) = lost else { return state.reschedule(&self.core) };
         drop(state);
-        self.lose_after(reason, revived);
+        // Where parts can have what the whole lacks, some of them may have extended it in any case.
+        let extended = || ran || self.core.leaves_remains(&self.resource.name);
+        self.lose_after(reason, ttl.is_some() && extended());
     }
 
     /// Returns the rest of a fixed lease where its TTL at the store may have been cut, to set it

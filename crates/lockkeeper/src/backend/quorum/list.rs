@@ -4,6 +4,9 @@
 //! of them. A list goes through the pages of one member after the other. What it finds is looked up at
 //! all members, and belongs on the page of the first one that has it. So a list keeps no state.
 
+use std::cmp::Reverse;
+use std::time::{Duration, SystemTime};
+
 use futures_util::future::join_all;
 
 use super::Inner;
@@ -11,12 +14,35 @@ use super::fan::Fan;
 use crate::LockName;
 use crate::backend::redis::Redis;
 use crate::backend::{
-    Backend, BoxFuture, Fault, HolderEntry, Kind, List, Listed, MemberEntry, Page, Resource,
+    Backend, BoxFuture, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page, Resource,
     Select, Snapshot, Ttl,
 };
 
 /// What each member says about a lock.
 type Said = Vec<Result<Snapshot, Fault>>;
+
+/// How many force-releases of a lock are shown: as many as each member records.
+const FORCED_MAX: usize = 20;
+
+/// How far apart the members may date one force-release.
+const ONE_EVENT: Duration = Duration::from_secs(10);
+
+/// Adds the force-releases that a member has recorded. A member records one only if it had the hold: it may
+/// have got the release of the holder, who was notified by another member, before.
+fn record(all: &mut Vec<ForcedUnlock>, of_member: Vec<ForcedUnlock>) {
+    let apart = |one: SystemTime, other| {
+        one.duration_since(other).unwrap_or_else(|earlier| earlier.duration())
+    };
+    for entry in of_member {
+        let same = |known: &ForcedUnlock| {
+            (&known.holders, &known.reason) == (&entry.holders, &entry.reason)
+                && apart(known.at, entry.at) < ONE_EVENT
+        };
+        if !all.iter().any(same) {
+            all.push(entry);
+        }
+    }
+}
 
 impl Inner {
     /// The state of a lock: what a majority holds.
@@ -56,9 +82,7 @@ impl Inner {
         for snapshot in said.into_iter().flatten() {
             merged.waiting = merged.waiting.max(snapshot.waiting);
             tokens.extend(snapshot.token);
-            if merged.forced.len() < snapshot.forced.len() {
-                merged.forced = snapshot.forced;
-            }
+            record(&mut merged.forced, snapshot.forced);
             ends.extend(snapshot.ttl.map(|ttl| match ttl {
                 Ttl::Millis(left) => left,
                 Ttl::Forever => u64::MAX,
@@ -90,6 +114,8 @@ impl Inner {
         tokens.sort_unstable_by(|one, other| other.cmp(one));
         let at = (self.majority - 1).saturating_sub(faults.len());
         merged.token = tokens.get(at).or(tokens.last()).copied();
+        merged.forced.sort_by_key(|entry| Reverse(entry.at));
+        merged.forced.truncate(FORCED_MAX);
         merged.members = members;
         Ok(merged)
     }
