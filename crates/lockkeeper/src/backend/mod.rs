@@ -160,6 +160,11 @@ impl Kind {
         Kind::Latch,
     ];
 
+    /// Whether it has holders, which can be force-released.
+    pub(crate) fn is_lock(self) -> bool {
+        self.is_reentrant() || self == Kind::Mutex
+    }
+
     /// Whether it is reentrant.
     pub(crate) fn is_reentrant(self) -> bool {
         matches!(self, Kind::Lock | Kind::Fair | Kind::Read | Kind::Write)

@@ -3,6 +3,10 @@
 //! An announcement lists at most 128 holds, and a hold triggers one only after it has lasted a second,
 //! so acquire and release pay nothing for it. `lockkeeper ls` reads from it since when a lock is held,
 //! and which plain strings are mutexes.
+//!
+//! No acquire waits until the store listens for notices to this client: that may take long, or be denied.
+//! Instead the holds that were granted before are looked at once it does, and again when messages may have
+//! been lost. Whether one was force-released, and why, is in the store's record of force-releases.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -14,7 +18,10 @@ use tokio::task::JoinSet;
 use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
-use crate::backend::{BoxFuture, Change, ClientEntry, Holding, Seen, Subscription, Topic, model};
+use crate::backend::{
+    BoxFuture, Change, ClientEntry, Holding, List, Resource, Seen, Select, Snapshot, Subscription,
+    Topic, model,
+};
 use crate::error::LostReason;
 
 /// How old a hold must be to trigger an announcement.
@@ -197,17 +204,72 @@ async fn receive_notices(core: Weak<Core>) {
     let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
         return;
     };
+    let mut seen = 0;
     loop {
-        let line = notices.message().await;
+        notices.beyond(seen).await;
+        let (now, lines) = notices.unread();
         let Some(core) = core.upgrade() else { return };
-        let Some((owner, reason)) = model::read_notice(&line) else {
-            continue;
-        };
-        let victim = core.registry.all().into_iter().find(|lease| lease.owner == owner);
-        if let Some(lease) = victim {
-            lease.lose(LostReason::Revoked(reason));
+        for (owner, reason) in lines.iter().filter_map(|line| model::read_notice(line)) {
+            let victim = core.registry.all().into_iter().find(|lease| lease.owner == owner);
+            if let Some(lease) = victim {
+                lease.lose(LostReason::Revoked(reason));
+            }
+        }
+        // A wake-up without a message: the store listens from now on, or has not listened for a while.
+        if now - seen > lines.len() as u64 {
+            core.look_for_missed_notices();
+        }
+        seen = now;
+    }
+}
+
+/// How many holds are looked at one by one. If there are more, the watchdog checks all of them at once, and
+/// does not learn the reason.
+const LOOKED_AT_MAX: usize = 8;
+
+/// How long after a force-release it may be recorded: the first pause between two looks, and how often it is
+/// doubled.
+const RECORDED_AFTER: Duration = Duration::from_millis(5);
+const RECORDED_TRIES: u32 = 7;
+
+impl Core {
+    /// Looks for holds that were force-released while the store did not listen for this client.
+    fn look_for_missed_notices(&self) {
+        let mut leases = self.registry.all();
+        leases.retain(|lease| lease.resource.kind.is_lock());
+        let one_by_one = leases.len() <= LOOKED_AT_MAX;
+        for lease in leases {
+            match one_by_one {
+                true => self.reaper.adopt(Box::pin(look_for_missed_notice(lease))),
+                false => lease.hurry(),
+            }
         }
     }
+}
+
+/// Declares a lease lost if its force-release is recorded. If the store does not have it for another reason,
+/// lets the watchdog decide.
+async fn look_for_missed_notice(lease: Arc<Lease>) {
+    let (core, id) = (&lease.core, lease.owner.to_string());
+    let Resource { kind, name } = &lease.resource;
+    let has_it = |found: Snapshot| found.holders.iter().any(|holder| holder.id == id.as_bytes());
+    if core.backend.inspect(lease.resource.clone()).await.map_or(true, has_it) {
+        return;
+    }
+    for tries in 0..RECORDED_TRIES {
+        if core.is_closed() || !lease.is_held() {
+            return;
+        }
+        let select = Select::Named(name.clone(), Some(*kind));
+        let listed = core.backend.list(List { select, cursor: Vec::new(), limit: 1 }).await;
+        let Ok(page) = listed else { break };
+        let mut recorded = page.locks.iter().flat_map(|listed| &listed.snapshot.forced);
+        if let Some(forced) = recorded.find(|forced| forced.holders.contains(&id)) {
+            return lease.lose(LostReason::Revoked(model::one_line(&forced.reason)));
+        }
+        tokio::time::sleep(RECORDED_AFTER * 2_u32.pow(tries)).await;
+    }
+    lease.hurry();
 }
 
 pub(super) async fn subscribe(
