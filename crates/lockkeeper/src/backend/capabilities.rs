@@ -28,6 +28,9 @@ pub struct Capabilities {
     pub permission_advice: &'static str,
     /// The lane that serves the name at present.
     pub lane: Lane,
+    /// Renewals of names of one lane and group share a request. Those of several groups are separate
+    /// requests, and the answer to one may take longer: the engine waits for each alone.
+    pub group: u16,
     /// The kinds that the store does not have: it rejects their requests as [`Fault::Invalid`](super::Fault::Invalid).
     pub lacks: &'static [Kind],
     /// The longest TTL that the store accepts: it rejects a longer one as [`Fault::Invalid`](super::Fault::Invalid).
@@ -44,6 +47,7 @@ impl Capabilities {
             keeps_identities: true,
             permission_advice: "",
             lane: Lane::default(),
+            group: 0,
             lacks: &[],
             longest_lease: Duration::MAX,
         }
@@ -58,6 +62,12 @@ impl Capabilities {
     /// Sets the lane that serves the name.
     pub fn in_lane(mut self, lane: Lane) -> Self {
         self.lane = lane;
+        self
+    }
+
+    /// Sets the group of names that share a request.
+    pub fn in_group(mut self, group: u16) -> Self {
+        self.group = group;
         self
     }
 

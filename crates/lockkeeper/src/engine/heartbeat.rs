@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -16,7 +17,7 @@ use crate::{LockName, OwnerId};
 /// The interval of heartbeats.
 const INTERVAL: Duration = Duration::from_millis(800);
 
-/// How many waiters of one lane share one request.
+/// How many waiters of one group share one request.
 const BATCH: usize = 128;
 
 type Key = (LockName, u64);
@@ -85,16 +86,18 @@ impl Heartbeat {
         }
         self.last = Some(now);
         let waiters: Vec<_> = lock(&core.positions.all).values().cloned().collect();
-        for of_lane in core.by_lane(waiters, |waiter| &waiter.resource.name) {
-            for batch in of_lane.chunks(BATCH) {
-                tasks.spawn(send(Arc::clone(core), batch.to_vec()));
-            }
+        for groups in core.by_lane(waiters, |waiter| &waiter.resource.name) {
+            let core = Arc::clone(core);
+            tasks.spawn(async move {
+                let batches = groups.iter().flat_map(|group| group.chunks(BATCH));
+                join_all(batches.map(|batch| send(&core, batch))).await;
+            });
         }
         true
     }
 }
 
-async fn send(core: Arc<Core>, waiters: Vec<Waiter>) {
+async fn send(core: &Core, waiters: &[Waiter]) {
     let requests = waiters.iter().map(|waiter| Renew {
         waiting: true,
         ..Renew::new(waiter.resource.clone(), waiter.owner, None)

@@ -84,6 +84,8 @@ pub(super) struct State {
     pub(super) floor: Option<Tick>,
     /// When the watchdog asks the store about it.
     pub(super) ask_at: Tick,
+    /// When it was last asked to do so at once.
+    hurried: Tick,
     /// A request of the watchdog is under way.
     pub(super) asking: bool,
     pub(super) failures: u32,
@@ -141,6 +143,7 @@ impl Lease {
                 passes_on: false,
                 floor: None,
                 ask_at: Tick::NEVER,
+                hurried: sent,
                 asking: false,
                 failures: 0,
                 slot: None,
@@ -488,13 +491,12 @@ impl Lease {
         }
     }
 
-    /// Makes the watchdog ask the store at once, because the connection was lost for a while.
+    /// Makes the watchdog ask the store at once, because the connection was lost for a while. A request that
+    /// is under way does not count.
     pub(crate) fn hurry(&self) {
         let mut state = lock(&self.state);
-        if state.deadline == Tick::NEVER {
-            return;
-        }
-        state.ask_at = Tick::from_nanos(0);
+        state.hurried = self.core.clock.now();
+        state.ask_after(&self.core, Tick::from_nanos(0));
         state.reschedule(&self.core);
     }
 }
@@ -565,9 +567,14 @@ impl State {
 
     /// Schedules the next request of the watchdog after one that was sent at `sent`.
     pub(super) fn ask_after(&mut self, core: &Core, sent: Tick) {
-        // A lease without an end is not checked: the store does not record its owner.
-        let endless = self.deadline == Tick::NEVER;
-        self.ask_at = if endless { Tick::NEVER } else { sent + self.period(core) };
+        self.ask_at = if self.deadline == Tick::NEVER {
+            // A lease without an end is not checked: the store does not record its owner.
+            Tick::NEVER
+        } else if sent < self.hurried {
+            Tick::from_nanos(0)
+        } else {
+            sent + self.period(core)
+        };
     }
 
     /// How long before the deadline the loss is signalled.

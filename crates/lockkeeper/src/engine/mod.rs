@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::backend::{Backend, ClientInfo, Fault, Fenced, Lane, Resource};
+use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Lane, Resource};
 use crate::config::{ClientOptions, MAX_LEASE};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::{LockName, Owner};
@@ -142,13 +142,15 @@ impl Core {
         self.backend.capabilities(name).revokes_lost_requests
     }
 
-    /// Splits `all` into groups of one lane each. Keeps the order within a group.
-    fn by_lane<T>(&self, all: Vec<T>, name: impl Fn(&T) -> &LockName) -> Vec<Vec<T>> {
-        let mut groups = BTreeMap::<Lane, Vec<T>>::new();
+    /// Splits `all` into lanes, and each lane into groups that share a request. Keeps the order within a
+    /// group.
+    fn by_lane<T>(&self, all: Vec<T>, name: impl Fn(&T) -> &LockName) -> Vec<Vec<Vec<T>>> {
+        let mut lanes = BTreeMap::<Lane, BTreeMap<u16, Vec<T>>>::new();
         for one in all {
-            groups.entry(self.lane(name(&one))).or_default().push(one);
+            let Capabilities { lane, group, .. } = self.backend.capabilities(name(&one));
+            lanes.entry(lane).or_default().entry(group).or_default().push(one);
         }
-        groups.into_values().collect()
+        lanes.into_values().map(|groups| groups.into_values().collect()).collect()
     }
 
     /// How fencing tokens are issued.

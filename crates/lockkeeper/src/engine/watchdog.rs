@@ -1,10 +1,12 @@
 //! The watchdog: renews leases, checks fixed leases, and signals every loss.
 //!
-//! Each request is about one lane, and each lane has its own limit of requests under way: a lane
-//! that does not answer delays no renewal of another.
+//! Each request is about one group of a lane, and each lane has its own limit of requests under way: a lane
+//! that does not answer delays no renewal of another, nor does a slot of a cluster that is being moved to a
+//! node that hangs.
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -19,9 +21,8 @@ const BATCH: usize = 128;
 /// How many permits one request renews; one hold may have thousands.
 const PERMITS: u32 = 1024;
 
-/// How many such requests of one tick are under way at once in one lane, so that other requests are
-/// served in between.
-const BATCHES: usize = 8;
+/// How many holds of one lane are renewed at once, so that other requests are served in between.
+const AT_ONCE: usize = 8 * BATCH;
 
 /// Checks the leases that are due, and renews them. Returns when to check again; `None` when
 /// nothing is held.
@@ -42,33 +43,38 @@ pub(super) fn renew(core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) -> Opt
     if !asked.is_empty() {
         tracing::debug!(count = asked.len(), "renewing");
     }
-    for of_lane in core.by_lane(asked, |(lease, _)| &lease.resource.name) {
-        send(core, of_lane, tasks);
+    for groups in core.by_lane(asked, |(lease, _)| &lease.resource.name) {
+        tasks.spawn(send(Arc::clone(core), groups));
     }
     Some(next)
 }
 
+/// A lease, and the request about it.
+type Asked = (Arc<Lease>, Renew);
+
 /// Sends the renewals of one lane.
-fn send(core: &Arc<Core>, asked: Vec<(Arc<Lease>, Renew)>, tasks: &mut JoinSet<()>) {
-    let slots = Arc::new(Semaphore::new(BATCHES));
-    let mut batch = Vec::new();
-    let mut permits = 0;
-    for (lease, renew) in asked {
-        permits += renew.count;
-        batch.push((lease, renew));
-        if batch.len() == BATCH || permits >= PERMITS {
-            permits = 0;
-            let batch = std::mem::take(&mut batch);
-            tasks.spawn(ask(Arc::clone(core), Arc::clone(&slots), batch));
-        }
-    }
-    if !batch.is_empty() {
-        tasks.spawn(ask(Arc::clone(core), slots, batch));
-    }
+async fn send(core: Arc<Core>, groups: Vec<Vec<Asked>>) {
+    let places = Semaphore::new(AT_ONCE);
+    let batches = groups.into_iter().flat_map(batches);
+    join_all(batches.map(|batch| ask(&core, &places, batch))).await;
 }
 
-async fn ask(core: Arc<Core>, slots: Arc<Semaphore>, batch: Vec<(Arc<Lease>, Renew)>) {
-    let _slot = slots.acquire().await;
+fn batches(group: Vec<Asked>) -> Vec<Vec<Asked>> {
+    let (mut batches, mut last, mut permits) = (Vec::new(), Vec::new(), 0);
+    for (lease, renew) in group {
+        permits += renew.count;
+        last.push((lease, renew));
+        if last.len() == BATCH || permits >= PERMITS {
+            batches.push(std::mem::take(&mut last));
+            permits = 0;
+        }
+    }
+    batches.push(last);
+    batches
+}
+
+async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
+    let _places = places.acquire_many(batch.len() as u32).await;
     // Leases that were released while this waited must not be renewed.
     let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_asked_about()).collect();
     if batch.is_empty() {

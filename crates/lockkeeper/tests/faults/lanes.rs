@@ -14,6 +14,7 @@ use lockkeeper::{
     Client, ClientOptions, LockGuard, LockName, LostReason, MultiLock, RESPONSE_TIMEOUT,
     WATCHDOG_TIMEOUT,
 };
+use testkit::{Flaky, Gate, Verb};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{assert_unreachable, joined, ms};
@@ -265,6 +266,23 @@ async fn a_reconnection_makes_the_client_check_the_leases_of_its_lane_only() {
     // A confirmed subscription counts as a wake-up without a message.
     drop(store.subscribe(Topic::Reconnected).await.unwrap());
     assert_eq!(checked_after(&[Some(Lane(1))]).await, [200, 200, 200]);
+}
+
+/// The request that is under way was sent before.
+#[tokio::test(start_paused = true)]
+async fn a_reconnection_during_a_renewal_makes_the_client_check_again() {
+    let memory = Memory::new();
+    let flaky = Flaky::new(memory.clone());
+    let client = Client::with_backend(flaky.backend(), ClientOptions::new()).unwrap();
+    sleep(Duration::from_secs(3600)).await;
+    let _guard = client.lock("it").lock().await.unwrap();
+    flaky.script([Gate::Slow(ms(2000))]);
+    while flaky.calls(Verb::Renew) == 0 {
+        sleep(ms(100)).await;
+    }
+    memory.reconnected(None);
+    sleep(ms(3000)).await;
+    assert_eq!(flaky.calls(Verb::Renew), 2);
 }
 
 /// A mixed batch would be answered when the dead lane is given up.

@@ -446,8 +446,9 @@ impl Keep<Release, Result<Released, Fault>> for Inner {
 impl Backend for Redis {
     fn capabilities(&self, name: &LockName) -> Capabilities {
         let identity = Arc::clone(&self.inner.identity);
-        let lane = self.inner.route.lane(name.as_bytes());
-        Capabilities::new(self.inner.route.fences(), identity).in_lane(lane).taking_together().advising(
+        let (key, route) = (name.as_bytes(), &self.inner.route);
+        let capabilities = Capabilities::new(route.fences(), identity).taking_together();
+        capabilities.in_lane(route.lane(key)).in_group(route.group(key)).advising(
             "allow the user the commands, keys and channels that the manual lists (manual::redis)",
         )
     }

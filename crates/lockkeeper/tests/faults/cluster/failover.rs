@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, Kind};
+use lockkeeper::{AnyGuard, Kind, LostReason};
 use testkit::{Cluster, Shape};
 
 use super::{connected, on, primaries, started};
@@ -95,4 +95,30 @@ async fn a_stopped_shard_costs_no_hold_on_another() {
     // Its locks are free once their leases have expired.
     let name = cluster.name_on(0);
     taken(&lock_of(&client, Kind::Lock, &name)).await.release().await.expect("held");
+}
+
+/// A slot is being moved to a node that does not answer. Its hold is lost; another one, which is renewed at the
+/// same time, is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_on_its_way_to_a_silent_node_costs_no_hold_in_another() {
+    // The answer to a renewal that fails comes after the lease has ended.
+    const LEASE: Duration = Duration::from_secs(8);
+    const RESPONSE: Duration = Duration::from_secs(7);
+    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+    let options = options().watchdog_timeout(LEASE).response_timeout(RESPONSE);
+    let client = connected(&cluster, options).await;
+    let names = cluster.names_on(0, 2);
+    let stays = taken(&lock_of(&client, Kind::Lock, &names[0])).await;
+    let moves = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
+    on(&cluster, move |cluster| {
+        cluster.begin_migration(Cluster::slot_of(&names[1]), 1);
+        assert!(cluster.move_key(&names[1]));
+    })
+    .await;
+    cluster.node(1).proxy().black_hole(true);
+    let reason = within(LEASE + PATIENCE, "the loss", moves.lost()).await;
+    assert_eq!(reason, LostReason::Unreachable);
+    tokio::time::sleep(LEASE / 4).await;
+    assert!(!stays.is_lost());
+    stays.release().await.expect("held");
 }
