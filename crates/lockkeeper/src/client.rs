@@ -235,6 +235,8 @@ impl Client {
     /// closes the connections. Remaining guards are lost, and their release fails with
     /// [`Closed`](Error::Closed), as pending acquires do. Permits of a [`Semaphore`] are released,
     /// too, though the store does not record their holders.
+    ///
+    /// It ends work that is under way. To let it finish, use [`drain`](Client::drain).
     pub async fn shutdown(&self) {
         let work = || async {
             self.core.shutdown().await;
@@ -242,6 +244,50 @@ impl Client {
         };
         // Fails only if the runtime has ended, and the client with it.
         let _ = self.core.anywhere(work).await;
+    }
+
+    /// Shuts down once the locks that are held are released: acquires nothing more, waits for the guards, for
+    /// at most `limit`, then does what [`shutdown`](Client::shutdown) does. Returns whether every guard was
+    /// released, or lost, within `limit`.
+    ///
+    /// From the first poll on, every acquire fails with [`Closed`](Error::Closed), those that wait at once,
+    /// and so does waiting for a latch. The guards are unaffected: they are renewed, and can be re-entered,
+    /// extended, upgraded, downgraded and released; semaphores and latches can be changed.
+    ///
+    /// For a program that gets a signal to end. The limit is less than the time after which the program is
+    /// killed (30 s in Kubernetes, 90 s under systemd), by at least one
+    /// [response timeout](crate::ClientOptions::response_timeout).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the client acquires nothing more, and its guards remain. Drain it again, or
+    /// shut it down.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn serve(client: lockkeeper::Client) {}
+    /// # #[cfg(unix)]
+    /// #[tokio::main]
+    /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     use std::time::Duration;
+    ///     use tokio::signal::unix::{SignalKind, signal};
+    ///
+    ///     let client = lockkeeper::Client::connect("redis://127.0.0.1").await?;
+    ///     let mut terminate = signal(SignalKind::terminate())?;
+    ///     let service = tokio::spawn(serve(client.clone())); // its loop ends with `Error::Closed`
+    ///     terminate.recv().await;
+    ///     if !client.drain(Duration::from_secs(20)).await {
+    ///         eprintln!("some work has lost its lock");
+    ///     }
+    ///     service.await?;
+    ///     Ok(())
+    /// }
+    /// # #[cfg(not(unix))]
+    /// # fn main() {}
+    /// ```
+    pub async fn drain(&self, limit: Duration) -> bool {
+        let work = || async { Ok(self.core.drain(limit).await) };
+        // Fails only if the runtime has ended, and every lease with it.
+        self.core.anywhere(work).await.unwrap_or(false)
     }
 
     /// Ends the client at once without a request to the store, as the death of the process would:

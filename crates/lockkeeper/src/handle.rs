@@ -160,7 +160,7 @@ impl Handle {
 
     /// Fails for a closed client, and for an empty name.
     pub(crate) fn ensure_usable(&self) -> Result<()> {
-        self.core.ensure_open(&self.resource)?;
+        self.core.ensure_not_closed(&self.resource)?;
         self.ensure_named()
     }
 

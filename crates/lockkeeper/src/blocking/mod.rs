@@ -26,6 +26,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle as Runtime};
 use tokio::sync::oneshot;
@@ -193,6 +194,12 @@ impl Client {
     /// See [`crate::Client::shutdown`].
     pub fn shutdown(&self) {
         self.wait(self.inner.client.shutdown());
+    }
+
+    /// Acquires nothing more, waits for the guards of all threads, for at most `limit`, and shuts down. See
+    /// [`crate::Client::drain`].
+    pub fn drain(&self, limit: Duration) -> bool {
+        self.wait(self.inner.client.drain(limit))
     }
 
     /// See [`crate::Client::abandon`].

@@ -57,6 +57,10 @@ pub(crate) type Acquired = (Arc<Lease>, HoldId);
 
 /// Acquires for an owner that does not hold the lock yet.
 pub(super) async fn acquire_anew(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
+    // One side of a lock beside the other is no new lock.
+    if request.beside.is_none() {
+        core.ensure_open(&request.resource)?;
+    }
     let started = core.clock.now();
     acquire_entered(core, request, LocalQueues::join(core, request), started).await
 }
@@ -434,7 +438,7 @@ impl<'a> AcquireLoop<'a> {
                 None => std::future::pending().await,
             }
         };
-        if !core.is_closed() {
+        if core.is_open() {
             tokio::select! {
                 _ = until(&core.clock, wake, subscription.beyond(seen)) => {}
                 () = due => {}
@@ -461,7 +465,7 @@ impl<'a> AcquireLoop<'a> {
     /// Continues with the next attempt, unless the wait limit has passed. If the last busy answer
     /// is old, asks once more to find out whether the store still answers.
     fn again(&mut self) -> Result<Step> {
-        if self.core.is_closed() {
+        if !self.core.is_open() {
             return Err(Error::Closed { lock: Some(self.request.resource.name.clone()) });
         }
         let now = self.core.clock.now();

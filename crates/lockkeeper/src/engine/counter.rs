@@ -30,7 +30,7 @@ pub(crate) async fn insist(
     resource: &Resource,
     request: Change,
 ) -> Result<Changed> {
-    core.ensure_open(resource)?;
+    core.ensure_not_closed(resource)?;
     let (inner, resource) = (Arc::clone(core), resource.clone());
     let work = async move {
         let core = inner;

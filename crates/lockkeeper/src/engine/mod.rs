@@ -76,6 +76,8 @@ pub(crate) struct Core {
     positions: Positions,
     identities: Identities,
     reaper: Reaper,
+    /// It grants nothing new, and waits for its guards.
+    draining: AtomicBool,
     closed: AtomicBool,
     /// Closed without a release in the store.
     abandoned: AtomicBool,
@@ -107,6 +109,7 @@ impl Core {
             positions: Positions::default(),
             identities: Identities::default(),
             reaper: Reaper::start(home),
+            draining: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             closing: Notify::new(),
@@ -158,11 +161,24 @@ impl Core {
         Fenced { ttl: self.options.token_ttl.map(|ttl| ttl.as_millis() as u64) }
     }
 
+    /// Fails for a client that acquires nothing more.
     pub(crate) fn ensure_open(&self, resource: &Resource) -> Result<()> {
-        if self.is_closed() {
-            return Err(Error::Closed { lock: Some(resource.name.clone()) });
-        }
-        Ok(())
+        self.ensure(self.is_open(), resource)
+    }
+
+    /// Fails for a closed client. One that is drained still serves its guards.
+    pub(crate) fn ensure_not_closed(&self, resource: &Resource) -> Result<()> {
+        self.ensure(!self.is_closed(), resource)
+    }
+
+    fn ensure(&self, serves: bool, resource: &Resource) -> Result<()> {
+        let closed = || Error::Closed { lock: Some(resource.name.clone()) };
+        serves.then_some(()).ok_or_else(closed)
+    }
+
+    /// Whether it acquires locks: it is neither closed nor drained.
+    fn is_open(&self) -> bool {
+        !self.draining.load(Ordering::Acquire) && !self.is_closed()
     }
 
     /// Fails for an owner of another client: its number means nothing here.
@@ -190,10 +206,32 @@ impl Core {
 
     fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
-            self.local_queues.fail_all(&Fault::Closed, |_| true);
-            self.closing.notify_waiters();
+            self.fail_waiters();
             self.identities.clear();
         }
+    }
+
+    fn fail_waiters(&self) {
+        self.local_queues.fail_all(&Fault::Closed, |_| true);
+        self.closing.notify_waiters();
+    }
+
+    /// Acquires nothing more, waits until nothing is held, for at most `limit`, and shuts down. Returns
+    /// whether nothing was held then.
+    pub(crate) async fn drain(self: &Arc<Self>, limit: Duration) -> bool {
+        if self.home.is_forked() {
+            return true;
+        }
+        self.draining.store(true, Ordering::Release);
+        self.fail_waiters();
+        let released = async {
+            // A request under way may still be granted.
+            self.local_queues.emptied().await;
+            self.registry.emptied().await;
+        };
+        let released = tokio::time::timeout(limit, released).await;
+        self.shutdown().await;
+        released.is_ok()
     }
 
     /// Ends it as the death of the process would: nothing more is sent, and locks stay held until

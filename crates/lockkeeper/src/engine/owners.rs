@@ -70,7 +70,7 @@ impl Owners {
 
 /// Acquires a lock. Returns `None` if it is busy and the wait limit has passed.
 pub(crate) async fn acquire(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
-    core.ensure_open(&request.resource)?;
+    core.ensure_not_closed(&request.resource)?;
     match span(&request.resource) {
         Some(span) => acquire_by(core, request).instrument(span).await,
         None => acquire_by(core, request).await,
@@ -141,7 +141,7 @@ pub(crate) async fn acquire_beside(
     request: Request,
     named: Option<Owner>,
 ) -> Result<Option<Acquired>> {
-    core.ensure_open(&request.resource)?;
+    core.ensure_not_closed(&request.resource)?;
     let Some(owner) = named else { return acquire_anew(core, &request).await };
     let turns = other_side(&request.resource, Kind::Write);
     let _tidy = Tidy(core, &turns, &owner);

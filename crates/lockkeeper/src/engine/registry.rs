@@ -86,6 +86,14 @@ impl Registry {
         drop(lease);
     }
 
+    /// Resolves when nothing is held.
+    pub(super) async fn emptied(&self) {
+        let is_empty = |slots: &Slots| slots.free.len() == slots.due.len();
+        while !is_empty(&lock(&self.slots)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
         lock(&self.slots).leases.iter().flatten().cloned().collect()
     }

@@ -112,7 +112,10 @@ async fn a_hold_whose_release_was_lost_gets_a_new_token_from_its_kept_identity()
         let before = within(PATIENCE, "theirs", theirs.lock()).await.expect("free");
         let waiter = tokio::spawn(ours.lock());
         let mut cli = server.connection();
-        eventually(PATIENCE, "it waits", || cli.cmd(&["LLEN", "redisson_lock_queue:{a}"]).int() == 1).await;
+        eventually(PATIENCE, "it waits", || {
+            cli.cmd(&["LLEN", "redisson_lock_queue:{a}"]).int() == 1
+        })
+        .await;
         before.release().await.expect("held");
         let held = joined(waiter).await.expect("its turn");
         let (identity, hold) = (held.owner_id(), cli.cmd(&["DUMP", "a"]).ok());

@@ -270,6 +270,21 @@ pub(crate) fn the_last_drop_may_be_in_a_task(store: &Store) {
     assert!(!client(store).lock(store.name("lock")).is_locked().unwrap());
 }
 
+pub(crate) fn a_drained_client_waits_for_its_threads(store: &Store) {
+    let client = client(store);
+    let lock = client.lock(store.name("lock"));
+    let (outer, draining) = (lock.lock().unwrap(), client.clone());
+    let draining = thread::spawn(move || draining.drain(LONG));
+    let new = client.lock(store.name("new"));
+    eventually("it acquires nothing more", || new.try_lock().is_err());
+    // It holds that one.
+    lock.lock().unwrap().release().unwrap();
+    assert!(!outer.is_lost() && !draining.is_finished());
+    outer.release().unwrap();
+    assert!(draining.join().unwrap(), "all was released");
+    assert_is!(lock.is_locked(), Err(Error::Closed { .. }));
+}
+
 pub(crate) fn a_waiting_thread_fails_at_shutdown(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let guard = theirs.lock(store.name("lock")).lease(LONG).lock().unwrap();

@@ -7,6 +7,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::store::{Exclusive, Store, assert_is, left, one, poll_once};
 
+/// Longer than any of these laws takes.
+const LIMIT: Duration = Duration::from_secs(600);
+
 pub(crate) async fn shutdown_releases_every_lock<L: Exclusive>(store: &Store) {
     let client = store.client().await;
     let mut guards = Vec::new();
@@ -177,4 +180,57 @@ pub(crate) async fn dropping_guard_and_client_releases_the_lock<L: Exclusive>(st
     let next = one::<L>(store).await;
     let next = store.promptly("it is given back", next.lock()).await.unwrap();
     next.release().await.unwrap();
+}
+
+/// What is held goes on, and ends when its guard is released; what waits, and what comes later, fails.
+pub(crate) async fn a_drained_client_waits_for_its_guards<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().await.unwrap();
+    let other: L = one(store).await;
+    let theirs = L::of(&store.client().await, store.name("theirs")).lock().await.unwrap();
+    let (mut behind, mut elsewhere) = (lock.lock(), L::of(&client, store.name("theirs")).lock());
+    assert!(poll_once(&mut behind).is_pending() && poll_once(&mut elsewhere).is_pending());
+    let waiters = tokio::spawn(async move { tokio::join!(behind, elsewhere) });
+    let draining = tokio::spawn({
+        let client = client.clone();
+        async move { client.drain(LIMIT).await }
+    });
+    let (behind, elsewhere) = store.promptly("the waiters end", waiters).await.unwrap();
+    assert_is!(behind, Err(Error::Closed { lock: Some(_) }));
+    assert_is!(elsewhere, Err(Error::Closed { lock: Some(_) }));
+    let new = L::of(&client, store.name("new"));
+    assert_is!(new.lock().await, Err(Error::Closed { .. }));
+    assert_is!(new.try_lock().await, Err(Error::Closed { .. }));
+    assert_is!(new.run(async |_| ()).await, Err(RunError::Acquire(Error::Closed { .. })));
+    store.is_renewed(&other).await;
+    guard.extend(store.long()).await.unwrap();
+    assert!(lock.is_locked().await.unwrap() && !guard.is_lost() && !draining.is_finished());
+    guard.release().await.unwrap();
+    assert!(draining.await.unwrap(), "all was released");
+    assert_is!(lock.is_locked().await, Err(Error::Closed { .. }));
+    assert!(!other.is_locked().await.unwrap());
+    theirs.release().await.unwrap();
+}
+
+pub(crate) async fn a_guard_beyond_the_limit_of_a_drain_is_lost<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let guard = L::of(&client, store.name("lock")).lease(store.long()).lock().await.unwrap();
+    assert!(!client.drain(Duration::from_millis(300)).await);
+    assert_eq!(store.promptly("lost", guard.lost()).await, LostReason::Closed);
+    assert!(!one::<L>(store).await.is_locked().await.unwrap());
+}
+
+/// Its guards remain, and it acquires nothing more, until it is drained again.
+pub(crate) async fn a_dropped_drain_keeps_the_guards<L: Exclusive>(store: &Store) {
+    let client = store.client().await;
+    let lock = L::of(&client, store.name("lock"));
+    let guard = lock.lock().await.unwrap();
+    let drained = timeout(Duration::from_millis(100), client.drain(LIMIT)).await;
+    assert!(drained.is_err(), "the guard is there");
+    assert_is!(L::of(&client, store.name("new")).try_lock().await, Err(Error::Closed { .. }));
+    assert!(!guard.is_lost() && lock.is_locked().await.unwrap());
+    drop(guard);
+    assert!(client.drain(LIMIT).await);
+    assert!(!one::<L>(store).await.is_locked().await.unwrap());
 }

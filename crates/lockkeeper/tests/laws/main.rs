@@ -347,6 +347,9 @@ laws! {
         shutdown_releases_every_lock
         a_hold_of_an_abandoned_client_expires_with_its_lease
         shutdown_leaves_the_locks_of_others_alone
+        a_drained_client_waits_for_its_guards
+        a_guard_beyond_the_limit_of_a_drain_is_lost
+        a_dropped_drain_keeps_the_guards
         waiters_fail_when_their_client_shuts_down
         waiters_behind_their_own_client_fail_at_shutdown
         a_client_that_is_shut_down_rejects_everything
@@ -645,6 +648,7 @@ laws! {
         a_name_of_another_kind_is_rejected
         the_name_of_a_read_write_lock_is_rejected_for_other_kinds
         shutdown_releases_both_sides_and_fails_waiters
+        the_holds_of_a_drained_client_are_used_to_the_end
         work_runs_under_either_side
     }
     rw_keys (redis) {
@@ -780,6 +784,7 @@ laws! {
         the_last_drop_waits_for_the_release
         the_last_drop_may_be_in_a_task
         a_waiting_thread_fails_at_shutdown
+        a_drained_client_waits_for_its_threads
         a_guard_keeps_its_client_alive
         many_threads_share_one_client
         every_kind_is_reentrant_per_thread

@@ -618,6 +618,27 @@ pub(crate) async fn shutdown_releases_both_sides_and_fails_waiters(store: &Store
     assert_is!(lock.write().await, Err(Error::Closed { .. }));
 }
 
+/// What an owner does with the lock that it holds is no new acquire.
+pub(crate) async fn the_holds_of_a_drained_client_are_used_to_the_end(store: &Store) {
+    let client = store.client().await;
+    let lock = client.rw_lock(store.name("lock"));
+    let writer = lock.write().await.unwrap();
+    let waits = listening(store, lock.read()).await;
+    let draining = tokio::spawn({
+        let client = client.clone();
+        async move { client.drain(Duration::from_secs(60)).await }
+    });
+    assert_is!(waits.await.unwrap(), Err(Error::Closed { .. }));
+    let again = writer.reenter().await.unwrap();
+    again.release().await.unwrap();
+    let reader = writer.downgrade().await.unwrap();
+    let writer = reader.try_upgrade().await.unwrap();
+    assert_is!(lock.read().await, Err(Error::Closed { .. }));
+    client.semaphore(store.name("permits")).try_set_permits(1).await.unwrap();
+    writer.release().await.unwrap();
+    assert!(draining.await.unwrap(), "all was released");
+}
+
 pub(crate) async fn work_runs_under_either_side(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let (reader, writer) = (ours.reader(), ours.writer());

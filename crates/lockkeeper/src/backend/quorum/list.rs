@@ -14,8 +14,8 @@ use super::fan::Fan;
 use crate::LockName;
 use crate::backend::redis::Redis;
 use crate::backend::{
-    Backend, BoxFuture, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page, Resource,
-    Select, Snapshot, Ttl,
+    Backend, BoxFuture, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
+    Resource, Select, Snapshot, Ttl,
 };
 
 /// What each member says about a lock.

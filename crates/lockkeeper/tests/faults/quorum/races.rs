@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::reports::{quorum_options, start as start_members, trusted};
 use super::{
-    LEASE, PRIMITIVES, all_vote, away, back, clients, connected, exists, held_on, leased, names, on,
-    started,
+    LEASE, PRIMITIVES, all_vote, away, back, clients, connected, exists, held_on, leased, names,
+    on, started,
 };
 use crate::primitives::Handle;
 use crate::support::*;
@@ -242,10 +242,8 @@ async fn a_force_release_beats_a_repair() {
         let guard = taken(&lock_of(&holder, kind, "a")).await;
         assert_eq!(held_on(&quorum, "a").len(), 3);
         let identity = guard.owner_id().to_string();
-        let (sent, arrived) = (
-            proxy.expect_request(identity.as_bytes()),
-            proxy.expect_delivery(identity.as_bytes()),
-        );
+        let (sent, arrived) =
+            (proxy.expect_request(identity.as_bytes()), proxy.expect_delivery(identity.as_bytes()));
         proxy.connections().into_iter().for_each(|id| proxy.hold_connection(id, true));
         sent.wait().await;
         let before = arrived.count();
