@@ -179,3 +179,107 @@ async fn the_default_needs_one_replica_if_there_is_any() {
     let guard = taken(&lock_of(&client, Kind::Lock, "b")).await;
     assert_held(primary, Kind::Lock, "b", &guard, 1);
 }
+
+/// The user may not wait for a while. Locks are acknowledged again once it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acknowledgement_comes_back_after_a_refusal() {
+    let servers = replicated(1).await;
+    let (primary, replica) = (servers.primary().server(), servers.replicas()[0].server());
+    let may_wait = |rule: &str| primary.cli(&["ACL", "SETUSER", "default", rule]).ok();
+    let strict = connect(&servers.url(), by(1)).await.lock("a");
+    let default = connect(&servers.url(), options()).await.lock("b");
+    may_wait("-wait");
+    cut_all(primary);
+    until("denied", async || matches!(strict.try_lock().await, Err(Error::Denied { .. }))).await;
+    // Nothing waits for the replica any more.
+    replica.pause();
+    until("granted", async || matches!(default.try_lock().await, Ok(Some(_)))).await;
+    may_wait("+wait");
+    until("needed", async || matches!(default.try_lock().await, Err(Error::Unacknowledged { .. })))
+        .await;
+    replica.resume();
+    until("acknowledged", async || matches!(strict.try_lock().await, Ok(Some(_)))).await;
+    let guard = taken(&strict.into()).await;
+    assert_held(replica, Kind::Lock, "a", &guard, 1);
+}
+
+async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    let looking = async {
+        while !condition().await {
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    within(PATIENCE, what, looking).await;
+}
+
+/// A replica in its first synchronisation has nothing, and `ROLE` does not list it: it is a replica all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_in_its_first_synchronisation_is_needed() {
+    let primary = RedisServer::builder().arg("--repl-diskless-sync", "yes");
+    let (primary, replica) =
+        (primary.arg("--repl-diskless-sync-delay", "1000").start(), RedisServer::start());
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).ok();
+    let waits = || primary.info_field("replication", "connected_slaves") == "1";
+    eventually(PATIENCE, "the replica waits", waits).await;
+    assert!(primary.info_field("replication", "slave0").contains("wait_bgsave"));
+    let hosts = [&primary, &replica].map(|server| format!("127.0.0.1:{}", server.port()));
+    let url = format!("redis+replicated://{}", hosts.join(","));
+    let lock = lock_of(&connect(&url, options()).await, Kind::Lock, "a");
+    let said = assert_unacknowledged(within(PATIENCE, "one attempt", lock.try_lock()).await);
+    assert!(said.contains("0 of 1 replicas"), "{said}");
+    primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).ok();
+    let guard = taken(&lock).await;
+    assert_held(&replica, Kind::Lock, "a", &guard, 1);
+}
+
+/// The connection breaks at the moment in which the last replica dies, which may have been promoted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_connection_remembers_that_there_was_a_replica() {
+    let servers = replicated(1).await;
+    let primary = servers.primary().server();
+    let client = connect(&servers.url(), options()).await;
+    taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
+    let killed = Arc::clone(&servers);
+    joined(tokio::task::spawn_blocking(move || killed.replicas()[0].server().kill())).await;
+    let gone = || primary.info_field("replication", "connected_slaves") == "0";
+    eventually(PATIENCE, "the primary has noticed", gone).await;
+    let acquire = tokio::spawn(client.lock("b").try_lock());
+    let waiting = || {
+        let list = primary.cli(&["CLIENT", "LIST"]).ok();
+        let waiting = list.text().lines().find(|line| line.contains("cmd=wait"))?;
+        Some(waiting.split(['=', ' ']).nth(1).expect("an id").to_owned())
+    };
+    eventually(PATIENCE, "it waits for the replica", || waiting().is_some()).await;
+    let id = waiting().expect("it waits for a second");
+    primary.cli(&["CLIENT", "KILL", "ID", &id]).ok();
+    let said = assert_unacknowledged(joined(acquire).await);
+    assert!(said.contains("broke"), "{said}");
+    assert_unacknowledged(client.lock("c").try_lock().await);
+    let guard = taken(&lock_of(&client, Kind::Lock, "c")).await;
+    assert_held(primary, Kind::Lock, "c", &guard, 1);
+}
+
+/// Each time that acknowledgement ends, there is one warning. On one thread, so that it can be collected.
+#[tokio::test]
+async fn locks_without_acknowledgement_are_warned_of_once() {
+    let (warnings, _collecting) = Warnings::collect();
+    let warned = || warnings.containing("not acknowledged by replicas");
+    let servers = replicated(1).await;
+    let replica = servers.replicas()[0].server();
+    replica.kill();
+    let gone = || servers.primary().server().info_field("replication", "connected_slaves") == "0";
+    eventually(PATIENCE, "the primary has noticed", gone).await;
+    let client = connect(&servers.url(), options()).await;
+    let lock = lock_of(&client, Kind::Lock, "a");
+    for round in 1..=2 {
+        for _ in 0..3 {
+            taken(&lock).await.release().await.expect("held");
+        }
+        assert_eq!(warned(), round, "without a replica");
+        replica.restart();
+        servers.await_in_sync(1);
+        taken(&lock).await.release().await.expect("held");
+        assert_eq!(warned(), round, "with one");
+        replica.kill();
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as StdInstant;
 
 use lockkeeper::{Client, ClientOptions, Error, Kind, LostReason};
-use testkit::{History, Node, Replicated, Sentinels, Side, Switch};
+use testkit::{History, Node, Replicated, Sentinels, Side, Stopwatch, Switch, awake_between};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -178,6 +178,35 @@ async fn a_primary_that_dies_under_load_is_replaced() {
     }
     // One acknowledgement is no proof with two replicas, but none of them was cut off.
     history.assert_valid();
+}
+
+/// The host of the primary hangs: an attempt to connect to it is under way when another primary is announced. It
+/// holds up neither locks nor wake-ups there, although it may take a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_hangs_is_left_at_once() {
+    let sentinels = started().await;
+    let hanging = sentinels.servers().primary().server();
+    let client =
+        connected(&sentinels, options().connect_timeout(LONG).unreachable_after(LONG)).await;
+    taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
+    hanging.pause();
+    // The connection that was there is given up.
+    assert_unreachable(&within(PATIENCE, "no answer", client.lock("a").is_locked()).await);
+    let next = tokio::spawn({
+        let lock = client.lock("a");
+        async move { (lock.lock().await, StdInstant::now()) }
+    });
+    let (switching, _watch) = (Arc::clone(&sentinels), Stopwatch::start());
+    let switch = blocking(move || switching.watch().wait()).await;
+    let (guard, at) = within(PATIENCE, "locking goes on", joined(next)).await;
+    let announced = *switch.announced.iter().min().expect("three sentinels");
+    let late = awake_between(announced, at);
+    assert!(late < SOON, "{late:?} after the announcement");
+    let waiter = tokio::spawn(connected(&sentinels, options()).await.lock("a").lock());
+    let new = node(&sentinels, switch.port).server();
+    eventually(PATIENCE, "the waiter listens", || listeners(new, "a") == 1).await;
+    guard.expect("on the new primary").release().await.expect("held");
+    let _guard = within(SOON, "the waiter", joined(waiter)).await.expect("freed");
 }
 
 /// The answer to an acquire is on its way when the failover is announced: it does not count, although

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::Value;
 
 use super::command::Command;
-use super::connection::committer::{Committer, Terms};
+use super::connection::committer::Terms;
 use super::route::cluster::Cluster;
 use super::shard::Shard;
 use super::slot::SLOTS;
@@ -76,7 +76,10 @@ impl Inner {
         let (found, expected) = self.route.check().await;
         let expected = replicas.or(expected);
         findings.extend(found);
-        let terms = shard.committer.as_ref().and_then(Committer::terms);
+        let terms = match &shard.committer {
+            Some(committer) => committer.terms().await,
+            None => None,
+        };
         findings.extend(replication(&info, &config, terms, expected));
         Ok(findings)
     }

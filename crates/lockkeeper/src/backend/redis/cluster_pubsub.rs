@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
-use super::pubsub::{self, AnyNode, Home, Order, Pending, PubSub, Source};
+use super::primary::Primary;
+use super::pubsub::{self, Home, Order, Pending, PubSub};
 use super::route::cluster::Cluster;
 use super::wakes::Wakes;
 use super::{keys, slot};
@@ -126,13 +128,18 @@ impl Homes {
             let shard = home.and_then(|lane| {
                 self.cluster.shards().into_iter().find(|shard| shard.lane == lane)
             });
-            let source = match shard {
-                Some(shard) => Source::Primary(shard.primary.watch()),
-                None => Source::AnyNode(AnyNode::of(&self.cluster)),
+            let primary = match shard {
+                Some(shard) => Arc::clone(&shard.primary),
+                None => {
+                    let primary = Primary::unknown();
+                    let (cluster, options) = (Arc::clone(&self.cluster), self.options.clone());
+                    self.tasks.spawn(lead_to_any(cluster, Arc::clone(&primary), options));
+                    primary
+                }
             };
             let mut pubsub = PubSub {
                 home,
-                source,
+                primary,
                 options: self.options.clone(),
                 hub: self.hub.clone(),
                 orders: inbox,
@@ -145,5 +152,28 @@ impl Homes {
         });
         // Fails when the runtime ends.
         let _ = connection.send((topic, edge));
+    }
+}
+
+/// Leads to any node of the cluster, and to the next one once that was left: it has failed, or is none of the
+/// cluster any more.
+async fn lead_to_any(cluster: Arc<Cluster>, node: Arc<Primary>, options: ClientOptions) {
+    let mut versions = cluster.versions();
+    let (mut next, mut failures) = (fastrand::usize(..1 << 16), 0);
+    loop {
+        let since = Instant::now();
+        let nodes = cluster.primaries().into_iter().filter_map(|(_, shard)| shard.primary.server());
+        let nodes: Vec<_> = nodes.collect();
+        next += 1;
+        nodes.get(next % nodes.len().max(1)).inspect(|server| node.lead_to(server));
+        while node.server().is_some_and(|server| cluster.knows(&server)) {
+            tokio::select! {
+                () = node.suspected() => {}
+                _ = versions.changed() => {}
+            }
+        }
+        node.park();
+        failures = if since.elapsed() > options.max_backoff { 0 } else { failures + 1 };
+        sleep(options.backoff(failures)).await;
     }
 }

@@ -9,14 +9,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::Instant;
+use tokio::sync::{Notify, mpsc};
 
+use super::connection::follower::Follower;
 use super::connection::subscriber::{Event, Mode, Subscriber};
 use super::keys;
-use super::primary::{Place, Primary};
+use super::primary::Primary;
 use super::route::cluster::Cluster;
-use super::url::Server;
 use crate::backend::wake::{Edge, Subscriptions, Topic};
 use crate::backend::{Fault, Lane};
 use crate::config::ClientOptions;
@@ -34,107 +33,6 @@ pub(super) fn hub() -> (Subscriptions, mpsc::UnboundedReceiver<Order>) {
     (hub, inbox)
 }
 
-/// The server to listen to.
-pub(super) enum Source {
-    Primary(watch::Receiver<Place>),
-    AnyNode(AnyNode),
-}
-
-/// Any node of a cluster; the next one if it fails, or leaves the cluster.
-pub(super) struct AnyNode {
-    cluster: Arc<Cluster>,
-    versions: watch::Receiver<u64>,
-    tried: usize,
-    /// How many have refused in a row, and will not pass.
-    refused: usize,
-    current: Option<Server>,
-}
-
-impl AnyNode {
-    pub(super) fn of(cluster: &Arc<Cluster>) -> Self {
-        let (cluster, versions) = (Arc::clone(cluster), cluster.versions());
-        Self { cluster, versions, tried: fastrand::usize(..1 << 16), refused: 0, current: None }
-    }
-
-    fn servers(&self) -> Vec<Server> {
-        let primaries = self.cluster.primaries();
-        primaries.iter().filter_map(|(_, shard)| shard.primary.server()).collect()
-    }
-
-    async fn server(&mut self) -> Option<Server> {
-        loop {
-            self.versions.mark_unchanged();
-            let servers = self.servers();
-            if !servers.is_empty() {
-                self.current = servers.get(self.tried % servers.len()).cloned();
-                return self.current.clone();
-            }
-            // Also while a primary is searched, which is no change of slots.
-            tokio::select! {
-                changed = self.versions.changed() => changed.ok()?,
-                () = tokio::time::sleep(PING) => {}
-            }
-        }
-    }
-
-    /// Waits until the node is none of the cluster any more.
-    async fn gone(&mut self) {
-        while self.versions.changed().await.is_ok() {
-            if self.current.as_ref().is_some_and(|current| !self.cluster.knows(current)) {
-                return;
-            }
-        }
-    }
-}
-
-impl Source {
-    /// Waits for a server. `None` if there will be none.
-    async fn server(&mut self) -> Option<Server> {
-        match self {
-            Source::Primary(place) => {
-                let place = place.wait_for(|place| place.server.is_some()).await;
-                place.ok()?.server.clone()
-            }
-            Source::AnyNode(any) => any.server().await,
-        }
-    }
-
-    async fn open(
-        &mut self,
-        options: &ClientOptions,
-        mode: Mode,
-    ) -> Option<Result<Subscriber, Fault>> {
-        let server = self.server().await?;
-        let opened = Subscriber::open(&server, options, mode).await;
-        Some(match (&self, opened) {
-            (Source::Primary(_), Ok(subscriber)) => subscriber.at_primary(&server).await,
-            (_, opened) => opened,
-        })
-    }
-
-    /// Waits until another server must be listened to.
-    async fn changed(&mut self) {
-        match self {
-            Source::Primary(place) => drop(place.changed().await),
-            Source::AnyNode(any) => any.gone().await,
-        }
-    }
-
-    /// The server has failed. Returns whether all that could be asked have refused for good.
-    fn failed(&mut self, is_final: bool) -> bool {
-        let Source::AnyNode(any) = self else { return is_final };
-        any.tried += 1;
-        any.refused = if is_final { any.refused + 1 } else { 0 };
-        is_final && any.refused >= any.servers().len()
-    }
-
-    fn works(&mut self) {
-        if let Source::AnyNode(any) = self {
-            any.refused = 0;
-        }
-    }
-}
-
 /// The requests to listen that are not confirmed, by topic and connection. A topic that is heard on two
 /// connections is confirmed once both of them have confirmed it.
 pub(super) type Pending = Arc<Mutex<HashMap<Topic, Vec<(Home, u32)>>>>;
@@ -149,7 +47,8 @@ fn outstanding(counts: &[(Home, u32)]) -> u32 {
 /// A connection for wake-ups. See the module.
 pub(super) struct PubSub {
     pub(super) home: Home,
-    pub(super) source: Source,
+    /// The server to listen to.
+    pub(super) primary: Arc<Primary>,
     pub(super) options: ClientOptions,
     pub(super) hub: Subscriptions,
     pub(super) orders: mpsc::UnboundedReceiver<Order>,
@@ -171,7 +70,7 @@ pub(super) async fn run(
 ) {
     let mut pubsub = PubSub {
         home: None,
-        source: Source::Primary(primary.watch()),
+        primary,
         options,
         hub,
         orders,
@@ -195,7 +94,9 @@ pub(super) fn close(hub: &Subscriptions) {
 
 impl PubSub {
     pub(super) async fn serve(&mut self) {
-        let mut failures = 0;
+        let (mode, options) = (self.mode(), self.options.clone());
+        let mut follower = Follower::new(&self.primary, &options);
+        let mut refusals = 0;
         loop {
             // Idle: no connection until there is a subscriber.
             if self.channels.is_empty() {
@@ -205,38 +106,39 @@ impl PubSub {
                 self.note(order);
                 continue;
             }
-            let Some(opened) = self.source.open(&self.options, self.mode()).await else { return };
-            match opened {
+            let opened = follower.open(async |server, _| {
+                Subscriber::open(&server, &options, mode).await?.at_primary(&server).await
+            });
+            match opened.await {
                 Ok(subscriber) => {
-                    self.source.works();
-                    let since = Instant::now();
-                    if let Err(fault) = self.listen(subscriber).await {
-                        tracing::debug!(%fault, "subscription connection broken");
-                        self.source.failed(false);
-                    }
+                    refusals = 0;
+                    let broken = self.listen(subscriber, &mut follower).await;
                     // Topics that have moved to another connection are none of this one.
                     self.drain();
                     self.broken();
-                    // A short-lived connection counts as a failure.
-                    if since.elapsed() > self.options.max_backoff {
-                        failures = 0;
-                    }
+                    let Err(fault) = broken else { continue };
+                    tracing::debug!(%fault, "subscription connection broken");
                 }
                 Err(fault) => {
-                    if self.source.failed(!fault.may_pass()) {
+                    self.drain();
+                    refusals = if fault.may_pass() { 0 } else { refusals + 1 };
+                    if refusals > 0
+                        && refusals >= self.any_node().map_or(1, |all| all.primaries().len())
+                    {
                         self.refuse(&fault);
                     }
                 }
             }
-            self.drain();
-            if !self.channels.is_empty() {
-                tokio::select! {
-                    () = tokio::time::sleep(self.options.backoff(failures)) => failures += 1,
-                    () = self.source.changed() => failures = 0,
-                }
-                self.drain();
+            if self.any_node().is_some() {
+                // Another one may serve.
+                self.primary.leave(follower.tried().epoch);
             }
         }
+    }
+
+    /// The cluster, if any of its nodes will do.
+    fn any_node(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref().filter(|_| self.home.is_none())
     }
 
     fn mode(&self) -> Mode {
@@ -335,7 +237,11 @@ impl PubSub {
 
     /// Subscribes to all channels of the table, then follows orders and delivers messages until the
     /// connection fails or no subscriber is left.
-    async fn listen(&mut self, mut subscriber: Subscriber) -> Result<(), Fault> {
+    async fn listen(
+        &mut self,
+        mut subscriber: Subscriber,
+        follower: &mut Follower,
+    ) -> Result<(), Fault> {
         self.drain();
         self.subscribe(&mut subscriber, self.channels.keys().cloned().collect());
         loop {
@@ -345,7 +251,7 @@ impl PubSub {
                     Some(order) => self.follow(&mut subscriber, order),
                     None => return Ok(()),
                 },
-                () = self.source.changed() => return Ok(()),
+                () = follower.changed() => return Ok(()),
                 () = tokio::time::sleep(PING) => {
                     if self.channels.is_empty() {
                         return Ok(());
@@ -422,10 +328,7 @@ impl PubSub {
         let (Fault::Invalid { detail }, Some(cluster)) = (fault, &self.cluster) else {
             return false;
         };
-        let server = match &self.source {
-            Source::Primary(place) => place.borrow().server.clone(),
-            Source::AnyNode(any) => any.current.clone(),
-        };
+        let server = self.primary.server();
         let host = server.as_ref().and_then(|server| server.address.host());
         cluster.learn(&detail.to_string(), host.map_or("", |(host, _)| host))
     }

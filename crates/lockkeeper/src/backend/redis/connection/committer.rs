@@ -11,9 +11,11 @@
 //! address, acknowledges nothing that it never had.
 //!
 //! Where acknowledgement was not asked for, it depends on what there is: a primary without a replica
-//! waits for none. One that has just lost its last replica is not such a primary: the replica may have
-//! been promoted.
+//! waits for none, and so does one that cannot. A replica counts from its first synchronisation on, before it
+//! has anything. A primary that has just lost its last replica still needs one, also on a new connection: the
+//! replica may have been promoted. Writes without acknowledgement are warned of, once until one has it again.
 
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +29,8 @@ use super::super::fault;
 use super::super::primary::{Place, Primary};
 use super::super::role::Role;
 use super::super::url::Server;
-use super::handshake::{self, within};
+use super::follower::Follower;
+use super::handshake;
 use super::wire::Wire;
 use super::{Carrier, Connection};
 use crate::backend::{Detail, Fault};
@@ -38,9 +41,6 @@ const KEPT: &str = "60000";
 
 /// How long a primary that has lost its last replica still needs one.
 const GRACE: Duration = Duration::from_secs(3);
-
-/// How often a request looks whether the connections have come back.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// Returns the key to write, or another one if it was rejected so many times; `None` if there is none.
 pub(in super::super) type Key = Box<dyn Fn(usize) -> Option<Vec<u8>> + Send + Sync>;
@@ -80,10 +80,8 @@ enum State {
     Connecting,
     /// With the number of the connection, and the run id of its server.
     Ready(u64, Option<String>),
-    /// The server or the user cannot do it, and was not asked to.
-    Off,
-    /// The same, and it was asked for.
-    Failed(Fault),
+    /// The server of this epoch or the user cannot do it now.
+    Refused(u64, Fault),
 }
 
 /// What a request needs to be acknowledged: taken before it is sent.
@@ -111,27 +109,6 @@ fn unacknowledged(detail: impl Into<Detail>) -> Fault {
 }
 
 impl Committer {
-    /// Connects, and finds out whether the server can acknowledge: if it was asked for, it must.
-    pub(in super::super) async fn open(
-        primary: &Arc<Primary>,
-        options: &ClientOptions,
-        terms: Terms,
-        key: Key,
-    ) -> Result<Self, Fault> {
-        let shared = Shared::new(primary, options, terms, key);
-        let mut place = primary.watch();
-        let server = place.borrow_and_update().server.clone();
-        let opened = match server {
-            Some(server) => Some(shared.connect(&server).await),
-            None => None,
-        };
-        match &opened {
-            Some(Err(fault)) if !fault.may_pass() && terms.is_strict => return Err(fault.clone()),
-            _ => {}
-        }
-        Ok(Self::serve(shared, place, opened))
-    }
-
     /// Connects in the background.
     pub(in super::super) fn later(
         primary: &Arc<Primary>,
@@ -139,36 +116,39 @@ impl Committer {
         terms: Terms,
         key: Key,
     ) -> Self {
-        let place = primary.watch();
-        Self::serve(Shared::new(primary, options, terms, key), place, None)
-    }
-
-    fn serve(
-        shared: Shared,
-        place: watch::Receiver<Place>,
-        opened: Option<Result<Opened, Fault>>,
-    ) -> Self {
-        let shared = Arc::new(shared);
+        let (primary, options) = (Arc::clone(primary), options.clone());
+        let shared = Arc::new(Shared { primary, options, terms, key, stale: Notify::new() });
         let (joins, inbox) = mpsc::unbounded_channel();
         let (sender, state) = watch::channel(State::Connecting);
         let mut task = JoinSet::new();
-        task.spawn(run(Arc::clone(&shared), place, inbox, sender, opened));
+        // One that never had a replica does not wait.
+        let rounds =
+            Rounds { shared: Arc::clone(&shared), alone: Some(Instant::now()), warned: false };
+        task.spawn(rounds.run(inbox, sender));
         Self { shared, joins, state, task: Mutex::new(task) }
     }
 
     /// Fails if acknowledgement was asked for, and the server says that it cannot.
     pub(in super::super) async fn ensure(&self) -> Result<(), Fault> {
-        if !self.shared.terms.is_strict {
-            return Ok(());
+        match self.shared.terms.is_strict {
+            true => self.refused().await.map_or(Ok(()), Err),
+            false => Ok(()),
         }
+    }
+
+    /// Which replicas must acknowledge; `None` if the server cannot.
+    pub(in super::super) async fn terms(&self) -> Option<Terms> {
+        let Shared { terms, .. } = *self.shared;
+        (terms.is_strict || self.refused().await.is_none()).then_some(terms)
+    }
+
+    /// Why the server cannot acknowledge, once that is known.
+    async fn refused(&self) -> Option<Fault> {
         let mut state = self.state.clone();
         let known = state.wait_for(|state| *state != State::Connecting);
-        match timeout(self.shared.options.connect_timeout, known).await {
-            Ok(Ok(state)) => match &*state {
-                State::Failed(fault) => Err(fault.clone()),
-                _ => Ok(()),
-            },
-            _ => Ok(()),
+        match &*timeout(self.shared.options.connect_timeout, known).await.ok()?.ok()? {
+            State::Refused(_, fault) => Some(fault.clone()),
+            _ => None,
         }
     }
 
@@ -178,24 +158,30 @@ impl Committer {
         connection: &Connection,
         due: Instant,
     ) -> Result<Option<Ticket>, Fault> {
-        let mut current = self.state.clone();
+        let (mut states, mut carriers) = (self.state.clone(), connection.carriers());
         let waiting = timeout_at(due, async {
             loop {
-                let state = current.borrow_and_update().clone();
-                let carrier = connection.carrier();
+                let state = states.borrow_and_update().clone();
+                let carrier = carriers.borrow_and_update().clone();
                 match (&state, carrier) {
-                    (State::Off, _) => return Ok(None),
-                    (State::Failed(fault), _) => return Err(fault.clone()),
+                    (State::Refused(epoch, fault), _) if *epoch == self.shared.primary.epoch() => {
+                        return if self.shared.terms.is_strict {
+                            Err(fault.clone())
+                        } else {
+                            Ok(None)
+                        };
+                    }
                     (State::Ready(_, run), Some(carrier)) if *run == carrier.run => {
                         return Ok(Some(Ticket { state, carrier }));
                     }
                     (State::Ready(..), Some(_)) => self.shared.stale.notify_one(),
                     _ => {}
                 }
-                tokio::select! {
-                    changed = current.changed() => changed.map_err(|_| Fault::Closed)?,
-                    () = sleep(LOOK) => {}
-                }
+                let changed = tokio::select! {
+                    changed = states.changed() => changed,
+                    changed = carriers.changed() => changed,
+                };
+                changed.map_err(|_| Fault::Closed)?;
             }
         });
         waiting.await.unwrap_or_else(|_| {
@@ -212,7 +198,7 @@ impl Committer {
         asked: Option<Vec<u8>>,
     ) -> Result<(), Fault> {
         let Some(ticket) = ticket else { return Ok(()) };
-        if connection.carrier().as_ref() != Some(&ticket.carrier) {
+        if connection.carriers().borrow().as_ref() != Some(&ticket.carrier) {
             return Err(unacknowledged("the connection to the primary was lost meanwhile"));
         }
         let (answer, answered) = oneshot::channel();
@@ -223,11 +209,6 @@ impl Committer {
             return Err(unacknowledged("the connection for acknowledgements was lost meanwhile"));
         }
         Ok(())
-    }
-
-    /// Which replicas must acknowledge; `None` if the server cannot.
-    pub(in super::super) fn terms(&self) -> Option<Terms> {
-        (*self.state.borrow() != State::Off).then_some(self.shared.terms)
     }
 
     pub(in super::super) fn close(&self) {
@@ -241,49 +222,34 @@ struct Opened {
     run: Option<String>,
     /// How the server tells the number of its replicas.
     question: fn() -> Command,
-    /// Set while it has no replica: until when it needs one all the same.
-    without_replica: Option<Instant>,
 }
 
 impl Shared {
-    fn new(primary: &Arc<Primary>, options: &ClientOptions, terms: Terms, key: Key) -> Self {
-        let (primary, options) = (Arc::clone(primary), options.clone());
-        Self { primary, options, terms, key, stale: Notify::new() }
-    }
-
-    async fn connect(&self, server: &Server) -> Result<Opened, Fault> {
-        within(self.options.connect_timeout, async {
-            let mut wire = handshake::connect(server, &self.options).await?;
-            let introduced = handshake::introduce(&mut wire, server, &self.options, &[]).await?;
-            let run = introduced.run;
-            let denied = |detail: &str| Err(Fault::Denied { detail: detail.into() });
-            if run.is_none() && self.terms.is_strict {
-                return denied("acknowledgements need the permission to read INFO");
+    async fn connect(&self, server: Server) -> Result<(Opened, Option<Role>), Fault> {
+        let mut wire = handshake::connect(&server, &self.options).await?;
+        let run = handshake::introduce(&mut wire, &server, &self.options, &[]).await?.run;
+        let denied = |detail: &str| Err(Fault::Denied { detail: detail.into() });
+        if run.is_none() && self.terms.is_strict {
+            return denied("acknowledgements need the permission to read INFO");
+        }
+        // `ROLE` does not list replicas in their first synchronisation.
+        let questions: [fn() -> Command; 2] = [Role::second_question, Role::question];
+        let replies = wire.exchange(&questions.map(|question| question())).await?;
+        let [info, role] = [0, 1].map(|n| Role::parse(&replies[n]));
+        let question = questions[usize::from(info.is_none())];
+        let role = info.or(role);
+        if role.is_none() && !self.terms.is_strict {
+            return denied("the server does not tell whether it has replicas");
+        }
+        let mut opened = Opened { wire, run, question };
+        // Whether the server and the user can do it at all.
+        // A node of a cluster that has no slot yet is not tried.
+        if let Some(key) = (self.key)(0) {
+            for reply in opened.exchange(&[writing(&key)], 0, Duration::from_millis(1)).await? {
+                fault::check(reply)?;
             }
-            let mut question: fn() -> Command = Role::question;
-            let mut role =
-                wire.exchange(&[question()]).await?.pop().and_then(|one| Role::parse(&one));
-            if role.is_none() {
-                question = Role::second_question;
-                role = wire.exchange(&[question()]).await?.pop().and_then(|one| Role::parse(&one));
-            }
-            if role.is_none() && !self.terms.is_strict {
-                return denied("the server does not tell whether it has replicas");
-            }
-            // A primary that never had one does not wait.
-            let has_none = matches!(role, Some(Role::Primary { replicas: 0, .. }));
-            let without_replica = has_none.then(Instant::now);
-            let mut opened = Opened { wire, run, question, without_replica };
-            // Whether the server and the user can do it at all.
-            // A node of a cluster that has no slot yet is not tried.
-            if let Some(key) = (self.key)(0) {
-                for reply in opened.exchange(&[writing(&key)], 0, Duration::from_millis(1)).await? {
-                    fault::check(reply)?;
-                }
-            }
-            Ok(opened)
-        })
-        .await
+        }
+        Ok((opened, role))
     }
 
     /// Returns a key to write, and whether the server must be asked to accept it.
@@ -291,24 +257,130 @@ impl Shared {
         let own = (self.key)(rejected).map(|key| (key, false));
         own.or_else(|| Some((asked?.to_vec(), true)))
     }
+}
+
+/// The task of a committer.
+struct Rounds {
+    shared: Arc<Shared>,
+    /// Set while the primary has no replica: until when it needs one all the same.
+    alone: Option<Instant>,
+    /// It was warned of writes without acknowledgement, and none has had one since.
+    warned: bool,
+}
+
+impl Rounds {
+    /// Follows the primary, and runs rounds. Ends with the client.
+    async fn run(mut self, mut joins: mpsc::UnboundedReceiver<Join>, state: watch::Sender<State>) {
+        let shared = Arc::clone(&self.shared);
+        let mut follower = Follower::new(&shared.primary, &shared.options);
+        let (mut number, mut failures) = (0, 0);
+        // Waiting requests look only at changes.
+        let set =
+            |new: State| state.send_if_modified(|old| std::mem::replace(old, new.clone()) != new);
+        loop {
+            let before = follower.tried().server.clone();
+            let connected = tokio::select! {
+                connected = follower.open(|server, _| shared.connect(server)) => connected,
+                // Those that joined while there is no connection.
+                () = refuse(&mut joins) => return,
+            };
+            let Place { epoch, server } = follower.tried();
+            if !server.iter().zip(&before).any(|(server, before)| server.is_same(before)) {
+                self.alone = Some(Instant::now());
+            }
+            let connected = connected.and_then(|(opened, role)| self.note(role).map(|_| opened));
+            failures = if connected.is_ok() { 0 } else { failures + 1 };
+            match connected {
+                Ok(mut opened) => {
+                    number += 1;
+                    set(State::Ready(number, opened.run.clone()));
+                    let broken = tokio::select! {
+                        broken = self.serve(&mut opened, &mut joins) => broken,
+                        () = follower.changed() => unacknowledged("the primary has changed"),
+                        () = shared.stale.notified() => unacknowledged("another server"),
+                    };
+                    tracing::debug!(fault = ?broken, "connection for acknowledgements broken");
+                    set(State::Connecting);
+                }
+                Err(fault) if fault.may_pass() => {
+                    tracing::debug!(%fault, "no connection for acknowledgements");
+                    set(State::Connecting);
+                    // Requests wait for this connection, so none of them finds out that the primary has changed.
+                    shared.primary.suspect();
+                }
+                Err(fault) => {
+                    self.warn(&fault);
+                    set(State::Refused(*epoch, fault));
+                    // It may never pass: less and less often.
+                    let pause =
+                        (shared.options.max_backoff * failures).min(shared.options.keep_alive);
+                    tokio::select! {
+                        () = sleep(pause) => {}
+                        () = follower.changed() => {}
+                        () = refuse(&mut joins) => return,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs rounds until the connection breaks. After a while without any, a round without a caller checks the
+    /// connection.
+    async fn serve(
+        &mut self,
+        opened: &mut Opened,
+        joins: &mut mpsc::UnboundedReceiver<Join>,
+    ) -> Fault {
+        loop {
+            let mut joined = tokio::select! {
+                join = joins.recv() => match join {
+                    Some(join) => vec![join],
+                    None => return Fault::Closed,
+                },
+                () = sleep(self.shared.options.keep_alive) => Vec::new(),
+                // Nothing is expected between rounds: this is the end of the connection.
+                reply = opened.wire.next() => match reply {
+                    Ok(Value::Push { .. }) => continue,
+                    Ok(_) => return unacknowledged("a reply without a request"),
+                    Err(fault) => return fault,
+                },
+            };
+            while let Ok(join) = joins.try_recv() {
+                joined.push(join);
+            }
+            let asked = joined.iter().find_map(|join| join.asked.as_deref());
+            let round = self.round(opened, asked).await;
+            let answer = match &round {
+                Ok(answer) => answer.clone(),
+                Err(fault @ Fault::Unacknowledged { .. }) => Err(fault.clone()),
+                Err(_) => Err(unacknowledged("the connection for acknowledgements broke")),
+            };
+            for join in joined {
+                let _ = join.answer.send(answer.clone());
+            }
+            if let Err(fault) = round {
+                return fault;
+            }
+        }
+    }
 
     /// Runs one round. Returns the answer for those that joined it; an error breaks the connection.
     async fn round(
-        &self,
+        &mut self,
         opened: &mut Opened,
         asked: Option<&[u8]>,
     ) -> Result<Result<(), Fault>, Fault> {
-        let Terms { replicas, timeout: span, is_strict } = self.terms;
+        let shared = Arc::clone(&self.shared);
+        let Terms { replicas, timeout: span, is_strict } = shared.terms;
         let no_slot = || Ok(Err(unacknowledged("the server has no slot to write to")));
-        let Some((mut key, mut asks)) = self.key(0, asked) else { return no_slot() };
+        let Some((mut key, mut asks)) = shared.key(0, asked) else { return no_slot() };
         let (mut write, mut again, mut rejected) = (renewing(&key), true, 0);
         loop {
-            let left = opened.without_replica.filter(|_| !is_strict);
-            let needed = match left {
-                Some(until) if Instant::now() >= until => 0,
+            let needed = match self.alone {
+                Some(until) if !is_strict && Instant::now() >= until => 0,
                 _ => replicas,
             };
-            let limit = span + self.options.response_timeout;
+            let limit = span + shared.options.response_timeout;
             let late = |_| unacknowledged(format!("no answer to WAIT within {limit:?}"));
             let asking = asks.then(|| Command::plain("ASKING"));
             let writes: Vec<_> = asking.into_iter().chain([write]).collect();
@@ -316,23 +388,16 @@ impl Shared {
             let replies = timeout(limit, exchange).await.map_err(late)??;
             let replies = &replies[writes.len() - 1..];
             if replies.iter().any(fault::is_of_replica) {
-                self.primary.suspect();
+                shared.primary.suspect();
                 return Err(unacknowledged("the server is a replica"));
             }
-            let was = opened.without_replica;
             // `WAIT` counts a replica in its first synchronisation, which has nothing yet.
-            let synced = opened.note(replies.last().and_then(Role::parse))?;
-            if opened.without_replica.is_some() && was.is_none() && !is_strict {
-                tracing::warn!(
-                    "the primary has lost its last replica: a failover would lose locks"
-                );
-                self.primary.suspect();
-            }
+            let synced = self.note(replies.last().and_then(Role::parse))?;
             return Ok(match replies {
                 [Value::ServerError(error), ..] if rejected < KEYS && fault::is_redirect(error) => {
-                    self.primary.suspect();
+                    shared.primary.suspect();
                     rejected += 1;
-                    let Some(next) = self.key(rejected, asked) else { return no_slot() };
+                    let Some(next) = shared.key(rejected, asked) else { return no_slot() };
                     (key, asks) = next;
                     write = writing(&key);
                     continue;
@@ -346,17 +411,54 @@ impl Shared {
                     (write, again) = (writing(&key), false);
                     continue;
                 }
-                [_, Value::Int(_), ..] if needed == 0 && opened.without_replica.is_none() => {
+                [_, Value::Int(_), ..] if needed == 0 && self.alone.is_none() => {
                     write = writing(&key);
                     continue;
                 }
-                [_, Value::Int(count), ..] if (*count).min(synced) >= i64::from(needed) => Ok(()),
+                [_, Value::Int(count), ..] if (*count).min(synced) >= i64::from(needed) => {
+                    match needed {
+                        0 => self.warn("the primary has no replica"),
+                        _ => self.warned = false,
+                    }
+                    Ok(())
+                }
                 [_, Value::Int(count), ..] => Err(unacknowledged(format!(
                     "{} of {needed} replicas have the change after {span:?}",
                     count.min(&synced)
                 ))),
                 _ => return Err(unacknowledged("an unexpected answer to WAIT")),
             });
+        }
+    }
+
+    /// Notes whether there are replicas. Returns how many have data.
+    fn note(&mut self, role: Option<Role>) -> Result<i64, Fault> {
+        match role {
+            Some(Role::Primary { replicas: 0, .. }) => {
+                if self.alone.is_none() {
+                    self.alone = Some(Instant::now() + GRACE);
+                    self.shared.primary.suspect();
+                }
+                Ok(0)
+            }
+            Some(Role::Primary { synced, .. }) => {
+                self.alone = None;
+                Ok(i64::try_from(synced).unwrap_or(i64::MAX))
+            }
+            Some(Role::Replica(..)) => Err(unacknowledged("the server is a replica")),
+            // It does not tell: the count of `WAIT` decides.
+            None => Ok(i64::MAX),
+        }
+    }
+
+    fn warn(&mut self, reason: impl Debug) {
+        if !std::mem::replace(&mut self.warned, true) {
+            let server = self.shared.primary.server().map(|server| server.address.to_string());
+            tracing::warn!(
+                server,
+                ?reason,
+                "writes are not acknowledged by replicas: a failover may lose locks"
+            );
         }
     }
 }
@@ -374,23 +476,6 @@ impl Opened {
         let commands: Vec<_> = writes.iter().cloned().chain([wait, (self.question)()]).collect();
         self.wire.exchange(&commands).await
     }
-
-    /// Notes whether there are replicas. Returns how many have data.
-    fn note(&mut self, role: Option<Role>) -> Result<i64, Fault> {
-        match role {
-            Some(Role::Primary { replicas: 0, .. }) => {
-                self.without_replica.get_or_insert_with(|| Instant::now() + GRACE);
-                Ok(0)
-            }
-            Some(Role::Primary { synced, .. }) => {
-                self.without_replica = None;
-                Ok(i64::try_from(synced).unwrap_or(i64::MAX))
-            }
-            Some(Role::Replica(..)) => Err(unacknowledged("the server is a replica")),
-            // It does not tell: the count of `WAIT` decides.
-            None => Ok(i64::MAX),
-        }
-    }
 }
 
 fn writing(key: &[u8]) -> Command {
@@ -401,67 +486,6 @@ fn renewing(key: &[u8]) -> Command {
     Command::plain("PEXPIRE").arg(key).arg(KEPT)
 }
 
-/// Follows the primary, and runs rounds.
-async fn run(
-    shared: Arc<Shared>,
-    mut place: watch::Receiver<Place>,
-    mut joins: mpsc::UnboundedReceiver<Join>,
-    state: watch::Sender<State>,
-    mut opened: Option<Result<Opened, Fault>>,
-) {
-    let (mut failures, mut number) = (0, 0);
-    loop {
-        match opened.take() {
-            Some(Ok(mut opened)) => {
-                number += 1;
-                state.send_replace(State::Ready(number, opened.run.clone()));
-                let since = Instant::now();
-                let broken = tokio::select! {
-                    broken = serve(&shared, &mut opened, &mut joins) => broken,
-                    _ = place.changed() => unacknowledged("the primary has changed"),
-                    () = shared.stale.notified() => unacknowledged("another server"),
-                };
-                failures =
-                    if since.elapsed() > shared.options.max_backoff { 0 } else { failures + 1 };
-                tracing::debug!(fault = %broken, "connection for acknowledgements broken");
-                state.send_replace(State::Connecting);
-            }
-            Some(Err(fault)) if !fault.may_pass() => {
-                let strict = shared.terms.is_strict;
-                tracing::warn!(%fault, "writes are not acknowledged by replicas");
-                state.send_replace(if strict { State::Failed(fault) } else { State::Off });
-                // Another server may be able to.
-                tokio::select! {
-                    () = refuse(&mut joins) => return,
-                    _ = place.changed() => {}
-                }
-                state.send_replace(State::Connecting);
-            }
-            Some(Err(fault)) => {
-                tracing::debug!(%fault, "no connection for acknowledgements");
-                // Requests wait for this connection, so none of them finds out that the primary has changed.
-                shared.primary.suspect();
-                failures += 1;
-            }
-            None => {}
-        }
-        let connecting = async {
-            tokio::select! {
-                () = sleep(shared.options.backoff(failures)) => {}
-                _ = place.changed(), if !shared.primary.is_fixed() => {}
-            }
-            let found = place.wait_for(|place| place.server.is_some()).await;
-            let server = found.ok().and_then(|place| place.server.clone());
-            shared.connect(&server.ok_or(Fault::Closed)?).await
-        };
-        opened = tokio::select! {
-            connected = connecting => Some(connected),
-            // Those that joined while there is no connection.
-            () = refuse(&mut joins) => return,
-        };
-    }
-}
-
 /// Answers those that cannot be served. Ends with the client.
 async fn refuse(joins: &mut mpsc::UnboundedReceiver<Join>) {
     while let Some(join) = joins.recv().await {
@@ -470,51 +494,15 @@ async fn refuse(joins: &mut mpsc::UnboundedReceiver<Join>) {
     }
 }
 
-/// Runs rounds until the connection breaks. After a while without any, a round without a caller checks the
-/// connection.
-async fn serve(
-    shared: &Shared,
-    opened: &mut Opened,
-    joins: &mut mpsc::UnboundedReceiver<Join>,
-) -> Fault {
-    loop {
-        let mut joined = tokio::select! {
-            join = joins.recv() => match join {
-                Some(join) => vec![join],
-                None => return Fault::Closed,
-            },
-            () = sleep(shared.options.keep_alive) => Vec::new(),
-            // Nothing is expected between rounds: this is the end of the connection.
-            reply = opened.wire.next() => match reply {
-                Ok(Value::Push { .. }) => continue,
-                Ok(_) => return unacknowledged("a reply without a request"),
-                Err(fault) => return fault,
-            },
-        };
-        while let Ok(join) = joins.try_recv() {
-            joined.push(join);
-        }
-        let asked = joined.iter().find_map(|join| join.asked.as_deref());
-        let round = shared.round(opened, asked).await;
-        let answer = match &round {
-            Ok(answer) => answer.clone(),
-            Err(fault @ Fault::Unacknowledged { .. }) => Err(fault.clone()),
-            Err(_) => Err(unacknowledged("the connection for acknowledgements broke")),
-        };
-        for join in joined {
-            let _ = join.answer.send(answer.clone());
-        }
-        if let Err(fault) = round {
-            return fault;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+
     use testkit::Replicated;
 
     use super::super::super::url;
+    use super::super::given_up::GivenUp;
     use super::*;
 
     #[tokio::test]
@@ -531,5 +519,22 @@ mod tests {
             let again = timeout(Duration::from_secs(10), suspected.notified());
             again.await.expect("the primary is looked for");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_for_a_primary_does_not_poll() {
+        let (options, primary) = (ClientOptions::new(), Primary::unknown());
+        let terms = Terms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
+        let committer = Committer::later(&primary, &options, terms, Box::new(|_| None));
+        let connection = Connection::later(&primary, &options, &GivenUp::default(), || {});
+        let due = Instant::now() + Duration::from_secs(3);
+        let mut waiting = pin!(committer.ticket(&connection, due));
+        let mut polls = 0;
+        let ticket = poll_fn(|cx| {
+            polls += 1;
+            waiting.as_mut().poll(cx)
+        });
+        assert!(ticket.await.is_err());
+        assert_eq!(polls, 2, "at first, and when it is due");
     }
 }

@@ -8,15 +8,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::Value;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::super::command::Command;
 use super::super::fault;
-use super::handshake::{self, within};
+use super::super::url::Server;
+use super::follower::Follower;
+use super::handshake;
 use super::live::Live;
 use super::requests::Astray;
 use super::wire::{Wire, broken_by};
-use super::{Shared, State};
+use super::{Carrier, Shared, State};
 use crate::backend::Fault;
 
 /// The number of reads in a row, before other tasks get a turn.
@@ -25,26 +27,17 @@ const READS: usize = 16;
 /// The time for one turn of the runtime.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Opens a connection to the primary and puts it into use. Connections that were given up are killed
-/// first.
-pub(super) async fn connect(shared: &Shared) -> Result<Wire, Fault> {
+/// Opens a connection to the primary of this epoch and puts it into use. Connections that were given up are
+/// killed first.
+pub(super) async fn connect(shared: &Shared, server: Server, epoch: u64) -> Result<Wire, Fault> {
     let options = &shared.options;
-    let mut place = shared.primary.watch();
-    // However long that takes: one that has nothing to serve has no server.
-    let found = place.wait_for(|place| place.server.is_some()).await;
-    let found = found.ok().and_then(|place| Some((place.server.clone()?, place.epoch)));
-    let Some((server, epoch)) = found else { return Err(Fault::Closed) };
     // Not before: another connection may have left this server meanwhile.
     let given_up = shared.given_up.all();
-    let (wire, introduced) = within(options.connect_timeout, async {
-        let mut wire = handshake::connect(&server, options).await?;
-        let introduced = handshake::introduce(&mut wire, &server, options, &given_up).await?;
-        if let Some(membership) = &shared.membership {
-            handshake::join(&mut wire, membership).await?;
-        }
-        Ok((wire, introduced))
-    })
-    .await?;
+    let mut wire = handshake::connect(&server, options).await?;
+    let introduced = handshake::introduce(&mut wire, &server, options, &given_up).await?;
+    if let Some(membership) = &shared.membership {
+        handshake::join(&mut wire, membership).await?;
+    }
     if !introduced.revoked {
         // Permanently: requests lost on an unknown connection may still execute.
         shared.fences.store(false, Ordering::Relaxed);
@@ -62,8 +55,11 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire, Fault> {
     state.failed = None;
     state.generation += 1;
     let mut live = Live::new(state.generation, own, wire.socket.direct());
-    (live.run, live.epoch) = (introduced.run, epoch);
+    live.epoch = epoch;
+    live.called = shared.membership.as_ref().map(|_| Vec::new());
     state.requests.live = Some(live);
+    let carrier = Carrier { generation: state.generation, run: introduced.run };
+    shared.carrier.send_replace(Some(carrier));
     Ok(wire)
 }
 
@@ -72,21 +68,19 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire, Fault> {
 /// Not an `async fn`: a runtime may end before it polls the task even once.
 pub(super) fn run(
     shared: Arc<Shared>,
+    follower: Follower,
     wire: Option<Wire>,
 ) -> impl Future<Output = ()> + Send + 'static {
     let end_of_task = EndOfTask(Arc::clone(&shared));
     async move {
         let _end_of_task = end_of_task;
-        serve(&shared, wire).await;
+        serve(&shared, follower, wire).await;
     }
 }
 
-/// Reconnects with growing jittered delays.
-async fn serve(shared: &Shared, mut wire: Option<Wire>) {
+/// Serves on one connection after the other.
+async fn serve(shared: &Shared, mut follower: Follower, mut wire: Option<Wire>) {
     let mut alarm = Alarm::new();
-    let (mut failures, mut since) = (0, Instant::now());
-    let mut place = shared.primary.watch();
-    let mut is_first = wire.is_none();
     loop {
         if let Some(wire) = wire.take() {
             let generation = shared.lock().generation;
@@ -96,41 +90,25 @@ async fn serve(shared: &Shared, mut wire: Option<Wire>) {
             shared.give_up(generation, &fault);
             shared.primary.suspect();
         }
-        wire = loop {
-            if shared.lock().closed {
-                return;
-            }
-            // Always with a delay, so that many clients do not reconnect at once, and with a longer
-            // one after a short-lived connection: a server that accepts and drops connections is down,
-            // too.
-            failures = if since.elapsed() > shared.options.max_backoff { 0 } else { failures + 1 };
-            let connecting = async {
-                tokio::select! {
-                    () = sleep(shared.options.backoff(failures)), if !is_first => {}
-                    // A new primary is not to blame for what failed before.
-                    _ = place.changed(), if !shared.primary.is_fixed() && !is_first => failures = 0,
-                    else => {}
-                }
-                place.mark_unchanged();
-                connect(shared).await
-            };
-            let connected = tokio::select! {
-                connected = connecting => connected,
-                () = poll_fn(|cx| shared.poll_waiting(cx, &mut alarm)) => return,
-            };
-            (since, is_first) = (Instant::now(), false);
-            match connected {
-                Ok(wire) => break Some(wire),
-                Err(fault) => {
-                    tracing::debug!(%fault, "could not connect");
-                    shared.refuse(fault);
-                    shared.primary.suspect();
-                }
-            }
+        let connected = tokio::select! {
+            biased;
+            () = poll_fn(|cx| shared.poll_waiting(cx, &mut alarm)) => return,
+            connected = follower.open(|server, epoch| connect(shared, server, epoch)) => connected,
         };
-        let server = shared.primary.server().map(|server| server.address.to_string());
-        tracing::info!(server, "connected to the store");
-        (shared.on_reconnect)();
+        match connected {
+            Ok(connected) => {
+                wire = Some(connected);
+                let server = follower.tried().server.as_ref();
+                let server = server.map(|server| server.address.to_string());
+                tracing::info!(server, "connected to the store");
+                (shared.on_reconnect)();
+            }
+            Err(fault) => {
+                tracing::debug!(%fault, "could not connect");
+                shared.refuse(fault);
+                shared.primary.suspect();
+            }
+        }
     }
 }
 

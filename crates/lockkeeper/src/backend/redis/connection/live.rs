@@ -17,8 +17,6 @@ const SPARE_MAX: usize = 64 * 1024;
 pub(super) struct Live {
     pub(super) generation: u64,
     pub(super) identity: Option<Identity>,
-    /// The run id of the server, if it is known.
-    pub(super) run: Option<String>,
     /// The epoch of the primary.
     pub(super) epoch: u64,
     /// For writes by callers.
@@ -45,7 +43,6 @@ impl Live {
         Self {
             generation,
             identity,
-            run: None,
             epoch: 0,
             direct,
             writing: false,

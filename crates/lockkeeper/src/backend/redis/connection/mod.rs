@@ -23,7 +23,8 @@
 //! - **Back-pressure.** A server that stops reading fills at most [`live::OUT_MAX`] bytes; further
 //!   requests stay with their callers, until their deadlines.
 //! - **The primary.** A connection goes to the current primary and is given up when that changes, or when
-//!   the server says that it is a replica. A server that says so at once is not used at all.
+//!   the server says that it is a replica. A server that says so at once is not used at all. [`follower`]
+//!   says how it gets there.
 //! - **Shapes.** A reply that does not fit its request belongs to another one, and so does one without a
 //!   request. Then no reply of that connection is trusted any more.
 //! - **Keep-alive.** An idle connection is pinged, so that one that was dropped silently is replaced
@@ -40,6 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use redis::Value;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -50,11 +52,13 @@ use super::primary::Primary;
 use crate::backend::Fault;
 use crate::config::ClientOptions;
 use crate::fork::Origin;
+use follower::Follower;
 use given_up::GivenUp;
 use requests::{Outcome, Requests};
 
 pub(super) mod asker;
 pub(super) mod committer;
+pub(super) mod follower;
 pub(super) mod given_up;
 mod handshake;
 mod io;
@@ -97,6 +101,8 @@ struct Shared {
     options: ClientOptions,
     origin: Origin,
     state: Mutex<State>,
+    /// Changes with the connection in use, while `state` is locked.
+    carrier: watch::Sender<Option<Carrier>>,
     fences: AtomicBool,
     given_up: GivenUp,
     /// Of a member of a quorum, which joins before it is used.
@@ -133,19 +139,16 @@ impl Connection {
         on_reconnect: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, Fault> {
         let shared = Shared::new(primary, options, GivenUp::default(), None, on_reconnect);
+        let mut follower = Follower::new(primary, options);
         let until = Instant::now() + options.connect_timeout;
-        let mut failures = 0;
         let wire = loop {
-            match handshake::within(options.connect_timeout, io::connect(&shared)).await {
-                Ok(wire) => break wire,
-                Err(Fault::Refused { .. }) if Instant::now() < until => {
-                    tokio::time::sleep(options.backoff(failures)).await;
-                    failures += 1;
-                }
-                Err(fault) => return Err(fault),
+            let opening = follower.open(|server, epoch| io::connect(&shared, server, epoch));
+            match handshake::within(options.connect_timeout, opening).await {
+                Err(Fault::Refused { .. }) if Instant::now() < until => {}
+                opened => break opened?,
             }
         };
-        Ok(Self::serve(shared, Some(wire)))
+        Ok(Self::serve(shared, follower, Some(wire)))
     }
 
     /// Connects in the background. Requests wait until then, at most until their deadlines. `given_up` is
@@ -156,7 +159,8 @@ impl Connection {
         given_up: &GivenUp,
         on_connect: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        Self::serve(Shared::new(primary, options, given_up.clone(), None, on_connect), None)
+        let shared = Shared::new(primary, options, given_up.clone(), None, on_connect);
+        Self::serve(shared, Follower::new(primary, options), None)
     }
 
     /// Connects to a member of a quorum in the background. While it is down, requests fail at once.
@@ -168,12 +172,13 @@ impl Connection {
     ) -> Self {
         let membership = Some(Arc::clone(membership));
         let given_up = GivenUp::default();
-        Self::serve(Shared::new(primary, options, given_up, membership, on_connect), None)
+        let shared = Shared::new(primary, options, given_up, membership, on_connect);
+        Self::serve(shared, Follower::new(primary, options), None)
     }
 
-    fn serve(shared: Arc<Shared>, wire: Option<wire::Wire>) -> Self {
+    fn serve(shared: Arc<Shared>, follower: Follower, wire: Option<wire::Wire>) -> Self {
         let mut task = JoinSet::new();
-        task.spawn(io::run(Arc::clone(&shared), wire));
+        task.spawn(io::run(Arc::clone(&shared), follower, wire));
         Self { shared, _task: task }
     }
 
@@ -283,11 +288,9 @@ impl Connection {
         self.shared.lock().closed
     }
 
-    /// Returns what carries requests now.
-    fn carrier(&self) -> Option<Carrier> {
-        let state = self.shared.lock();
-        let live = state.requests.live.as_ref()?;
-        Some(Carrier { generation: live.generation, run: live.run.clone() })
+    /// Watches what carries requests.
+    fn carriers(&self) -> watch::Receiver<Option<Carrier>> {
+        self.shared.carrier.subscribe()
     }
 
     /// Fails requests that are not sent, and closes the connection once the others are answered.
@@ -380,6 +383,7 @@ impl Shared {
             options: options.clone(),
             origin: Origin::here(),
             state: Mutex::default(),
+            carrier: watch::Sender::default(),
             fences: AtomicBool::new(true),
             given_up,
             membership,
@@ -487,6 +491,7 @@ impl Shared {
     fn give_up(&self, generation: u64, fault: &Fault) {
         let mut state = self.lock();
         let Some(live) = state.requests.give_up(generation, fault) else { return };
+        self.carrier.send_replace(None);
         self.membership.iter().for_each(|membership| membership.left(fault));
         match &live.identity {
             Some(identity) => self.given_up.add(identity),

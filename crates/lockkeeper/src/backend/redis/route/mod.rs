@@ -114,14 +114,13 @@ impl Route {
         let named = |fault| named(fault, address.as_deref().unwrap_or_default());
         let connection = Connection::open(&primary, options, move || reconnected(lane)).await;
         let connection = connection.map_err(named)?;
-        let committer = match terms(options, !matches!(finder, Finder::Fixed)) {
-            Some(terms) => {
-                let key = Box::new(|_| Some(keys::commit(0)));
-                Committer::open(&primary, options, terms, key).await.map(Some)
-            }
-            None => Ok(None),
-        };
-        let shard = Shard { lane, primary, connection, committer: committer.map_err(named)? };
+        let committer = terms(options, !matches!(finder, Finder::Fixed)).map(|terms| {
+            Committer::later(&primary, options, terms, Box::new(|_| Some(keys::commit(0))))
+        });
+        if let Some(committer) = &committer {
+            committer.ensure().await.map_err(named)?;
+        }
+        let shard = Shard { lane, primary, connection, committer };
         Ok(Self { way: Way::One(Arc::new(shard), finder), watcher: Mutex::new(watcher) })
     }
 

@@ -24,6 +24,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::super::connection::asker::Asker;
+use super::super::connection::follower::Follower;
 use super::super::connection::subscriber::{Event, Mode, Subscriber};
 use super::super::primary::Primary;
 use super::super::url::{Sentinels, Server};
@@ -294,15 +295,15 @@ impl Sentinel {
 
     /// Listens to one sentinel until it is dropped.
     async fn listen(&self, server: &Server, primary: &Primary) {
-        let mut failures = 0;
+        let mut follower = Follower::new(&Primary::fixed(server.clone()), &self.options);
         loop {
-            let since = Instant::now();
-            if let Ok(subscriber) = Subscriber::open(server, &self.options, Mode::Plain).await {
+            let opening = follower.open(async |server, _| {
+                Subscriber::open(&server, &self.options, Mode::Plain).await
+            });
+            if let Ok(subscriber) = opening.await {
                 let fault = self.hear(subscriber, primary).await;
                 tracing::debug!(sentinel = %server.address, %fault, "not listening to a sentinel");
             }
-            failures = if since.elapsed() > UNANIMOUS { 0 } else { failures + 1 };
-            sleep(self.options.backoff(failures)).await;
         }
     }
 
