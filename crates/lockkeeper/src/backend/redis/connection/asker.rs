@@ -46,6 +46,7 @@ impl Asker {
             }
             let mut wire = handshake::connect(&self.server, options).await?;
             wire.exchange(&handshake::naming(options)).await?;
+            wire.serve();
             let replies = wire.exchange(questions).await?;
             *self.kept() = Some(wire);
             Ok(replies)

@@ -38,6 +38,7 @@ pub(super) async fn connect(shared: &Shared, server: Server, epoch: u64) -> Resu
     if let Some(membership) = &shared.membership {
         handshake::join(&mut wire, membership).await?;
     }
+    wire.serve();
     if !introduced.revoked {
         // Permanently: requests lost on an unknown connection may still execute.
         shared.fences.store(false, Ordering::Relaxed);

@@ -19,9 +19,16 @@ const LINE_MAX: usize = 64 * 1024;
 /// The deepest nesting. Our replies have at most three levels.
 const DEPTH_MAX: usize = 32;
 
-/// The largest reply in bytes. The server may send a whole value of another program, of up to 512 MiB. A
-/// smaller limit would end the connection again and again for a key that is merely not a lock.
-const REPLY_MAX: usize = 640 * 1024 * 1024;
+/// The largest reply, in bytes of memory. The server may send a whole value of another program, of up to
+/// 512 MiB. A smaller limit would end the connection again and again for a key that is merely not a lock.
+pub(super) const REPLY_MAX: usize = 640 * 1024 * 1024;
+
+/// The same until the server is known.
+pub(super) const HANDSHAKE_MAX: usize = 1024 * 1024;
+
+/// What an element costs in memory beside its bytes: three bytes may be a value. Its list may have grown to
+/// twice its length, and be copied once it is complete, or the value allocates a little of its own.
+const ELEMENT: usize = 3 * size_of::<Value>();
 
 /// The room that is reserved for the elements of a list of unknown honesty.
 const RESERVED_MAX: usize = 256;
@@ -31,12 +38,13 @@ const RESERVED_MAX: usize = 256;
 pub(super) struct Malformed(pub(super) &'static str);
 
 /// Parses a stream of replies.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Parser {
     /// Lists whose elements have not all arrived, the outermost first.
     open: Vec<Open>,
-    /// The bytes of the current reply so far.
+    /// What the current reply costs in memory so far, and may cost.
     size: usize,
+    pub(super) limit: usize,
 }
 
 #[derive(Debug)]
@@ -63,20 +71,24 @@ enum Token {
 }
 
 impl Parser {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { open: Vec::new(), size: 0, limit }
+    }
+
     /// Parses one reply at the beginning of `input`. Returns the number of bytes that are consumed,
     /// and the reply if it is complete.
     pub(super) fn parse(&mut self, input: &[u8]) -> Result<(usize, Option<Value>), Malformed> {
         let mut at = 0;
         loop {
             let Some((length, token)) = token(&input[at..])? else {
-                if self.size + (input.len() - at) > REPLY_MAX {
+                if self.size + (input.len() - at) > self.limit {
                     return Err(Malformed("a reply is too large"));
                 }
                 return Ok((at, None));
             };
             at += length;
-            self.size += length;
-            if self.size > REPLY_MAX {
+            self.size += length + ELEMENT;
+            if self.size > self.limit {
                 return Err(Malformed("a reply is too large"));
             }
             let value = match token {
@@ -323,7 +335,8 @@ mod tests {
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
         cuts.push(stream.len());
         cuts.sort_unstable();
-        let (mut parser, mut buffer, mut replies) = (Parser::default(), Vec::new(), Vec::new());
+        let (mut parser, mut buffer, mut replies) =
+            (Parser::new(REPLY_MAX), Vec::new(), Vec::new());
         let mut from = 0;
         for to in cuts {
             buffer.extend_from_slice(&stream[from..to]);
@@ -464,7 +477,7 @@ mod tests {
             let at = at % stream.len();
             stream[at] = byte;
             let before = ends.iter().filter(|end| **end <= at).count();
-            let (mut parser, mut from) = (Parser::default(), 0);
+            let (mut parser, mut from) = (Parser::new(REPLY_MAX), 0);
             for value in &sent[..before] {
                 let (consumed, reply) = parser.parse(&stream[from..]).unwrap();
                 from += consumed;
@@ -543,8 +556,34 @@ mod tests {
     /// A list of a length that was announced and not sent uses no memory for it.
     #[test]
     fn an_announced_length_reserves_little() {
-        let mut parser = Parser::default();
+        let mut parser = Parser::new(REPLY_MAX);
         assert_eq!(parser.parse(b"*100000000\r\n:1\r\n"), Ok((16, None)));
         assert!(parser.open[0].items.capacity() <= RESERVED_MAX);
+    }
+
+    /// Whatever it consists of: three bytes of a reply may be a value.
+    #[test]
+    fn a_reply_uses_no_more_memory_than_the_limit() {
+        fn memory(value: &Value) -> usize {
+            let of = |items: &Vec<Value>| {
+                items.capacity() * size_of::<Value>() + items.iter().map(memory).sum::<usize>()
+            };
+            match value {
+                Value::Array(items) => of(items),
+                Value::BulkString(bytes) => bytes.capacity(),
+                _ => 0,
+            }
+        }
+        for element in ["_\r\n", "*0\r\n", "*1\r\n_\r\n", "$1\r\na\r\n", "-E x\r\n"] {
+            for head in ["*9999999\r\n", "%9999999\r\n", ">9999999\r\n"] {
+                let mut parser = Parser::new(HANDSHAKE_MAX);
+                parser.parse(head.as_bytes()).unwrap();
+                let many = HANDSHAKE_MAX / element.len();
+                let parsed = (0..many).try_for_each(|_| parser.parse(element.as_bytes()).map(drop));
+                assert_eq!(parsed, Err(Malformed("a reply is too large")), "{head}{element}");
+                let items = std::mem::take(&mut parser.open[0].items);
+                assert!(memory(&Value::Array(items)) <= HANDSHAKE_MAX, "{head}{element}");
+            }
+        }
     }
 }

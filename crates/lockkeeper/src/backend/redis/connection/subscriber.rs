@@ -76,6 +76,7 @@ impl Subscriber {
         let wire = within(options.connect_timeout, async {
             let mut wire = handshake::connect(server, options).await?;
             wire.exchange(&handshake::naming(options)).await?;
+            wire.serve();
             Ok(wire)
         });
         let timeout = options.response_timeout;

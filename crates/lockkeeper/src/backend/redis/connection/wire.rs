@@ -8,7 +8,7 @@ use redis::{ErrorKind, RedisError, Value};
 
 use super::super::command::Command;
 use super::super::fault;
-use super::resp::{Malformed, Parser};
+use super::resp::{HANDSHAKE_MAX, Malformed, Parser, REPLY_MAX};
 use super::socket::Socket;
 use crate::backend::Fault;
 
@@ -36,13 +36,18 @@ impl Wire {
     pub(super) fn new(socket: Socket) -> Self {
         Self {
             socket,
-            parser: Parser::default(),
+            parser: Parser::new(HANDSHAKE_MAX),
             input: Vec::new(),
             parsed: 0,
             output: Vec::new(),
             written: 0,
             is_resp2: false,
         }
+    }
+
+    /// The handshake is over: replies may be large.
+    pub(super) fn serve(&mut self) {
+        self.parser.limit = REPLY_MAX;
     }
 
     /// Parses the next reply from the bytes received so far.
