@@ -36,7 +36,8 @@ impl Script {
     #[inline(always)]
     pub(super) fn call(&'static self, keys: usize) -> Command {
         let (head, body) = (Head::Hash(self), spare_buffer());
-        let mut call = Command { head, count: 0, body, shape: self.returns, in_order: false };
+        let mut call =
+            Command { head, count: 0, body, shape: self.returns, in_order: false, asks: false };
         call.push(keys);
         call
     }
@@ -70,13 +71,16 @@ pub(super) struct Command {
     body: Vec<u8>,
     shape: Shape,
     in_order: bool,
+    /// It follows `ASKING`: a node serves it that is about to get its slot.
+    pub(super) asks: bool,
 }
 
 impl Command {
     #[inline(always)]
     pub(super) fn plain(name: &str) -> Self {
         let (shape, body) = (Shape::of_name(name.as_bytes()), spare_buffer());
-        let mut command = Self { head: Head::Plain, count: 0, body, shape, in_order: false };
+        let mut command =
+            Self { head: Head::Plain, count: 0, body, shape, in_order: false, asks: false };
         command.push(name);
         command
     }

@@ -412,7 +412,7 @@ impl Shared {
     /// Hands in a request. Returns its slot.
     fn send(
         &self,
-        command: Command,
+        mut command: Command,
         due: Option<Instant>,
         asks: bool,
         waker: &Waker,
@@ -431,11 +431,7 @@ impl Shared {
             return Err(fault.clone());
         }
         let alarm = state.requests.alarm;
-        if asks {
-            // Nothing comes between the two. If only the second is sent, on another connection, the node
-            // rejects it.
-            state.requests.add(Command::plain("ASKING"), due, late, None);
-        }
+        command.asks = asks;
         let slot = state.requests.add(command, due, late, Some(waker.clone()));
         let must_look = state.requests.alarm != alarm;
         let writes = state.requests.live.as_ref().is_some_and(|live| {

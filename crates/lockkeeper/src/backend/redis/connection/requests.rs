@@ -12,7 +12,7 @@
 //! A caller that is gone leaves its slot to the connection: a waiting request is not sent, the reply to
 //! a sent one is dropped.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::task::Waker;
 
 use redis::{ServerErrorKind, Value};
@@ -23,8 +23,13 @@ use super::super::shape::Shape;
 use super::live::{Live, OUT_MAX};
 use crate::backend::Fault;
 
+mod unanswered;
+
 /// The number of slots that are kept, with their buffers, when none is in use.
 const SLOTS_KEPT: usize = 64;
+
+/// The number of the first request that waits: others come after it and before it.
+const MIDDLE: u64 = 1 << 63;
 
 /// The outcome of a request; an error reply of the server is a value.
 pub(super) type Outcome = Result<Value, Fault>;
@@ -38,7 +43,7 @@ struct Slot {
     due: Instant,
     /// It was sent late: that it gets no answer in time says nothing about the connection.
     late: bool,
-    /// The position in the stream of requests at which it ends.
+    /// While it waits, its place in `waiting`; then the position in the stream of requests at which it ends.
     end: u64,
     waker: Option<Waker>,
     has_caller: bool,
@@ -72,8 +77,8 @@ enum State {
 pub(super) struct Requests {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Requests that are not sent, in the order of their arrival.
-    waiting: VecDeque<usize>,
+    /// Requests that are not sent, in the order of their arrival, by a number that each keeps.
+    waiting: BTreeMap<u64, usize>,
     /// The time at which the task must look at deadlines: not after the first of them.
     pub(super) alarm: Option<Instant>,
     /// The connection in use.
@@ -105,10 +110,20 @@ impl Requests {
         if self.alarm.is_none_or(|alarm| due < alarm) {
             self.alarm = Some(due);
         }
-        if !self.waiting.is_empty() || !self.encode(slot) {
-            self.waiting.push_back(slot);
-        }
+        self.encode_or_wait(slot);
         slot
+    }
+
+    fn encode_or_wait(&mut self, slot: usize) {
+        if !self.waiting.is_empty() || !self.encode(slot) {
+            let last = self.waiting.last_key_value();
+            self.wait(slot, last.map_or(MIDDLE, |(at, _)| at + 1));
+        }
+    }
+
+    fn wait(&mut self, slot: usize, at: u64) {
+        (self.slots[slot].state, self.slots[slot].end) = (State::Waiting, at);
+        self.waiting.insert(at, slot);
     }
 
     /// Takes a slot, for a request without a caller. In place: a slot is large, and a copy of it costs
@@ -126,10 +141,19 @@ impl Requests {
 
     /// Encodes a request, if there is a connection with room.
     fn encode(&mut self, slot: usize) -> bool {
-        let Some(live) = self.live.as_mut().filter(|live| live.out.len() < OUT_MAX) else {
+        if self.live.as_ref().is_none_or(|live| live.out.len() >= OUT_MAX) {
             return false;
-        };
-        let request = &mut self.slots[slot];
+        }
+        let Slot { command, due, late, .. } = &self.slots[slot];
+        if command.as_ref().is_some_and(|command| command.asks) {
+            // Both or none, and nothing in between: it would allow another request.
+            let (due, late) = (*due, *late);
+            let asking = self.occupy(Shape::Any, due);
+            self.slots[asking].late = late;
+            self.slots[asking].command = Some(Command::plain("ASKING"));
+            self.encode(asking);
+        }
+        let (Some(live), request) = (&mut self.live, &mut self.slots[slot]) else { return false };
         let Some(command) = &mut request.command else { return false };
         command.call_first_by_text(&mut live.called);
         let before = live.out.len();
@@ -149,12 +173,13 @@ impl Requests {
     /// Encodes waiting requests while there is room. A request has to be sent by `in_time`, or its
     /// missing answer says nothing about the connection.
     pub(super) fn encode_waiting(&mut self, in_time: Instant) {
-        while let Some(slot) = self.waiting.front().copied() {
+        while let Some(first) = self.waiting.first_entry() {
+            let slot = *first.get();
+            self.slots[slot].late = self.slots[slot].due < in_time;
             if !self.encode(slot) {
                 return;
             }
-            self.waiting.pop_front();
-            self.slots[slot].late = self.slots[slot].due < in_time;
+            self.waiting.pop_first();
         }
     }
 
@@ -192,7 +217,7 @@ impl Requests {
     pub(super) fn abandon(&mut self, slot: usize) {
         match self.slots[slot].state {
             State::Waiting => {
-                self.waiting.retain(|waiting| *waiting != slot);
+                self.waiting.remove(&self.slots[slot].end);
                 self.release(slot);
             }
             State::Sent => {
@@ -257,117 +282,13 @@ impl Requests {
                 && request.has_caller
                 && request.command.as_mut().is_some_and(Command::call_again_by_text)
             {
-                (request.state, request.late) = (State::Waiting, request.due < in_time());
-                if !self.waiting.is_empty() || !self.encode(slot) {
-                    self.waiting.push_back(slot);
-                }
+                request.late = request.due < in_time();
+                self.encode_or_wait(slot);
                 continue;
             }
             self.answer(slot, Ok(reply));
         }
         Ok(())
-    }
-
-    /// Answers the requests whose deadlines have passed, and sets the alarm for the others. Returns
-    /// whether a request without an answer tells that the connection is broken.
-    pub(super) fn expire(
-        &mut self,
-        now: Instant,
-        not_sent: impl Fn() -> Fault,
-        no_answer: impl Fn() -> Fault,
-    ) -> bool {
-        let mut broken = false;
-        let mut alarm = None;
-        let mut soonest = |due| alarm = Some(alarm.map_or(due, |alarm: Instant| alarm.min(due)));
-        let mut late = Vec::new();
-        for (n, slot) in self.live.iter().flat_map(|live| &live.sent).enumerate() {
-            match &self.slots[*slot] {
-                Slot { due, .. } if *due > now => soonest(*due),
-                Slot { late: true, has_caller: true, .. } => late.push(n),
-                Slot { late: true, .. } => {}
-                Slot { .. } => broken = true,
-            }
-        }
-        for n in late {
-            self.answer_early(n, Err(no_answer()));
-        }
-        let mut overdue = Vec::new();
-        let slots = &self.slots;
-        self.waiting.retain(|slot| {
-            let is_due = slots[*slot].due <= now;
-            if is_due {
-                overdue.push(*slot);
-            } else {
-                soonest(slots[*slot].due);
-            }
-            !is_due
-        });
-        self.alarm = alarm;
-        for slot in overdue {
-            // A ping that could not be sent in time: the server does not read.
-            broken |= self.live.is_some() && !self.slots[slot].has_caller;
-            self.answer(slot, Err(not_sent()));
-        }
-        broken
-    }
-}
-
-impl Requests {
-    /// Whether a caller waits for a reply.
-    pub(super) fn has_callers(&self) -> bool {
-        let sent = self.live.iter().flat_map(|live| &live.sent);
-        sent.into_iter().any(|slot| self.slots[*slot].has_caller)
-    }
-
-    /// Answers the `n`th request that was sent before its reply arrives. The reply gets a slot without
-    /// a caller.
-    fn answer_early(&mut self, n: usize, outcome: Outcome) {
-        let Some(slot) = self.live.as_ref().and_then(|live| live.sent.get(n)).copied() else {
-            return;
-        };
-        let Slot { shape, due, end, .. } = self.slots[slot];
-        let heir = self.occupy(shape, due);
-        let request = &mut self.slots[heir];
-        (request.state, request.command) = (State::Sent, None);
-        (request.late, request.end) = (true, end);
-        if let Some(sent) = self.live.as_mut().and_then(|live| live.sent.get_mut(n)) {
-            *sent = heir;
-        }
-        self.answer(slot, outcome);
-    }
-
-    /// Gives up the connection of this generation. Requests of which a byte may have been written get
-    /// the fault; the others wait for the next connection, before those that wait already.
-    pub(super) fn give_up(&mut self, generation: u64, fault: &Fault) -> Option<Live> {
-        let live = self.live.take_if(|live| live.generation == generation)?;
-        for slot in live.sent.iter().rev().copied() {
-            let request = &mut self.slots[slot];
-            if request.end > live.taken && request.has_caller {
-                request.state = State::Waiting;
-                self.waiting.push_front(slot);
-            } else {
-                self.answer(slot, Err(fault.clone()));
-            }
-        }
-        Some(live)
-    }
-
-    /// Replaces the answers that no caller has taken. An error reply to a request that did not run stays.
-    pub(super) fn void(&mut self, fault: &Fault) {
-        for slot in &mut self.slots {
-            if let State::Answered(answer @ Ok(_)) = &mut slot.state
-                && !matches!(answer, Ok(Value::ServerError(_)))
-            {
-                *answer = Err(fault.clone());
-            }
-        }
-    }
-
-    /// Fails the requests that are not sent.
-    pub(super) fn fail_waiting(&mut self, fault: &Fault) {
-        while let Some(slot) = self.waiting.pop_front() {
-            self.answer(slot, Err(fault.clone()));
-        }
     }
 }
 
@@ -590,5 +511,44 @@ mod tests {
         assert!(text.contains("EVAL\r\n") && text.contains("KEYS[1]"), "{text}");
         requests.deliver(&mut vec![unknown()], soon).unwrap();
         assert_eq!(number(&mut requests, slot), Some(Ok(unknown())));
+    }
+
+    /// Alone it would let the next request be served where it is not to be.
+    #[test]
+    fn the_permission_to_ask_is_sent_only_with_its_request() {
+        let name = "x".repeat(OUT_MAX);
+        let mut asking = Command::plain("PTTL").arg("a");
+        asking.asks = true;
+        let ask = |requests: &mut Requests| {
+            add(requests, &name);
+            requests.add(asking.clone(), soon(), false, Some(Waker::noop().clone()))
+        };
+        let mut requests = connected();
+        let abandoned = ask(&mut requests);
+        requests.abandon(abandoned);
+        write(&mut requests);
+        add(&mut requests, "b");
+        assert!(!write(&mut requests).contains("ASKING"));
+        // One that is sent on the next connection is allowed there.
+        let slot = ask(&mut requests);
+        requests.give_up(1, &fault());
+        requests.live = Some(Live::new(2, None, None));
+        requests.encode_waiting(Instant::now());
+        write(&mut requests);
+        requests.encode_waiting(Instant::now());
+        assert!(write(&mut requests).contains("ASKING\r\n*2\r\n$4\r\nPTTL\r\n$1\r\na"));
+        let mut replies = vec![Value::Int(1), Value::Okay, Value::Int(2)];
+        requests.deliver(&mut replies, soon).unwrap();
+        assert_eq!(number(&mut requests, slot), Some(Ok(Value::Int(2))));
+    }
+
+    #[test]
+    fn many_requests_are_abandoned_in_no_time() {
+        let mut requests = Requests::default();
+        let watch = testkit::Stopwatch::start();
+        let slots: Vec<_> = (0..100_000).map(|_| add(&mut requests, "a")).collect();
+        slots.into_iter().rev().for_each(|slot| requests.abandon(slot));
+        assert!(!requests.has_waiting());
+        assert!(watch.elapsed() < Duration::from_secs(10), "{:?}", watch.elapsed());
     }
 }
