@@ -225,6 +225,8 @@ async fn an_extended_lease_is_not_cut_to_the_end_that_one_member_knows() {
         quorum.node(0).proxy().delay(Duration::ZERO);
         assert!(guard.remaining() > LONG / 2, "{:?}", guard.remaining());
         guard.release().await.expect("held");
+    }
+}
 
 /// A repair is on its way to a member when the lock is force-released: nothing of the hold is left there, though
 /// its guard is not dropped.
