@@ -2,14 +2,39 @@
 
 use std::sync::Arc;
 
-use lockkeeper::{Client, Kind};
-use testkit::{FaultProxy, RedisServer, Replicated};
+use lockkeeper::{Client, Kind, Severity};
+use testkit::{FaultProxy, RedisServer, Replicated, ReplicatedBuilder, Side};
 
 use crate::permissions::set_user;
 use crate::support::*;
 
+async fn started(servers: ReplicatedBuilder) -> Arc<Replicated> {
+    joined(tokio::task::spawn_blocking(|| Arc::new(servers.start()))).await
+}
+
 async fn replicated() -> Arc<Replicated> {
-    joined(tokio::task::spawn_blocking(|| Arc::new(Replicated::start()))).await
+    started(Replicated::builder()).await
+}
+
+/// The first server is an old primary, back without replicas; the second is the primary, and the third
+/// follows it.
+async fn with_a_stale_primary() -> Arc<Replicated> {
+    let servers = started(Replicated::builder().proxied()).await;
+    let promoting = Arc::clone(&servers);
+    let promote = move || {
+        let [_, new, replica] = promoting.nodes() else { panic!("three servers") };
+        promoting.promote(new);
+        promoting.demote(replica, new);
+        promoting.await_in_sync(1);
+    };
+    joined(tokio::task::spawn_blocking(promote)).await;
+    servers
+}
+
+/// No client has locked anything there.
+#[track_caller]
+fn assert_unused(server: &RedisServer) {
+    assert_eq!(server.commandstats("evalsha") + server.commandstats("eval"), 0);
 }
 
 /// Makes the first replica the primary, and the primary its replica, which serves reads on.
@@ -82,8 +107,7 @@ fn requests_of(server: &RedisServer) -> String {
 /// server again, it has revoked the old connection: the request never executes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_request_does_not_execute_on_a_server_that_is_promoted_again() {
-    let start = || Arc::new(Replicated::builder().replicas(1).start());
-    let servers = joined(tokio::task::spawn_blocking(start)).await;
+    let servers = started(Replicated::builder().replicas(1)).await;
     let (first, second) = (servers.primary().server(), servers.replicas()[0].server());
     let endpoint = FaultProxy::start(first.port()).await;
     let client = connect(&endpoint.url(), options().keep_alive(LONG)).await;
@@ -197,4 +221,95 @@ async fn no_server_is_a_primary() {
     let error = Client::connect_with(&url, short).await.expect_err("no primary");
     let said = assert_unreachable::<()>(&Err(error));
     assert!(said.contains(&format!("127.0.0.1:{} is a replica", replicas[1])), "{said}");
+}
+
+/// Only the way of this client to the primary is cut. The replica still has a link to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_its_replica_reaches_is_never_overruled() {
+    let servers = with_a_stale_primary().await;
+    let [stale, primary, _] = servers.nodes() else { panic!("three servers") };
+    let client = connect(&servers.url(), options()).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    servers.cut(primary, Side::Clients);
+    let mut waiting = Box::pin(lock_of(&client, Kind::Lock, "b").try_lock_for(ms(8000)));
+    start(&mut waiting).await;
+    let error = Client::connect_with(&servers.url(), options()).await.expect_err("cut off");
+    let said = assert_unreachable::<()>(&Err(error));
+    let reason = format!("127.0.0.1:{} does not answer, and has replicas", primary.port());
+    assert!(said.contains(&reason), "{said}");
+    // Longer than a server may be silent that no replica reaches.
+    let waited = waiting.await;
+    assert!(!matches!(waited, Ok(Some(_))), "{waited:?}");
+    assert_unused(stale.server());
+    servers.heal(primary, Side::Clients);
+    let other = taken(&lock_of(&client, Kind::Lock, "b")).await;
+    assert_held(primary.server(), Kind::Lock, "b", &other, 1);
+    assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
+    assert_unused(stale.server());
+}
+
+/// The primary and its replica are far away, and the stale one is near.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_without_followers_is_not_used_before_the_others_have_answered() {
+    let servers = with_a_stale_primary().await;
+    let [stale, primary, replica] = servers.nodes() else { panic!("three servers") };
+    for far in [primary, replica] {
+        far.proxy().delay(ms(200));
+    }
+    let patient = options().unacknowledged().connect_timeout(PATIENCE);
+    let client = connect(&servers.url(), patient.response_timeout(PATIENCE)).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
+    assert_unused(stale.server());
+}
+
+/// Both stall together for longer than the client waits between two questions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_stalls_with_its_replica_is_followed_on() {
+    let servers = with_a_stale_primary().await;
+    let [stale, primary, replica] = servers.nodes() else { panic!("three servers") };
+    // It asks every second, and waits for one more at most.
+    let short = options().connect_timeout(ms(300)).response_timeout(PATIENCE);
+    let client = connect(&servers.url(), short).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    for node in [replica, primary] {
+        node.server().pause();
+    }
+    tokio::time::sleep(ms(2500)).await;
+    for node in [primary, replica] {
+        node.server().resume();
+    }
+    let other = taken(&lock_of(&client, Kind::Lock, "b")).await;
+    assert_held(primary.server(), Kind::Lock, "b", &other, 1);
+    assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
+    assert_unused(stale.server());
+}
+
+/// A replica names its primary otherwise than the URL does: it counts if both names lead to one address, and
+/// is reported if they do not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_names_its_primary_otherwise_counts_or_is_reported() {
+    let servers = replicated().await;
+    let [old, primary, replica] = servers.nodes() else { panic!("three servers") };
+    servers.promote(primary);
+    let follow = |host: &str, port: u16| {
+        replica.server().cli(&["REPLICAOF", host, &port.to_string()]).ok();
+    };
+    follow("localhost", primary.port());
+    let client = connect(&servers.url(), options().unacknowledged()).await;
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
+    let elsewhere = FaultProxy::start(primary.port()).await;
+    servers.demote(old, primary);
+    for (port, is_reported) in [(primary.port(), false), (elsewhere.port(), true)] {
+        follow("localhost", port);
+        let report = within(PATIENCE, "the report", client.check()).await.expect("it answers");
+        let subject = format!("server 127.0.0.1:{}", replica.port());
+        let found = report.findings.iter().find(|finding| finding.subject == subject);
+        let says = format!("replicates from localhost:{port}, which is no server of the URL");
+        let is_said = found.is_some_and(|found| {
+            found.severity == Severity::Danger && found.detail.contains(&says)
+        });
+        assert_eq!(is_said, is_reported, "{report:#?}");
+    }
 }

@@ -18,8 +18,8 @@ pub(super) enum Role {
         /// count it all the same.
         synced: usize,
     },
-    /// Of the primary at this host and port.
-    Replica(String, u16),
+    /// Of the primary at this host and port, and whether its link to it is up: then that server is there.
+    Replica(String, u16, bool),
 }
 
 impl Role {
@@ -57,8 +57,10 @@ impl Role {
                 let synced = replicas.iter().filter(has_data).count();
                 Some(Self::Primary { replicas: replicas.len(), synced })
             }
-            ("slave", [_, host, port, ..]) => {
-                Some(Self::Replica(text(host)?, u16::try_from(number(port)).ok()?))
+            ("slave", [_, host, port, rest @ ..]) => {
+                let link = rest.first().and_then(text);
+                let is_up = matches!(link.as_deref(), Some("connected" | "sync"));
+                Some(Self::Replica(text(host)?, u16::try_from(number(port)).ok()?, is_up))
             }
             _ => None,
         }
@@ -81,7 +83,9 @@ impl Role {
             }
             "slave" => {
                 let port = field("master_port")?.parse().ok()?;
-                Some(Self::Replica(field("master_host")?.to_owned(), port))
+                let is_up = field("master_link_status") == Some("up")
+                    || field("master_sync_in_progress") == Some("1");
+                Some(Self::Replica(field("master_host")?.to_owned(), port, is_up))
             }
             _ => None,
         }
@@ -100,16 +104,19 @@ mod tests {
     #[test]
     fn both_answers_tell_the_role() {
         let parse = |text: &[u8]| Role::parse(&redis::parse_redis_value(text).unwrap());
-        let replica = Some(Role::Replica("10.0.0.1".to_owned(), 7000));
+        let replica = |is_up| Some(Role::Replica("10.0.0.1".to_owned(), 7000, is_up));
         let role = b"*3\r\n$6\r\nmaster\r\n:5\r\n*1\r\n*3\r\n$1\r\nh\r\n$4\r\n7001\r\n$1\r\n5\r\n";
         assert_eq!(parse(role), Some(Role::Primary { replicas: 1, synced: 1 }));
         let role = b"*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7000\r\n$9\r\nconnected\r\n:5\r\n";
-        assert_eq!(parse(role), replica);
+        assert_eq!(parse(role), replica(true));
+        let role = b"*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7000\r\n$7\r\nconnect\r\n:-1\r\n";
+        assert_eq!(parse(role), replica(false));
         assert_eq!(parse(b"*1\r\n$8\r\nsentinel\r\n"), None);
         assert_eq!(parse(b"-NOPERM no\r\n"), None);
         let info = |text: &str| Role::parse(&Value::BulkString(text.as_bytes().to_vec()));
         let text = "# Replication\r\nrole:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7000\r\n";
-        assert_eq!(info(text), replica);
+        assert_eq!(info(text), replica(false));
+        assert_eq!(info(&format!("{text}master_link_status:up\r\n")), replica(true));
         let replicas =
             "slave0:ip=h,port=1,state=online,offset=14,lag=0\r\nslave1:ip=h,offset=0\r\n";
         assert_eq!(

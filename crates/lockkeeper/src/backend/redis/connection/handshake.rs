@@ -196,7 +196,7 @@ pub(super) async fn ensure_primary(
         let reply = only(wire.exchange(&[Role::second_question()]).await.map_err(never_ran)?);
         role = Role::parse(&reply);
     }
-    let Some(Role::Replica(host, port)) = role else { return Ok(()) };
+    let Some(Role::Replica(host, port, _)) = role else { return Ok(()) };
     let detail = format!("{} is a replica of {host}:{port}, not a primary", server.address);
     Err(Fault::Refused { detail: detail.into() })
 }

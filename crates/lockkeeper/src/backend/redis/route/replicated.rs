@@ -2,11 +2,20 @@
 //!
 //! All servers are asked when the client connects, when a connection breaks or is refused as read-only,
 //! and every second. No server decides which of two primaries is right: the client follows the one that more of
-//! the other servers follow, and neither if there are as many. A server that does not answer counts as a
-//! primary for as long as others follow it, up to five seconds: it may only be slow.
+//! the other servers follow, and neither if there are as many.
+//!
+//! A server that does not answer may be the primary: it may be slow, or cut off from this client alone. So
+//! another one is followed in its place only
+//! - if no replica has a link to it, however long it is silent: such a replica knows that it is there;
+//! - after five seconds, if it was the primary until now or replicas name it;
+//! - and after the connect timeout in any case.
+//!
+//! The last two do not hold if its answer could change nothing: more servers follow the other one than
+//! could follow it.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -23,13 +32,13 @@ use crate::config::ClientOptions;
 /// How often all servers are asked.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How long further answers are waited for once one has arrived.
+/// How long further answers are waited for once one has arrived, if they cannot change who is the primary.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// The shortest pause between two questions.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// For how long a server that others follow may be silent.
+/// For how long a server may be silent that was the primary or that others follow.
 const SILENT: Duration = Duration::from_secs(5);
 
 /// Servers of which one is the primary.
@@ -37,8 +46,35 @@ const SILENT: Duration = Duration::from_secs(5);
 pub(super) struct Replicated {
     servers: Vec<Arc<Asker>>,
     options: ClientOptions,
-    /// Since when a server has been silent that more others follow than any primary.
-    silent: Mutex<Option<Instant>>,
+    known: Mutex<Known>,
+}
+
+/// What is remembered between two questions.
+#[derive(Debug, Default)]
+struct Known {
+    /// The primary that was found last.
+    last: Option<Server>,
+    /// Since when servers have been silent, by their addresses.
+    silent: HashMap<String, Instant>,
+}
+
+impl Known {
+    fn is_last(&self, told: &Told) -> bool {
+        self.last.as_ref().is_some_and(|last| last.is_same(&told.server))
+    }
+
+    /// Whether a silent server may be the primary, and not the one that was `found` among these.
+    fn may_be_primary(&self, silent: &Told, found: &Told, answers: &[Told]) -> bool {
+        let (named, ours) = (followers(answers, silent).count(), followers(answers, found).count());
+        if followers(answers, silent).any(|is_linked| is_linked) {
+            return !self.is_last(found) || named >= ours;
+        }
+        let since = self.silent.get(&silent.server.address.to_string());
+        !self.is_last(found)
+            && !is_decided(answers, found, answers.len())
+            && (named > 0 || self.is_last(silent))
+            && since.is_none_or(|since| since.elapsed() < SILENT)
+    }
 }
 
 /// What one server says.
@@ -46,26 +82,38 @@ struct Told {
     server: Server,
     addresses: Vec<IpAddr>,
     role: Result<Role, Fault>,
+    /// Of a replica, the addresses of its primary.
+    of: Vec<IpAddr>,
 }
 
 impl Told {
+    async fn by(asker: &Asker, options: &ClientOptions) -> Self {
+        let server = asker.server.clone();
+        let (role, addresses) = tokio::join!(role(asker, options), addresses(&server));
+        let of = match &role {
+            Ok(Role::Replica(host, port, _)) => self::addresses(&server.at(host, *port)).await,
+            _ => Vec::new(),
+        };
+        Self { server, addresses, role, of }
+    }
+
     fn is_primary(&self) -> bool {
         matches!(self.role, Ok(Role::Primary { .. }))
     }
 
-    /// Whether a replica of the primary at `host` and `port` is one of this server.
-    fn is_at(&self, host: &str, port: u16) -> bool {
-        let Some((own, own_port)) = self.server.address.host() else { return false };
-        let is_host = own == host
-            || host.parse().is_ok_and(|address: IpAddr| self.addresses.contains(&address));
-        own_port == port && is_host
+    /// Whether it replicates from this server; with a link to it or without one.
+    fn follows(&self, primary: &Told) -> Option<bool> {
+        let Ok(Role::Replica(host, port, is_linked)) = &self.role else { return None };
+        let (own, own_port) = primary.server.address.host()?;
+        let is_host = own == host || self.of.iter().any(|of| primary.addresses.contains(of));
+        (own_port == *port && is_host).then_some(*is_linked)
     }
 }
 
 impl Replicated {
     pub(super) fn new(servers: Vec<Server>, options: &ClientOptions) -> Self {
         let servers = servers.into_iter().map(|server| Arc::new(Asker::new(server))).collect();
-        Self { servers, options: options.clone(), silent: Mutex::default() }
+        Self { servers, options: options.clone(), known: Mutex::default() }
     }
 
     pub(super) fn identity(&self) -> String {
@@ -81,7 +129,7 @@ impl Replicated {
         loop {
             match self.find(&self.ask_all().await) {
                 Ok(server) => {
-                    primary.lead_to(server);
+                    self.follow(primary, server);
                     return Ok(());
                 }
                 Err(fault) if !fault.may_pass() || Instant::now() + AGAIN >= until => {
@@ -92,23 +140,33 @@ impl Replicated {
         }
     }
 
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn follow(&self, primary: &Primary, server: &Server) {
+        self.known().last = Some(server.clone());
+        primary.lead_to(server);
+    }
+
     /// Asks all servers at once. One that does not answer in time is not waited for.
     async fn ask_all(&self) -> Vec<Told> {
         let mut asking = JoinSet::new();
         for asker in self.servers.clone() {
             let options = self.options.clone();
-            asking.spawn(async move {
-                let server = asker.server.clone();
-                let (role, addresses) = tokio::join!(role(&asker, &options), addresses(&server));
-                Told { server, addresses, role }
-            });
+            asking.spawn(async move { Told::by(&asker, &options).await });
         }
         let mut answers: Vec<Told> = Vec::new();
-        let mut until = Instant::now() + self.options.connect_timeout;
-        while let Ok(Some(told)) = timeout_at(until, asking.join_next()).await {
+        let limit = Instant::now() + self.options.connect_timeout;
+        let mut soon = None;
+        loop {
+            let until = soon.filter(|_| self.are_enough(&answers)).unwrap_or(limit);
+            let Ok(Some(told)) = timeout_at(until.min(limit), asking.join_next()).await else {
+                break;
+            };
             answers.extend(told);
             if answers.iter().any(|told| told.role.is_ok()) {
-                until = until.min(Instant::now() + ANSWER);
+                soon.get_or_insert_with(|| Instant::now() + ANSWER);
             }
         }
         // Late answers are dropped, and the connections are kept.
@@ -117,33 +175,42 @@ impl Replicated {
             if !answers.iter().any(|told| told.server.is_same(server)) {
                 let role = Err(Fault::Unreachable { maybe_ran: false, detail: "no answer".into() });
                 // Others may follow it.
-                let addresses = timeout(ANSWER, addresses(server)).await.unwrap_or_default();
-                answers.push(Told { server: server.clone(), addresses, role });
+                let addresses = addresses(server).await;
+                answers.push(Told { server: server.clone(), addresses, role, of: Vec::new() });
             }
         }
         answers
     }
 
-    /// Returns the primary that most servers follow.
+    /// Whether servers that have not answered yet are not worth waiting for.
+    fn are_enough(&self, answers: &[Told]) -> bool {
+        if !answers.iter().any(Told::is_primary) {
+            return true;
+        }
+        let is_settled =
+            |found| self.known().is_last(found) || is_decided(answers, found, self.servers.len());
+        most_followed(answers).is_ok_and(is_settled)
+    }
+
+    /// Returns the primary that most servers follow, unless a silent one may be the primary.
     fn find<'a>(&self, answers: &'a [Told]) -> Result<&'a Server, Fault> {
-        let found = find(answers);
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        let (Ok(primary), Some(other)) = (&found, most_followed(answers)) else {
-            *silent = None;
-            return found;
+        let (silent, heard): (Vec<_>, Vec<_>) = answers.iter().partition(|told| told.role.is_err());
+        let mut known = self.known();
+        for told in heard {
+            known.silent.remove(&told.server.address.to_string());
+        }
+        for told in &silent {
+            let since = known.silent.entry(told.server.address.to_string());
+            since.or_insert_with(Instant::now);
+        }
+        let found = most_followed(answers)?;
+        let other = silent.iter().find(|silent| known.may_be_primary(silent, found, answers));
+        let Some(other) = other else { return Ok(&found.server) };
+        let reason = match followers(answers, other).count() {
+            0 => "was the primary",
+            _ => "has replicas that follow it",
         };
-        let is_silent = other.role.is_err() && followers(answers, other) > 0;
-        let of_primary = answers.iter().find(|told| told.server.is_same(primary));
-        let fewer =
-            of_primary.map_or(0, |told| followers(answers, told)) < followers(answers, other);
-        if !is_silent || !fewer {
-            *silent = None;
-            return found;
-        }
-        if silent.get_or_insert_with(Instant::now).elapsed() >= SILENT {
-            return found;
-        }
-        let detail = format!("{} does not answer, and replicas follow it", other.server.address);
+        let detail = format!("{} does not answer, and {reason}", other.server.address);
         Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() })
     }
 
@@ -156,6 +223,17 @@ impl Replicated {
             if let Err(fault) = &told.role {
                 let detail = format!("does not answer: it cannot take over ({fault})");
                 findings.push(Finding::note(&subject, detail, "start it, or take it off the URL"));
+            }
+            if let Ok(Role::Replica(host, port, _)) = &told.role
+                && !answers.iter().any(|primary| told.follows(primary).is_some())
+            {
+                let detail = format!(
+                    "replicates from {host}:{port}, which is no server of the URL: it does not count when \
+                     the client decides which of two primaries to use"
+                );
+                let remedy = "name its primary in the URL as the replica does, or by a name that leads to \
+                              the same address";
+                findings.push(Finding::danger(&subject, detail, remedy));
             }
         }
         if let Err(Fault::Unreachable { detail, .. }) = self.find(&answers) {
@@ -178,35 +256,35 @@ async fn role(asker: &Asker, options: &ClientOptions) -> Result<Role, Fault> {
     Err(Fault::Unreachable { maybe_ran: false, detail })
 }
 
-/// The addresses of a host: replicas name their primary by address.
+/// The addresses of a host: a server and its replicas may name it differently.
 async fn addresses(server: &Server) -> Vec<IpAddr> {
     let Some((host, port)) = server.address.host() else { return Vec::new() };
-    let found = tokio::net::lookup_host((host, port)).await;
-    found.map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default()
-}
-
-/// How many servers replicate from this one.
-fn followers(answers: &[Told], primary: &Told) -> usize {
-    let follows = |told: &&Told| match &told.role {
-        Ok(Role::Replica(host, port)) => primary.is_at(host, *port),
-        _ => false,
+    let Ok(Ok(found)) = timeout(ANSWER, tokio::net::lookup_host((host, port))).await else {
+        return Vec::new();
     };
-    answers.iter().filter(follows).count()
+    found.map(|address| address.ip().to_canonical()).collect()
 }
 
-fn most_followed(answers: &[Told]) -> Option<&Told> {
-    answers.iter().max_by_key(|told| followers(answers, told))
+/// The servers that replicate from this one: for each, whether it has a link to it.
+fn followers<'a>(answers: &'a [Told], primary: &'a Told) -> impl Iterator<Item = bool> {
+    answers.iter().filter_map(|told| told.follows(primary))
+}
+
+/// Whether no other of `all` servers can have as many followers, whatever those say that have not answered.
+fn is_decided(answers: &[Told], found: &Told, all: usize) -> bool {
+    let primaries = answers.iter().filter(|told| told.is_primary()).count();
+    2 * followers(answers, found).count() + primaries >= all
 }
 
 /// Returns the primary that most servers follow, of those that answer.
-fn find(answers: &[Told]) -> Result<&Server, Fault> {
-    let followers = |primary: &Told| followers(answers, primary);
+fn most_followed(answers: &[Told]) -> Result<&Told, Fault> {
+    let followers = |primary: &Told| followers(answers, primary).count();
     let mut primaries: Vec<_> = answers.iter().filter(|told| told.is_primary()).collect();
     primaries.sort_by_key(|told| std::cmp::Reverse(followers(told)));
     let lost = |detail: String| Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() });
     match primaries[..] {
-        [only] => Ok(&only.server),
-        [first, second, ..] if followers(first) > followers(second) => Ok(&first.server),
+        [only] => Ok(only),
+        [first, second, ..] if followers(first) > followers(second) => Ok(first),
         [first, second, ..] => lost(format!(
             "both {} and {} are primaries, and as many replicas follow each",
             first.server.address, second.server.address
@@ -243,15 +321,13 @@ pub(super) async fn watch(replicated: Arc<Replicated>, primary: Arc<Primary>) {
         let epoch = primary.epoch();
         let answers = replicated.ask_all().await;
         match replicated.find(&answers) {
-            Ok(server) => primary.lead_to(server),
+            Ok(server) => replicated.follow(&primary, server),
             Err(fault) => {
                 tracing::debug!(%fault, "no primary was found");
-                // One that does not answer may be the primary still.
-                let demoted = |told: &Told| {
-                    matches!(told.role, Ok(Role::Replica(..))) && primary.is(&told.server)
-                };
-                let several = answers.iter().filter(|told| told.is_primary()).count() > 1;
-                if several && !is_lost || answers.iter().any(demoted) {
+                // It is a replica, or another one may be the primary. One that does not answer may be the
+                // primary still.
+                let is_left = |told: &Told| told.role.is_ok() && primary.is(&told.server);
+                if answers.iter().any(is_left) {
                     primary.leave(epoch);
                 }
             }
