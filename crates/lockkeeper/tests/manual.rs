@@ -392,9 +392,11 @@ async fn in_a_cluster_permissions_that_lack_have_the_documented_effects() {
     let denied = Client::connect(&url).await;
     assert!(matches!(denied, Err(Error::Denied { .. })), "{denied:?}");
 
-    for (right, plain, sharded) in
-        [("-cluster|info", false, true), ("-pubsub|shardnumsub", true, true)]
-    {
+    for (right, plain, sharded) in [
+        ("-cluster|info", false, true),
+        ("-cluster|myid", false, true),
+        ("-pubsub|shardnumsub", true, true),
+    ] {
         deny(right);
         let client = Client::connect(&url).await.unwrap();
         let guard = client.lock("app:a").lock().await.unwrap();

@@ -9,6 +9,7 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,11 +45,13 @@ pub enum Shape {
 
 /// A cluster of three shards. The members of shard `i` are the nodes `i` (its primary at first) and `i + 3`.
 ///
-/// A shard that is down does not make the others refuse requests. A node keeps its role, its epoch and its
+/// One that is started later has higher epochs, and other node ids. A shard that is down does not make the others refuse requests. A node keeps its role, its epoch and its
 /// slots over a restart, but not its data.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
+    /// Counts the clusters of this process.
+    number: u32,
     flavour: Flavour,
     node_timeout: Duration,
     /// The slots that are being migrated.
@@ -413,12 +416,14 @@ impl ClusterBuilder {
     ///
     /// If it cannot be started.
     pub fn start(self) -> Cluster {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let count = if self.shape == Shape::Replicated { 2 * SHARDS } else { SHARDS };
         let sites: Vec<_> = (0..count).map(|index| Site::new(self.proxied, index)).collect();
         let ports: Vec<_> = sites.iter().map(|site| (site.port(), site.bus.port())).collect();
         let mut sites = sites.into_iter().enumerate();
         let builder = |index, site: &Site, first: Option<&Node>| {
-            let file = view::file(index, &ports, SHARDS, self.flavour);
+            let file = view::file(number, index, &ports, SHARDS, self.flavour);
             self.server(site, first).file("nodes.conf", file)
         };
         let mut started = Vec::new();
@@ -442,6 +447,7 @@ impl ClusterBuilder {
         let (nodes, bus_ports) = started.into_iter().unzip();
         let cluster = Cluster {
             nodes,
+            number,
             flavour: self.flavour,
             node_timeout: self.node_timeout,
             migrations: Mutex::default(),

@@ -229,7 +229,7 @@ impl Cluster {
 
     #[track_caller]
     fn primary_id(&self, shard: usize) -> String {
-        id(self.primary_index(shard))
+        id(self.number, self.primary_index(shard))
     }
 }
 

@@ -6,13 +6,13 @@ use super::slot;
 use crate::Flavour;
 use crate::node::Node;
 
-/// Forty digits, as a node would choose at random.
-pub(super) fn id(index: usize) -> String {
-    format!("{:040x}", index + 1)
+/// Forty digits, as a node would choose at random, of which the first eight are those of its cluster.
+pub(super) fn id(cluster: u32, index: usize) -> String {
+    format!("{cluster:08x}{:032x}", index + 1)
 }
 
 fn index(id: &str) -> usize {
-    usize::from_str_radix(id, 16).expect("the id of one of our nodes") - 1
+    usize::from_str_radix(&id[8..], 16).expect("the id of one of our nodes") - 1
 }
 
 /// What a node knows of the cluster, by the index of each node.
@@ -62,23 +62,31 @@ fn member(line: &str) -> (usize, Member) {
 }
 
 /// The file `nodes.conf` of one node that has already met the others, which have these ports for clients
-/// and for the bus. The first nodes are the primaries.
-pub(super) fn file(me: usize, ports: &[(u16, u16)], shards: usize, flavour: Flavour) -> String {
+/// and for the bus. The first nodes are the primaries. A cluster with a higher number has higher epochs.
+pub(super) fn file(
+    cluster: u32,
+    me: usize,
+    ports: &[(u16, u16)],
+    shards: usize,
+    flavour: Flavour,
+) -> String {
+    let epochs = 1000 * cluster as usize;
     let line = |(index, (port, bus)): (usize, &(u16, u16))| {
         let shard = index % shards;
         let replica = index >= shards;
         let name = match flavour {
-            Flavour::Valkey9 => format!(",,shard-id={}", id(shard)),
+            Flavour::Valkey9 => format!(",,shard-id={}", id(cluster, shard)),
             Flavour::System | Flavour::Redis62 => String::new(),
         };
         let myself = if index == me { "myself," } else { "" };
-        let role = if replica { format!("slave {}", id(shard)) } else { "master -".to_owned() };
-        let (slots, epoch) = (slot::of_shard(shard, shards), shard + 1);
+        let role =
+            if replica { format!("slave {}", id(cluster, shard)) } else { "master -".to_owned() };
+        let (slots, epoch) = (slot::of_shard(shard, shards), epochs + shard + 1);
         let slots = (!replica).then(|| format!(" {}-{}", slots.start(), slots.end()));
         let slots = slots.unwrap_or_default();
         let address = format!("127.0.0.1:{port}@{bus}{name}");
-        format!("{} {address} {myself}{role} 0 0 {epoch} connected{slots}\n", id(index))
+        format!("{} {address} {myself}{role} 0 0 {epoch} connected{slots}\n", id(cluster, index))
     };
     let lines: String = ports.iter().enumerate().map(line).collect();
-    format!("{lines}vars currentEpoch {shards} lastVoteEpoch 0\n")
+    format!("{lines}vars currentEpoch {} lastVoteEpoch 0\n", epochs + shards)
 }

@@ -3,6 +3,8 @@
 //! Redisson decides by the first opening brace of a name whether it adds braces of its own, so that the
 //! keys of some unusual names are in several slots. No script can serve such a lock in a cluster.
 
+use std::sync::LazyLock;
+
 use crate::LockName;
 use crate::backend::Fault;
 
@@ -12,6 +14,24 @@ pub(super) const SLOTS: u16 = 16_384;
 /// Returns the slot of a key or channel.
 pub(super) fn of(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
+}
+
+/// Returns the first number that is in a slot as a hash tag.
+pub(super) fn number_in(slot: u16) -> usize {
+    static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+        let (mut numbers, mut left) = (vec![u32::MAX; usize::from(SLOTS)], SLOTS);
+        for number in 0_u32.. {
+            let first = &mut numbers[usize::from(of(number.to_string().as_bytes()))];
+            if *first == u32::MAX {
+                (*first, left) = (number, left - 1);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        numbers
+    });
+    NUMBERS[usize::from(slot)] as usize
 }
 
 /// Whether the keys of a lock are in several slots: the hash tag of its name, or the name without one,
@@ -116,6 +136,7 @@ mod tests {
     fn slots_are_those_of_the_server() {
         assert_eq!(crc16(b"123456789"), 0x31c3, "the check value of the CRC");
         assert_eq!((of(b""), of(b"foo"), of(b"{foo}.bar")), (0, 12_182, 12_182));
+        assert!((0..SLOTS).all(|slot| of(&keys::commit(number_in(slot))) == slot));
         let server = RedisServer::builder().arg("--cluster-enabled", "yes").start();
         let slot = |key: &[u8]| server.cli(&[b"CLUSTER", b"KEYSLOT".as_slice(), key]).int();
         let compared = TestRunner::default().run(&names(), |key| {

@@ -17,6 +17,8 @@ pub(super) struct Server {
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: i64,
+    /// The id of the node of a cluster that must answer there, if it is known.
+    pub(super) node: Option<String>,
 }
 
 impl Server {
@@ -30,9 +32,9 @@ impl Server {
         Self { address, ..self.clone() }
     }
 
-    /// Whether it has the same address.
+    /// Whether it has the same address, and is the same node of a cluster.
     pub(super) fn is_same(&self, other: &Server) -> bool {
-        self.address.to_string() == other.address.to_string()
+        self.address.to_string() == other.address.to_string() && self.node == other.node
     }
 }
 
@@ -281,6 +283,7 @@ pub(super) fn server(url: &str, options: &ClientOptions) -> Result<Server, Fault
         password,
         database: settings.db(),
         address: address(info.addr(), options)?,
+        node: None,
     })
 }
 

@@ -3,6 +3,7 @@
 mod connecting;
 mod failover;
 mod half_migrated;
+mod identity;
 mod names;
 mod redirects;
 mod resharding;

@@ -26,9 +26,29 @@ use crate::config::ClientOptions;
 pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<Wire, Fault> {
     let socket = socket::connect(&server.address, options).await;
     let mut wire = Wire::new(socket.map_err(broken_by).map_err(never_ran)?);
-    match log_in(&mut wire, server).await {
+    let introduced = async {
+        log_in(&mut wire, server).await?;
+        ensure_node(&mut wire, server).await
+    };
+    match introduced.await {
         Ok(()) => Ok(wire),
         Err(fault) => Err(never_ran(fault)),
+    }
+}
+
+/// Fails if another node of a cluster answers than the one that is expected: its address may belong to a node
+/// of another cluster by now, which would grant the same locks. A user that may not ask is not protected.
+async fn ensure_node(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
+    let Some(node) = &server.node else { return Ok(()) };
+    let reply = only(wire.exchange(&[Command::plain("CLUSTER").arg("MYID")]).await?);
+    match fault::check(reply) {
+        Ok(Value::BulkString(id)) if id != node.as_bytes() => {
+            let (address, id) = (&server.address, String::from_utf8_lossy(&id));
+            let detail = format!("the node at {address} is {id}, and no longer {node}");
+            Err(Fault::Refused { detail: detail.into() })
+        }
+        Err(fault) if fault.may_pass() => Err(fault),
+        _ => Ok(()),
     }
 }
 

@@ -20,6 +20,11 @@ impl Node {
     pub(super) fn is_at(&self, host: &str, port: u16) -> bool {
         self.host == host && self.port == port
     }
+
+    /// The way to it, with this login.
+    pub(super) fn server(&self, login: &Server) -> Server {
+        Server { node: Some(self.id.clone()), ..login.at(&self.host, self.port) }
+    }
 }
 
 /// Slots of one shard.
@@ -31,12 +36,20 @@ pub(super) struct Range {
     pub(super) replicas: Vec<Node>,
 }
 
+impl Range {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        std::iter::once(&self.primary).chain(&self.replicas)
+    }
+}
+
 /// The slots as one node knows them.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     /// The node that says so.
     pub(super) host: String,
     pub(super) port: u16,
+    /// Its id, if it was asked.
+    pub(super) id: Option<String>,
     /// The epoch of the cluster as it knows it; `None` if the user may not read it.
     pub(super) epoch: Option<u64>,
     /// It knows that it is cut off from most others.
@@ -44,8 +57,34 @@ pub(super) struct Told {
     pub(super) ranges: Vec<Range>,
 }
 
-pub(super) fn questions() -> [Command; 2] {
-    ["SLOTS", "INFO"].map(|verb| Command::plain("CLUSTER").arg(verb))
+impl Told {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.ranges.iter().flat_map(Range::nodes)
+    }
+
+    /// The node that says so, as the redirection to it called it.
+    pub(super) fn itself(&self) -> Option<Node> {
+        let listed = || self.nodes().find(|node| node.is_at(&self.host, self.port));
+        let id = self.id.clone().or_else(|| Some(listed()?.id.clone()))?;
+        Some(Node { id, host: self.host.clone(), port: self.port })
+    }
+
+    /// Whether it names one of the nodes that another one names.
+    fn is_related(&self, other: &Told) -> bool {
+        self.nodes().any(|node| other.nodes().any(|one| one.id == node.id))
+    }
+}
+
+/// Returns two answers of nodes that do not belong to one cluster.
+pub(super) fn strangers(answers: &[Told]) -> Option<(&Told, &Told)> {
+    let mut answers = answers.iter().filter(|told| !told.ranges.is_empty());
+    let first = answers.next()?;
+    answers.find(|told| !told.is_related(first)).map(|told| (first, told))
+}
+
+/// The last one is for a node whose id is not known.
+pub(super) fn questions() -> [Command; 3] {
+    ["SLOTS", "INFO", "MYID"].map(|verb| Command::plain("CLUSTER").arg(verb))
 }
 
 /// Whether a server says that it is not in a cluster, or a sentinel that it does not know the question.
@@ -75,7 +114,8 @@ pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, F
     let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
     let epoch = epoch.and_then(|epoch| epoch.trim().parse().ok());
     let is_cut_off = info.lines().any(|line| line.trim() == "cluster_state:fail");
-    Ok(Told { host: host.to_owned(), port, epoch, is_cut_off, ranges })
+    let id = replies.next().map(text_of).filter(|id| !id.is_empty());
+    Ok(Told { host: host.to_owned(), port, id, epoch, is_cut_off, ranges })
 }
 
 fn text_of(value: Value) -> String {
@@ -203,7 +243,7 @@ mod tests {
             replicas: Vec::new(),
         });
         let (host, ranges) = ("h".to_owned(), ranges.collect());
-        Told { host, port, epoch: Some(epoch), is_cut_off: false, ranges }
+        Told { host, port, id: None, epoch: Some(epoch), is_cut_off: false, ranges }
     }
 
     fn owner(map: &SlotMap, slot: usize) -> Option<&str> {

@@ -28,63 +28,35 @@ impl Cluster {
         let mut servers = Vec::new();
         let owners = newest.slots.iter().enumerate().map(|(slot, n)| {
             let range = &newest.ranges[(*n)?];
-            let Node { id, host, port } = &range.primary;
-            Some(*of_primary.entry((id, host, port)).or_insert_with(|| {
+            Some(*of_primary.entry(&range.primary.id).or_insert_with(|| {
                 let index = self.shard_of(map, slot, &range.primary, &primaries);
-                let nodes = std::iter::once(&range.primary).chain(&range.replicas);
-                map.nodes[index] = nodes.cloned().collect();
-                servers.push((index, self.seeds[0].at(host, *port)));
+                map.nodes[index] = range.nodes().cloned().collect();
+                servers.push((index, range.primary.server(&self.seeds[0])));
                 index
             }))
         });
         (owners.collect(), servers)
     }
 
-    /// Returns the shards that lead to the server of another one, by a redirection or under another name, with
-    /// that one.
-    pub(super) fn doubles(&self, map: &Map, servers: &[(usize, Server)]) -> HashMap<usize, usize> {
-        let at = servers.iter().map(|(index, server)| (server.address.to_string(), *index));
-        let at: HashMap<_, _> = at.collect();
-        let of_id = servers.iter().filter_map(|(index, _)| Some((map.id(*index)?, *index)));
-        let of_id: HashMap<_, _> = of_id.collect();
-        let original = |index: usize, shard: &Shard| {
-            let server = shard.primary.server();
-            let by_address = server.and_then(|server| at.get(&server.address.to_string()));
-            let by_id = map.id(index).and_then(|id| of_id.get(id));
-            by_address.into_iter().chain(by_id).copied().find(|original| *original != index)
-        };
+    /// Leads shards to their servers. Others leave these before that: the next connections find what was given
+    /// up there, and kill it. Returns whether a redirection outlasts one of them.
+    pub(super) fn lead(&self, map: &Map, servers: &[(usize, Server)]) -> bool {
         let shards = self.shards();
-        let shards = shards.iter().enumerate();
-        shards.filter_map(|(index, shard)| Some((index, original(index, shard)?))).collect()
-    }
-
-    /// Leads shards to their servers. Doubles leave theirs before that, and so do the shards that they are
-    /// doubles of: their next connections find what was given up there, and kill it. Returns whether a
-    /// redirection outlasts one of them.
-    pub(super) fn lead(
-        &self,
-        map: &mut Map,
-        servers: &[(usize, Server)],
-        doubles: &HashMap<usize, usize>,
-    ) -> bool {
-        let shards = self.shards();
-        let leaves = |index: &usize| {
-            doubles.contains_key(index) || doubles.values().any(|original| original == index)
+        let of_node: HashMap<_, _> = servers.iter().map(|(n, server)| (&server.node, *n)).collect();
+        let is_wanted = |index: usize| {
+            let server = shards[index].primary.server();
+            let wants = server.and_then(|server| of_node.get(&server.node).copied());
+            wants.is_some_and(|other| other != index)
         };
         let leads: Vec<_> = servers
             .iter()
-            .filter(|(n, server)| leaves(n) || !map.outlasts_lead(*n, server, &shards[*n]))
+            .filter(|(n, server)| is_wanted(*n) || !map.outlasts_lead(*n, server, &shards[*n]))
             .collect();
-        for (index, shard) in shards.iter().enumerate().filter(|(index, _)| leaves(index)) {
-            shard.primary.park();
-            map.led.remove(&index);
-            if !servers.iter().any(|(other, _)| *other == index) {
-                map.nodes[index].clear();
-            }
-        }
         // Two may exchange their servers.
         let moves = leads.iter().filter(|(index, server)| !shards[*index].primary.is(server));
-        moves.for_each(|(index, _)| shards[*index].primary.park());
+        let moves = moves.map(|(index, _)| *index);
+        let leaves: Vec<_> = moves.chain((0..shards.len()).filter(|n| is_wanted(*n))).collect();
+        leaves.iter().for_each(|index| shards[*index].primary.park());
         let is_outlasted = leads.len() < servers.len();
         for (index, server) in leads {
             shards[*index].primary.lead_to(server);
@@ -102,21 +74,13 @@ impl Cluster {
         primaries: &HashSet<&str>,
     ) -> usize {
         let leads = |nodes: &Vec<Node>| nodes.first().is_some_and(|node| node.id == primary.id);
-        let at = |nodes: &Vec<Node>| {
-            // Learnt from a redirection, which does not tell an id.
-            nodes
-                .first()
-                .is_some_and(|node| node.id.is_empty() && node.is_at(&primary.host, primary.port))
-        };
         let is_left =
             |nodes: &Vec<Node>| nodes.first().is_some_and(|node| !primaries.contains(&node.id[..]));
         let succeeds =
             |nodes: &Vec<Node>| nodes.iter().any(|node| node.id == primary.id) && is_left(nodes);
         // Nodes do not list a replica that they know nothing of yet.
         let before = index(self.owners[slot].load(Ordering::Relaxed));
-        // First: it is connected to that address already.
-        let found = map.nodes.iter().position(at);
-        let found = found.or_else(|| map.nodes.iter().position(leads));
+        let found = map.nodes.iter().position(leads);
         let found = found.or_else(|| map.nodes.iter().position(succeeds));
         let found = found.or(before.filter(|before| is_left(&map.nodes[*before])));
         found.unwrap_or_else(|| self.add(map))
@@ -145,24 +109,24 @@ impl Cluster {
         index
     }
 
-    /// Lets shards rest that have had no slots for a while, or whose servers are replicas of others now.
+    /// Ends shards that have had no slots for a while, or that are replicas of others now.
     pub(super) fn park(&self, map: &mut Map, newest: &SlotMap) {
         let shards = self.shards();
         let has_slots = self.has_slots(shards.len());
-        let replicas = newest.ranges.iter().flat_map(|range| &range.replicas);
-        let replicas: Vec<_> =
-            replicas.map(|node| self.seeds[0].at(&node.host, node.port)).collect();
+        let replicas: HashSet<_> =
+            newest.ranges.iter().flat_map(|range| &range.replicas).map(|node| &node.id).collect();
         for (index, shard) in shards.iter().enumerate() {
             let idle = &mut map.idle[index];
             if has_slots[index] {
                 *idle = None;
-            } else if replicas.iter().any(|replica| shard.primary.is(replica))
-                && !map.led.contains_key(&index)
-            {
-                // Another shard has replaced it, and gets its server if that is promoted again.
+                continue;
+            }
+            // Another shard has replaced it, and gets its server if that is promoted again.
+            let is_replica =
+                map.nodes[index].first().is_some_and(|node| replicas.contains(&node.id))
+                    && !map.led.contains_key(&index);
+            if is_replica || idle.get_or_insert_with(Instant::now).elapsed() > IDLE {
                 map.nodes[index].clear();
-                shard.primary.park();
-            } else if idle.get_or_insert_with(Instant::now).elapsed() > IDLE {
                 shard.primary.park();
             }
         }

@@ -1,13 +1,18 @@
 //! The shards of a cluster: which of them serves a slot, and how a change is noticed.
 //!
+//! **Nodes** are told apart by their ids. An address may belong to a node of another cluster by now, so each
+//! connection asks for the id of its node before it is used, and a redirection to an unknown address is
+//! followed only once the node there has told its id, and names nodes of this cluster.
+//!
 //! **Shards** are told apart by the nodes in them: a promoted replica is a new primary of its shard, whose
-//! lane and connections stay. A shard without slots is parked after a while, and at once if its server is a
+//! lane and connections stay. A shard without slots ends after a while, and at once if its primary is a
 //! replica of another one now: a redirection named the promoted replica before the client knew it, and made
 //! it a shard of its own. Which of them leads to a server may change, so all share one list of connections
 //! to kill, and one leads to a server only after all others have left it.
 //!
 //! **The slot map** comes from up to three nodes at once. An answer of an older epoch of the cluster never
-//! replaces a newer one, unless all nodes are of it for five seconds: then the cluster was made anew. What
+//! replaces a newer one, and one that names no known node never counts, unless all answers are such for five
+//! seconds: then the cluster was made anew. What
 //! a redirection says outlasts all answers that name the owner before it, also those of a newer epoch: nodes
 //! that voted for a new primary are of its epoch before they know that it has the slots. It does so for half
 //! a second, or for two while the node that it named is connected. A redirection, one that outlasts a map, a
@@ -39,7 +44,7 @@ use super::super::shard::Shard;
 use super::super::slot::{self, SLOTS};
 use super::super::url::Server;
 use super::Standing;
-use super::slots::{Node, SlotMap, Told};
+use super::slots::{Node, Range, SlotMap, Told};
 use crate::backend::{Fault, Lane};
 use crate::config::ClientOptions;
 
@@ -53,14 +58,12 @@ const LEARNT: Duration = Duration::from_secs(2);
 /// How long it does so without a connection to the node that it named: the time to connect.
 const CONNECTS: Duration = Duration::from_millis(500);
 
-/// How long all nodes must be of an earlier epoch before that is believed: the cluster was made anew.
+/// How long all nodes must be of an earlier epoch, or of another cluster, before that is believed: the cluster
+/// was made anew.
 const EARLIER: Duration = Duration::from_secs(5);
 
 /// How long a shard without slots keeps its connection: it may be about to get some.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// How many keys are tried to find one that is in a slot of a shard.
-const COMMIT_KEYS: usize = 1 << 16;
 
 /// The lane of slots that no shard serves.
 const UNSERVED: Lane = Lane(u32::MAX);
@@ -77,6 +80,8 @@ pub(in super::super) struct Cluster {
     owners: Box<[AtomicU16]>,
     shards: RwLock<Vec<Arc<Shard>>>,
     map: Mutex<Map>,
+    /// One request at a time asks a node that is not known.
+    meeting: tokio::sync::Mutex<()>,
     askers: Mutex<HashMap<String, Arc<Asker>>>,
     given_up: GivenUp,
     /// Counts the changes of owners.
@@ -92,22 +97,29 @@ struct Map {
     epoch: Option<u64>,
     /// The nodes of each shard, the primary first.
     nodes: Vec<Vec<Node>>,
+    /// The ids of the nodes in the last slot map, and of those that redirections have named since, by address.
+    ids: HashMap<(String, u16), String>,
     /// Since when each shard has had no slot, and nothing to do.
     idle: Vec<Option<Instant>>,
     /// When redirections have changed slots and shards lately, with the owners of the slot and the servers of the
     /// shard before.
     learnt: HashMap<u16, (Instant, Vec<u16>)>,
     led: HashMap<usize, (Instant, Vec<String>)>,
-    /// Since when all answers are of an earlier epoch than the known one.
+    /// Since when all answers are of an earlier epoch than the known one, or of another cluster.
     earlier: Option<Instant>,
-    /// The number of the commit key that was last found for each shard.
-    commit_keys: HashMap<Lane, usize>,
 }
 
 impl Map {
-    /// The id of the primary of a shard, if it is known.
-    fn id(&self, index: usize) -> Option<&str> {
-        self.nodes[index].first().map(|node| &node.id[..]).filter(|id| !id.is_empty())
+    /// The node at this address, if it is known.
+    fn node_at(&self, host: &str, port: u16) -> Option<Node> {
+        let id = self.ids.get(&(host.to_owned(), port))?.clone();
+        Some(Node { id, host: host.to_owned(), port })
+    }
+
+    /// Whether an answer names none of the known nodes.
+    fn is_foreign(&self, told: &Told) -> bool {
+        let known: HashSet<_> = self.ids.values().collect();
+        !known.is_empty() && !told.nodes().any(|node| known.contains(&node.id))
     }
 
     /// Whether a redirection to this shard counts more than a map that gives this slot to this owner.
@@ -148,6 +160,7 @@ impl Cluster {
             owners: (0..SLOTS).map(|_| AtomicU16::new(0)).collect(),
             shards: RwLock::default(),
             map: Mutex::default(),
+            meeting: tokio::sync::Mutex::default(),
             askers: Mutex::default(),
             given_up: GivenUp::default(),
             version: watch::Sender::new(0),
@@ -170,27 +183,33 @@ impl Cluster {
     }
 
     /// Applies the newest of these answers.
-    fn apply(&self, answers: Vec<Told>) {
-        let Some(newest) = SlotMap::newest(answers) else { return };
+    fn apply(&self, mut answers: Vec<Told>) {
         let mut map = self.map();
-        if newest.epoch >= map.epoch {
+        let is_foreign = answers.iter().all(|told| map.is_foreign(told));
+        if !is_foreign {
+            answers.retain(|told| !map.is_foreign(told));
+        }
+        let Some(newest) = SlotMap::newest(answers) else { return };
+        if newest.epoch >= map.epoch && !is_foreign {
             map.earlier = None;
         } else if map.earlier.get_or_insert_with(Instant::now).elapsed() < EARLIER {
             self.suspect();
             return;
         } else {
-            tracing::warn!("all nodes are of an earlier epoch: the cluster was made anew");
+            tracing::warn!(
+                "all nodes are of an earlier epoch or of another cluster: it was made anew"
+            );
         }
         map.epoch = newest.epoch;
         map.learnt.retain(|_, (at, _)| at.elapsed() < LEARNT);
         map.led.retain(|_, (at, _)| at.elapsed() < LEARNT);
+        let nodes = newest.ranges.iter().flat_map(Range::nodes);
+        map.ids = nodes.map(|node| ((node.host.clone(), node.port), node.id.clone())).collect();
         let (owners, servers) = self.assign(&mut map, &newest);
-        let doubles = self.doubles(&map, &servers);
         let shards = self.shards();
         let (mut has_changed, mut is_outlasted) = (false, false);
         for (slot, owner) in owners.into_iter().enumerate() {
             let current = index(self.owners[slot].load(Ordering::Relaxed));
-            let current = current.filter(|current| !doubles.contains_key(current));
             let owner = number(owner);
             if current.is_some_and(|n| map.outlasts_owner(slot as u16, owner, &shards[n])) {
                 is_outlasted = true;
@@ -199,7 +218,7 @@ impl Cluster {
             }
         }
         self.park(&mut map, &newest);
-        is_outlasted |= self.lead(&mut map, &servers, &doubles);
+        is_outlasted |= self.lead(&map, &servers);
         drop(map);
         if has_changed {
             self.version.send_modify(|version| *version += 1);
@@ -234,8 +253,7 @@ impl Cluster {
         index(owner).map(|index| self.shard(index))
     }
 
-    /// The id of the primary of each shard with slots, in order. One that only a redirection has named
-    /// has no id yet.
+    /// The id of the primary of each shard with slots, in order.
     pub(in super::super) fn primaries(&self) -> Vec<(String, Arc<Shard>)> {
         let map = self.map();
         let shards = self.shards();
@@ -245,7 +263,6 @@ impl Cluster {
             .zip(&map.nodes)
             .filter(|(shard, _)| has_slots[shard.lane.0 as usize])
             .filter_map(|(shard, nodes)| Some((nodes.first()?.id.clone(), shard)))
-            .filter(|(id, _)| !id.is_empty())
             .collect();
         primaries.sort_by(|(a, _), (b, _)| a.cmp(b));
         primaries
@@ -267,8 +284,7 @@ impl Cluster {
     /// Whether a node is one of the cluster, as far as is known.
     pub(in super::super) fn knows(&self, server: &Server) -> bool {
         let host = server.address.host();
-        let is_it = |node: &Node| host.is_some_and(|(host, port)| node.is_at(host, port));
-        self.map().nodes.iter().flatten().any(is_it)
+        host.is_some_and(|(host, port)| self.map().node_at(host, port).is_some())
     }
 
     /// Watches the number of changes of owners.
@@ -299,18 +315,12 @@ impl Cluster {
 
     /// The `rejected`th key that is in a slot of the shard.
     fn commit_key(&self, lane: Lane, rejected: usize) -> Option<Vec<u8>> {
-        let is_own = |key: &Vec<u8>| {
-            let owner = self.owners[usize::from(slot::of(key))].load(Ordering::Relaxed);
+        let is_own = |slot: &u16| {
+            let owner = self.owners[usize::from(*slot)].load(Ordering::Relaxed);
             index(owner) == Some(lane.0 as usize)
         };
-        let cached = self.map().commit_keys.get(&lane).copied().filter(|_| rejected == 0);
-        if let Some(key) = cached.map(keys::commit).filter(is_own) {
-            return Some(key);
-        }
-        let mut numbers = (0..COMMIT_KEYS).filter(|number| is_own(&keys::commit(*number)));
-        let number = numbers.nth(rejected)?;
-        self.map().commit_keys.insert(lane, number);
-        Some(keys::commit(number))
+        let slot = (0..SLOTS).filter(is_own).nth(rejected)?;
+        Some(keys::commit(slot::number_in(slot)))
     }
 
     /// Which server answers for a key now.
@@ -380,13 +390,19 @@ mod tests {
         known.nodes[shard.lane.0 as usize] = vec![primary.clone(), replica.clone()];
         let epoch = known.epoch.map(|epoch| epoch + 1);
         drop(known);
-        cluster.moved(slot, &replica.host, replica.port);
-        let promoted = cluster.seeds[0].at(&replica.host, replica.port);
+        cluster.moved(slot, &replica);
+        let promoted = replica.server(&cluster.seeds[0]);
         assert!(shard.primary.is(&promoted));
         let range = Range { first: 0, last: SLOTS - 1, primary, replicas: vec![replica] };
         let Node { host, port, .. } = other.clone();
-        let told =
-            |epoch, ranges| Told { host: host.clone(), port, epoch, is_cut_off: false, ranges };
+        let told = |epoch, ranges| Told {
+            id: None,
+            host: host.clone(),
+            port,
+            epoch,
+            is_cut_off: false,
+            ranges,
+        };
         let age = |at: Instant| cluster.map().led.values_mut().for_each(|(led, _)| *led = at);
         age(Instant::now() + Duration::from_secs(60));
         cluster.apply(vec![told(epoch, vec![range.clone()])]);
@@ -398,33 +414,99 @@ mod tests {
         cluster.apply(vec![told(epoch, vec![range.clone()])]);
         assert!(!shard.primary.is(&promoted), "{:?}", shard.primary);
         // A third node is no old one: the redirection is older.
-        cluster.moved(slot, "127.0.0.1", servers.node(3).port());
+        cluster.moved(slot, &node(&servers, 3));
         age(Instant::now() + Duration::from_secs(60));
         let range = Range { primary: other.clone(), ..range };
         cluster.apply(vec![told(epoch, vec![range])]);
         let owner = cluster.owner(slot).unwrap();
-        assert!(owner.primary.is(&cluster.seeds[0].at(&other.host, other.port)), "{owner:?}");
+        assert!(owner.primary.is(&other.server(&cluster.seeds[0])), "{owner:?}");
     }
 
-    /// A redirection may name a node by its new address before the map does.
+    /// Whatever its epoch. One that names a known node counts at once.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn one_shard_leads_to_a_server_and_doubles_leave_it_before() {
+    async fn a_map_without_known_nodes_counts_if_all_answers_are_such_for_a_while() {
+        let (servers, cluster) = opened().await;
+        let known = cluster.map().epoch;
+        let primaries = [node(&servers, 0), Node { id: "foreign".to_owned(), ..node(&servers, 0) }];
+        let [own, foreign] = primaries.map(|primary| {
+            let (Node { host, port, .. }, replicas) = (primary.clone(), Vec::new());
+            let epoch = known.map(|epoch| if primary.id == "foreign" { epoch + 9 } else { epoch });
+            let ranges = vec![Range { first: 0, last: SLOTS - 1, primary, replicas }];
+            Told { id: None, host, port, epoch, is_cut_off: false, ranges }
+        });
+        let owner = || cluster.owner(0).unwrap().primary.server().unwrap().node.unwrap();
+        let id = owner();
+        cluster.apply(vec![foreign.clone()]);
+        assert_eq!((owner(), cluster.map().epoch), (id.clone(), known));
+        cluster.apply(vec![foreign.clone(), own]);
+        assert_eq!((owner(), cluster.map().epoch), (id, known));
+        assert_eq!(cluster.map().earlier, None);
+        cluster.apply(vec![foreign.clone()]);
+        cluster.map().earlier = Some(Instant::now() - EARLIER);
+        cluster.apply(vec![foreign]);
+        assert_eq!(owner(), "foreign");
+    }
+
+    /// Nodes that redirections have named and that never got a slot.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_shard_without_slots_ends_and_makes_room_for_another() {
+        let (_servers, cluster) = opened().await;
+        let (slot, count) = (0, cluster.shards().len());
+        let primary = cluster.map().nodes[cluster.owner(slot).unwrap().lane.0 as usize][0].clone();
+        for n in 0..3 {
+            let gone = Node { id: format!("gone-{n}"), host: "127.0.0.1".to_owned(), port: 1 };
+            cluster.moved(slot, &gone);
+            let shard = cluster.owner(slot).unwrap();
+            assert_eq!((shard.lane, cluster.shards().len()), (Lane(count as u32), count + 1));
+            assert!(cluster.commit_key(shard.lane, 0).is_some());
+            cluster.moved(slot, &primary);
+            assert_eq!(cluster.commit_key(shard.lane, 0), None);
+            let index = shard.lane.0 as usize;
+            cluster.map().idle[index] = Some(Instant::now() - 2 * IDLE);
+            refreshed(&cluster, || shard.primary.server().is_none()).await;
+        }
+    }
+
+    /// A redirection may name a node by another address than the map does.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_node_with_two_addresses_is_one_shard() {
+        let (servers, cluster) = opened().await;
+        let slot = testkit::Cluster::slot_of(&servers.name_on(0));
+        let shard = cluster.owner(slot).unwrap();
+        let (count, before) = (cluster.shards().len(), shard.primary.epoch());
+        let due = Instant::now() + Duration::from_secs(10);
+        let known = node(&servers, 0);
+        let renamed = cluster.node_at("localhost", known.port, due).await.unwrap();
+        assert_eq!(renamed, Node { host: "localhost".to_owned(), ..known });
+        cluster.moved(slot, &renamed);
+        let owner = cluster.owner(slot).unwrap();
+        assert_eq!((owner.lane, cluster.shards().len()), (shard.lane, count));
+        assert_eq!(shard.primary.epoch(), before, "it is connected to that node");
+    }
+
+    /// A redirection has led a shard to its replica. The map leads another shard there.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_shard_leads_to_a_server_and_others_leave_it_before() {
         let (servers, cluster) = opened().await;
         let slot = testkit::Cluster::slot_of(&servers.name_on(0));
         let first = cluster.owner(slot).unwrap();
-        let primary = Node { host: "localhost".to_owned(), ..node(&servers, 0) };
-        cluster.moved(slot, &primary.host, primary.port);
-        let second = cluster.owner(slot).unwrap();
-        let renamed = cluster.seeds[0].at(&primary.host, primary.port);
-        assert!(second.lane != first.lane && second.primary.is(&renamed));
-        assert!(first.primary.server().is_some());
-        let (epoch, before) = (cluster.map().epoch, second.primary.epoch());
-        let Node { host, port, .. } = node(&servers, 1);
-        let range = Range { first: 0, last: SLOTS - 1, primary, replicas: Vec::new() };
-        cluster.apply(vec![Told { host, port, epoch, is_cut_off: false, ranges: vec![range] }]);
-        assert!(first.primary.server().is_none(), "{first:?}");
-        assert!(second.primary.is(&renamed) && second.primary.epoch() > before, "it reconnects");
-        assert_eq!(cluster.owner(slot).unwrap().lane, second.lane);
+        let [primary, replica] = [0, 3].map(|index| node(&servers, index));
+        cluster.map().nodes[first.lane.0 as usize] = vec![primary.clone(), replica.clone()];
+        cluster.moved(slot, &replica);
+        let led = replica.server(&cluster.seeds[0]);
+        assert!(first.primary.is(&led));
+        let of = |first, last, primary: &Node| Range {
+            first,
+            last,
+            primary: primary.clone(),
+            replicas: Vec::new(),
+        };
+        let ranges = vec![of(0, slot, &primary), of(slot + 1, SLOTS - 1, &replica)];
+        let (epoch, Node { host, port, .. }) = (cluster.map().epoch, node(&servers, 1));
+        cluster.apply(vec![Told { id: None, host, port, epoch, is_cut_off: false, ranges }]);
+        assert!(first.primary.is(&primary.server(&cluster.seeds[0])), "{first:?}");
+        let second = cluster.owner(slot + 1).unwrap();
+        assert!(second.primary.is(&led) && second.lane != first.lane, "{second:?}");
     }
 
     /// Nodes do not list a replica that has just started. So a redirection may name a node that is not known
@@ -435,12 +517,17 @@ mod tests {
         let slot = testkit::Cluster::slot_of(&servers.name_on(0));
         let owner = || cluster.owner(slot).unwrap();
         let old = owner();
-        let at = |node: &testkit::Node| cluster.seeds[0].at("127.0.0.1", node.port());
-        let [first, second] = [servers.node(0), servers.node(3)].map(at);
+        let promoted = node(&servers, 3);
+        let [first, second] =
+            [&node(&servers, 0), &promoted].map(|node| node.server(&cluster.seeds[0]));
         assert!(old.primary.is(&first));
         cluster.map().nodes[old.lane.0 as usize].truncate(1);
         servers.failover(0);
-        cluster.moved(slot, "127.0.0.1", servers.node(3).port());
+        cluster.map().ids.remove(&(promoted.host.clone(), promoted.port));
+        let due = Instant::now() + Duration::from_secs(10);
+        let found = cluster.node_at(&promoted.host, promoted.port, due).await;
+        assert_eq!(found, Ok(promoted.clone()));
+        cluster.moved(slot, &promoted);
         let new = owner();
         assert!(new.lane != old.lane && new.primary.is(&second));
         refreshed(&cluster, || old.primary.server().is_none()).await;

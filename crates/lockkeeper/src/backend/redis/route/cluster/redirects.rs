@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use redis::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::super::super::command::Command;
 use super::super::super::connection::committer::Ticket;
@@ -14,7 +14,7 @@ use super::super::super::shard::Shard;
 use super::super::super::slot;
 use super::super::super::{fault, keys};
 use super::super::Standing;
-use super::super::slots::{Node, Redirect};
+use super::super::slots::{self, Node, Redirect};
 use super::{Cluster, Map, index, number};
 use crate::backend::Fault;
 
@@ -22,10 +22,10 @@ use crate::backend::Fault;
 const REDIRECTS: usize = 8;
 
 impl Cluster {
-    /// Learns from a redirection that a slot belongs to the node at this address.
-    pub(in super::super::super) fn moved(&self, slot: u16, host: &str, port: u16) {
+    /// Learns from a redirection that a slot belongs to this node.
+    pub(super) fn moved(&self, slot: u16, node: &Node) {
         let mut map = self.map();
-        let index = self.shard_at(&mut map, slot, host, port);
+        let index = self.shard_at(&mut map, slot, node);
         let number = number(Some(index));
         let old = self.owners[usize::from(slot)].swap(number, Ordering::Relaxed);
         if old != number {
@@ -43,34 +43,71 @@ impl Cluster {
         let (code, detail) = error.split_once(' ').unwrap_or_default();
         match Redirect::parse(code, detail, asked) {
             Some(Redirect::Moved(slot, host, port)) => {
-                self.moved(slot, &host, port);
+                let node = self.map().node_at(&host, port);
+                match node {
+                    Some(node) => self.moved(slot, &node),
+                    None => self.suspect(),
+                }
                 true
             }
             _ => false,
         }
     }
 
-    /// Returns the shard of the node at this address, which serves requests for this slot.
-    fn shard_at(&self, map: &mut Map, slot: u16, host: &str, port: u16) -> usize {
-        let server = self.seeds[0].at(host, port);
-        let leads = |shard: &Arc<Shard>| shard.primary.is(&server);
-        let has = |nodes: &Vec<Node>| nodes.iter().any(|node| node.is_at(host, port));
+    /// Returns the node at the address that a redirection has named. One that is not known must name a node
+    /// that is: it may be of another cluster.
+    pub(super) async fn node_at(&self, host: &str, port: u16, due: Instant) -> Result<Node, Fault> {
+        let known = || self.map().node_at(host, port);
+        let meeting = async {
+            let _meeting = self.meeting.lock().await;
+            if let Some(node) = known() {
+                return Ok(node);
+            }
+            let server = self.seeds[0].at(host, port);
+            let replies = self.asker(&server).ask(&slots::questions(), &self.options).await?;
+            let told = slots::understand(&server, replies)?;
+            let mut map = self.map();
+            let node = told.itself().filter(|_| !map.is_foreign(&told));
+            let node = node.ok_or_else(|| {
+                let detail = format!("{host}:{port} is not known to be a node of this cluster");
+                Fault::Refused { detail: detail.into() }
+            })?;
+            map.ids.insert((host.to_owned(), port), node.id.clone());
+            Ok(node)
+        };
+        if let Some(node) = known() {
+            return Ok(node);
+        }
+        let late = |_| {
+            let detail = format!("{host}:{port} has not told its id in time").into();
+            Err(Fault::Unreachable { maybe_ran: false, detail })
+        };
+        timeout_at(due, meeting).await.unwrap_or_else(late)
+    }
+
+    /// Returns the shard of this node, which serves requests for this slot.
+    fn shard_at(&self, map: &mut Map, slot: u16, node: &Node) -> usize {
+        let server = node.server(&self.seeds[0]);
+        // Also at another address: the map tells which.
+        let leads =
+            |shard: &Arc<Shard>| shard.primary.server().is_some_and(|one| one.node == server.node);
+        let is_it = |one: &Node| one.id == node.id;
+        let has = |nodes: &Vec<Node>| nodes.iter().any(is_it);
         let owner = index(self.owners[usize::from(slot)].load(Ordering::Relaxed));
         let found = self.shards().iter().position(leads);
         // A replica of the old owner: it was promoted. A replica of another shard is no reason to lead that
         // shard elsewhere.
         let found = found.or(owner.filter(|owner| has(&map.nodes[*owner])));
-        let led = |nodes: &Vec<Node>| nodes.first().is_some_and(|node| node.is_at(host, port));
+        let led = |nodes: &Vec<Node>| nodes.first().is_some_and(is_it);
         let found = found.or_else(|| map.nodes.iter().position(led));
         let index = found.unwrap_or_else(|| {
             let index = self.add(map);
-            let (id, host) = (String::new(), host.to_owned());
-            map.nodes[index] = vec![Node { id, host, port }];
+            map.nodes[index] = vec![node.clone()];
             index
         });
         map.idle[index] = None;
         let shard = self.shard(index);
-        if !shard.primary.is(&server) {
+        if !leads(&shard) {
             if let Some(before) = shard.primary.server() {
                 remember(map.led.entry(index), before.address.to_string());
             }
@@ -115,7 +152,7 @@ impl Cluster {
             let Some(replied) = self.send(&hop, &command, is_write.is_some()).await? else {
                 continue;
             };
-            match self.follow(&hop, &replied.reply) {
+            match self.follow(&hop, &replied.reply).await? {
                 ControlFlow::Continue(next) => asked = next,
                 ControlFlow::Break(()) => return self.conclude(&hop, replied, is_write).await,
             }
@@ -158,20 +195,33 @@ impl Cluster {
     }
 
     /// Learns from a redirection. Continues with the shard that it says to ask, or with the owner of the slot.
-    fn follow(&self, hop: &Hop<'_>, reply: &Value) -> ControlFlow<(), Option<Arc<Shard>>> {
+    async fn follow(
+        &self,
+        hop: &Hop<'_>,
+        reply: &Value,
+    ) -> Result<ControlFlow<(), Option<Arc<Shard>>>, Fault> {
         let server = hop.shard.primary.server();
         let host = server.as_ref().and_then(|server| server.address.host());
-        match Redirect::of(reply, host.map_or("", |(host, _)| host)) {
+        let next = match Redirect::of(reply, host.map_or("", |(host, _)| host)) {
             Some(Redirect::Moved(slot, host, port)) => {
-                self.moved(slot, &host, port);
-                ControlFlow::Continue(None)
+                let node = tokio::select! {
+                    biased;
+                    node = self.node_at(&host, port, hop.due) => node.inspect_err(|_| self.suspect())?,
+                    () = self.has_moved(slot, &hop.shard) => {
+                        return Ok(ControlFlow::Continue(None));
+                    }
+                };
+                self.moved(slot, &node);
+                None
             }
             Some(Redirect::Ask(host, port)) => {
-                let index = self.shard_at(&mut self.map(), hop.slot, &host, port);
-                ControlFlow::Continue(Some(self.shard(index)))
+                let node = self.node_at(&host, port, hop.due).await?;
+                let index = self.shard_at(&mut self.map(), hop.slot, &node);
+                Some(self.shard(index))
             }
-            None => ControlFlow::Break(()),
-        }
+            None => return Ok(ControlFlow::Break(())),
+        };
+        Ok(ControlFlow::Continue(next))
     }
 
     /// Returns the answer, if it counts, once replicas have it.

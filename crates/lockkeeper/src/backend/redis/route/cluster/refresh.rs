@@ -40,7 +40,7 @@ impl Cluster {
     pub(super) async fn find_first(&self) -> Result<(), Fault> {
         let until = Instant::now() + self.options.connect_timeout;
         loop {
-            let asked = self.ask(self.seeds.clone(), until).await;
+            let asked = self.ask(self.seeds.clone(), self.seeds.len(), until).await;
             let faults: Vec<_> = asked
                 .iter()
                 .filter_map(|(server, told)| Some((server, told.as_ref().err()?)))
@@ -55,13 +55,22 @@ impl Cluster {
                 said => said.join("; "),
             };
             let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
-            if answers.iter().any(|told| !told.ranges.is_empty()) {
+            let strangers = slots::strangers(&answers).map(|(one, other)| {
+                let [one, other] = [one, other].map(|told| format!("{}:{}", told.host, told.port));
+                // While a cluster is created, its nodes do not know each other yet.
+                let detail = format!("{one} and {other} are nodes of different clusters");
+                Fault::Invalid { detail: detail.into() }
+            });
+            if strangers.is_none() && answers.iter().any(|told| !told.ranges.is_empty()) {
                 self.apply(answers);
                 return self.open_committers().await;
             }
             match permanent {
                 Some(fault) => return Err(fault),
                 None if Instant::now() + PAUSE >= until => {
+                    if let Some(fault) = strangers {
+                        return Err(fault);
+                    }
                     let detail = format!("no node of the cluster knows its slots: {said}");
                     return Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() });
                 }
@@ -110,6 +119,7 @@ impl Cluster {
     async fn ask(
         &self,
         servers: Vec<Server>,
+        at_once: usize,
         until: Instant,
     ) -> Vec<(Server, Result<Told, Fault>)> {
         let mut asking = JoinSet::new();
@@ -117,11 +127,11 @@ impl Cluster {
         let mut servers = servers.into_iter();
         loop {
             let found = answers.iter().any(|(_, told)| told.is_ok());
-            while !found && asking.len() < ASKED {
+            while !found && asking.len() < at_once {
                 let Some(server) = servers.next() else { break };
                 let (asker, options) = (self.asker(&server), self.options.clone());
                 asking.spawn(async move {
-                    let replies = asker.ask(&slots::questions(), &options).await;
+                    let replies = asker.ask(&slots::questions()[..2], &options).await;
                     let told = replies.and_then(|replies| slots::understand(&server, replies));
                     (server, told)
                 });
@@ -142,7 +152,7 @@ impl Cluster {
         answers
     }
 
-    fn asker(&self, server: &Server) -> Arc<Asker> {
+    pub(super) fn asker(&self, server: &Server) -> Arc<Asker> {
         let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
         let asker = askers.entry(server.address.to_string());
         Arc::clone(asker.or_insert_with(|| Arc::new(Asker::new(server.clone()))))
@@ -175,7 +185,8 @@ impl Cluster {
 
     /// Asks for the slot map.
     pub(in super::super::super) async fn refresh(&self) {
-        let asked = self.ask(self.nodes(), Instant::now() + self.options.connect_timeout).await;
+        let until = Instant::now() + self.options.connect_timeout;
+        let asked = self.ask(self.nodes(), ASKED, until).await;
         let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
         match answers.is_empty() {
             true => tracing::debug!("no node of the cluster answers"),

@@ -1,0 +1,50 @@
+//! Addresses at which nodes of another cluster answer.
+
+use lockkeeper::{Client, Error, Kind};
+use testkit::{Cluster, Shape};
+
+use super::{primaries, started};
+use crate::support::*;
+
+/// A node dies, and one of another cluster gets its address, as when a pod gets the address of an earlier one.
+/// The slot map of that cluster may be of a higher epoch or not. The client locks on its own cluster only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_another_cluster_at_a_known_address_is_not_used() {
+    let older = primaries().await;
+    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+    let newer = primaries().await;
+    let names: Vec<_> = (0..3).map(|shard| cluster.name_on(shard)).collect();
+    for (other, died) in [(&older, 0), (&newer, 1)] {
+        // It asks its seed for the slots every time.
+        let client = connect(&cluster.seed(died), options()).await;
+        let lock = |shard: usize| lock_of(&client, Kind::Lock, &names[shard]);
+        taken(&lock(died)).await.release().await.expect("held");
+        let foreign = other.node(died).server();
+        cluster.node(died).server().kill();
+        cluster.node(died).proxy().redirect(foreign.port());
+        let read = || foreign.commandstats("cluster|slots") > 0;
+        eventually(PATIENCE, "the map of the other cluster is read", read).await;
+        for (shard, name) in names.iter().enumerate().skip(died + 1) {
+            let guard = taken(&lock(shard)).await;
+            assert_held(cluster.node(shard).server(), Kind::Lock, name, &guard, 1);
+            guard.release().await.expect("held");
+        }
+        let said = assert_unreachable(&lock(died).try_lock().await);
+        assert!(said.contains("and no longer"), "{said}");
+        let used = other.nodes().iter().flat_map(|node| {
+            ["evalsha", "eval", "set"].map(|command| node.server().commandstats(command))
+        });
+        assert_eq!(used.sum::<u64>(), 0, "the other cluster was used");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_two_clusters_in_one_url_are_reported() {
+    let [one, other] = [primaries().await, primaries().await];
+    let hosts = [&one, &other].map(|of| format!("127.0.0.1:{}", of.node(0).port()));
+    let connecting = Client::connect_with(one.url_of(&hosts.join(",")), options());
+    let error = within(PATIENCE, "an answer", connecting).await.expect_err("two clusters");
+    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+    let said = error.to_string();
+    assert!(hosts.iter().all(|host| said.contains(host)), "{said}");
+}
