@@ -15,6 +15,9 @@ use crate::backend::{Fault, Finding};
 /// The settings that affect locks.
 const SETTINGS: [&str; 3] = ["appendfsync", "save", "min-replicas-to-write"];
 
+/// Whether a node refuses all slots while one has no primary.
+const COVERAGE: &str = "cluster-require-full-coverage";
+
 impl Inner {
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Fault> {
         match (self.route.only(), self.route.cluster()) {
@@ -101,6 +104,7 @@ impl Inner {
                 Finding::danger("slots", detail, remedy)
             }
         });
+        let mut strict = Vec::new();
         for (_, shard) in cluster.primaries() {
             let server = shard.primary.server();
             let address = server.map(|server| server.address.to_string()).unwrap_or_default();
@@ -117,11 +121,20 @@ impl Inner {
                 }
             }
             let nodes = Command::plain("CLUSTER").arg("NODES");
-            if let Ok(mut answers) = shard.connection.read(vec![nodes]).await
-                && let Some(Ok(nodes)) = answers.pop()
-            {
-                findings.extend(moving(&nodes).map(|one| at(&address, one)));
+            let coverage = Command::plain("CONFIG").arg("GET").arg(COVERAGE);
+            let Ok(answers) = shard.connection.read(vec![nodes, coverage]).await else { continue };
+            let Ok([nodes, coverage]) = <[_; 2]>::try_from(answers) else { continue };
+            findings.extend(nodes.ok().as_ref().and_then(moving).map(|one| at(&address, one)));
+            if Config::of([coverage]).get(COVERAGE) == Some("yes") {
+                strict.push(address);
             }
+        }
+        if !strict.is_empty() {
+            let detail = format!(
+                "{COVERAGE} is yes at {}: while one slot has no primary, every lock is refused there",
+                strict.join(", ")
+            );
+            findings.push(Finding::note("slots", detail, &format!("set {COVERAGE} to no")));
         }
         Ok(findings)
     }
@@ -182,7 +195,7 @@ impl Info {
 struct Config(Option<Vec<(String, String)>>);
 
 impl Config {
-    fn of(answers: [Result<Value, Fault>; SETTINGS.len()]) -> Self {
+    fn of<const N: usize>(answers: [Result<Value, Fault>; N]) -> Self {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         let mut pairs = Vec::new();
         for answer in answers {

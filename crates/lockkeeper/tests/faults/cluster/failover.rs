@@ -58,6 +58,30 @@ async fn a_shard_whose_primary_dies_is_locked_on_again_and_the_others_go_on() {
     survives(true).await;
 }
 
+/// The error names the node and its slots, and a report says which nodes would refuse all locks for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_shard_is_named() {
+    let cluster = primaries().await;
+    let name = cluster.name_on(0);
+    let address = |index: usize| format!("127.0.0.1:{}", cluster.node(index).port());
+    cluster.node(1).server().cli(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]).ok();
+    for options in [options(), options().unacknowledged()] {
+        let client = connected(&cluster, options).await;
+        taken(&lock_of(&client, Kind::Lock, &name)).await.release().await.expect("held");
+        let report = within(PATIENCE, "the report", client.check()).await.expect("it answers");
+        let says = format!("cluster-require-full-coverage is yes at {}: ", address(1));
+        let found = report.findings.iter().filter(|finding| finding.detail.starts_with(&says));
+        assert_eq!(found.count(), 1, "{report:#?}");
+        cluster.node(0).server().kill();
+        for _ in 0..2 {
+            let said = assert_unreachable(&lock_of(&client, Kind::Lock, &name).try_lock().await);
+            assert!(said.contains(&format!("(node {}, slots 0-5460)", address(0))), "{said}");
+            assert!(!said.contains("for acknowledgements"), "{said}");
+        }
+        on(&cluster, |cluster| cluster.restart(0)).await;
+    }
+}
+
 /// Thousands of holds on each shard, of which one stops for longer than a lease: it loses its holds, the
 /// others lose none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -259,6 +259,13 @@ impl Connection {
         self.shared.lock().requests.live.is_some()
     }
 
+    /// Why there is no connection, if there is none.
+    pub(super) fn why_not_live(&self) -> Option<Fault> {
+        let state = self.shared.lock();
+        let is_live = state.requests.live.is_some();
+        (!is_live).then(|| state.not_sent(&self.shared.primary))
+    }
+
     /// The deadline of a request that is handed in now.
     pub(super) fn due(&self) -> Instant {
         Instant::now() + self.shared.options.response_timeout

@@ -21,6 +21,10 @@ impl Node {
         self.host == host && self.port == port
     }
 
+    pub(super) fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
     /// The way to it, with this login.
     pub(super) fn server(&self, login: &Server) -> Server {
         Server { node: Some(self.id.clone()), ..login.at(&self.host, self.port) }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::super::super::command::Command;
 use super::super::super::connection::committer::Ticket;
 use super::super::super::shard::Shard;
-use super::super::super::slot;
+use super::super::super::slot::{self, SLOTS};
 use super::super::super::{fault, keys};
 use super::super::Standing;
 use super::super::slots::{self, Node, Redirect};
@@ -149,16 +149,41 @@ impl Cluster {
                 command.call_by_text();
             }
             let hop = Hop { key, slot, due, shard, asks };
-            let Some(replied) = self.send(&hop, &command, is_write.is_some()).await? else {
-                continue;
-            };
+            let named = |fault| self.named(fault, slot, &hop.shard);
+            let replied = self.send(&hop, &command, is_write.is_some()).await;
+            let Some(replied) = replied.map_err(named)? else { continue };
             match self.follow(&hop, &replied.reply).await? {
                 ControlFlow::Continue(next) => asked = next,
-                ControlFlow::Break(()) => return self.conclude(&hop, replied, is_write).await,
+                ControlFlow::Break(()) => {
+                    return self.conclude(&hop, replied, is_write).await.map_err(named);
+                }
             }
         }
         let detail = format!("redirected more than {REDIRECTS} times for slot {slot}");
         Err(Fault::Refused { detail: detail.into() })
+    }
+
+    /// Names the node and the slots of a shard in a fault of theirs.
+    fn named(&self, fault: Fault, slot: u16, shard: &Shard) -> Fault {
+        let owner = |slot: &u16| self.owners[usize::from(*slot)].load(Ordering::Relaxed);
+        let is_own = |other: &u16| owner(other) == owner(&slot);
+        let first = (0..=slot).rev().take_while(is_own).last().unwrap_or(slot);
+        let last = (slot..SLOTS).take_while(is_own).last().unwrap_or(slot);
+        let server = shard.primary.server().map(|server| server.address.to_string());
+        let known = || Some(self.map().nodes[shard.lane.0 as usize].first()?.address());
+        let node = server.or_else(known).unwrap_or_default();
+        let name = |text: String| {
+            let text = text.replace(&format!(" to {node}"), "");
+            // Behind it: the code of an error comes first.
+            format!("{text} (node {node}, slots {first}-{last})")
+        };
+        match fault {
+            Fault::Unreachable { maybe_ran, detail } => {
+                Fault::Unreachable { maybe_ran, detail: detail.map(name) }
+            }
+            Fault::Refused { detail } => Fault::Refused { detail: detail.map(name) },
+            fault => fault,
+        }
     }
 
     /// Sends a request. Returns `None` if its slot has another owner before it is sent.
@@ -172,9 +197,11 @@ impl Cluster {
         let ticket = match shard.committer.as_ref().filter(|_| writes) {
             Some(committer) => tokio::select! {
                 biased;
-                ticket = committer.ticket(connection, due) => {
-                    ticket.inspect_err(|_| self.suspect())?
-                }
+                ticket = committer.ticket(connection, due) => ticket.map_err(|fault| {
+                    self.suspect();
+                    // It tells why.
+                    connection.why_not_live().unwrap_or(fault)
+                })?,
                 () = self.has_moved(*slot, shard), if !asks => return Ok(None),
             },
             None => None,
