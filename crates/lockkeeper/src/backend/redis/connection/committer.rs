@@ -299,7 +299,7 @@ impl Rounds {
                         () = follower.changed() => unacknowledged("the primary has changed"),
                         () = shared.stale.notified() => unacknowledged("another server"),
                     };
-                    tracing::debug!(fault = ?broken, "connection for acknowledgements broken");
+                    tracing::debug!(fault = %broken, "connection for acknowledgements broken");
                     set(State::Connecting);
                 }
                 Err(fault) if fault.may_pass() => {

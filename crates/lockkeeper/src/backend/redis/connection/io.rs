@@ -57,7 +57,6 @@ pub(super) async fn connect(shared: &Shared, server: Server, epoch: u64) -> Resu
     state.generation += 1;
     let mut live = Live::new(state.generation, own, wire.socket.direct());
     live.epoch = epoch;
-    live.called = shared.membership.as_ref().map(|_| Vec::new());
     state.requests.live = Some(live);
     let carrier = Carrier { generation: state.generation, run: introduced.run };
     shared.carrier.send_replace(Some(carrier));
