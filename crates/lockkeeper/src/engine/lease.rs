@@ -396,7 +396,7 @@ impl Lease {
             return Todo::Later(due);
         }
         state.asking = true;
-        let ttl = state.renewed_ttl().or_else(|| self.reasserted(&state, now));
+        let ttl = self.reasserted(&state, now).or_else(|| state.renewed_ttl());
         state.reschedule(&self.core);
         let renew = self.renewal(ttl);
         Todo::Ask(renew, state.due())
@@ -448,18 +448,11 @@ impl Lease {
         self.lose_after(reason, ttl.is_some() && extended());
     }
 
-    /// Returns the rest of a fixed lease where its TTL at the store may have been cut, to set it
-    /// again. A late partial release cuts it; or what [`is_restored`](Lease::is_restored) names.
+    /// Returns what the holds are owed where the TTL at the store may have been cut, to set it
+    /// again: by a late partial release, or as [`Core::restores_ttl`] says.
     fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
-        let may_be_cut = self.is_restored() || state.cut(&self.core).is_some();
+        let may_be_cut = self.core.restores_ttl(&self.resource) || state.cut(&self.core).is_some();
         if may_be_cut { state.owed(now) } else { None }
-    }
-
-    /// Whether each request of the watchdog restores the TTL, so that the one that was found says nothing. For a
-    /// reader, the renewal of a Java reader sets the lock to its own 30 s, and before 4.4.0 the leases of all its
-    /// readers. In a store of several members, one that was away when the lease was extended has the old end.
-    fn is_restored(&self) -> bool {
-        self.resource.kind == Kind::Read || self.core.leaves_remains(&self.resource.name)
     }
 
     fn confirmed(
@@ -473,7 +466,9 @@ impl Lease {
         // time puts its end before the deadline, the clock of the store has jumped.
         if let Ttl::Millis(found) = found {
             let left = Duration::from_millis(found);
-            if now + left < state.deadline && !(ttl.is_some() && self.is_restored()) {
+            if now + left < state.deadline
+                && !(ttl.is_some() && self.core.restores_ttl(&self.resource))
+            {
                 tracing::warn!(lock = %self.resource.name, found_ms = found,
                     "the store's clock runs ahead: less of the lease was left than was due");
                 state.deadline = (sent + left).minus(self.core.drift(found));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Lane, Resource};
+use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Kind, Lane, Resource};
 use crate::config::{ClientOptions, MAX_LEASE};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::{LockName, Owner};
@@ -138,6 +138,14 @@ impl Core {
     /// clients out, and must not be released before the guards know of the loss.
     fn leaves_remains(&self, name: &LockName) -> bool {
         !self.keeps_identities(name)
+    }
+
+    /// Whether each request of the watchdog restores the TTL that the holds are owed, so that the one that was
+    /// found says nothing. For a reader, the renewal of a Java reader sets the lock to its own 30 s, and before
+    /// 4.4.0 the leases of all its readers. Of several members, one that was away when the lease was extended has
+    /// the old end.
+    fn restores_ttl(&self, resource: &Resource) -> bool {
+        resource.kind == Kind::Read || self.leaves_remains(&resource.name)
     }
 
     /// Whether an unanswered request about this name can be revoked.
