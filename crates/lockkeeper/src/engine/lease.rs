@@ -253,15 +253,11 @@ impl Lease {
             tracing::warn!(lock = %self.resource.name, owner = %self.owner, %reason, "lock lost");
             self.after_end(left);
         }
-        let remains = match reason {
-            LostReason::Closed => true,
-            LostReason::Deleted | LostReason::Taken | LostReason::Revoked(_) => {
-                self.core.leaves_remains(&self.resource.name)
-            }
-            _ => false,
-        };
+        use LostReason::{Closed, Expired, Unacknowledged, Unreachable};
+        let by_clock = matches!(reason, Expired | Unreachable | Unacknowledged);
+        let remains = || reason == Closed || self.core.leaves_remains(&self.resource.name);
         // Not before its guards know of the loss.
-        if revived || remains {
+        if revived || !by_clock && remains() {
             self.undo();
         }
     }
@@ -284,16 +280,6 @@ impl Lease {
         if let Some(owner) = &self.named {
             self.core.owners.tidy(&self.resource, owner);
         }
-    }
-
-    /// How long the store may keep it if nothing more is sent.
-    pub(super) fn longest(&self, now: Tick) -> Duration {
-        let state = lock(&self.state);
-        if state.deadline == Tick::NEVER {
-            return super::RETRY_COUNTERS;
-        }
-        let by_deadline = state.deadline.since(now) + self.core.options.response_timeout;
-        by_deadline.max(state.renewed_ttl().map(Duration::from_millis).unwrap_or_default())
     }
 
     /// Notes the fault of a request about it.

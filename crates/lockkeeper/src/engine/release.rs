@@ -91,6 +91,16 @@ pub(crate) fn forget(lease: &Lease) {
 }
 
 impl Lease {
+    /// How long the store may keep it if nothing more is sent.
+    fn longest(&self, now: Tick) -> Duration {
+        let state = lock(&self.state);
+        if state.deadline == Tick::NEVER {
+            return RETRY_COUNTERS;
+        }
+        let by_deadline = state.deadline.since(now) + self.core.options.response_timeout;
+        by_deadline.max(state.renewed_ttl().map(Duration::from_millis).unwrap_or_default())
+    }
+
     /// Releases all its holds in the background.
     pub(super) fn undo(&self) {
         let now = self.core.clock.now();
