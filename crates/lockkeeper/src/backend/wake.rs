@@ -318,7 +318,6 @@ impl Subscription {
     }
 
     /// Whether messages arrive at present.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_confirmed(&self) -> bool {
         matches!(self.cell.lock().state, State::Confirmed)
     }
@@ -346,11 +345,6 @@ impl Subscription {
     pub(crate) fn unread(&self) -> (u64, VecDeque<Vec<u8>>) {
         let mut inner = self.cell.lock();
         (inner.seen, std::mem::take(&mut inner.unread))
-    }
-
-    /// Waits for the next message of a notice topic.
-    pub async fn message(&self) -> Vec<u8> {
-        self.cell.wait(|inner| inner.unread.pop_front()).await
     }
 }
 

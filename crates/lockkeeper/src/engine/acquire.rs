@@ -116,7 +116,13 @@ async fn granted(core: &Arc<Core>, request: &Request, at: Entered, started: Tick
 async fn after_queue(core: &Arc<Core>, request: &Request, served: Option<Served>) -> Outcome {
     let now = core.clock.now();
     let front = match served {
-        Some(Served::Front(front)) => front,
+        Some(Served::Front(front)) => {
+            // A drain fails the waiters; this one was just served.
+            if request.beside.is_none() {
+                core.ensure_open(&request.resource)?;
+            }
+            front
+        }
         Some(Served::Granted(grant)) if is_in_time(core, request, grant.sent, now) => {
             return Ok(Some((grant, now)));
         }

@@ -204,20 +204,20 @@ async fn receive_notices(core: Weak<Core>) {
     let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
         return;
     };
-    let mut seen = 0;
+    let (mut seen, mut checked) = (0, None);
     loop {
         notices.beyond(seen).await;
         let (now, lines) = notices.unread();
         let Some(core) = core.upgrade() else { return };
+        let leases = if lines.is_empty() { Vec::new() } else { core.registry.all() };
         for (owner, reason) in lines.iter().filter_map(|line| model::read_notice(line)) {
-            let victim = core.registry.all().into_iter().find(|lease| lease.owner == owner);
-            if let Some(lease) = victim {
+            if let Some(lease) = leases.iter().find(|lease| lease.owner == owner) {
                 lease.lose(LostReason::Revoked(reason));
             }
         }
-        // A wake-up without a message: the store listens from now on, or has not listened for a while.
-        if now - seen > lines.len() as u64 {
-            core.look_for_missed_notices();
+        // A wake-up without a message: the subscription has broken, or the store listens from now on.
+        if now - seen > lines.len() as u64 && notices.is_confirmed() {
+            core.look_for_missed_notices(&mut checked);
         }
         seen = now;
     }
@@ -233,11 +233,19 @@ const RECORDED_AFTER: Duration = Duration::from_millis(5);
 const RECORDED_TRIES: u32 = 7;
 
 impl Core {
-    /// Looks for holds that were force-released while the store did not listen for this client.
-    fn look_for_missed_notices(&self) {
+    /// Looks for holds that were force-released while the store did not listen for this client. All holds are
+    /// `checked` at most once in the time in which the watchdog renews them anyway: connections may break often.
+    fn look_for_missed_notices(&self, checked: &mut Option<Tick>) {
         let mut leases = self.registry.all();
         leases.retain(|lease| lease.resource.kind.is_lock());
         let one_by_one = leases.len() <= LOOKED_AT_MAX;
+        if !one_by_one {
+            let (now, pause) = (self.clock.now(), self.options.watchdog_timeout / 3);
+            if checked.is_some_and(|checked| now.since(checked) < pause) {
+                return;
+            }
+            *checked = Some(now);
+        }
         for lease in leases {
             match one_by_one {
                 true => self.reaper.adopt(Box::pin(look_for_missed_notice(lease))),

@@ -2,9 +2,9 @@
 //!
 //! All clients acquire the members in one order, in every round, and hold the earlier ones while they wait
 //! for a later one: in one order that cannot deadlock. A program that keeps another order can still hold
-//! what is waited for and wait for what is held here. Its holder does not change then. So a member that
-//! the same holders have kept for [`MEMBER_WAIT`] ends the round: all is released, and that member is waited
-//! for alone. The others are then only tried. If one of them is busy, the next round goes in order again.
+//! what is waited for and wait for what is held here. Its holder stays then. So a member that one holder has
+//! kept for [`MEMBER_WAIT`] ends the round: all is released, and that member is waited for alone. The others
+//! are then only tried. If one of them is busy, the next round goes in order again.
 //!
 //! Waiting is not limited by time alone: behind a long queue that moves, each round would give up the
 //! positions that the last one had waited for.
@@ -27,7 +27,7 @@ use crate::backend::{Acquire, Attempt, Kind, Resource};
 use crate::clock::Clock;
 use crate::error::{Error, Phase, Result};
 
-/// How long to wait for one member that the same holders keep, while others are held.
+/// How long to wait for one member that one holder keeps, while others are held.
 const MEMBER_WAIT: Duration = Duration::from_millis(1500);
 
 /// When the holders of that member are first looked up.
@@ -175,25 +175,28 @@ impl Assembly<'_> {
     }
 }
 
-/// Resolves once the same holders have kept a lock for [`MEMBER_WAIT`], or the store has not said who
-/// holds it.
+/// Resolves once a holder has kept a lock for [`MEMBER_WAIT`], or the store has not said who holds it. A kind
+/// that lists no holders counts as kept.
 async fn kept(core: &Arc<Core>, resource: &Resource) {
     let start = Instant::now();
-    let mut before = None;
+    let mut before = None::<Vec<Vec<u8>>>;
     for looks in 0.. {
-        let at = start + FIRST_LOOK + (MEMBER_WAIT - FIRST_LOOK) * looks;
-        tokio::time::sleep_until(at).await;
-        if looks > 0 && before.is_none() {
+        tokio::time::sleep_until(start + FIRST_LOOK + (MEMBER_WAIT - FIRST_LOOK) * looks).await;
+        if looks > 0 && (before.is_none() || !resource.kind.is_lock()) {
             return;
         }
         let looking = core.run_to_completion(core.backend.inspect(resource.clone()));
         let look = tokio::time::timeout(MEMBER_WAIT - FIRST_LOOK, looking).await;
-        let holders = look.ok().and_then(|look| Some(look.ok()?.holders));
-        let now = holders.map(|holders| holders.into_iter().map(|one| one.id).collect::<Vec<_>>());
-        if looks > 0 && (now.is_none() || now == before) {
+        let Some(now) = look.ok().and_then(Result::ok) else {
+            before = None;
+            continue;
+        };
+        let now: Vec<_> = now.holders.into_iter().map(|holder| holder.id).collect();
+        // Holders may come and go beside one that stays. Between two holders it is free for a moment.
+        if before.is_some_and(|before| before.iter().any(|id| now.contains(id))) {
             return;
         }
-        before = now;
+        before = Some(now);
     }
 }
 

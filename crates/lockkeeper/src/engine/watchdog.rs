@@ -1,8 +1,8 @@
 //! The watchdog: renews leases, checks fixed leases, and signals every loss.
 //!
-//! Each request is about one group of a lane, and each lane has its own limit of requests under way: a lane
-//! that does not answer delays no renewal of another, nor does a slot of a cluster that is being moved to a
-//! node that hangs.
+//! Each request is about one group of a lane, and each lane has its own limit of holds under way: a lane
+//! that does not answer delays no renewal of another. Nor does a slot of a cluster that is being moved to a
+//! node that hangs, unless it alone has as many holds as the limit.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const BATCH: usize = 128;
 /// How many permits one request renews; one hold may have thousands.
 const PERMITS: u32 = 1024;
 
-/// How many holds of one lane are renewed at once, so that other requests are served in between.
+/// How many holds or permits of one lane are renewed at once, so that other requests are served in between.
 const AT_ONCE: usize = 8 * BATCH;
 
 /// Checks the leases that are due, and renews them. Returns when to check again; `None` when
@@ -74,7 +74,8 @@ fn batches(group: Vec<Asked>) -> Vec<Vec<Asked>> {
 }
 
 async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
-    let _places = places.acquire_many(batch.len() as u32).await;
+    let size: u32 = batch.iter().map(|(_, renew)| renew.count).sum();
+    let _places = places.acquire_many(size.clamp(1, AT_ONCE as u32)).await;
     // Leases that were released while this waited must not be renewed.
     let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_asked_about()).collect();
     if batch.is_empty() {

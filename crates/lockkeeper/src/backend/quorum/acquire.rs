@@ -91,8 +91,7 @@ impl Inner {
             // The same identity asks again only where nothing of it is left.
             let stored = votes.stored(rest.unanswered());
             drop(rest);
-            let is_silent = request.waits || votes.completes_none(asked, self.majority);
-            let left = self.clear(&request, stored, is_silent, limit).await;
+            let left = self.clear(&request, stored, request.waits, limit).await;
             voters.retain(|member| !left.contains(member));
             if voters.len() < self.majority || Instant::now() >= limit {
                 return Ok(Attempt::Busy(Some(Ttl::Millis(fastrand::u64(1..20)))));
@@ -172,6 +171,8 @@ impl Inner {
             if repeats > 0 && says(&answer, "NOSCRIPT") {
                 repeats -= 1;
                 fan.add(ask(&member));
+                // Before the caller can release what the others have granted.
+                fan.send();
                 continue;
             }
             self.count(votes, member, answer);
@@ -210,7 +211,9 @@ impl Inner {
         unanswered: impl Iterator<Item = usize>,
         voters: usize,
     ) {
-        let is_silent = votes.completes_none(voters, self.majority);
+        // The busy members may have votes that are given back as silently. A client that waits tries again; after
+        // one that does not, the waiters must.
+        let is_silent = request.waits && votes.completes_none(voters, self.majority);
         let members = votes.stored(unanswered);
         self.release_of(&request.resource, request.owner, &members, is_silent);
     }
