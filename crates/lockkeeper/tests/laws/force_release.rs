@@ -17,6 +17,7 @@ pub(crate) async fn a_force_release_of_a_held_lock_is_true_and_frees_it<L: Exclu
 ) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = theirs.lease(store.long()).lock().await.unwrap();
+    store.is_everywhere(&store.name("lock")).await;
     assert!(ours.force_unlock().await.unwrap());
     assert!(!ours.is_locked().await.unwrap());
     assert!(!ours.force_unlock().await.unwrap(), "only once");

@@ -507,6 +507,14 @@ impl Store {
         }
     }
 
+    /// Waits until a hold has arrived at all members of a quorum. What arrives after a force-release is undone
+    /// a moment later.
+    pub(crate) async fn is_everywhere(&self, name: &str) {
+        let StoreKind::Quorum(members) = &self.kind else { return };
+        let has_it = |server: &RedisServer| server.cli(&["EXISTS", name]).int() == 1;
+        eventually("on all members", async || members.iter().all(has_it)).await;
+    }
+
     /// Waits until the client of `guard` has subscribed to its notices, soon after the acquire.
     pub(crate) async fn receives_notices_of(&self, guard: impl AsRef<AnyGuard>) {
         self.receives_notices(guard.as_ref().owner_id()).await;
