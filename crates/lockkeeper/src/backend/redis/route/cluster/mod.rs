@@ -97,6 +97,8 @@ struct Map {
     epoch: Option<u64>,
     /// The nodes of each shard, the primary first.
     nodes: Vec<Vec<Node>>,
+    /// As the last slot map has them.
+    ranges: Vec<Range>,
     /// The ids of the nodes in the last slot map, and of those that redirections have named since, by address.
     ids: HashMap<(String, u16), String>,
     /// Since when each shard has had no slot, and nothing to do.
@@ -219,6 +221,7 @@ impl Cluster {
         }
         self.park(&mut map, &newest);
         is_outlasted |= self.lead(&map, &servers);
+        map.ranges = newest.ranges;
         drop(map);
         if has_changed {
             self.version.send_modify(|version| *version += 1);

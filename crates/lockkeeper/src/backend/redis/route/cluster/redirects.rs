@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::super::super::command::Command;
 use super::super::super::connection::committer::Ticket;
 use super::super::super::shard::Shard;
-use super::super::super::slot::{self, SLOTS};
+use super::super::super::slot;
 use super::super::super::{fault, keys};
 use super::super::Standing;
 use super::super::slots::{self, Node, Redirect};
@@ -165,13 +165,15 @@ impl Cluster {
 
     /// Names the node and the slots of a shard in a fault of theirs.
     fn named(&self, fault: Fault, slot: u16, shard: &Shard) -> Fault {
-        let owner = |slot: &u16| self.owners[usize::from(*slot)].load(Ordering::Relaxed);
-        let is_own = |other: &u16| owner(other) == owner(&slot);
-        let first = (0..=slot).rev().take_while(is_own).last().unwrap_or(slot);
-        let last = (slot..SLOTS).take_while(is_own).last().unwrap_or(slot);
-        let server = shard.primary.server().map(|server| server.address.to_string());
-        let known = || Some(self.map().nodes[shard.lane.0 as usize].first()?.address());
-        let node = server.or_else(known).unwrap_or_default();
+        let map = self.map();
+        let range = map.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
+        let (first, last) = range.map_or((slot, slot), |range| (range.first, range.last));
+        let node = match (shard.primary.server(), range) {
+            (Some(server), _) => server.address.to_string(),
+            (None, Some(range)) => range.primary.address(),
+            (None, None) => String::new(),
+        };
+        drop(map);
         let name = |text: String| {
             let text = text.replace(&format!(" to {node}"), "");
             // Behind it: the code of an error comes first.

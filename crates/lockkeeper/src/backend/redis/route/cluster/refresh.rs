@@ -39,6 +39,7 @@ impl Cluster {
     /// Asks the seeds until one of them knows the slots, within the connect timeout.
     pub(super) async fn find_first(&self) -> Result<(), Fault> {
         let until = Instant::now() + self.options.connect_timeout;
+        let mut strangers = None;
         loop {
             let asked = self.ask(self.seeds.clone(), self.seeds.len(), until).await;
             let faults: Vec<_> = asked
@@ -55,13 +56,15 @@ impl Cluster {
                 said => said.join("; "),
             };
             let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
-            let strangers = slots::strangers(&answers).map(|(one, other)| {
+            if let Some((one, other)) = slots::strangers(&answers) {
                 let [one, other] = [one, other].map(|told| format!("{}:{}", told.host, told.port));
-                // While a cluster is created, its nodes do not know each other yet.
+                // Not at once: while a cluster is created, its nodes do not know each other yet.
                 let detail = format!("{one} and {other} are nodes of different clusters");
-                Fault::Invalid { detail: detail.into() }
-            });
-            if strangers.is_none() && answers.iter().any(|told| !told.ranges.is_empty()) {
+                strangers = Some(Fault::Invalid { detail: detail.into() });
+            } else if answers.iter().any(|told| !told.ranges.is_empty())
+                // A stranger may only be slow this time.
+                && (strangers.is_none() || answers.len() == self.seeds.len())
+            {
                 self.apply(answers);
                 return self.open_committers().await;
             }
