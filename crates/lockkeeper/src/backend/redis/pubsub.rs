@@ -116,7 +116,10 @@ impl PubSub {
                     // Topics that have moved to another connection are none of this one.
                     self.drain();
                     self.broken();
-                    let Err(fault) = broken else { continue };
+                    let Err(fault) = broken else {
+                        follower.rest();
+                        continue;
+                    };
                     tracing::debug!(%fault, "subscription connection broken");
                 }
                 Err(fault) => {

@@ -15,7 +15,7 @@
 //! has anything. A primary that has just lost its last replica still needs one, also on a new connection: the
 //! replica may have been promoted. Writes without acknowledgement are warned of, once until one has it again.
 
-use std::fmt::Debug;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -246,7 +246,13 @@ impl Shared {
         // A node of a cluster that has no slot yet is not tried.
         if let Some(key) = (self.key)(0) {
             for reply in opened.exchange(&[writing(&key)], 0, Duration::from_millis(1)).await? {
-                fault::check(reply)?;
+                match &reply {
+                    // A slot that moves and a server that is full say nothing of the permission. Rounds use other
+                    // keys, and renewals go on where nothing can be written.
+                    Value::ServerError(error)
+                        if fault::is_redirect(error) || error.code() == "OOM" => {}
+                    _ => drop(fault::check(reply)?),
+                }
             }
         }
         Ok((opened, role))
@@ -286,7 +292,7 @@ impl Rounds {
             };
             let Place { epoch, server } = follower.tried();
             if !server.iter().zip(&before).any(|(server, before)| server.is_same(before)) {
-                self.alone = Some(Instant::now());
+                (self.alone, self.warned) = (Some(Instant::now()), false);
             }
             let connected = connected.and_then(|(opened, role)| self.note(role).map(|_| opened));
             failures = if connected.is_ok() { 0 } else { failures + 1 };
@@ -451,12 +457,12 @@ impl Rounds {
         }
     }
 
-    fn warn(&mut self, reason: impl Debug) {
+    fn warn(&mut self, reason: impl Display) {
         if !std::mem::replace(&mut self.warned, true) {
             let server = self.shared.primary.server().map(|server| server.address.to_string());
             tracing::warn!(
                 server,
-                ?reason,
+                %reason,
                 "writes are not acknowledged by replicas: a failover may lose locks"
             );
         }

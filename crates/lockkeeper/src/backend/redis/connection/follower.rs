@@ -76,6 +76,11 @@ impl Follower {
         }
     }
 
+    /// The connection was closed because nothing needs it: the next one need not wait.
+    pub(in super::super) fn rest(&mut self) {
+        (self.tried.server, self.failures) = (None, 0);
+    }
+
     /// Where the last attempt went.
     pub(in super::super) fn tried(&self) -> &Place {
         &self.tried

@@ -6,7 +6,8 @@
 //!
 //! A server that does not answer may be the primary: it may be slow, or cut off from this client alone. So
 //! another one is followed in its place only
-//! - if no replica has a link to it, however long it is silent: such a replica knows that it is there;
+//! - if no replica has a link to it, however long it is silent: such a replica knows that it is there. A replica
+//!   with a link to a primary that matches no server of the URL counts for each silent one, until one is followed;
 //! - after five seconds, if it was the primary until now or replicas name it;
 //! - and after the connect timeout in any case.
 //!
@@ -68,6 +69,9 @@ impl Known {
         let (named, ours) = (followers(answers, silent).count(), followers(answers, found).count());
         if followers(answers, silent).any(|is_linked| is_linked) {
             return !self.is_last(found) || named >= ours;
+        }
+        if !self.is_last(found) && links_elsewhere(answers) {
+            return true;
         }
         let since = self.silent.get(&silent.server.address.to_string());
         !self.is_last(found)
@@ -207,6 +211,9 @@ impl Replicated {
         let other = silent.iter().find(|silent| known.may_be_primary(silent, found, answers));
         let Some(other) = other else { return Ok(&found.server) };
         let reason = match followers(answers, other).count() {
+            0 if links_elsewhere(answers) => {
+                "a replica has a link to a primary that matches no server of the URL"
+            }
             0 => "was the primary",
             _ => "has replicas that follow it",
         };
@@ -270,10 +277,19 @@ fn followers<'a>(answers: &'a [Told], primary: &'a Told) -> impl Iterator<Item =
     answers.iter().filter_map(|told| told.follows(primary))
 }
 
+/// Whether a replica has a link to a primary that matches no server: one that does not answer may have lost its
+/// name, too.
+fn links_elsewhere(answers: &[Told]) -> bool {
+    let is_linked = |told: &&Told| matches!(told.role, Ok(Role::Replica(_, _, true)));
+    let matches = |told: &Told| answers.iter().any(|primary| told.follows(primary).is_some());
+    answers.iter().filter(is_linked).any(|told| !matches(told))
+}
+
 /// Whether no other of `all` servers can have as many followers, whatever those say that have not answered.
 fn is_decided(answers: &[Told], found: &Told, all: usize) -> bool {
     let primaries = answers.iter().filter(|told| told.is_primary()).count();
-    2 * followers(answers, found).count() + primaries >= all
+    // A silent server that is the other primary follows none.
+    2 * followers(answers, found).count() + primaries >= all + usize::from(primaries > 1)
 }
 
 /// Returns the primary that most servers follow, of those that answer.

@@ -191,7 +191,11 @@ impl Cluster {
         if !is_foreign {
             answers.retain(|told| !map.is_foreign(told));
         }
-        let Some(newest) = SlotMap::newest(answers) else { return };
+        let Some(newest) = SlotMap::newest(answers) else {
+            // What one node said a while ago is not what all say.
+            map.earlier = None;
+            return;
+        };
         if newest.epoch >= map.epoch && !is_foreign {
             map.earlier = None;
         } else if map.earlier.get_or_insert_with(Instant::now).elapsed() < EARLIER {

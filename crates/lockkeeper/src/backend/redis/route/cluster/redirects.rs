@@ -78,6 +78,8 @@ impl Cluster {
         if let Some(node) = known() {
             return Ok(node);
         }
+        // A new map may name it first.
+        self.suspect();
         let late = |_| {
             let detail = format!("{host}:{port} has not told its id in time").into();
             Err(Fault::Unreachable { maybe_ran: false, detail })
