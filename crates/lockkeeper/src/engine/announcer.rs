@@ -110,6 +110,11 @@ impl Active {
 }
 
 impl Lease {
+    /// Whether a notice about it may have been missed, although it was not looked at yet.
+    pub(super) fn may_be_unheard(&self, now: Tick) -> bool {
+        now.since(self.granted) < UNHEARD
+    }
+
     /// Since when it is held, by the wall clock when this was first asked.
     fn since(&self, now: Tick) -> SystemTime {
         *self.since.get_or_init(|| {
@@ -225,7 +230,7 @@ async fn receive_notices(core: Weak<Core>) {
 
 /// How many holds are looked at one by one. If there are more, the watchdog checks all of them at once, and
 /// does not learn the reason.
-const LOOKED_AT_MAX: usize = 8;
+pub(super) const LOOKED_AT_MAX: usize = 8;
 
 /// How long after a force-release it may be recorded: the first pause between two looks, and how often it is
 /// doubled.
@@ -255,29 +260,36 @@ impl Core {
     }
 }
 
-/// Declares a lease lost if its force-release is recorded. If the store does not have it for another reason,
-/// lets the watchdog decide.
+/// Looks whether the store still has a lease. If it was not force-released, lets the watchdog decide.
 async fn look_for_missed_notice(lease: Arc<Lease>) {
+    let id = lease.owner.to_string().into_bytes();
+    let has_it = |found: Snapshot| found.holders.iter().any(|holder| holder.id == id);
+    if !lease.core.backend.inspect(lease.resource.clone()).await.map_or(true, has_it) {
+        look_for_record(&lease).await;
+        lease.hurry();
+    }
+}
+
+/// How long after its grant a lease may have been force-released before the store listened.
+const UNHEARD: Duration = Duration::from_secs(1);
+
+/// Declares a lease that the store does not have lost if its force-release is recorded.
+pub(super) async fn look_for_record(lease: &Arc<Lease>) {
     let (core, id) = (&lease.core, lease.owner.to_string());
     let Resource { kind, name } = &lease.resource;
-    let has_it = |found: Snapshot| found.holders.iter().any(|holder| holder.id == id.as_bytes());
-    if core.backend.inspect(lease.resource.clone()).await.map_or(true, has_it) {
-        return;
-    }
     for tries in 0..RECORDED_TRIES {
         if core.is_closed() || !lease.is_held() {
             return;
         }
         let select = Select::Named(name.clone(), Some(*kind));
         let listed = core.backend.list(List { select, cursor: Vec::new(), limit: 1 }).await;
-        let Ok(page) = listed else { break };
+        let Ok(page) = listed else { return };
         let mut recorded = page.locks.iter().flat_map(|listed| &listed.snapshot.forced);
         if let Some(forced) = recorded.find(|forced| forced.holders.contains(&id)) {
             return lease.lose(LostReason::Revoked(model::one_line(&forced.reason)));
         }
         tokio::time::sleep(RECORDED_AFTER * 2_u32.pow(tries)).await;
     }
-    lease.hurry();
 }
 
 pub(super) async fn subscribe(

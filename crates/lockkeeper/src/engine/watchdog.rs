@@ -10,10 +10,11 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::announcer::{LOOKED_AT_MAX, look_for_record};
 use super::lease::{Lease, Todo};
 use super::registry::TICK;
 use super::{Core, Tick};
-use crate::backend::{Fault, Renew};
+use crate::backend::{Fault, Renew, Renewed};
 
 /// How many holds one request renews: it occupies the store for a fraction of a millisecond.
 const BATCH: usize = 128;
@@ -87,8 +88,18 @@ async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
     if let Some(first) = answers.first() {
         core.note(&batch[0].0.resource.name, sent, first);
     }
+    let is_gone = |answer: &_| matches!(answer, Ok(Renewed::Gone | Renewed::Taken));
+    let few_are_gone = answers.iter().filter(|answer| is_gone(answer)).count() <= LOOKED_AT_MAX;
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
-        lease.answered(renew.ttl, answers.next().unwrap_or(Err(Fault::Closed)), sent);
+        let answer = answers.next().unwrap_or(Err(Fault::Closed));
+        if few_are_gone && is_gone(&answer) && lease.may_be_unheard(sent) {
+            core.reaper.adopt(Box::pin(async move {
+                look_for_record(&lease).await;
+                lease.answered(renew.ttl, answer, sent);
+            }));
+        } else {
+            lease.answered(renew.ttl, answer, sent);
+        }
     }
 }
