@@ -165,8 +165,6 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Benchmark this store
     Bench(BenchArgs),
-    /// Demonstrate locks in about a minute
-    Demo(DemoArgs),
     /// Print a shell completion script
     Completions(CompletionsArgs),
     /// Print the manual page, or write all pages to a directory
@@ -277,14 +275,6 @@ pub(crate) struct BenchArgs {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// `demo`
-#[derive(Args, Debug)]
-pub(crate) struct DemoArgs {
-    /// Do not pause for reading
-    #[arg(long)]
-    pub(crate) fast: bool,
 }
 
 /// `completions`

@@ -152,7 +152,6 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "lockkeeper doctor --lease 10s",
     ),
     ("bench", "Run each measurement for five seconds:", "lockkeeper bench --time 5s"),
-    ("demo", "Run the demonstration without pauses:", "lockkeeper demo --fast"),
     (
         "completions",
         "Install bash completions for one user:",

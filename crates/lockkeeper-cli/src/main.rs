@@ -10,7 +10,6 @@ mod args;
 mod bench;
 mod complete;
 mod config;
-mod demo;
 mod display;
 mod docs;
 mod doctor;
@@ -43,9 +42,6 @@ fn main() -> ExitCode {
     }
     if std::env::args_os().nth(1).is_some_and(|first| first == complete::ARGUMENT) {
         return complete::main();
-    }
-    if std::env::args_os().nth(1).is_some_and(|first| first == demo::worker::ARGUMENT) {
-        return demo::worker::main();
     }
     let cli = match args::parse() {
         Ok(cli) => cli,
@@ -95,7 +91,6 @@ async fn command(cli: &Cli) -> Result<Code, Failure> {
         Command::Unlock(args) => unlock::run(global, args).await,
         Command::Doctor(args) => doctor::run(global, args).await,
         Command::Bench(args) => bench::run(global, args).await,
-        Command::Demo(args) => demo::run(global, args).await,
         Command::Completions(args) => docs::completions(args),
         Command::Man(args) => docs::man(args),
     }

@@ -94,3 +94,13 @@ fn permits() {
 fn latch() {
     check("latch", &["the server opens"]);
 }
+
+/// It checks its claims by itself.
+#[test]
+fn tour() {
+    let text = run("tour", None);
+    for act in ["Contention", "Queue", "Crash", "Loss", "Fencing"] {
+        assert!(text.contains(act), "{text}");
+    }
+    assert_eq!(text.matches('✓').count(), 9, "{text}");
+}

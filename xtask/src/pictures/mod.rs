@@ -39,8 +39,7 @@ pub(crate) fn run() -> Outcome {
     let directory = root().join("docs");
     fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
     let mut definitions = String::new();
-    for (name, screen) in [("ls", ls(&scene)?), ("watch", watch(&scene)?), ("demo", demo(&scene)?)]
-    {
+    for (name, screen) in [("ls", ls(&scene)?), ("watch", watch(&scene)?)] {
         let path = directory.join(format!("{name}.svg"));
         let picture = TERM.render_svg(screen.trim_end());
         let encoded = utf8_percent_encode(&picture, ENCODED);
@@ -69,11 +68,5 @@ fn watch(scene: &Scene) -> Result<String, String> {
     drop(leaving);
     let _coming = scene.hold("mailer", "newsletter", &[])?;
     terminal.shows(&["+ newsletter", "- release:v42"])?;
-    terminal.colours()
-}
-
-fn demo(scene: &Scene) -> Result<String, String> {
-    let terminal = Terminal::run(scene, (80, 66), "demo --fast")?;
-    terminal.shows(&["lockkeeper watch"])?;
     terminal.colours()
 }

@@ -1,8 +1,7 @@
-//! `watch`, `demo` and `bench`: tests of the built binary on real stores and a real terminal, including the
+//! `watch` and `bench`: tests of the built binary on real stores and a real terminal, including the
 //! state of the terminal at the end.
 
 mod bench;
-mod demo;
 mod lines;
 mod live;
 mod restored;

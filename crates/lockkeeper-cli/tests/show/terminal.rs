@@ -93,11 +93,6 @@ impl Terminal {
         self.screen(&["-e"])
     }
 
-    /// Everything since the window was opened.
-    pub(crate) fn history(&self) -> String {
-        self.screen(&["-S", "-"])
-    }
-
     /// Types a line.
     pub(crate) fn enter(&self, line: &str) {
         self.types(line);
