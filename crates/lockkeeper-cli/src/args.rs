@@ -158,13 +158,11 @@ pub(crate) enum Command {
     /// client has announced within its lease, and --yes --force any holder. Exits with 0 also if the
     /// lock is free, and with 75 if the holder keeps it.
     Unlock(UnlockArgs),
-    /// Check this store for risks to locks
+    /// Check this store for risks to locks, and measure its speed
     ///
     /// Acquires and releases locks of its own. Exits with 1 if there is a risk that two clients hold one
     /// lock, or that no client can acquire it.
     Doctor(DoctorArgs),
-    /// Benchmark this store
-    Bench(BenchArgs),
     /// Print a shell completion script
     Completions(CompletionsArgs),
     /// Print the manual page, or write all pages to a directory
@@ -255,20 +253,6 @@ pub(crate) struct DoctorArgs {
     /// Lease to judge the store by
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
-    /// Replicas that must acknowledge a lock, as for run
-    #[arg(long, value_name = "N[/DUR]")]
-    pub(crate) acknowledged_by: Option<Acknowledgement>,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `bench`
-#[derive(Args, Debug)]
-pub(crate) struct BenchArgs {
-    /// Duration of each measurement
-    #[arg(long, value_name = "DUR", default_value = "2", value_parser = duration::parse)]
-    pub(crate) time: Duration,
     /// Replicas that must acknowledge a lock, as for run
     #[arg(long, value_name = "N[/DUR]")]
     pub(crate) acknowledged_by: Option<Acknowledgement>,

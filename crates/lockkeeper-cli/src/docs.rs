@@ -151,7 +151,6 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "Check for risks to locks with a lease of ten seconds:",
         "lockkeeper doctor --lease 10s",
     ),
-    ("bench", "Run each measurement for five seconds:", "lockkeeper bench --time 5s"),
     (
         "completions",
         "Install bash completions for one user:",

@@ -1,10 +1,12 @@
-//! `doctor`: risks to locks on this store.
+//! `doctor`: risks to locks on this store, and its speed.
 
 use std::io::Write;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use lockkeeper::{Finding, Report, Severity};
+use lockkeeper::{Client, Finding, Report, Severity};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 use unicode_width::UnicodeWidthStr;
 
 use crate::args::{DoctorArgs, Global};
@@ -15,6 +17,14 @@ use crate::{display, json, open};
 
 /// The minimum of the library.
 const LEAST_LEASE: Duration = Duration::from_millis(30);
+
+/// Pairs are counted with so many tasks, for so long, and so many at most: a store in use hardly notices.
+const TASKS: u64 = 64;
+const PAIRS: u64 = 16;
+const COUNTED: Duration = Duration::from_millis(300);
+
+/// A store that serves none in this time is not measured.
+const GIVE_UP: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Failure> {
     let store = open::choose(global)?;
@@ -27,11 +37,14 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Fail
     let options = store.acknowledged(args.acknowledged_by, options, lease);
     let client = store.connect_with(options).await?;
     let report = client.check().await?;
+    let pairs = timeout(GIVE_UP, pairs_per_second(&client)).await.ok().flatten();
+    // Releases what a task may have held that was given up.
+    client.shutdown().await;
     let code = if report.is_safe() { Code::OK } else { Code::DANGER };
     let mut output = Output::new(global);
     let printed = match args.json {
-        true => document(&mut output, &json::Doctor::of(&report, store.shown())),
-        false => print(&mut output, &report),
+        true => document(&mut output, &json::Doctor::of(&report, pairs, store.shown())),
+        false => print(&mut output, &report, pairs),
     };
     match printed {
         Ok(()) => Ok(code),
@@ -39,7 +52,26 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Fail
     }
 }
 
-fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
+/// Acquire/release pairs per second, each task on a lock of its own; `None` if the store does not serve them.
+async fn pairs_per_second(client: &Client) -> Option<u64> {
+    let started = Instant::now();
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let lock = client.lock(format!("lockkeeper:check:{}:{task}", client.id()));
+        tasks.spawn(async move {
+            let mut pairs = 0;
+            while pairs < PAIRS && started.elapsed() < COUNTED {
+                lock.try_lock().await.ok()??.release().await.ok()?;
+                pairs += 1;
+            }
+            Some(pairs)
+        });
+    }
+    let pairs: u64 = tasks.join_all().await.into_iter().sum::<Option<u64>>()?;
+    Some((pairs as f64 / started.elapsed().as_secs_f64()) as u64)
+}
+
+fn print(output: &mut Output, report: &Report, pairs: Option<u64>) -> Result<(), Stop> {
     let findings: Vec<_> = report.findings.iter().map(escaped).collect();
     let widest = findings.iter().map(|finding| finding.subject.width()).max().unwrap_or(0);
     for finding in &findings {
@@ -56,7 +88,10 @@ fn print(output: &mut Output, report: &Report) -> Result<(), Stop> {
         1 => "1 risk to locks".to_owned(),
         many => format!("{many} risks to locks"),
     };
-    let summary = format!("{verdict}; {latency}");
+    let speed = pairs.map_or_else(String::new, |pairs| {
+        format!("; {TASKS} tasks acquire and release {pairs} locks per second")
+    });
+    let summary = format!("{verdict}; {latency}{speed}");
     let lines =
         output.width.map_or_else(|| vec![summary.clone()], |width| wrapped(&summary, width));
     for line in lines {

@@ -294,6 +294,7 @@ pub(crate) struct Doctor {
     safe: bool,
     round_trip_us: u64,
     slowest_us: u64,
+    pairs_per_second: Option<u64>,
     findings: Vec<Found>,
 }
 
@@ -306,7 +307,7 @@ struct Found {
 }
 
 impl Doctor {
-    pub(crate) fn of(report: &Report, store: String) -> Self {
+    pub(crate) fn of(report: &Report, pairs_per_second: Option<u64>, store: String) -> Self {
         let found = |finding: &Finding| {
             let Finding { severity, subject, detail, remedy, .. } = finding.clone();
             let remedy = Some(remedy).filter(|remedy| !remedy.is_empty());
@@ -317,6 +318,7 @@ impl Doctor {
             safe: report.is_safe(),
             round_trip_us: micros(report.round_trip),
             slowest_us: micros(report.slowest),
+            pairs_per_second,
             findings: report.findings.iter().map(found).collect(),
         }
     }

@@ -7,7 +7,6 @@ compile_error!("lockkeeper-cli requires Unix: it uses process groups and signals
 
 mod acknowledgement;
 mod args;
-mod bench;
 mod complete;
 mod config;
 mod display;
@@ -16,7 +15,6 @@ mod doctor;
 mod duration;
 mod exit;
 mod inspect;
-mod interrupt;
 mod json;
 mod log;
 mod ls;
@@ -90,7 +88,6 @@ async fn command(cli: &Cli) -> Result<Code, Failure> {
         Command::Watch(args) => watch::run(global, args).await,
         Command::Unlock(args) => unlock::run(global, args).await,
         Command::Doctor(args) => doctor::run(global, args).await,
-        Command::Bench(args) => bench::run(global, args).await,
         Command::Completions(args) => docs::completions(args),
         Command::Man(args) => docs::man(args),
     }

@@ -1,4 +1,4 @@
-//! What distributed locks do, in ten seconds and without a server: workers contend for a lock, one dies with
+//! What distributed locks do, in five seconds and without a server: workers contend for a lock, one dies with
 //! it, one loses it and is notified in time, and a fencing token rejects a late writer.
 //!
 //! `cargo run -p tour` from the root of a clone. Every line is the result of calls to the public API, and every
@@ -21,7 +21,7 @@ const STORE: &str = "memory:tour";
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    println!("lockkeeper in ten seconds. Everything below runs now, on an embedded store.");
+    println!("lockkeeper in five seconds. Everything below runs now, on an embedded store.");
     // The store ends with its last client.
     let operator = Client::connect(STORE).await?;
     contention().await?;

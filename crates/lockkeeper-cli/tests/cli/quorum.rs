@@ -349,16 +349,3 @@ fn doctor_reports_the_members() {
     refused.assert_code(64);
     refused.assert_says("it is the same server as");
 }
-
-#[test]
-fn bench_measures_and_leaves_nothing() {
-    let (quorum, scene) = three();
-    let bench = ran(&scene, &["bench", "--json", "--time", "100ms"]);
-    assert_eq!((bench.code, &bench.errors[..]), (Some(0), ""), "{bench:?}");
-    let report = schema::checked("bench", &bench.output);
-    assert!(report["figures"].as_array().unwrap().iter().all(|f| f["count"].as_u64() > Some(0)));
-    for node in quorum.nodes() {
-        let keys = node.server().cli(&["KEYS", "lockkeeper:bench:*"]);
-        assert!(keys.array().is_empty(), "{keys:?}");
-    }
-}

@@ -23,6 +23,9 @@ fn no_risk_is_exit_code_0() {
     let document = stand.run(["doctor", "--json"]).document("doctor");
     assert_eq!((&document["safe"], &document["store"]), (&true.into(), &stand.url.clone().into()));
     assert!(document["round_trip_us"].as_u64() <= document["slowest_us"].as_u64());
+    assert!(text.trim_end().ends_with(" locks per second"), "{text}");
+    let left = stand.server().cli(&["KEYS", "lockkeeper:check:*:[0-9]*"]);
+    assert!(left.array().is_empty(), "{left:?}");
 }
 
 #[test]
@@ -74,7 +77,8 @@ fn every_store_can_be_checked_and_keeps_no_locks() {
     on_every_store(|stand| {
         let ran = stand.run(["doctor", "--json"]);
         assert!(matches!(ran.code, Some(0 | 1)), "{ran:?}");
-        schema::checked("doctor", &ran.out);
+        let document = schema::checked("doctor", &ran.out);
+        assert!(document["pairs_per_second"].as_u64() > Some(0), "{document}");
         assert!(stand.listed().is_empty(), "all locks were released");
     });
 }
@@ -104,6 +108,7 @@ fn advice_fits_the_store() {
     assert_eq!((ran.code, &ran.err[..]), (Some(1), ""), "{ran:?}");
     let dangers: Vec<_> = ran.out.lines().filter(|line| line.starts_with("danger")).collect();
     assert!(dangers.iter().any(|line| line.contains("locks")), "{ran:?}");
+    assert!(!ran.out.contains("locks per second"), "it serves none: {ran:?}");
     for word in ["channel", "PEXPIRE", "manual::redis", "allow the user", "lockkeeper_notice"] {
         assert!(!ran.out.contains(word), "{word}: {}", ran.out);
     }

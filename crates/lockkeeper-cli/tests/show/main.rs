@@ -1,7 +1,6 @@
-//! `watch` and `bench`: tests of the built binary on real stores and a real terminal, including the
+//! `watch`: tests of the built binary on real stores and a real terminal, including the
 //! state of the terminal at the end.
 
-mod bench;
 mod lines;
 mod live;
 mod restored;
