@@ -45,6 +45,18 @@ const STEPS: &[Step<'_>] = &[
         "-D",
         "warnings",
     ]),
+    // The command without the live view.
+    Step::new(&[
+        "cargo",
+        "clippy",
+        "-p",
+        "lockkeeper-cli",
+        "--no-default-features",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]),
     api::DOC,
     Step::new(&["cargo", "xtask", "api", "--check"]),
     // The figures of the documents are those that were measured.

@@ -29,6 +29,7 @@ impl Output {
         Self { stream: BufWriter::with_capacity(64 * 1024, stdout), terminal, width, colours }
     }
 
+    #[cfg(feature = "tui")]
     pub(crate) fn colours(&self) -> bool {
         self.colours
     }

@@ -2,10 +2,15 @@
 //! state of the terminal at the end.
 
 mod lines;
+#[cfg(feature = "tui")]
 mod live;
+#[cfg(feature = "tui")]
 mod restored;
 #[path = "../look/schema.rs"]
 mod schema;
+#[cfg_attr(not(feature = "tui"), allow(dead_code, reason = "for tests on a terminal"))]
 mod support;
+#[cfg(feature = "tui")]
 mod terminal;
+#[cfg(feature = "tui")]
 mod unreachable;

@@ -10,8 +10,8 @@ use lockkeeper::{ForcedUnlock, Holder, Kind, LockInfo, Remaining};
 
 use super::Theme;
 use super::table::{bar, gauge_style};
-use crate::watch::row::{Age, Now, Row};
-use crate::watch::view::{View, can_be_forced};
+use crate::watch::tui::row::{Age, Now, Row};
+use crate::watch::tui::view::{View, can_be_forced};
 use crate::{display, timestamp};
 
 /// A longer list is for `inspect`.

@@ -12,8 +12,8 @@ use super::Theme;
 use crate::display;
 use crate::row::COLUMNS;
 use crate::table::cut;
-use crate::watch::row::{Age, Change, Now, Row};
-use crate::watch::view::{Column, Health, View};
+use crate::watch::tui::row::{Age, Change, Now, Row};
+use crate::watch::tui::view::{Column, Health, View};
 
 const GAP: u16 = 2;
 

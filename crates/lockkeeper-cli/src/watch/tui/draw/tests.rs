@@ -9,9 +9,9 @@ use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 
 use super::{Theme, draw};
-use crate::watch::fixture::*;
-use crate::watch::row::Now;
-use crate::watch::view::{Look, Tone, View};
+use crate::watch::tui::fixture::*;
+use crate::watch::tui::row::Now;
+use crate::watch::tui::view::{Look, Tone, View};
 
 fn drawn(view: &mut View, theme: Theme, (width, height): (u16, u16), now: Now) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

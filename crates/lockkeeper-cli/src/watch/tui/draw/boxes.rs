@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 use super::Theme;
 use crate::display;
 use crate::table::cut;
-use crate::watch::view::Forcing;
+use crate::watch::tui::view::Forcing;
 
 const HELP: &[(&str, &str)] = &[
     ("↑ ↓  j k", "previous row, next row"),
