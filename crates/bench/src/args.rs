@@ -16,10 +16,10 @@ Usage: cargo xtask bench [OPTIONS]
   --rounds N        rounds per workload (at least 1; results need 5)
   --json FILE       also write the rows as JSON
   --peers           beside Redisson, rslock, redsync, python-redis-lock and flock(1) instead
-  --docs FOLDER     also write rows, machine, plots and page into FOLDER; with --only the results of
-                    other workloads there are kept
-  --page FOLDER     measure nothing; write plots and page anew from the rows in FOLDER
-  --readme FILE     with --docs or --page: also write the summary into FILE, between its marks
+  --docs FOLDER     also write rows, machine, plots and the tables of README.md into FOLDER; with
+                    --only the results of other workloads there are kept
+  --page FOLDER     measure nothing; write plots and tables anew from the rows in FOLDER
+  --readme FILE     with --docs or --page: also write the table of FILE, between its marks
   --callgrind       only count instructions per uncontended pair
   --list            print the workloads' names
   --help            print this";
@@ -37,9 +37,9 @@ pub(crate) struct Args {
     pub(crate) json: Option<PathBuf>,
     /// Beside other libraries.
     pub(crate) peers: bool,
-    /// Where rows, machine, plots and page go.
+    /// Where rows, machine, plots and tables go.
     pub(crate) docs: Option<PathBuf>,
-    /// Only write plots and page, from the rows there.
+    /// Only write plots and tables, from the rows there.
     pub(crate) page: Option<PathBuf>,
     /// Where the summary goes.
     pub(crate) readme: Option<PathBuf>,

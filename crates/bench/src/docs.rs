@@ -36,7 +36,7 @@ impl Docs {
         let results = self.kept.replaced(report::json_rows(rows), run)?;
         let rows = report::json_array(&results.rows);
         // Before anything is replaced.
-        page::check(&rows)?;
+        page::check(&self.folder, &rows)?;
         fs::create_dir_all(&self.folder)?;
         fs::write(self.folder.join(page::ROWS), rows)?;
         fs::write(self.folder.join(page::MACHINE), machine::text(&results.runs)?)?;
@@ -141,13 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_section_replace_nothing() {
+    fn rows_without_a_table_replace_nothing() {
         let name = format!("lockkeeper-docs-refused-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("README.md"), "without tables").unwrap();
         let docs = Docs::open(&folder, true).unwrap();
         let refused = docs.write(&[row("unknown", 1.0)], &run("a", json!({})), None);
-        assert!(refused.unwrap_err().to_string().contains("“unknown”"));
-        assert!(!folder.exists());
+        let is_written = folder.join(page::ROWS).exists();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(refused.unwrap_err().to_string().contains("“unknown”") && !is_written);
     }
 
     #[test]

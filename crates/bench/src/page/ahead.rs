@@ -21,28 +21,21 @@ fn pairs(rows: &Rows) -> Vec<(&PageRow, &PageRow)> {
 }
 
 /// In how many comparisons a peer is ahead, and of how many.
-pub(super) fn counts(rows: &Rows) -> (usize, usize) {
+pub(super) fn count(rows: &Rows) -> String {
     let of =
         |group: &[&PageRow], is: fn(&PageRow) -> bool| group.iter().filter(|row| is(row)).count();
     let groups = rows.groups();
     let all = groups.iter().map(|group| of(group, PageRow::is_ours) * of(group, PageRow::is_peer));
-    (pairs(rows).len(), all.sum())
+    let (ahead, all) = (pairs(rows).len(), all.sum::<usize>());
+    format!(
+        "A peer is ahead by more than 10 % in {ahead} of {all} comparisons of one of our locks with a peer"
+    )
 }
 
-/// The part of the page.
-pub(super) fn section(rows: &Rows) -> String {
-    let (ahead, all) = counts(rows);
-    let mut text = String::from("\n## Where a peer is ahead\n\n");
-    if ahead == 0 {
-        text += "In no result of this run, by more than 10 %.\n";
-        return text;
-    }
-    let _ = writeln!(
-        text,
-        "By more than 10 % in {ahead} of {all} comparisons of one of our locks with a peer. Libraries that poll (rslock, \
-         redsync) are fast on a hot lock because the worker that has released it acquires it again; the table of \
-         fairness shows what the others get. “driver” is the `redis` crate without a lock library.\n"
-    );
+/// All of these.
+pub(super) fn table(rows: &Rows) -> String {
+    let mut text = count(rows)
+        + ".\n\n| workload | workers | peer | | lockkeeper | | unit | times |\n|---|--:|---|--:|---|--:|---|--:|\n";
     for (ours, peer) in pairs(rows) {
         let times = ours.badness() / peer.badness();
         // Both vary; a difference that is smaller than that may be an accident.
@@ -50,15 +43,14 @@ pub(super) fn section(rows: &Rows) -> String {
         let number = |row: &PageRow| row.median.map_or("∞".into(), short);
         let _ = writeln!(
             text,
-            "- {}, {} {}: {} {} {}, {} {} ({} times{}).",
+            "| {} | {} | {} | {} | {} | {} | {} | {}{} |",
             peer.title(),
             peer.workers,
-            if peer.workers == 1 { "worker" } else { "workers" },
             peer.contender,
             number(peer),
-            peer.unit,
             ours.contender,
             number(ours),
+            peer.unit,
             if times.is_finite() { short(times) } else { "∞".into() },
             if times - 1.0 < spread { ", within the spread" } else { "" },
         );

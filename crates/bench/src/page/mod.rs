@@ -1,12 +1,12 @@
-//! The page and the plots of `docs/bench`, made from the rows and the machine's facts there and from
-//! nothing else.
+//! The tables and plots of `docs/bench`, and the table of the README: made from the rows and the machine's facts in
+//! `docs/bench` and from nothing else.
+//!
+//! The text around the tables is written by hand. What lies between `<!-- bench: WHAT -->` and
+//! `<!-- end of bench -->` is replaced; [`block`] says what there is.
 
 mod ahead;
-mod missed;
 mod plot;
 mod rows;
-mod summary;
-mod words;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,8 +15,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::Result;
+use crate::machine;
 use plot::{Plot, Series};
-use rows::{PageAim, PageRow, Rows};
+use rows::{PageRow, Rows};
 
 /// The measured rows.
 pub(crate) const ROWS: &str = "rows.json";
@@ -24,15 +25,26 @@ pub(crate) const ROWS: &str = "rows.json";
 /// What they depend on.
 pub(crate) const MACHINE: &str = "machine.json";
 
-/// A part of the results: a heading, what it says, and the workloads whose names begin so.
-struct Section {
-    heading: &'static str,
-    about: &'static str,
-    plot: Option<Drawing>,
-    workloads: &'static [&'static str],
-}
+const PAGE: &str = "README.md";
 
-/// How a section is drawn.
+const BEGIN: &str = "<!-- bench: ";
+const END: &str = "<!-- end of bench -->\n";
+
+/// Text, workload and number of workers of each line of the first table. The README has the first ones.
+const GLANCE: &[(&str, &str, Option<u64>)] = &[
+    ("uncontended, 64 workers, pairs/s", "peers: uncontended", Some(64)),
+    ("one hot lock, 64 workers, acquisitions/s", "peers: hot lock, 1 process", None),
+    ("one hot lock, 8 processes × 8, acquisitions/s", "peers: hot lock, 8 processes", None),
+    ("handoff between processes, p50, µs", "peers: handoff p50", None),
+    ("memory per waiter, bytes", "peers: memory per waiter", None),
+    ("uncontended, 1024 workers, pairs/s", "peers: uncontended", Some(1024)),
+    ("new client until it has a lock, ms", "peers: connect, new client", None),
+    ("three independent servers, 64 workers, pairs/s", "quorum: uncontended, 3 members", Some(64)),
+];
+
+const IN_README: usize = 5;
+
+/// A plot.
 struct Drawing {
     file: &'static str,
     title: &'static str,
@@ -43,30 +55,98 @@ struct Drawing {
     places: &'static [(&'static str, &'static str)],
 }
 
-/// What is made of the rows.
-struct Documents {
-    page: String,
-    /// File names and contents.
-    plots: Vec<(&'static str, String)>,
-    /// For the README of the repository.
-    summary: String,
+const DRAWINGS: &[Drawing] = &[
+    Drawing {
+        file: "uncontended.svg",
+        title: "Uncontended: acquire and release",
+        unit: "pairs per second over the number of workers; more is better",
+        lines: true,
+        places: &[("peers: uncontended", "")],
+    },
+    Drawing {
+        file: "hot.svg",
+        title: "One hot lock",
+        unit: "acquisitions per second; more is better",
+        lines: false,
+        places: &[
+            ("peers: hot lock, 1 process", "64 workers in one process"),
+            ("peers: hot lock, 8 processes", "8 processes with 8 workers each"),
+        ],
+    },
+    Drawing {
+        file: "handoff.svg",
+        title: "Handoff between two processes",
+        unit: "microseconds; less is better",
+        lines: false,
+        places: &[
+            ("peers: handoff p50", "p50"),
+            ("peers: handoff p99", "p99"),
+            ("peers: handoff p99.9", "p99.9"),
+        ],
+    },
+    Drawing {
+        file: "fair.svg",
+        title: "Fair lock",
+        unit: "handoffs per second over the number of workers; more is better",
+        lines: true,
+        places: &[("peers: fair lock", "")],
+    },
+    Drawing {
+        file: "read_write.svg",
+        title: "Readers and writers of one lock",
+        unit: "operations per second; more is better",
+        lines: false,
+        places: &[
+            ("peers: read/write 90:10", "90 % reads"),
+            ("peers: read/write 50:50", "50 % reads"),
+        ],
+    },
+    Drawing {
+        file: "memory.svg",
+        title: "Memory per waiter",
+        unit: "bytes; less is better",
+        lines: false,
+        places: &[
+            ("peers: memory per waiter", "in the client"),
+            ("peers: server memory per waiter", "in the server"),
+        ],
+    },
+    Drawing {
+        file: "ceiling.svg",
+        title: "Lock: ceiling, driver and lockkeeper",
+        unit: "pairs per second over the number of tasks; more is better",
+        lines: true,
+        places: &[("lock uncontended", "")],
+    },
+];
+
+/// The results in a folder.
+struct Results {
+    rows: Rows,
+    runs: Vec<Value>,
 }
 
-/// Fails if no page can be made of these rows, as they are in the file.
-pub(crate) fn check(rows: &str) -> Result<()> {
-    check_sections(&Rows::parse(&serde_json::from_str(rows)?)?)
+/// Fails if the page in the folder, should there be one, cannot have these rows.
+pub(crate) fn check(folder: &Path, rows: &str) -> Result<()> {
+    let (rows, page) = (Rows::parse(&serde_json::from_str(rows)?)?, folder.join(PAGE));
+    if page.exists() { check_tables(&rows, &read(&page)?) } else { Ok(()) }
 }
 
-/// Writes the page and the plots into the folder of the rows, and the summary into a README if there is one.
+/// Draws the plots into the folder of the rows, and fills the tables of the page there, and of a README, if there are
+/// such.
 pub(crate) fn write(folder: &Path, readme: Option<&Path>) -> Result<()> {
-    let documents = Documents::read(folder)?;
-    for (file, plot) in documents.plots {
+    let results = Results::read(folder)?;
+    for (file, plot) in results.plots() {
         fs::write(folder.join(file), plot)?;
     }
-    fs::write(folder.join("README.md"), documents.page)?;
+    let page = folder.join(PAGE);
+    if page.exists() {
+        let text = read(&page)?;
+        check_tables(&results.rows, &text)?;
+        fs::write(&page, results.filled(&text)?)?;
+    }
     if let Some(readme) = readme {
-        let text = summary::replaced(&read(readme)?, &documents.summary)?;
-        fs::write(readme, text)?;
+        fs::write(readme, results.filled(&read(readme)?)?)?;
     }
     Ok(())
 }
@@ -75,61 +155,89 @@ fn read(path: &Path) -> Result<String> {
     Ok(fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?)
 }
 
-impl Documents {
+/// What the blocks of a text are, and where the content of each begins and ends.
+fn blocks(text: &str) -> Result<Vec<(&str, usize, usize)>> {
+    let (mut blocks, mut from) = (Vec::new(), 0);
+    while let Some(at) = text[from..].find(BEGIN) {
+        let (what, rest) = text[from + at + BEGIN.len()..]
+            .split_once(" -->\n")
+            .ok_or("a mark that is not closed")?;
+        let begin = text.len() - rest.len();
+        let length = rest.find(END).ok_or_else(|| format!("“{what}” has no end"))?;
+        blocks.push((what, begin, begin + length));
+        from = begin + length;
+    }
+    Ok(blocks)
+}
+
+/// How the names of the workloads of a table begin.
+fn workloads(what: &str) -> Option<Vec<&str>> {
+    Some(what.strip_prefix("results of ")?.split(" and of ").collect())
+}
+
+/// Every row belongs to one table of the page.
+fn check_tables(rows: &Rows, page: &str) -> Result<()> {
+    let blocks = blocks(page)?;
+    let names: Vec<_> = blocks.iter().filter_map(|(what, ..)| workloads(what)).flatten().collect();
+    for row in rows.all() {
+        let tables = names.iter().filter(|name| row.workload.starts_with(**name)).count();
+        if tables != 1 {
+            return Err(format!("“{}” is in {tables} tables of the page", row.workload).into());
+        }
+    }
+    Ok(())
+}
+
+impl Results {
     fn read(folder: &Path) -> Result<Self> {
         let json =
             |name: &str| -> Result<Value> { Ok(serde_json::from_str(&read(&folder.join(name))?)?) };
-        let runs = json(MACHINE)?;
-        let runs = runs.as_array().filter(|runs| !runs.is_empty()).ok_or("there are no runs")?;
-        Self::of(&Rows::parse(&json(ROWS)?)?, runs)
+        let runs = json(MACHINE)?.as_array().filter(|runs| !runs.is_empty()).cloned();
+        Ok(Self { rows: Rows::parse(&json(ROWS)?)?, runs: runs.ok_or("there are no runs")? })
     }
 
-    fn of(rows: &Rows, runs: &[Value]) -> Result<Self> {
-        check_sections(rows)?;
-        let mut page = words::head(runs);
-        let mut plots = Vec::new();
-        page += "## At a glance\n\n";
-        page += &glance(rows);
-        page += &ahead::section(rows);
-        page += &aims(rows);
-        page += &missed::section(rows);
-        page += &words::machine(runs);
-        page += words::METHOD;
-        page += words::LIMITS;
-        page += "\n## Results\n";
-        for section in words::SECTIONS {
-            let found: Vec<_> = rows.beginning(section.workloads);
-            if found.is_empty() {
-                continue;
-            }
-            let _ = write!(page, "\n### {}\n\n{}\n", section.heading, section.about);
-            page += &words::measured(runs, &found);
-            if let Some(drawing) = &section.plot {
-                plots.push((drawing.file, draw(drawing, rows)));
-                let _ =
-                    write!(page, "\n![{}, {}]({})\n", drawing.title, drawing.unit, drawing.file);
-            }
-            let _ = write!(page, "\n{}", table(&found));
-        }
-        page += &all_aims(rows);
-        Ok(Self { page, plots, summary: summary::text(rows, runs) })
+    /// File names and contents.
+    fn plots(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let known = |drawing: &&Drawing| !self.rows.beginning(&[drawing.places[0].0]).is_empty();
+        DRAWINGS.iter().filter(known).map(|drawing| (drawing.file, draw(drawing, &self.rows)))
     }
-}
 
-/// Every row belongs to one section.
-fn check_sections(rows: &Rows) -> Result<()> {
-    let sections = |row: &PageRow| {
-        let begins = |name: &&str| row.workload.starts_with(name);
-        words::SECTIONS.iter().filter(|section| section.workloads.iter().any(begins)).count()
-    };
-    match rows.all().find(|row| sections(row) != 1) {
-        Some(row) if sections(row) == 0 => {
-            Err(format!("workload “{}” has no section on the page", row.workload).into())
+    /// The text with other blocks.
+    fn filled(&self, text: &str) -> Result<String> {
+        let (mut filled, mut copied) = (String::new(), 0);
+        for (what, begin, end) in blocks(text)? {
+            let _ = write!(filled, "{}\n{}\n", &text[copied..begin], self.block(what)?);
+            copied = end;
         }
-        Some(row) => {
-            Err(format!("workload “{}” has several sections on the page", row.workload).into())
-        }
-        None => Ok(()),
+        Ok(filled + &text[copied..])
+    }
+
+    fn block(&self, what: &str) -> Result<String> {
+        Ok(match what {
+            "the README" => self.summary(),
+            "at a glance" => glance(&self.rows, GLANCE),
+            "peers ahead" => ahead::table(&self.rows),
+            "aims" => aims(&self.rows),
+            "runs" => runs(&self.runs),
+            _ => {
+                let workloads = workloads(what).ok_or_else(|| format!("unknown: “{what}”"))?;
+                table(&self.rows.beginning(&workloads))
+            }
+        })
+    }
+
+    fn summary(&self) -> String {
+        let run = &self.runs[0];
+        let quick = if run["quick"] == true { "**A quick run, not a result.** " } else { "" };
+        format!(
+            "{quick}{} cores that clients and server share, Redis {}, {}:\n\n{}\n{}: `docs/bench/README.md` lists them, \
+             with the method, its limits and all results.\n",
+            fact(&run["cores"]),
+            fact(&run["redis"]),
+            fact(&run["date"]),
+            glance(&self.rows, &GLANCE[..IN_README]),
+            ahead::count(&self.rows),
+        )
     }
 }
 
@@ -172,13 +280,13 @@ fn draw(drawing: &Drawing, rows: &Rows) -> String {
 }
 
 /// One line per figure, one column per library.
-fn glance(rows: &Rows) -> String {
+fn glance(rows: &Rows, figures: &[(&str, &str, Option<u64>)]) -> String {
     let names = rows.contenders(|row| row.workload == "peers: uncontended");
     let columns: String = names.iter().map(|name| format!(" {name} |")).collect();
     let mut text = format!("| |{columns}\n|---|{}\n", "---:|".repeat(names.len()));
     // Those that were measured.
     let is_known = |workload: &str| rows.all().any(|row| row.workload == workload);
-    for (figure, workload, workers) in words::GLANCE.iter().filter(|line| is_known(line.1)) {
+    for (figure, workload, workers) in figures.iter().filter(|line| is_known(line.1)) {
         let _ = write!(text, "| {figure} |");
         for name in &names {
             let row = rows.find(workload, name, *workers);
@@ -190,40 +298,13 @@ fn glance(rows: &Rows) -> String {
     text
 }
 
-/// The most important of what was to be reached.
+/// Everything that was to be reached.
 fn aims(rows: &Rows) -> String {
     let reached = rows.aims().filter(|(_, aim)| aim.reached()).count();
     let mut text = format!(
-        "\n## Aims\n\nSet before the work began. {reached} of {} are reached; “Where the time goes” \
-         says why the others are not, and the last table lists all. In \
-         brackets: lowest and highest round.\n\n| what | at least or at most | measured | reached |\n|---|---|---|---|\n",
+        "{reached} of {} are reached.\n\n| workload | library | workers | aim | measured | reached |\n\
+         |---|---|--:|---|---|---|\n",
         rows.aims().count()
-    );
-    for (name, workload, contender, workers, what) in words::AIMS {
-        let found = workers.iter().filter_map(|workers| {
-            let row = rows.find(workload, contender, Some(*workers))?;
-            row.aims.iter().find(|aim| aim.what == *what)
-        });
-        let found: Vec<_> = found.collect();
-        let joined = |of: fn(&PageAim) -> String| {
-            found.iter().map(|aim| of(aim)).collect::<Vec<_>>().join(" / ")
-        };
-        let _ = match found.is_empty() {
-            // Failed, or not part of a quick run.
-            true => writeln!(text, "| {name} | – | no result | – |"),
-            false => {
-                let (bounds, measured) = (joined(PageAim::bound), joined(PageAim::measured));
-                writeln!(text, "| {name} | {bounds} | {measured} | {} |", joined(PageAim::verdict))
-            }
-        };
-    }
-    text
-}
-
-/// Everything that was to be reached.
-fn all_aims(rows: &Rows) -> String {
-    let mut text = String::from(
-        "\n## All aims\n\n| workload | library | workers | aim | measured | reached |\n|---|---|--:|---|---|---|\n",
     );
     for (row, aim) in rows.aims() {
         let _ = writeln!(
@@ -235,10 +316,38 @@ fn all_aims(rows: &Rows) -> String {
             aim.what,
             aim.bound(),
             aim.measured(),
-            aim.verdict(),
+            if aim.reached() { "yes" } else { "**no**" },
         );
     }
     text
+}
+
+/// What each run ran on, and which results are of which run.
+fn runs(runs: &[Value]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        let names: Vec<_> = machine::workloads(run).map(|workload| workload.name).collect();
+        let _ = writeln!(text, "- **{}**", names.join(", "));
+        for (name, value) in run.as_object().into_iter().flatten() {
+            let of_each = value.as_object();
+            if name != "workloads" && of_each.is_none_or(|each| !each.is_empty()) {
+                let _ = writeln!(text, "  - {}: {}", name.replace('_', " "), fact(value));
+            }
+        }
+    }
+    text
+}
+
+/// A fact as text.
+fn fact(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(of_each) => {
+            let each = of_each.iter().map(|(name, value)| format!("{name} {}", fact(value)));
+            each.collect::<Vec<_>>().join("; ")
+        }
+        other => other.to_string(),
+    }
 }
 
 fn table(rows: &[&PageRow]) -> String {
@@ -273,16 +382,14 @@ fn table(rows: &[&PageRow]) -> String {
 mod tests {
     use super::*;
 
-    const MACHINE_FACTS: &str =
-        r#"[{"quick": true, "libraries": {"rslock": "1"}, "other_cores": {"a": 0.5}}]"#;
-
-    fn runs(text: &str) -> Vec<Value> {
-        serde_json::from_str(text).unwrap()
+    fn results(rows: &[String]) -> Results {
+        let rows = serde_json::from_str(&format!("[{}]", rows.join(", "))).unwrap();
+        let runs = serde_json::json!([{"quick": true, "cores": 2, "other_cores": {"a": 0.5}}]);
+        Results { rows: Rows::parse(&rows).unwrap(), runs: runs.as_array().unwrap().clone() }
     }
 
-    fn documents(rows: &[String]) -> Documents {
-        let rows = serde_json::from_str(&format!("[{}]", rows.join(", "))).unwrap();
-        Documents::of(&Rows::parse(&rows).unwrap(), &runs(MACHINE_FACTS)).unwrap()
+    fn block(rows: &[String], what: &str) -> String {
+        results(rows).block(what).unwrap()
     }
 
     fn row(contender: &str, median: u32) -> String {
@@ -293,28 +400,20 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_where_a_peer_is_ahead() {
-        let made = documents(&[row("lockkeeper Lock", 100), row("rslock", 150)]);
+    fn each_of_our_locks_is_compared_and_a_tenth_is_no_result() {
+        let rows = [row("lockkeeper Lock", 100), row("lockkeeper Mutex", 128), row("rslock", 140)];
+        let text = block(&rows, "peers ahead");
+        assert!(text.contains("in 1 of 2 comparisons"), "{text}");
         let expected =
-            "uncontended, 64 workers: rslock 150 pairs/s, lockkeeper Lock 100 (1.50 times)";
-        assert!(made.page.contains(expected), "{}", made.page);
-        assert!(made.page.contains("quick") && made.summary.contains("quick"), "it is no result");
-        let (_, plot) = &made.plots[0];
-        assert!(plot.contains(">rslock<") && plot.contains("prefers-color-scheme: dark"));
+            "| uncontended | 64 | rslock | 140 | lockkeeper Lock | 100 | pairs/s | 1.40 |\n";
+        assert!(text.ends_with(expected), "{text}");
     }
 
     #[test]
-    fn each_of_our_locks_is_compared() {
-        let rows = [row("lockkeeper Lock", 100), row("lockkeeper Mutex", 150), row("rslock", 140)];
-        let page = documents(&rows).page;
-        assert!(page.contains("rslock 140 pairs/s, lockkeeper Lock 100"), "{page}");
-        assert!(!page.contains("rslock 140 pairs/s, lockkeeper Mutex"), "{page}");
-    }
-
-    #[test]
-    fn a_tenth_is_no_result() {
-        let page = documents(&[row("lockkeeper Lock", 100), row("rslock", 109)]).page;
-        assert!(page.contains("In no result of this run"), "{page}");
+    fn the_readme_says_that_a_quick_run_is_no_result() {
+        let text = block(&[row("lockkeeper Lock", 100), row("rslock", 150)], "the README");
+        assert!(text.starts_with("**A quick run, not a result.** 2 cores"), "{text}");
+        assert!(text.contains("in 1 of 1 comparisons"), "{text}");
     }
 
     #[test]
@@ -324,17 +423,10 @@ mod tests {
             let aims = r#""aims": [{"what": "ratio", "values": [1, 2, 9], "bound": "#;
             row.replace("\"aims\": []", &format!("{aims}{bound}, \"at_least\": true}}]"))
         };
-        let page = documents(&[aim("2")]).page;
-        assert!(page.contains("| ratio ≥ 2 | 2 (1 to 9) | yes |"), "{page}");
-        let page = documents(&[aim("2.1")]).page;
-        assert!(page.contains("| ratio ≥ 2.10 | 2 (1 to 9) | **no** |"), "{page}");
-    }
-
-    #[test]
-    fn a_workload_without_a_section_is_refused() {
-        let unknown = row("lockkeeper Lock", 1).replace("peers: uncontended", "unknown");
-        let rows = serde_json::from_str(&format!("[{unknown}]")).unwrap();
-        assert!(Documents::of(&Rows::parse(&rows).unwrap(), &runs(MACHINE_FACTS)).is_err());
+        let text = block(&[aim("2")], "aims");
+        assert!(text.contains("| ratio ≥ 2 | 2 (1 to 9) | yes |"), "{text}");
+        let text = block(&[aim("2.1")], "aims");
+        assert!(text.contains("| ratio ≥ 2.10 | 2 (1 to 9) | **no** |"), "{text}");
     }
 
     #[test]
@@ -342,84 +434,51 @@ mod tests {
         let failed = row("rslock", 1).replace("\"median\": 1,", "\"median\": null,");
         let failed = failed.replace("\"values\": [1]", "\"values\": []");
         let failed = failed.replace("\"aims\": []", r#""aims": [], "failure": "says \n a|b""#);
-        let page = documents(&[row("lockkeeper Lock", 100), failed]).page;
-        assert!(page.contains(r"| rslock | 64 | no result: says a\|b | pairs/s |"), "{page}");
-        assert!(page.contains("In no result of this run"), "{page}");
+        let rows = [row("lockkeeper Lock", 100), failed];
+        let text = block(&rows, "results of peers: un");
+        assert!(text.contains(r"| rslock | 64 | no result: says a\|b | pairs/s |"), "{text}");
+        assert!(block(&rows, "peers ahead").contains("in 0 of 0"));
     }
 
     #[test]
-    fn a_section_of_several_runs_says_which_workload_is_of_which() {
-        let workload = |name: &str| row("lockkeeper Lock", 5).replace("peers: uncontended", name);
-        let rows = ["failover: worst", "cluster: uncontended", "cluster: renewals"].map(workload);
-        let rows = serde_json::from_str(&format!("[{}]", rows.join(", "))).unwrap();
-        let rows = Rows::parse(&rows).unwrap();
-        let first = r#"{"date": "1 May", "commit": "aaa", "workloads":
-            {"failover": ["failover: worst"], "cluster: uncontended": ["cluster: uncontended"]}}"#;
-        let second = r#"{"date": "2 May", "commit": "bbb", "rounds": 9, "turn_seconds": 0.6,
-            "workloads": {"cluster: renewals": ["cluster: renewals"]}}"#;
-        let page = Documents::of(&rows, &runs(&format!("[{first}, {second}]"))).unwrap().page;
-        let expected = "Measured in several runs: “cluster: uncontended” on 1 May at commit aaa; \
-                        “cluster: renewals” on 2 May at commit bbb.\n";
-        assert!(page.contains(expected), "{page}");
-        let expected = "2 runs: on 1 May at commit aaa; on 2 May at commit bbb.";
-        assert!(page.contains(expected), "{page}");
-        assert!(page.contains("9 rounds with turns of 0.6 s"), "{page}");
-        let page = Documents::of(&rows, &runs(&format!("[{first}]"))).unwrap().page;
-        assert!(!page.contains("runs:"), "{page}");
+    fn every_row_is_in_one_table() {
+        let rows = results(&[row("lockkeeper Lock", 1)]).rows;
+        let block = |what: &str| format!("{BEGIN}{what} -->\n{END}");
+        check_tables(&rows, &block("results of a and of peers: ")).unwrap();
+        let unknown = check_tables(&rows, &block("results of a")).unwrap_err();
+        assert!(unknown.to_string().contains("“peers: uncontended” is in 0 tables"));
+        assert!(check_tables(&rows, &block("results of p").repeat(2)).is_err());
     }
 
     #[test]
-    fn a_page_of_several_runs_says_what_each_has_measured() {
-        let hot =
-            row("lockkeeper Lock", 5).replace("peers: uncontended", "peers: hot lock, 1 process");
-        let rows = format!("[{}, {hot}]", row("lockkeeper Lock", 100));
-        let rows = Rows::parse(&serde_json::from_str(&rows).unwrap()).unwrap();
-        let first = r#"{"date": "1 May", "commit": "aaa", "cores": 2, "redis": "7",
-            "workloads": {"peers: uncontended": ["peers: uncontended"]}}"#;
-        let second = r#"{"date": "2 May", "commit": "bbb", "cores": 2, "redis": "7", "quick": true,
-            "workloads": {"peers: hot lock": ["peers: hot lock, 1 process"]}}"#;
-        let page = Documents::of(&rows, &runs(&format!("[{first}, {second}]"))).unwrap().page;
-        let section =
-            |heading: &str| page.split(heading).nth(1).unwrap().split("###").next().unwrap();
-        assert!(
-            section("### Uncontended").contains("Measured on 1 May at commit aaa.\n"),
-            "{page}"
-        );
-        assert!(
-            section("### One hot lock").contains("Measured on 2 May at commit bbb.\n"),
-            "{page}"
-        );
-        assert!(page.contains("**“peers: hot lock” was a quick run"), "{page}");
-        assert!(page.contains("The same machine and versions. Measured on 2 May"), "{page}");
-        let page = Documents::of(&rows, &runs(&format!("[{first}]"))).unwrap().page;
-        assert!(page.matches("Measured").count() == 1, "{page}");
-        let other = second.replace("\"redis\": \"7\"", "\"redis\": \"8\"");
-        let made = Documents::of(&rows, &runs(&format!("[{first}, {other}]"))).unwrap();
-        assert!(made.page.contains("Redis 8;"), "{}", made.page);
-        assert!(made.summary.contains("Medians of 2 runs on 2 cores"), "{}", made.summary);
-        assert!(made.summary.contains("Redis 7 or 8, 1 May or 2 May"), "{}", made.summary);
+    fn only_what_is_between_the_marks_is_replaced() {
+        let results = results(&[row("lockkeeper Lock", 1)]);
+        let page = format!("a\n{BEGIN}aims -->\nold\n{END}b\n");
+        let filled = results.filled(&page).unwrap();
+        assert!(filled.starts_with(&format!("a\n{BEGIN}aims -->\n\n0 of 0 are reached.")));
+        assert!(filled.ends_with(&format!("|\n\n{END}b\n")), "{filled}");
+        assert_eq!(results.filled(&filled).unwrap(), filled);
+        assert!(results.filled(&page.replace(END, "")).is_err());
+        assert!(results.filled(&page.replace("aims", "else")).is_err());
     }
 
     #[test]
     fn the_documents_of_this_repository_are_made_of_its_rows() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let (folder, readme) = (root.join("docs/bench"), read(&root.join("README.md")).unwrap());
-        if !folder.exists() {
-            let named = readme.contains("docs/bench/README.md");
-            assert!(!named, "the README names a page that does not exist");
-            assert!(
-                summary::replaced(&readme, "").is_ok(),
-                "the README has no place for a summary"
-            );
-            return;
-        }
-        let made = Documents::read(&folder).unwrap();
+        let folder = root.join("docs/bench");
+        let results = Results::read(&folder).unwrap();
         let how = "run `cargo xtask bench --page docs/bench --readme README.md`";
-        assert!(read(&folder.join("README.md")).unwrap() == made.page, "the page differs: {how}");
-        for (file, plot) in made.plots {
+        for file in [folder.join(PAGE), root.join("README.md")] {
+            let text = read(&file).unwrap();
+            let blocks = blocks(&text).unwrap().len();
+            assert!(
+                blocks > 0 && results.filled(&text).unwrap() == text,
+                "{file:?} differs: {how}"
+            );
+        }
+        check_tables(&results.rows, &read(&folder.join(PAGE)).unwrap()).unwrap();
+        for (file, plot) in results.plots() {
             assert!(read(&folder.join(file)).unwrap() == plot, "{file} differs: {how}");
         }
-        let replaced = summary::replaced(&readme, &made.summary).unwrap();
-        assert!(replaced == readme, "the README differs: {how}");
     }
 }

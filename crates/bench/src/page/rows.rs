@@ -221,10 +221,6 @@ impl PageAim {
         Range::of(&self.values)
     }
 
-    pub(super) fn verdict(&self) -> String {
-        if self.reached() { "yes".into() } else { "**no**".into() }
-    }
-
     pub(super) fn reached(&self) -> bool {
         let got = median(&self.values);
         if self.at_least { got >= self.bound } else { got <= self.bound }
