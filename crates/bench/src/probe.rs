@@ -28,7 +28,6 @@ pub(crate) struct Probe {
 #[derive(Clone, Copy, Debug)]
 struct Totals {
     calls: f64,
-    scripts: f64,
     reads: f64,
     server_cpu: f64,
     client_cpu: Duration,
@@ -44,8 +43,6 @@ pub(crate) struct Slice {
     pub(crate) elapsed: Duration,
     /// Requests the server executed.
     pub(crate) calls: f64,
-    /// Of these, scripts and subscriptions: all that is sent for anything but a mutex.
-    pub(crate) scripts: f64,
     /// Times the server read from a socket.
     pub(crate) reads: f64,
     /// CPU seconds of the server, all of it: commands, sockets, event loop.
@@ -86,7 +83,6 @@ impl Probe {
             ops,
             elapsed: after.at - before.at,
             calls: after.calls - before.calls,
-            scripts: after.scripts - before.scripts,
             // The second INFO was itself one read.
             reads: after.reads - before.reads - self.wires.len() as f64,
             server_cpu: after.server_cpu - before.server_cpu,
@@ -112,10 +108,6 @@ impl Probe {
         let sum = |of: &dyn Fn(&str) -> f64| infos.iter().map(|info| of(info)).sum::<f64>();
         Ok(Totals {
             calls: sum(&|info| info.lines().filter_map(calls).sum()),
-            scripts: sum(&|info| {
-                let stats = info.lines().filter_map(stat);
-                stats.filter(|(name, _)| is_script(name)).map(|(_, calls)| calls).sum()
-            }),
             reads: sum(&|info| field(info, "total_reads_processed")),
             server_cpu: sum(&|info| field(info, "used_cpu_sys") + field(info, "used_cpu_user")),
             client_cpu: Duration::ZERO,
@@ -216,11 +208,6 @@ fn stat(line: &str) -> Option<(&str, f64)> {
 fn calls(line: &str) -> Option<f64> {
     let (name, calls) = stat(line)?;
     (!INSIDE_SCRIPTS.contains(&name) && name != OURS).then_some(calls)
-}
-
-/// Whether it is a script, or a change of subscriptions.
-fn is_script(name: &str) -> bool {
-    ["eval", "evalsha", "subscribe", "unsubscribe"].contains(&name)
 }
 
 #[cfg(test)]

@@ -73,19 +73,6 @@ impl Keeper {
         })
     }
 
-    /// Pairs with a new handle each time: on names never used before, numbered by `fresh`, or each
-    /// task on one name.
-    pub(crate) fn roam(
-        &self,
-        tasks: usize,
-        time: Duration,
-        fresh: Option<&Arc<AtomicU64>>,
-    ) -> Result<u64> {
-        drive(&self.runtime, tasks, time, |task, stop| {
-            roamer(self.client.clone(), task, fresh.cloned(), stop)
-        })
-    }
-
     /// The client, for workloads that do more with it.
     pub(crate) fn client(&self) -> &Client {
         &self.client
@@ -135,20 +122,4 @@ async fn fighter(lock: AnyLock, stop: Stop, passed: Arc<AtomicU64>) -> Result<()
         guard.release().await?;
     }
     Ok(())
-}
-
-async fn roamer(
-    client: Client,
-    task: usize,
-    fresh: Option<Arc<AtomicU64>>,
-    stop: Stop,
-) -> Result<u64> {
-    let mut pairs = 0;
-    while !stop.reached() {
-        let number = fresh.as_ref().map(|fresh| fresh.fetch_add(1, Ordering::Relaxed) as usize);
-        let name = Name::of("use", number.unwrap_or(task));
-        client.lock(name.key).lock().await?.release().await?;
-        pairs += 1;
-    }
-    Ok(pairs)
 }

@@ -33,20 +33,8 @@ const WAITED: Duration = Duration::from_millis(300);
 /// From the start of a release in one process to the moment a waiter in another one has the lock.
 pub(super) fn handoff(bench: &mut Bench) -> Result<Vec<Row>> {
     let mut teams = bench.peers.as_ref().ok_or(WITH_PEERS)?.teams(2)?;
+    // The reference is the last one.
     teams.push(Team::start(Library::Raw, 2, &Built::default(), &bench.url(), LEASE)?);
-    measure_handoffs(bench, "peers: handoff", teams)
-}
-
-/// The same without peers.
-pub(crate) fn wake_up(bench: &mut Bench) -> Result<Vec<Row>> {
-    let libraries = [Library::Lock, Library::Mutex, Library::Raw];
-    let start = |library| Team::start(library, 2, &Built::default(), &bench.url(), LEASE);
-    let teams = libraries.map(start).into_iter().collect::<Result<_>>()?;
-    measure_handoffs(bench, "wake-up", teams)
-}
-
-/// The last team is the raw subscriber.
-fn measure_handoffs(bench: &mut Bench, workload: &str, mut teams: Vec<Team>) -> Result<Vec<Row>> {
     let (samples, longest) = match bench.plan.quick {
         true => (40, Duration::from_millis(500)),
         false => (SAMPLES, ROUND_MAX),
@@ -61,7 +49,7 @@ fn measure_handoffs(bench: &mut Bench, workload: &str, mut teams: Vec<Team>) -> 
     })?;
     let mut rows = Vec::new();
     for (share, name, least) in PERCENTILES {
-        let workload = format!("{workload} {name}");
+        let workload = format!("peers: handoff {name}");
         let found = teams.iter().zip(&rounds).filter_map(|(team, rounds)| {
             let values = percentiles(rounds, share, least)?;
             Some(Row::of(&workload, team.library().name(), "µs", &values).by(2))

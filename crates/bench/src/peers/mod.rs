@@ -4,7 +4,7 @@
 pub(crate) mod acknowledged;
 mod far;
 mod held;
-pub(crate) mod latency;
+mod latency;
 mod memory;
 mod quorum;
 mod throughput;

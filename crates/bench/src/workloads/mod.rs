@@ -4,26 +4,20 @@ mod cluster;
 mod command;
 mod embedded;
 mod failover;
-mod family;
 mod growth;
 mod hot;
 mod instructions;
 mod memory;
 mod uncontended;
-mod watchdog;
 
 use crate::bench::{Bench, Workload};
-use crate::peers::{acknowledged, latency};
+use crate::peers::acknowledged;
 
 /// All of them, in the order they run.
 pub(crate) const ALL: &[Workload] = &[
     Workload { name: "lock uncontended", seconds: 22, run: uncontended::lock },
     Workload { name: "mutex uncontended", seconds: 22, run: uncontended::mutex },
     Workload { name: "hot lock", seconds: 3, run: hot::run },
-    Workload { name: "family: uncontended", seconds: 0, run: family::uncontended },
-    Workload { name: "family: shared", seconds: 0, run: family::shared },
-    Workload { name: "fair handoff", seconds: 0, run: family::fair },
-    Workload { name: "wake-up", seconds: 0, run: latency::wake_up },
     Workload { name: "acknowledged", seconds: 34, run: acknowledged::run },
     Workload { name: "failover", seconds: 70, run: failover::run },
     Workload { name: "cluster: uncontended", seconds: 12, run: cluster::uncontended },
@@ -32,12 +26,8 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "memory store", seconds: 2, run: embedded::run },
     Workload { name: "allocations", seconds: 2, run: memory::allocations },
     Workload { name: "command line: run", seconds: 4, run: command::run },
-    Workload { name: "command line: ls", seconds: 0, run: command::list },
     Workload { name: "memory", seconds: 0, run: memory::bytes },
-    Workload { name: "watchdog", seconds: 0, run: watchdog::run },
-    Workload { name: "growth: waiters", seconds: 0, run: growth::waiters },
     Workload { name: "growth: timeouts", seconds: 33, run: growth::timeouts },
-    Workload { name: "growth: names used", seconds: 0, run: growth::used },
     Workload { name: "growth: names held", seconds: 42, run: growth::held },
 ];
 
