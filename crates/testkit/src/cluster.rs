@@ -197,11 +197,6 @@ impl Cluster {
         names(|slot| map[&slot] == shard).take(count).collect()
     }
 
-    /// Lock names in a slot.
-    pub fn names_in(slot: u16, count: usize) -> Vec<String> {
-        names(|of| of == slot).take(count).collect()
-    }
-
     /// Makes the replica of a shard its primary, in an orderly way; returns when all nodes agree.
     ///
     /// # Panics

@@ -112,16 +112,6 @@ impl Sentinels {
         node
     }
 
-    /// Returns when the sentinels have made a former primary a replica, which takes about ten seconds.
-    ///
-    /// # Panics
-    ///
-    /// If they do not in time, or it is paused.
-    #[track_caller]
-    pub fn await_demoted(&self, node: &Node) {
-        eventually("the former primary is demoted", || !node.is_primary());
-    }
-
     /// Makes the sentinels forget all failovers: they restart with epoch 0 and the primary of
     /// [`servers`](Self::servers). Returns when they are ready for a failover.
     ///

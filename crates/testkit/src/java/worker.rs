@@ -56,11 +56,6 @@ impl<'a> Worker<'a> {
         self.lock_of("nonReentrant", &[name])
     }
 
-    /// `getNonReentrantFairLock`; only in the newest.
-    pub fn non_reentrant_fair(&self, name: &str) -> Lock<'a> {
-        self.lock_of("nonReentrantFair", &[name])
-    }
-
     /// `getSemaphore`
     pub fn semaphore(&self, name: &str) -> Semaphore<'a> {
         Semaphore::new(self.clone(), name)

@@ -75,16 +75,6 @@ impl<'a> Lock<'a> {
         self.0.call("lockAndGetToken", &[], token)
     }
 
-    /// `lockAndGetToken(leaseTime)` of a fenced lock.
-    pub fn lock_and_get_token_for(&self, lease: Duration) -> Pending<u64> {
-        self.0.call("lockAndGetToken", &[&millis(lease)], token)
-    }
-
-    /// `tryLockAndGetToken()` of a fenced lock, which waits until it gets one, unlike `tryLock()`.
-    pub fn try_lock_and_get_token(&self) -> Pending<Option<u64>> {
-        self.0.call("tryLockAndGetToken", &[], optional_token)
-    }
-
     /// `tryLockAndGetToken(waitTime)` or `(waitTime, leaseTime)` of a fenced lock.
     pub fn try_lock_and_get_token_within(
         &self,

@@ -68,17 +68,6 @@ impl<'a> Permits<'a> {
         self.0.call("tryAcquireMany", &[&permits.to_string()], texts)
     }
 
-    /// `tryAcquire(permits, waitTime, leaseTime)`; not in 3.14.
-    pub fn try_acquire_many_within(
-        &self,
-        permits: i32,
-        wait: Duration,
-        lease: Duration,
-    ) -> Pending<Vec<String>> {
-        let args = [permits.to_string(), millis(wait), millis(lease)];
-        self.0.call("tryAcquireMany", &borrowed(&args), texts)
-    }
-
     /// `release(permitId)`, which throws when there is no such permit.
     pub fn release(&self, id: &str) -> Pending<()> {
         self.0.call("release", &[&percent::encoded(id)], nothing)

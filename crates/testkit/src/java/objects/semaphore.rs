@@ -44,11 +44,6 @@ impl<'a> Semaphore<'a> {
         self.0.call("release", &[&permits.to_string()], nothing)
     }
 
-    /// `releaseIfExists(permits)`; only in the newest.
-    pub fn release_if_exists(&self, permits: i32) -> Pending<bool> {
-        self.0.call("releaseIfExists", &[&permits.to_string()], flag)
-    }
-
     /// `drainPermits()`: how many there were.
     pub fn drain(&self) -> Pending<i64> {
         self.0.call("drainPermits", &[], count)
