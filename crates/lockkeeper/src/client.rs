@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
+use crate::carrier::Carrier;
 use crate::config::Backoff;
 use crate::config::{Acknowledgement, ClientOptions};
 use crate::engine::Core;
@@ -27,11 +28,15 @@ use crate::{
 /// in the background, and the runtime may end before that is done; [`shutdown`](Client::shutdown)
 /// waits for it.
 ///
+/// One that was made by [`blocking`](crate::blocking) brings a runtime of its own, and its handles and guards are
+/// for threads.
+///
 /// In a forked child it is closed: its guards are lost, its requests fail with
 /// [`Closed`](Error::Closed), and dropping it does nothing. Make another one there.
 #[derive(Clone)]
 pub struct Client {
     core: Arc<Core>,
+    _carrier: Option<Arc<Carrier>>,
 }
 
 impl Client {
@@ -122,7 +127,7 @@ impl Client {
     /// # Panics
     /// If called outside of a tokio runtime.
     pub fn memory() -> Self {
-        Self { core: Core::start(Memory::new(), ClientOptions::new()) }
+        Self { core: Core::start(Memory::new(), ClientOptions::new()), _carrier: None }
     }
 
     /// Makes a client on a custom store. See [`backend`](crate::backend).
@@ -150,7 +155,7 @@ impl Client {
 
     fn on(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
         options.validate()?;
-        Ok(Self { core: Core::start(backend, options) })
+        Ok(Self { core: Core::start(backend, options), _carrier: None })
     }
 
     /// The reentrant lock of this name.
@@ -304,9 +309,11 @@ impl Client {
         &self.core
     }
 
-    #[cfg(feature = "blocking")]
-    pub(crate) fn owner_numbered(&self, number: u64) -> Owner {
-        Owner { client: self.core.id, number }
+    /// Makes it one for threads.
+    pub(crate) fn carried_by(self, carrier: Carrier) -> Self {
+        let carrier = Arc::new(carrier);
+        self.core.carry(&carrier);
+        Self { _carrier: Some(carrier), ..self }
     }
 }
 

@@ -368,11 +368,6 @@ impl<G> UpgradeError<G> {
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
-
-    #[cfg(feature = "blocking")]
-    pub(crate) fn map<H>(self, wrap: impl FnOnce(G) -> H) -> UpgradeError<H> {
-        UpgradeError { guard: wrap(self.guard), error: self.error }
-    }
 }
 
 impl<G> fmt::Display for UpgradeError<G> {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::backend::{Change, Changed, CountChange, Kind, Resource, Snapshot};
+use crate::carrier::Carrier;
 use crate::config::{Backoff, LeaseTime};
 use crate::engine::acquire::Acquired;
 use crate::engine::acquiring::{Acquiring, Patience};
@@ -26,6 +27,7 @@ const MAX_COUNT: u64 = (1 << 53) - 1;
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) core: Arc<Core>,
+    pub(crate) _carrier: Option<Arc<Carrier>>,
     pub(crate) resource: Resource,
     pub(crate) owner: Option<Owner>,
     pub(crate) fenced: bool,
@@ -41,6 +43,7 @@ impl Handle {
         let name = LockName::new(&core.options.name_prefix, name);
         Self {
             core: Arc::clone(core),
+            _carrier: core.carrier(),
             resource: Resource { kind, name },
             owner: None,
             fenced: false,
@@ -87,15 +90,24 @@ impl Handle {
         self.acquire(count, patience, |acquired| Ok(acquired?.map(G::from_acquired)))
     }
 
-    /// Acquires, and converts the outcome. The wait limit counts from the first poll.
+    /// Acquires, and converts the outcome. The wait limit counts from the first poll. On a client for threads,
+    /// the thread that calls this is the owner, unless the handle has one.
     pub(crate) fn acquire<T>(
         &self,
         count: u32,
         patience: Patience,
         then: fn(Result<Option<Acquired>>) -> T,
     ) -> AcquiringAs<T> {
-        let request = self.request(count, Wait::Forever);
-        AcquiringAs { work: Acquiring::new(Arc::clone(&self.core), request, patience), then }
+        let Self { core, resource, owner, .. } = self;
+        let (mut request, call) = (self.request(count, Wait::Forever), core.call());
+        if let Ok(request) = &mut request
+            && call.is_some()
+            && owner.is_none()
+            && resource.kind.is_reentrant()
+        {
+            request.owner = Some(core.this_thread());
+        }
+        AcquiringAs { work: Acquiring::new(Arc::clone(core), request, patience, call), then }
     }
 
     /// Builds and checks the request, before it is sent.
@@ -125,29 +137,35 @@ impl Handle {
         })
     }
 
-    /// Acquires, runs `work`, releases.
-    pub(crate) async fn run<T, W: Future<Output = T>>(
+    /// Acquires, runs `work`, releases. Not an `async fn`, as [`try_run`](Self::try_run): who calls it is the owner.
+    pub(crate) fn run<T, W: Future<Output = T>>(
         &self,
         count: u32,
         work: impl FnOnce(Hold) -> W,
-    ) -> Result<Completed<T>, RunError<T>> {
-        let started = self.core.clock.now();
-        let guard: AnyGuard = self.lock(count).await.map_err(RunError::Acquire)?;
-        let hold = guard.hold();
-        run(guard, started, || work(hold)).await
+    ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
+        let mut locking = self.lock::<AnyGuard>(count);
+        async move {
+            let started = self.core.clock.now();
+            let guard = (&mut locking).await.map_err(RunError::Acquire)?;
+            let hold = guard.hold();
+            run(guard, started, || work(hold)).await
+        }
     }
 
     /// Acquires within `wait`, runs `work`, releases.
-    pub(crate) async fn try_run<T, W: Future<Output = T>>(
+    pub(crate) fn try_run<T, W: Future<Output = T>>(
         &self,
         wait: Option<Duration>,
         work: impl FnOnce(Hold) -> W,
-    ) -> Result<Option<Completed<T>>, RunError<T>> {
-        let started = self.core.clock.now();
-        let guard: Option<AnyGuard> = self.try_lock(1, wait).await.map_err(RunError::Acquire)?;
-        let Some(guard) = guard else { return Ok(None) };
-        let hold = guard.hold();
-        run(guard, started, || work(hold)).await.map(Some)
+    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
+        let mut locking = self.try_lock::<AnyGuard>(1, wait);
+        async move {
+            let started = self.core.clock.now();
+            let guard = (&mut locking).await.map_err(RunError::Acquire)?;
+            let Some(guard) = guard else { return Ok(None) };
+            let hold = guard.hold();
+            run(guard, started, || work(hold)).await.map(Some)
+        }
     }
 
     /// The holders and their remaining TTL, as the store says.

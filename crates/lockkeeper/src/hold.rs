@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::{BoxFuture, Kind, Resource, ensure_ttl};
+use crate::carrier::{self, Carrier};
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
 use crate::engine::holds::HoldId;
@@ -49,11 +50,13 @@ pub struct AnyGuard {
     hold: Hold,
     id: HoldId,
     live: bool,
+    _carrier: Option<Arc<Carrier>>,
 }
 
 impl AnyGuard {
     pub(crate) fn new((lease, hold): Acquired) -> Self {
-        Self { hold: Hold { lease }, id: hold, live: true }
+        let carrier = lease.core.carrier();
+        Self { hold: Hold { lease }, id: hold, live: true, _carrier: carrier }
     }
 
     /// Releases the lock. The last guard of an owner frees it.
@@ -124,6 +127,7 @@ impl AnyGuard {
     /// The lease may or may not have been changed.
     pub async fn extend(&self, span: Duration) -> Result<()> {
         let ttl = lease_millis(&self.lease.resource, span)?;
+        carrier::ensure_may_wait(Some(self.name()))?;
         let spec = TermSpec { ttl, renewed: false };
         self.lease.core.run_to_completion(extend(Arc::clone(&self.lease), self.id, spec)).await
     }
@@ -174,7 +178,7 @@ impl AnyGuard {
 
     /// The same hold without the duty to release it.
     pub(crate) fn released(&self) -> Self {
-        Self { hold: self.hold.clone(), id: self.id, live: false }
+        Self { hold: self.hold.clone(), id: self.id, live: false, _carrier: self._carrier.clone() }
     }
 
     /// A view of the hold, without the right to release it.
@@ -367,6 +371,7 @@ impl Hold {
         let lease = Arc::clone(&self.lease);
         Box::pin(async move {
             let core = Arc::clone(&lease.core);
+            carrier::ensure_may_wait(Some(&lease.resource.name))?;
             if !lease.resource.kind.is_reentrant() {
                 let detail = format!("a {} is not reentrant", lease.resource.kind);
                 return Err(Error::invalid(Some(&lease.resource.name), detail));

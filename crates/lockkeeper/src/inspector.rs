@@ -14,6 +14,7 @@ use crate::backend::{
     Changed, ClientEntry, Fault, ForcedUnlock, HolderEntry, Holding, Kind, List, Listed,
     MemberEntry, Page, Pattern, Resource, Select,
 };
+use crate::carrier::{self, Carrier};
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
 use crate::handle::Handle;
@@ -49,6 +50,7 @@ const PAGE: u32 = 1000;
 #[derive(Clone)]
 pub struct Inspector {
     core: Arc<Core>,
+    _carrier: Option<Arc<Carrier>>,
 }
 
 /// Information about one lock, semaphore or latch.
@@ -111,7 +113,7 @@ impl LockInfo {
 
 impl Inspector {
     pub(crate) fn new(core: &Arc<Core>) -> Self {
-        Self { core: Arc::clone(core) }
+        Self { core: Arc::clone(core), _carrier: core.carrier() }
     }
 
     /// Lists the locks whose names match a pattern (`*` any bytes, `?` one, `[a-z]` one of some,
@@ -201,6 +203,7 @@ impl Inspector {
     }
 
     pub(crate) fn ensure_open(&self) -> Result<()> {
+        carrier::ensure_may_wait(None)?;
         if self.core.is_closed() {
             return Err(Error::Closed { lock: None });
         }

@@ -4,6 +4,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod any;
+mod carrier;
 mod check;
 mod client;
 mod clock;
@@ -36,7 +37,6 @@ pub mod backend;
 #[cfg(not(feature = "unstable-backend"))]
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "public with unstable-backend")]
 mod backend;
-#[cfg(feature = "blocking")]
 pub mod blocking;
 pub mod manual;
 

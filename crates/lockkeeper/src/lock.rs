@@ -84,34 +84,40 @@ macro_rules! lock_methods {
             ///
             /// # Errors
             /// See [`RunError`](crate::RunError).
-            pub async fn run<T, W: std::future::Future<Output = T>>(
+            pub fn run<T, W: std::future::Future<Output = T>>(
                 &self,
                 work: impl FnOnce($crate::Hold) -> W,
-            ) -> $crate::Result<$crate::Completed<T>, $crate::RunError<T>> {
-                self.handle.run(1, work).await
+            ) -> impl std::future::Future<
+                Output = $crate::Result<$crate::Completed<T>, $crate::RunError<T>>,
+            > {
+                self.handle.run(1, work)
             }
 
             /// Runs `work` under the lock if it is free. A busy lock is `Ok(None)`, at once.
             ///
             /// # Errors
             /// See [`RunError`](crate::RunError).
-            pub async fn try_run<T, W: std::future::Future<Output = T>>(
+            pub fn try_run<T, W: std::future::Future<Output = T>>(
                 &self,
                 work: impl FnOnce($crate::Hold) -> W,
-            ) -> $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>> {
-                self.handle.try_run(None, work).await
+            ) -> impl std::future::Future<
+                Output = $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>>,
+            > {
+                self.handle.try_run(None, work)
             }
 
             /// Waits for the lock for at most `wait`, then as [`try_run`](Self::try_run).
             ///
             /// # Errors
             /// See [`RunError`](crate::RunError).
-            pub async fn try_run_for<T, W: std::future::Future<Output = T>>(
+            pub fn try_run_for<T, W: std::future::Future<Output = T>>(
                 &self,
                 wait: std::time::Duration,
                 work: impl FnOnce($crate::Hold) -> W,
-            ) -> $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>> {
-                self.handle.try_run(Some(wait), work).await
+            ) -> impl std::future::Future<
+                Output = $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>>,
+            > {
+                self.handle.try_run(Some(wait), work)
             }
 
             /// Whether the lock is held, as the store says.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::any::AnyLock;
 use crate::backend::Kind;
+use crate::carrier::Call;
 use crate::config::{LeaseTime, MIN_WATCHDOG};
 use crate::engine::acquire::Acquired;
 use crate::engine::multi::{Part, Terms, acquire_all};
@@ -89,10 +90,10 @@ impl MultiLock {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind, however many were held by then.
     pub fn lock(&self) -> impl Future<Output = Result<MultiGuard>> + Send + Unpin + use<> {
-        let multi = self.clone();
+        let (multi, call) = (self.clone(), self.call());
         Box::pin(async move {
             // Waiting without a limit ends with the locks or with an error.
-            multi.acquire(|_| Wait::Forever).await?.ok_or(Error::Closed { lock: None })
+            multi.acquire(call, |_| Wait::Forever).await?.ok_or(Error::Closed { lock: None })
         })
     }
 
@@ -122,8 +123,8 @@ impl MultiLock {
         &self,
         wait: Option<Duration>,
     ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + Unpin + use<> {
-        let multi = self.clone();
-        Box::pin(async move { multi.acquire(|core| Wait::within(core, wait)).await })
+        let (multi, call) = (self.clone(), self.call());
+        Box::pin(async move { multi.acquire(call, |core| Wait::within(core, wait)).await })
     }
 
     /// Waits for all, runs `work` under them and releases them. When one is lost the work is dropped at
@@ -131,37 +132,40 @@ impl MultiLock {
     ///
     /// # Errors
     /// See [`RunError`].
-    pub async fn run<T, W: Future<Output = T>>(
+    pub fn run<T, W: Future<Output = T>>(
         &self,
         work: impl FnOnce(Vec<Hold>) -> W,
-    ) -> Result<Completed<T>, RunError<T>> {
-        let locked = async { self.lock().await.map(Some) };
-        // Waiting without a limit ends with the locks or with an error.
-        let completed = self.run_under(locked, work).await?;
-        completed.ok_or(RunError::Acquire(Error::Closed { lock: None }))
+    ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
+        let locked = self.lock();
+        async move {
+            let locked = async { locked.await.map(Some) };
+            // Waiting without a limit ends with the locks or with an error.
+            let completed = self.run_under(locked, work).await?;
+            completed.ok_or(RunError::Acquire(Error::Closed { lock: None }))
+        }
     }
 
     /// Runs `work` if all are free. If one of the locks is busy it is `Ok(None)`, at once.
     ///
     /// # Errors
     /// See [`RunError`].
-    pub async fn try_run<T, W: Future<Output = T>>(
+    pub fn try_run<T, W: Future<Output = T>>(
         &self,
         work: impl FnOnce(Vec<Hold>) -> W,
-    ) -> Result<Option<Completed<T>>, RunError<T>> {
-        self.run_under(self.try_lock(), work).await
+    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
+        self.run_under(self.try_lock(), work)
     }
 
     /// Waits for at most `wait`, then as [`try_run`](MultiLock::try_run).
     ///
     /// # Errors
     /// See [`RunError`].
-    pub async fn try_run_for<T, W: Future<Output = T>>(
+    pub fn try_run_for<T, W: Future<Output = T>>(
         &self,
         wait: Duration,
         work: impl FnOnce(Vec<Hold>) -> W,
-    ) -> Result<Option<Completed<T>>, RunError<T>> {
-        self.run_under(self.try_lock_for(wait), work).await
+    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
+        self.run_under(self.try_lock_for(wait), work)
     }
 
     async fn run_under<T, W: Future<Output = T>>(
@@ -236,8 +240,20 @@ impl MultiLock {
         Ok((parts, Terms { assembling, held }))
     }
 
-    async fn acquire(&self, wait: impl Fn(&Core) -> Wait) -> Result<Option<MultiGuard>> {
+    /// The members have no owner, also on clients for threads, but are waited for alike.
+    fn call(&self) -> Option<Call> {
+        self.members.iter().find_map(|member| member.core.call())
+    }
+
+    async fn acquire(
+        &self,
+        call: Option<Call>,
+        wait: impl Fn(&Core) -> Wait,
+    ) -> Result<Option<MultiGuard>> {
         let (parts, terms) = self.parts()?;
+        if let Some(call) = call {
+            call.ensure_waited_for(&self.members[0].resource.name)?;
+        }
         let core = &parts[0].0;
         let wait = wait(core);
         let acquired = core.anywhere(|| acquire_all(&parts, terms, wait)).await?;

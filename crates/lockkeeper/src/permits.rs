@@ -138,12 +138,12 @@ impl PermitSemaphore {
     ///
     /// # Errors
     /// See [`RunError`].
-    pub async fn run<T, W: Future<Output = T>>(
+    pub fn run<T, W: Future<Output = T>>(
         &self,
         permits: u32,
         work: impl FnOnce(Hold) -> W,
-    ) -> Result<Completed<T>, RunError<T>> {
-        self.handle.run(permits, work).await
+    ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
+        self.handle.run(permits, work)
     }
 
     /// Releases permits by their ids, also those of other holders: all of them, or none and `false`

@@ -138,7 +138,7 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
 }
 
 /// The outcome of finished work, by the state of the lock at its end and the answer to the release.
-pub(crate) fn finished<T>(
+fn finished<T>(
     released: Result<(), Error>,
     lock: LockName,
     loss: Option<Loss>,

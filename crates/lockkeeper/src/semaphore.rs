@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::CountChange;
+use crate::carrier::Carrier;
 use crate::engine::acquire::Acquired;
 use crate::engine::acquiring::Patience;
 use crate::engine::holds::HoldId;
@@ -175,6 +176,7 @@ pub struct Permit {
     lease: Arc<Lease>,
     hold: HoldId,
     live: bool,
+    _carrier: Option<Arc<Carrier>>,
 }
 
 impl Permit {
@@ -183,7 +185,8 @@ impl Permit {
         if !lease.is_held() {
             return Err(Error::Closed { lock: Some(lease.resource.name.clone()) });
         }
-        Ok(Self { lease, hold, live: true })
+        let carrier = lease.core.carrier();
+        Ok(Self { lease, hold, live: true, _carrier: carrier })
     }
 
     /// The number of permits.

@@ -256,7 +256,7 @@ fn agree(page: &Page, hosted: &str, rustdoc: &str) -> Result<(), String> {
     let item = rustdoc.strip_prefix("crate::").unwrap_or_default();
     let source = read(&target);
     let words = || source.split(|c: char| !c.is_alphanumeric() && c != '_');
-    let is_module = path.ends_with(&format!("{item}/mod.rs"));
+    let is_module = path.ends_with(&format!("/{item}.rs"));
     let name = item.split("::").find(|part| *part != "blocking").unwrap_or_default();
     match is_module || words().any(|word| word == name) {
         true => Ok(()),

@@ -1,5 +1,6 @@
 //! Width and colours on a terminal and in a pipe.
 
+use lockkeeper::blocking::Wait;
 use unicode_width::UnicodeWidthStr;
 
 use crate::support::{Completed, Stand};
@@ -82,7 +83,7 @@ fn an_empty_list_is_explained_on_a_terminal() {
     let terminal = Terminal::run(&stand, 80, &["ls", "x*"]);
     let (screen, code) = terminal.ended();
     assert_eq!((screen.trim(), code), ("lockkeeper: no lock matches x*", 0));
-    let _guard = stand.client().lock("a").lock().unwrap();
+    let _guard = stand.client().lock("a").lock().wait().unwrap();
     let (screen, _) = Terminal::run(&stand, 80, &["ls", "--kind", "fair"]).ended();
     assert_eq!(screen.trim(), "lockkeeper: no lock of the given kind matches *");
 }

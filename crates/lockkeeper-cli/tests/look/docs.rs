@@ -1,5 +1,6 @@
 //! Completions, manual pages, and tips for a wrong command line.
 
+use lockkeeper::blocking::Wait;
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -42,7 +43,7 @@ fn bash_completes_commands_options_and_names() {
     let stand = Stand::file();
     let client = stand.client();
     let _guards = ["orders:42", "orders:43", "deploy", "ann@home", "two words", "$(reboot)"]
-        .map(|name| client.lock(name).lock().unwrap());
+        .map(|name| client.lock(name).lock().wait().unwrap());
     has(&completed(&stand, "lockkeeper "), &["run", "ls", "inspect", "unlock"]);
     has(&completed(&stand, "lockkeeper run deploy --m"), &["--max-hold"]);
     has(&completed(&stand, "lockkeeper run deploy "), &["--wait", "--no-wait", "--"]);
@@ -142,7 +143,7 @@ fn options_of_flock_work() {
     ] {
         assert_eq!(quick(free), Some(0), "{free:?}");
     }
-    let _guard = client.lock("a").lock().unwrap();
+    let _guard = client.lock("a").lock().wait().unwrap();
     assert_eq!(quick(&["--nb"]), Some(75));
     assert_eq!(quick(&["--timeout", "0.1", "--conflict-exit-code", "3"]), Some(3));
     assert_eq!(quick(&["--nonblock", "-E", "4", "-o"]), Some(4));

@@ -1,5 +1,6 @@
 //! `doctor`.
 
+use lockkeeper::blocking::Wait;
 use testkit::RedisServer;
 
 use crate::schema;
@@ -101,7 +102,7 @@ fn advice_fits_the_store() {
     let stand = Stand::file();
     // Keeps SQLite's shared files open, which a reader would otherwise have to create.
     let client = stand.client();
-    client.lock("a").lock().unwrap().release().unwrap();
+    client.lock("a").lock().wait().unwrap().release().wait().unwrap();
     let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
     let mut command = stand.wrapped(["sh", "-c", limited], ["doctor"]);
     let ran = Completed::of(&mut command);

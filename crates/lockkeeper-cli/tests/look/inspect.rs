@@ -1,9 +1,10 @@
 //! `inspect`.
 
+use lockkeeper::blocking::Wait;
 use std::thread;
 
+use lockkeeper::Client;
 use lockkeeper::Kind;
-use lockkeeper::blocking::Client;
 use serde_json::{Value, json};
 
 use crate::support::{JAVA_CLIENT, Stand, WAIT_LIMIT, eventually, myself, on_every_store};
@@ -13,8 +14,8 @@ fn a_lock_is_shown_with_its_holder() {
     on_every_store(|stand| {
         let client = stand.client();
         let lock = client.lock("a");
-        let guard = lock.lock().unwrap();
-        let _again = lock.lock().unwrap();
+        let guard = lock.lock().wait().unwrap();
+        let _again = lock.lock().wait().unwrap();
         let text = eventually("its start is known", || {
             Some(stand.run(["inspect", "a"]).ok()).filter(|text| text.contains("since"))
         });
@@ -64,24 +65,24 @@ fn quiet_reports_the_state_by_the_exit_code() {
         };
         assert_eq!(code(&["--quiet", "a"]), Some(1));
         let client = stand.client();
-        let guard = client.lock("a").lock().unwrap();
+        let guard = client.lock("a").lock().wait().unwrap();
         assert_eq!(code(&["--quiet", "a"]), Some(0));
-        guard.release().unwrap();
+        guard.release().wait().unwrap();
         assert_eq!(code(&["--quiet", "a"]), Some(1));
 
         let permits = client.permit_semaphore("permits");
-        permits.set_permits(2).unwrap();
+        permits.set_permits(2).wait().unwrap();
         assert_eq!(code(&["permits", "--quiet", "--kind", "permits"]), Some(1));
-        let _held = permits.acquire(1).unwrap();
+        let _held = permits.acquire(1).wait().unwrap();
         assert_eq!(code(&["permits", "-q"]), Some(0));
         let semaphore = client.semaphore("semaphore");
-        semaphore.try_set_permits(1).unwrap();
+        semaphore.try_set_permits(1).wait().unwrap();
         assert_eq!(code(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(1));
-        let _permit = semaphore.acquire(1).unwrap();
+        let _permit = semaphore.acquire(1).wait().unwrap();
         assert_eq!(code(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(0));
         let latch = client.count_down_latch("latch");
         assert_eq!(code(&["latch", "--quiet", "--kind", "latch"]), Some(1));
-        latch.try_set_count(1).unwrap();
+        latch.try_set_count(1).wait().unwrap();
         assert_eq!(code(&["latch", "--quiet", "--kind", "latch"]), Some(0));
     });
     let stand = Stand::redis();
@@ -94,17 +95,17 @@ fn quiet_reports_the_state_by_the_exit_code() {
 fn the_queue_of_a_fair_lock_is_in_order() {
     on_every_store(|stand| {
         let holder = stand.client();
-        let _guard = holder.fair_lock("fair").lock().unwrap();
+        let _guard = holder.fair_lock("fair").lock().wait().unwrap();
         let waiters: Vec<Client> = (0..3).map(|_| stand.client()).collect();
         thread::scope(|scope| {
             for (n, client) in waiters.iter().enumerate() {
-                scope.spawn(|| client.fair_lock("fair").try_lock_for(WAIT_LIMIT));
+                scope.spawn(|| client.fair_lock("fair").try_lock_for(WAIT_LIMIT).wait());
                 // Each is in the queue before the next request.
                 eventually("its queue position", || {
                     (stand.inspected("fair")["queue"].as_array()?.len() == n + 1).then_some(())
                 });
             }
-            let queue = holder.inspector().inspect_as("fair", Kind::Fair).unwrap().queue;
+            let queue = holder.inspector().inspect_as("fair", Kind::Fair).wait().unwrap().queue;
             let ids: Vec<_> = queue.iter().map(|waiter| waiter.id.clone()).collect();
             let document = stand.inspected("fair");
             assert_eq!((&document["kind"], &document["waiters"]), (&json!("fair"), &json!(3)));
@@ -120,7 +121,7 @@ fn the_queue_of_a_fair_lock_is_in_order() {
                 assert!(lines[n].contains(id), "{text}");
             }
             assert!(text.contains("waiters   3 in the queue"), "{text}");
-            waiters.iter().for_each(Client::shutdown);
+            waiters.iter().for_each(|client| client.shutdown().wait());
         });
     });
 }
@@ -130,7 +131,7 @@ fn readers_and_writers_are_distinguished() {
     on_every_store(|stand| {
         let clients = [stand.client(), stand.client()];
         let readers: Vec<_> =
-            clients.iter().map(|client| client.rw_lock("rw").read().unwrap()).collect();
+            clients.iter().map(|client| client.rw_lock("rw").read().wait().unwrap()).collect();
         let document = stand.inspected("rw");
         assert_eq!(document["kind"], "read");
         let holders = document["holders"].as_array().unwrap();
@@ -138,9 +139,9 @@ fn readers_and_writers_are_distinguished() {
         assert!(holders.iter().all(|holder| holder["shared"] == true));
         let text = stand.run(["inspect", "rw", "--kind", "rw"]).ok();
         assert!(text.contains("kind      read lock") && text.contains("shared"), "{text}");
-        readers.into_iter().for_each(|guard| guard.release().unwrap());
+        readers.into_iter().for_each(|guard| guard.release().wait().unwrap());
 
-        let _writer = clients[0].rw_lock("rw").write().unwrap();
+        let _writer = clients[0].rw_lock("rw").write().wait().unwrap();
         let document = stand.run(["inspect", "rw", "--kind", "rw", "--json"]).document("inspect");
         assert_eq!(document["kind"], "write");
         assert_eq!(document["holders"][0]["shared"], false);
@@ -152,10 +153,10 @@ fn counters_show_their_counts() {
     on_every_store(|stand| {
         let client = stand.client();
         let permits = client.permit_semaphore("permits");
-        permits.set_permits(5).unwrap();
-        let _held = permits.acquire(2).unwrap();
-        client.semaphore("semaphore").try_set_permits(4).unwrap();
-        client.count_down_latch("latch").try_set_count(3).unwrap();
+        permits.set_permits(5).wait().unwrap();
+        let _held = permits.acquire(2).wait().unwrap();
+        client.semaphore("semaphore").try_set_permits(4).wait().unwrap();
+        client.count_down_latch("latch").try_set_count(3).wait().unwrap();
 
         let text = stand.run(["inspect", "permits", "--kind", "permits"]).ok();
         assert!(text.contains("state     3 of 5 permits free, 2 held"), "{text}");
@@ -183,11 +184,11 @@ fn counters_show_their_counts() {
 fn tokens_and_force_releases_are_shown() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.fenced_lock("a").lock().unwrap();
+        let guard = client.fenced_lock("a").lock().wait().unwrap();
         let owner = guard.owner_id().to_string();
-        client.inspector().force_unlock("a", Kind::Lock, "first\nreason").unwrap();
-        let again = stand.client().fenced_lock("a").lock().unwrap();
-        client.inspector().force_unlock("a", Kind::Lock, "second").unwrap();
+        client.inspector().force_unlock("a", Kind::Lock, "first\nreason").wait().unwrap();
+        let again = stand.client().fenced_lock("a").lock().wait().unwrap();
+        client.inspector().force_unlock("a", Kind::Lock, "second").wait().unwrap();
 
         let document = stand.inspected("a");
         assert_eq!(document["token"], again.token());
@@ -225,7 +226,7 @@ fn holders_of_other_libraries_are_shown_by_id() {
 fn an_announced_mutex_is_recognised() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.mutex("a").lock().unwrap();
+        let guard = client.mutex("a").lock().wait().unwrap();
         let document = eventually("it is announced", || {
             Some(stand.inspected("a")).filter(|document| document["holders"][0]["pid"].is_number())
         });
@@ -238,7 +239,7 @@ fn an_announced_mutex_is_recognised() {
 fn the_wrong_kind_is_an_error() {
     on_every_store(|stand| {
         let client = stand.client();
-        let _guard = client.rw_lock("rw").write().unwrap();
+        let _guard = client.rw_lock("rw").write().wait().unwrap();
         stand.run(["inspect", "rw", "--kind", "lock"]).fails(64, &["\"rw\"", "read/write"]);
     });
     let stand = Stand::redis();

@@ -1,8 +1,9 @@
 //! `ls`.
 
+use lockkeeper::blocking::Wait;
 use std::thread;
 
-use lockkeeper::blocking::{AnyGuard, Client};
+use lockkeeper::{AnyGuard, Client};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -19,15 +20,15 @@ fn every_kind_is_listed_with_its_holder() {
         let client = stand.client();
         let rw = client.rw_lock("written");
         let permits = client.permit_semaphore("permits");
-        permits.set_permits(5).unwrap();
+        permits.set_permits(5).wait().unwrap();
         let _guards = [
-            AnyGuard::from(client.lock("lock").lock().unwrap()),
-            client.fair_lock("fair").lock().unwrap().into(),
-            client.fenced_lock("fenced").lock().unwrap().into(),
-            client.rw_lock("read").read().unwrap().into(),
-            rw.write().unwrap().into(),
-            permits.acquire(3).unwrap().into(),
-            client.mutex("mutex").lock().unwrap().into(),
+            AnyGuard::from(client.lock("lock").lock().wait().unwrap()),
+            client.fair_lock("fair").lock().wait().unwrap().into(),
+            client.fenced_lock("fenced").lock().wait().unwrap().into(),
+            client.rw_lock("read").read().wait().unwrap().into(),
+            rw.write().wait().unwrap().into(),
+            permits.acquire(3).wait().unwrap().into(),
+            client.mutex("mutex").lock().wait().unwrap().into(),
         ];
         let kinds = [
             ("lock", "lock", 1),
@@ -120,13 +121,13 @@ fn locks_of_java_clients_are_listed_and_other_data_is_not() {
 fn waiters_are_counted() {
     on_every_store(|stand| {
         let holder = stand.client();
-        let _fair = holder.fair_lock("fair").lock().unwrap();
-        let _plain = holder.lock("plain").lock().unwrap();
+        let _fair = holder.fair_lock("fair").lock().wait().unwrap();
+        let _plain = holder.lock("plain").lock().wait().unwrap();
         let waiters: Vec<Client> = (0..2).map(|_| stand.client()).collect();
         thread::scope(|scope| {
             for client in &waiters {
-                scope.spawn(|| client.fair_lock("fair").try_lock_for(WAIT_LIMIT));
-                scope.spawn(|| client.lock("plain").try_lock_for(WAIT_LIMIT));
+                scope.spawn(|| client.fair_lock("fair").try_lock_for(WAIT_LIMIT).wait());
+                scope.spawn(|| client.lock("plain").try_lock_for(WAIT_LIMIT).wait());
             }
             eventually("both waiters are counted", || {
                 let locks = stand.listed();
@@ -134,7 +135,7 @@ fn waiters_are_counted() {
                 let known = waiting("fair") == Some(json!(2)) && waiting("plain") == Some(json!(2));
                 known.then_some(())
             });
-            waiters.iter().for_each(Client::shutdown);
+            waiters.iter().for_each(|client| client.shutdown().wait());
         });
     });
 }
@@ -144,7 +145,7 @@ fn a_pattern_selects_names() {
     on_every_store(|stand| {
         let client = stand.client();
         let names = ["orders:1", "orders:22", "order", "bills:1"];
-        let _guards = names.map(|name| client.lock(name).lock().unwrap());
+        let _guards = names.map(|name| client.lock(name).lock().wait().unwrap());
         let names = |pattern: &str| {
             let document = stand.run(["ls", "--json", pattern]).document("ls");
             let locks = document["locks"].as_array().unwrap().clone();
@@ -161,7 +162,8 @@ fn a_pattern_selects_names() {
 fn a_prefix_hides_other_names_and_itself() {
     on_every_store(|stand| {
         let client = stand.client();
-        let _guards = ["shop:a", "shop:b", "other"].map(|name| client.lock(name).lock().unwrap());
+        let _guards =
+            ["shop:a", "shop:b", "other"].map(|name| client.lock(name).lock().wait().unwrap());
         let config = stand.write("config.toml", "prefix = \"shop:\"");
         let table = stand.run(["--config", &config, "ls"]).ok();
         let names: Vec<_> = table.lines().map(|line| line.split(' ').next().unwrap()).collect();
@@ -244,9 +246,9 @@ fn kinds_can_be_selected() {
     on_every_store(|stand| {
         let client = stand.client();
         let _guards = [
-            AnyGuard::from(client.lock("lock").lock().unwrap()),
-            client.rw_lock("read").read().unwrap().into(),
-            client.rw_lock("written").write().unwrap().into(),
+            AnyGuard::from(client.lock("lock").lock().wait().unwrap()),
+            client.rw_lock("read").read().wait().unwrap().into(),
+            client.rw_lock("written").write().wait().unwrap().into(),
         ];
         let names = |args: &[&str]| -> Vec<String> {
             let table = stand.run([&["ls"], args].concat()).ok();
@@ -303,7 +305,7 @@ fn a_list_can_be_sorted_by_each_column() {
 fn age_sorts_the_oldest_first() {
     on_every_store(|stand| {
         let client = stand.client();
-        let _first = client.lock("b").lock().unwrap();
+        let _first = client.lock("b").lock().wait().unwrap();
         let known = |name: &str| {
             eventually("its start is known", || {
                 let locks = stand.listed();
@@ -311,7 +313,7 @@ fn age_sorts_the_oldest_first() {
             })
         };
         known("b");
-        let _second = client.lock("a").lock().unwrap();
+        let _second = client.lock("a").lock().wait().unwrap();
         known("a");
         let table = stand.run(["ls", "--sort", "age"]).ok();
         let names: Vec<_> = table.lines().map(|line| &line[..1]).collect();

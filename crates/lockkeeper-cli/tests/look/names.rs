@@ -1,5 +1,6 @@
 //! Unusual names: every subcommand accepts them and shows them on one line.
 
+use lockkeeper::blocking::Wait;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -39,7 +40,7 @@ fn a_table_shows_each_name_whole_on_one_line() {
         let client = stand.client();
         let unusual = unusual();
         let _guards: Vec<_> =
-            unusual.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
+            unusual.iter().map(|(name, _)| client.lock(name).lock().wait().unwrap()).collect();
         let table = stand.run(["ls"]).ok();
         assert_eq!(table.lines().count(), unusual.len() + 1, "{table}");
         for (_, shown) in &unusual {
@@ -57,7 +58,7 @@ fn a_document_contains_the_exact_name() {
         let client = stand.client();
         let unusual = unusual();
         let _guards: Vec<_> =
-            unusual.iter().map(|(name, _)| client.lock(name).lock().unwrap()).collect();
+            unusual.iter().map(|(name, _)| client.lock(name).lock().wait().unwrap()).collect();
         let locks = stand.listed();
         assert_eq!(locks.len(), unusual.len());
         for (name, _) in &unusual {
@@ -76,7 +77,7 @@ fn every_name_can_be_inspected_and_unlocked() {
     on_every_store(|stand| {
         let client = stand.client();
         for (name, shown) in unusual() {
-            let guard = client.lock(&name).lock().unwrap();
+            let guard = client.lock(&name).lock().wait().unwrap();
             let text = run(stand, &["inspect"], &name).ok();
             assert!(text.starts_with(&format!("{shown}\n  kind      lock\n")), "{text}");
             let document =

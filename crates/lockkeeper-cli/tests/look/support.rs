@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lockkeeper::blocking::Client;
+use lockkeeper::Client;
+use lockkeeper::blocking;
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::RedisServer;
@@ -57,7 +58,7 @@ impl Stand {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::connect(&self.url).expect("the store is there")
+        blocking::connect(&self.url).expect("the store is there")
     }
 
     /// Writes a file in the home directory.

@@ -1,12 +1,13 @@
 //! `unlock` without a confirmation.
 
+use lockkeeper::blocking::{self, Wait};
 use std::time::Duration;
 
-use lockkeeper::blocking::{AnyGuard, Client};
+use lockkeeper::AnyGuard;
 use lockkeeper::{ClientOptions, LostReason};
 use serde_json::{Value, json};
 
-use crate::support::{JAVA_CLIENT, Stand, WAIT_LIMIT, eventually, myself, on_every_store};
+use crate::support::{JAVA_CLIENT, Stand, eventually, myself, on_every_store};
 
 /// Waits until the holder's client has announced itself.
 fn announced(stand: &Stand, name: &str) {
@@ -19,11 +20,11 @@ fn announced(stand: &Stand, name: &str) {
 fn without_a_terminal_yes_is_required() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.lock("a").lock().unwrap();
+        let guard = client.lock("a").lock().wait().unwrap();
         stand.run(["unlock", "a"]).fails(64, &["--yes", "--force"]);
         stand.run(["unlock", "a", "--force", "--reason", "x"]).fails(64, &["--yes"]);
         stand.run(["unlock", "free"]).ok();
-        assert!(!guard.is_lost() && client.lock("a").is_locked().unwrap());
+        assert!(!guard.is_lost() && client.lock("a").is_locked().wait().unwrap());
     });
 }
 
@@ -31,7 +32,7 @@ fn without_a_terminal_yes_is_required() {
 fn an_announced_holder_is_notified_at_once_with_the_reason() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.lock("a").lock().unwrap();
+        let guard = client.lock("a").lock().wait().unwrap();
         announced(stand, "a");
         stand.run(["unlock", "a", "--yes"]).fails(75, &[&myself(), "last seen", "--force"]);
         assert!(!guard.is_lost(), "it keeps the lock without --force");
@@ -40,11 +41,11 @@ fn an_announced_holder_is_notified_at_once_with_the_reason() {
         let text =
             stand.run(["unlock", "a", "--yes", "--force", "--reason", "stuck since noon"]).ok();
         assert_eq!(text, format!("lock \"a\" was force-released from {}\n", myself()));
-        let lost = guard.wait_lost(WAIT_LIMIT).expect("it is notified");
+        let lost = guard.lost().wait();
         assert_eq!(lost, LostReason::Revoked("stuck since noon".to_owned()));
         // Long before the next renewal.
         assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
-        assert!(client.lock("a").try_lock().unwrap().is_some(), "the lock is free");
+        assert!(client.lock("a").try_lock().wait().unwrap().is_some(), "the lock is free");
     });
 }
 
@@ -53,8 +54,8 @@ fn an_announced_holder_is_notified_at_once_with_the_reason() {
 fn a_killed_holder_is_shown_with_the_time_it_was_last_seen() {
     on_every_store(|stand| {
         let options = ClientOptions::new().watchdog_timeout(Duration::from_secs(15));
-        let client = Client::connect_with(&stand.url, options).unwrap();
-        let guard = client.lock("a").lease(Duration::from_secs(60)).lock().unwrap();
+        let client = blocking::connect_with(&stand.url, options).unwrap();
+        let guard = client.lock("a").lease(Duration::from_secs(60)).lock().wait().unwrap();
         announced(stand, "a");
         client.abandon();
         let refused = eventually("its announcement is overdue", || {
@@ -96,11 +97,11 @@ fn a_lock_left_by_at_least_shows_the_process_and_needs_no_force() {
 fn operator_and_former_holder_are_recorded() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.lock("a").lock().unwrap();
+        let guard = client.lock("a").lock().wait().unwrap();
         announced(stand, "a");
         stand.run(["unlock", "a", "--yes", "--force", "--reason", "stuck"]).ok();
         drop(guard);
-        client.shutdown();
+        client.shutdown().wait();
         let forced = &stand.inspected("a")["forced"][0];
         assert!(forced["by"].as_str().unwrap().starts_with("tester (lockkeeper) pid "), "{forced}");
         let former = &forced["victims"][0];
@@ -151,10 +152,10 @@ fn every_kind_with_holders_can_be_force_released() {
         let client = stand.client();
         let rw = client.rw_lock("rw");
         let cases = [
-            ("lock", AnyGuard::from(client.lock("lock").lock().unwrap())),
-            ("fair", client.fair_lock("fair").lock().unwrap().into()),
-            ("mutex", client.mutex("mutex").lock().unwrap().into()),
-            ("rw", rw.read().unwrap().into()),
+            ("lock", AnyGuard::from(client.lock("lock").lock().wait().unwrap())),
+            ("fair", client.fair_lock("fair").lock().wait().unwrap().into()),
+            ("mutex", client.mutex("mutex").lock().wait().unwrap().into()),
+            ("rw", rw.read().wait().unwrap().into()),
         ];
         for (name, guard) in cases {
             let args = ["unlock", name, "--yes", "--force", "--json", "--kind", name];
@@ -162,7 +163,7 @@ fn every_kind_with_holders_can_be_force_released() {
             assert_eq!(document["unlocked"], true, "{document:#}");
             assert_eq!(document["from"][0]["id"], guard.owner_id().to_string());
             assert_eq!(document["reason"], "no reason given by tester");
-            assert!(matches!(guard.wait_lost(WAIT_LIMIT), Some(LostReason::Revoked(_))), "{name}");
+            assert!(matches!(guard.lost().wait(), LostReason::Revoked(_)), "{name}");
         }
     });
 }
@@ -209,8 +210,8 @@ fn a_free_lock_is_not_an_error() {
 fn counters_cannot_be_force_released() {
     on_every_store(|stand| {
         let client = stand.client();
-        client.semaphore("semaphore").try_set_permits(2).unwrap();
-        client.count_down_latch("latch").try_set_count(2).unwrap();
+        client.semaphore("semaphore").try_set_permits(2).wait().unwrap();
+        client.count_down_latch("latch").try_set_count(2).wait().unwrap();
         let refused = ["cannot be force-released"];
         for kind in ["semaphore", "latch"] {
             stand.run(["unlock", kind, "--yes", "--force", "--kind", kind]).fails(64, &refused);
@@ -223,8 +224,8 @@ fn permits_are_shown_and_freed_one_by_one() {
     on_every_store(|stand| {
         let client = stand.client();
         let permits = client.permit_semaphore("permits");
-        permits.set_permits(4).unwrap();
-        let guards = [1, 2].map(|count| permits.acquire(count).unwrap());
+        permits.set_permits(4).wait().unwrap();
+        let guards = [1, 2].map(|count| permits.acquire(count).wait().unwrap());
         announced(stand, "permits");
         let ids: Vec<_> = guards.iter().flat_map(|guard| guard.permit_ids()).collect();
         let document = stand.inspected("permits");
@@ -249,13 +250,13 @@ fn permits_are_shown_and_freed_one_by_one() {
             (&document["unlocked"], &document["from"][0]["id"]),
             (&json!(true), &json!(one))
         );
-        assert_eq!(permits.acquired().unwrap(), 2, "only this permit");
+        assert_eq!(permits.acquired().wait().unwrap(), 2, "only this permit");
         assert_eq!(stand.run(args).document("unlock")["unlocked"], false);
 
         stand.run(["unlock", "permits", "--yes", "--force"]).ok();
-        assert_eq!((permits.acquired().unwrap(), permits.permits().unwrap()), (0, 4));
+        assert_eq!((permits.acquired().wait().unwrap(), permits.permits().wait().unwrap()), (0, 4));
         stand.run(["unlock", "free", "--yes", "--permit", &one]).ok();
-        let _lock = client.lock("lock").lock().unwrap();
+        let _lock = client.lock("lock").lock().wait().unwrap();
         let args = ["unlock", "lock", "--yes", "--force", "--permit", &one];
         stand.run(args).fails(64, &["--permit"]);
     });
@@ -267,11 +268,11 @@ fn permits_that_were_not_listed_stay_held() {
     on_every_store(|stand| {
         let client = stand.client();
         let permits = client.permit_semaphore("permits");
-        permits.set_permits(130).unwrap();
-        let _guard = permits.acquire(130).unwrap();
+        permits.set_permits(130).wait().unwrap();
+        let _guard = permits.acquire(130).wait().unwrap();
         let ran = stand.run(["unlock", "permits", "--yes", "--force"]);
         assert!(ran.err.contains("2 more permits are held"), "{ran:?}");
-        assert_eq!((ran.code, permits.acquired().unwrap()), (Some(0), 2));
+        assert_eq!((ran.code, permits.acquired().wait().unwrap()), (Some(0), 2));
     });
 }
 
@@ -283,7 +284,7 @@ fn data_is_not_a_lock() {
     assert_eq!(stand.server().cli(&["HGET", "user", "name"]).text(), "ann");
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.rw_lock("rw").write().unwrap();
+        let guard = client.rw_lock("rw").write().wait().unwrap();
         let args = ["unlock", "rw", "--yes", "--force", "--kind", "lock"];
         stand.run(args).fails(64, &["read/write"]);
         assert!(!guard.is_lost());

@@ -1,18 +1,19 @@
 //! `unlock` with a confirmation.
 
 use lockkeeper::LostReason;
+use lockkeeper::blocking::Wait;
 
-use crate::support::{Stand, WAIT_LIMIT, eventually, myself};
+use crate::support::{Stand, eventually, myself};
 use crate::terminal::Terminal;
 
 #[test]
 fn a_yes_force_releases_even_if_the_holder_runs() {
     let stand = Stand::redis();
     let client = stand.client();
-    let guard = client.lock("a").lock().unwrap();
+    let guard = client.lock("a").lock().wait().unwrap();
     eventually("its start is known", || stand.inspected("a")["since"].is_string().then_some(()));
     for answer in ["y", "YES"] {
-        let guard = if guard.is_lost() { &client.lock("a").lock().unwrap() } else { &guard };
+        let guard = if guard.is_lost() { &client.lock("a").lock().wait().unwrap() } else { &guard };
         let terminal = Terminal::run(&stand, 150, &["unlock", "a", "--reason", "stuck"]);
         let screen = terminal.shows("[y/N]");
         assert!(screen.contains("lock \"a\" (lock) is held by\n"), "{screen}");
@@ -25,7 +26,7 @@ fn a_yes_force_releases_even_if_the_holder_runs() {
         let (screen, code) = terminal.ended();
         assert_eq!(code, 0, "{screen}");
         assert!(screen.contains("lock \"a\" was force-released from"), "{screen}");
-        assert_eq!(guard.wait_lost(WAIT_LIMIT), Some(LostReason::Revoked("stuck".to_owned())));
+        assert_eq!(guard.lost().wait(), LostReason::Revoked("stuck".to_owned()));
     }
 }
 

@@ -1,5 +1,6 @@
 //! `watch` in a pipe: a line for each change.
 
+use lockkeeper::blocking::Wait;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use crate::support::{Stand, WAIT_LIMIT, on_every_store};
 fn each_change_is_a_line() {
     on_every_store(|stand| {
         let client = stand.client();
-        let _other = client.lock("backup").lock().expect("it is free");
-        let guard = client.lock("orders:42").lock().expect("it is free");
+        let _other = client.lock("backup").lock().wait().expect("it is free");
+        let guard = client.lock("orders:42").lock().wait().expect("it is free");
         stand.knows_holder(b"orders:42");
         let (watch, _) = stand.start(&["watch", "orders:*", "--interval", "50ms"]);
         let line = watch.expect_line("");
@@ -20,11 +21,11 @@ fn each_change_is_a_line() {
         let this = format!(" pid {} on ", std::process::id());
         assert!(rest.starts_with("appeared orders:42 lock ") && rest.contains(&this), "{line}");
         assert!(rest.contains(" ttl=2"), "part of the thirty seconds has passed: {line}");
-        let again = guard.reenter().expect("it is held");
+        let again = guard.reenter().wait().expect("it is held");
         assert!(watch.expect_line("changed orders:42").contains(" holds=2 "));
-        again.release().expect("it is held");
+        again.release().wait().expect("it is held");
         watch.expect_line("changed orders:42");
-        guard.release().expect("it is held");
+        guard.release().wait().expect("it is held");
         watch.expect_line("gone orders:42 lock ");
     });
 }
@@ -33,14 +34,14 @@ fn each_change_is_a_line() {
 fn as_json_each_line_is_a_document() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.lock(b"odd\n\xff").lock().expect("it is free");
+        let guard = client.lock(b"odd\n\xff").lock().wait().expect("it is free");
         stand.knows_holder(b"odd\n\xff");
         let (watch, _) = stand.start(&["watch", "--json", "--interval", "50ms"]);
         let line = schema::checked("watch", &watch.expect_line(""));
         assert_eq!(line["event"], "appeared");
         assert_eq!(line["lock"]["name_base64"], "b2RkCv8=");
         assert_eq!(line["lock"]["holders"][0]["pid"], std::process::id());
-        guard.release().expect("it is held");
+        guard.release().wait().expect("it is held");
         let gone = loop {
             let line = schema::checked("watch", &watch.expect_line(""));
             if line["event"] == "gone" {
@@ -55,12 +56,12 @@ fn as_json_each_line_is_a_document() {
 fn a_closed_pipe_ends_watch() {
     let stand = Stand::file();
     let client = stand.client();
-    let _guard = client.lock("first").lock().expect("it is free");
+    let _guard = client.lock("first").lock().wait().expect("it is free");
     let mut command = stand.command(&["watch", "--interval", "50ms"]);
     let mut watch = command.stdout(Stdio::piped()).spawn().expect("it can be started");
     drop(watch.stdout.take());
     // The next write fails.
-    let _guard = client.lock("second").lock().expect("it is free");
+    let _guard = client.lock("second").lock().wait().expect("it is free");
     let status = crate::support::eventually("it ends", || watch.try_wait().expect("a child"));
     assert_eq!(status.code(), Some(0));
 }
@@ -68,7 +69,7 @@ fn a_closed_pipe_ends_watch() {
 #[test]
 fn names_are_escaped() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("a\u{1b}[31m\nb\u{202e}").lock().expect("it is free");
+    let _guard = stand.client().lock("a\u{1b}[31m\nb\u{202e}").lock().wait().expect("it is free");
     let (watch, _) = stand.start(&["watch"]);
     let line = watch.next_line(WAIT_LIMIT).expect("a line");
     assert!(line.contains("a\\u{1b}[31m\\nb\\u{202e} lock"), "{line}");

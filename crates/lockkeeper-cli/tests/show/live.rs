@@ -1,5 +1,6 @@
 //! `watch` on a terminal.
 
+use lockkeeper::blocking::Wait;
 use std::time::Duration;
 
 use lockkeeper::LostReason;
@@ -18,7 +19,7 @@ fn locks_appear_and_disappear_and_are_counted() {
         let screen = terminal.shows("no locks");
         assert!(screen.contains(" 0 locks   0 held   0 waiting"), "{screen}");
         let client = stand.client();
-        let guard = client.lock("orders:42").lock().expect("it is free");
+        let guard = client.lock("orders:42").lock().wait().expect("it is free");
         terminal.shows("+ orders:42");
         let screen = terminal.shows(&format!(" pid {} ", std::process::id()));
         let row =
@@ -26,14 +27,14 @@ fn locks_appear_and_disappear_and_are_counted() {
         assert!(row.contains("█") && row.contains("s   "), "a gauge and the TTL: {screen}");
         let waiter = std::thread::spawn({
             let client = stand.client();
-            move || client.lock("orders:42").try_lock_for(WAIT_LIMIT)
+            move || client.lock("orders:42").try_lock_for(WAIT_LIMIT).wait()
         });
         terminal.shows(" 1 lock   1 held   1 waiting");
-        guard.release().expect("it is held");
+        guard.release().wait().expect("it is held");
         terminal.until("the next holder", |screen| screen.contains(" 1 lock   1 held   0 waiting"));
-        let next =
-            waiter.join().expect("no panic").expect("the store answers").expect("it is acquired");
-        next.release().expect("it is held");
+        let next = waiter.join().expect("no panic").expect("the store answers");
+        let next = next.expect("it is acquired");
+        next.release().wait().expect("it is held");
         terminal.shows("- orders:42");
         terminal.hides("orders:42");
         terminal.press("q");
@@ -44,7 +45,8 @@ fn locks_appear_and_disappear_and_are_counted() {
 #[test]
 fn the_ttl_counts_down_between_two_polls() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("a").lease(Duration::from_secs(60)).lock().expect("free");
+    let _guard =
+        stand.client().lock("a").lease(Duration::from_secs(60)).lock().wait().expect("free");
     let terminal = Terminal::open(&stand, SIZE);
     // One poll for the whole test.
     terminal.run("lk watch --interval 1h");
@@ -61,7 +63,7 @@ fn keys_filter_show_details_help_and_sort() {
     let stand = Stand::file();
     let client = stand.client();
     let guards: Vec<_> = ["backup", "orders:1", "orders:2"]
-        .map(|name| client.lock(name).lock().expect("it is free"))
+        .map(|name| client.lock(name).lock().wait().expect("it is free"))
         .into_iter()
         .collect();
     let terminal = Terminal::open(&stand, SIZE);
@@ -100,7 +102,7 @@ fn a_paused_view_does_not_change() {
     terminal.shows("no locks");
     terminal.types(" ");
     terminal.shows("paused");
-    let _guard = client.lock("later").lock().expect("it is free");
+    let _guard = client.lock("later").lock().wait().expect("it is free");
     eventually("the store has it", || (stand.locks() == 1).then_some(()));
     let polls = stand.server().commandstats("scan");
     for _ in 0..10 {
@@ -120,7 +122,7 @@ fn a_paused_view_does_not_change() {
 fn a_lock_is_force_released_and_its_holder_gets_the_reason() {
     on_every_store(|stand| {
         let client = stand.client();
-        let guard = client.lock("stuck").lock().expect("it is free");
+        let guard = client.lock("stuck").lock().wait().expect("it is free");
         // Only an announced holder is notified.
         stand.knows_holder(b"stuck");
         let terminal = Terminal::open(stand, SIZE);
@@ -137,8 +139,8 @@ fn a_lock_is_force_released_and_its_holder_gets_the_reason() {
         terminal.shows(
             "lock \"stuck\" was force-released; the holder is notified at once and must stop",
         );
-        assert_eq!(guard.wait_lost(WAIT_LIMIT), Some(LostReason::Revoked("it hangs".to_owned())));
-        let forced = client.inspector().inspect("stuck").expect("the store answers").forced;
+        assert_eq!(guard.lost().wait(), LostReason::Revoked("it hangs".to_owned()));
+        let forced = client.inspector().inspect("stuck").wait().expect("the store answers").forced;
         assert_eq!(forced[0].reason, "it hangs");
         terminal.hides("- stuck");
         terminal.types("q");
@@ -150,15 +152,15 @@ fn a_lock_is_force_released_and_its_holder_gets_the_reason() {
 fn the_pane_shows_the_queue_of_a_fair_lock() {
     let stand = Stand::redis();
     let (client, others) = (stand.client(), [stand.client(), stand.client()]);
-    let _guard = client.fair_lock("turns").lock().expect("it is free");
+    let _guard = client.fair_lock("turns").lock().wait().expect("it is free");
     let waiters: Vec<_> = others
         .iter()
         .enumerate()
         .map(|(at, other)| {
             let lock = other.fair_lock("turns");
-            let waiter = std::thread::spawn(move || lock.try_lock_for(WAIT_LIMIT));
+            let waiter = std::thread::spawn(move || lock.try_lock_for(WAIT_LIMIT).wait());
             eventually("its queue position", || {
-                (client.fair_lock("turns").waiting().ok()? == at + 1).then_some(())
+                (client.fair_lock("turns").waiting().wait().ok()? == at + 1).then_some(())
             });
             waiter
         })
@@ -168,19 +170,19 @@ fn the_pane_shows_the_queue_of_a_fair_lock() {
     terminal.shows("turns");
     terminal.press("Enter");
     terminal.shows("│ queue");
-    let queue = client.inspector().inspect("turns").expect("the store answers").queue;
+    let queue = client.inspector().inspect("turns").wait().expect("the store answers").queue;
     assert_eq!(queue.len(), 2);
     let screen = terminal.shows("fair lock, held for");
     assert!(screen.contains("2 waiters") && screen.contains(" 1  ") && screen.contains(" 2  "));
-    client.shutdown();
-    others.iter().for_each(|other| other.shutdown());
+    client.shutdown().wait();
+    others.iter().for_each(|other| other.shutdown().wait());
     waiters.into_iter().for_each(|waiter| drop(waiter.join()));
 }
 
 #[test]
 fn a_resized_window_is_redrawn() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
+    let _guard = stand.client().lock("orders:42").lock().wait().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
     terminal.shows("HOLDS");
@@ -198,7 +200,7 @@ fn a_resized_window_is_redrawn() {
 #[test]
 fn colours_can_be_switched_off() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
+    let _guard = stand.client().lock("orders:42").lock().wait().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
     // Underline and the default colours do not count.
     let plain = ["\u{1b}[4m", "\u{1b}[39m", "\u{1b}[49m"];
@@ -227,7 +229,7 @@ fn no_name_can_move_the_cursor() {
     let client = stand.client();
     let long = "x".repeat(10_000);
     let names: [&[u8]; 4] = [b"a\x1b[2J\nb", b"\xff\xfe", "日本語".as_bytes(), long.as_bytes()];
-    let _guards = names.map(|name| client.lock(name).lock().expect("it is free"));
+    let _guards = names.map(|name| client.lock(name).lock().wait().expect("it is free"));
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
     let screen = terminal.shows("4 locks   4 held");
@@ -239,7 +241,7 @@ fn no_name_can_move_the_cursor() {
 #[test]
 fn a_dumb_terminal_gets_lines() {
     let stand = Stand::file();
-    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
+    let _guard = stand.client().lock("orders:42").lock().wait().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run("TERM=dumb lk watch");
     terminal.shows("Z appeared orders:42 lock ");

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockkeeper::blocking::Client;
+use lockkeeper::Client;
+use lockkeeper::blocking::{self, Wait};
 use tempfile::TempDir;
 use testkit::{ChildProcess, RedisServer};
 
@@ -46,7 +47,7 @@ impl Stand {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::connect(&self.url).expect("the store is there")
+        blocking::connect(&self.url).expect("the store is there")
     }
 
     /// A path in the home directory.
@@ -76,14 +77,15 @@ impl Stand {
     pub(crate) fn knows_holder(&self, name: &[u8]) {
         let client = self.client();
         eventually("the holder is announced", || {
-            client.inspector().inspect(name).expect("the store answers").since()
+            client.inspector().inspect(name).wait().expect("the store answers").since()
         });
     }
 
     /// The number of locks.
     pub(crate) fn locks(&self) -> usize {
         let client = self.client();
-        let locks = client.inspector().list("*").map(|lock| lock.expect("the store answers"));
+        let page = client.inspector().list("*").next().wait().expect("the store answers");
+        let locks = page.into_iter().flatten();
         locks.count()
     }
 }

@@ -1,5 +1,6 @@
 //! `watch` and an unreachable store.
 
+use lockkeeper::blocking::Wait;
 use std::time::Duration;
 
 use crate::support::{Stand, WAIT_LIMIT, eventually};
@@ -11,7 +12,7 @@ const WATCH: &str = "lk watch --interval 100ms";
 #[test]
 fn an_outage_and_its_end_are_shown() {
     let stand = Stand::redis();
-    let _guard = stand.client().lock("orders:42").lock().expect("it is free");
+    let _guard = stand.client().lock("orders:42").lock().wait().expect("it is free");
     let terminal = Terminal::open(&stand, SIZE);
     terminal.run(WATCH);
     terminal.shows("orders:42");
@@ -74,7 +75,7 @@ fn watch_waits_for_a_server_that_does_not_run_yet() {
 fn in_a_pipe_an_outage_is_reported_once() {
     let stand = Stand::redis();
     let (mut watch, errors) = stand.start(&["watch", "--interval", "100ms"]);
-    let _first = stand.client().lock("first").lock().expect("it is free");
+    let _first = stand.client().lock("first").lock().wait().expect("it is free");
     watch.expect_line("appeared first");
     stand.server().kill();
     let report = eventually("its message", || {
@@ -84,7 +85,7 @@ fn in_a_pipe_an_outage_is_reported_once() {
     assert_eq!(report.lines().count(), 1, "{report}");
     stand.server().restart();
     watch.expect_line("gone first");
-    let _second = stand.client().lock("second").lock().expect("it is free");
+    let _second = stand.client().lock("second").lock().wait().expect("it is free");
     watch.expect_line("appeared second");
     let report = std::fs::read_to_string(&errors).expect("it is there");
     assert_eq!(report.lines().count(), 2, "{report}");

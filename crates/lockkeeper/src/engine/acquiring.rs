@@ -19,6 +19,7 @@ use super::pending_acquire::{Attempting, PendingAcquire};
 use super::request::{Request, Wait};
 use super::{Core, Home, Tick};
 use crate::backend::BoxFuture;
+use crate::carrier::Call;
 use crate::error::{Error, Result};
 
 const DONE: &str = "polled after it was ready";
@@ -52,7 +53,7 @@ pub(crate) struct Acquiring {
 // The largest is the most frequent, and boxing it would be the allocation that it saves.
 #[allow(clippy::large_enum_variant)]
 enum Progress {
-    New(Patience),
+    New(Patience, Option<Call>),
     First(First),
     Boxed(BoxFuture<Result<Option<Acquired>>>),
     Done,
@@ -96,8 +97,13 @@ impl First {
 }
 
 impl Acquiring {
-    pub(crate) fn new(core: Arc<Core>, request: Result<Request>, patience: Patience) -> Self {
-        Self { core, request, progress: Progress::New(patience) }
+    pub(crate) fn new(
+        core: Arc<Core>,
+        request: Result<Request>,
+        patience: Patience,
+        call: Option<Call>,
+    ) -> Self {
+        Self { core, request, progress: Progress::New(patience, call) }
     }
 }
 
@@ -107,11 +113,15 @@ impl Progress {
     }
 
     /// Starts the acquire. In place: the first attempt is large, and each copy of it counts.
-    fn start(&mut self, core: &Arc<Core>, request: &Request) -> Result<()> {
+    fn start(&mut self, core: &Arc<Core>, request: &Request, call: Option<Call>) -> Result<()> {
         let owned = || (Arc::clone(core), request.clone());
-        if request.owner.is_some() || !request.is_simple() || !Home::is_inside() {
+        let is_called = call.is_some();
+        if is_called || request.owner.is_some() || !request.is_simple() || !Home::is_inside() {
             let (core, request) = owned();
-            let work = async move { core.anywhere(|| acquire(&core, &request)).await };
+            let work = async move {
+                let _call = call;
+                core.anywhere(|| acquire(&core, &request)).await
+            };
             *self = Self::boxed(work);
             return Ok(());
         }
@@ -150,9 +160,13 @@ impl Future for Acquiring {
                 return Poll::Ready(Err(std::mem::replace(error, Error::Closed { lock: None })));
             }
         };
-        if let Progress::New(patience) = *progress {
+        if let Progress::New(patience, call) = progress {
+            if let Some(call) = call {
+                call.ensure_waited_for(&request.resource.name)?;
+            }
+            let (patience, call) = (*patience, call.take());
             request.wait = patience.begin(core);
-            progress.start(core, request)?;
+            progress.start(core, request, call)?;
         }
         let owned = || (Arc::clone(core), request.clone());
         if let Progress::First(first) = progress {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Kind, Lane, Resource};
+use crate::carrier::{self, Call, Carrier};
 use crate::config::{ClientOptions, MAX_LEASE};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::{LockName, Owner};
@@ -70,6 +71,9 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) info: ClientInfo,
     pub(crate) home: Arc<Home>,
+    /// Of a client for threads. Its handles and guards keep it alive, and the core does not: the carrier has the
+    /// core.
+    carrier: OnceLock<Weak<Carrier>>,
     local_queues: LocalQueues,
     owners: Owners,
     registry: Arc<Registry>,
@@ -103,6 +107,7 @@ impl Core {
             clock,
             info: client_info(&options),
             home: Arc::clone(&home),
+            carrier: OnceLock::new(),
             local_queues: LocalQueues::default(),
             owners: Owners::default(),
             registry: Arc::clone(&registry),
@@ -122,6 +127,25 @@ impl Core {
         });
         tokio::spawn(tick::run(registry, Arc::downgrade(&core)));
         core
+    }
+
+    /// Makes it one for threads, before it is used.
+    pub(crate) fn carry(&self, carrier: &Arc<Carrier>) {
+        let _ = self.carrier.set(Arc::downgrade(carrier));
+    }
+
+    /// What each client, handle and guard of a client for threads must have.
+    pub(crate) fn carrier(&self) -> Option<Arc<Carrier>> {
+        self.carrier.get()?.upgrade()
+    }
+
+    /// Notes the call of an acquire, if the calling thread is to be its owner.
+    pub(crate) fn call(&self) -> Option<Call> {
+        self.carrier().map(Call::new)
+    }
+
+    pub(crate) fn this_thread(&self) -> Owner {
+        Owner { client: self.id, number: carrier::thread_number() }
     }
 
     /// The part of the store that serves this name at present.
@@ -180,6 +204,7 @@ impl Core {
     }
 
     fn ensure(&self, serves: bool, resource: &Resource) -> Result<()> {
+        carrier::ensure_may_wait(Some(&resource.name))?;
         let closed = || Error::Closed { lock: Some(resource.name.clone()) };
         serves.then_some(()).ok_or_else(closed)
     }

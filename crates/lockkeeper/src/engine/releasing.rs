@@ -13,6 +13,7 @@ use super::holds::HoldId;
 use super::release::{Last, Turn, begin, in_turn, release_hold, span};
 use super::{Core, Lease, RunToCompletion};
 use crate::backend::{BoxFuture, Resource};
+use crate::carrier::{self, Carrier};
 use crate::error::{Error, Phase, Result};
 
 /// Releases the hold of one guard. Returns within `unreachable_after` of the first failure; an
@@ -20,7 +21,8 @@ use crate::error::{Error, Phase, Result};
 ///
 /// Not an `async fn`: the release happens even if the future is never polled.
 pub(crate) fn release(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Releasing {
-    Releasing { lease, progress: Progress::New(hold, leave) }
+    let carrier = lease.core.carrier();
+    Releasing { lease, progress: Progress::New(hold, leave), _carrier: carrier }
 }
 
 /// The release of one hold. Most are of a last hold, alone and at the first try: these need no
@@ -29,6 +31,7 @@ pub(crate) fn release(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Re
 pub(crate) struct Releasing {
     lease: Arc<Lease>,
     progress: Progress,
+    _carrier: Option<Arc<Carrier>>,
 }
 
 // The largest is the most frequent, and boxing it would be the allocation that it saves.
@@ -76,10 +79,11 @@ impl Future for Releasing {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let Self { lease, progress } = &mut *self;
+        let Self { lease, progress, .. } = &mut *self;
         let Lease { core, resource: Resource { name, .. }, .. } = &**lease;
         let _entered = core.home.enter();
         if let Progress::New(hold, leave) = *progress {
+            carrier::ensure_may_wait(Some(name))?;
             // In a forked child the hold is the parent's to release.
             *progress = match core.home.is_forked() {
                 true => Progress::Done,

@@ -7,7 +7,6 @@ use lockkeeper::{
     Error, FairLock, Fence, FencedLock, Hold, Holder, Inspector, Listing, Lock, LockInfo, LockName,
     LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, ReadGuard,
     Remaining, RunError, RwLock, Semaphore, SpinLock, StaleTokenError, UpgradeError, Watch,
-    blocking,
 };
 
 fn everywhere<T: Send + Sync + 'static>() {}
@@ -49,26 +48,12 @@ fn types_can_be_shared_between_threads() {
     everywhere::<Error>();
     everywhere::<Completed<u8>>();
     everywhere::<RunError<u8>>();
-    everywhere::<blocking::Client>();
-    everywhere::<blocking::Lock>();
-    everywhere::<blocking::Mutex>();
-    everywhere::<blocking::FairLock>();
-    everywhere::<blocking::FencedLock>();
-    everywhere::<blocking::SpinLock>();
-    everywhere::<blocking::RwLock>();
-    everywhere::<blocking::MultiLock>();
-    everywhere::<blocking::MultiGuard>();
-    everywhere::<blocking::Semaphore>();
-    everywhere::<blocking::PermitSemaphore>();
-    everywhere::<blocking::CountDownLatch>();
-    everywhere::<blocking::AnyGuard>();
     fn an_error<T: std::error::Error + Clone>() {}
     an_error::<Error>();
     an_error::<StaleTokenError>();
     fn an_error_of_a_run<T: std::error::Error>() {}
     an_error_of_a_run::<RunError<u8>>();
     an_error_of_a_run::<UpgradeError<ReadGuard>>();
-    an_error_of_a_run::<UpgradeError<blocking::ReadGuard>>();
 }
 
 /// Also those that borrow a handle are `Send`: they can be awaited inside a spawned task.

@@ -1,368 +1,162 @@
-//! The blocking API: threads are owners. Real time on every store.
+//! Clients for threads: whose thread is the owner, what keeps the client alive, and misuse in async code. What a
+//! lock does is said by the other laws, which use the same types. Real time.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockkeeper::blocking::{AnyLock, Client, MultiLock};
-use lockkeeper::{Backoff, ClientOptions, Error, LostReason, Remaining, RunError};
-use testkit::History;
+use futures_util::future::join;
+use lockkeeper::blocking::{self, Wait, this_thread};
+use lockkeeper::{
+    AnyLock, Client, ClientOptions, Error, LockGuard, LostReason, MultiLock, Owner, Remaining,
+    RunError,
+};
+use testkit::{History, Stopwatch};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::store::{Store, assert_is};
 
+/// A lease that nobody waits for.
 const LONG: Duration = Duration::from_secs(30);
-/// A lease that a law waits for, and a wait that times out: much longer than an answer takes.
+/// A lease or a wait limit that passes: much longer than an answer takes.
 const SHORT: Duration = Duration::from_secs(1);
-/// A watchdog timeout: a machine may stand still for two seconds without a lock being lost.
+/// A machine may stand still for two seconds without a lock being lost.
 const WATCHDOG: Duration = Duration::from_secs(3);
 /// Far less than [`LONG`], whatever the machine does.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(10);
 
 fn client(store: &Store) -> Client {
-    Client::connect(store.url()).unwrap()
-}
-
-/// Until the time to live is seen to grow, by another client than the one that holds it.
-fn is_renewed(store: &Store) {
-    let observer = client(store).lock(store.name("lock"));
-    let mut least = Duration::MAX;
-    eventually("the time to live grows", || {
-        let Remaining::For(left) = observer.remaining().unwrap() else {
-            panic!("it was not renewed");
-        };
-        let grown = left > least;
-        least = least.min(left);
-        grown
-    });
+    blocking::connect(store.url()).unwrap()
 }
 
 /// Looks until it is so.
 fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + LONG;
     while !so() {
         assert!(Instant::now() < limit, "never: {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-pub(crate) fn a_thread_holds_and_releases(store: &Store) {
-    let (client, name) = (client(store), store.name("lock"));
-    let lock = client.lock(&name);
-    assert!(!lock.is_locked().unwrap());
-    let guard = lock.lock().unwrap();
-    assert_eq!(guard.name().as_bytes(), name.as_bytes());
-    assert!(lock.is_locked().unwrap() && lock.is_held_by_this_thread().unwrap());
-    assert_eq!(lock.holder().unwrap().expect("held").id, guard.owner_id().to_string());
-    assert_is!(lock.remaining().unwrap(), Remaining::For(_));
-    assert!(!guard.is_lost() && guard.remaining() > Duration::ZERO);
-    guard.release().unwrap();
-    assert_eq!(lock.remaining().unwrap(), Remaining::Free);
-    assert!(!lock.is_held_by_this_thread().unwrap());
+fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    thread::spawn(work).join().unwrap()
 }
 
-pub(crate) fn threads_exclude_each_other(store: &Store) {
+/// Does `work` in a thread, and returns once that is about to begin.
+fn begin<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    let (begins, begun) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        begins.send(()).unwrap();
+        work()
+    });
+    begun.recv().unwrap();
+    thread
+}
+
+pub(crate) fn threads_exclude_each_other_and_re_enter(store: &Store) {
     let history = History::new();
     let (one, two) = (client(store), client(store));
-    let threads: Vec<_> = (0..4)
+    let threads: Vec<_> = (0..6)
         .map(|t| {
             let lock = if t % 2 == 0 { &one } else { &two }.lock(store.name("lock"));
             let (history, me) = (history.clone(), format!("thread {t}"));
             thread::spawn(move || {
-                for _ in 0..25 {
-                    let guard = lock.lock().unwrap();
+                for _ in 0..20 {
+                    let (outer, inner) = (lock.lock().wait().unwrap(), lock.lock().wait().unwrap());
                     history.granted("it", &me, None);
+                    outer.release().wait().unwrap();
                     thread::yield_now();
                     history.released("it", &me);
-                    guard.release().unwrap();
+                    inner.release().wait().unwrap();
                 }
             })
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(history.grants(), 100);
+    assert_eq!(history.grants(), 120);
     history.assert_valid();
+    assert!(!one.lock(store.name("lock")).is_locked().wait().unwrap());
 }
 
 pub(crate) fn a_waiting_thread_is_woken_by_the_release(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
-    let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
+    let guard = ours.lock(store.name("lock")).lease(LONG).lock().wait().unwrap();
     let lock = theirs.lock(store.name("lock"));
-    let (waits, waiting) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        waits.send(()).unwrap();
-        lock.try_lock_for(LONG).unwrap().map(|guard| guard.release().unwrap()).is_some()
-    });
-    waiting.recv().unwrap();
-    let start = Instant::now();
-    guard.release().unwrap();
-    assert!(thread.join().unwrap());
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-}
-
-pub(crate) fn a_dropped_guard_releases(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    drop(ours.lock(store.name("lock")).lease(LONG).lock().unwrap());
-    let start = Instant::now();
-    theirs.lock(store.name("lock")).lock().unwrap().release().unwrap();
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert!(lock.try_lock_for(SHORT).wait().unwrap().is_none());
+    let thread = begin(move || lock.lock().wait()?.release().wait());
+    let watch = Stopwatch::start();
+    guard.release().wait().unwrap();
+    thread.join().unwrap().unwrap();
+    assert!(watch.elapsed() < SOON, "{:?}", watch.elapsed());
 }
 
 pub(crate) fn a_thread_that_panics_releases(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let lock = ours.lock(store.name("lock"));
     let thread = thread::spawn(move || {
-        let _guard = lock.lease(LONG).lock().unwrap();
+        let _guard = lock.lease(LONG).lock().wait().unwrap();
         panic!("this panic is part of the law");
     });
     assert!(thread.join().is_err());
-    let start = Instant::now();
-    theirs.lock(store.name("lock")).lock().unwrap().release().unwrap();
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    let guard = theirs.lock(store.name("lock")).try_lock_for(SOON).wait().unwrap();
+    guard.expect("it is free").release().wait().unwrap();
 }
 
-/// The runtime has its own thread: leases are renewed between calls.
+/// The runtime has its own thread: leases are renewed between calls, also for a guard alone.
 pub(crate) fn the_watchdog_renews_while_the_thread_sleeps(store: &Store) {
     let options = ClientOptions::new().watchdog_timeout(WATCHDOG);
-    let ours = Client::connect_with(store.url(), options).unwrap();
-    let guard = ours.lock(store.name("lock")).lock().unwrap();
-    is_renewed(store);
-    assert!(!guard.is_lost());
-    guard.release().unwrap();
-}
-
-pub(crate) fn a_fixed_lease_expires_and_is_reported_lost(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let guard = ours.lock(store.name("lock")).lease(SHORT).lock().unwrap();
-    assert_eq!(guard.wait_lost(Duration::from_millis(1)), None);
-    assert_eq!(guard.wait_lost(LONG), Some(LostReason::Expired));
-    let next = theirs.lock(store.name("lock")).lock().unwrap();
-    assert_is!(guard.release(), Err(Error::NotHeld { .. }));
-    assert!(!next.is_lost());
-    next.release().unwrap();
-}
-
-pub(crate) fn the_wait_limit_bounds_the_wait(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
-    let lock = theirs.lock(store.name("lock"));
-    let start = Instant::now();
-    assert!(lock.try_lock_for(SHORT).unwrap().is_none());
-    assert!(start.elapsed() >= SHORT && start.elapsed() < SOON, "{:?}", start.elapsed());
-    guard.release().unwrap();
-    let renewed = lockkeeper::LeaseTime::Renewed(LONG);
-    assert!(lock.lease(renewed).try_lock_for(LONG).unwrap().is_some());
-}
-
-pub(crate) fn run_holds_the_lock_while_it_runs(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let (lock, other) = (ours.lock(store.name("lock")), theirs.lock(store.name("lock")));
-    let ran = lock.run(|hold| {
-        assert!(!hold.is_lost());
-        assert!(other.try_lock().unwrap().is_none());
-        assert_eq!(lock.hold_count().unwrap(), 1);
-        thread::sleep(Duration::from_millis(20));
-        "done"
-    });
-    let ran = ran.unwrap();
-    assert_eq!(ran.output, "done");
-    assert!(ran.held >= Duration::from_millis(20) && ran.waited < SOON);
-    assert!(!other.is_locked().unwrap());
-    let _held = other.lock().unwrap();
-    let never = AtomicU32::new(0);
-    assert!(lock.try_run(|_| never.fetch_add(1, Ordering::Relaxed)).unwrap().is_none());
-    assert_eq!(never.load(Ordering::Relaxed), 0);
-}
-
-pub(crate) fn run_reports_a_loss(store: &Store) {
-    let lock = client(store).lock(store.name("lock"));
-    let other = client(store).lock(store.name("lock"));
-    let ran = lock.run(|_| {
-        assert!(other.force_unlock().unwrap());
-        5
-    });
-    assert_is!(ran, Err(RunError::Lost { output: Some(5), .. }));
-}
-
-pub(crate) fn a_mutex_is_not_reentrant(store: &Store) {
-    let mutex = client(store).mutex(store.name("lock"));
-    let guard = mutex.lock().unwrap();
-    assert!(mutex.try_lock().unwrap().is_none());
-    guard.release().unwrap();
-    assert_eq!(mutex.run(|_| 1).unwrap().output, 1);
-    assert_eq!(mutex.holder().unwrap(), None);
-}
-
-pub(crate) fn a_guard_may_be_released_by_another_thread(store: &Store) {
-    let lock = client(store).lock(store.name("lock"));
-    let guard = lock.lock().unwrap();
-    thread::spawn(move || guard.release().unwrap()).join().unwrap();
-    assert!(!lock.is_locked().unwrap());
-}
-
-pub(crate) fn extend_and_leave_for_work_on_threads(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let lock = ours.lock(store.name("lock"));
-    let guard = lock.lease(LONG / 10).lock().unwrap();
-    guard.extend(LONG).unwrap();
-    assert!(guard.remaining() > LONG / 2);
-    let start = Instant::now();
-    guard.leave_for(SHORT).unwrap();
-    assert!(theirs.lock(store.name("lock")).try_lock().unwrap().is_none());
-    theirs.lock(store.name("lock")).lock().unwrap().release().unwrap();
-    let took = start.elapsed();
-    assert!(took >= SHORT.mul_f64(0.95) && took < SOON, "{took:?}");
-}
-
-pub(crate) fn a_force_released_lock_is_lost_with_the_reason(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let guard = ours.lock(store.name("lock")).lock().unwrap();
-    let lock = theirs.lock(store.name("lock"));
-    // The holder subscribes to notices at about the time of its announcement.
-    eventually("the holder says who it is", || lock.holder().unwrap().unwrap().client.is_some());
-    assert!(lock.force_unlock_because("enough").unwrap());
-    let reason = guard.wait_lost(LONG).expect("it is told");
-    assert_is!(reason, LostReason::Revoked(_) | LostReason::Deleted);
-    assert!(!lock.force_unlock().unwrap());
-}
-
-pub(crate) fn shutdown_releases_and_closes(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let lock = ours.lock(store.name("lock"));
-    let guard = lock.lease(LONG).lock().unwrap();
-    ours.shutdown();
-    assert_eq!(guard.wait_lost(SOON), Some(LostReason::Closed));
-    assert!(!theirs.lock(store.name("lock")).is_locked().unwrap());
-    assert_is!(lock.lock(), Err(Error::Closed { .. }));
-    assert_is!(lock.try_lock(), Err(Error::Closed { .. }));
-}
-
-pub(crate) fn the_last_drop_waits_for_the_release(store: &Store) {
-    let observer = client(store).lock(store.name("lock"));
-    for guard_last in [false, true] {
-        let ours = client(store);
-        let lock = ours.lock(store.name("lock"));
-        let guard = lock.lock().unwrap();
-        drop(lock);
-        if guard_last {
-            drop((ours, guard))
-        } else {
-            drop((guard, ours))
-        }
-        assert!(!observer.is_locked().unwrap());
-    }
-    // After a shutdown, and after it was abandoned, there is nothing to wait for.
-    for end in [Client::shutdown, Client::abandon] {
-        let ours = client(store);
-        let guard = ours.lock(store.name("lock")).lease(SHORT).lock().unwrap();
-        end(&ours);
-        let begun = Instant::now();
-        drop((guard, ours));
-        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
-    }
-}
-
-pub(crate) fn the_last_drop_may_be_in_a_task(store: &Store) {
-    let ours = client(store);
-    let guard = ours.lock(store.name("lock")).lock().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(async { tokio::spawn(async { drop((ours, guard)) }).await.unwrap() });
-    assert!(!client(store).lock(store.name("lock")).is_locked().unwrap());
-}
-
-pub(crate) fn a_drained_client_waits_for_its_threads(store: &Store) {
-    let client = client(store);
-    let lock = client.lock(store.name("lock"));
-    let (outer, draining) = (lock.lock().unwrap(), client.clone());
-    let draining = thread::spawn(move || draining.drain(LONG));
-    let new = client.lock(store.name("new"));
-    eventually("it acquires nothing more", || new.try_lock().is_err());
-    // It holds that one.
-    lock.lock().unwrap().release().unwrap();
-    assert!(!outer.is_lost() && !draining.is_finished());
-    outer.release().unwrap();
-    assert!(draining.join().unwrap(), "all was released");
-    assert_is!(lock.is_locked(), Err(Error::Closed { .. }));
-}
-
-pub(crate) fn a_waiting_thread_fails_at_shutdown(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let guard = theirs.lock(store.name("lock")).lease(LONG).lock().unwrap();
-    let lock = ours.lock(store.name("lock"));
-    let (waits, waiting) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        waits.send(()).unwrap();
-        lock.lock().map(drop)
-    });
-    waiting.recv().unwrap();
-    ours.shutdown();
-    assert_is!(thread.join().unwrap(), Err(Error::Closed { .. }));
-    guard.release().unwrap();
-}
-
-pub(crate) fn a_guard_keeps_its_client_alive(store: &Store) {
-    let options = ClientOptions::new().watchdog_timeout(WATCHDOG);
-    let client = Client::connect_with(store.url(), options).unwrap();
-    let guard = client.lock(store.name("lock")).lock().unwrap();
+    let client = blocking::connect_with(store.url(), options).unwrap();
+    let guard = client.lock(store.name("lock")).lock().wait().unwrap();
     drop(client);
-    is_renewed(store);
+    let observer = self::client(store).lock(store.name("lock"));
+    let mut least = Duration::MAX;
+    eventually("the TTL grows", || {
+        let Remaining::For(left) = observer.remaining().wait().unwrap() else {
+            panic!("it was not renewed");
+        };
+        let grown = left > least;
+        least = least.min(left);
+        grown
+    });
     assert!(!guard.is_lost());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
 }
 
-pub(crate) fn many_threads_share_one_client(store: &Store) {
-    let (client, inside) = (client(store), Arc::new(AtomicU32::new(0)));
-    let start = Arc::new(Barrier::new(16));
-    let threads: Vec<_> = (0..16)
-        .map(|_| {
-            let (lock, inside) = (client.lock(store.name("lock")), Arc::clone(&inside));
-            let start = Arc::clone(&start);
-            thread::spawn(move || {
-                start.wait();
-                for _ in 0..5 {
-                    let outer = lock.lock().unwrap();
-                    let inner = lock.lock().unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    outer.release().unwrap();
-                    inner.release().unwrap();
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(!client.lock(store.name("lock")).is_locked().unwrap());
-}
-
-/// What a thread can say of every lock that is re-entrant.
+/// What a thread can say of every lock that is reentrant.
 macro_rules! is_reentrant_per_thread {
     ($store:ident, $make:ident) => {{
-        let lock = client($store).$make($store.name(stringify!($make)));
-        let outer = lock.lock().unwrap();
-        let token = outer.hold().token();
-        let inner = lock.lease(LONG).lock().unwrap();
-        let third = lock.try_lock().unwrap().expect("it is its own");
-        let fourth = outer.reenter().unwrap();
-        assert_eq!(lock.hold_count().unwrap(), 4);
-        assert!(lock.is_held_by_this_thread().unwrap());
-        assert_eq!(inner.owner_id(), outer.owner_id());
-        let tokens = [&outer, &inner, &third, &fourth].map(|guard| guard.hold().token());
-        assert_eq!(tokens, [token; 4], "re-entries share the token");
-        let elsewhere = lock.clone();
-        let seen = thread::spawn(move || {
-            let count = elsewhere.hold_count().unwrap();
-            let waited = elsewhere.try_lock_for(SHORT).unwrap();
-            (elsewhere.try_lock().unwrap().is_none() && waited.is_none(), count)
+        let client = client($store);
+        let (lock, me) = (client.$make($store.name(stringify!($make))), this_thread(&client));
+        let outer = lock.lock().wait().unwrap();
+        let guards = [
+            lock.lease(LONG).lock().wait().unwrap(),
+            lock.try_lock().wait().unwrap().expect("it is its own"),
+            lock.try_lock_for(SHORT).wait().unwrap().expect("it is its own"),
+            lock.as_owner(&me).lock().wait().unwrap(),
+            outer.reenter().wait().unwrap(),
+        ];
+        let any = AnyLock::from(lock.clone()).lock().wait().unwrap();
+        assert!(guards.iter().all(|guard| guard.owner_id() == outer.owner_id()));
+        assert_eq!(lock.hold_count(&me).wait().unwrap(), 7);
+        assert!(lock.is_held_by(&me).wait().unwrap());
+        let (theirs, at) = (lock.clone(), client.clone());
+        elsewhere(move || {
+            let me = this_thread(&at);
+            assert!(!theirs.is_held_by(&me).wait().unwrap());
+            assert!(theirs.try_lock().wait().unwrap().is_none());
+            let waited = theirs.try_lock_for(SHORT).wait().unwrap();
+            assert!(waited.is_none(), "another thread is another owner");
         });
-        assert_eq!(seen.join().unwrap(), (true, 0), "another thread is another owner");
-        for guard in [outer, inner, third, fourth] {
-            guard.release().unwrap();
+        let ran = lock.run(async |hold| hold.owner_id()).wait().unwrap();
+        assert_eq!(ran.output, outer.owner_id());
+        for guard in guards {
+            guard.release().wait().unwrap();
         }
-        assert!(!lock.is_locked().unwrap());
-        let ran = lock.run(|hold| hold.token()).unwrap();
-        assert_eq!(ran.output.is_some(), stringify!($make) == "fenced_lock");
-        assert!(ran.output >= token);
-        assert!(lock.try_run(|_| ()).unwrap().is_some());
+        any.release().wait().unwrap();
+        outer.release().wait().unwrap();
+        assert!(!lock.is_locked().wait().unwrap());
     }};
 }
 
@@ -373,196 +167,328 @@ pub(crate) fn every_kind_is_reentrant_per_thread(store: &Store) {
     is_reentrant_per_thread!(store, spin_lock);
 }
 
-pub(crate) fn threads_are_served_in_the_order_of_a_fair_lock(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let lock = ours.fair_lock(store.name("lock"));
-    let guard = lock.lock().unwrap();
-    let (served, order) = mpsc::channel();
-    let threads: Vec<_> = (0..8)
-        .map(|place| {
-            let client = if place % 2 == 0 { &ours } else { &theirs };
-            let (waiter, served) = (client.fair_lock(store.name("lock")), served.clone());
-            let thread = thread::spawn(move || {
-                let guard = waiter.lock().unwrap();
-                served.send(place).unwrap();
-                guard.release().unwrap();
-            });
-            eventually("it waits", || lock.waiting().unwrap() == place + 1);
-            thread
-        })
-        .collect();
-    guard.release().unwrap();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
-    assert_eq!(lock.waiting().unwrap(), 0);
-}
-
-pub(crate) fn a_thread_that_times_out_leaves_the_queue(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let lock = ours.fair_lock(store.name("lock"));
-    let guard = lock.lock().unwrap();
-    let impatient = theirs.fair_lock(store.name("lock"));
-    assert!(impatient.try_lock_for(SHORT).unwrap().is_none());
-    eventually("nobody waits", || lock.waiting().unwrap() == 0);
-    guard.release().unwrap();
-    impatient.try_lock().unwrap().expect("it is free").release().unwrap();
-}
-
-pub(crate) fn tokens_grow_from_thread_to_thread(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let (issued, tokens) = mpsc::channel();
-    let threads: Vec<_> = (0..4)
-        .map(|t| {
-            let client = if t % 2 == 0 { ours.clone() } else { theirs.clone() };
-            let (name, issued) = (store.name("lock"), issued.clone());
-            thread::spawn(move || {
-                for round in 0..10 {
-                    let guard = match round % 3 {
-                        0 => client.fenced_lock(&name).lock().unwrap(),
-                        1 => client.lock(&name).fenced().lock().unwrap(),
-                        _ => client.fair_lock(&name).fenced().lock().unwrap(),
-                    };
-                    issued.send(guard.token()).unwrap();
-                    guard.release().unwrap();
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let tokens: Vec<_> = tokens.try_iter().collect();
-    assert_eq!(tokens.len(), 40);
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-}
-
-pub(crate) fn a_spinning_thread_acquires_the_lock(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let guard = ours.lock(store.name("lock")).lease(LONG).lock().unwrap();
-    let backoff = Backoff::constant(Duration::from_millis(5));
-    let spin = theirs.spin_lock(store.name("lock")).backoff(backoff);
-    let (waits, waiting) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        assert!(spin.try_lock_for(SHORT).unwrap().is_none());
-        waits.send(()).unwrap();
-        spin.lock().unwrap().release().unwrap();
+pub(crate) fn a_thread_owns_both_sides(store: &Store) {
+    let client = client(store);
+    let (lock, me) = (client.rw_lock(store.name("lock")), this_thread(&client));
+    let writing = lock.write().wait().unwrap();
+    let again = lock.try_write().wait().unwrap().expect("it is its own");
+    let reading = lock.read().wait().unwrap();
+    let counts =
+        |of: &Owner| (lock.write_count(of).wait().unwrap(), lock.read_count(of).wait().unwrap());
+    assert_eq!(counts(&me), (2, 1));
+    assert!(lock.is_held_by(&me).wait().unwrap());
+    let (theirs, at) = (lock.clone(), client.clone());
+    let other = elsewhere(move || {
+        assert!(theirs.try_read_for(SHORT).wait().unwrap().is_none());
+        assert!(theirs.try_write().wait().unwrap().is_none());
+        this_thread(&at)
     });
-    waiting.recv().unwrap();
-    let start = Instant::now();
-    guard.release().unwrap();
-    thread.join().unwrap();
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!(counts(&other), (0, 0), "another thread is another owner");
+    again.release().wait().unwrap();
+    let downgraded = writing.downgrade().wait().unwrap();
+    reading.release().wait().unwrap();
+    // It would wait for itself.
+    assert_is!(lock.write().wait(), Err(Error::Invalid { .. }));
+    assert_is!(lock.try_write_for(LONG).wait(), Err(Error::Invalid { .. }));
+    let writing = downgraded.try_upgrade().wait().expect("it is the only reader");
+    writing.release().wait().unwrap();
+    assert_eq!(lock.remaining().wait().unwrap(), Remaining::Free);
 }
 
-pub(crate) fn a_thread_cannot_reenter_a_non_reentrant_lock(store: &Store) {
+pub(crate) fn a_thread_cannot_re_enter_a_non_reentrant_lock(store: &Store) {
     let client = client(store);
     let lock = client.lock(store.name("lock")).non_reentrant();
-    let fair = client.fair_lock(store.name("fair")).non_reentrant();
-    let guards = [lock.lock().unwrap(), fair.lock().unwrap()];
-    let start = Instant::now();
-    assert_is!(lock.lock(), Err(Error::Invalid { .. }));
-    assert_is!(fair.lock(), Err(Error::Invalid { .. }));
-    assert_is!(lock.try_lock(), Err(Error::Invalid { .. }));
-    assert_is!(fair.try_lock(), Err(Error::Invalid { .. }));
-    assert_is!(lock.try_lock_for(LONG), Err(Error::Invalid { .. }));
-    assert_is!(fair.try_lock_for(LONG), Err(Error::Invalid { .. }));
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert_eq!((lock.hold_count().unwrap(), fair.hold_count().unwrap()), (1, 1));
-    for guard in guards {
-        assert_is!(guard.reenter(), Err(Error::Invalid { .. }));
-        guard.release().unwrap();
-    }
-    lock.lock().unwrap().release().unwrap();
+    let guard = lock.lock().wait().unwrap();
+    assert_is!(lock.lock().wait(), Err(Error::Invalid { .. }));
+    assert_is!(lock.try_lock_for(LONG).wait(), Err(Error::Invalid { .. }));
+    guard.release().wait().unwrap();
+    let mutex = client.mutex(store.name("mutex"));
+    let guard = mutex.lock().wait().unwrap();
+    assert!(mutex.try_lock().wait().unwrap().is_none(), "it is the guard's");
+    guard.release().wait().unwrap();
+    lock.lock().wait().unwrap().release().wait().unwrap();
 }
 
-pub(crate) fn a_thread_holds_all_of_a_multi_lock_or_none(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let members = || {
-        [
-            AnyLock::from(ours.lock(store.name("a"))),
-            AnyLock::from(ours.fair_lock(store.name("b"))),
-            AnyLock::from(ours.spin_lock(store.name("c"))),
-        ]
-    };
-    let locked = || ["a", "b", "c"].map(|name| theirs.lock(store.name(name)).is_locked().unwrap());
-    let multi = MultiLock::new(&ours, members());
-    assert!(multi.names().map(ToString::to_string).eq(["a", "b", "c"].map(|n| store.name(n))));
-    let guard = multi.lock().unwrap();
-    assert_eq!(locked(), [true; 3]);
-    assert!(!guard.is_lost() && guard.remaining() > Duration::ZERO);
-    let start = Instant::now();
-    assert!(multi.try_lock().unwrap().is_none(), "held by the guard, not by the thread");
-    assert!(multi.try_lock_for(SHORT).unwrap().is_none());
-    assert!(start.elapsed() >= SHORT && start.elapsed() < SOON, "{:?}", start.elapsed());
-    guard.release().unwrap();
-    assert_eq!(locked(), [false; 3]);
-    let busy = theirs.lock(store.name("c")).lock().unwrap();
-    assert!(multi.try_lock().unwrap().is_none());
-    assert_eq!(locked(), [false, false, true], "the rest is free again at once");
-    busy.release().unwrap();
-    drop(multi.try_lock_for(LONG).unwrap().expect("all are free"));
-    eventually("dropping it releases all", || locked() == [false; 3]);
-    let none = MultiLock::new(&ours, Vec::<AnyLock>::new());
-    assert_is!(none.lock(), Err(Error::Invalid { .. }));
-    let twice = MultiLock::new(&ours, members().into_iter().chain(members()));
-    assert_is!(twice.try_lock(), Err(Error::Invalid { .. }));
+pub(crate) fn the_thread_that_calls_is_the_owner(store: &Store) {
+    let client = client(store);
+    let (lock, me) = (client.lock(store.name("lock")), this_thread(&client));
+    let called = lock.lock();
+    let guard = elsewhere(move || called.wait().unwrap());
+    assert_eq!(lock.hold_count(&me).wait().unwrap(), 1);
+    let again = lock.try_lock().wait().unwrap().expect("it is its own");
+    // Another thread may release it.
+    elsewhere(move || guard.release().wait().unwrap());
+    again.release().wait().unwrap();
+    assert!(!lock.is_locked().wait().unwrap());
 }
 
-pub(crate) fn a_thread_is_notified_when_a_member_is_lost(store: &Store) {
+pub(crate) fn a_multi_lock_is_held_by_its_guard(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
-    let locks = ["a", "b"].map(|name| ours.lock(store.name(name)));
-    let multi = MultiLock::new(&ours, locks);
-    let guard = multi.lease(SHORT).lock().unwrap();
-    assert!(guard.remaining() <= SHORT);
-    assert_eq!(guard.wait_lost(Duration::from_millis(1)), None);
-    let (_, reason) = guard.wait_lost(LONG).expect("its lease ends");
-    assert_eq!(reason, LostReason::Expired);
-    assert!(guard.is_lost());
+    let (a, b) = (ours.lock(store.name("a")), theirs.rw_lock(store.name("b")));
+    let multi = MultiLock::new([AnyLock::from(a.clone()), b.writer()]);
+    let guard = multi.lock().wait().unwrap();
+    assert!(multi.try_lock().wait().unwrap().is_none());
+    assert!(a.try_lock().wait().unwrap().is_none(), "not by the thread");
+    guard.release().wait().unwrap();
+    let ran = multi.run(async |holds| holds.len()).wait().unwrap();
+    assert_eq!(ran.output, 2);
+    // The guard alone keeps the clients of its members.
+    let guard = multi.lock().wait().unwrap();
+    let observer = client(store).lock(store.name("a"));
+    drop((multi, ours, theirs, a, b));
+    assert!(!guard.is_lost() && observer.is_locked().wait().unwrap());
     drop(guard);
-    let guard = multi.lease(LONG).lock().unwrap();
-    let b = theirs.lock(store.name("b"));
-    eventually("the holder says who it is", || b.holder().unwrap().unwrap().client.is_some());
-    assert!(b.force_unlock_because("enough").unwrap());
-    let (name, reason) = guard.wait_lost(LONG).expect("it is told");
-    assert_eq!(name.to_string(), store.name("b"));
-    assert_is!(reason, LostReason::Revoked(_) | LostReason::Deleted);
-    assert_is!(guard.release(), Err(Error::NotHeld { .. }));
-    assert!(!theirs.lock(store.name("a")).is_locked().unwrap());
+    assert!(!observer.is_locked().wait().unwrap(), "dropped, it waits");
 }
 
-pub(crate) fn multi_locks_of_threads_in_opposite_orders_do_not_deadlock(store: &Store) {
-    let inside = Arc::new(AtomicU32::new(0));
-    let (one, two) = (client(store), client(store));
-    let threads: Vec<_> = (0..4)
-        .map(|t| {
-            let client = if t < 2 { &one } else { &two };
-            let order = if t % 2 == 0 { ["a", "b"] } else { ["b", "a"] };
-            let multi = MultiLock::new(client, order.map(|name| client.lock(store.name(name))));
-            let inside = Arc::clone(&inside);
-            thread::spawn(move || {
-                for _ in 0..8 {
-                    let guard = multi.lock().unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    guard.release().unwrap();
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(!one.lock(store.name("a")).is_locked().unwrap());
+pub(crate) fn threads_wait_for_permits_and_latches(store: &Store) {
+    let client = client(store);
+    let semaphore = client.semaphore(store.name("semaphore"));
+    let permits = client.permit_semaphore(store.name("permits"));
+    semaphore.try_set_permits(1).wait().unwrap();
+    permits.try_set_permits(1).wait().unwrap();
+    let latch = client.count_down_latch(store.name("latch"));
+    latch.try_set_count(1).wait().unwrap();
+    let (permit, guard) =
+        (semaphore.acquire(1).wait().unwrap(), permits.acquire(1).wait().unwrap());
+    assert!(semaphore.try_acquire(1).wait().unwrap().is_none());
+    let (many, few, open) = (semaphore.clone(), permits.clone(), latch.clone());
+    let thread = begin(move || {
+        open.wait().wait().unwrap();
+        few.acquire(1).wait().unwrap().release().wait().unwrap();
+        many.acquire(1).wait().unwrap().release().wait().unwrap();
+    });
+    latch.count_down().wait().unwrap();
+    guard.release().wait().unwrap();
+    drop(permit);
+    thread.join().unwrap();
+    assert_eq!(permits.run(1, async |hold| hold.permit_ids().len()).wait().unwrap().output, 1);
 }
 
-/// No other handle of the client of a member is left.
-pub(crate) fn a_multi_lock_keeps_the_clients_of_its_members(store: &Store) {
+pub(crate) fn run_holds_the_lock_while_the_thread_works(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
-    let members =
-        [AnyLock::from(ours.lock(store.name("a"))), theirs.rw_lock(store.name("b")).writer()];
-    let multi = MultiLock::new(&ours, members);
-    drop(theirs);
-    let guard = multi.lock().unwrap();
-    assert_eq!(guard.wait_lost(SHORT), None);
-    guard.release().unwrap();
-    let guard = multi.try_lock().unwrap().expect("it is free again");
-    drop((multi, ours));
-    assert_eq!(guard.wait_lost(SHORT), None, "the guard alone keeps them, too");
-    guard.release().unwrap();
+    let (lock, other) = (ours.lock(store.name("lock")), theirs.lock(store.name("lock")));
+    let me = this_thread(&ours);
+    // The work waits for requests and for further locks.
+    let ran = lock.run(async |hold| {
+        assert!(!hold.is_lost());
+        assert!(other.try_lock().wait().unwrap().is_none());
+        let again = lock.lock().wait().unwrap();
+        assert_eq!(lock.hold_count(&me).await.unwrap(), 2);
+        again.release().await.unwrap();
+        lock.run(async |_| "done").wait().unwrap().output
+    });
+    assert_eq!(ran.wait().unwrap().output, "done");
+    let held = other.lock().wait().unwrap();
+    let never = AtomicU32::new(0);
+    let work = async |_| never.fetch_add(1, Ordering::Relaxed);
+    assert!(lock.try_run(work).wait().unwrap().is_none());
+    assert!(lock.try_run_for(SHORT, work).wait().unwrap().is_none());
+    assert_eq!(never.into_inner(), 0);
+    held.release().wait().unwrap();
+}
+
+pub(crate) fn work_on_a_thread_is_told_of_a_loss(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let lock = ours.lock(store.name("lock"));
+    let short = lock.lease(SHORT);
+    let ran = short.run(async |hold| {
+        let lost = hold.lost();
+        assert_eq!(elsewhere(move || lost.wait()), LostReason::Expired);
+        assert!(hold.is_lost());
+        5
+    });
+    assert_is!(ran.wait(), Err(RunError::Lost { output: Some(5), .. }));
+    let guard = short.lock().wait().unwrap();
+    assert_eq!(guard.lost().wait(), LostReason::Expired);
+    theirs.lock(store.name("lock")).lock().wait().unwrap().release().wait().unwrap();
+    assert_is!(guard.release().wait(), Err(Error::NotHeld { .. }));
+}
+
+pub(crate) fn the_last_drop_waits_for_the_release(store: &Store) {
+    type End = fn(Client, LockGuard);
+    let observer = client(store);
+    let semaphore = observer.semaphore(store.name("semaphore"));
+    semaphore.try_set_permits(1).wait().unwrap();
+    let ends: [End; 7] = [
+        |client, guard| drop((guard, client)),
+        |client, guard| drop((client, guard)),
+        |client, guard| {
+            let handle = client.mutex("another");
+            drop((client, guard, handle));
+        },
+        |client, guard| {
+            let inspector = client.inspector();
+            drop((guard, client, inspector.list("*")));
+        },
+        // Never polled, and polled.
+        |client, guard| drop((client, guard.release()).1),
+        |client, guard| (client, guard.release()).1.wait().unwrap(),
+        |client, guard| drop((client.lock("another").lock(), client, guard)),
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        let client = client(store);
+        let lock = client.lock(store.name("lock"));
+        let guard = lock.lock().wait().unwrap();
+        let permit = client.semaphore(store.name("semaphore")).acquire(1).wait().unwrap();
+        drop(lock);
+        if number % 2 == 0 {
+            drop(permit);
+            end(client, guard);
+        } else {
+            end(client, guard);
+            drop(permit);
+        }
+        assert!(!observer.lock(store.name("lock")).is_locked().wait().unwrap(), "{number}");
+        assert_eq!(semaphore.available().wait().unwrap(), 1, "{number}");
+    }
+    // After a shutdown, and after it was abandoned, there is nothing to wait for.
+    for end in [|client: &Client| client.shutdown().wait(), Client::abandon] {
+        let ours = client(store);
+        let guard = ours.lock(store.name("lock")).lease(SHORT).lock().wait().unwrap();
+        end(&ours);
+        let watch = Stopwatch::start();
+        drop((guard, ours));
+        assert!(watch.elapsed() < SOON, "{:?}", watch.elapsed());
+    }
+}
+
+pub(crate) fn the_last_drop_may_be_in_a_task(store: &Store) {
+    let ours = client(store);
+    let guard = ours.lock(store.name("lock")).lock().wait().unwrap();
+    runtime().block_on(async { tokio::spawn(async { drop((ours, guard)) }).await.unwrap() });
+    assert!(!client(store).lock(store.name("lock")).is_locked().wait().unwrap());
+}
+
+pub(crate) fn a_pending_acquire_keeps_its_client_alive(store: &Store) {
+    let guard = client(store).lock(store.name("lock")).lock().wait().unwrap();
+    let waiting = client(store).lock(store.name("lock")).lock();
+    let thread = begin(move || waiting.wait().unwrap());
+    thread::sleep(Duration::from_millis(20));
+    guard.release().wait().unwrap();
+    let guard = thread.join().unwrap();
+    assert!(!guard.is_lost());
+    guard.release().wait().unwrap();
+}
+
+pub(crate) fn shutdown_releases_and_closes(store: &Store) {
+    let (ours, theirs) = (client(store), client(store));
+    let (lock, other) = (ours.lock(store.name("lock")), ours.lock(store.name("other")));
+    let guard = lock.lease(LONG).lock().wait().unwrap();
+    let busy = theirs.lock(store.name("other")).lock().wait().unwrap();
+    let waiting = begin(move || other.lock().wait());
+    ours.shutdown().wait();
+    assert_eq!(guard.lost().wait(), LostReason::Closed);
+    assert_is!(waiting.join().unwrap(), Err(Error::Closed { .. }));
+    assert!(!theirs.lock(store.name("lock")).is_locked().wait().unwrap());
+    assert_is!(lock.lock().wait(), Err(Error::Closed { .. }));
+    busy.release().wait().unwrap();
+}
+
+pub(crate) fn a_drained_client_waits_for_its_threads(store: &Store) {
+    let client = client(store);
+    let lock = client.lock(store.name("lock"));
+    let (outer, draining) = (lock.lock().wait().unwrap(), client.clone());
+    let draining = thread::spawn(move || draining.drain(LONG).wait());
+    let new = client.lock(store.name("new"));
+    eventually("it acquires nothing more", || new.try_lock().wait().is_err());
+    // It holds that one.
+    lock.lock().wait().unwrap().release().wait().unwrap();
+    assert!(!outer.is_lost() && !draining.is_finished());
+    outer.release().wait().unwrap();
+    assert!(draining.join().unwrap(), "all was released");
+    assert_is!(lock.is_locked().wait(), Err(Error::Closed { .. }));
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[track_caller]
+fn assert_says<T>(outcome: Result<T, Error>, words: &str) {
+    let Err(error @ Error::Invalid { .. }) = outcome else { panic!("{:?}", outcome.err()) };
+    assert!(error.to_string().contains(words), "{error}");
+}
+
+/// Two tasks on one thread must not pass for one owner, whatever polls them.
+pub(crate) fn an_acquire_that_is_awaited_fails(store: &Store) {
+    let client = client(store);
+    let lock = client.lock(store.name("lock"));
+    let advice = "write .wait(), or make the client with Client::connect";
+    let awaited = async || {
+        assert_says(lock.lock().await, advice);
+        assert_says(lock.try_lock_for(SHORT).await, advice);
+        assert_says(client.rw_lock(store.name("rw")).read().await, advice);
+        assert_says(client.mutex(store.name("mutex")).lock().await, advice);
+        let multi = MultiLock::new([lock.clone()]);
+        assert_says(multi.try_lock().await, advice);
+        assert_is!(lock.run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
+        assert_is!(multi.run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
+        // What has no owner may be awaited.
+        assert!(!lock.is_locked().await.unwrap());
+    };
+    runtime().block_on(awaited());
+    // Also in a wait, which may join several tasks.
+    join(awaited(), awaited()).wait();
+    lock.run(async |_| awaited().await).wait().unwrap();
+    // Acquires that one wait joins are the caller's.
+    let (one, two) = join(lock.lock(), lock.lock()).wait();
+    assert_eq!(lock.hold_count(&this_thread(&client)).wait().unwrap(), 2);
+    drop((one.unwrap(), two.unwrap()));
+}
+
+pub(crate) fn wait_in_async_code_fails_instead_of_blocking(store: &Store) {
+    let (ours, url) = (client(store), store.url().to_owned());
+    let lock = ours.lock(store.name("lock"));
+    let guard = lock.lock().wait().unwrap();
+    let many = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let theirs = many.block_on(Client::connect(&url)).unwrap();
+    let other = theirs.lock(store.name("other"));
+    let in_async_code = || {
+        let advice = "write .await";
+        for client in [&ours, &theirs] {
+            let (lock, semaphore) = (client.lock(store.name("new")), client.semaphore("s"));
+            assert_says(lock.lock().wait(), advice);
+            assert_says(lock.is_locked().wait(), advice);
+            assert_says(async { lock.try_lock().await }.wait(), advice);
+            assert_says(semaphore.try_set_permits(1).wait(), advice);
+            assert_says(client.count_down_latch("l").wait().wait(), advice);
+            assert_says(client.inspector().inspect("new").wait(), advice);
+            assert_says(client.check().wait(), advice);
+            assert_says(MultiLock::new([lock]).lock().wait(), advice);
+        }
+        assert_says(guard.extend(LONG).wait(), advice);
+        assert_says(guard.reenter().wait(), advice);
+        assert_says(blocking::connect(&url), "write Client::connect(…).await");
+        // Any other future is polled once.
+        assert_eq!(async { 7 }.wait(), 7);
+        let pending = catch_unwind(AssertUnwindSafe(|| guard.lost().wait())).unwrap_err();
+        let said = pending.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| pending.downcast_ref::<&str>().copied());
+        assert!(said.is_some_and(|said| said.contains(advice)), "{said:?}");
+    };
+    many.block_on(async { in_async_code() });
+    runtime().block_on(async { in_async_code() });
+    thread::scope(|scope| {
+        let task = async { in_async_code() };
+        // A poll of a worker, not of `block_on`.
+        scope.spawn(|| tokio::task::LocalSet::new().block_on(&runtime(), task));
+    });
+    // A release that fails so is done all the same.
+    let advised = runtime().block_on(async { guard.release().wait() });
+    assert_says(advised, "write .await");
+    eventually("it is released", || !lock.is_locked().wait().unwrap());
+    // Where tokio lets a thread block it waits.
+    many.block_on(async {
+        let (blocks, other) = (lock.clone(), other.clone());
+        let work = move || {
+            blocks.lock().wait().unwrap().release().wait().unwrap();
+            other.lock().wait().unwrap().release().wait().unwrap();
+        };
+        tokio::spawn(async { tokio::task::block_in_place(work) }).await.unwrap();
+        let work = move || lock.lock().wait().unwrap().release().wait().unwrap();
+        tokio::task::spawn_blocking(work).await.unwrap();
+    });
+    let _entered = many.enter();
+    other.lock().wait().unwrap().release().wait().unwrap();
 }

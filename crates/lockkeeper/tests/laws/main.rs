@@ -10,7 +10,6 @@ mod acquire;
 mod announcements;
 mod auto_traits;
 mod blocking;
-mod blocking_primitives;
 mod checks;
 mod decorators;
 mod fair;
@@ -66,7 +65,8 @@ mod watch_kinds {
 
 /// `theme (for what) { laws }`: for `each` kind of lock; for the kinds whose waiters are `queued` locally; whose
 /// waiters are `notified`; that are `reentrant`, or `non_reentrant` on request; for `plain` locks alone; for a
-/// `single` primitive; on plain `threads`; or only about the keys of a `redis` store.
+/// `single` primitive; on plain `threads`; of `blocking` clients, on a server and a
+/// file; or only about the keys of a `redis` store.
 macro_rules! laws {
     ($($theme:ident ($for:ident) { $($law:ident)+ })+) => {
         mod memory { $( theme! { memory $theme $for $($law)+ } )+ }
@@ -114,6 +114,10 @@ macro_rules! theme {
     };
     (quorum $theme:ident single $($law:ident)+) => {};
     (quorum $theme:ident threads $($law:ident)+) => {};
+    (memory $theme:ident blocking $($law:ident)+) => {};
+    (sentinel $theme:ident blocking $($law:ident)+) => {};
+    (cluster $theme:ident blocking $($law:ident)+) => {};
+    (quorum $theme:ident blocking $($law:ident)+) => {};
     ($store:ident $theme:ident each $($law:ident)+) => {
         mod $theme {
             kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
@@ -156,6 +160,9 @@ macro_rules! theme {
             kind! { $store $theme lock lockkeeper::Lock, $($law)+ }
             kind! { $store $theme fair lockkeeper::FairLock, $($law)+ }
         }
+    };
+    ($store:ident $theme:ident blocking $($law:ident)+) => {
+        theme! { $store $theme threads $($law)+ }
     };
     ($store:ident $theme:ident threads $($law:ident)+) => {
         mod $theme { $(
@@ -733,19 +740,6 @@ laws! {
         waiters_fail_when_their_client_shuts_down
         a_waiter_without_wake_ups_rechecks
     }
-    blocking_primitives (threads) {
-        threads_share_reads_and_exclude_writes
-        a_thread_owns_both_sides
-        a_reading_thread_that_requests_a_write_lock_is_rejected
-        waiting_threads_are_woken_by_the_writer
-        threads_receive_the_loss_reason_of_both_sides
-        threads_share_permits
-        permits_are_changed_by_threads
-        shutdown_releases_the_permits_of_threads
-        permits_with_ids_work_on_threads
-        threads_wait_for_a_latch
-        threads_list_inspect_force_release_and_watch
-    }
     keys (redis) {
         a_key_that_is_not_a_lock_is_rejected_and_not_changed
         a_key_that_is_not_a_mutex_is_rejected_and_not_changed
@@ -765,37 +759,25 @@ laws! {
         a_runtime_that_ends_before_it_polled_its_tasks_wakes_waiters
         a_client_is_made_on_a_runtime
     }
-    blocking (threads) {
-        a_thread_holds_and_releases
-        threads_exclude_each_other
+    blocking (blocking) {
+        threads_exclude_each_other_and_re_enter
         a_waiting_thread_is_woken_by_the_release
-        a_dropped_guard_releases
         a_thread_that_panics_releases
         the_watchdog_renews_while_the_thread_sleeps
-        a_fixed_lease_expires_and_is_reported_lost
-        the_wait_limit_bounds_the_wait
-        run_holds_the_lock_while_it_runs
-        run_reports_a_loss
-        a_mutex_is_not_reentrant
-        a_guard_may_be_released_by_another_thread
-        extend_and_leave_for_work_on_threads
-        a_force_released_lock_is_lost_with_the_reason
-        shutdown_releases_and_closes
+        every_kind_is_reentrant_per_thread
+        a_thread_owns_both_sides
+        a_thread_cannot_re_enter_a_non_reentrant_lock
+        the_thread_that_calls_is_the_owner
+        a_multi_lock_is_held_by_its_guard
+        threads_wait_for_permits_and_latches
+        run_holds_the_lock_while_the_thread_works
+        work_on_a_thread_is_told_of_a_loss
         the_last_drop_waits_for_the_release
         the_last_drop_may_be_in_a_task
-        a_waiting_thread_fails_at_shutdown
+        a_pending_acquire_keeps_its_client_alive
+        shutdown_releases_and_closes
         a_drained_client_waits_for_its_threads
-        a_guard_keeps_its_client_alive
-        many_threads_share_one_client
-        every_kind_is_reentrant_per_thread
-        threads_are_served_in_the_order_of_a_fair_lock
-        a_thread_that_times_out_leaves_the_queue
-        tokens_grow_from_thread_to_thread
-        a_spinning_thread_acquires_the_lock
-        a_thread_cannot_reenter_a_non_reentrant_lock
-        a_thread_holds_all_of_a_multi_lock_or_none
-        a_thread_is_notified_when_a_member_is_lost
-        multi_locks_of_threads_in_opposite_orders_do_not_deadlock
-        a_multi_lock_keeps_the_clients_of_its_members
+        an_acquire_that_is_awaited_fails
+        wait_in_async_code_fails_instead_of_blocking
     }
 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use lockkeeper::blocking::Wait;
 use lockkeeper::{
     AnyLock, Client, Error, Lock, LockGuard, LostReason, MultiLock, Remaining, RunError, blocking,
 };
@@ -67,12 +68,12 @@ pub(crate) fn a_lock_whose_runtime_ended_is_free_after_its_lease(store: &Store) 
     let lease = Duration::from_secs(1);
     let start = Instant::now();
     let (_client, _lock, _guard) = orphan(store, Some(lease));
-    let next = blocking::Client::connect(store.url()).unwrap().lock(store.name("lock"));
-    let next = next.lock().unwrap();
+    let next = blocking::connect(store.url()).unwrap().lock(store.name("lock"));
+    let next = next.lock().wait().unwrap();
     let took = start.elapsed();
     assert!(took >= lease.mul_f64(0.95), "{took:?}");
     assert!(took < lease * 8, "{took:?}");
-    next.release().unwrap();
+    next.release().wait().unwrap();
 }
 
 /// Guards may be used from another runtime than the client's, as long as that one runs.
@@ -112,9 +113,9 @@ pub(crate) fn after_the_runtime_ended_every_release_is_closed(store: &Store) {
         assert_is!(plain.release().await, Err(Error::Closed { .. }));
     });
     // As if the process had died.
-    let observer = blocking::Client::connect(store.url()).unwrap();
-    assert!(observer.lock(store.name("lock")).is_locked().unwrap());
-    assert_eq!(observer.semaphore(store.name("semaphore")).available().unwrap(), 0);
+    let observer = blocking::connect(store.url()).unwrap();
+    assert!(observer.lock(store.name("lock")).is_locked().wait().unwrap());
+    assert_eq!(observer.semaphore(store.name("semaphore")).available().wait().unwrap(), 0);
 }
 
 /// Wakes up a parked thread.

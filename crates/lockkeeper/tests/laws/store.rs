@@ -14,6 +14,7 @@ use lockkeeper::backend::memory::Memory;
 use lockkeeper::backend::quorum::Quorum;
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Attempt, Backend, Release, Released, Resource};
+use lockkeeper::blocking::Wait;
 use lockkeeper::{
     AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Holder, Kind,
     LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Remaining, Result, RunError,
@@ -36,8 +37,8 @@ fn quorum() -> [RedisServer; 3] {
     let url = quorum_url(&members);
     // The first client writes the markers. Then they are old enough for any lease.
     std::thread::spawn(move || {
-        let client = lockkeeper::blocking::Client::connect_with(&url, quorum_options());
-        client.expect("a majority is there").shutdown();
+        let client = lockkeeper::blocking::connect_with(&url, quorum_options());
+        client.expect("a majority is there").shutdown().wait();
     })
     .join()
     .expect("it has not panicked");

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lockkeeper::ClientOptions;
-use lockkeeper::blocking::Client;
+use lockkeeper::blocking::{self, Wait};
 use testkit::{ChildProcess, RedisServer, Stopwatch};
 
 use crate::lockfile::LockFile;
@@ -25,8 +25,8 @@ const RESPONSE: Duration = Duration::from_secs(3);
 pub(crate) fn program(name: &str) {
     let url = env::var(URL).expect("a program is told its store");
     let options = ClientOptions::new().response_timeout(RESPONSE);
-    let client = Client::connect_with(&url, options).expect("the store is there");
-    let guard = client.lock("it").lock().expect("it is free");
+    let client = blocking::connect_with(&url, options).expect("the store is there");
+    let guard = client.lock("it").lock().wait().expect("it is free");
     println!("held");
     stdin().read_line(&mut String::new()).expect("it is told to end");
     match name {
@@ -40,7 +40,7 @@ pub(crate) fn program(name: &str) {
             .build()
             .expect("a runtime without anything")
             .block_on(async { drop((guard, client)) }),
-        "shut down" => client.shutdown(),
+        "shut down" => client.shutdown().wait(),
         _ => unreachable!("no such program"),
     }
 }
@@ -64,12 +64,12 @@ fn end(mut child: ChildProcess) -> Duration {
 fn leaves_it_free() {
     let (server, file) = (RedisServer::start(), LockFile::new());
     for url in [server.url(), file.url()] {
-        let observer = Client::connect(&url).expect("the store is there").lock("it");
+        let observer = blocking::connect(&url).expect("the store is there").lock("it");
         let held = |program: &&&str| {
             let child = start(program, &url);
-            assert!(observer.is_locked().expect("the store answers"));
+            assert!(observer.is_locked().wait().expect("the store answers"));
             end(child);
-            observer.is_locked().expect("the store answers")
+            observer.is_locked().wait().expect("the store answers")
         };
         let programs = ["guard first", "client first", "panics", "in a task", "shut down"];
         let runs = programs.iter().cycle().take(20);
@@ -78,7 +78,7 @@ fn leaves_it_free() {
             .filter(|program| {
                 let held = held(program);
                 if held {
-                    observer.force_unlock().expect("the store answers");
+                    observer.force_unlock().wait().expect("the store answers");
                 }
                 held
             })

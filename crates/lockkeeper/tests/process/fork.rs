@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid_nohang};
-use lockkeeper::{Client as AsyncClient, ClientOptions, Error, LostReason, blocking};
+use lockkeeper::blocking::{self, Wait, this_thread};
+use lockkeeper::{Client, ClientOptions, Error, LostReason};
 use testkit::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
@@ -66,55 +67,59 @@ fn assert_closed<T>(outcome: Result<T, Error>) {
 }
 
 /// A client whose end would be waited for too long, if it were waited for.
-fn connect(url: &str) -> blocking::Client {
+fn connect(url: &str) -> Client {
     let options = ClientOptions::new().response_timeout(PATIENCE * 2);
-    blocking::Client::connect_with(url, options).expect("the store is there")
+    blocking::connect_with(url, options).expect("the store is there")
 }
 
 fn blocking_client(url: &str) {
     let client = connect(url);
     let lock = client.lock("it");
-    let (guard, again, mutex) =
-        (lock.lock().unwrap(), lock.lock().unwrap(), client.mutex("other").lock().unwrap());
+    let (guard, again, mutex) = (
+        lock.lock().wait().unwrap(),
+        lock.lock().wait().unwrap(),
+        client.mutex("other").lock().wait().unwrap(),
+    );
     let semaphore = client.semaphore("permits");
-    semaphore.try_set_permits(2).unwrap();
-    let (permit, kept) = (semaphore.acquire(1).unwrap(), semaphore.acquire(1).unwrap());
+    semaphore.try_set_permits(2).wait().unwrap();
+    let (permit, kept) =
+        (semaphore.acquire(1).wait().unwrap(), semaphore.acquire(1).wait().unwrap());
     let given = (client, lock, guard, again, mutex, semaphore, permit, kept);
     let given = in_child(given, |(client, lock, guard, again, mutex, semaphore, permit, kept)| {
         assert!(guard.is_lost() && mutex.is_lost());
         assert_eq!(guard.remaining(), Duration::ZERO);
         assert!(guard.hold().deadline() <= tokio::time::Instant::now());
-        assert_eq!(guard.wait_lost(PATIENCE), Some(LostReason::Closed));
-        assert_closed(lock.lock());
-        assert_closed(lock.try_lock());
-        assert_closed(lock.try_lock_for(PATIENCE));
-        assert_closed(lock.is_locked());
-        assert_closed(lock.force_unlock());
+        assert_eq!(guard.lost().wait(), LostReason::Closed);
+        assert_closed(lock.lock().wait());
+        assert_closed(lock.try_lock().wait());
+        assert_closed(lock.try_lock_for(PATIENCE).wait());
+        assert_closed(lock.is_locked().wait());
+        assert_closed(lock.force_unlock().wait());
         // Another owner, which would wait behind the parent's.
         let other = lock.clone();
-        assert_closed(thread::spawn(move || other.lock().map(drop)).join().unwrap());
-        assert_closed(client.lock("new").lock());
-        assert_closed(client.mutex("other").lock());
-        assert_closed(client.rw_lock("new").read());
-        assert_closed(semaphore.acquire(1));
-        assert_closed(semaphore.available());
-        assert_closed(client.count_down_latch("new").wait());
-        assert_closed(client.inspector().inspect("it"));
-        assert!(matches!(client.inspector().list("*").next(), Some(Err(Error::Closed { .. }))));
-        assert!(matches!(client.inspector().watch("*").next(), Some(Err(Error::Closed { .. }))));
-        assert_closed(client.check().map(drop));
-        assert_closed(guard.reenter());
-        assert_closed(guard.extend(PATIENCE));
-        assert_closed(again.release());
-        assert_closed(permit.release());
+        assert_closed(thread::spawn(move || other.lock().wait().map(drop)).join().unwrap());
+        assert_closed(client.lock("new").lock().wait());
+        assert_closed(client.mutex("other").lock().wait());
+        assert_closed(client.rw_lock("new").read().wait());
+        assert_closed(semaphore.acquire(1).wait());
+        assert_closed(semaphore.available().wait());
+        assert_closed(client.count_down_latch("new").wait().wait());
+        assert_closed(client.inspector().inspect("it").wait());
+        assert_closed(client.inspector().list("*").next().wait());
+        assert_closed(client.inspector().watch("*").next().wait());
+        assert_closed(client.check().wait().map(drop));
+        assert_closed(guard.reenter().wait());
+        assert_closed(guard.extend(PATIENCE).wait());
+        assert_closed(again.release().wait());
+        assert_closed(permit.release().wait());
         kept.forget();
-        client.shutdown();
+        client.shutdown().wait();
         client.abandon();
         drop((guard, mutex, semaphore, lock, client));
     });
-    let (_, lock, guard, again, ..) = &given;
+    let (client, lock, guard, again, ..) = &given;
     assert!(!guard.is_lost() && !again.is_lost(), "the parent's are its own, on {url}");
-    assert_eq!(lock.hold_count().unwrap(), 2, "on {url}");
+    assert_eq!(lock.hold_count(&this_thread(client)).wait().unwrap(), 2, "on {url}");
 }
 
 /// The parent keeps what the child was given, and its connection.
@@ -123,16 +128,16 @@ fn sends_nothing() {
     for url in ["memory:".to_owned(), file.url(), server.url()] {
         let client = connect(&url);
         let lock = client.lock("it");
-        let held = lock.lock().unwrap();
+        let held = lock.lock().wait().unwrap();
         for _ in 0..3 {
-            let guard = in_child(lock.lock().unwrap(), drop);
-            assert_eq!(lock.hold_count().unwrap(), 2, "on {url}");
-            guard.release().unwrap();
+            let guard = in_child(lock.lock().wait().unwrap(), drop);
+            assert_eq!(lock.hold_count(&this_thread(&client)).wait().unwrap(), 2, "on {url}");
+            guard.release().wait().unwrap();
         }
         // Nothing is held, and the child drops the last handle.
-        held.release().unwrap();
+        held.release().wait().unwrap();
         let (lock, _client) = in_child((lock, client), drop);
-        lock.lock().unwrap().release().unwrap();
+        lock.lock().wait().unwrap().release().wait().unwrap();
     }
 }
 
@@ -143,7 +148,7 @@ fn runtime() -> Runtime {
 fn async_client(url: &str) {
     let home = runtime();
     let (client, lock, guard, other) = home.block_on(async {
-        let client = AsyncClient::connect(url).await.expect("the store is there");
+        let client = Client::connect(url).await.expect("the store is there");
         let lock = client.lock("async");
         let (guard, other) = (lock.lock().await.unwrap(), client.mutex("other async").lock().await);
         (client, lock, guard, other.unwrap())
@@ -175,29 +180,29 @@ fn async_client(url: &str) {
 
 fn connects_anew() {
     let server = RedisServer::start();
-    let client = blocking::Client::connect(server.url()).expect("the store is there");
-    let guard = client.lock("shared").lock().unwrap();
+    let client = blocking::connect(server.url()).expect("the store is there");
+    let guard = client.lock("shared").lock().wait().unwrap();
     in_child((), |()| {
-        let client = blocking::Client::connect(server.url()).expect("the store is there");
-        let own = client.lock("own").lock().unwrap();
-        assert!(client.lock("shared").try_lock().unwrap().is_none(), "it is the parent's");
-        own.release().unwrap();
+        let client = blocking::connect(server.url()).expect("the store is there");
+        let own = client.lock("own").lock().wait().unwrap();
+        assert!(client.lock("shared").try_lock().wait().unwrap().is_none(), "it is the parent's");
+        own.release().wait().unwrap();
     });
     assert!(!guard.is_lost());
-    guard.release().unwrap();
+    guard.release().wait().unwrap();
 }
 
 fn opens_no_file_that_was_open() {
     let file = LockFile::new();
-    let client = blocking::Client::connect(file.url()).expect("the file can be opened");
+    let client = blocking::connect(file.url()).expect("the file can be opened");
     in_child((), |()| {
-        let refused = blocking::Client::connect(file.url()).err();
+        let refused = blocking::connect(file.url()).err();
         assert!(matches!(refused, Some(Error::Invalid { .. })), "{refused:?}");
     });
-    client.lock("it").lock().unwrap().release().unwrap();
+    client.lock("it").lock().wait().unwrap().release().wait().unwrap();
     drop(client);
     in_child((), |()| {
-        let client = blocking::Client::connect(file.url()).expect("no other thread has it open");
-        client.lock("it").lock().unwrap().release().unwrap();
+        let client = blocking::connect(file.url()).expect("no other thread has it open");
+        client.lock("it").lock().wait().unwrap().release().wait().unwrap();
     });
 }
