@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::run::{Outcome, Step, root};
 use crate::times::{Times, laws_file};
-use crate::{api, counts, install, interop, servers};
+use crate::{api, counts, install, servers};
 
 /// Quick ones first: the first failure ends the run.
 const STEPS: &[Step<'_>] = &[
@@ -181,10 +181,8 @@ fn on_other_servers() -> Outcome {
 /// Installs what is missing and runs every step.
 pub(crate) fn run() -> Outcome {
     let start = Instant::now();
-    interop::install()?;
+    install::tools(install::TESTS)?;
     servers::install()?;
-    install::tmux()?;
-    install::faketime()?;
     install::component("rustfmt", &["cargo", "fmt", "--version"])?;
     install::component("clippy", &["cargo", "clippy", "--version"])?;
     STEPS.iter().try_for_each(Step::run)?;
