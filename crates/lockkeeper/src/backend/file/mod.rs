@@ -55,33 +55,21 @@ pub struct File {
 
 #[derive(Debug)]
 struct Inner {
-    work_queue: Arc<WorkQueue>,
+    orders: Orders,
     hub: Subscriptions,
     /// The path, without symbolic links.
     identity: Arc<str>,
     response_timeout: Duration,
 }
 
-impl Drop for Inner {
+/// The queue of a thread, which ends when this is dropped: with the client, or if the caller is cancelled
+/// while the store is being opened.
+#[derive(Debug)]
+struct Orders(Arc<WorkQueue>);
+
+impl Drop for Orders {
     fn drop(&mut self) {
-        self.work_queue.close(None);
-    }
-}
-
-/// A store that is being opened: the caller may have been cancelled when it is open.
-struct Unopened(Option<Arc<WorkQueue>>);
-
-impl Unopened {
-    fn opened(mut self) -> Option<Arc<WorkQueue>> {
-        self.0.take()
-    }
-}
-
-impl Drop for Unopened {
-    fn drop(&mut self) {
-        if let Some(work_queue) = self.0.take() {
-            work_queue.close(None);
-        }
+        self.0.close(None);
     }
 }
 
@@ -162,28 +150,28 @@ impl File {
             detail: format!("the thread of the file store cannot be started: {error}").into(),
         };
         let (work_queue, rings) = WorkQueue::new().map_err(no_thread)?;
-        let orders = Arc::clone(&work_queue);
+        let orders = Orders(Arc::clone(&work_queue));
+        let edges = Arc::clone(&work_queue);
         let hub = Subscriptions::new(move |topic, edge| {
             let topic = topic.clone();
-            orders.push(match edge {
+            edges.push(match edge {
                 Edge::First => Order::Listen(topic),
                 Edge::Last => Order::Ignore(topic),
             });
         });
         let (opened, opening) = oneshot::channel();
         let limit = Instant::now() + options.connect_timeout;
-        let work = (Arc::clone(&work_queue), rings);
+        let work = (work_queue, rings);
         let listeners = hub.clone();
         let path = (path, options.read_only);
         thread::Builder::new()
             .name("lockkeeper-file".to_owned())
             .spawn(move || worker::run(work, listeners, path, limit, opened))
             .map_err(no_thread)?;
-        let unopened = Unopened(Some(work_queue));
         let opened = timeout(options.connect_timeout + STUCK, opening).await;
         let path = opened.map_err(|_| stuck(false))?.map_err(|_| Fault::Closed)??;
         let inner = Inner {
-            work_queue: unopened.opened().ok_or(Fault::Closed)?,
+            orders,
             hub,
             identity: format!("file:{}", path.display()).into(),
             response_timeout: options.response_timeout,
@@ -204,7 +192,7 @@ impl File {
                 let _ = answer.send(db.and_then(work));
             });
             let patience = inner.response_timeout;
-            if !inner.work_queue.push(Order::Do(Instant::now() + patience, work)) {
+            if !inner.orders.0.push(Order::Do(Instant::now() + patience, work)) {
                 return Err(Fault::Closed);
             }
             match timeout(patience + STUCK, answered).await {
@@ -276,7 +264,7 @@ impl Backend for File {
             Topic::Latch(_) => hub.join_anew(topic.clone()),
             _ => hub.join(topic.clone()),
         };
-        if self.inner.work_queue.is_closing() {
+        if self.inner.orders.0.is_closing() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
         if topic == Topic::Reconnected {
@@ -290,7 +278,7 @@ impl Backend for File {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let (done, ended) = oneshot::channel();
-            inner.work_queue.close(Some(done));
+            inner.orders.0.close(Some(done));
             // Resolves when the sender is dropped.
             let _ = timeout(inner.response_timeout, ended).await;
         })

@@ -28,7 +28,7 @@ mod record;
 mod rw;
 mod rw_waiting;
 
-#[cfg(feature = "file")]
+#[cfg(all(test, feature = "file"))]
 pub(crate) use counter::REMEMBERED;
 pub(crate) use counter::check_change;
 #[cfg(feature = "redis")]
@@ -51,8 +51,8 @@ pub struct State {
     patience: HashMap<LockName, rw_waiting::Patience>,
     /// The acquired permits.
     permits: HashMap<LockName, permits::Taken>,
-    /// The answers to requests that must not run twice.
-    replies: HashMap<LockName, counter::Replies>,
+    /// The answers to requests that must not run twice, each with its time.
+    replies: HashMap<(LockName, OwnerId), (counter::Reply, u64)>,
     tokens: HashMap<LockName, Token>,
     /// The recorded force-releases.
     forced: HashMap<LockName, list::ForcedLog>,
@@ -190,7 +190,7 @@ impl State {
             self.queues.retain(|_, queue| queue.lasts(now));
             self.writers.retain(|_, writers| writers.is_alive(now));
             self.patience.retain(|_, patience| patience.is_alive(now));
-            self.replies.retain(|_, replies| replies.is_alive(now));
+            self.replies.retain(|_, (_, at)| *at + counter::REMEMBERED >= now);
             self.permits.retain(|_, taken| taken.is_alive(now));
             self.sweep_at = self.size() * 2;
         }

@@ -314,17 +314,9 @@ impl Inner {
         {
             self.fits(resource.kind, None)?;
         }
-        let changes = self.members.iter().map(|member| member.adjust(change.clone()));
-        let (mut said, mut faults) = (Vec::new(), Vec::new());
-        for (member, answer) in Fan::new(changes.enumerate()).gather(self.majority).await {
-            match answer {
-                Ok(changed) => said.push(changed),
-                Err(fault) => faults.push((member, fault)),
-            }
-        }
-        if said.len() < self.majority {
-            return Err(maybe_ran(self.too_few(&faults)));
-        }
+        let answers = self.ask_all(|member| member.adjust(change.clone())).await;
+        self.enough(&answers).map_err(maybe_ran)?;
+        let said: Vec<_> = answers.into_iter().flatten().collect();
         let first = [Changed::Done, Changed::Other, Changed::Nothing];
         Ok(first.into_iter().find(|one| said.contains(one)).unwrap_or(Changed::Nothing))
     }
