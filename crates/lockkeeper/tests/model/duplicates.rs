@@ -290,7 +290,7 @@ impl Play<'_> {
                 self.beliefs[name][actor] = Belief::Holds { id, count, until };
                 Ok(())
             }
-            Answer::Acquire(Ok(Attempt::Busy(_))) => Ok(()),
+            Answer::Acquire(Ok(Attempt::Busy { .. })) => Ok(()),
             other => self.unexpected(&other),
         }
     }

@@ -320,7 +320,7 @@ impl Play<'_> {
                 self.beliefs[actor][side] = Belief::Holds { id, count: 1, until };
                 Ok(())
             }
-            Answer::Acquire(Ok(Attempt::Busy(_))) => Ok(()),
+            Answer::Acquire(Ok(Attempt::Busy { .. })) => Ok(()),
             other => self.unexpected(&other),
         }
     }
@@ -423,7 +423,7 @@ impl Play<'_> {
                 Ok(())
             }
             // The reader nested in it stays, and so it was only freed.
-            Answer::Acquire(Ok(Attempt::Busy(_))) => Ok(()),
+            Answer::Acquire(Ok(Attempt::Busy { .. })) => Ok(()),
             other => self.unexpected(&other),
         }
     }
@@ -432,7 +432,7 @@ impl Play<'_> {
 /// Whether the second answer to a request is what a first one like `first` is followed by.
 fn is_repetition(request: &Request, first: &Answer, second: &Answer) -> bool {
     match (first, second) {
-        (Answer::Acquire(Ok(Attempt::Busy(_))), Answer::Acquire(Ok(again))) if matches!(request, Request::Acquire(acquire) if acquire.from.is_some()) => {
+        (Answer::Acquire(Ok(Attempt::Busy { .. })), Answer::Acquire(Ok(again))) if matches!(request, Request::Acquire(acquire) if acquire.from.is_some()) => {
             *again == Attempt::Gone
         }
         (Answer::Acquire(Ok(a)), Answer::Acquire(Ok(b))) => {
