@@ -500,8 +500,8 @@ impl Play<'_> {
         let answer = self.send(id, Request::Acquire(acquire), times)?;
         self.beliefs[actor] = match answer {
             Answer::Acquire(Ok(Attempt::Granted { .. })) => Belief::Holds { id, count: 1, until },
-            Answer::Acquire(Ok(Attempt::Busy(_))) if waits => Belief::Waits { id },
-            Answer::Acquire(Ok(Attempt::Busy(_))) => Belief::Idle,
+            Answer::Acquire(Ok(Attempt::Busy { .. })) if waits => Belief::Waits { id },
+            Answer::Acquire(Ok(Attempt::Busy { .. })) => Belief::Idle,
             other => return self.unexpected(&other),
         };
         let placed = self.look()?.places.queue.contains(&id.to_string());
