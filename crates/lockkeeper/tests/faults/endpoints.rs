@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper::{Client, Kind, Severity};
-use testkit::{FaultProxy, RedisServer, Replicated, ReplicatedBuilder, Side};
+use testkit::{FaultProxy, Node, RedisServer, Replicated, ReplicatedBuilder, Side};
 
 use crate::permissions::set_user;
 use crate::support::*;
@@ -246,6 +246,46 @@ async fn a_primary_that_its_replica_reaches_is_never_overruled() {
     assert_held(primary.server(), Kind::Lock, "b", &other, 1);
     assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
     assert_unused(stale.server());
+}
+
+/// The replica does not answer one of the questions. The time for which a server may be silent counts from the
+/// last answer which proves that it is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_is_not_overruled_because_its_replica_misses_one_question() {
+    let running = [false, true].map(|is_natted| tokio::spawn(misses_one_question(is_natted)));
+    for task in running {
+        joined(task).await;
+    }
+}
+
+async fn misses_one_question(is_natted: bool) {
+    let servers = with_a_stale_primary().await;
+    let [stale, primary, replica] = servers.nodes() else { panic!("three servers") };
+    let elsewhere = FaultProxy::start(primary.server().port()).await;
+    if is_natted {
+        replicate(replica, &elsewhere);
+        servers.await_in_sync(1);
+    }
+    let options = options().connect_timeout(ms(500)).unacknowledged();
+    let client = connect(&servers.url(), options).await;
+    servers.cut(primary, Side::Clients);
+    let mut waiting = Box::pin(lock_of(&client, Kind::Lock, "a").try_lock_for(ms(9000)));
+    start(&mut waiting).await;
+    // Longer than a server may be silent that no replica reaches.
+    assert!(tokio::time::timeout(ms(6000), &mut waiting).await.is_err());
+    replica.proxy().refuse(true);
+    replica.proxy().cut();
+    replica.proxy().wait_for_refusals(1).await;
+    replica.proxy().refuse(false);
+    let waited = waiting.await;
+    assert!(!matches!(waited, Ok(Some(_))), "{waited:?}");
+    assert_unused(stale.server());
+}
+
+/// Replicates from the server behind a proxy, by a name that is not in the URL.
+#[track_caller]
+fn replicate(replica: &Node, from: &FaultProxy) {
+    replica.server().cli(&["REPLICAOF", "localhost", &from.port().to_string()]).ok();
 }
 
 /// The primary and its replica are far away, and the stale one is near.

@@ -8,7 +8,8 @@
 //! another one is followed in its place only
 //! - if no replica has a link to it, however long it is silent: such a replica knows that it is there. A replica
 //!   with a link to a primary that matches no server of the URL counts for each silent one, until one is followed;
-//! - after five seconds, if it was the primary until now or replicas name it;
+//! - after five seconds, if it was the primary until now or replicas name it. They count from the last answer of a
+//!   replica that had a link to it: one question that this replica misses proves nothing;
 //! - and after the connect timeout in any case.
 //!
 //! The last two do not hold if its answer could change nothing: more servers follow the other one than
@@ -55,7 +56,8 @@ pub(super) struct Replicated {
 struct Known {
     /// The primary that was found last.
     last: Option<Server>,
-    /// Since when servers have been silent, by their addresses.
+    /// Since when servers have been silent, by their addresses: since no replica has had a link to them, if one had
+    /// later.
     silent: HashMap<String, Instant>,
 }
 
@@ -205,7 +207,10 @@ impl Replicated {
         }
         for told in &silent {
             let since = known.silent.entry(told.server.address.to_string());
-            since.or_insert_with(Instant::now);
+            let since = since.or_insert_with(Instant::now);
+            if links_elsewhere(answers) || followers(answers, told).any(|is_linked| is_linked) {
+                *since = Instant::now();
+            }
         }
         let found = most_followed(answers)?;
         let other = silent.iter().find(|silent| known.may_be_primary(silent, found, answers));
