@@ -288,6 +288,25 @@ fn replicate(replica: &Node, from: &FaultProxy) {
     replica.server().cli(&["REPLICAOF", "localhost", &from.port().to_string()]).ok();
 }
 
+/// Replicas name their primary by an address that is not in the URL, as with NAT. It dies and stays away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_replica_is_followed_whatever_the_others_call_it() {
+    let servers = replicated().await;
+    let [old, promoted, replica] = servers.nodes() else { panic!("three servers") };
+    let [first, second] =
+        [FaultProxy::start(old.port()).await, FaultProxy::start(promoted.port()).await];
+    replicate(promoted, &first);
+    replicate(replica, &first);
+    servers.await_in_sync(2);
+    let client = connect(&servers.url(), options()).await;
+    taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
+    old.server().kill();
+    servers.promote(promoted);
+    replicate(replica, &second);
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    assert_held(promoted.server(), Kind::Lock, "a", &guard, 1);
+}
+
 /// The primary and its replica are far away, and the stale one is near.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_without_followers_is_not_used_before_the_others_have_answered() {
@@ -325,8 +344,8 @@ async fn a_primary_that_stalls_with_its_replica_is_followed_on() {
     assert_unused(stale.server());
 }
 
-/// A replica names its primary otherwise than the URL does: it counts if both names lead to one address, and
-/// is reported if they do not.
+/// A replica names its primary otherwise than the URL does: it counts if both names lead to one address. One of a
+/// server that is not in the URL is reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_names_its_primary_otherwise_counts_or_is_reported() {
     let servers = replicated().await;
@@ -339,7 +358,7 @@ async fn a_replica_that_names_its_primary_otherwise_counts_or_is_reported() {
     let client = connect(&servers.url(), options().unacknowledged()).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
-    let elsewhere = FaultProxy::start(primary.port()).await;
+    let elsewhere = RedisServer::start();
     servers.demote(old, primary);
     for (port, is_reported) in [(primary.port(), false), (elsewhere.port(), true)] {
         follow("localhost", port);
