@@ -392,10 +392,11 @@ async fn hand_off(lease: &Arc<Lease>, mut front: Front, mut successor: Waiter) -
                 return Ok(());
             }
             Ok(Attempt::Gone) => {
-                let lost_answer = tried.maybe_ran && core.clock.now() < lease.deadline();
+                let answer = Ok(Released::Absent { holder: None });
+                let Retried { sent, maybe_ran, .. } = tried;
+                let released = verdict(lease, Retried { answer, sent, maybe_ran });
                 front.give(successor);
-                let not_held = if lost_answer { Ok(()) } else { Err(not_held(lease, None)) };
-                return outcome.unwrap_or(not_held);
+                return outcome.unwrap_or(released);
             }
             Err(_) => {
                 let released = give_up_handoff(lease, front, successor, from, tried).await;
@@ -446,11 +447,9 @@ async fn give_up_handoff(
         front.give(successor);
     }
     let request = Release { owner: from, ..lease.release_of(0) };
-    let tried = send_release(lease, request, core.clock.now()).await;
-    if maybe_ran && matches!(tried.answer, Ok(Released::Absent { .. })) {
-        // The handoff was executed after all; the undo from above removes it.
-        return Ok(());
-    }
+    let mut tried = send_release(lease, request, core.clock.now()).await;
+    // The handoff may have been executed after all; the undo from above removes it.
+    tried.maybe_ran |= maybe_ran;
     verdict(lease, tried)
 }
 

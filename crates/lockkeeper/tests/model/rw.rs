@@ -466,9 +466,10 @@ impl Small {
             panic!("{}", self.0.failure(format!("{model:?}, {redis:?}")));
         };
         let same = match (model, redis) {
-            (Attempt::Busy { ttl: Some(Ttl::Millis(a)), .. }, Attempt::Busy { ttl: Some(Ttl::Millis(b)), .. }) => {
-                a.abs_diff(*b) <= SMALL
-            }
+            (
+                Attempt::Busy { ttl: Some(Ttl::Millis(a)), .. },
+                Attempt::Busy { ttl: Some(Ttl::Millis(b)), .. },
+            ) => a.abs_diff(*b) <= SMALL,
             (a, b) => a == b,
         };
         assert!(same, "{}", self.0.failure(format!("{model:?}, {redis:?}")));
@@ -572,11 +573,17 @@ fn after_five_seconds_a_reader_precedes_writers() {
         let hand_over = Acquire { from: Some(id(OWNERS[1])), ..taking(WRITE, 0) };
         assert!(matches!(small.ask(hand_over), Attempt::Busy { .. }), "freed, and not passed on");
         let refused = small.ask(taking(WRITE, 3));
-        assert!(matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(2_300..)), .. }), "{refused:?}");
+        assert!(
+            matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(2_300..)), .. }),
+            "{refused:?}"
+        );
         assert_eq!(small.out(2), None);
         free(small, READ, 2);
         let refused = small.ask(taking(WRITE, 3));
-        assert!(matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(1..=250)), .. }), "{refused:?}");
+        assert!(
+            matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(1..=250)), .. }),
+            "{refused:?}"
+        );
         small.0.pass(500);
         assert!(small.ask(taking(WRITE, 3)).is_granted(), "the batch is over");
         // A single attempt requests no turn, and an unused turn expires.

@@ -395,16 +395,17 @@ impl Inner {
             }
             return Ok(granted.unwrap_or(Attempt::busy(None)));
         }
-        // Enough of them may have answered late that they lack it.
-        while votes.granted.len() + votes.gone < self.majority {
-            let Some((member, answer)) = rest.next_by(limit).await else {
-                return Err(maybe_ran(self.too_few(&votes.faults)));
-            };
+        // Enough of them may answer late that they lack it: then another client may have held it in between.
+        while votes.gone < self.majority && votes.gone + rest.pending() >= self.majority {
+            let Some((member, answer)) = rest.next_by(limit).await else { break };
             self.count(&mut votes, member, answer);
+        }
+        if votes.granted.len() + votes.gone < self.majority {
+            return Err(maybe_ran(self.too_few(&votes.faults)));
         }
         self.release_of(&request.resource, request.owner, &all, false);
         self.release_of(&request.resource, from, &all, false);
-        Ok(if votes.granted.is_empty() { Attempt::Gone } else { Attempt::busy(None) })
+        Ok(if votes.gone >= self.majority { Attempt::Gone } else { Attempt::busy(None) })
     }
 
     fn was_split(&self, name: &LockName) -> bool {

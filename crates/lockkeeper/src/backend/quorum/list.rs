@@ -52,7 +52,10 @@ impl Inner {
     }
 
     /// The answers of all members, in their order.
-    pub(super) async fn ask_all<T>(&self, ask: impl Fn(&Redis) -> Answer<T>) -> Vec<Result<T, Fault>> {
+    pub(super) async fn ask_all<T>(
+        &self,
+        ask: impl Fn(&Redis) -> Answer<T>,
+    ) -> Vec<Result<T, Fault>> {
         let late =
             || Err(Fault::Unreachable { maybe_ran: true, detail: "no answer in time".into() });
         let mut answers: Vec<_> = self.members.iter().map(|_| late()).collect();
