@@ -54,7 +54,7 @@ impl Client {
     /// # Errors
     /// If the store does not serve requests at all.
     pub async fn check(&self) -> Result<Report> {
-        self.core().anywhere(|| check(self, self.core())).await
+        self.core().anywhere(check(self, self.core())).await
     }
 }
 

@@ -243,7 +243,7 @@ impl Client {
     ///
     /// It ends work that is under way. To let it finish, use [`drain`](Client::drain).
     pub async fn shutdown(&self) {
-        let work = || async {
+        let work = async {
             self.core.shutdown().await;
             Ok(())
         };
@@ -290,7 +290,7 @@ impl Client {
     /// # fn main() {}
     /// ```
     pub async fn drain(&self, limit: Duration) -> bool {
-        let work = || async { Ok(self.core.drain(limit).await) };
+        let work = async { Ok(self.core.drain(limit).await) };
         // Fails only if the runtime has ended, and every lease with it.
         self.core.anywhere(work).await.unwrap_or(false)
     }

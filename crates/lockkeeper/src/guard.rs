@@ -132,7 +132,7 @@ macro_rules! reentrant_guard {
             ///
             /// # Cancel safety
             /// A hold that was added after all is released.
-            pub fn reenter(&self) -> impl Future<Output = Result<Self>> + Send + Unpin + use<> {
+            pub fn reenter(&self) -> impl Future<Output = Result<Self>> + Send + use<> {
                 self.0.reenter_with(None)
             }
 
@@ -143,7 +143,7 @@ macro_rules! reentrant_guard {
             pub fn reenter_for<L: Into<LeaseTime>>(
                 &self,
                 lease: L,
-            ) -> impl Future<Output = Result<Self>> + Send + Unpin + use<L> {
+            ) -> impl Future<Output = Result<Self>> + Send + use<L> {
                 self.0.reenter_with(Some(lease.into()))
             }
 
@@ -171,7 +171,7 @@ macro_rules! write_guard {
             /// A hold that was added after all is released.
             pub async fn read(&self) -> Result<$ReadGuard> {
                 let core = &self.0.lease().core;
-                core.anywhere(|| self.0.read_too($fenced)).await.map($ReadGuard)
+                core.anywhere(self.0.read_too($fenced)).await.map($ReadGuard)
             }
 
             /// Downgrades to a read guard. No other writer acquires the lock in between. The read guard has the
@@ -225,7 +225,7 @@ macro_rules! read_guard {
             /// Dropping the future releases both.
             pub async fn try_upgrade(self) -> Result<$WriteGuard, UpgradeError<Self>> {
                 let core = Arc::clone(&self.0.lease().core);
-                match core.anywhere(|| self.0.other_side(Kind::Write, $fenced)).await {
+                match core.anywhere(self.0.other_side(Kind::Write, $fenced)).await {
                     Ok(Some(acquired)) => {
                         let writing = $WriteGuard::from_acquired(acquired);
                         match upgraded(self.0).await {

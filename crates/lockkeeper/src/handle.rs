@@ -2,18 +2,16 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::backend::{Change, Changed, CountChange, Kind, Resource, Snapshot};
 use crate::carrier::Carrier;
 use crate::config::{Backoff, LeaseTime};
 use crate::engine::acquire::Acquired;
-use crate::engine::acquiring::{Acquiring, Patience};
-use crate::engine::request::{Request, TermSpec, Wait};
-use crate::engine::{Core, counter, lease_millis};
+use crate::engine::request::Request;
+use crate::engine::terms::TermSpec;
+use crate::engine::{Core, Tick, counter, lease_millis};
 use crate::error::{Error, Phase, Result};
 use crate::hold::{AnyGuard, FromAcquired, Hold};
 use crate::holder::{Holder, Remaining};
@@ -76,8 +74,8 @@ impl Handle {
     pub(crate) fn lock<G: FromAcquired>(
         &self,
         count: u32,
-    ) -> impl Future<Output = Result<G>> + Send + Unpin + use<G> {
-        self.acquire(count, Patience::Forever, |acquired| granted(acquired).map(G::from_acquired))
+    ) -> impl Future<Output = Result<G>> + Send + use<G> {
+        self.acquire(count, Duration::MAX, |acquired| granted(acquired).map(G::from_acquired))
     }
 
     /// Makes one attempt, or waits for at most `wait`.
@@ -85,9 +83,12 @@ impl Handle {
         &self,
         count: u32,
         wait: Option<Duration>,
-    ) -> impl Future<Output = Result<Option<G>>> + Send + Unpin + use<G> {
-        let patience = Patience::Within(wait);
-        self.acquire(count, patience, |acquired| Ok(acquired?.map(G::from_acquired)))
+    ) -> impl Future<Output = Result<Option<G>>> + Send + use<G> {
+        self.acquire(
+            count,
+            wait.unwrap_or_default(),
+            |acquired| Ok(acquired?.map(G::from_acquired)),
+        )
     }
 
     /// Acquires, and converts the outcome. The wait limit counts from the first poll. On a client for threads,
@@ -95,11 +96,11 @@ impl Handle {
     pub(crate) fn acquire<T>(
         &self,
         count: u32,
-        patience: Patience,
-        then: fn(Result<Option<Acquired>>) -> T,
-    ) -> AcquiringAs<T> {
+        wait: Duration,
+        then: fn(Result<Option<Acquired>>) -> Result<T>,
+    ) -> impl Future<Output = Result<T>> + Send + use<T> {
         let Self { core, resource, owner, .. } = self;
-        let (mut request, call) = (self.request(count, Wait::Forever), core.call());
+        let (mut request, call) = (self.request(count, wait), core.call());
         if let Ok(request) = &mut request
             && call.is_some()
             && owner.is_none()
@@ -107,11 +108,21 @@ impl Handle {
         {
             request.owner = Some(core.this_thread());
         }
-        AcquiringAs { work: Acquiring::new(Arc::clone(core), request, patience, call), then }
+        core.anywhere(async move {
+            // In place: each copy of a request counts.
+            let request = match &mut request {
+                Ok(request) => request,
+                Err(error) => return Err(std::mem::replace(error, Error::Closed { lock: None })),
+            };
+            if let Some(call) = &call {
+                call.ensure_waited_for(&request.resource.name)?;
+            }
+            then(request.acquire().await)
+        })
     }
 
     /// Builds and checks the request, before it is sent.
-    pub(crate) fn request(&self, count: u32, wait: Wait) -> Result<Request> {
+    pub(crate) fn request(&self, count: u32, wait: Duration) -> Result<Request> {
         self.ensure_named()?;
         if count == 0 {
             let detail = "at least one permit must be acquired";
@@ -123,9 +134,11 @@ impl Handle {
             _ => TermSpec::new(resource, *lease, core.options.watchdog_timeout)?,
         };
         Ok(Request {
+            core: Arc::clone(core),
             resource: resource.clone(),
             term,
             wait,
+            limit: Tick::NEVER,
             // Only kinds that are reentrant have named owners.
             owner: owner.clone().filter(|_| resource.kind.is_reentrant()),
             count,
@@ -143,10 +156,10 @@ impl Handle {
         count: u32,
         work: impl FnOnce(Hold) -> W,
     ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
-        let mut locking = self.lock::<AnyGuard>(count);
+        let locking = Box::pin(self.lock::<AnyGuard>(count));
         async move {
             let started = self.core.clock.now();
-            let guard = (&mut locking).await.map_err(RunError::Acquire)?;
+            let guard = locking.await.map_err(RunError::Acquire)?;
             let hold = guard.hold();
             run(guard, started, || work(hold)).await
         }
@@ -158,10 +171,10 @@ impl Handle {
         wait: Option<Duration>,
         work: impl FnOnce(Hold) -> W,
     ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
-        let mut locking = self.try_lock::<AnyGuard>(1, wait);
+        let locking = Box::pin(self.try_lock::<AnyGuard>(1, wait));
         async move {
             let started = self.core.clock.now();
-            let guard = (&mut locking).await.map_err(RunError::Acquire)?;
+            let guard = locking.await.map_err(RunError::Acquire)?;
             let Some(guard) = guard else { return Ok(None) };
             let hold = guard.hold();
             run(guard, started, || work(hold)).await.map(Some)
@@ -256,21 +269,6 @@ impl Handle {
 /// Waiting without a limit ends with the lock or with an error.
 pub(crate) fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
     acquired?.ok_or(Error::Closed { lock: None })
-}
-
-/// An acquire whose outcome is converted.
-#[must_use = "futures do nothing unless polled"]
-pub(crate) struct AcquiringAs<T> {
-    work: Acquiring,
-    then: fn(Result<Option<Acquired>>) -> T,
-}
-
-impl<T> Future for AcquiringAs<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.work).poll(cx).map(self.then)
-    }
 }
 
 impl fmt::Debug for Handle {

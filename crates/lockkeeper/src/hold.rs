@@ -3,23 +3,21 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::{BoxFuture, Kind, Resource, ensure_ttl};
+use crate::backend::{Kind, Resource, ensure_ttl};
 use crate::carrier::{self, Carrier};
 use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
-use crate::engine::holds::HoldId;
-use crate::engine::owners::{acquire_beside, twice};
+use crate::engine::owners::twice;
 use crate::engine::reenter::{extend, reenter};
-use crate::engine::releasing::{Releasing, release};
-use crate::engine::request::{Request, TermSpec, Wait};
-use crate::engine::{Lease, lease_millis, release};
+use crate::engine::release::{Releasing, release_later};
+use crate::engine::request::Request;
+use crate::engine::terms::{HoldId, TermSpec};
+use crate::engine::{Lease, Tick, lease_millis};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::holder::Holder;
 use crate::{LockName, OwnerId, PermitId};
@@ -79,11 +77,22 @@ impl AnyGuard {
         self.give_up(None)
     }
 
-    fn give_up(&mut self, left_for: Option<u64>) -> Described {
+    /// Releases it. Adds the process of the current holder to the error.
+    fn give_up(
+        &mut self,
+        left_for: Option<u64>,
+    ) -> impl Future<Output = Result<()>> + Send + 'static + use<> {
         self.live = false;
-        let lease = Arc::clone(&self.lease);
-        let released = release(Arc::clone(&lease), self.id, left_for);
-        Described { lease, released, describing: None }
+        let mut releasing = Releasing::new(Arc::clone(&self.lease), self.id, left_for);
+        self.lease.core.anywhere(async move {
+            match releasing.run().await {
+                Err(Error::NotHeld { lock, phase, holder: Some(holder) }) => {
+                    let holder = Some(Box::pin(described(&releasing.lease, holder)).await);
+                    Err(Error::NotHeld { lock, phase, holder })
+                }
+                released => released,
+            }
+        })
     }
 
     /// Gives up the guard but leaves the lock held for `span` from now; then it expires. For a job that
@@ -162,10 +171,12 @@ impl AnyGuard {
         self.lease.ensure_held(Phase::Acquire)?;
         let ttl = core.options.watchdog_timeout.as_millis() as u64;
         let request = Request {
+            core: Arc::clone(core),
             resource: Resource { kind, name: resource.name.clone() },
             term: TermSpec { ttl, renewed: true },
-            wait: Wait::Never,
-            owner: None,
+            wait: Duration::ZERO,
+            limit: Tick::NEVER,
+            owner: named.clone(),
             count: 1,
             fenced: fenced.then(|| core.fencing()),
             reentrant: self.lease.reentrant,
@@ -173,7 +184,7 @@ impl AnyGuard {
             beside: Some(*owner),
             temporary: None,
         };
-        acquire_beside(core, request, named.clone()).await
+        request.acquire_beside().await
     }
 
     /// The same hold without the duty to release it.
@@ -184,35 +195,6 @@ impl AnyGuard {
     /// A view of the hold, without the right to release it.
     pub fn hold(&self) -> Hold {
         self.hold.clone()
-    }
-}
-
-/// A release that adds the process of the current holder to its error.
-struct Described {
-    lease: Arc<Lease>,
-    released: Releasing,
-    describing: Option<BoxFuture<Result<()>>>,
-}
-
-impl Future for Described {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let Self { lease, released, describing } = &mut *self;
-        if let Some(describing) = describing {
-            return describing.as_mut().poll(cx);
-        }
-        match ready!(Pin::new(released).poll(cx)) {
-            Err(Error::NotHeld { lock, phase, holder: Some(holder) }) => {
-                let lease = Arc::clone(lease);
-                let describing = describing.insert(Box::pin(async move {
-                    let holder = Some(described(&lease, holder).await);
-                    Err(Error::NotHeld { lock, phase, holder })
-                }));
-                describing.as_mut().poll(cx)
-            }
-            released => Poll::Ready(released),
-        }
     }
 }
 
@@ -253,7 +235,7 @@ impl AsRef<AnyGuard> for AnyGuard {
 impl Drop for AnyGuard {
     fn drop(&mut self) {
         if self.live {
-            release::release_later(Arc::clone(&self.lease), self.id);
+            release_later(Arc::clone(&self.lease), self.id);
         }
     }
 }
@@ -345,7 +327,7 @@ impl Hold {
     ///
     /// # Cancel safety
     /// A hold that was added after all is released.
-    pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<> {
+    pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + use<> {
         self.reenter_with(None)
     }
 
@@ -356,7 +338,7 @@ impl Hold {
     pub fn reenter_for<L: Into<LeaseTime>>(
         &self,
         lease: L,
-    ) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + use<L> {
+    ) -> impl Future<Output = Result<AnyGuard>> + Send + use<L> {
         self.reenter_with(Some(lease.into()))
     }
 
@@ -367,7 +349,7 @@ impl Hold {
     pub(crate) fn reenter_with<G: FromAcquired>(
         &self,
         lease_time: Option<LeaseTime>,
-    ) -> impl Future<Output = Result<G>> + Send + Unpin + use<G> {
+    ) -> impl Future<Output = Result<G>> + Send + use<G> {
         let lease = Arc::clone(&self.lease);
         Box::pin(async move {
             let core = Arc::clone(&lease.core);
@@ -381,8 +363,8 @@ impl Hold {
             }
             let default = core.options.watchdog_timeout;
             let term = TermSpec::new(&lease.resource, lease_time, default)?;
-            let reentered =
-                core.anywhere(|| reenter(&core, lease, term, Wait::Forever, None)).await?;
+            let wait = (Duration::MAX, Tick::NEVER);
+            let reentered = core.anywhere(reenter(lease, term, None, wait)).await?;
             Ok(G::from_acquired(reentered))
         })
     }

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use crate::backend::{Changed, CountChange};
-use crate::engine::acquire::wait_until_open;
-use crate::engine::request::Wait;
 use crate::handle::Handle;
 use crate::{Error, LockName, Result};
 
@@ -83,7 +81,7 @@ impl CountDownLatch {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn wait(&self) -> Result<()> {
-        self.opened(Wait::Forever).await.map(drop)
+        self.opened(Duration::MAX).await.map(drop)
     }
 
     /// Waits until it is open for at most `span`. Returns false if it did not open by then.
@@ -92,7 +90,7 @@ impl CountDownLatch {
     /// As [`wait`](CountDownLatch::wait); [`Unreachable`](Error::Unreachable) if the store did not
     /// answer at the end, at most one response timeout after it.
     pub async fn wait_for(&self, span: Duration) -> Result<bool> {
-        self.opened(Wait::within(&self.handle.core, Some(span))).await
+        self.opened(span).await
     }
 
     /// Removes it and wakes its waiters up. Returns false if it was open.
@@ -103,8 +101,8 @@ impl CountDownLatch {
         Ok(self.handle.change(CountChange::Delete).await? == Changed::Done)
     }
 
-    async fn opened(&self, wait: Wait) -> Result<bool> {
-        let (core, request) = (&self.handle.core, self.handle.request(1, wait)?);
-        core.anywhere(|| wait_until_open(core, &request)).await
+    async fn opened(&self, wait: Duration) -> Result<bool> {
+        let request = self.handle.request(1, wait)?;
+        self.handle.core.anywhere(request.wait_until_open()).await
     }
 }

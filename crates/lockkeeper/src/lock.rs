@@ -40,7 +40,7 @@ macro_rules! lock_methods {
             pub fn lock(
                 &self,
             ) -> impl std::future::Future<Output = $crate::Result<$crate::$Guard>>
-            + Send + Unpin + use<> {
+            + Send + use<> {
                 self.handle.lock(1)
             }
 
@@ -54,7 +54,7 @@ macro_rules! lock_methods {
             pub fn try_lock(
                 &self,
             ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
-            + Send + Unpin + use<> {
+            + Send + use<> {
                 self.handle.try_lock(1, None)
             }
 
@@ -74,7 +74,7 @@ macro_rules! lock_methods {
                 &self,
                 wait: std::time::Duration,
             ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
-            + Send + Unpin + use<> {
+            + Send + use<> {
                 self.handle.try_lock(1, Some(wait))
             }
 

@@ -17,9 +17,10 @@ use crate::backend::Kind;
 use crate::carrier::Call;
 use crate::config::{LeaseTime, MIN_WATCHDOG};
 use crate::engine::acquire::Acquired;
-use crate::engine::multi::{Part, Terms, acquire_all};
-use crate::engine::request::{TermSpec, Wait};
-use crate::engine::{Core, Tick};
+use crate::engine::multi::{Terms, acquire_all};
+use crate::engine::request::Request;
+use crate::engine::terms::TermSpec;
+use crate::engine::Tick;
 use crate::handle::Handle;
 use crate::hold::{AnyGuard, Hold};
 use crate::run::{Completed, Held, Loss, RunError, run};
@@ -89,11 +90,11 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind, however many were held by then.
-    pub fn lock(&self) -> impl Future<Output = Result<MultiGuard>> + Send + Unpin + use<> {
+    pub fn lock(&self) -> impl Future<Output = Result<MultiGuard>> + Send + use<> {
         let (multi, call) = (self.clone(), self.call());
         Box::pin(async move {
             // Waiting without a limit ends with the locks or with an error.
-            multi.acquire(call, |_| Wait::Forever).await?.ok_or(Error::Closed { lock: None })
+            multi.acquire(call, Duration::MAX).await?.ok_or(Error::Closed { lock: None })
         })
     }
 
@@ -101,9 +102,7 @@ impl MultiLock {
     ///
     /// # Errors and cancel safety
     /// As [`lock`](MultiLock::lock).
-    pub fn try_lock(
-        &self,
-    ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + Unpin + use<> {
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + use<> {
         self.try_lock_until(None)
     }
 
@@ -115,16 +114,16 @@ impl MultiLock {
     pub fn try_lock_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + use<> {
         self.try_lock_until(Some(wait))
     }
 
     fn try_lock_until(
         &self,
         wait: Option<Duration>,
-    ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + use<> {
         let (multi, call) = (self.clone(), self.call());
-        Box::pin(async move { multi.acquire(call, |core| Wait::within(core, wait)).await })
+        Box::pin(async move { multi.acquire(call, wait.unwrap_or_default()).await })
     }
 
     /// Waits for all, runs `work` under them and releases them. When one is lost the work is dropped at
@@ -211,7 +210,7 @@ impl MultiLock {
     }
 
     /// Builds and checks the requests, before one is sent.
-    fn parts(&self) -> Result<(Vec<Part>, Terms)> {
+    fn parts(&self) -> Result<(Vec<Request>, Terms)> {
         let first = self.members.first().ok_or_else(no_member)?;
         if let Some(leased) = self.members.iter().find(|member| member.lease.is_some()) {
             let detail = "a lease is given to the multi-lock, not to one of its members";
@@ -226,8 +225,7 @@ impl MultiLock {
         }
         let default = first.core.options.watchdog_timeout;
         let held = TermSpec::new(&first.resource, self.lease, default)?;
-        let part =
-            |member: &Handle| Ok((Arc::clone(&member.core), member.request(1, Wait::Never)?));
+        let part = |member: &Handle| member.request(1, Duration::ZERO);
         let parts = self.members.iter().map(part).collect::<Result<_>>()?;
         let assembling = if held.renewed {
             held
@@ -245,18 +243,12 @@ impl MultiLock {
         self.members.iter().find_map(|member| member.core.call())
     }
 
-    async fn acquire(
-        &self,
-        call: Option<Call>,
-        wait: impl Fn(&Core) -> Wait,
-    ) -> Result<Option<MultiGuard>> {
+    async fn acquire(&self, call: Option<Call>, wait: Duration) -> Result<Option<MultiGuard>> {
         let (parts, terms) = self.parts()?;
         if let Some(call) = call {
             call.ensure_waited_for(&self.members[0].resource.name)?;
         }
-        let core = &parts[0].0;
-        let wait = wait(core);
-        let acquired = core.anywhere(|| acquire_all(&parts, terms, wait)).await?;
+        let acquired = parts[0].core.anywhere(acquire_all(&parts, terms, wait)).await?;
         Ok(acquired.map(MultiGuard::new))
     }
 }

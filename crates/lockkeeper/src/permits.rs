@@ -106,7 +106,7 @@ impl PermitSemaphore {
     pub fn acquire(
         &self,
         permits: u32,
-    ) -> impl Future<Output = Result<PermitsGuard>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<PermitsGuard>> + Send + use<> {
         self.handle.lock(permits)
     }
 
@@ -117,7 +117,7 @@ impl PermitSemaphore {
     pub fn try_acquire(
         &self,
         permits: u32,
-    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + use<> {
         self.handle.try_lock(permits, None)
     }
 
@@ -129,7 +129,7 @@ impl PermitSemaphore {
         &self,
         permits: u32,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + use<> {
         self.handle.try_lock(permits, Some(wait))
     }
 

@@ -46,7 +46,7 @@ macro_rules! rw_methods {
             ///
             /// # Cancel safety
             /// Dropping the future leaves nothing behind.
-            pub fn read(&self) -> impl Future<Output = Result<$ReadGuard>> + Send + Unpin + use<> {
+            pub fn read(&self) -> impl Future<Output = Result<$ReadGuard>> + Send + use<> {
                 self.side(Kind::Read).lock(1)
             }
 
@@ -56,7 +56,7 @@ macro_rules! rw_methods {
             /// As [`read`](Self::read).
             pub fn try_read(
                 &self,
-            ) -> impl Future<Output = Result<Option<$ReadGuard>>> + Send + Unpin + use<> {
+            ) -> impl Future<Output = Result<Option<$ReadGuard>>> + Send + use<> {
                 self.side(Kind::Read).try_lock(1, None)
             }
 
@@ -68,7 +68,7 @@ macro_rules! rw_methods {
             pub fn try_read_for(
                 &self,
                 wait: Duration,
-            ) -> impl Future<Output = Result<Option<$ReadGuard>>> + Send + Unpin + use<> {
+            ) -> impl Future<Output = Result<Option<$ReadGuard>>> + Send + use<> {
                 self.side(Kind::Read).try_lock(1, Some(wait))
             }
 
@@ -80,9 +80,7 @@ macro_rules! rw_methods {
             ///
             /// # Cancel safety
             /// As [`read`](Self::read).
-            pub fn write(
-                &self,
-            ) -> impl Future<Output = Result<$WriteGuard>> + Send + Unpin + use<> {
+            pub fn write(&self) -> impl Future<Output = Result<$WriteGuard>> + Send + use<> {
                 self.side(Kind::Write).lock(1)
             }
 
@@ -95,7 +93,7 @@ macro_rules! rw_methods {
             /// As [`read`](Self::read).
             pub fn try_write(
                 &self,
-            ) -> impl Future<Output = Result<Option<$WriteGuard>>> + Send + Unpin + use<> {
+            ) -> impl Future<Output = Result<Option<$WriteGuard>>> + Send + use<> {
                 self.side(Kind::Write).try_lock(1, None)
             }
 
@@ -110,7 +108,7 @@ macro_rules! rw_methods {
             pub fn try_write_for(
                 &self,
                 wait: Duration,
-            ) -> impl Future<Output = Result<Option<$WriteGuard>>> + Send + Unpin + use<> {
+            ) -> impl Future<Output = Result<Option<$WriteGuard>>> + Send + use<> {
                 self.side(Kind::Write).try_lock(1, Some(wait))
             }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::backend::CountChange;
 use crate::carrier::Carrier;
 use crate::engine::acquire::Acquired;
-use crate::engine::acquiring::Patience;
-use crate::engine::holds::HoldId;
-use crate::engine::{Lease, release, releasing};
+use crate::engine::release::Releasing;
+use crate::engine::terms::HoldId;
+use crate::engine::{Lease, release};
 use crate::handle::{Handle, granted};
 use crate::{Error, LockName, Result};
 
@@ -70,11 +70,8 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind: permits that were granted after all are released.
-    pub fn acquire(
-        &self,
-        permits: u32,
-    ) -> impl Future<Output = Result<Permit>> + Send + Unpin + use<> {
-        self.handle.acquire(permits, Patience::Forever, |acquired| Permit::new(granted(acquired)?))
+    pub fn acquire(&self, permits: u32) -> impl Future<Output = Result<Permit>> + Send + use<> {
+        self.handle.acquire(permits, Duration::MAX, |acquired| Permit::new(granted(acquired)?))
     }
 
     /// Makes one attempt. Too few free permits are `Ok(None)`.
@@ -84,7 +81,7 @@ impl Semaphore {
     pub fn try_acquire(
         &self,
         permits: u32,
-    ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<Option<Permit>>> + Send + use<> {
         self.try_acquire_within(permits, None)
     }
 
@@ -96,7 +93,7 @@ impl Semaphore {
         &self,
         permits: u32,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
+    ) -> impl Future<Output = Result<Option<Permit>>> + Send + use<> {
         self.try_acquire_within(permits, Some(wait))
     }
 
@@ -104,9 +101,9 @@ impl Semaphore {
         &self,
         permits: u32,
         wait: Option<Duration>,
-    ) -> impl Future<Output = Result<Option<Permit>>> + Send + Unpin + use<> {
-        let patience = Patience::Within(wait);
-        self.handle.acquire(permits, patience, |acquired| acquired?.map(Permit::new).transpose())
+    ) -> impl Future<Output = Result<Option<Permit>>> + Send + use<> {
+        let wait = wait.unwrap_or_default();
+        self.handle.acquire(permits, wait, |acquired| acquired?.map(Permit::new).transpose())
     }
 
     /// Releases permits that were [forgotten](Permit::forget), here or elsewhere.
@@ -211,7 +208,7 @@ impl Permit {
     /// The release is done once this is called, even if the future is dropped.
     pub fn release(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
         self.live = false;
-        releasing::release(Arc::clone(&self.lease), self.hold, None)
+        Releasing::new(Arc::clone(&self.lease), self.hold, None).released()
     }
 
     /// Drops this value but keeps the permits acquired: release them with [`Semaphore::release`],

@@ -92,7 +92,7 @@ impl Watch {
     /// As any request; ask again to go on.
     pub async fn look(&mut self) -> Result<()> {
         let core = Arc::clone(self.inspector.core());
-        let seen = core.anywhere(|| self.looked_around()).await?;
+        let seen = core.anywhere(self.looked_around()).await?;
         let Seen { locks: seen, walked, complete } = seen;
         self.complete = complete;
         for (name, lock) in &seen {

@@ -28,9 +28,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 
-use super::holds::{HoldId, Holds};
 use super::local_queue::{Front, Grant};
-use super::request::{Queueing, Request, Term, TermSpec};
+use super::request::{Queueing, Request};
+use super::terms::{HoldId, Holds, Term, TermSpec};
 use super::turns::Turns;
 use super::{Core, Tick, lock};
 use crate::backend::{Fault, Kind, Release, Renew, Renewed, Resource, Subscription, Ttl};
@@ -191,7 +191,7 @@ impl Lease {
     /// Returns why it is no longer held, by its state and the clock.
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
         // Before the state, whose mutex another thread may have held at the moment of the fork.
-        if self.core.home.is_forked() {
+        if self.core.executor.is_forked() {
             return Some(LostReason::Closed);
         }
         let now = self.core.clock.now();
@@ -219,7 +219,7 @@ impl Lease {
     /// Resolves when it is no longer held, and does not stand in the way of the next acquire of its client.
     pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
         // A forked child must not wait on what it shares with the parent.
-        if self.core.home.is_forked() {
+        if self.core.executor.is_forked() {
             return LostReason::Closed;
         }
         loop {

@@ -26,7 +26,7 @@ use foldhash::HashMap;
 use tokio::sync::oneshot;
 
 use super::pending_acquire::PendingAcquire;
-use super::request::{Queueing, Request, Wait};
+use super::request::{Queueing, Request};
 use super::{Core, SUSPICIOUS, Tick, lock, until};
 use crate::backend::{Fault, Fenced, Kind, Resource, Subscription};
 use crate::{LockName, OwnerId};
@@ -134,8 +134,8 @@ pub(crate) struct Handoff {
 }
 
 impl Handoff {
-    pub(crate) fn new(core: &Core, request: &Request) -> Self {
-        let owner = OwnerId::fresh(core.id);
+    pub(crate) fn new(request: &Request) -> Self {
+        let owner = OwnerId::fresh(request.core.id);
         Self { owner, ttl: request.term.ttl, fenced: request.fenced }
     }
 }
@@ -179,15 +179,15 @@ impl LocalQueues {
     }
 
     /// Takes or waits for the front, as the kind of lock requires.
-    pub(crate) fn join(core: &Arc<Core>, request: &Request) -> Entered {
-        let (resource, waits) = (&request.resource, request.wait != Wait::Never);
+    pub(crate) fn join(request: &Request) -> Entered {
+        let Request { core, resource, .. } = request;
         match request.queueing() {
             Queueing::Exclusive => {
-                Self::enter(core, resource, || waits.then(|| Handoff::new(core, request)))
+                Self::enter(core, resource, || request.waits().then(|| Handoff::new(request)))
             }
             // Waiters queue behind earlier waiters; a mere try acquires what is free.
-            Queueing::Waiting if waits => {
-                match Self::wait_behind(core, resource, || Handoff::new(core, request)) {
+            Queueing::Waiting if request.waits() => {
+                match Self::wait_behind(core, resource, || Handoff::new(request)) {
                     Some(position) => Entered::Queued(position),
                     None => Entered::Front(Self::unqueued(core, resource)),
                 }
@@ -324,7 +324,7 @@ impl Position {
 
     /// Waits for its turn. Returns `None` when the wait limit passes first.
     pub(crate) async fn serve(mut self, request: &Request) -> Option<Served> {
-        let (core, limit) = (Arc::clone(&self.core), request.wait.limit());
+        let (core, limit) = (Arc::clone(&self.core), request.limit);
         let suspicious = core.clock.now() + SUSPICIOUS;
         let mut served = until(&core.clock, suspicious.min(limit), self.wait()).await;
         if served.is_none() && suspicious < limit {

@@ -21,12 +21,11 @@ use crate::error::{Error, LostReason, Phase, Result};
 use crate::{LockName, Owner};
 
 pub(crate) mod acquire;
-pub(crate) mod acquiring;
 mod announcer;
 pub(crate) mod counter;
+mod executor;
+mod handoff;
 mod heartbeat;
-pub(crate) mod holds;
-mod home;
 mod identities;
 pub(crate) mod lease;
 mod local_queue;
@@ -38,19 +37,20 @@ mod reaper;
 pub(crate) mod reenter;
 mod registry;
 pub(crate) mod release;
-pub(crate) mod releasing;
 pub(crate) mod request;
 mod retry;
+pub(crate) mod terms;
 mod tick;
 mod turns;
+mod wait;
 mod watchdog;
 
 pub(crate) use crate::clock::Tick;
 use crate::clock::{Clock, nanos};
 pub(crate) use lease::Lease;
 
+use executor::Executor;
 use heartbeat::Positions;
-pub(crate) use home::Home;
 use identities::Identities;
 use local_queue::LocalQueues;
 use outage::Outages;
@@ -70,7 +70,7 @@ pub(crate) struct Core {
     pub(crate) options: ClientOptions,
     pub(crate) clock: Clock,
     pub(crate) info: ClientInfo,
-    pub(crate) home: Arc<Home>,
+    pub(crate) executor: Arc<Executor>,
     /// Of a client for threads. Its handles and guards keep it alive, and the core does not: the carrier has the
     /// core.
     carrier: OnceLock<Weak<Carrier>>,
@@ -100,20 +100,20 @@ impl Core {
     pub(crate) fn start(backend: Arc<dyn Backend>, options: ClientOptions) -> Arc<Self> {
         let clock = options.clock.clone().unwrap_or_else(Clock::system);
         let registry = Arc::new(Registry::new());
-        let home = Arc::new(Home::here());
+        let executor = Arc::new(Executor::here());
         let core = Arc::new(Self {
             id: Uuid::new_v4(),
             backend,
             clock,
             info: client_info(&options),
-            home: Arc::clone(&home),
+            executor: Arc::clone(&executor),
             carrier: OnceLock::new(),
             local_queues: LocalQueues::default(),
             owners: Owners::default(),
             registry: Arc::clone(&registry),
             positions: Positions::default(),
             identities: Identities::default(),
-            reaper: Reaper::start(home),
+            reaper: Reaper::start(executor),
             draining: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -229,7 +229,7 @@ impl Core {
 
     /// Whether it was closed, or this is a forked child, in which it is closed as well.
     pub(crate) fn is_closed(&self) -> bool {
-        self.was_closed() || self.home.is_forked()
+        self.was_closed() || self.executor.is_forked()
     }
 
     /// Whether it was closed, without the check for a fork.
@@ -252,7 +252,7 @@ impl Core {
     /// Acquires nothing more, waits until nothing is held, for at most `limit`, and shuts down. Returns
     /// whether nothing was held then.
     pub(crate) async fn drain(self: &Arc<Self>, limit: Duration) -> bool {
-        if self.home.is_forked() {
+        if self.executor.is_forked() {
             return true;
         }
         self.draining.store(true, Ordering::Release);
@@ -270,7 +270,7 @@ impl Core {
     /// Ends it as the death of the process would: nothing more is sent, and locks stay held until
     /// their leases expire.
     pub(crate) fn abandon(&self) {
-        if self.home.is_forked() {
+        if self.executor.is_forked() {
             return;
         }
         self.abandoned.store(true, Ordering::Release);
@@ -288,7 +288,7 @@ impl Core {
     /// Releases everything, waits for the confirmation for at most one response timeout, and closes
     /// the store. Does nothing in a forked child.
     pub(crate) async fn shutdown(self: &Arc<Self>) {
-        if self.home.is_forked() {
+        if self.executor.is_forked() {
             return;
         }
         self.close();
@@ -351,7 +351,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        if self.home.is_forked() {
+        if self.executor.is_forked() {
             // The tasks and connections are the parent's: dropping them would touch state that both
             // share.
             std::mem::forget((Arc::clone(&self.backend), self.reaper.clone()));

@@ -15,14 +15,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::acquire::{Acquired, is_in_time};
-use super::holds::HoldId;
+use super::acquire::Acquired;
 use super::local_queue::{Entered, Grant, LocalQueues};
-use super::owners::acquire;
 use super::pending_acquire::PendingAcquire;
 use super::reenter::extend;
-use super::request::{Request, TermSpec, Wait};
-use super::{Core, Lease, jittered, no_answer, release, releasing};
+use super::release::{Releasing, release_later};
+use super::request::Request;
+use super::terms::TermSpec;
+use super::{Core, Lease, Tick, jittered, no_answer};
 use crate::backend::{Acquire, Attempt, Kind, Resource};
 use crate::clock::Clock;
 use crate::error::{Error, Phase, Result};
@@ -39,9 +39,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long to wait for the release of members.
 const RELEASE_WAIT: Duration = Duration::from_millis(250);
 
-/// One member: its client and its request.
-pub(crate) type Part = (Arc<Core>, Request);
-
 /// The terms of the members.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
@@ -54,22 +51,24 @@ pub(crate) struct Terms {
 /// Acquires all of `parts`, which are in the common order. Returns `None` if that did not succeed
 /// within `wait`, which counts by the clock of the first.
 pub(crate) async fn acquire_all(
-    parts: &[Part],
+    parts: &[Request],
     terms: Terms,
-    wait: Wait,
+    wait: Duration,
 ) -> Result<Option<Vec<Acquired>>> {
+    let clock = &parts[0].core.clock;
+    let limit = clock.now() + wait;
     // After a failure here, the members are tried one by one: that finds the failing one and retries.
     if let Ok(Some(all)) = together(parts, terms.held).await {
         return Ok(Some(all));
     }
-    Assembly { parts, terms, wait, clock: &parts[0].0.clock }.run().await
+    Assembly { parts, terms, limit, clock }.run().await
 }
 
 /// The acquire of several locks, one by one.
 struct Assembly<'a> {
-    parts: &'a [Part],
+    parts: &'a [Request],
     terms: Terms,
-    wait: Wait,
+    limit: Tick,
     clock: &'a Clock,
 }
 
@@ -115,9 +114,9 @@ impl Assembly<'_> {
         let others = (0..self.parts.len()).filter(|i| *i != first);
         for i in std::iter::once(first).chain(others) {
             let acquired = match i {
-                _ if i == first => self.one(i, self.wait).await,
-                _ if first == 0 => self.while_others_are_held(i, self.wait).await,
-                _ => self.while_others_are_held(i, Wait::Never).await,
+                _ if i == first => self.one(i, self.left()).await,
+                _ if first == 0 => self.while_others_are_held(i, self.left()).await,
+                _ => self.while_others_are_held(i, Duration::ZERO).await,
             };
             match acquired {
                 Ok(Some(acquired)) => held.0[i] = Some(acquired),
@@ -131,35 +130,30 @@ impl Assembly<'_> {
         Ok(None)
     }
 
-    async fn one(&self, i: usize, wait: Wait) -> Result<Option<Acquired>> {
-        let (core, request) = &self.parts[i];
-        let wait = match wait {
-            // By the clock of its own client.
-            Wait::Until(_) => Wait::within(core, Some(self.left())),
-            wait => wait,
-        };
-        acquire(core, &Request { term: self.terms.assembling, wait, ..request.clone() }).await
+    async fn one(&self, i: usize, wait: Duration) -> Result<Option<Acquired>> {
+        // The wait limit is by the clock of its own client.
+        Request { term: self.terms.assembling, wait, ..self.parts[i].clone() }.acquire().await
     }
 
     /// Acquires one member while others are held. Gives up when it is kept too long, or when its store
     /// answers nothing for as long.
-    async fn while_others_are_held(&self, i: usize, wait: Wait) -> Result<Option<Acquired>> {
-        let (core, request) = &self.parts[i];
+    async fn while_others_are_held(&self, i: usize, wait: Duration) -> Result<Option<Acquired>> {
+        let Request { core, resource, .. } = &self.parts[i];
         tokio::select! {
             biased;
             acquired = self.one(i, wait) => return acquired,
-            () = kept(core, &request.resource) => {}
+            () = kept(core, resource) => {}
         }
-        if wait != Wait::Forever && self.left().is_zero() {
+        if self.left().is_zero() {
             // It waited for nothing but an answer.
-            return Err(core.error(no_answer(), &request.resource, Phase::Acquire));
+            return Err(core.error(no_answer(), resource, Phase::Acquire));
         }
         Ok(None)
     }
 
     /// A temporary error blocks only this round, if the caller waits.
     fn blocked(&self, by: usize, error: Error) -> Result<Blocked> {
-        match error.may_pass() && self.wait != Wait::Never {
+        match error.may_pass() {
             true => Ok(Blocked { by, error: Some(error) }),
             false => Err(error),
         }
@@ -167,10 +161,9 @@ impl Assembly<'_> {
 
     /// How long the caller still waits.
     fn left(&self) -> Duration {
-        match self.wait {
-            Wait::Never => Duration::ZERO,
-            Wait::Until(limit) => limit.since(self.clock.now()),
-            Wait::Forever => Duration::MAX,
+        match self.limit {
+            Tick::NEVER => Duration::MAX,
+            limit => limit.since(self.clock.now()),
         }
     }
 }
@@ -231,7 +224,7 @@ impl Held {
     async fn release(mut self) {
         let held = self.0.iter_mut().filter_map(Option::take);
         let releases: Vec<_> =
-            held.map(|(lease, hold)| releasing::release(lease, hold, None)).collect();
+            held.map(|(lease, hold)| Releasing::new(lease, hold, None).released()).collect();
         // A lost member needs no release; where the store does not answer, the release continues in
         // the background.
         let _ = tokio::time::timeout(RELEASE_WAIT, join_all(releases)).await;
@@ -241,42 +234,41 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         for (lease, hold) in self.0.drain(..).flatten() {
-            release::release_later(lease, hold);
+            release_later(lease, hold);
         }
     }
 }
 
 /// Whether these are plain locks of one client, which one request can acquire.
-fn go_together(parts: &[Part]) -> bool {
-    let core = &parts[0].0;
-    let plain = |(other, request): &Part| {
-        Arc::ptr_eq(core, other)
+fn go_together(parts: &[Request]) -> bool {
+    let core = &parts[0].core;
+    let plain = |request: &Request| {
+        Arc::ptr_eq(core, &request.core)
             && request.resource.kind == Kind::Lock
             && request.owner.is_none()
             && request.fenced.is_none()
     };
-    let name = &parts[0].1.resource.name;
+    let name = &parts[0].resource.name;
     parts.iter().all(plain) && core.backend.capabilities(name).takes_together
 }
 
 /// Acquires plain locks of one client in one request. Returns `None` where that is impossible or
 /// one is busy: then one by one.
-async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>>> {
+async fn together(parts: &[Request], term: TermSpec) -> Result<Option<Vec<Acquired>>> {
     if !go_together(parts) {
         return Ok(None);
     }
-    let core = &parts[0].0;
+    let core = &parts[0].core;
     let mut fronts = Vec::with_capacity(parts.len());
-    for (core, request) in parts {
-        core.ensure_open(&request.resource)?;
-        match LocalQueues::enter(core, &request.resource, || None) {
+    for Request { resource, .. } in parts {
+        core.ensure_open(resource)?;
+        match LocalQueues::enter(core, resource, || None) {
             Entered::Front(front) => fronts.push(front),
             Entered::Queued(_) | Entered::Occupied => return Ok(None),
         }
     }
     let sent = core.clock.now();
-    let mut pending: Vec<_> =
-        parts.iter().map(|(core, request)| PendingAcquire::new(core, request)).collect();
+    let mut pending: Vec<_> = parts.iter().map(PendingAcquire::new).collect();
     let ttl = term.ttl;
     pending.iter_mut().for_each(|one| one.arm(ttl, sent));
     let also = pending[1..].iter().map(|one| (one.resource.name.clone(), one.owner)).collect();
@@ -295,18 +287,18 @@ async fn together(parts: &[Part], term: TermSpec) -> Result<Option<Vec<Acquired>
     match answer {
         Ok(Attempt::Granted { .. }) => {}
         Ok(_) => return Ok(None),
-        Err(fault) => return Err(core.error(fault, &parts[0].1.resource, Phase::Acquire)),
+        Err(fault) => return Err(core.error(fault, &parts[0].resource, Phase::Acquire)),
     }
     let now = core.clock.now();
     let mut held = Held(Vec::new());
-    for ((pending, mut front), (_, request)) in pending.into_iter().zip(fronts).zip(parts) {
+    for ((pending, mut front), request) in pending.into_iter().zip(fronts).zip(parts) {
         front.acquired(now);
         let request = Request { term, ..request.clone() };
-        if !is_in_time(core, &request, sent, now) {
+        if !request.is_in_time(sent, now) {
             return Ok(None);
         }
         let grant = Grant { pending, front, token: None, sent };
-        held.0.push(Some((Lease::begin(grant, &request, now), 0 as HoldId)));
+        held.0.push(Some((Lease::begin(grant, &request, now), 0)));
     }
     Ok(held.0.iter_mut().map(Option::take).collect())
 }

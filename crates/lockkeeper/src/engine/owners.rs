@@ -10,14 +10,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use tokio::sync::Mutex as AsyncMutex;
-use tracing::{Instrument, Span};
 
-use super::acquire::{Acquired, acquire_anew};
+use super::acquire::Acquired;
 use super::reenter::reenter;
-use super::request::{Request, Wait, other_side};
-use super::{Core, Lease, lock, until};
+use super::request::{Request, other_side};
+use super::{Core, Lease, Tick, lock, until};
 use crate::Owner;
 use crate::backend::{Kind, Resource};
 use crate::error::{Error, LostReason, Result};
@@ -68,90 +68,63 @@ impl Owners {
     }
 }
 
-/// Acquires a lock. Returns `None` if it is busy and the wait limit has passed.
-pub(crate) async fn acquire(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
-    core.ensure_not_closed(&request.resource)?;
-    match span(&request.resource) {
-        Some(span) => acquire_by(core, request).instrument(span).await,
-        None => acquire_by(core, request).await,
-    }
-}
-
-/// Returns the span of an acquire, unless it is disabled.
-pub(super) fn span(Resource { kind, name }: &Resource) -> Option<Span> {
-    let span = tracing::debug_span!("acquire", lock = %name, %kind);
-    (!span.is_disabled()).then_some(span)
-}
-
-async fn acquire_by(core: &Arc<Core>, request: &Request) -> Result<Option<Acquired>> {
-    match &request.owner {
-        None => acquire_anew(core, request).await,
-        Some(owner) => acquire_as(core, request, owner).await,
-    }
-}
-
-/// Acquires for a named owner: re-enters its lease if there is one. One request at a time per owner
-/// and name.
-async fn acquire_as(
-    core: &Arc<Core>,
-    request: &Request,
-    owner: &Owner,
-) -> Result<Option<Acquired>> {
-    core.ensure_own(owner, &request.resource)?;
-    // The two sides of a read/write lock share one turn: what one side may do depends on the other.
-    let turns = other_side(&request.resource, Kind::Write);
-    // Declared first, so that it is dropped last: a slot in use is not removed.
-    let _tidy = Tidy(core, &turns, owner);
-    let slot = core.owners.turn(&turns, owner);
-    let turn = match request.wait {
-        Wait::Never => slot.try_lock().ok(),
-        wait => until(&core.clock, wait.limit(), slot.lock()).await,
-    };
-    let Some(_turn) = turn else { return Ok(None) };
-    if let Some(lease) = core.owners.lease(&request.resource, owner) {
-        if !(request.reentrant && lease.reentrant) {
-            return Err(twice(&request.resource));
+impl Request {
+    /// Acquires for a named owner: re-enters its lease if there is one. One request at a time per
+    /// owner and name.
+    pub(super) async fn acquire_as(&mut self, owner: &Owner) -> Result<Option<Acquired>> {
+        let core = Arc::clone(&self.core);
+        core.ensure_not_closed(&self.resource)?;
+        core.ensure_own(owner, &self.resource)?;
+        // The two sides of a read/write lock share one turn: what one side may do depends on the other.
+        let turns = other_side(&self.resource, Kind::Write);
+        // Declared first, so that it is dropped last: a slot in use is not removed.
+        let _tidy = Tidy(&core, &turns, owner);
+        let slot = core.owners.turn(&turns, owner);
+        let turn = match self.waits() {
+            false => slot.try_lock().ok(),
+            true => until(&core.clock, self.limit, slot.lock()).await,
+        };
+        let Some(_turn) = turn else { return Ok(None) };
+        if let Some(lease) = core.owners.lease(&self.resource, owner) {
+            if !(self.reentrant && lease.reentrant) {
+                return Err(twice(&self.resource));
+            }
+            match reenter(lease, self.term, self.fenced, (self.wait, self.limit)).await {
+                // Released while this waited for its turn: there is nothing left to re-enter.
+                Err(Error::Lost { reason: LostReason::Released, .. }) => {}
+                outcome => return outcome.map(Some),
+            }
         }
-        match reenter(core, lease, request.term, request.wait, request.fenced).await {
-            // Released while this waited for its turn: there is nothing left to re-enter.
-            Err(Error::Lost { reason: LostReason::Released, .. }) => {}
-            outcome => return outcome.map(Some),
+        match self.resource.kind {
+            Kind::Write
+                if core.owners.lease(&other_side(&self.resource, Kind::Read), owner).is_some() =>
+            {
+                let detail = "its owner holds it for reading and would wait for itself for ever: \
+                              release that first, or use try_upgrade";
+                return Err(Error::invalid(Some(&self.resource.name), detail));
+            }
+            Kind::Read => self.beside = core.owners.lease(&turns, owner).map(|lease| lease.owner),
+            _ => {}
         }
+        self.acquire_anew().await
     }
-    match request.resource.kind {
-        Kind::Write
-            if core.owners.lease(&other_side(&request.resource, Kind::Read), owner).is_some() =>
-        {
-            let detail = "its owner holds it for reading and would wait for itself for ever: \
-                          release that first, or use try_upgrade";
-            Err(Error::invalid(Some(&request.resource.name), detail))
-        }
-        Kind::Read => {
-            let writing = core.owners.lease(&turns, owner).map(|lease| lease.owner);
-            acquire_anew(core, &Request { beside: writing, ..request.clone() }).await
-        }
-        _ => acquire_anew(core, request).await,
-    }
-}
 
-/// Acquires one side of a read/write lock beside a hold of the other side, for the named owner of
-/// that hold, if it has one.
-pub(crate) async fn acquire_beside(
-    core: &Arc<Core>,
-    request: Request,
-    named: Option<Owner>,
-) -> Result<Option<Acquired>> {
-    core.ensure_not_closed(&request.resource)?;
-    let Some(owner) = named else { return acquire_anew(core, &request).await };
-    let turns = other_side(&request.resource, Kind::Write);
-    let _tidy = Tidy(core, &turns, &owner);
-    let slot = core.owners.turn(&turns, &owner);
-    let _turn = slot.lock().await;
-    if let Some(lease) = core.owners.lease(&request.resource, &owner) {
-        let wait = Wait::Forever;
-        return reenter(core, lease, request.term, wait, request.fenced).await.map(Some);
+    /// Acquires one side of a read/write lock beside a hold of the other side, for the named owner of
+    /// that hold, if it has one.
+    pub(crate) async fn acquire_beside(self) -> Result<Option<Acquired>> {
+        let Self { core, resource, .. } = &self;
+        core.ensure_not_closed(resource)?;
+        let Some(owner) = &self.owner else { return self.acquire_anew().await };
+        let turns = other_side(resource, Kind::Write);
+        let _tidy = Tidy(core, &turns, owner);
+        let slot = core.owners.turn(&turns, owner);
+        let _turn = slot.lock().await;
+        if let Some(lease) = core.owners.lease(resource, owner) {
+            let wait = (Duration::MAX, Tick::NEVER);
+            return reenter(lease, self.term, self.fenced, wait).await.map(Some);
+        }
+        self.acquire_anew().await
     }
-    acquire_anew(core, &Request { owner: Some(owner.clone()), ..request }).await
 }
 
 /// The error for an owner that asks again for a lock that is not reentrant.

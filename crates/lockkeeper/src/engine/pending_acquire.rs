@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::request::{Request, Wait};
+use super::request::Request;
 use super::retry::retry_until;
 use super::{Core, RunToCompletion, Tick, UNDO_COUNTERS};
 use crate::OwnerId;
@@ -71,8 +71,9 @@ pub(crate) struct PendingAcquire {
 }
 
 impl PendingAcquire {
-    pub(crate) fn new(core: &Arc<Core>, request: &Request) -> Self {
-        let mut pending = Self::of(core, &request.resource, OwnerId::fresh(core.id));
+    pub(crate) fn new(request: &Request) -> Self {
+        let Request { core, resource, .. } = request;
+        let mut pending = Self::of(core, resource, OwnerId::fresh(core.id));
         pending.count = request.count;
         pending
     }
@@ -132,12 +133,12 @@ impl PendingAcquire {
             beside: request.beside,
             // Readers share the lock: tokens cannot order them.
             fenced: request.fenced.filter(|_| request.resource.kind != Kind::Read),
-            waits: request.wait != Wait::Never,
+            waits: request.waits(),
             temporary: request.temporary,
             ..Acquire::new(self.resource.clone(), self.owner, ttl)
         };
         let answer = self.core.backend.acquire(acquire);
-        let waits = request.wait != Wait::Never && stores_waiters(self.resource.kind);
+        let waits = request.waits() && stores_waiters(self.resource.kind);
         self.queued |= waits && self.resource.kind == Kind::Fair;
         Attempting::new(self, answer, sent, waits)
     }

@@ -16,7 +16,7 @@ use foldhash::HashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::{Home, lock};
+use super::{Executor, lock};
 use crate::backend::{BoxFuture, Lane};
 
 /// How many undo requests are under way at once in one lane: thousands of cancelled acquires must
@@ -38,15 +38,15 @@ pub(crate) struct Reaper {
 #[derive(Debug)]
 struct Inner {
     jobs: mpsc::UnboundedSender<Job>,
-    home: Arc<Home>,
+    executor: Arc<Executor>,
     undoing: Mutex<HashMap<Lane, Arc<Semaphore>>>,
 }
 
 impl Reaper {
-    pub(crate) fn start(home: Arc<Home>) -> Self {
+    pub(crate) fn start(executor: Arc<Executor>) -> Self {
         let (jobs, inbox) = mpsc::unbounded_channel();
         tokio::spawn(reap(inbox));
-        Self { inner: Arc::new(Inner { jobs, home, undoing: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { jobs, executor, undoing: Mutex::default() }) }
     }
 
     /// Returns the right to send one undo request to this lane. It limits requests and not jobs: a
@@ -58,7 +58,7 @@ impl Reaper {
     }
 
     pub(crate) fn adopt(&self, job: BoxFuture<()>) {
-        if self.inner.home.is_forked() {
+        if self.inner.executor.is_forked() {
             // The job belongs to the parent, which does it.
             return std::mem::forget(job);
         }
@@ -137,7 +137,7 @@ impl<T: Send + 'static> Future for RunToCompletion<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let Self { work: slot, started, reaper } = &mut *self;
         *started = true;
-        let _entered = reaper.inner.home.enter();
+        let _entered = reaper.inner.executor.enter();
         // Taken out while it is polled: work that panics is not polled again.
         let mut work = slot.take().expect("polled after it was ready");
         let poll = work.as_mut().poll(cx);

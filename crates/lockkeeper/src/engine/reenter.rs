@@ -1,38 +1,33 @@
 //! Requests about a lease that is held: one more hold, or a new term for one of its holds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::acquire::Acquired;
-use super::holds::HoldId;
 use super::lease::Lease;
 use super::release::{Turn, release_later};
-use super::request::{TermSpec, Wait};
 use super::retry::retry_until;
-use super::{Core, Tick, no_answer, until};
+use super::terms::{HoldId, TermSpec};
+use super::{Tick, no_answer, until};
 use crate::backend::{Acquire, Attempt, Fault, Fenced, Kind, Renewed};
 use crate::error::{LostReason, Phase, Result};
 
-/// Adds a hold to a lease. Runs to completion: if the caller drops the future, the new hold is
-/// released again.
+/// Adds a hold to a lease, for as long as the caller waits, and until the wait limit. Runs to completion:
+/// if the caller drops the future, the new hold is released again.
 pub(crate) async fn reenter(
-    core: &Arc<Core>,
     lease: Arc<Lease>,
     term: TermSpec,
-    wait: Wait,
     fenced: Option<Fenced>,
+    (wait, limit): (Duration, Tick),
 ) -> Result<Acquired> {
+    let (core, resource) = (Arc::clone(&lease.core), lease.resource.clone());
     let now = core.clock.now();
-    let give_up = match wait {
-        Wait::Never => now,
-        Wait::Until(limit) => limit.min(now + core.options.unreachable_after),
-        Wait::Forever => now + core.options.unreachable_after,
-    };
-    let resource = lease.resource.clone();
+    let give_up = limit.min(now + core.options.unreachable_after.min(wait));
     let work = async move {
         let hold = add_hold(&lease, term, fenced, give_up).await?;
         Ok(Undo(Some((lease, hold))))
     };
-    let answer_by = core.answer_by(&resource.name, wait.limit(), now);
+    let answer_by = core.answer_by(&resource.name, limit, now);
     match until(&core.clock, answer_by, core.run_to_completion(work)).await {
         Some(outcome) => outcome.map(Undo::keep),
         None => Err(core.error(no_answer(), &resource, Phase::Reenter)),

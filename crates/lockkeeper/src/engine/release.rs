@@ -1,27 +1,30 @@
 //! Releases: one hold of several, the last one, or the guard but not the lock.
 //!
-//! Each release runs to completion: if its caller drops the future, the reaper polls it to its end
-//! (`releasing.rs`).
+//! Each release runs to completion: if its caller drops the future, the reaper polls it to its end.
 
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
+use tokio::time::Sleep;
 use tracing::{Instrument, Span};
 
-use super::holds::HoldId;
+use super::handoff::hand_off;
 use super::identities::LINGER;
 use super::lease::{Lease, Status, deadline};
-use super::local_queue::{Front, Grant, Handoff, Others, Served, Waiter};
-use super::pending_acquire::{self, PendingAcquire};
+use super::local_queue::{Front, Others};
+use super::pending_acquire;
 use super::retry::{Retried, retry_after, retry_until};
-use super::{RETRY_COUNTERS, Tick, lock};
-use crate::OwnerId;
+use super::terms::HoldId;
+use super::{RETRY_COUNTERS, RunToCompletion, Tick, lock};
 use crate::backend::{
-    Acquire, Answer, Attempt, BoxFuture, Detail, Fault, HolderEntry, Kind, Release, Released,
-    Resource,
+    Answer, BoxFuture, Detail, Fault, HolderEntry, Kind, Release, Released, Resource,
 };
+use crate::carrier::{self, Carrier};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::holder::Holder;
 
@@ -65,21 +68,120 @@ enum Plan {
     Nothing,
 }
 
+/// The release of the hold of one guard. If its caller drops it, also before its first poll, the reaper
+/// does it.
+///
+/// Most releases are of a last hold, alone and at the first try: that request is in place. Everything
+/// else is boxed.
+pub(crate) struct Releasing {
+    pub(crate) lease: Arc<Lease>,
+    /// Not begun: the hold, and for how long the lock is to be left held.
+    new: Option<(HoldId, Option<u64>)>,
+    /// The request of a last hold is under way.
+    last: Option<Last>,
+    _carrier: Option<Arc<Carrier>>,
+}
+
+impl Releasing {
+    pub(crate) fn new(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Self {
+        let carrier = lease.core.carrier();
+        Self { lease, new: Some((hold, leave)), last: None, _carrier: carrier }
+    }
+
+    /// Releases it, on any executor.
+    pub(crate) fn released(mut self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let core = Arc::clone(&self.lease.core);
+        core.anywhere(async move { self.run().await })
+    }
+
+    /// Returns within `unreachable_after` of the first failure; an unconfirmed release continues in the
+    /// background until the lease expires.
+    pub(crate) async fn run(&mut self) -> Result<()> {
+        let Self { lease, new, last, .. } = self;
+        let Lease { core, resource, .. } = &**lease;
+        carrier::ensure_may_wait(Some(&resource.name))?;
+        if core.executor.is_forked() {
+            // The hold is the parent's to release.
+            *new = None;
+        }
+        let Some((hold, leave)) = *new else {
+            return Err(Error::Closed { lock: Some(resource.name.clone()) });
+        };
+        let span = span(resource);
+        let turn = if span.is_none() { Turn::try_take(lease) } else { None };
+        // Another request may have the turn, and be repeated for as long as the lease lasts.
+        let waits = turn.is_none();
+        let begun = turn.map(|turn| begin(turn, hold, leave));
+        *new = None;
+        let work: BoxFuture<Result<()>> = match begun {
+            Some(Ok(begun)) => {
+                let begun = last.insert(begun);
+                let answer = (&mut begun.answer).await;
+                let settled = begun.settle(answer);
+                let begun = last.take();
+                match (settled, begun) {
+                    (Err(fault), Some(begun)) => Box::pin(begun.repeat(fault)),
+                    (Err(fault), None) => return Err(core.error(fault, resource, Phase::Release)),
+                    (Ok(released), _) => return released,
+                }
+            }
+            Some(Err(work)) => work,
+            None => {
+                let work = in_turn(Arc::clone(lease), hold, leave);
+                Box::pin(work.instrument(span.unwrap_or_else(Span::none)))
+            }
+        };
+        let mut work = RunToCompletion::new(work, core.reaper.clone()).in_any_case();
+        let mut limit = None::<Pin<Box<Sleep>>>;
+        poll_fn(|cx| {
+            if let Poll::Ready(released) = Pin::new(&mut work).poll(cx) {
+                return Poll::Ready(released);
+            }
+            // The store answers or fails within its response timeout. Only a failure, or a wait for other
+            // guards, needs a timer.
+            if !waits && !lease.in_trouble.load(Ordering::Relaxed) {
+                return Poll::Pending;
+            }
+            let after = core.options.unreachable_after;
+            let limit = limit.get_or_insert_with(|| Box::pin(tokio::time::sleep(after)));
+            ready!(limit.as_mut().poll(cx));
+            let detail = "the store does not answer; it is tried again until the lease ends";
+            Poll::Ready(Err(Error::unconfirmed(&resource.name, Phase::Release, detail)))
+        })
+        .await
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        let work: BoxFuture<Result<()>> = match (self.last.take(), self.new.take()) {
+            (Some(last), _) => Box::pin(last.finish()),
+            (None, Some((hold, leave))) => {
+                let lease = Arc::clone(&self.lease);
+                Box::pin(async move {
+                    let span = span(&lease.resource).unwrap_or_else(Span::none);
+                    in_turn(lease, hold, leave).instrument(span).await
+                })
+            }
+            (None, None) => return,
+        };
+        let name = self.lease.resource.name.clone();
+        self.lease.core.reaper.adopt(Box::pin(async move {
+            if let Err(error) = work.await {
+                tracing::debug!(lock = %name, %error, "released in the background");
+            }
+        }));
+    }
+}
+
 /// Releases the hold of a dropped guard in the background.
 pub(crate) fn release_later(lease: Arc<Lease>, hold: HoldId) {
-    let reaper = lease.core.reaper.clone();
-    reaper.adopt(Box::pin(async move {
-        let name = lease.resource.name.clone();
-        match release_hold(lease, hold, None).await {
-            Ok(()) => {}
-            Err(error) => tracing::debug!(lock = %name, %error, "dropped guard"),
-        }
-    }));
+    drop(Releasing::new(lease, hold, None));
 }
 
 /// Ends a lease without a release in the store.
 pub(crate) fn forget(lease: &Lease) {
-    if lease.core.home.is_forked() {
+    if lease.core.executor.is_forked() {
         return;
     }
     let front = {
@@ -92,7 +194,7 @@ pub(crate) fn forget(lease: &Lease) {
 
 impl Lease {
     /// How long the store may keep it if nothing more is sent.
-    fn longest(&self, now: Tick) -> Duration {
+    pub(super) fn longest(&self, now: Tick) -> Duration {
         let state = lock(&self.state);
         if state.deadline == Tick::NEVER {
             return RETRY_COUNTERS;
@@ -157,30 +259,19 @@ impl Lease {
     }
 
     /// Notes that a release got no answer.
-    fn note_release(&self, fault: &Fault) {
+    pub(super) fn note_release(&self, fault: &Fault) {
         self.in_trouble.store(true, Ordering::Relaxed);
         self.note(fault);
     }
 }
 
-pub(super) async fn release_hold(
-    lease: Arc<Lease>,
-    hold: HoldId,
-    leave: Option<u64>,
-) -> Result<()> {
-    match span(&lease.resource) {
-        Some(span) => in_turn(lease, hold, leave).instrument(span).await,
-        None => in_turn(lease, hold, leave).await,
-    }
-}
-
 /// Returns the span of a release, unless it is disabled.
-pub(super) fn span(Resource { kind, name }: &Resource) -> Option<Span> {
+fn span(Resource { kind, name }: &Resource) -> Option<Span> {
     let span = tracing::debug_span!("release", lock = %name, %kind);
     (!span.is_disabled()).then_some(span)
 }
 
-pub(super) async fn in_turn(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
+async fn in_turn(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>) -> Result<()> {
     let turn = Turn::take(&lease).await;
     match begin(turn, hold, leave) {
         Ok(last) => last.finish().await,
@@ -189,7 +280,7 @@ pub(super) async fn in_turn(lease: Arc<Lease>, hold: HoldId, leave: Option<u64>)
 }
 
 /// Begins a release. Returns the request of a last hold without a successor, or else the work to do.
-pub(super) fn begin(
+fn begin(
     turn: Turn,
     hold: HoldId,
     leave: Option<u64>,
@@ -214,16 +305,16 @@ pub(super) fn begin(
 }
 
 /// The first request of the release of a last hold.
-pub(super) struct Last {
+struct Last {
     turn: Turn,
     front: Option<Front>,
-    pub(super) answer: Answer<Released>,
+    answer: Answer<Released>,
     sent: Tick,
 }
 
 impl Last {
     /// Completes the release by the answer. Returns the fault if the request has to be repeated.
-    pub(super) fn settle(
+    fn settle(
         &mut self,
         answer: std::result::Result<Released, Fault>,
     ) -> std::result::Result<Result<()>, Fault> {
@@ -234,13 +325,13 @@ impl Last {
         }
     }
 
-    pub(super) async fn repeat(mut self, fault: Fault) -> Result<()> {
+    async fn repeat(mut self, fault: Fault) -> Result<()> {
         let release = self.turn.release_of(0);
-        let tried = retry_release(&self.turn, release, self.sent, Some(fault)).await;
+        let tried = self.turn.retry_release(release, self.sent, Some(fault)).await;
         self.end(tried)
     }
 
-    pub(super) async fn finish(mut self) -> Result<()> {
+    async fn finish(mut self) -> Result<()> {
         let answer = (&mut self.answer).await;
         match self.settle(answer) {
             Ok(released) => released,
@@ -314,12 +405,12 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
         state.reschedule(core);
         state.may_be_cut(&lease.resource.name, ttl)
     });
-    let tried = send_release(lease, Release { ttl, ..lease.release_of(keep) }, sent).await;
+    let tried = lease.send_release(Release { ttl, ..lease.release_of(keep) }, sent).await;
     match &tried.answer {
         // No earlier try can have removed the last hold, so the lease is lost.
         Ok(Released::Absent { holder }) => {
             lease.lose(LostReason::Deleted);
-            return Err(not_held(lease, holder.clone()));
+            return Err(lease.not_held(holder.clone()));
         }
         Ok(_) if ttl.is_some() => {
             let mut state = lock(&lease.state);
@@ -332,20 +423,20 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
         }
         _ => {}
     }
-    verdict(lease, tried)
+    lease.verdict(tried)
 }
 
 async fn stay(lease: &Arc<Lease>, front: Option<Front>, ttl: u64) -> Result<()> {
     lease.after_end(None);
     lease.leave_identity(false);
     let request = Release { ttl: Some(ttl), leave: true, ..lease.release_of(1) };
-    let tried = send_release(lease, request, lease.core.clock.now()).await;
+    let tried = lease.send_release(request, lease.core.clock.now()).await;
     drop(front);
     if let Ok(Released::Absent { holder }) = tried.answer {
         // No earlier try can have removed it.
-        return Err(not_held(lease, holder));
+        return Err(lease.not_held(holder));
     }
-    verdict(lease, tried)?;
+    lease.verdict(tried)?;
     lease.core.leave(lease, ttl);
     Ok(())
 }
@@ -359,7 +450,7 @@ fn last(lease: &Lease, front: Option<Front>, tried: Retried<Released>) -> Result
         }
         (Some(_), _) => {}
     }
-    verdict(lease, tried)
+    lease.verdict(tried)
 }
 
 /// Whether a waiter of another client listens for the lock.
@@ -376,158 +467,72 @@ fn others(lease: &Lease, front: &Front, listeners: Option<u64>) -> Others {
     }
 }
 
-/// Hands the lock off to a waiter of this client in one request. If that waiter has left when the
-/// answer arrives, hands it off to the next one, or releases it.
-async fn hand_off(lease: &Arc<Lease>, mut front: Front, mut successor: Waiter) -> Result<()> {
-    let core = &lease.core;
-    let mut from = lease.owner;
-    let mut outcome = None;
-    loop {
-        let tried = send_handoff(lease, from, &successor).await;
-        let token = match tried.answer {
-            Ok(Attempt::Granted { token }) => token,
-            // Released, but not handed off: readers of the owner remain.
-            Ok(Attempt::Busy { .. }) => {
-                front.give(successor);
-                return Ok(());
-            }
-            Ok(Attempt::Gone) => {
-                let answer = Ok(Released::Absent { holder: None });
-                let Retried { sent, maybe_ran, .. } = tried;
-                let released = verdict(lease, Retried { answer, sent, maybe_ran });
-                front.give(successor);
-                return outcome.unwrap_or(released);
-            }
-            Err(_) => {
-                let released = give_up_handoff(lease, front, successor, from, tried).await;
-                return outcome.unwrap_or(released);
-            }
+/// The requests of a release, and what their answers mean.
+impl Lease {
+    /// Sends a release until it is answered or the lease has expired.
+    pub(super) async fn send_release(&self, release: Release, now: Tick) -> Retried<Released> {
+        self.retry_release(release, now, None).await
+    }
+
+    /// The same after `fault` of a first try.
+    async fn retry_release(
+        &self,
+        release: Release,
+        now: Tick,
+        fault: Option<Fault>,
+    ) -> Retried<Released> {
+        let core = &self.core;
+        let ends = match self.resource.kind {
+            // The store does not remember it for longer.
+            Kind::Semaphore => now + RETRY_COUNTERS,
+            // The first try may take one response timeout.
+            _ => now + self.longest(now) + core.options.response_timeout,
         };
-        outcome = Some(Ok(()));
-        let Waiter { served, handoff } = successor;
-        let ends = tried.sent + Duration::from_millis(handoff.ttl);
-        let pending = PendingAcquire::granted(core, &lease.resource, handoff.owner, ends);
-        let grant = Grant { pending, front, token, sent: tried.sent };
-        let refused = served.send(Box::new(Served::Granted(grant))).err().map(|served| *served);
-        let Some(Served::Granted(returned)) = refused else { return Ok(()) };
-        front = returned.front;
-        match front.successor(core.clock.now()) {
-            Some(next) => {
-                from = returned.pending.owner;
-                returned.pending.disarm();
-                successor = next;
+        let failed = |fault: &Fault| {
+            if core.clock.now().since(now) >= core.options.unreachable_after {
+                // The waiters in the local queue have waited for the same store.
+                core.local_queues.fail(&self.resource, fault);
             }
-            // Dropping the grant releases the lock, and passes the front on.
-            None => return Ok(()),
+            self.note_release(fault);
+        };
+        let send = || core.backend.release(release.clone());
+        let (name, stop) = (&self.resource.name, || core.is_abandoned());
+        match fault {
+            None => retry_until(core, name, (now, ends), send, failed, stop).await,
+            Some(fault) => retry_after(core, name, fault, (now, ends), send, failed, stop).await,
         }
     }
-}
 
-/// Gives up a handoff: the waiters fail or try for themselves, and both holds that may be stored
-/// are released.
-async fn give_up_handoff(
-    lease: &Arc<Lease>,
-    front: Front,
-    successor: Waiter,
-    from: OwnerId,
-    Retried { answer, sent, maybe_ran }: Retried<Attempt>,
-) -> Result<()> {
-    let core = &lease.core;
-    let Err(fault) = answer else { return Ok(()) };
-    if maybe_ran || fault.maybe_ran() {
-        let Handoff { owner, ttl, .. } = successor.handoff;
-        let ends = sent + Duration::from_millis(ttl);
-        drop(PendingAcquire::indeterminate(core, &lease.resource, owner, ends));
-    }
-    if fault.may_pass() {
-        core.local_queues.fail(&lease.resource, &fault);
-        let _ = successor.served.send(Box::new(Served::Failed(fault)));
-        drop(front);
-    } else {
-        front.give(successor);
-    }
-    let request = Release { owner: from, ..lease.release_of(0) };
-    let mut tried = send_release(lease, request, core.clock.now()).await;
-    // The handoff may have been executed after all; the undo from above removes it.
-    tried.maybe_ran |= maybe_ran;
-    verdict(lease, tried)
-}
-
-/// Sends a handoff until it is answered, or until the waiters have waited for an answer for
-/// `unreachable_after`.
-async fn send_handoff(lease: &Lease, from: OwnerId, successor: &Waiter) -> Retried<Attempt> {
-    let core = &lease.core;
-    let now = core.clock.now();
-    let ends = now + lease.longest(now).min(core.options.unreachable_after);
-    let Handoff { owner, ttl, fenced } = successor.handoff;
-    let send = || {
-        let acquire = Acquire::new(lease.resource.clone(), owner, ttl);
-        core.backend.acquire(Acquire { from: Some(from), fenced, ..acquire })
-    };
-    let failed = |fault: &Fault| lease.note_release(fault);
-    retry_until(core, &lease.resource.name, (now, ends), send, failed, || core.is_abandoned()).await
-}
-
-/// Sends a release until it is answered or the lease has expired.
-async fn send_release(lease: &Lease, release: Release, now: Tick) -> Retried<Released> {
-    retry_release(lease, release, now, None).await
-}
-
-/// The same after `fault` of a first try.
-async fn retry_release(
-    lease: &Lease,
-    release: Release,
-    now: Tick,
-    fault: Option<Fault>,
-) -> Retried<Released> {
-    let core = &lease.core;
-    let ends = match lease.resource.kind {
-        // The store does not remember it for longer.
-        Kind::Semaphore => now + RETRY_COUNTERS,
-        // The first try may take one response timeout.
-        _ => now + lease.longest(now) + core.options.response_timeout,
-    };
-    let failed = |fault: &Fault| {
-        if core.clock.now().since(now) >= core.options.unreachable_after {
-            // The waiters in the local queue have waited for the same store.
-            core.local_queues.fail(&lease.resource, fault);
-        }
-        lease.note_release(fault);
-    };
-    let send = || core.backend.release(release.clone());
-    let (name, stop) = (&lease.resource.name, || core.is_abandoned());
-    match fault {
-        None => retry_until(core, name, (now, ends), send, failed, stop).await,
-        Some(fault) => retry_after(core, name, fault, (now, ends), send, failed, stop).await,
-    }
-}
-
-/// Decides by the first answer. If an answer finds the lock absent after an unanswered request,
-/// that request most likely removed it; this is certain only while the lease cannot have expired.
-fn verdict(lease: &Lease, tried: Retried<Released>) -> Result<()> {
-    let unconfirmed =
-        |detail: Detail| Err(Error::unconfirmed(&lease.resource.name, Phase::Release, detail));
-    match tried.answer {
-        Ok(Released::Freed { .. } | Released::Kept) => {
-            tracing::debug!(lock = %lease.resource.name, owner = %lease.owner,
-                held = ?lease.core.clock.now().since(lease.granted), "released");
-            Ok(())
-        }
-        Ok(Released::Absent { holder }) if !tried.maybe_ran => Err(not_held(lease, holder)),
-        Ok(Released::Absent { .. }) => {
-            // Of several members, another client may have had the lock on those that had lost it.
-            let is_one = !lease.core.leaves_remains(&lease.resource.name);
-            if is_one && lease.core.clock.now() < lease.deadline() {
-                return Ok(());
+    /// Decides by the first answer. If an answer finds the lock absent after an unanswered request,
+    /// that request most likely removed it; this is certain only while the lease cannot have expired.
+    pub(super) fn verdict(&self, tried: Retried<Released>) -> Result<()> {
+        let Self { core, resource, .. } = self;
+        let unconfirmed =
+            |detail: Detail| Err(Error::unconfirmed(&resource.name, Phase::Release, detail));
+        match tried.answer {
+            Ok(Released::Freed { .. } | Released::Kept) => {
+                tracing::debug!(lock = %resource.name, owner = %self.owner,
+                    held = ?core.clock.now().since(self.granted), "released");
+                Ok(())
             }
-            unconfirmed("an answer was lost, and it is no longer held since".into())
+            Ok(Released::Absent { holder }) if !tried.maybe_ran => Err(self.not_held(holder)),
+            Ok(Released::Absent { .. }) => {
+                // Of several members, another client may have had the lock on those that had lost it.
+                let is_one = !core.leaves_remains(&resource.name);
+                if is_one && core.clock.now() < self.deadline() {
+                    return Ok(());
+                }
+                unconfirmed("an answer was lost, and it is no longer held since".into())
+            }
+            Err(Fault::Unreachable { detail, .. } | Fault::Refused { detail }) => {
+                unconfirmed(detail)
+            }
+            Err(fault) => Err(core.error(fault, resource, Phase::Release)),
         }
-        Err(Fault::Unreachable { detail, .. } | Fault::Refused { detail }) => unconfirmed(detail),
-        Err(fault) => Err(lease.core.error(fault, &lease.resource, Phase::Release)),
     }
-}
 
-fn not_held(lease: &Lease, holder: Option<String>) -> Error {
-    let holder = holder.map(|id| Box::new(Holder::new(HolderEntry::new(id.into(), 1, false))));
-    Error::NotHeld { lock: lease.resource.name.clone(), phase: Phase::Release, holder }
+    pub(super) fn not_held(&self, holder: Option<String>) -> Error {
+        let holder = holder.map(|id| Box::new(Holder::new(HolderEntry::new(id.into(), 1, false))));
+        Error::NotHeld { lock: self.resource.name.clone(), phase: Phase::Release, holder }
+    }
 }

@@ -1,92 +1,25 @@
 //! The parameters of one acquire: the lock, the term, the owner, and how to wait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Core, Tick, lease_millis};
+use super::terms::TermSpec;
+use super::{Core, Tick};
 use crate::backend::{Fenced, Kind, Resource, Topic};
-use crate::config::{Backoff, LeaseTime, MIN_WATCHDOG};
-use crate::error::{Error, Phase, Result};
+use crate::config::Backoff;
+use crate::error::Phase;
 use crate::{Owner, OwnerId};
-
-/// How long a caller waits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Wait {
-    /// One attempt.
-    Never,
-    /// Until this time.
-    Until(Tick),
-    /// Without a limit.
-    Forever,
-}
-
-impl Wait {
-    /// Waits for at most `span`; makes one attempt if it is zero or `None`.
-    pub(crate) fn within(core: &Core, span: Option<Duration>) -> Self {
-        match span {
-            None | Some(Duration::ZERO) => Wait::Never,
-            Some(span) => Wait::Until(core.clock.now() + span),
-        }
-    }
-
-    pub(super) fn limit(self) -> Tick {
-        match self {
-            Wait::Until(limit) => limit,
-            Wait::Never | Wait::Forever => Tick::NEVER,
-        }
-    }
-}
-
-/// The term that one guard asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Term {
-    /// Renewed by the watchdog, this many milliseconds at a time.
-    Renewed(u64),
-    /// Until a fixed end, as sent to the store.
-    Fixed(Tick),
-}
-
-/// The requested term, before its start is known.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TermSpec {
-    pub(crate) ttl: u64,
-    pub(crate) renewed: bool,
-}
-
-impl TermSpec {
-    /// Without an end, and never renewed.
-    pub(crate) const ENDLESS: Self = Self { ttl: u64::MAX, renewed: false };
-
-    /// Returns the term of a request: a renewed lease of `default` if none was given.
-    pub(crate) fn new(
-        resource: &Resource,
-        lease: Option<LeaseTime>,
-        default: Duration,
-    ) -> Result<Self> {
-        let (span, renewed) = match lease.unwrap_or(LeaseTime::Renewed(default)) {
-            LeaseTime::Fixed(span) => (span, false),
-            LeaseTime::Renewed(span) => (span, true),
-        };
-        if renewed && span < MIN_WATCHDOG {
-            let detail = format!("a renewed lease must be at least {MIN_WATCHDOG:?}, not {span:?}");
-            return Err(Error::invalid(Some(&resource.name), detail));
-        }
-        Ok(Self { ttl: lease_millis(resource, span)?, renewed })
-    }
-
-    pub(crate) fn sent_at(self, sent: Tick) -> Term {
-        if self.renewed {
-            return Term::Renewed(self.ttl);
-        }
-        Term::Fixed(sent + Duration::from_millis(self.ttl))
-    }
-}
 
 /// The parameters of one acquire.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
+    pub(crate) core: Arc<Core>,
     pub(crate) resource: Resource,
     pub(crate) term: TermSpec,
-    pub(crate) wait: Wait,
+    /// How long to wait for the lock; zero makes one attempt.
+    pub(crate) wait: Duration,
+    /// When that has passed: never for one attempt, whose answer is waited for.
+    pub(crate) limit: Tick,
     pub(crate) owner: Option<Owner>,
     /// How many permits; 1 for locks.
     pub(crate) count: u32,
@@ -113,6 +46,19 @@ pub(super) enum Queueing {
 }
 
 impl Request {
+    /// Counts the wait from now.
+    pub(super) fn begin(&mut self) {
+        self.limit = match self.wait {
+            Duration::ZERO | Duration::MAX => Tick::NEVER,
+            span => self.core.clock.now() + span,
+        };
+    }
+
+    /// Whether it makes more than one attempt.
+    pub(super) fn waits(&self) -> bool {
+        !self.wait.is_zero()
+    }
+
     pub(super) fn queueing(&self) -> Queueing {
         match self.resource.kind {
             // An upgrade must not queue behind a writer that waits for this very reader.
@@ -125,7 +71,7 @@ impl Request {
 
     /// Whether the first attempt needs neither a timer nor an earlier identity.
     pub(super) fn is_simple(&self) -> bool {
-        self.wait.limit() == Tick::NEVER && self.resource.kind != Kind::Fair
+        self.limit == Tick::NEVER && self.resource.kind != Kind::Fair
     }
 
     pub(super) fn phase(&self) -> Phase {

@@ -287,7 +287,7 @@ async fn an_owner_that_acquires_during_its_last_release_gets_the_lock() {
     queued(&mut first).await;
     let mut second = Box::pin(outer.release());
     queued(&mut second).await;
-    let mut request = lock.lock();
+    let mut request = Box::pin(lock.lock());
     queued(&mut request).await;
     let all = async { tokio::join!(first, second, request) };
     let (first, second, again) = timeout(SETTLE, all).await.expect("nothing hangs");

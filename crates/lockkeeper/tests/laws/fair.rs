@@ -137,7 +137,7 @@ pub(crate) async fn a_waiter_that_was_dropped_is_skipped_at_once(store: &Store) 
 pub(crate) async fn a_waiter_dropped_at_its_grant_wakes_the_next_one(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    let mut first = ours.lock();
+    let mut first = Box::pin(ours.lock());
     assert!(poll_once(&mut first).is_pending());
     waiting(&ours, 1).await;
     let second = waiter(&theirs, 2, &Order::default());
@@ -171,7 +171,7 @@ pub(crate) async fn random_cancellations_leave_no_queue_position(store: &Store) 
 pub(crate) async fn try_lock_does_not_jump_the_queue(store: &Store) {
     let (ours, theirs) = pair::<FairLock>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    let mut first = ours.lock();
+    let mut first = Box::pin(ours.lock());
     assert!(poll_once(&mut first).is_pending());
     waiting(&ours, 1).await;
     guard.release().await.unwrap();

@@ -52,7 +52,7 @@ pub(crate) async fn names_have_sequences_of_their_own(store: &Store) {
 pub(crate) async fn a_handoff_issues_a_greater_token(store: &Store) {
     let lock: FencedLock = one(store).await;
     let mut guard = lock.lease(store.long()).lock().await.unwrap();
-    let mut waiters: Vec<_> = (0..20).map(|_| lock.lock()).collect();
+    let mut waiters: Vec<_> = (0..20).map(|_| Box::pin(lock.lock())).collect();
     assert!(waiters.iter_mut().all(|waiter| poll_once(waiter).is_pending()));
     let mut tokens = vec![token(&guard)];
     for waiter in waiters {
@@ -71,7 +71,7 @@ pub(crate) async fn a_handoff_issues_a_token_only_to_a_fenced_waiter(store: &Sto
     let (fenced, plain) = (client.fenced_lock(store.name("it")), client.lock(store.name("it")));
     let guard = fenced.lease(store.long()).lock().await.unwrap();
     let first = token(&guard);
-    let (mut second, mut third) = (plain.lock(), fenced.lock());
+    let (mut second, mut third) = (Box::pin(plain.lock()), Box::pin(fenced.lock()));
     assert!(poll_once(&mut second).is_pending() && poll_once(&mut third).is_pending());
     guard.release().await.unwrap();
     let guard = second.await.unwrap();

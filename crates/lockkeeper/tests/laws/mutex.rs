@@ -22,7 +22,7 @@ pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
 pub(crate) async fn a_second_lock_of_a_mutex_waits(store: &Store) {
     let mutex: Mutex = one(store).await;
     let guard = mutex.lease(store.long()).lock().await.unwrap();
-    let mut again = mutex.lock();
+    let mut again = Box::pin(mutex.lock());
     assert!(poll_once(&mut again).is_pending());
     assert!(mutex.try_lock_for(store.lease()).await.unwrap().is_none());
     guard.release().await.unwrap();

@@ -255,9 +255,9 @@ pub(crate) fn a_wait_on_another_executor_ends_when_the_runtime_ends(store: &Stor
     let client = home.block_on(store.client());
     let (first, second) = (client.lock(store.name("lock")), client.lock(store.name("lock")));
     // The first asks the store, the second queues behind it.
-    let mut waiting = first.lock();
+    let mut waiting = Box::pin(first.lock());
     assert!(crate::store::poll_once(&mut waiting).is_pending());
-    let mut queued = second.lock();
+    let mut queued = Box::pin(second.lock());
     assert!(crate::store::poll_once(&mut queued).is_pending());
     let threads = [waiting, queued].map(|work| thread::spawn(move || block_on(work)));
     drop(home);
@@ -278,7 +278,7 @@ pub(crate) fn a_runtime_that_ends_before_it_polled_its_tasks_wakes_waiters(store
     // Polls no task of the client: it returns as soon as the client is there.
     let home = runtime();
     let lock = home.block_on(async { store.client().await.lock(store.name("lock")) });
-    let mut waiting = lock.lock();
+    let mut waiting = Box::pin(lock.lock());
     let polled = Pin::new(&mut waiting).poll(&mut Context::from_waker(&unpark()));
     drop(home);
     if polled.is_pending() {

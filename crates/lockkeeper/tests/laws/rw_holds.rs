@@ -228,7 +228,7 @@ pub(crate) async fn an_expired_reader_stops_blocking_writers(store: &Store) {
     let start = Instant::now();
     dead(store, &ours, Kind::Read, store.steady_lease()).await;
     assert_eq!(theirs.holders().await.unwrap().len(), 2);
-    let mut writer = theirs.write();
+    let mut writer = Box::pin(theirs.write());
     assert!(timeout(store.steady_lease() / 4, &mut writer).await.is_err());
     living.release().await.unwrap();
     let writer = timeout(store.long(), writer).await.expect("the dead one has ended").unwrap();

@@ -99,7 +99,7 @@ pub(crate) async fn shutdown_releases_the_permits(store: &Store) {
     let semaphore = client.semaphore(store.name("permits"));
     let permit = semaphore.acquire(2).await.unwrap();
     let rest = ours.acquire(1).await.unwrap();
-    let mut waits = semaphore.acquire(1);
+    let mut waits = Box::pin(semaphore.acquire(1));
     assert!(poll_once(&mut waits).is_pending());
     let waits = tokio::spawn(waits);
     client.shutdown().await;

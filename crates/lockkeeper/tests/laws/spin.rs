@@ -42,7 +42,7 @@ pub(crate) async fn a_spin_lock_and_a_lock_of_one_name_exclude_each_other(store:
         let (spin, lock) = (ours.spin_lock(store.name("it")), client.lock(store.name("it")));
         let guard = lock.lease(store.long()).lock().await.unwrap();
         assert!(spin.try_lock().await.unwrap().is_none());
-        let mut waiting = spin.lease(store.long()).lock();
+        let mut waiting = Box::pin(spin.lease(store.long()).lock());
         assert!(poll_once(&mut waiting).is_pending());
         guard.release().await.unwrap();
         let guard = store.promptly("then it gets it", waiting).await.unwrap();
@@ -123,7 +123,7 @@ async fn an_endless_back_off_never_retries() {
         let guard = theirs.lock().await.unwrap();
         let lock = lock.backoff(back_off);
         assert!(lock.try_lock_for(Duration::from_millis(100)).await.unwrap().is_none());
-        let mut waiting = lock.lock();
+        let mut waiting = Box::pin(lock.lock());
         assert!(timeout(store.long(), &mut waiting).await.is_err(), "it is held");
         guard.release().await.unwrap();
         assert!(timeout(Duration::from_secs(3600), waiting).await.is_err(), "it tried again");

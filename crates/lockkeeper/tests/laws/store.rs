@@ -618,16 +618,16 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         self.any().lease(lease)
     }
     fn lock(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + 'static {
-        self.any().lock()
+        Box::pin(self.any().lock())
     }
     fn try_lock(&self) -> impl Future<Output = Result<Option<AnyGuard>>> + Send + Unpin + 'static {
-        self.any().try_lock()
+        Box::pin(self.any().try_lock())
     }
     fn try_lock_for(
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<AnyGuard>>> + Send + Unpin + 'static {
-        self.any().try_lock_for(wait)
+        Box::pin(self.any().try_lock_for(wait))
     }
     fn is_locked(&self) -> impl Future<Output = Result<bool>> + Send {
         let lock = self.any();

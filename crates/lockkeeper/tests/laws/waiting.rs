@@ -212,7 +212,7 @@ pub(crate) async fn the_lease_of_a_waiter_starts_at_the_grant<L: Exclusive>(stor
 pub(crate) async fn a_handoff_sets_the_lease_of_the_receiver<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let giver = lock.lease(store.long() * 20).lock().await.unwrap();
-    let mut receiver = lock.lease(store.long()).lock();
+    let mut receiver = Box::pin(lock.lease(store.long()).lock());
     assert!(poll_once(&mut receiver).is_pending());
     giver.release().await.unwrap();
     let receiver = store.promptly("handed over", receiver).await.unwrap();
@@ -348,7 +348,7 @@ pub(crate) async fn a_waiter_dropped_after_its_grant_releases_the_lock<L: Exclus
 ) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    let mut granted = ours.lease(store.long()).lock();
+    let mut granted = Box::pin(ours.lease(store.long()).lock());
     assert!(poll_once(&mut granted).is_pending());
     guard.release().await.unwrap();
     drop(granted);
