@@ -431,10 +431,15 @@ impl Rounds {
                     }
                     Ok(())
                 }
-                [_, Value::Int(count), ..] => Err(unacknowledged(format!(
-                    "{} of {needed} replicas have the change after {span:?}",
-                    count.min(&synced)
-                ))),
+                [_, Value::Int(count), ..] => {
+                    if synced == 0 && self.alone.is_none() {
+                        self.warn("locks wait, and holds end, until a replica has synchronised");
+                    }
+                    let count = count.min(&synced);
+                    Err(unacknowledged(format!(
+                        "{count} of {needed} replicas have the change after {span:?}"
+                    )))
+                }
                 _ => return Err(unacknowledged("an unexpected answer to WAIT")),
             });
         }
