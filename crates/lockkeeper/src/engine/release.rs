@@ -19,8 +19,8 @@ use super::retry::{Retried, retry_after, retry_until};
 use super::{RETRY_COUNTERS, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
-    Acquire, Attempt, BoxFuture, Detail, Fault, HolderEntry, Kind, Release, ReleaseAnswer,
-    Released, Resource,
+    Acquire, Answer, Attempt, BoxFuture, Detail, Fault, HolderEntry, Kind, Release, Released,
+    Resource,
 };
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::holder::Holder;
@@ -217,7 +217,7 @@ pub(super) fn begin(
 pub(super) struct Last {
     turn: Turn,
     front: Option<Front>,
-    pub(super) answer: ReleaseAnswer,
+    pub(super) answer: Answer<Released>,
     sent: Tick,
 }
 
@@ -387,7 +387,7 @@ async fn hand_off(lease: &Arc<Lease>, mut front: Front, mut successor: Waiter) -
         let token = match tried.answer {
             Ok(Attempt::Granted { token }) => token,
             // Released, but not handed off: readers of the owner remain.
-            Ok(Attempt::Busy(_) | Attempt::Crowded(..)) => {
+            Ok(Attempt::Busy { .. }) => {
                 front.give(successor);
                 return Ok(());
             }

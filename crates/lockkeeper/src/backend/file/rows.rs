@@ -1,4 +1,4 @@
-//! What stands in the tables: records by name, answers by request, clients by identity.
+//! What stands in the tables: records by name, clients by identity.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::db::{Db, Hitch};
 use super::time::{Moment, signed};
 use super::waiters::Who;
-use crate::backend::model::{REMEMBERED, Record};
+use crate::backend::model::Record;
 use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource, Seen};
 use crate::{LockName, OwnerId};
 
@@ -93,35 +93,6 @@ impl Db {
         let mut insert = self.connection.prepare_cached(sql)?;
         let (name, kind, permits) = (name.as_bytes(), record.kind(), record.packed_permits());
         insert.execute((name, kind, &self.boot, ends, wall_end, text, permits))?;
-        Ok(())
-    }
-
-    /// Loads the answer to a request.
-    pub(super) fn load_reply(
-        &self,
-        name: &LockName,
-        id: OwnerId,
-        now: u64,
-    ) -> Result<Option<String>, Hitch> {
-        let sql =
-            "SELECT reply FROM replies WHERE id = ?1 AND name = ?2 AND boot = ?3 AND at >= ?4";
-        let since = signed(now.saturating_sub(REMEMBERED));
-        let given = (id.to_string(), name.as_bytes(), &self.boot, since);
-        let mut select = self.connection.prepare_cached(sql)?;
-        Ok(select.query_row(given, |row| row.get(0)).optional()?)
-    }
-
-    pub(super) fn store_reply(
-        &self,
-        name: &LockName,
-        id: OwnerId,
-        reply: &str,
-        now: u64,
-    ) -> Result<(), Hitch> {
-        let sql = "INSERT OR REPLACE INTO replies (name, id, boot, at, reply)
-            VALUES (?1, ?2, ?3, ?4, ?5)";
-        let given = (name.as_bytes(), id.to_string(), &self.boot, signed(now), reply);
-        self.connection.prepare_cached(sql)?.execute(given)?;
         Ok(())
     }
 
