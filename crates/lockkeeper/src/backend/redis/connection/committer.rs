@@ -292,7 +292,10 @@ impl Rounds {
             };
             let Place { epoch, server } = follower.tried();
             if !server.iter().zip(&before).any(|(server, before)| server.is_same(before)) {
-                (self.alone, self.warned) = (Some(Instant::now()), false);
+                // After a failover its replicas have no link to it yet.
+                let needs = before.is_some() && shared.primary.has_replicas();
+                let grace = if needs { GRACE } else { Duration::ZERO };
+                (self.alone, self.warned) = (Some(Instant::now() + grace), false);
             }
             let connected = connected.and_then(|(opened, role)| self.note(role).map(|_| opened));
             failures = if connected.is_ok() { 0 } else { failures + 1 };
@@ -428,10 +431,15 @@ impl Rounds {
                     }
                     Ok(())
                 }
-                [_, Value::Int(count), ..] => Err(unacknowledged(format!(
-                    "{} of {needed} replicas have the change after {span:?}",
-                    count.min(&synced)
-                ))),
+                [_, Value::Int(count), ..] => {
+                    if synced == 0 && self.alone.is_none() {
+                        self.warn("locks wait, and holds end, until a replica has synchronised");
+                    }
+                    let count = count.min(&synced);
+                    Err(unacknowledged(format!(
+                        "{count} of {needed} replicas have the change after {span:?}"
+                    )))
+                }
                 _ => return Err(unacknowledged("an unexpected answer to WAIT")),
             });
         }
@@ -524,6 +532,34 @@ mod tests {
         for _ in 0..3 {
             let again = timeout(Duration::from_secs(10), suspected.notified());
             again.await.expect("the primary is looked for");
+        }
+    }
+
+    /// After a failover none of its replicas has a link to it yet.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_new_primary_needs_the_replicas_that_are_known_for_a_while() {
+        let servers = Replicated::start();
+        servers.nodes().iter().for_each(|node| servers.promote(node));
+        let (options, primary) = (ClientOptions::new(), Primary::unknown());
+        let terms = Terms { replicas: 1, timeout: Duration::from_millis(100), is_strict: false };
+        let key = Box::new(|_| Some(b"key".to_vec()));
+        let committer = Committer::later(&primary, &options, terms, key);
+        let connection = Connection::later(&primary, &options, &GivenUp::default(), || {});
+        let commit = async || {
+            let due = Instant::now() + Duration::from_secs(10);
+            let ticket = committer.ticket(&connection, due).await.unwrap();
+            committer.commit(ticket, &connection, None).await
+        };
+        // The first one may have had no replica for long.
+        for (node, has_replicas) in servers.nodes().iter().zip([true, true, false]) {
+            primary.note_replicas(has_replicas);
+            primary.lead_to(&url::server(&node.url(), &options).unwrap());
+            let is_needed = has_replicas && node.port() != servers.nodes()[0].port();
+            assert_eq!(commit().await.is_err(), is_needed);
+            if is_needed {
+                sleep(GRACE).await;
+                assert_eq!(commit().await, Ok(()));
+            }
         }
     }
 

@@ -233,6 +233,8 @@ impl Sentinel {
         }
         let address = Some(address(named));
         *state = State { address, epoch, floor: epoch, outdated: None };
+        // The old primary is one of them.
+        primary.note_replicas(told.iter().any(|told| told.replicas > Some(1)));
         primary.lead_to(&self.of.login.at(&named.0, named.1));
         true
     }

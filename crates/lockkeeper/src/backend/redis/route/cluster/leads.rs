@@ -59,7 +59,9 @@ impl Cluster {
         leaves.iter().for_each(|index| shards[*index].primary.park());
         let is_outlasted = leads.len() < servers.len();
         for (index, server) in leads {
-            shards[*index].primary.lead_to(server);
+            let primary = &shards[*index].primary;
+            primary.note_replicas(map.nodes[*index].len() > 1);
+            primary.lead_to(server);
         }
         is_outlasted
     }

@@ -113,6 +113,9 @@ impl Cluster {
             if let Some(before) = shard.primary.server() {
                 remember(map.led.entry(index), before.address.to_string());
             }
+            // The first one is the old primary.
+            let mut others = map.nodes[index].iter().skip(1);
+            shard.primary.note_replicas(others.any(|other| !is_it(other)));
             shard.primary.lead_to(&server);
         }
         index
