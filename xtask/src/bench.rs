@@ -1,6 +1,6 @@
 //! The benchmark: installs what it needs, then builds and runs it.
 
-use crate::install;
+use crate::install::{self, GO, JAVA, PYTHON, REDIS_SERVER, VALGRIND};
 use crate::run::{Outcome, Step};
 
 /// Runs it with these arguments.
@@ -8,13 +8,11 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     let asked = |option: &str| args.iter().any(|arg| arg == option);
     let measures = !(asked("--page") || asked("--list") || asked("--help") || asked("-h"));
     if measures {
-        install::redis_server()?;
-        if asked("--peers") {
-            install::peers()?;
-        }
-        if asked("--peers") || asked("--callgrind") {
-            install::valgrind()?;
-        }
+        install::tools(match (asked("--peers"), asked("--callgrind")) {
+            (true, _) => &[REDIS_SERVER, JAVA, PYTHON, GO, VALGRIND],
+            (_, true) => &[REDIS_SERVER, VALGRIND],
+            _ => &[REDIS_SERVER],
+        })?;
         // It measures the command line, too, and has programs of its own beside it.
         Step::new(&["cargo", "build", "--release", "-p", "lockkeeper-cli"]).run()?;
         Step::new(&["cargo", "build", "--release", "-p", "bench", "--bins"]).run()?;

@@ -21,8 +21,7 @@ const RUNS: usize = 3;
 pub(crate) fn run() -> Outcome {
     println!("\n==> counts");
     still()?;
-    install::redis_server()?;
-    install::valgrind()?;
+    install::tools(&[install::REDIS_SERVER, install::VALGRIND])?;
     moving()
 }
 

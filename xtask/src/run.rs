@@ -1,8 +1,9 @@
 //! Running a command, announced and timed.
 
 use std::env;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 /// Nothing, or what to tell the user.
@@ -30,6 +31,23 @@ impl<'a> Step<'a> {
         println!("\n==> {}", self.shown());
         let start = Instant::now();
         let status = self.command().status();
+        self.outcome(status, start)
+    }
+
+    /// Runs it beside others: shows what it prints once it has ended.
+    pub(crate) fn run_aside(&self) -> Outcome {
+        let start = Instant::now();
+        let output = self.command().stdin(Stdio::null()).output();
+        let mut text = format!("\n==> {}\n", self.shown()).into_bytes();
+        let status = output.map(|output| {
+            text.extend([output.stderr, output.stdout].concat());
+            output.status
+        });
+        let _ = io::stdout().lock().write_all(&text);
+        self.outcome(status, start)
+    }
+
+    fn outcome(&self, status: io::Result<ExitStatus>, start: Instant) -> Outcome {
         let seconds = start.elapsed().as_secs_f64();
         match status {
             Ok(status) if status.success() => {

@@ -41,7 +41,7 @@ pub(crate) fn install() -> Outcome {
     if SERVERS.iter().all(Server::is_there) {
         return Ok(());
     }
-    install::python()?;
+    install::tools(&[install::PYTHON])?;
     let (venv, wheels) = (directory().join("venv"), directory().join("wheels"));
     let _ = fs::remove_dir_all(&wheels);
     let (python, venv) = (venv.join("bin/python"), venv.display().to_string());

@@ -1,13 +1,14 @@
 //! What CI runs, and what contributors run before pushing: the same steps, in the same order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsStr;
-use std::fs;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+use std::{fs, thread};
 
 use crate::run::{Outcome, Step, root};
 use crate::times::{Times, laws_file};
-use crate::{api, counts, install, interop, servers};
+use crate::{api, counts, install, servers};
 
 /// Quick ones first: the first failure ends the run.
 const STEPS: &[Step<'_>] = &[
@@ -104,24 +105,73 @@ const TEST: &[&str] =
 /// Property tests run the same cases each time, so that a failure belongs to a change.
 const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 
-/// All tests but those of the benchmark, one suite after the other.
-fn all_tests(times: &mut Times) -> Outcome {
-    times.part("build", || Step::new(&[TEST, &["--no-run"]].concat()).run())?;
-    let mut outcome = tests(times, "unit tests", &["--lib", "--bins"]);
-    for suite in suites()? {
-        outcome = outcome.and(tests(times, &suite, &["--test", &suite]));
-    }
-    outcome.and(tests(times, "doc tests", &["--doc"]))
+/// Some of the tests: what cargo is told of them, and the server that they run on, if it is another one.
+struct Part {
+    name: String,
+    which: Vec<String>,
+    server: Option<&'static str>,
 }
 
-fn tests(times: &mut Times, name: &str, which: &[&str]) -> Outcome {
-    let laws = laws_file();
-    // Laws wait most of the time, each for its own locks. Many of the others measure a time.
-    let threads = if name == "laws" { "16" } else { "6" };
-    let times_of_laws = laws.display().to_string();
-    let environment =
-        [("RUST_TEST_THREADS", threads), SEED, ("LOCKKEEPER_LAW_TIMES", times_of_laws.as_str())];
-    times.part(name, || Step::new(&[TEST, which].concat()).environment(&environment).run())
+/// What waits most of the time is first, and what computes is last.
+const ORDER: [&[&str]; 2] = [
+    &["laws", "faults", "interop", "cli"],
+    &["cancellation", "soak", "model", "unit tests", "doc tests"],
+];
+
+impl Part {
+    fn new(name: &str, which: &[&str], server: Option<&'static str>) -> Self {
+        let which = which.iter().map(|word| (*word).to_owned()).collect();
+        Self { name: name.to_owned(), which, server }
+    }
+
+    fn order(&self) -> usize {
+        let [waiting, computing] =
+            ORDER.map(|names| names.iter().position(|name| *name == self.name));
+        waiting.or(computing.map(|at| 9 + at)).unwrap_or(8)
+    }
+
+    fn run(&self, times: &Times) -> Outcome {
+        let laws = laws_file().display().to_string();
+        // Laws wait most of the time, each for its own locks. Many of the others measure a time.
+        let threads = if self.name == "laws" { "16" } else { "6" };
+        let mut environment =
+            vec![("RUST_TEST_THREADS", threads), SEED, ("LOCKKEEPER_LAW_TIMES", laws.as_str())];
+        if let Some(server) = self.server {
+            // The first sequences of the others: a command that works differently shows soon.
+            environment.extend([("LOCKKEEPER_TEST_SERVER", server), ("PROPTEST_CASES", "200")]);
+        }
+        let which: Vec<&str> = self.which.iter().map(String::as_str).collect();
+        let line = [TEST, &which].concat();
+        times.part(&self.name, || Step::new(&line).environment(&environment).run_aside())
+    }
+}
+
+/// All tests but those of the benchmark, two suites at a time: while one waits the other computes.
+fn all_tests(times: &Times) -> Outcome {
+    times.part("build", || Step::new(&[TEST, &["--no-run"]].concat()).run())?;
+    let mut parts: Vec<_> =
+        suites()?.iter().map(|suite| Part::new(suite, &["--test", suite], None)).collect();
+    parts.push(Part::new("unit tests", &["--lib", "--bins"], None));
+    parts.push(Part::new("doc tests", &["--doc"], None));
+    for server in ["redis62", "valkey9"] {
+        for (name, which) in ON_OTHER_SERVERS {
+            parts.push(Part::new(&format!("{server}: {name}"), which, Some(server)));
+        }
+    }
+    parts.sort_by_key(Part::order);
+    let parts = Mutex::new(VecDeque::from(parts));
+    let next = |from: fn(&mut VecDeque<Part>) -> Option<Part>| {
+        let mut outcome = Ok(());
+        while let Some(part) = from(&mut parts.lock().unwrap_or_else(PoisonError::into_inner)) {
+            outcome = outcome.and(part.run(times));
+        }
+        outcome
+    };
+    thread::scope(|scope| {
+        let computing = scope.spawn(|| next(VecDeque::pop_back));
+        let waiting = next(VecDeque::pop_front);
+        waiting.and(computing.join().unwrap_or_else(|_| Err("it panicked".to_owned())))
+    })
 }
 
 /// The names of all test binaries: a file or a folder in `tests` of a crate.
@@ -144,55 +194,39 @@ fn suites() -> Result<BTreeSet<String>, String> {
 
 /// What the servers of `cargo xtask servers` run, too: what is stored and published, the scripts against
 /// the model, and the faults in which versions differ.
-const ON_OTHER_SERVERS: [&[&str]; 2] = [
-    &["--test", "wire", "--test", "model"],
-    &[
-        "--test",
+const ON_OTHER_SERVERS: [(&str, &[&str]); 2] = [
+    ("wire and model", &["--test", "wire", "--test", "model"]),
+    (
         "faults",
-        "--",
-        "acknowledged::",
-        "checks::",
-        "cluster::",
-        "endpoints::",
-        "failover::",
-        "permissions::",
-        // These builds have no TLS. The server of the system runs the tests of it.
-        "--skip",
-        "tls",
-    ],
+        &[
+            "--test",
+            "faults",
+            "--",
+            "acknowledged::",
+            "checks::",
+            "cluster::",
+            "endpoints::",
+            "failover::",
+            "permissions::",
+            // These builds have no TLS. The server of the system runs the tests of it.
+            "--skip",
+            "tls",
+        ],
+    ),
 ];
-
-/// Both servers at once: the model keeps the processor busy while the faults of the other server wait.
-fn on_other_servers() -> Outcome {
-    let [model, faults] = ON_OTHER_SERVERS;
-    let on = |server: &str, order: [&[&str]; 2]| {
-        let environment = [("RUST_TEST_THREADS", "5"), ("LOCKKEEPER_TEST_SERVER", server), SEED];
-        order.iter().try_for_each(|tests| {
-            Step::new(&[TEST, tests].concat()).environment(&environment).run()
-        })
-    };
-    std::thread::scope(|scope| {
-        let one = scope.spawn(|| on("redis62", [model, faults]));
-        let other = on("valkey9", [faults, model]);
-        other.and(one.join().unwrap_or_else(|_| Err("it panicked".to_owned())))
-    })
-}
 
 /// Installs what is missing and runs every step.
 pub(crate) fn run() -> Outcome {
     let start = Instant::now();
-    interop::install()?;
+    install::tools(install::TESTS)?;
     servers::install()?;
-    install::tmux()?;
-    install::faketime()?;
     install::component("rustfmt", &["cargo", "fmt", "--version"])?;
     install::component("clippy", &["cargo", "clippy", "--version"])?;
     STEPS.iter().try_for_each(Step::run)?;
-    let mut times = Times::default();
+    let times = Times::default();
     let _ = fs::remove_file(laws_file());
     EXAMPLES.run()?;
-    let outcome =
-        all_tests(&mut times).and_then(|()| times.part("other servers", on_other_servers));
+    let outcome = all_tests(&times);
     times.print();
     outcome?;
     counts::run()?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::run::{Outcome, target};
@@ -13,20 +14,25 @@ const SLOWEST: usize = 20;
 
 /// The seconds of each suite that has run.
 #[derive(Default)]
-pub(crate) struct Times(Vec<(String, f64)>);
+pub(crate) struct Times(Mutex<Vec<(String, f64)>>);
 
 impl Times {
     /// Runs one part.
-    pub(crate) fn part(&mut self, name: &str, run: impl FnOnce() -> Outcome) -> Outcome {
+    pub(crate) fn part(&self, name: &str, run: impl FnOnce() -> Outcome) -> Outcome {
         let start = Instant::now();
         let outcome = run();
-        self.0.push((name.to_owned(), start.elapsed().as_secs_f64()));
+        let seconds = start.elapsed().as_secs_f64();
+        self.lock().push((name.to_owned(), seconds));
         outcome
     }
 
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, f64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn print(&self) {
-        println!("\n==> seconds per suite");
-        for (name, seconds) in &self.0 {
+        println!("\n==> seconds per suite, two at a time");
+        for (name, seconds) in self.lock().iter() {
             println!("{seconds:8.1}  {name}");
         }
         print!("{}", slowest(&fs::read_to_string(laws_file()).unwrap_or_default()));

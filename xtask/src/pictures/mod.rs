@@ -33,7 +33,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 
 /// Makes all of them.
 pub(crate) fn run() -> Outcome {
-    install::tmux()?;
+    install::tools(&[install::TMUX])?;
     Step::new(&["cargo", "build", "-p", "lockkeeper-cli"]).run()?;
     let scene = Scene::new()?;
     let directory = root().join("docs");

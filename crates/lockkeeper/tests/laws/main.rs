@@ -1,7 +1,7 @@
 //! Laws × stores: behaviour that every store must have.
 //!
 //! A law is one small function. The list below instantiates each of them for every store, and most of them
-//! for every kind of lock, so that a failure reads
+//! for the kinds of lock that differ there (`kind!` leaves out the others), so that a failure reads
 //! `redis::waiting::mutex::a_waiter_acquires_as_soon_as_the_lock_is_released`. Memory runs
 //! on the paused clock; Redis runs in real time on a real server, and the file store in real time on a file of
 //! its own.
@@ -84,35 +84,13 @@ macro_rules! theme {
     (file $theme:ident redis $($law:ident)+) => {};
     (cluster $theme:ident redis $($law:ident)+) => {};
     (quorum $theme:ident redis $($law:ident)+) => {};
-    // A quorum has four kinds of lock, and no other primitive.
-    (quorum $theme:ident each $($law:ident)+) => { theme! { quorum $theme locks $($law)+ } };
-    (quorum $theme:ident queued $($law:ident)+) => { theme! { quorum $theme locks $($law)+ } };
-    (quorum $theme:ident notified $($law:ident)+) => {
-        mod $theme {
-            kind! { quorum $theme lock lockkeeper::Lock, $($law)+ }
-            kind! { quorum $theme mutex lockkeeper::Mutex, $($law)+ }
-            kind! { quorum $theme fenced lockkeeper::FencedLock, $($law)+ }
-        }
-    };
-    (quorum $theme:ident reentrant $($law:ident)+) => {
-        mod $theme {
-            kind! { quorum $theme lock lockkeeper::Lock, $($law)+ }
-            kind! { quorum $theme fenced lockkeeper::FencedLock, $($law)+ }
-            kind! { quorum $theme spin lockkeeper::SpinLock, $($law)+ }
-        }
-    };
-    (quorum $theme:ident non_reentrant $($law:ident)+) => {
-        mod $theme { kind! { quorum $theme lock lockkeeper::Lock, $($law)+ } }
-    };
-    (quorum $theme:ident locks $($law:ident)+) => {
-        mod $theme {
-            kind! { quorum $theme lock lockkeeper::Lock, $($law)+ }
-            kind! { quorum $theme mutex lockkeeper::Mutex, $($law)+ }
-            kind! { quorum $theme fenced lockkeeper::FencedLock, $($law)+ }
-            kind! { quorum $theme spin lockkeeper::SpinLock, $($law)+ }
-        }
-    };
     (quorum $theme:ident single $($law:ident)+) => {};
+    // Sentinels only lead to a server; what it does with a request is the same.
+    (sentinel run each $($law:ident)+) => {};
+    (sentinel input each $($law:ident)+) => {};
+    (sentinel lifecycle each $($law:ident)+) => {};
+    (sentinel kinds each $($law:ident)+) => {};
+    (sentinel lock_state each $($law:ident)+) => {};
     (quorum $theme:ident threads $($law:ident)+) => {};
     (memory $theme:ident blocking $($law:ident)+) => {};
     (sentinel $theme:ident blocking $($law:ident)+) => {};
@@ -178,7 +156,27 @@ macro_rules! theme {
 }
 
 macro_rules! kind {
-    ($store:ident $theme:ident $kind:ident $Type:ty, $($law:ident)+) => {
+    // A token is one more line in the scripts and rules of a plain lock: the laws of `fenced` are about it.
+    (memory $theme:ident fenced $($rest:tt)+) => {};
+    (redis $theme:ident fenced $($rest:tt)+) => {};
+    (quorum $theme:ident fenced $($rest:tt)+) => {};
+    // A spinning waiter is a plain one that pauses where that one subscribes.
+    (redis acquire spin $($rest:tt)+) => { kind! { = redis acquire spin $($rest)+ } };
+    (redis waiting spin $($rest:tt)+) => { kind! { = redis waiting spin $($rest)+ } };
+    (redis loss spin $($rest:tt)+) => { kind! { = redis loss spin $($rest)+ } };
+    (redis $theme:ident spin $($rest:tt)+) => {};
+    (memory $theme:ident spin $($rest:tt)+) => {};
+    (sentinel $theme:ident fair $($rest:tt)+) => {};
+    (sentinel $theme:ident fenced $($rest:tt)+) => {};
+    (sentinel $theme:ident spin $($rest:tt)+) => {};
+    (sentinel $theme:ident write $($rest:tt)+) => {};
+    // A quorum has no other primitive than locks without a queue.
+    (quorum $theme:ident fair $($rest:tt)+) => {};
+    (quorum $theme:ident write $($rest:tt)+) => {};
+    ($store:ident $theme:ident $kind:ident $($rest:tt)+) => {
+        kind! { = $store $theme $kind $($rest)+ }
+    };
+    (= $store:ident $theme:ident $kind:ident $Type:ty, $($law:ident)+) => {
         mod $kind { $( law! { $store $law, crate::$theme::$law::<$Type> } )+ }
     };
 }

@@ -15,9 +15,8 @@ use tokio::time::timeout;
 
 use super::wake::{Edge, Subscriptions};
 use super::{
-    Acquire, AcquireAnswer, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed,
-    Fault, Finding, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot,
-    Subscription, Topic, Ttl,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
 };
 use crate::LockName;
 use crate::config::ClientOptions;
@@ -183,7 +182,7 @@ impl File {
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Db) -> Result<T, Fault> + Send + 'static,
-    ) -> BoxFuture<Result<T, Fault>> {
+    ) -> Answer<T> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
@@ -216,23 +215,22 @@ impl Backend for File {
         )
     }
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let waits = request.waits;
         let asked = self.ask(move |db| db.acquire(&request));
-        let answered = async move {
+        Box::pin(async move {
             match asked.await {
                 // Other processes were writing: the waiter keeps waiting.
                 Err(Fault::Refused { detail }) if waits && *detail == *OTHERS_WRITE => {
-                    Ok(Attempt::Busy(Some(Ttl::Millis(CROWDED))))
+                    Ok(Attempt::busy(Some(Ttl::Millis(CROWDED))))
                 }
                 answer => answer,
             }
-        };
-        Answer::boxed(answered)
+        })
     }
 
-    fn release(&self, request: Release) -> ReleaseAnswer {
-        self.ask(move |db| db.release(&request)).into()
+    fn release(&self, request: Release) -> Answer<Released> {
+        self.ask(move |db| db.release(&request))
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
@@ -241,23 +239,23 @@ impl Backend for File {
         Box::pin(async move { asked.await.unwrap_or_else(|fault| vec![Err(fault); count]) })
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         self.ask(move |db| db.adjust(&change))
     }
 
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         self.ask(move |db| db.inspect(&resource))
     }
 
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+    fn list(&self, request: List) -> Answer<Page> {
         self.ask(move |db| db.list(&request))
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+    fn check(&self) -> Answer<Vec<Finding>> {
         self.ask(Db::check)
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let hub = &self.inner.hub;
         let subscription = match topic {
             // A `0` published earlier must not open the latch.

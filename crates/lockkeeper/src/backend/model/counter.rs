@@ -146,7 +146,7 @@ impl State {
             None => {}
         }
         if self.number(name, now)?.ok_or_else(unset)? < count {
-            return Ok(Attempt::Busy(None));
+            return Ok(Attempt::busy(None));
         }
         self.remember(name, id, Reply::Granted, now);
         self.add(name, -count);

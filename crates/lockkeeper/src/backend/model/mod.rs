@@ -131,7 +131,7 @@ pub struct Wake {
 }
 
 /// An answer, and the wake-ups that it causes.
-pub type Answer<T> = (Result<T, Fault>, Vec<Wake>);
+pub type Decision<T> = (Result<T, Fault>, Vec<Wake>);
 
 impl Entry {
     fn ttl(&self, now: u64) -> Ttl {
@@ -206,13 +206,13 @@ impl State {
     }
 
     /// Returns an answer with the wake-ups that it causes. A fault wakes up no waiter.
-    fn answer<T>(&mut self, outcome: Result<T, Fault>) -> Answer<T> {
+    fn answer<T>(&mut self, outcome: Result<T, Fault>) -> Decision<T> {
         let wakes = std::mem::take(&mut self.wakes);
         if outcome.is_ok() { (outcome, wakes) } else { (outcome, Vec::new()) }
     }
 
     /// Acquires a lock or permits, re-enters a lock, or hands it off.
-    pub fn acquire(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+    pub fn acquire(&mut self, request: &Acquire, now: u64) -> Decision<Attempt> {
         self.sweep(now);
         let attempt = match request.resource.kind {
             Kind::Lock | Kind::Mutex => self.acquire_plain(request, now),
@@ -226,7 +226,7 @@ impl State {
     }
 
     /// Releases holds.
-    pub fn release(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    pub fn release(&mut self, request: &Release, now: u64) -> Decision<Released> {
         let released = match request.resource.kind {
             Kind::Lock | Kind::Mutex => self.release_plain(request, now),
             Kind::Fair => self.release_fair(request, now),
@@ -262,7 +262,7 @@ impl State {
     }
 
     /// Makes an administrative change.
-    pub fn adjust(&mut self, change: &Change, now: u64) -> Answer<Changed> {
+    pub fn adjust(&mut self, change: &Change, now: u64) -> Decision<Changed> {
         let changed = self.changed(change, now);
         self.answer(changed)
     }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Inner;
 use super::fan::Fan;
 use crate::OwnerId;
-use crate::backend::{Backend, Release, ReleaseAnswer};
+use crate::backend::{Answer, Backend, Release, Released};
 
 /// The most that are kept. What is dropped beyond them expires by itself.
 const MAX: usize = 65_536;
@@ -47,11 +47,10 @@ pub(super) struct Leftovers {
 type Kept = HashMap<Key, Leftover>;
 
 /// A release whose caller has its answer.
-#[derive(Debug)]
 pub(super) struct Tail {
     pub(super) release: Release,
     /// The answers that are missing.
-    pub(super) answers: Fan<ReleaseAnswer>,
+    pub(super) answers: Fan<Answer<Released>>,
 }
 
 #[derive(Clone, Debug)]

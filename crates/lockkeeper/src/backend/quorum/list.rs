@@ -14,7 +14,7 @@ use super::fan::Fan;
 use crate::LockName;
 use crate::backend::redis::Redis;
 use crate::backend::{
-    Backend, BoxFuture, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
+    Answer, Backend, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
     Resource, Select, Snapshot, Ttl,
 };
 
@@ -54,7 +54,7 @@ impl Inner {
     /// The answers of all members, in their order.
     pub(super) async fn ask_all<T>(
         &self,
-        ask: impl Fn(&Redis) -> BoxFuture<Result<T, Fault>>,
+        ask: impl Fn(&Redis) -> Answer<T>,
     ) -> Vec<Result<T, Fault>> {
         let late =
             || Err(Fault::Unreachable { maybe_ran: true, detail: "no answer in time".into() });

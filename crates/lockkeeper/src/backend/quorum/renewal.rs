@@ -23,9 +23,7 @@ use super::acquire::{REJOIN, says};
 use super::fan::Fan;
 use super::votes::Votes;
 use crate::OwnerId;
-use crate::backend::{
-    Acquire, AcquireAnswer, Attempt, Backend, BoxFuture, Fault, Renew, Renewed, Ttl,
-};
+use crate::backend::{Acquire, Answer, Attempt, Backend, BoxFuture, Fault, Renew, Renewed, Ttl};
 
 type Answers = Vec<Result<Renewed, Fault>>;
 
@@ -231,7 +229,12 @@ const COMPLETED_AFTER: Duration = Duration::from_millis(100);
 impl Inner {
     /// Stores a hold that was just granted on the members that have not granted it, in the background:
     /// then it survives the loss of a minority.
-    pub(super) fn complete(&self, request: &Acquire, votes: &Votes, mut rest: Fan<AcquireAnswer>) {
+    pub(super) fn complete(
+        &self,
+        request: &Acquire,
+        votes: &Votes,
+        mut rest: Fan<Answer<Attempt>>,
+    ) {
         let Some(inner) = self.me.upgrade() else { return };
         let renew = Renew::new(request.resource.clone(), request.owner, Some(request.ttl));
         let is_asked = |member: &usize| !rest.unanswered().any(|one| one == *member);
@@ -271,9 +274,9 @@ impl Inner {
             let boxed = repairs.map(|(member, renew, ttl)| {
                 let store = self.members[member].clone();
                 let repair = async move { store.repair(renew, ttl).await };
-                (member, Box::pin(repair) as BoxFuture<_>)
+                (member, Box::pin(repair) as Answer<Attempt>)
             });
-            let mut fan: Fan<BoxFuture<Result<Attempt, Fault>>> = Fan::new(boxed);
+            let mut fan = Fan::new(boxed);
             fan.send();
             fan
         };

@@ -29,16 +29,16 @@ pub(super) fn attempt(value: Value) -> Result<Attempt, Fault> {
             number.map(|token| Attempt::Granted { token: Some(token) }).map_err(not_one)
         }
         Value::Int(-3) => Ok(Attempt::Gone),
-        Value::Int(left) => Ok(Attempt::Busy(Some(ttl(left)))),
+        Value::Int(left) => Ok(Attempt::busy(Some(ttl(left)))),
         // The time for which permits are busy may be unknown.
-        Value::SimpleString(word) if word == "BUSY" => Ok(Attempt::Busy(None)),
+        Value::SimpleString(word) if word == "BUSY" => Ok(Attempt::busy(None)),
         Value::Array(parts) => {
-            let busy = match parts.first() {
-                Some(Value::Int(left)) => Attempt::Busy(Some(ttl(*left))),
-                Some(Value::SimpleString(word)) if word == "BUSY" => Attempt::Busy(None),
+            let ttl = match parts.first() {
+                Some(Value::Int(left)) => Some(ttl(*left)),
+                Some(Value::SimpleString(word)) if word == "BUSY" => None,
                 _ => return Err(unexpected(&Value::Array(parts))),
             };
-            Ok(busy.among(listeners(&parts)))
+            Ok(Attempt::Busy { ttl, listeners: listeners(&parts) })
         }
         other => Err(unexpected(&other)),
     }

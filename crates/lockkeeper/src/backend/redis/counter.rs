@@ -28,7 +28,7 @@ impl Inner {
         self.forgetting(call, &request.resource.name)
     }
 
-    pub(super) async fn release_counter(&self, request: Release) -> Result<Value, Fault> {
+    pub(super) async fn release_counter(&self, request: &Release) -> Result<Value, Fault> {
         self.fits(&request.resource.name)?;
         let call = remembered(&script::SEMAPHORE_RELEASE, 2, &request.resource);
         let call = call.owner(&request.owner).arg(request.count).arg(u8::from(request.undo));

@@ -42,6 +42,19 @@ impl Role {
         }
     }
 
+    /// The id of the data of a primary, or of a replica with a link: `INFO replication` says it. Both have the same
+    /// one, and no other primary has it: a promoted replica starts a new one.
+    pub(super) fn data_id(info: &Value) -> Option<String> {
+        let info = match info {
+            Value::BulkString(info) => String::from_utf8_lossy(info),
+            Value::VerbatimString { text, .. } => text.into(),
+            _ => return None,
+        };
+        let has_all =
+            field(&info, "role")? == "master" || field(&info, "master_link_status")? == "up";
+        field(&info, "master_replid").filter(|_| has_all).map(str::to_owned)
+    }
+
     fn of_role(parts: &[Value]) -> Option<Self> {
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -67,9 +80,7 @@ impl Role {
     }
 
     fn of_info(info: &str) -> Option<Self> {
-        let field = |name: &str| {
-            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-        };
+        let field = |name| field(info, name);
         match field("role")? {
             "master" => {
                 // slave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=0
@@ -90,6 +101,10 @@ impl Role {
             _ => None,
         }
     }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 fn is_replica(line: &str) -> bool {
@@ -117,6 +132,13 @@ mod tests {
         let text = "# Replication\r\nrole:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7000\r\n";
         assert_eq!(info(text), replica(false));
         assert_eq!(info(&format!("{text}master_link_status:up\r\n")), replica(true));
+        let data_id = |text: &str| {
+            Role::data_id(&Value::BulkString(format!("{text}master_replid:1f\r\n").into_bytes()))
+        };
+        assert_eq!(data_id("role:master\r\n").as_deref(), Some("1f"));
+        assert_eq!(data_id(&format!("{text}master_link_status:up\r\n")).as_deref(), Some("1f"));
+        // It may be about to get the data of another one.
+        assert_eq!(data_id(&format!("{text}master_link_status:down\r\n")), None);
         let replicas =
             "slave0:ip=h,port=1,state=online,offset=14,lag=0\r\nslave1:ip=h,offset=0\r\n";
         assert_eq!(

@@ -40,6 +40,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use futures_util::FutureExt;
 use redis::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -184,27 +185,8 @@ impl Connection {
 
     /// Sends a request and waits for its final outcome, until its deadline. Must be polled to the
     /// end.
-    pub(super) async fn call(&self, command: Command) -> Result<Value, Fault> {
-        self.request(command).await.and_then(fault::check)
-    }
-
-    /// Hands in a request. Returns its slot: [`poll`](Connection::poll) it to the end, or
-    /// [`abandon`](Connection::abandon) it.
-    pub(super) fn send(&self, command: Command, waker: &Waker) -> Result<usize, Fault> {
-        self.shared.send(command, None, false, waker)
-    }
-
-    /// Returns the final outcome of a request, and frees its slot.
-    pub(super) fn poll(&self, slot: usize, waker: &Waker) -> Poll<Result<Value, Fault>> {
-        match self.shared.lock().requests.outcome(slot, waker) {
-            Some(outcome) => Poll::Ready(outcome.and_then(fault::check)),
-            None => Poll::Pending,
-        }
-    }
-
-    /// Leaves the reply to the connection.
-    pub(super) fn abandon(&self, slot: usize) {
-        self.shared.abandon(slot);
+    pub(super) fn call(&self, command: Command) -> impl Future<Output = Result<Value, Fault>> {
+        self.request(command).map(|outcome| outcome.and_then(fault::check))
     }
 
     /// Sends many requests and returns one answer for each; an error if the connection failed.
