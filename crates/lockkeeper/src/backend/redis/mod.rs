@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
+use resp::Value;
 use tokio::sync::{Notify, mpsc};
 
 use super::wake::Subscriptions;
@@ -24,7 +24,7 @@ use connection::Connection;
 use member::Membership;
 use pubsub::Order;
 use route::Route;
-use url::Server;
+use server::Server;
 use wakes::Wakes;
 
 mod answers;
@@ -34,8 +34,8 @@ mod cluster_pubsub;
 mod command;
 mod connection;
 mod counter;
+mod error_reply;
 mod fair;
-mod fault;
 mod keys;
 mod list;
 mod lock;
@@ -44,16 +44,19 @@ mod permits;
 mod primary;
 mod pubsub;
 mod renew;
+mod resp;
 mod role;
 mod route;
 mod rw;
 mod script;
+mod server;
 mod shape;
 mod shard;
 mod slot;
 mod steps;
 #[cfg(test)]
 mod testing;
+mod tls;
 mod url;
 mod wakes;
 
@@ -249,10 +252,10 @@ impl Inner {
                 Released::Freed { listeners: None }
             }
             Value::Nil => Released::Absent { holder: None },
-            Value::BulkString(id) => {
+            Value::Bulk(id) => {
                 Released::Absent { holder: Some(String::from_utf8_lossy(&id).into_owned()) }
             }
-            Value::SimpleString(word) if word == "KEPT" => Released::Kept,
+            Value::Status(word) if word == "KEPT" => Released::Kept,
             other => return Err(unexpected(&other)),
         })
     }
@@ -270,7 +273,7 @@ impl Inner {
     async fn grant(&self, request: &Acquire, command: Command) -> Result<Value, Fault> {
         let is_granted = |answer: &Value| match request.resource.kind {
             Kind::Mutex if request.from.is_none() => lock::is_granted(answer, &request.owner),
-            _ => matches!(answer, Value::Nil | Value::BulkString(_)),
+            _ => matches!(answer, Value::Nil | Value::Bulk(_)),
         };
         self.route.write(name(&request.resource), command, is_granted).await
     }
@@ -313,7 +316,7 @@ impl Inner {
         // Read before the holders are notified: then they may withdraw their announcements.
         let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
         let answer = self.route.call(name(&resource), call).await?;
-        if matches!(&answer, Value::BulkString(said) if said == b"other") {
+        if matches!(&answer, Value::Bulk(said) if said == b"other") {
             return Ok(Changed::Other);
         }
         let victims = strings(answer)?;
