@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 
-use super::url::Server;
+use super::server::Server;
 
 /// Where the primary is.
 #[derive(Clone, Debug)]

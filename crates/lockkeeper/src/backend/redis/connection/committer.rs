@@ -19,16 +19,15 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
+use super::super::resp::Value;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::command::Command;
-use super::super::fault;
 use super::super::primary::{Place, Primary};
 use super::super::role::Role;
-use super::super::url::Server;
+use super::super::server::Server;
 use super::follower::Follower;
 use super::handshake;
 use super::wire::Wire;
@@ -249,9 +248,8 @@ impl Shared {
                 match &reply {
                     // A slot that moves and a server that is full say nothing of the permission. Rounds use other
                     // keys, and renewals go on where nothing can be written.
-                    Value::ServerError(error)
-                        if fault::is_redirect(error) || error.code() == "OOM" => {}
-                    _ => drop(fault::check(reply)?),
+                    Value::Error(error) if error.is_redirect() || error.code == "OOM" => {}
+                    _ => drop(reply.checked()?),
                 }
             }
         }
@@ -349,7 +347,7 @@ impl Rounds {
                 () = sleep(self.shared.options.keep_alive) => Vec::new(),
                 // Nothing is expected between rounds: this is the end of the connection.
                 reply = opened.wire.next() => match reply {
-                    Ok(Value::Push { .. }) => continue,
+                    Ok(Value::Push(_)) => continue,
                     Ok(_) => return unacknowledged("a reply without a request"),
                     Err(fault) => return fault,
                 },
@@ -396,14 +394,14 @@ impl Rounds {
             let exchange = opened.exchange(&writes, needed, span);
             let replies = timeout(limit, exchange).await.map_err(late)??;
             let replies = &replies[writes.len() - 1..];
-            if replies.iter().any(fault::is_of_replica) {
+            if replies.iter().any(Value::is_of_replica) {
                 shared.primary.suspect();
                 return Err(unacknowledged("the server is a replica"));
             }
             // `WAIT` counts a replica in its first synchronisation, which has nothing yet.
             let synced = self.note(replies.last().and_then(Role::parse))?;
             return Ok(match replies {
-                [Value::ServerError(error), ..] if rejected < KEYS && fault::is_redirect(error) => {
+                [Value::Error(error), ..] if rejected < KEYS && error.is_redirect() => {
                     shared.primary.suspect();
                     rejected += 1;
                     let Some(next) = shared.key(rejected, asked) else { return no_slot() };
@@ -411,9 +409,8 @@ impl Rounds {
                     write = writing(&key);
                     continue;
                 }
-                [Value::ServerError(error), ..] | [_, Value::ServerError(error), ..] => {
-                    let said = error.details().unwrap_or_default();
-                    Err(unacknowledged(format!("{} {said}", error.code())))
+                [Value::Error(error), ..] | [_, Value::Error(error), ..] => {
+                    Err(unacknowledged(error.to_string()))
                 }
                 // The key has expired, or a replica has come: the round says nothing.
                 [Value::Int(0), ..] if again => {
