@@ -44,11 +44,8 @@ impl Role {
     /// The id of the data of a primary, or of a replica with a link: `INFO replication` says it. Both have the same
     /// one, and no other primary has it: a promoted replica starts a new one.
     pub(super) fn data_id(info: &Value) -> Option<String> {
-        let info = match info {
-            Value::BulkString(info) => String::from_utf8_lossy(info),
-            Value::VerbatimString { text, .. } => text.into(),
-            _ => return None,
-        };
+        let Value::Bulk(info) = info else { return None };
+        let info = String::from_utf8_lossy(info);
         let has_all =
             field(&info, "role")? == "master" || field(&info, "master_link_status")? == "up";
         field(&info, "master_replid").filter(|_| has_all).map(str::to_owned)
@@ -133,7 +130,7 @@ mod tests {
         assert_eq!(info(text), replica(false));
         assert_eq!(info(&format!("{text}master_link_status:up\r\n")), replica(true));
         let data_id = |text: &str| {
-            Role::data_id(&Value::BulkString(format!("{text}master_replid:1f\r\n").into_bytes()))
+            Role::data_id(&Value::Bulk(format!("{text}master_replid:1f\r\n").into_bytes()))
         };
         assert_eq!(data_id("role:master\r\n").as_deref(), Some("1f"));
         assert_eq!(data_id(&format!("{text}master_link_status:up\r\n")).as_deref(), Some("1f"));
