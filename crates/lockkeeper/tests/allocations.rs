@@ -1,7 +1,10 @@
 //! The number of allocations of an uncontended acquire and release on Redis.
 
-use lockkeeper::{AnyLock, Client};
+use lockkeeper::backend::redis::Redis;
+use lockkeeper::backend::{Acquire, Backend, Kind, Release, Resource};
+use lockkeeper::{AnyLock, Client, ClientOptions, OwnerId};
 use testkit::RedisServer;
+use uuid::Uuid;
 
 const PAIRS: u64 = 1000;
 
@@ -11,9 +14,9 @@ async fn pairs(lock: &AnyLock, count: u64) {
     }
 }
 
-/// The lease. On one thread, so that all allocations are counted.
+/// The lease and two answers. On one thread, so that all allocations are counted.
 #[test]
-fn an_uncontended_pair_allocates_once() {
+fn an_uncontended_pair_allocates_three_times() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(Client::connect(&server.url())).unwrap();
@@ -22,6 +25,23 @@ fn an_uncontended_pair_allocates_once() {
         runtime.block_on(pairs(&lock, PAIRS));
         let counted = allocation_counter::measure(|| runtime.block_on(pairs(&lock, PAIRS)));
         // Background tasks allocate now and then, but not for every pair.
-        assert_eq!(counted.count_total / PAIRS, 1, "{lock:?}: {counted:?}");
+        assert_eq!(counted.count_total / PAIRS, 3, "{lock:?}: {counted:?}");
+    }
+}
+
+/// An allocator needs more than twice the time for a box that is much larger.
+#[test]
+fn the_box_of_an_answer_is_small() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (url, options) = (server.url(), ClientOptions::new());
+    let redis = runtime.block_on(Redis::connect(&url, &options)).unwrap();
+    for kind in [Kind::Lock, Kind::Mutex] {
+        let resource = Resource { kind, name: "it".into() };
+        let owner = OwnerId::fresh(Uuid::new_v4());
+        let acquire = redis.acquire(Acquire::new(resource.clone(), owner, 30_000));
+        let release = redis.release(Release::new(resource, owner));
+        let sizes = (size_of_val(&*acquire), size_of_val(&*release));
+        assert!(sizes.0 < 512 && sizes.1 < 512, "{kind}: {sizes:?} bytes");
     }
 }

@@ -16,9 +16,8 @@ use std::time::Duration;
 
 use lockkeeper::LockName;
 use lockkeeper::backend::{
-    Acquire, AcquireAnswer, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Kind, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot, Subscription,
-    Topic,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 use tokio::sync::watch;
 
@@ -236,16 +235,16 @@ impl Backend for Flaky {
         self.inner.capabilities(name)
     }
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let verb = match request.from {
             None => Verb::Acquire,
             Some(_) => Verb::HandOver,
         };
-        self.call(verb, true, |store| store.acquire(request), Err).into()
+        self.call(verb, true, |store| store.acquire(request), Err)
     }
 
-    fn release(&self, request: Release) -> ReleaseAnswer {
-        self.call(Verb::Release, true, |store| store.release(request), Err).into()
+    fn release(&self, request: Release) -> Answer<Released> {
+        self.call(Verb::Release, true, |store| store.release(request), Err)
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
@@ -254,28 +253,28 @@ impl Backend for Flaky {
         self.call(Verb::Renew, true, |store| store.renew(batch), lost)
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         let gated = matches!(change, Change::Count { .. } | Change::Permits { .. });
         self.call(Verb::Adjust, gated, |store| store.adjust(change), Err)
     }
 
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         // Whoever waits for a latch looks at it; anything else is looked at by tests.
         let gated = resource.kind == Kind::Latch;
         self.call(Verb::Inspect, gated, |store| store.inspect(resource), Err)
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let gated = !matches!(topic, Topic::Notice(_) | Topic::Reconnected);
         let verb = if gated { Verb::Subscribe } else { Verb::Listen };
         self.call(verb, gated, |store| store.subscribe(topic), Err)
     }
 
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+    fn list(&self, request: List) -> Answer<Page> {
         self.inner.list(request)
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+    fn check(&self) -> Answer<Vec<Finding>> {
         self.inner.check()
     }
 

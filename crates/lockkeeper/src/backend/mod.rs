@@ -19,7 +19,6 @@ use uuid::Uuid;
 use crate::name::write_escaped;
 use crate::{LockName, OwnerId, PermitId};
 
-mod answer;
 mod capabilities;
 mod fault;
 #[cfg(all(feature = "file", unix))]
@@ -36,7 +35,6 @@ pub mod redis;
 mod snapshot;
 pub mod wake;
 
-pub use answer::{Answer, Keep, Reply};
 pub use capabilities::Capabilities;
 pub(crate) use capabilities::ensure_ttl;
 pub(crate) use fault::Source;
@@ -49,11 +47,10 @@ pub use wake::{Subscription, Topic};
 /// An owned, boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// The answer to an [`Acquire`].
-pub type AcquireAnswer = Answer<Acquire, Result<Attempt, Fault>>;
-
-/// The answer to a [`Release`].
-pub type ReleaseAnswer = Answer<Release, Result<Released, Fault>>;
+/// The answer of a store. Nothing is sent before it is polled.
+///
+/// Boxed, because it must survive its caller: the engine moves a dropped one to its reaper.
+pub type Answer<T> = BoxFuture<Result<T, Fault>>;
 
 /// A store of locks.
 ///
@@ -72,12 +69,12 @@ pub trait Backend: Any + fmt::Debug + Send + Sync {
     /// With [`Acquire::from`] set, the lock is received by handoff from another hold of the same
     /// client. If the lock is busy and [`Acquire::waits`] is set, a fair lock adds the caller to its
     /// queue and a write lock registers a waiting writer.
-    fn acquire(&self, request: Acquire) -> AcquireAnswer;
+    fn acquire(&self, request: Acquire) -> Answer<Attempt>;
 
     /// Releases holds, or only sets the remaining TTL of the lock.
     ///
     /// Releasing the last hold of an owner also removes its queue position.
-    fn release(&self, request: Release) -> ReleaseAnswer;
+    fn release(&self, request: Release) -> Answer<Released>;
 
     /// Renews or checks many holds or queue positions in one request.
     ///
@@ -85,23 +82,23 @@ pub trait Backend: Any + fmt::Debug + Send + Sync {
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>>;
 
     /// Makes administrative changes: force-releases, permit counts, client announcements.
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>>;
+    fn adjust(&self, change: Change) -> Answer<Changed>;
 
     /// Returns the holders, hold counts and TTL of a lock, or the free permits of a semaphore.
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>>;
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot>;
 
     /// Subscribes to wake-ups.
     ///
     /// The future resolves when the store is listening: no later message is missed.
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>>;
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription>;
 
     /// Returns one page of the stored locks, or of the announced clients.
     ///
     /// A page must not block the store for long.
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>>;
+    fn list(&self, request: List) -> Answer<Page>;
 
     /// Checks the store for settings that endanger locks. Changes nothing.
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>>;
+    fn check(&self) -> Answer<Vec<Finding>>;
 
     /// Closes connections and ends background tasks. Later requests fail.
     fn close(&self) -> BoxFuture<()>;
@@ -274,10 +271,6 @@ pub struct Fenced {
     pub ttl: Option<u64>,
 }
 
-/// The number of clients that listen for the release of one lock. Waiters beyond it poll instead,
-/// so that a release does not wake up all of them.
-pub(crate) const CROWD: u64 = 16;
-
 /// The answer to [`Acquire`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Attempt {
@@ -286,12 +279,13 @@ pub enum Attempt {
         /// The fencing token, if one was requested.
         token: Option<u64>,
     },
-    /// Another owner holds the lock or precedes the caller. The value tells when to try again, if
-    /// that is known.
-    Busy(Option<Ttl>),
-    /// Busy as in [`Busy`](Attempt::Busy), and this many clients listen for the release already. One
-    /// of them will acquire the lock, so one more listener would cost a wake-up at each release.
-    Crowded(Option<Ttl>, u64),
+    /// Another owner holds the lock or precedes the caller.
+    Busy {
+        /// When to try again, if that is known.
+        ttl: Option<Ttl>,
+        /// How many clients listen for the release, if the caller waits and the store knows; else 0.
+        listeners: u64,
+    },
     /// The hold to be re-entered or handed off does not exist.
     Gone,
 }
@@ -300,12 +294,9 @@ impl Attempt {
     /// Granted without a token.
     pub const GRANTED: Attempt = Attempt::Granted { token: None };
 
-    /// Turns a busy answer into a crowded one if this many clients listen.
-    pub(crate) fn among(self, listeners: u64) -> Self {
-        match self {
-            Attempt::Busy(ttl) if listeners >= CROWD => Attempt::Crowded(ttl, listeners),
-            attempt => attempt,
-        }
+    /// Busy for this time, with no known listeners.
+    pub(crate) fn busy(ttl: Option<Ttl>) -> Self {
+        Attempt::Busy { ttl, listeners: 0 }
     }
 
     /// Whether the lock is held by the owner of the request.

@@ -30,7 +30,7 @@ use super::local_queue::{Entered, Front, Grant, Handoff, LocalQueues, Served};
 use super::pending_acquire::PendingAcquire;
 use super::request::{Queueing, Request, Wait};
 use super::{Core, RETRY_COUNTERS, SUSPICIOUS, Tick, jittered, no_answer, until};
-use crate::backend::{Attempt, CROWD, Fault, Kind, Resource, Subscription, Ttl};
+use crate::backend::{Attempt, Fault, Kind, Resource, Subscription, Ttl};
 use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
 
@@ -41,6 +41,10 @@ const STALE: Duration = Duration::from_millis(250);
 /// Re-check interval of waiters that get no wake-ups: mutex waiters, because other Redlock clients
 /// do not publish, and clients without the permission to subscribe.
 const POLL: Duration = Duration::from_millis(100);
+
+/// How many clients listen for the release of one lock. Waiters beyond them poll instead, so that a
+/// release does not wake up all of them.
+const CROWD: u64 = 16;
 
 /// Re-check interval of waiters that do not subscribe because enough others do.
 const CROWDED: Duration = Duration::from_millis(500);
@@ -314,28 +318,22 @@ impl<'a> AcquireLoop<'a> {
 
     /// Acts on an attempt that did not acquire the lock.
     async fn next(&mut self, (answer, sent): Answer) -> Result<Step> {
-        let (ttl, crowd) = match answer {
-            Ok(Attempt::Busy(ttl)) => (ttl, 0),
-            Ok(Attempt::Crowded(ttl, crowd)) => (ttl, crowd),
-            Ok(Attempt::Gone) => (None, 0),
-            failed => {
-                match &failed {
-                    // It serves.
-                    Err(fault) if fault.is_moving() => self.failing_since = None,
-                    _ => drop(self.failing_since.get_or_insert(sent)),
-                }
-                self.busy = None;
-                return match failed {
-                    Err(fault) => self.failed(fault).await,
-                    Ok(_) => self.granted_late().await,
-                };
-            }
-        };
-        self.busy(ttl, crowd).await
+        match &answer {
+            Ok(Attempt::Busy { ttl, listeners }) => return self.busy(*ttl, *listeners).await,
+            Ok(Attempt::Gone) => return self.busy(None, 0).await,
+            // It serves.
+            Err(fault) if fault.is_moving() => self.failing_since = None,
+            _ => drop(self.failing_since.get_or_insert(sent)),
+        }
+        self.busy = None;
+        match answer {
+            Err(fault) => self.failed(fault).await,
+            Ok(_) => self.granted_late().await,
+        }
     }
 
     /// Waits, because the lock is busy: by spinning, in a queue, by polling, or for a wake-up.
-    async fn busy(&mut self, ttl: Option<Ttl>, crowd: u64) -> Result<Step> {
+    async fn busy(&mut self, ttl: Option<Ttl>, listeners: u64) -> Result<Step> {
         let now = self.core.clock.now();
         (self.busy, self.failing_since, self.failures, self.refusal) = (Some(now), None, 0, None);
         self.front.busy();
@@ -354,17 +352,17 @@ impl<'a> AcquireLoop<'a> {
         if self.front.unqueued && self.request.queueing() == Queueing::Waiting {
             return self.queue_up().await;
         }
-        self.sleep_while_busy(ttl, crowd).await;
+        self.sleep_while_busy(ttl, listeners).await;
         self.again()
     }
 
     /// Subscribes, or sleeps until the next attempt. Polls instead where many others listen.
-    async fn sleep_while_busy(&mut self, ttl: Option<Ttl>, crowd: u64) {
+    async fn sleep_while_busy(&mut self, ttl: Option<Ttl>, listeners: u64) {
         match self.seen {
             None if self.polling => self.nap(jittered(POLL)).await,
-            None if crowd >= CROWD => self.nap(self.pause(ttl).min(jittered(CROWDED))).await,
+            None if listeners >= CROWD => self.nap(self.pause(ttl).min(jittered(CROWDED))).await,
             // About `CROWD` waiters stay, and not always the same ones.
-            Some(_) if crowd >= CROWD && fastrand::u64(..crowd + LEAVING) >= CROWD => {
+            Some(_) if listeners >= CROWD && fastrand::u64(..listeners + LEAVING) >= CROWD => {
                 self.front.subscription = None;
                 self.nap(self.pause(ttl).min(jittered(CROWDED))).await;
             }

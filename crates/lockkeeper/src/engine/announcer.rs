@@ -6,7 +6,8 @@
 //!
 //! No acquire waits until the store listens for notices to this client: that may take long, or be denied.
 //! Instead the holds that were granted before are looked at once it does, and again when messages may have
-//! been lost. Whether one was force-released, and why, is in the store's record of force-releases.
+//! been lost. Whether one was force-released, and why, is in the store's record of force-releases. A notice that
+//! comes before the answer to the acquire is kept until there is a lease (`registry.rs`).
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -214,9 +215,8 @@ async fn receive_notices(core: Weak<Core>) {
         notices.beyond(seen).await;
         let (now, lines) = notices.unread();
         let Some(core) = core.upgrade() else { return };
-        let leases = if lines.is_empty() { Vec::new() } else { core.registry.all() };
         for (owner, reason) in lines.iter().filter_map(|line| model::read_notice(line)) {
-            if let Some(lease) = leases.iter().find(|lease| lease.owner == owner) {
+            if let Some(lease) = core.registry.noticed(owner, &reason, core.clock.now()) {
                 lease.lose(LostReason::Revoked(reason));
             }
         }

@@ -172,8 +172,12 @@ impl Lease {
         let mut state = lock(&self.state);
         state.ask_after(core, sent);
         let due = state.due();
-        state.slot = Some(core.registry.add(self, due));
+        let (slot, forced) = core.registry.add(self, due);
+        state.slot = Some(slot);
         drop(state);
+        if let Some(reason) = forced {
+            self.lose(LostReason::Revoked(reason));
+        }
         // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {
             self.lose(LostReason::Closed);

@@ -34,7 +34,7 @@ use super::retry::retry_until;
 use super::{Core, RunToCompletion, Tick, UNDO_COUNTERS};
 use crate::OwnerId;
 use crate::backend::{
-    Acquire, AcquireAnswer, Answer, Attempt, BoxFuture, Fault, Kind, Release, Resource, Snapshot,
+    Acquire, Answer, Attempt, BoxFuture, Fault, Kind, Release, Resource, Snapshot,
 };
 
 /// How long a waiter that gives up waits for the removal of its queue position; short, because the
@@ -123,7 +123,7 @@ impl PendingAcquire {
     pub(crate) fn attempt(mut self, request: &Request, sent: Tick) -> Attempting {
         if self.resource.kind == Kind::Latch {
             let answer = look_at_latch(self.core.backend.inspect(self.resource.clone()));
-            return Attempting::new(self, Answer::boxed(answer), sent, false);
+            return Attempting::new(self, Box::pin(answer), sent, false);
         }
         let ttl = request.term.ttl;
         self.arm(ttl, sent);
@@ -171,7 +171,7 @@ impl PendingAcquire {
         self.core.note(&self.resource.name, sent, answer);
         match answer {
             Ok(Attempt::Granted { .. }) => {}
-            Ok(Attempt::Busy(_) | Attempt::Crowded(..)) if waits => self.is_stored = true,
+            Ok(Attempt::Busy { .. }) if waits => self.is_stored = true,
             Ok(_) => self.armed = self.indeterminate,
             // A look at a latch leaves nothing to undo: it is never armed.
             Err(fault) if fault.maybe_ran() && self.armed => {
@@ -234,13 +234,13 @@ impl Drop for PendingAcquire {
 pub(crate) struct Attempting {
     /// `None` when it is ready.
     pending: Option<PendingAcquire>,
-    answer: Option<AcquireAnswer>,
+    answer: Option<Answer<Attempt>>,
     sent: Tick,
     waits: bool,
 }
 
 impl Attempting {
-    fn new(pending: PendingAcquire, answer: AcquireAnswer, sent: Tick, waits: bool) -> Self {
+    fn new(pending: PendingAcquire, answer: Answer<Attempt>, sent: Tick, waits: bool) -> Self {
         Self { pending: Some(pending), answer: Some(answer), sent, waits }
     }
 }
@@ -280,9 +280,9 @@ fn stores_waiters(kind: Kind) -> bool {
 }
 
 /// An open latch is granted, a closed one is busy.
-async fn look_at_latch(snapshot: BoxFuture<Result<Snapshot, Fault>>) -> Result<Attempt, Fault> {
+async fn look_at_latch(snapshot: Answer<Snapshot>) -> Result<Attempt, Fault> {
     let open = snapshot.await?.count.is_none_or(|count| count <= 0);
-    Ok(if open { Attempt::GRANTED } else { Attempt::Busy(None) })
+    Ok(if open { Attempt::GRANTED } else { Attempt::busy(None) })
 }
 
 /// Releases until nothing can be left: until the first answer or `give_up`; then until `late`,

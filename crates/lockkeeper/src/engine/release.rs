@@ -19,8 +19,8 @@ use super::retry::{Retried, retry_after, retry_until};
 use super::{RETRY_COUNTERS, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
-    Acquire, Attempt, BoxFuture, Detail, Fault, HolderEntry, Kind, Release, ReleaseAnswer,
-    Released, Resource,
+    Acquire, Answer, Attempt, BoxFuture, Detail, Fault, HolderEntry, Kind, Release, Released,
+    Resource,
 };
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::holder::Holder;
@@ -217,7 +217,7 @@ pub(super) fn begin(
 pub(super) struct Last {
     turn: Turn,
     front: Option<Front>,
-    pub(super) answer: ReleaseAnswer,
+    pub(super) answer: Answer<Released>,
     sent: Tick,
 }
 
@@ -387,15 +387,16 @@ async fn hand_off(lease: &Arc<Lease>, mut front: Front, mut successor: Waiter) -
         let token = match tried.answer {
             Ok(Attempt::Granted { token }) => token,
             // Released, but not handed off: readers of the owner remain.
-            Ok(Attempt::Busy(_) | Attempt::Crowded(..)) => {
+            Ok(Attempt::Busy { .. }) => {
                 front.give(successor);
                 return Ok(());
             }
             Ok(Attempt::Gone) => {
-                let lost_answer = tried.maybe_ran && core.clock.now() < lease.deadline();
+                let answer = Ok(Released::Absent { holder: None });
+                let Retried { sent, maybe_ran, .. } = tried;
+                let released = verdict(lease, Retried { answer, sent, maybe_ran });
                 front.give(successor);
-                let not_held = if lost_answer { Ok(()) } else { Err(not_held(lease, None)) };
-                return outcome.unwrap_or(not_held);
+                return outcome.unwrap_or(released);
             }
             Err(_) => {
                 let released = give_up_handoff(lease, front, successor, from, tried).await;
@@ -446,11 +447,9 @@ async fn give_up_handoff(
         front.give(successor);
     }
     let request = Release { owner: from, ..lease.release_of(0) };
-    let tried = send_release(lease, request, core.clock.now()).await;
-    if maybe_ran && matches!(tried.answer, Ok(Released::Absent { .. })) {
-        // The handoff was executed after all; the undo from above removes it.
-        return Ok(());
-    }
+    let mut tried = send_release(lease, request, core.clock.now()).await;
+    // The handoff may have been executed after all; the undo from above removes it.
+    tried.maybe_ran |= maybe_ran;
     verdict(lease, tried)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper::{Client, Kind, Severity};
-use testkit::{FaultProxy, RedisServer, Replicated, ReplicatedBuilder, Side};
+use testkit::{FaultProxy, Node, RedisServer, Replicated, ReplicatedBuilder, Side};
 
 use crate::permissions::set_user;
 use crate::support::*;
@@ -248,6 +248,65 @@ async fn a_primary_that_its_replica_reaches_is_never_overruled() {
     assert_unused(stale.server());
 }
 
+/// The replica does not answer one of the questions. The time for which a server may be silent counts from the
+/// last answer which proves that it is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_is_not_overruled_because_its_replica_misses_one_question() {
+    let running = [false, true].map(|is_natted| tokio::spawn(misses_one_question(is_natted)));
+    for task in running {
+        joined(task).await;
+    }
+}
+
+async fn misses_one_question(is_natted: bool) {
+    let servers = with_a_stale_primary().await;
+    let [stale, primary, replica] = servers.nodes() else { panic!("three servers") };
+    let elsewhere = FaultProxy::start(primary.server().port()).await;
+    if is_natted {
+        replicate(replica, &elsewhere);
+        servers.await_in_sync(1);
+    }
+    let options = options().connect_timeout(ms(500)).unacknowledged();
+    let client = connect(&servers.url(), options).await;
+    servers.cut(primary, Side::Clients);
+    let mut waiting = Box::pin(lock_of(&client, Kind::Lock, "a").try_lock_for(ms(9000)));
+    start(&mut waiting).await;
+    // Longer than a server may be silent that no replica reaches.
+    assert!(tokio::time::timeout(ms(6000), &mut waiting).await.is_err());
+    replica.proxy().refuse(true);
+    replica.proxy().cut();
+    replica.proxy().wait_for_refusals(1).await;
+    replica.proxy().refuse(false);
+    let waited = waiting.await;
+    assert!(!matches!(waited, Ok(Some(_))), "{waited:?}");
+    assert_unused(stale.server());
+}
+
+/// Replicates from the server behind a proxy, by a name that is not in the URL.
+#[track_caller]
+fn replicate(replica: &Node, from: &FaultProxy) {
+    replica.server().cli(&["REPLICAOF", "localhost", &from.port().to_string()]).ok();
+}
+
+/// Replicas name their primary by an address that is not in the URL, as with NAT. It dies and stays away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_replica_is_followed_whatever_the_others_call_it() {
+    let servers = replicated().await;
+    let [old, promoted, replica] = servers.nodes() else { panic!("three servers") };
+    let [first, second] =
+        [FaultProxy::start(old.port()).await, FaultProxy::start(promoted.port()).await];
+    replicate(promoted, &first);
+    replicate(replica, &first);
+    servers.await_in_sync(2);
+    let client = connect(&servers.url(), options()).await;
+    taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
+    old.server().kill();
+    servers.promote(promoted);
+    replicate(replica, &second);
+    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
+    assert_held(promoted.server(), Kind::Lock, "a", &guard, 1);
+}
+
 /// The primary and its replica are far away, and the stale one is near.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_without_followers_is_not_used_before_the_others_have_answered() {
@@ -285,8 +344,8 @@ async fn a_primary_that_stalls_with_its_replica_is_followed_on() {
     assert_unused(stale.server());
 }
 
-/// A replica names its primary otherwise than the URL does: it counts if both names lead to one address, and
-/// is reported if they do not.
+/// A replica names its primary otherwise than the URL does: it counts if both names lead to one address. One of a
+/// server that is not in the URL is reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_names_its_primary_otherwise_counts_or_is_reported() {
     let servers = replicated().await;
@@ -299,7 +358,7 @@ async fn a_replica_that_names_its_primary_otherwise_counts_or_is_reported() {
     let client = connect(&servers.url(), options().unacknowledged()).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
-    let elsewhere = FaultProxy::start(primary.port()).await;
+    let elsewhere = RedisServer::start();
     servers.demote(old, primary);
     for (port, is_reported) in [(primary.port(), false), (elsewhere.port(), true)] {
         follow("localhost", port);

@@ -46,7 +46,7 @@ fn acquire(request: Acquire) -> Request {
         let answer = redis.acquire(request.clone());
         Box::pin(async move {
             match answer.await {
-                Ok(Attempt::Granted { .. } | Attempt::Busy(_)) => Ok(()),
+                Ok(Attempt::Granted { .. } | Attempt::Busy { .. }) => Ok(()),
                 answer => Err(format!("{answer:?}")),
             }
         })

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use lockkeeper::backend::memory::Memory;
 use lockkeeper::backend::{
-    Acquire, AcquireAnswer, Answer, Backend, BoxFuture, Capabilities, Change, Changed, Fault,
-    Finding, Lane, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot,
-    Subscription, Topic,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    Lane, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
 use lockkeeper::{
     Client, ClientOptions, LockGuard, LockName, LostReason, MultiLock, RESPONSE_TIMEOUT,
@@ -70,8 +69,8 @@ impl Lanes {
     fn answer<T: Send + 'static>(
         &self,
         name: &LockName,
-        work: impl FnOnce(&Memory) -> BoxFuture<Result<T, Fault>>,
-    ) -> BoxFuture<Result<T, Fault>> {
+        work: impl FnOnce(&Memory) -> Answer<T>,
+    ) -> Answer<T> {
         match self.fault(name) {
             None => work(&self.inner),
             Some(fault) => Box::pin(async {
@@ -87,18 +86,18 @@ impl Backend for Lanes {
         self.inner.capabilities(name).in_lane(lane_of(name))
     }
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let name = request.resource.name.clone();
         if request.also.iter().any(|(other, _)| lane_of(other) != lane_of(&name)) {
             let detail = "the names are in different lanes".into();
-            return Answer::boxed(std::future::ready(Err(Fault::Invalid { detail })));
+            return Box::pin(std::future::ready(Err(Fault::Invalid { detail })));
         }
-        Answer::boxed(self.answer(&name, |inner| Box::pin(inner.acquire(request))))
+        self.answer(&name, |inner| inner.acquire(request))
     }
 
-    fn release(&self, request: Release) -> ReleaseAnswer {
+    fn release(&self, request: Release) -> Answer<Released> {
         let name = request.resource.name.clone();
-        Answer::boxed(self.answer(&name, |inner| Box::pin(inner.release(request))))
+        self.answer(&name, |inner| inner.release(request))
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
@@ -120,23 +119,23 @@ impl Backend for Lanes {
         })
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         self.inner.adjust(change)
     }
 
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         self.answer(&resource.name.clone(), |inner| inner.inspect(resource))
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         self.inner.subscribe(topic)
     }
 
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+    fn list(&self, request: List) -> Answer<Page> {
         self.inner.list(request)
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+    fn check(&self) -> Answer<Vec<Finding>> {
         self.inner.check()
     }
 

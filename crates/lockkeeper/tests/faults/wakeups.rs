@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
-    Acquire, AcquireAnswer, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed,
-    Fault, Finding, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot,
-    Subscription, Topic, Ttl,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
 };
 use lockkeeper::{Client, Kind, LockName, RECHECK, Result};
 use testkit::RedisServer;
@@ -285,17 +284,19 @@ impl Backend for ReadsZero {
         self.0.capabilities(name)
     }
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let answer = self.0.acquire(request);
-        Answer::boxed(async move {
+        Box::pin(async move {
             answer.await.map(|attempt| match attempt {
-                Attempt::Busy(_) => Attempt::Busy(Some(Ttl::Millis(0))),
+                Attempt::Busy { listeners, .. } => {
+                    Attempt::Busy { ttl: Some(Ttl::Millis(0)), listeners }
+                }
                 other => other,
             })
         })
     }
 
-    fn release(&self, request: Release) -> ReleaseAnswer {
+    fn release(&self, request: Release) -> Answer<Released> {
         self.0.release(request)
     }
 
@@ -303,23 +304,23 @@ impl Backend for ReadsZero {
         self.0.renew(batch)
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         self.0.adjust(change)
     }
 
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         self.0.inspect(resource)
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         self.0.subscribe(topic)
     }
 
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+    fn list(&self, request: List) -> Answer<Page> {
         self.0.list(request)
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+    fn check(&self) -> Answer<Vec<Finding>> {
         self.0.check()
     }
 

@@ -61,9 +61,9 @@ async fn a_file_of_a_newer_version_is_refused() {
     let file = LockFile::new();
     connect(&file).await.shutdown().await;
     let version = |number: i32| file.look().pragma_update(None, "user_version", number).unwrap();
-    version(3);
+    version(4);
     invalid(&file.path(), &["newer lockkeeper"]).await;
-    version(2);
+    version(3);
     connect(&file).await;
 }
 
@@ -73,10 +73,12 @@ async fn a_file_of_an_older_version_is_brought_up_to_date() {
     let client = connect(&file).await;
     let guard = client.lock("it").lease(PATIENCE).lock().await.unwrap();
     std::mem::forget((client, guard));
-    file.look().execute_batch("DROP TABLE start; PRAGMA user_version = 1").unwrap();
-    let client = connect(&file).await;
-    assert!(client.lock("it").try_lock().await.unwrap().is_none(), "what it held is there");
-    assert_eq!(file.count("SELECT count(*) FROM start", []), 1);
+    for older in [1, 2] {
+        file.look().pragma_update(None, "user_version", older).unwrap();
+        let client = connect(&file).await;
+        assert!(client.lock("it").try_lock().await.unwrap().is_none(), "what it held is there");
+        assert_eq!(file.count("PRAGMA user_version", []), 3);
+    }
 }
 
 #[tokio::test]
@@ -212,10 +214,8 @@ async fn the_error_says_why_a_read_only_file_cannot_be_inspected() {
     tells("is empty and cannot be written");
     connect(&file).await.shutdown().await;
     let look = file.look();
-    for (version, what) in [(1, "by an older lockkeeper"), (99, "by a newer lockkeeper")] {
-        look.pragma_update(None, "user_version", version).unwrap();
-        tells(what);
-    }
+    look.pragma_update(None, "user_version", 99).unwrap();
+    tells("by a newer lockkeeper");
 }
 
 /// A user with write permission can store triggers; they do not run in other processes.

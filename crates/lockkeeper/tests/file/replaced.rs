@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockkeeper::backend::file::File;
-use lockkeeper::{LockGuard, LostReason};
+use lockkeeper::backend::{Acquire, Change, Changed, CountChange};
+use lockkeeper::{LockGuard, LostReason, OwnerId};
 use testkit::{Flaky, Gate};
+use uuid::Uuid;
 
 use super::*;
 
@@ -247,4 +249,26 @@ async fn a_connect_that_is_dropped_leaves_nothing_open() {
         drop((polled, connecting));
         eventually("it is closed", async || open_files(&file) == 0).await;
     }
+}
+
+/// A request that is repeated because its answer was lost counts once, also if the file was opened anew
+/// between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_remembered_while_another_file_is_opened() {
+    let file = LockFile::new();
+    let backend = file.backend(&ClientOptions::new()).await;
+    let id = || OwnerId::fresh(Uuid::new_v4());
+    let change =
+        |change| Change::Count { resource: resource(Kind::Semaphore, "it"), id: id(), change };
+    let create = change(CountChange::Create { count: 1, ttl: None });
+    assert_eq!(backend.adjust(create.clone()).await.unwrap(), Changed::Done);
+    let acquire = Acquire::new(resource(Kind::Semaphore, "it"), id(), 1_000);
+    assert!(backend.acquire(acquire.clone()).await.unwrap().is_granted());
+    for path in files(&file) {
+        fs::remove_file(path).unwrap();
+    }
+    assert!(backend.acquire(acquire).await.unwrap().is_granted());
+    assert_eq!(backend.adjust(create).await.unwrap(), Changed::Done);
+    let count = change(CountChange::Add(0));
+    assert!(backend.adjust(count).await.is_err(), "nothing was executed on the new file");
 }

@@ -11,7 +11,7 @@ fn restart(file: &LockFile) {
 }
 
 fn restarted(look: &rusqlite::Connection) {
-    for table in ["names", "replies", "clients", "sessions"] {
+    for table in ["names", "clients", "sessions"] {
         look.execute(&format!("UPDATE {table} SET boot = 'another'"), []).unwrap();
     }
 }

@@ -54,7 +54,7 @@ async fn rows_from_before_a_reboot_are_swept() {
     for i in 0..100 {
         take(&*backend, Kind::Lock, &format!("lock {i}"), 3_600_000).await;
     }
-    for table in ["names", "replies", "clients", "sessions"] {
+    for table in ["names", "clients", "sessions"] {
         file.look().execute(&format!("UPDATE {table} SET boot = 'another'"), []).unwrap();
     }
     for _ in 0..CHANGES {
@@ -63,27 +63,8 @@ async fn rows_from_before_a_reboot_are_swept() {
     let old = |table: &str| {
         file.count(&format!("SELECT count(*) FROM {table} WHERE boot = 'another'"), [])
     };
-    assert_eq!(["names", "replies", "clients", "sessions"].map(old), [1, 0, 0, 0]);
+    assert_eq!(["names", "clients", "sessions"].map(old), [1, 0, 0]);
     assert_eq!(client.semaphore("stays").available().await.unwrap(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_are_remembered_for_a_minute_and_then_swept() {
-    let file = LockFile::new();
-    let client = connect(&file).await;
-    let semaphore = client.semaphore("it");
-    semaphore.try_set_permits(1).await.unwrap();
-    for _ in 0..200 {
-        semaphore.acquire(1).await.unwrap().release().await.unwrap();
-    }
-    let replies = || file.count("SELECT count(*) FROM replies", []);
-    assert!(replies() > 200, "they are remembered");
-    file.look().execute("UPDATE replies SET at = at - 61000", []).unwrap();
-    for _ in 0..CHANGES {
-        client.mutex("another").lock().await.unwrap().release().await.unwrap();
-    }
-    assert_eq!(replies(), 0);
-    assert_eq!(semaphore.available().await.unwrap(), 1);
 }
 
 /// The log is carried over while the store is in use: it does not grow with what was ever done.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockkeeper::backend::{
-    Acquire, AcquireAnswer, Backend, BoxFuture, Capabilities, Change, Changed, CountChange, Fault,
-    Finding, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot, Subscription,
-    Topic,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, CountChange,
+    Fault, Finding, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot,
+    Subscription, Topic,
 };
 use lockkeeper::{Client, Kind, LockName, OwnerId};
 
@@ -62,19 +62,19 @@ macro_rules! forward {
         fn capabilities(&self, name: &LockName) -> Capabilities {
             self.$inner.capabilities(name)
         }
-        fn release(&self, request: Release) -> ReleaseAnswer {
+        fn release(&self, request: Release) -> Answer<Released> {
             self.$inner.release(request)
         }
         fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
             self.$inner.renew(batch)
         }
-        fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+        fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
             self.$inner.inspect(resource)
         }
-        fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+        fn list(&self, request: List) -> Answer<Page> {
             self.$inner.list(request)
         }
-        fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+        fn check(&self) -> Answer<Vec<Finding>> {
             self.$inner.check()
         }
         fn close(&self) -> BoxFuture<()> {
@@ -86,12 +86,12 @@ macro_rules! forward {
 impl Backend for Counting {
     forward!(inner);
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         self.acquires.fetch_add(1, Ordering::Relaxed);
         self.inner.acquire(request)
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         if matches!(change, Change::Announce { .. }) {
             self.announces.fetch_add(1, Ordering::Relaxed);
             if self.ignores_announcements.load(Ordering::Relaxed) {
@@ -101,7 +101,7 @@ impl Backend for Counting {
         self.inner.adjust(change)
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         if matches!(topic, Topic::Notice(_) | Topic::Reconnected) {
             return self.inner.subscribe(topic);
         }
@@ -118,15 +118,15 @@ impl Backend for Counting {
 impl Backend for Deaf {
     forward!(0);
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         self.0.acquire(request)
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         self.0.adjust(change)
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         self.0.subscribe(match topic {
             heard @ (Topic::Notice(_) | Topic::Reconnected) => heard,
             _ => Topic::Freed(LockName::from("nothing of this name is ever freed")),
@@ -142,15 +142,15 @@ pub(crate) struct Hasty(pub(crate) Arc<dyn Backend>);
 impl Backend for Hasty {
     forward!(0);
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         self.0.acquire(request)
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         self.0.adjust(change)
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let (store, name) = (
             Arc::clone(&self.0),
             match &topic {

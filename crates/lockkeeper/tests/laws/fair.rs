@@ -36,7 +36,7 @@ async fn other_queues(store: &Store, lock: &FairLock) {
     let owner = OwnerId::fresh(Client::memory().id());
     let request = Acquire { waits: true, ..Acquire::new(resource, owner, 1000) };
     let answer = store.backend().await.acquire(request).await;
-    assert!(matches!(answer, Ok(Attempt::Busy(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(Attempt::Busy { .. })), "{answer:?}");
 }
 
 pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(store: &Store) {

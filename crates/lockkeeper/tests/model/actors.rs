@@ -458,10 +458,10 @@ impl Play<'_> {
             Answer::Acquire(Ok(Attempt::Granted { .. })) => {
                 self.beliefs[actor][place] = Belief::Holds { id, count: 1, until };
             }
-            Answer::Acquire(Ok(Attempt::Busy(_))) if waits => {
+            Answer::Acquire(Ok(Attempt::Busy { .. })) if waits => {
                 self.beliefs[actor][place] = Belief::Waits { id };
             }
-            Answer::Acquire(Ok(Attempt::Busy(_))) => {}
+            Answer::Acquire(Ok(Attempt::Busy { .. })) => {}
             other => return self.unexpected(&other),
         }
         let waits = matches!(self.beliefs[actor][place], Belief::Waits { .. });
@@ -539,7 +539,7 @@ impl Play<'_> {
                 Ok(())
             }
             // A reader nested in it stays, and so it was only freed; or it is the turn of readers.
-            Answer::Acquire(Ok(Attempt::Busy(_))) if kind == Kind::Write => Ok(()),
+            Answer::Acquire(Ok(Attempt::Busy { .. })) if kind == Kind::Write => Ok(()),
             other => self.unexpected(&other),
         }
     }
@@ -571,7 +571,7 @@ fn is_repetition(request: &Request, first: &Answer, second: &Answer) -> bool {
     match (request, first, second) {
         (
             Request::Acquire(Acquire { from: Some(_), .. }),
-            Answer::Acquire(Ok(Attempt::Busy(_))),
+            Answer::Acquire(Ok(Attempt::Busy { .. })),
             Answer::Acquire(Ok(again)),
         ) => *again == Attempt::Gone,
         (_, Answer::Acquire(Ok(a)), Answer::Acquire(Ok(b))) => {

@@ -359,7 +359,7 @@ impl Play<'_> {
         let by_ids = self.resource.kind == Kind::Permits;
         let late = self.past.iter().filter(|(request, answer, at)| match (request, answer) {
             // It may be granted now, as it may if the engine sends it again.
-            (_, Answer::Acquire(Ok(Attempt::Busy(_)))) => false,
+            (_, Answer::Acquire(Ok(Attempt::Busy { .. }))) => false,
             // Of permits with ids, it is the lease that ends what is granted late.
             (Request::Acquire(_) | Request::Renew(_), _) if by_ids => false,
             (_, Answer::Acquire(Err(_)) | Answer::Adjust(Err(_))) => false,

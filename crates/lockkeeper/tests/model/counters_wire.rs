@@ -126,7 +126,10 @@ async fn a_semaphore_is_redissons() {
     let one = fresh();
     assert_eq!(wire.take(&semaphore, one, 2).await, Ok(Attempt::GRANTED));
     assert_eq!(wire.get("s").text(), "1");
-    assert_eq!(wire.take(&semaphore, fresh(), 2).await, Ok(Attempt::Busy(None)));
+    assert_eq!(
+        wire.take(&semaphore, fresh(), 2).await,
+        Ok(Attempt::Busy { ttl: None, listeners: 0 })
+    );
     assert_eq!(wire.heard(&mut channel, "redisson_sc:{s}"), ["3"]);
     assert_eq!(wire.count(&semaphore, CountChange::Add(-4)).await, Ok(Changed::Count(-3)));
     assert_eq!(wire.give(&semaphore, one, 2).await, freed(0));
@@ -249,7 +252,9 @@ async fn permits_with_ids_are_redissons() {
     let [set, semaphore] = ["{p}:timeout", "p"].map(|key| wire.server.cli(&["PTTL", key]).int());
     assert!(set > 0 && set <= 100_000 && set >= semaphore, "{semaphore} and {set}");
     match wire.take(&permits, fresh(), 2).await {
-        Ok(Attempt::Busy(Some(Ttl::Millis(left)))) => assert!((1..=30_000).contains(&left)),
+        Ok(Attempt::Busy { ttl: Some(Ttl::Millis(left)), .. }) => {
+            assert!((1..=30_000).contains(&left))
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(wire.heard(&mut channel, "redisson_sc:{p}"), ["3"]);
@@ -279,7 +284,10 @@ async fn permits_of_java_count() {
     wire.server.cli(&["SET", "p", "0"]).ok();
     // One without a lease.
     wire.server.cli(&[&b"ZADD"[..], set.as_bytes(), b"922337203685477", java]).ok();
-    assert_eq!(wire.take(&permits, fresh(), 1).await, Ok(Attempt::Busy(None)));
+    assert_eq!(
+        wire.take(&permits, fresh(), 1).await,
+        Ok(Attempt::Busy { ttl: None, listeners: 0 })
+    );
     let snapshot = wire.store.inspect(permits.clone()).await.unwrap();
     assert_eq!((snapshot.count, snapshot.taken), (Some(0), 1));
     // It has expired, and the next request sweeps it.
@@ -288,7 +296,7 @@ async fn permits_of_java_count() {
     let snapshot = wire.store.inspect(permits.clone()).await.unwrap();
     assert_eq!((snapshot.count, snapshot.taken), (Some(1), 0));
     assert_eq!(wire.get("p").text(), "0", "a look writes nothing");
-    assert!(matches!(wire.take(&permits, fresh(), 2).await, Ok(Attempt::Busy(_))));
+    assert!(matches!(wire.take(&permits, fresh(), 2).await, Ok(Attempt::Busy { .. })));
     assert_eq!((wire.get("p").text(), wire.ends(set).len()), ("1", 0));
     assert_eq!(wire.heard(&mut channel, "redisson_sc:{p}"), ["1"]);
 }

@@ -151,7 +151,7 @@ impl Plain {
 
     async fn busy(&self, acquire: Acquire) -> u64 {
         match self.store.acquire(acquire).await {
-            Ok(Attempt::Busy(Some(Ttl::Millis(left)))) => left,
+            Ok(Attempt::Busy { ttl: Some(Ttl::Millis(left)), .. }) => left,
             other => panic!("not busy: {other:?}"),
         }
     }
@@ -405,8 +405,8 @@ async fn the_seventeenth_waiting_writer_does_not_subscribe() {
             p.server.cli(&["ZADD", writers, "1e15", &other.to_string()]).ok();
         }
         let answer = asks(Kind::Write).await;
-        assert_eq!(matches!(answer, Attempt::Crowded(_, 18)), crowded, "{answer:?}");
-        assert!(matches!(asks(Kind::Read).await, Attempt::Busy(_)), "a reader listens");
+        assert_eq!(matches!(answer, Attempt::Busy { listeners: 18, .. }), crowded, "{answer:?}");
+        assert!(matches!(asks(Kind::Read).await, Attempt::Busy { .. }), "a reader listens");
     }
 }
 
@@ -466,9 +466,10 @@ impl Small {
             panic!("{}", self.0.failure(format!("{model:?}, {redis:?}")));
         };
         let same = match (model, redis) {
-            (Attempt::Busy(Some(Ttl::Millis(a))), Attempt::Busy(Some(Ttl::Millis(b)))) => {
-                a.abs_diff(*b) <= SMALL
-            }
+            (
+                Attempt::Busy { ttl: Some(Ttl::Millis(a)), .. },
+                Attempt::Busy { ttl: Some(Ttl::Millis(b)), .. },
+            ) => a.abs_diff(*b) <= SMALL,
             (a, b) => a == b,
         };
         assert!(same, "{}", self.0.failure(format!("{model:?}, {redis:?}")));
@@ -478,7 +479,7 @@ impl Small {
     /// How long a reader must wait.
     fn out(&mut self, owner: usize) -> Option<u64> {
         match self.ask(Acquire { waits: true, ..taking(READ, owner) }) {
-            Attempt::Busy(Some(Ttl::Millis(left))) => Some(left),
+            Attempt::Busy { ttl: Some(Ttl::Millis(left)), .. } => Some(left),
             Attempt::Granted { .. } => None,
             other => panic!("{other:?}"),
         }
@@ -486,7 +487,7 @@ impl Small {
 
     fn waits(&mut self, owner: usize) {
         let attempt = self.ask(Acquire { waits: true, ..taking(WRITE, owner) });
-        assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
+        assert!(matches!(attempt, Attempt::Busy { .. }), "{attempt:?}");
     }
 
     fn gives_up(&mut self, owner: usize) {
@@ -570,19 +571,25 @@ fn after_five_seconds_a_reader_precedes_writers() {
         small.0.pass(1_000);
         assert_eq!(small.out(2), Some(1_000), "and stays so while it waits");
         let hand_over = Acquire { from: Some(id(OWNERS[1])), ..taking(WRITE, 0) };
-        assert!(matches!(small.ask(hand_over), Attempt::Busy(_)), "freed, and not passed on");
+        assert!(matches!(small.ask(hand_over), Attempt::Busy { .. }), "freed, and not passed on");
         let refused = small.ask(taking(WRITE, 3));
-        assert!(matches!(refused, Attempt::Busy(Some(Ttl::Millis(2_300..)))), "{refused:?}");
+        assert!(
+            matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(2_300..)), .. }),
+            "{refused:?}"
+        );
         assert_eq!(small.out(2), None);
         free(small, READ, 2);
         let refused = small.ask(taking(WRITE, 3));
-        assert!(matches!(refused, Attempt::Busy(Some(Ttl::Millis(1..=250)))), "{refused:?}");
+        assert!(
+            matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(1..=250)), .. }),
+            "{refused:?}"
+        );
         small.0.pass(500);
         assert!(small.ask(taking(WRITE, 3)).is_granted(), "the batch is over");
         // A single attempt requests no turn, and an unused turn expires.
         for _ in 0..3 {
             small.0.pass(2_500);
-            assert!(matches!(small.ask(taking(READ, 2)), Attempt::Busy(_)));
+            assert!(matches!(small.ask(taking(READ, 2)), Attempt::Busy { .. }));
         }
         free(small, WRITE, 3);
         assert!(small.ask(taking(WRITE, 0)).is_granted());
@@ -590,7 +597,7 @@ fn after_five_seconds_a_reader_precedes_writers() {
         small.0.pass(5_200);
         small.out(2);
         free(small, WRITE, 0);
-        assert!(matches!(small.ask(taking(WRITE, 1)), Attempt::Busy(_)));
+        assert!(matches!(small.ask(taking(WRITE, 1)), Attempt::Busy { .. }));
         small.0.pass(3_000);
         assert!(small.ask(taking(WRITE, 1)).is_granted());
     });

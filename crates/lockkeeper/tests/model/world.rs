@@ -376,7 +376,7 @@ fn forced(resource: &Resource) -> Change {
 pub(crate) fn same(expected: &Answer, found: &Answer) -> bool {
     match (expected, found) {
         (Answer::Acquire(a), Answer::Acquire(b)) => both(a, b, |a, b| match (a, b) {
-            (Attempt::Busy(a), Attempt::Busy(b)) => same_ttl(*a, *b),
+            (Attempt::Busy { ttl: a, .. }, Attempt::Busy { ttl: b, .. }) => same_ttl(*a, *b),
             // The clocks differ, and so do the tokens. Both must grow.
             (Attempt::Granted { token: a }, Attempt::Granted { token: b }) => {
                 a.is_some() == b.is_some()

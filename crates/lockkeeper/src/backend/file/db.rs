@@ -17,23 +17,21 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
-use super::boot::{self, Boot};
 use super::path::{Inodes, Place};
 use super::session::Session;
 use super::time::{self, Moment};
 use super::write_queue::{Entered, Turn, WriteQueue};
-use super::{busy_handler, fault};
+use super::{boot, busy_handler, fault};
 use crate::backend::Fault;
+use crate::backend::model::State;
 
 /// "lkkr": whose file it is.
 const APPLICATION: i32 = 0x6c6b_6b72;
 
 /// Which form it has.
-const VERSION: i32 = 2;
-
-/// What the first form did not have.
-pub(super) const SECOND: &str =
-    "CREATE TABLE start (boot TEXT NOT NULL, kernel TEXT, epoch INTEGER NOT NULL);";
+///
+/// Earlier forms have two more tables, which are not used any more.
+const VERSION: i32 = 3;
 
 /// The log is carried over into the database when it has so many pages: a process that opens the store
 /// alone reads all of it first.
@@ -51,11 +49,9 @@ const LOG_KEPT: i32 = 4 << 20;
 /// - `names`: what stands under a name. `record` decides, with `permits`, which may be many and are
 ///   packed; `kind` and `wall_end` are for people.
 /// - `waiters`: who waits in the queues of fair locks.
-/// - `replies`: what was answered to requests that must not run twice, the oldest first.
 /// - `clients`: who the holders are.
 /// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
 /// - `chores`: how far the sweeping has come.
-/// - `start`: which start of the machine all of them count from.
 const SCHEMA: &str = "
 CREATE TABLE names (
     name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
@@ -66,10 +62,6 @@ CREATE TABLE waiters (
     PRIMARY KEY (name, place)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX waiter ON waiters (name, owner);
-CREATE TABLE replies (
-    number INTEGER PRIMARY KEY, name BLOB NOT NULL, id TEXT NOT NULL, boot TEXT NOT NULL,
-    at INTEGER NOT NULL, reply TEXT NOT NULL, UNIQUE (id, name)
-);
 CREATE TABLE clients (
     id TEXT PRIMARY KEY, boot TEXT NOT NULL, ends INTEGER NOT NULL, about TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -108,9 +100,10 @@ pub(super) struct Db {
     pub(super) connection: Connection,
     pub(super) place: Place,
     /// Which start of the machine rows count from.
-    pub(super) boot: String,
-    /// When that was by the wall clock, as the file knows.
-    epoch: u64,
+    pub(super) boot: &'static str,
+    /// The answers to this client's requests that must not run twice. They are entered after the commit,
+    /// because one thread executes all requests of a client.
+    pub(super) replies: State,
     /// What was opened.
     inodes: Inodes,
     /// Whether this user may write it.
@@ -171,7 +164,7 @@ impl Db {
     pub(super) fn open(place: &Place) -> Result<Self, Fault> {
         let in_use = super::InUse::begin()?;
         time::known()?;
-        let seen = Boot::read()?;
+        let boot = boot::id()?;
         let mut pause = Duration::from_millis(2);
         let (connection, inodes, writable) = loop {
             match try_open(place) {
@@ -186,12 +179,6 @@ impl Db {
             }
         };
         connection.set_prepared_statement_cache_capacity(64);
-        let epoch = Moment::read().epoch;
-        let boot = match writable {
-            true => seen.agree(&connection, epoch),
-            false => seen.agreed(&connection, epoch),
-        };
-        let boot = boot.map_err(|error| fault::of(error, place))?;
         // Not all short-lived processes shall do them, but some must.
         let sweep_in = fastrand::u32(1..super::sweep::EVERY);
         let place = place.clone();
@@ -200,7 +187,7 @@ impl Db {
             connection,
             place,
             boot,
-            epoch,
+            replies: State::default(),
             inodes,
             writable,
             session,
@@ -220,20 +207,6 @@ impl Db {
     /// Whether the files at the path are no longer those that were opened: others open new ones.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.place.inodes() != self.inodes
-    }
-
-    /// Whether the wall clock was set, which others must know.
-    pub(super) fn clock_was_set(&self) -> bool {
-        Moment::read().epoch.abs_diff(self.epoch) > boot::NOTED
-    }
-
-    /// Writes that down.
-    pub(super) fn note_clock(&mut self) -> Result<(), Fault> {
-        self.epoch = self.write(|db, moment| {
-            Boot::note(&db.connection, &db.boot, moment.epoch)?;
-            Ok(moment.epoch)
-        })?;
-        Ok(())
     }
 
     /// Whether a transaction has been left standing.
@@ -381,11 +354,8 @@ fn open_to_read(place: &Place) -> Result<Opened, Fault> {
     let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
     prepare(&connection).map_err(failed)?;
     match version(&connection, place)? {
-        VERSION => Ok((connection, inodes, false)),
         0 => Err(place.denied("is empty and cannot be written")),
-        older if older < VERSION => {
-            Err(place.denied("was written by an older lockkeeper and cannot be brought up to date"))
-        }
+        1..=VERSION => Ok((connection, inodes, false)),
         _ => Err(newer(place)),
     }
 }
@@ -484,7 +454,7 @@ fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
         version => {
             let schema = if version == 0 { SCHEMA } else { "" };
             let sql = format!(
-                "{schema} {SECOND} PRAGMA application_id = {APPLICATION};
+                "{schema} PRAGMA application_id = {APPLICATION};
                 PRAGMA user_version = {VERSION};"
             );
             connection.execute_batch(&sql).map_err(failed).map(|()| VERSION)

@@ -15,9 +15,8 @@ use tokio::time::timeout;
 
 use super::wake::{Edge, Subscriptions};
 use super::{
-    Acquire, AcquireAnswer, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed,
-    Fault, Finding, List, Page, Release, ReleaseAnswer, Renew, Renewed, Resource, Snapshot,
-    Subscription, Topic, Ttl,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
 };
 use crate::LockName;
 use crate::config::ClientOptions;
@@ -55,33 +54,21 @@ pub struct File {
 
 #[derive(Debug)]
 struct Inner {
-    work_queue: Arc<WorkQueue>,
+    orders: Orders,
     hub: Subscriptions,
     /// The path, without symbolic links.
     identity: Arc<str>,
     response_timeout: Duration,
 }
 
-impl Drop for Inner {
+/// The queue of a thread, which ends when this is dropped: with the client, or if the caller is cancelled
+/// while the store is being opened.
+#[derive(Debug)]
+struct Orders(Arc<WorkQueue>);
+
+impl Drop for Orders {
     fn drop(&mut self) {
-        self.work_queue.close(None);
-    }
-}
-
-/// A store that is being opened: the caller may have been cancelled when it is open.
-struct Unopened(Option<Arc<WorkQueue>>);
-
-impl Unopened {
-    fn opened(mut self) -> Option<Arc<WorkQueue>> {
-        self.0.take()
-    }
-}
-
-impl Drop for Unopened {
-    fn drop(&mut self) {
-        if let Some(work_queue) = self.0.take() {
-            work_queue.close(None);
-        }
+        self.0.close(None);
     }
 }
 
@@ -162,28 +149,28 @@ impl File {
             detail: format!("the thread of the file store cannot be started: {error}").into(),
         };
         let (work_queue, rings) = WorkQueue::new().map_err(no_thread)?;
-        let orders = Arc::clone(&work_queue);
+        let orders = Orders(Arc::clone(&work_queue));
+        let edges = Arc::clone(&work_queue);
         let hub = Subscriptions::new(move |topic, edge| {
             let topic = topic.clone();
-            orders.push(match edge {
+            edges.push(match edge {
                 Edge::First => Order::Listen(topic),
                 Edge::Last => Order::Ignore(topic),
             });
         });
         let (opened, opening) = oneshot::channel();
         let limit = Instant::now() + options.connect_timeout;
-        let work = (Arc::clone(&work_queue), rings);
+        let work = (work_queue, rings);
         let listeners = hub.clone();
         let path = (path, options.read_only);
         thread::Builder::new()
             .name("lockkeeper-file".to_owned())
             .spawn(move || worker::run(work, listeners, path, limit, opened))
             .map_err(no_thread)?;
-        let unopened = Unopened(Some(work_queue));
         let opened = timeout(options.connect_timeout + STUCK, opening).await;
         let path = opened.map_err(|_| stuck(false))?.map_err(|_| Fault::Closed)??;
         let inner = Inner {
-            work_queue: unopened.opened().ok_or(Fault::Closed)?,
+            orders,
             hub,
             identity: format!("file:{}", path.display()).into(),
             response_timeout: options.response_timeout,
@@ -195,7 +182,7 @@ impl File {
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Db) -> Result<T, Fault> + Send + 'static,
-    ) -> BoxFuture<Result<T, Fault>> {
+    ) -> Answer<T> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
@@ -204,7 +191,7 @@ impl File {
                 let _ = answer.send(db.and_then(work));
             });
             let patience = inner.response_timeout;
-            if !inner.work_queue.push(Order::Do(Instant::now() + patience, work)) {
+            if !inner.orders.0.push(Order::Do(Instant::now() + patience, work)) {
                 return Err(Fault::Closed);
             }
             match timeout(patience + STUCK, answered).await {
@@ -228,23 +215,22 @@ impl Backend for File {
         )
     }
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let waits = request.waits;
         let asked = self.ask(move |db| db.acquire(&request));
-        let answered = async move {
+        Box::pin(async move {
             match asked.await {
                 // Other processes were writing: the waiter keeps waiting.
                 Err(Fault::Refused { detail }) if waits && *detail == *OTHERS_WRITE => {
-                    Ok(Attempt::Busy(Some(Ttl::Millis(CROWDED))))
+                    Ok(Attempt::busy(Some(Ttl::Millis(CROWDED))))
                 }
                 answer => answer,
             }
-        };
-        Answer::boxed(answered)
+        })
     }
 
-    fn release(&self, request: Release) -> ReleaseAnswer {
-        self.ask(move |db| db.release(&request)).into()
+    fn release(&self, request: Release) -> Answer<Released> {
+        self.ask(move |db| db.release(&request))
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
@@ -253,30 +239,30 @@ impl Backend for File {
         Box::pin(async move { asked.await.unwrap_or_else(|fault| vec![Err(fault); count]) })
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         self.ask(move |db| db.adjust(&change))
     }
 
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         self.ask(move |db| db.inspect(&resource))
     }
 
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+    fn list(&self, request: List) -> Answer<Page> {
         self.ask(move |db| db.list(&request))
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+    fn check(&self) -> Answer<Vec<Finding>> {
         self.ask(Db::check)
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let hub = &self.inner.hub;
         let subscription = match topic {
             // A `0` published earlier must not open the latch.
             Topic::Latch(_) => hub.join_anew(topic.clone()),
             _ => hub.join(topic.clone()),
         };
-        if self.inner.work_queue.is_closing() {
+        if self.inner.orders.0.is_closing() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
         if topic == Topic::Reconnected {
@@ -290,7 +276,7 @@ impl Backend for File {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let (done, ended) = oneshot::channel();
-            inner.work_queue.close(Some(done));
+            inner.orders.0.close(Some(done));
             // Resolves when the sender is dropped.
             let _ = timeout(inner.response_timeout, ended).await;
         })

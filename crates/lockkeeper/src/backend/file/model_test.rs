@@ -206,9 +206,10 @@ fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let checked = TestRunner::new(config).run(&sequence, |steps| {
         let db = &mut *db.borrow_mut();
-        for table in ["names", "waiters", "replies"] {
+        for table in ["names", "waiters"] {
             db.connection.execute(&format!("DELETE FROM {table}"), []).expect("it is emptied");
         }
+        db.replies = State::default();
         let mut moment = Moment { now: 1_000_000, epoch: 1_700_000_000_000 };
         let mut state = State::behind(moment.epoch);
         let limit = moment.now + crate::backend::model::REMEMBERED;

@@ -85,7 +85,7 @@ impl Place {
                 path.display()
             )));
         }
-        if mounted_by_itself(&path) == Some(true) {
+        if is_mounted_by_itself(&path) {
             return Err(invalid(format!(
                 "{} is mounted by itself, so that other processes would miss the files beside it: \
                  mount its directory instead",
@@ -282,22 +282,22 @@ fn shared(system: &StatFs) -> Option<&'static str> {
     (system.f_flags as u64 & LOCAL == 0).then_some("a file system of another host")
 }
 
-/// Whether the file itself is a mount point, as in some containers, if that is known. Then its
-/// directory differs, and so do the files beside it.
+/// Whether the file itself is a mount point, as in some containers. Then its directory differs, and so
+/// do the files beside it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn mounted_by_itself(path: &Path) -> Option<bool> {
+fn is_mounted_by_itself(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let mount = |path: &Path| {
         let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
         // An old kernel does not report it.
         (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
     };
-    Some(mount(path)? != mount(folder(path))?)
+    mount(path).zip(mount(folder(path))).is_some_and(|(own, folders)| own != folders)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn mounted_by_itself(_: &Path) -> Option<bool> {
-    None
+fn is_mounted_by_itself(_: &Path) -> bool {
+    false
 }
 
 #[cfg(test)]
@@ -331,8 +331,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn what_is_mounted_by_itself_is_seen() {
-        assert_eq!(mounted_by_itself(Path::new("/proc")), Some(true));
-        assert_eq!(mounted_by_itself(Path::new("/proc/uptime")), Some(false));
-        assert_eq!(mounted_by_itself(Path::new("/nowhere")), None);
+        assert!(is_mounted_by_itself(Path::new("/proc")));
+        assert!(!is_mounted_by_itself(Path::new("/proc/uptime")));
+        assert!(!is_mounted_by_itself(Path::new("/nowhere")));
     }
 }

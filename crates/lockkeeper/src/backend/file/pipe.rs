@@ -34,15 +34,6 @@ pub(super) enum WakePipe {
     Missing,
 }
 
-/// Why a sleep has ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Woken {
-    /// There is an order, or the time has passed.
-    Otherwise,
-    /// There may be messages.
-    Rung,
-}
-
 /// The outcome of notifying a session.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Ring {
@@ -118,22 +109,23 @@ impl WakePipe {
         bell.is_ok_and(|bell| found.is_ok_and(|found| found.st_ino == bell.st_ino))
     }
 
-    /// Sleeps until there is an order, the pipe is written to, or `limit` has passed.
+    /// Sleeps until there is an order, the pipe is written to, or `limit` has passed. Returns whether
+    /// there may be messages.
     pub(super) fn sleep(
         &self,
         rings: &PipeReader,
         listening: bool,
         limit: Option<Duration>,
-    ) -> Woken {
+    ) -> bool {
         match self {
             Self::Hung(bell, _) => hear(rings, bell, limit),
             Self::Missing if listening => {
                 nap(rings, Some(limit.unwrap_or(LOOKS).min(LOOKS)));
-                Woken::Rung
+                true
             }
             Self::Silent | Self::Missing => {
                 nap(rings, limit);
-                Woken::Otherwise
+                false
             }
         }
     }
@@ -179,16 +171,16 @@ fn nap(rings: &PipeReader, limit: Option<Duration>) {
     let _ = poll(&mut [PollFd::new(rings, PollFlags::IN)], timespec(limit).as_ref());
 }
 
-fn hear(rings: &PipeReader, bell: &OwnedFd, limit: Option<Duration>) -> Woken {
+fn hear(rings: &PipeReader, bell: &OwnedFd, limit: Option<Duration>) -> bool {
     let mut fds = [PollFd::new(rings, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
     let _ = poll(&mut fds, timespec(limit).as_ref());
     if fds[1].revents().is_empty() {
-        return Woken::Otherwise;
+        return false;
     }
     // The number of bytes does not matter. Only one read: a writer that does not stop must not
     // block the thread.
     let _ = rustix::io::read(bell, &mut [0; 4096]);
-    Woken::Rung
+    true
 }
 
 fn timespec(limit: Option<Duration>) -> Option<Timespec> {

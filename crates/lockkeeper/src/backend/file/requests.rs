@@ -3,7 +3,7 @@
 //! The meaning of a request is written once, in the model. A request loads only the records that
 //! concern it, lets the model answer and writes back only the changes, so a busy attempt only reads. Of
 //! a fair lock's queue it loads only the waiters that matter (`waiters`), of the remembered answers
-//! only its own. A property test (`model_test`) sends the same requests at the same moments to this code
+//! (`Db::replies`) only its own. A property test (`model_test`) sends the same requests at the same moments to this code
 //! and to the whole model, and so shows that these records suffice.
 
 use std::collections::HashMap;
@@ -43,23 +43,8 @@ impl<'a> About<'a> {
     }
 }
 
-/// The data of a request, as loaded from the file.
-struct Loaded<'a> {
-    state: State,
-    before: Vec<(&'a LockName, Record)>,
-    /// The remembered answer to the request.
-    reply: Option<String>,
-}
-
-impl Loaded<'_> {
-    /// Returns the answer that must be remembered.
-    fn new_reply<'a>(&self, about: &About<'a>) -> Option<(&'a LockName, OwnerId, String)> {
-        let (name, id) = about.reply?;
-        let reply =
-            self.state.reply(name, id).filter(|reply| self.reply.as_ref() != Some(reply))?;
-        Some((name, id, reply))
-    }
-}
+/// The state of a request, and its records as loaded from the file.
+type Loaded<'a> = (State, Vec<(&'a LockName, Record)>);
 
 impl Db {
     pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
@@ -189,18 +174,18 @@ impl Db {
         about: &About<'_>,
         answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
     ) -> Result<(T, Told), Fault> {
-        let (answer, told) = self.write(|db, moment| {
-            let mut loaded = db.load_all(about, moment)?;
-            let (answer, wakes) = answer(&mut loaded.state, moment.now);
-            let told = db.post(&wakes, &loaded.state, moment.now)?;
-            if let Some((name, id, reply)) = loaded.new_reply(about) {
-                db.store_reply(name, id, &reply, moment.now)?;
+        let (answer, told, state, now) = self.write(|db, moment| {
+            let (mut state, before) = db.load_all(about, moment)?;
+            let (answer, wakes) = answer(&mut state, moment.now);
+            let told = db.post(&wakes, &state, moment.now)?;
+            for (name, record) in before {
+                db.store(name, &record, &state.take(name), moment)?;
             }
-            for (name, record) in loaded.before {
-                db.store(name, &record, &loaded.state.take(name), moment)?;
-            }
-            Ok((answer, told))
+            Ok((answer, told, state, moment.now))
         })?;
+        if let Some((name, id)) = about.reply {
+            self.replies.copy_reply(name, id, &state, now);
+        }
         self.ring(told.clone());
         Ok((answer, told))
     }
@@ -213,12 +198,10 @@ impl Db {
         answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
     ) -> Result<Option<T>, Fault> {
         self.read(|db, moment| {
-            let mut loaded = db.load_all(about, moment)?;
-            let (answer, wakes) = answer(&mut loaded.state, moment.now);
-            let replied = loaded.new_reply(about).is_some();
-            let Loaded { mut state, before, .. } = loaded;
+            let (mut state, before) = db.load_all(about, moment)?;
+            let (answer, wakes) = answer(&mut state, moment.now);
             let same = before.iter().all(|(name, record)| state.take(name) == *record);
-            Ok((wakes.is_empty() && !replied && same).then_some(answer))
+            Ok((wakes.is_empty() && same).then_some(answer))
         })
     }
 
@@ -235,16 +218,9 @@ impl Db {
             state.put(name, record.clone());
             before.push((*name, record));
         }
-        let mut reply = None;
         if let Some((name, id)) = about.reply {
-            reply = self.load_reply(name, id, moment.now)?;
-            if let Some(reply) = &reply
-                && !state.put_reply(name, id, reply)
-            {
-                let detail = format!("{name:?}: an answer cannot be read: {reply}");
-                return Err(Fault::Server { detail: detail.into() }.into());
-            }
+            state.copy_reply(name, id, &self.replies, moment.now);
         }
-        Ok(Loaded { state, before, reply })
+        Ok((state, before))
     }
 }

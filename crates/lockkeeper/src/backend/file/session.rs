@@ -5,7 +5,7 @@ use std::io::PipeReader;
 use std::path::Path;
 use std::time::Duration;
 
-use super::pipe::{WakePipe, Woken};
+use super::pipe::WakePipe;
 use crate::backend::wake::Topic;
 
 /// How long a session is valid after its last heartbeat, in milliseconds.
@@ -44,7 +44,8 @@ impl Session {
     }
 
     /// Sleeps until there is an order, another process wakes up this client, or `limit` has passed.
-    pub(super) fn sleep(&self, orders: &PipeReader, limit: Option<Duration>) -> Woken {
+    /// Returns whether there may be messages.
+    pub(super) fn sleep(&self, orders: &PipeReader, limit: Option<Duration>) -> bool {
         self.bell.sleep(orders, self.is_listening(), limit)
     }
 

@@ -6,7 +6,6 @@ use super::pipe;
 use super::rows::read_record;
 use super::time::{Moment, signed};
 use crate::backend::Fault;
-use crate::backend::model::REMEMBERED;
 
 /// The number of changes between two sweeps.
 pub(super) const EVERY: u32 = 64;
@@ -74,10 +73,6 @@ impl Db {
     /// Sweeps the other tables. Returns the sessions that have expired.
     fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<Vec<i64>, Hitch> {
         let (boot, limit) = (&self.boot, LOOKED_AT as i64);
-        let remembered = signed(now.saturating_sub(REMEMBERED));
-        let sql = "DELETE FROM replies WHERE number IN (
-            SELECT number FROM replies ORDER BY number LIMIT ?1) AND (boot <> ?2 OR at < ?3)";
-        self.connection.prepare_cached(sql)?.execute((limit, boot, remembered))?;
         let sql = "DELETE FROM clients WHERE boot <> ?1 OR ends < ?2";
         self.connection.prepare_cached(sql)?.execute((boot, signed(now)))?;
         let sql = "DELETE FROM sessions WHERE boot <> ?1 OR ends < ?2 RETURNING id";

@@ -244,7 +244,7 @@ mod tests {
             queue.at(10_000);
             assert!(matches!(queue.acquire(holder), Attempt::Granted { .. }));
             for owner in queue.waiters.clone() {
-                assert!(matches!(queue.acquire(owner), Attempt::Busy(_)));
+                assert!(matches!(queue.acquire(owner), Attempt::Busy { .. }));
             }
             queue
         }
@@ -273,7 +273,7 @@ mod tests {
         fn joined_at(&mut self, now: u64) {
             self.at(now);
             let owner = OwnerId::fresh(Uuid::new_v4());
-            assert!(matches!(self.acquire(owner), Attempt::Busy(_)));
+            assert!(matches!(self.acquire(owner), Attempt::Busy { .. }));
             self.waiters.push(owner);
         }
 

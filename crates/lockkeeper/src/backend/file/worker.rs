@@ -13,12 +13,13 @@ use tokio::sync::oneshot;
 
 use super::db::{Db, soon};
 use super::path::Place;
-use super::pipe::{WakePipe, Woken};
+use super::pipe::WakePipe;
 use super::time::since_start;
 use super::wakes::Mail;
 use super::work_queue::{Order, WorkQueue};
 use super::{busy_handler, fault};
 use crate::backend::Fault;
+use crate::backend::model::State;
 use crate::backend::wake::{Subscriptions, Topic};
 
 /// The delay before a failed task is retried.
@@ -42,6 +43,8 @@ pub(super) struct Worker {
     hub: Subscriptions,
     place: Place,
     db: Option<Db>,
+    /// Its answers while the file is not open.
+    replies: State,
     /// Topics with subscribers that could not be listened for yet.
     unheard: Vec<Topic>,
     /// When a failed task is retried.
@@ -63,8 +66,7 @@ pub(super) fn run(
     busy_handler::set_limit(limit);
     let found = Place::find(&path)
         .map(|place| place.read_only(read_only))
-        .and_then(|place| Ok((Db::open(&place)?, place)))
-        .map_err(|fault| drop_sent(&work_queue, fault));
+        .and_then(|place| Ok((Db::open(&place)?, place)));
     let (db, place) = match found {
         Ok(found) => found,
         Err(fault) => return drop(opened.send(Err(fault))),
@@ -76,6 +78,7 @@ pub(super) fn run(
         hub,
         place,
         db: Some(db),
+        replies: State::default(),
         unheard: Vec::new(),
         again: None,
         closing: None,
@@ -83,12 +86,6 @@ pub(super) fn run(
     if opened.send(Ok(path)).is_ok() {
         worker.serve();
     }
-}
-
-/// Closes the work queue after a failed start. No order can be in it yet.
-fn drop_sent(work_queue: &WorkQueue, fault: Fault) -> Fault {
-    work_queue.shut();
-    fault
 }
 
 struct End(Arc<WorkQueue>, Subscriptions);
@@ -118,14 +115,14 @@ impl Worker {
             self.look_after();
             let idle = self.work_queue.doze();
             let limit = if idle { self.sleeps_for() } else { Some(Duration::ZERO) };
-            let woken = match &self.db {
+            let is_rung = match &self.db {
                 Some(db) => db.session.sleep(&self.rings, limit),
                 None => WakePipe::Silent.sleep(&self.rings, false, limit),
             };
             if idle {
                 self.work_queue.wake(&mut self.rings);
             }
-            if woken == Woken::Rung {
+            if is_rung {
                 self.listen_in();
             }
         }
@@ -194,7 +191,9 @@ impl Worker {
     }
 
     fn close(&mut self) {
-        self.db = None;
+        if let Some(db) = self.db.take() {
+            self.replies = db.replies;
+        }
         // All topics are subscribed again.
         self.unheard = self.hub.broken();
         self.again = (!self.unheard.is_empty()).then(Instant::now);
@@ -211,8 +210,9 @@ impl Worker {
                 let opened =
                     self.place.found_anew().and_then(|place| Ok((Db::open(&place)?, place)));
                 // The file was usable before, so any fault may be temporary.
-                let (db, place) = opened.map_err(fault::for_now)?;
+                let (mut db, place) = opened.map_err(fault::for_now)?;
                 self.place = place;
+                db.replies = std::mem::take(&mut self.replies);
                 self.hub.wake(&Topic::Reconnected, b"");
                 Ok(none.insert(db))
             }
@@ -227,12 +227,7 @@ impl Worker {
         }
         let Some(db) = &mut self.db else { return };
         if db.has_mail {
-            busy_handler::set_limit(soon());
-            let mail = db.receive();
-            if mail.is_err() {
-                self.again = Some(Instant::now() + AGAIN);
-            }
-            self.deliver(mail);
+            self.listen_in();
         }
         let Some(db) = &mut self.db else { return };
         if db.knows_of_dead() {
@@ -288,18 +283,9 @@ impl Worker {
             }
         }
         let Some(db) = &mut self.db else { return };
-        if db.clock_was_set() {
-            busy_handler::set_limit(soon());
-            if let Err(fault) = db.note_clock() {
-                tracing::debug!(%fault, "that the clock was set is not noted yet");
-            }
-        }
         if self.again.is_none() && db.session.due_in(since_start()) == Some(0) {
             busy_handler::set_limit(soon());
             let mail = db.refresh();
-            if mail.is_err() {
-                self.again = Some(Instant::now() + AGAIN);
-            }
             self.deliver(mail);
         }
     }
@@ -310,16 +296,16 @@ impl Worker {
         let Some(db) = &mut self.db else { return };
         busy_handler::set_limit(soon());
         let mail = db.receive();
-        if mail.is_err() {
-            self.again = Some(Instant::now() + AGAIN);
-        }
         self.deliver(mail);
     }
 
     fn deliver(&mut self, mail: Result<Mail, Fault>) {
         let mail = match mail {
             Ok(mail) => mail,
-            Err(fault) => return tracing::debug!(%fault, "wake-ups cannot be read"),
+            Err(fault) => {
+                self.again = Some(Instant::now() + AGAIN);
+                return tracing::debug!(%fault, "wake-ups cannot be read");
+            }
         };
         for (topic, payload) in &mail.messages {
             self.hub.wake(topic, payload);

@@ -6,18 +6,10 @@ use crate::backend::CountChange;
 /// The largest number that a Lua script counts exactly.
 pub(crate) const COUNT_MAX: u64 = (1 << 53) - 1;
 
-/// The minimum time for which an answer is remembered.
+/// How long an answer is remembered.
 pub(crate) const REMEMBERED: u64 = 60_000;
 
-/// The answers to the requests of one name. All of them expire when the last one is old.
-#[derive(Debug, Default)]
-pub(super) struct Replies {
-    answers: HashMap<OwnerId, (Reply, u64)>,
-    expires: u64,
-    /// The size at which old answers are swept.
-    sweep_at: usize,
-}
-
+/// The answer to a request that must not run twice.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reply {
     /// The permits were acquired.
@@ -28,32 +20,6 @@ pub(super) enum Reply {
     Cancelled,
     /// A change was answered.
     Changed(Changed),
-}
-
-impl Replies {
-    pub(super) fn is_alive(&self, now: u64) -> bool {
-        self.expires >= now
-    }
-
-    /// Creates the answers of a store that expires them by itself.
-    #[cfg(feature = "file")]
-    pub(super) fn lasting(answers: HashMap<OwnerId, (Reply, u64)>) -> Self {
-        Self { answers, expires: NEVER, sweep_at: 0 }
-    }
-
-    #[cfg(feature = "file")]
-    pub(super) fn get(&self, id: OwnerId) -> Option<Reply> {
-        self.answers.get(&id).map(|(reply, _)| *reply)
-    }
-
-    fn insert(&mut self, id: OwnerId, reply: Reply, now: u64) {
-        if self.answers.len() >= self.sweep_at.max(SWEEP_MIN) {
-            self.answers.retain(|_, (_, at)| *at + REMEMBERED >= now);
-            self.sweep_at = self.answers.len() * 2;
-        }
-        self.answers.insert(id, (reply, now));
-        self.expires = self.expires.max(now + REMEMBERED);
-    }
 }
 
 /// Checks that a counter of this kind has such a request and that its numbers can be counted.
@@ -123,17 +89,21 @@ impl State {
     }
 
     fn recall(&self, name: &LockName, id: OwnerId, now: u64) -> Option<Reply> {
-        let replies = self.replies.get(name).filter(|replies| replies.is_alive(now));
-        replies?.answers.get(&id).map(|(reply, _)| *reply)
+        let (reply, at) = self.replies.get(&(name.clone(), id))?;
+        (at + REMEMBERED >= now).then_some(*reply)
     }
 
     fn remember(&mut self, name: &LockName, id: OwnerId, reply: Reply, now: u64) {
         self.sweep(now);
-        let replies = self.replies.entry(name.clone()).or_default();
-        if !replies.is_alive(now) {
-            *replies = Replies::default();
+        self.replies.insert((name.clone(), id), (reply, now));
+    }
+
+    /// Copies the answer to a request, if `other` remembers it.
+    #[cfg(feature = "file")]
+    pub(crate) fn copy_reply(&mut self, name: &LockName, id: OwnerId, other: &State, now: u64) {
+        if let Some(reply) = other.recall(name, id, now) {
+            self.remember(name, id, reply, now);
         }
-        replies.insert(id, reply, now);
     }
 
     /// Runs a change and remembers its answer. A repetition gets the remembered answer.
@@ -176,7 +146,7 @@ impl State {
             None => {}
         }
         if self.number(name, now)?.ok_or_else(unset)? < count {
-            return Ok(Attempt::Busy(None));
+            return Ok(Attempt::busy(None));
         }
         self.remember(name, id, Reply::Granted, now);
         self.add(name, -count);

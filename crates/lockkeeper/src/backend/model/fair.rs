@@ -139,7 +139,7 @@ impl State {
         }
         self.tidy_queue(name);
         // The lock is free, but it is another waiter's turn, and how long that takes is unknown.
-        Ok(Attempt::Busy(Some(left.unwrap_or(Ttl::Forever))))
+        Ok(Attempt::busy(Some(left.unwrap_or(Ttl::Forever))))
     }
 
     pub(super) fn release_fair(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {

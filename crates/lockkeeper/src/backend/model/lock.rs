@@ -24,7 +24,7 @@ impl State {
         };
         if entry.plain_owner(is_lock)? != request.owner {
             let gone = request.count > 1;
-            return Ok(if gone { Attempt::Gone } else { Attempt::Busy(entry.busy_ttl(now)) });
+            return Ok(if gone { Attempt::Gone } else { Attempt::busy(entry.busy_ttl(now)) });
         }
         // A repeated `SET NX` does not refresh the TTL; the scripts of the lock do.
         if let Value::Lock { count, .. } = &mut entry.value {
@@ -42,7 +42,7 @@ impl State {
         for (name, owner) in &all {
             let Some(entry) = self.living(name, now) else { continue };
             if entry.plain_owner(true)? != *owner {
-                return Ok(Attempt::Busy(entry.busy_ttl(now)));
+                return Ok(Attempt::busy(entry.busy_ttl(now)));
             }
         }
         for (name, owner) in all {

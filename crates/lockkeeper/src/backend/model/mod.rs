@@ -28,9 +28,11 @@ mod record;
 mod rw;
 mod rw_waiting;
 
-#[cfg(feature = "file")]
+#[cfg(all(test, feature = "file"))]
 pub(crate) use counter::REMEMBERED;
 pub(crate) use counter::check_change;
+#[cfg(feature = "file")]
+pub(crate) use list::{Process, millis, time};
 #[cfg(feature = "redis")]
 pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
 #[cfg(feature = "file")]
@@ -51,8 +53,8 @@ pub struct State {
     patience: HashMap<LockName, rw_waiting::Patience>,
     /// The acquired permits.
     permits: HashMap<LockName, permits::Taken>,
-    /// The answers to requests that must not run twice.
-    replies: HashMap<LockName, counter::Replies>,
+    /// The answers to requests that must not run twice, each with its time.
+    replies: HashMap<(LockName, OwnerId), (counter::Reply, u64)>,
     tokens: HashMap<LockName, Token>,
     /// The recorded force-releases.
     forced: HashMap<LockName, list::ForcedLog>,
@@ -129,7 +131,7 @@ pub struct Wake {
 }
 
 /// An answer, and the wake-ups that it causes.
-pub type Answer<T> = (Result<T, Fault>, Vec<Wake>);
+pub type Decision<T> = (Result<T, Fault>, Vec<Wake>);
 
 impl Entry {
     fn ttl(&self, now: u64) -> Ttl {
@@ -190,7 +192,7 @@ impl State {
             self.queues.retain(|_, queue| queue.lasts(now));
             self.writers.retain(|_, writers| writers.is_alive(now));
             self.patience.retain(|_, patience| patience.is_alive(now));
-            self.replies.retain(|_, replies| replies.is_alive(now));
+            self.replies.retain(|_, (_, at)| *at + counter::REMEMBERED >= now);
             self.permits.retain(|_, taken| taken.is_alive(now));
             self.sweep_at = self.size() * 2;
         }
@@ -204,13 +206,13 @@ impl State {
     }
 
     /// Returns an answer with the wake-ups that it causes. A fault wakes up no waiter.
-    fn answer<T>(&mut self, outcome: Result<T, Fault>) -> Answer<T> {
+    fn answer<T>(&mut self, outcome: Result<T, Fault>) -> Decision<T> {
         let wakes = std::mem::take(&mut self.wakes);
         if outcome.is_ok() { (outcome, wakes) } else { (outcome, Vec::new()) }
     }
 
     /// Acquires a lock or permits, re-enters a lock, or hands it off.
-    pub fn acquire(&mut self, request: &Acquire, now: u64) -> Answer<Attempt> {
+    pub fn acquire(&mut self, request: &Acquire, now: u64) -> Decision<Attempt> {
         self.sweep(now);
         let attempt = match request.resource.kind {
             Kind::Lock | Kind::Mutex => self.acquire_plain(request, now),
@@ -224,7 +226,7 @@ impl State {
     }
 
     /// Releases holds.
-    pub fn release(&mut self, request: &Release, now: u64) -> Answer<Released> {
+    pub fn release(&mut self, request: &Release, now: u64) -> Decision<Released> {
         let released = match request.resource.kind {
             Kind::Lock | Kind::Mutex => self.release_plain(request, now),
             Kind::Fair => self.release_fair(request, now),
@@ -260,7 +262,7 @@ impl State {
     }
 
     /// Makes an administrative change.
-    pub fn adjust(&mut self, change: &Change, now: u64) -> Answer<Changed> {
+    pub fn adjust(&mut self, change: &Change, now: u64) -> Decision<Changed> {
         let changed = self.changed(change, now);
         self.answer(changed)
     }

@@ -172,7 +172,7 @@ impl State {
         if look.present == 0 && free.is_none() {
             let limit = request.temporary.ok_or_else(unset)?;
             if limit < u64::from(request.count) {
-                return Ok(Attempt::Busy(None));
+                return Ok(Attempt::busy(None));
             }
             self.create(name, limit - u64::from(request.count), Some(request.ttl), now);
             let ends = ids.into_iter().map(|id| (id, end)).collect();
@@ -202,7 +202,7 @@ impl State {
             let next = next.filter(|end| *end < ENDLESS);
             let wait = next.map(|end| Ttl::Millis(end.saturating_sub(now).max(1)));
             self.give(name, ended, now)?;
-            return Ok(Attempt::Busy(wait));
+            return Ok(Attempt::busy(wait));
         }
         self.add(name, ended + added - count);
         let expires = self.living(name, now).map_or(NEVER, |entry| entry.expires);

@@ -4,14 +4,8 @@
 //! changes back. Later versions read these records: a change of their form must raise the version of the
 //! file.
 
-use std::fmt;
-use std::marker::PhantomData;
-use std::str::FromStr;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use serde::de::{Deserializer, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
-
-use super::counter::{Replies, Reply};
 use super::*;
 use crate::PermitId;
 
@@ -231,20 +225,6 @@ impl State {
         }
     }
 
-    /// Inserts the answer to a request that must not run twice; returns false if it cannot be
-    /// parsed.
-    pub(crate) fn put_reply(&mut self, name: &LockName, id: OwnerId, reply: &str) -> bool {
-        let Some(reply) = Reply::read(reply) else { return false };
-        let answers = HashMap::from_iter([(id, (reply, 0))]);
-        self.replies.insert(name.clone(), Replies::lasting(answers));
-        true
-    }
-
-    /// Returns the answer to the request.
-    pub(crate) fn reply(&self, name: &LockName, id: OwnerId) -> Option<String> {
-        Some(self.replies.get(name)?.get(id)?.to_string())
-    }
-
     /// Returns how many listeners can use the released resource; `None` if all of them may.
     pub(crate) fn usable(&self, wake: &Wake, now: u64) -> Option<usize> {
         match &wake.topic {
@@ -269,67 +249,19 @@ impl State {
     }
 }
 
-impl fmt::Display for Reply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reply::Granted => f.write_str("granted"),
-            Reply::GivenBack => f.write_str("given back"),
-            Reply::Cancelled => f.write_str("cancelled"),
-            Reply::Changed(Changed::Done) => f.write_str("done"),
-            Reply::Changed(Changed::Nothing) => f.write_str("nothing"),
-            Reply::Changed(Changed::Other) => f.write_str("other"),
-            Reply::Changed(Changed::Count(count)) => write!(f, "count {count}"),
-        }
+/// An owner id is stored in the form in which it is displayed.
+#[doc(hidden)]
+impl Serialize for OwnerId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
-impl Reply {
-    /// Parses the text of [`Display`](fmt::Display).
-    fn read(text: &str) -> Option<Self> {
-        Some(match text {
-            "granted" => Reply::Granted,
-            "given back" => Reply::GivenBack,
-            "cancelled" => Reply::Cancelled,
-            "done" => Reply::Changed(Changed::Done),
-            "nothing" => Reply::Changed(Changed::Nothing),
-            "other" => Reply::Changed(Changed::Other),
-            _ => Reply::Changed(Changed::Count(text.strip_prefix("count ")?.parse().ok()?)),
-        })
-    }
-}
-
-/// Identities are stored in the form in which they are displayed.
-macro_rules! stored_as_text {
-    ($($Type:ident)+) => { $(
-        #[doc(hidden)]
-        impl Serialize for $Type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        #[doc(hidden)]
-        impl<'de> Deserialize<'de> for $Type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_str(Text(PhantomData))
-            }
-        }
-    )+ };
-}
-
-stored_as_text!(OwnerId);
-
-struct Text<T>(PhantomData<T>);
-
-impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an identity")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
+#[doc(hidden)]
+impl<'de> Deserialize<'de> for OwnerId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -382,17 +314,6 @@ mod tests {
         assert!(read.unpack_permits(&packed));
         assert_eq!(read, record);
         assert!(!read.unpack_permits(&packed[1..]) && !read.unpack_permits(&[]));
-    }
-
-    #[test]
-    fn replies_are_read_as_they_were_written() {
-        let changed = [Changed::Done, Changed::Nothing, Changed::Count(-4)].map(Reply::Changed);
-        let replies = [Reply::Granted, Reply::GivenBack, Reply::Cancelled];
-        for reply in replies.into_iter().chain(changed) {
-            let text = reply.to_string();
-            assert_eq!(Reply::read(&text).map(|reply| reply.to_string()), Some(text));
-        }
-        assert!(Reply::read("no").is_none());
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl State {
             if written && !nested && request.count == 1 {
                 let left = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
                 let out = self.stays_out(name, Some(left), request.waits, now);
-                return Ok(Attempt::Busy(out));
+                return Ok(Attempt::busy(out));
             }
         }
         if request.count > 1 {
@@ -163,7 +163,7 @@ impl State {
         if request.beside.is_none()
             && let Some(out) = self.stays_out(name, None, request.waits, now)
         {
-            return Ok(Attempt::Busy(Some(out)));
+            return Ok(Attempt::busy(Some(out)));
         }
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
@@ -196,7 +196,7 @@ impl State {
                 if request.waits {
                     self.wait(name, owner, now);
                 }
-                return Ok(Attempt::Busy(Some(left)));
+                return Ok(Attempt::busy(Some(left)));
             }
         }
         if request.count > 1 {
@@ -209,7 +209,7 @@ impl State {
             if request.waits {
                 self.wait(name, owner, now);
             }
-            return Ok(Attempt::Busy(Some(Ttl::Millis(turn - now))));
+            return Ok(Attempt::busy(Some(Ttl::Millis(turn - now))));
         }
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
@@ -236,12 +236,12 @@ impl State {
             *expires = holds.end_write(now).unwrap_or(0);
             let left = entry.ttl(now);
             self.wake_written(name);
-            return Attempt::Busy(Some(left));
+            return Attempt::busy(Some(left));
         }
         if let Some(turn) = self.readers_turn(name, now) {
             self.names.remove(name);
             self.wake_written(name);
-            return Attempt::Busy(Some(Ttl::Millis(turn - now)));
+            return Attempt::busy(Some(Ttl::Millis(turn - now)));
         }
         let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else {
             return Attempt::Gone;

@@ -10,9 +10,7 @@ use super::leftovers::Tail;
 use super::votes::{Votes, maybe_ran};
 use super::{Inner, SLOW};
 use crate::backend::redis::member::Trust;
-use crate::backend::{
-    Acquire, AcquireAnswer, Attempt, Backend, BoxFuture, Fault, Fenced, Release, Resource, Ttl,
-};
+use crate::backend::{Acquire, Answer, Attempt, Backend, Fault, Fenced, Release, Resource, Ttl};
 use crate::{LockName, OwnerId};
 
 /// How long a name is asked for in order after a split vote.
@@ -94,7 +92,7 @@ impl Inner {
             let left = self.clear(&request, stored, request.waits, limit).await;
             voters.retain(|member| !left.contains(member));
             if voters.len() < self.majority || Instant::now() >= limit {
-                return Ok(Attempt::Busy(Some(Ttl::Millis(fastrand::u64(1..20)))));
+                return Ok(Attempt::busy(Some(Ttl::Millis(fastrand::u64(1..20)))));
             }
             tokio::time::sleep(Duration::from_micros(fastrand::u64(1_000..20_000))).await;
         }
@@ -160,7 +158,7 @@ impl Inner {
         members: &[usize],
         votes: &mut Votes,
         limit: Instant,
-    ) -> Fan<AcquireAnswer> {
+    ) -> Fan<Answer<Attempt>> {
         let ask = |member: &usize| (*member, self.members[*member].acquire(request.clone()));
         let mut fan = Fan::new(members.iter().map(ask));
         let (start, mut until) = (Instant::now(), limit);
@@ -279,7 +277,7 @@ impl Inner {
         &self,
         request: &Acquire,
         votes: Votes,
-        rest: Fan<AcquireAnswer>,
+        rest: Fan<Answer<Attempt>>,
         limit: Instant,
     ) -> Result<Attempt, Fault> {
         let granted = self.granted(request, votes, rest, limit).await;
@@ -296,7 +294,7 @@ impl Inner {
         &self,
         request: &Acquire,
         votes: Votes,
-        rest: Fan<AcquireAnswer>,
+        rest: Fan<Answer<Attempt>>,
         limit: Instant,
     ) -> Result<Attempt, Fault> {
         let issued = votes.granted.iter().filter_map(|(_, token)| *token).max();
@@ -329,10 +327,9 @@ impl Inner {
             let raise = |member: usize| {
                 let (store, lock) = (self.members[member].clone(), lock.clone());
                 let raising = async move { store.raise_token(lock, token, fenced).await };
-                (member, Box::pin(raising) as BoxFuture<_>)
+                (member, Box::pin(raising) as Answer<u64>)
             };
-            let mut fan: Fan<BoxFuture<Result<u64, Fault>>> =
-                Fan::new((0..self.members.len()).map(raise));
+            let mut fan = Fan::new((0..self.members.len()).map(raise));
             let (raised, mut last) = (token, token);
             let mut faults = Vec::new();
             kept = 0;
@@ -396,18 +393,19 @@ impl Inner {
             if granted.is_err() {
                 self.release_of(&request.resource, request.owner, &all, false);
             }
-            return Ok(granted.unwrap_or(Attempt::Busy(None)));
+            return Ok(granted.unwrap_or(Attempt::busy(None)));
         }
-        // Enough of them may have answered late that they lack it.
-        while votes.granted.len() + votes.gone < self.majority {
-            let Some((member, answer)) = rest.next_by(limit).await else {
-                return Err(maybe_ran(self.too_few(&votes.faults)));
-            };
+        // Enough of them may answer late that they lack it: then another client may have held it in between.
+        while votes.gone < self.majority && votes.gone + rest.pending() >= self.majority {
+            let Some((member, answer)) = rest.next_by(limit).await else { break };
             self.count(&mut votes, member, answer);
+        }
+        if votes.granted.len() + votes.gone < self.majority {
+            return Err(maybe_ran(self.too_few(&votes.faults)));
         }
         self.release_of(&request.resource, request.owner, &all, false);
         self.release_of(&request.resource, from, &all, false);
-        Ok(if votes.granted.is_empty() { Attempt::Gone } else { Attempt::Busy(None) })
+        Ok(if votes.gone >= self.majority { Attempt::Gone } else { Attempt::busy(None) })
     }
 
     fn was_split(&self, name: &LockName) -> bool {

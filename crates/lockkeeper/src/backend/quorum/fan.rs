@@ -15,7 +15,6 @@ const STRAGGLERS: Duration = Duration::from_millis(200);
 
 /// Requests to several members. All of them are sent in the first poll, so that each member gets the
 /// requests of a client in the order in which the engine made them.
-#[derive(Debug)]
 pub(super) struct Fan<F: Future> {
     pending: Vec<(usize, F)>,
     ready: VecDeque<(usize, F::Output)>,

@@ -14,7 +14,7 @@ use super::fan::Fan;
 use crate::LockName;
 use crate::backend::redis::Redis;
 use crate::backend::{
-    Backend, BoxFuture, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
+    Answer, Backend, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
     Resource, Select, Snapshot, Ttl,
 };
 
@@ -52,9 +52,9 @@ impl Inner {
     }
 
     /// The answers of all members, in their order.
-    async fn ask_all<T>(
+    pub(super) async fn ask_all<T>(
         &self,
-        ask: impl Fn(&Redis) -> BoxFuture<Result<T, Fault>>,
+        ask: impl Fn(&Redis) -> Answer<T>,
     ) -> Vec<Result<T, Fault>> {
         let late =
             || Err(Fault::Unreachable { maybe_ran: true, detail: "no answer in time".into() });
@@ -66,15 +66,21 @@ impl Inner {
         answers
     }
 
+    /// Returns how many members have failed; a fault if too few have answered.
+    pub(super) fn enough<T>(&self, answers: &[Result<T, Fault>]) -> Result<usize, Fault> {
+        let fault = |(member, answer): (usize, &Result<T, Fault>)| {
+            Some((member, answer.as_ref().err()?.clone()))
+        };
+        let faults: Vec<_> = answers.iter().enumerate().filter_map(fault).collect();
+        match answers.len() - faults.len() < self.majority {
+            true => Err(self.too_few(&faults)),
+            false => Ok(faults.len()),
+        }
+    }
+
     /// What a majority of the members has in common. A fault if too few have answered.
     fn merged(&self, said: Said) -> Result<Snapshot, Fault> {
-        let faults = said.iter().enumerate();
-        let faults: Vec<_> = faults
-            .filter_map(|(member, one)| Some((member, one.as_ref().err()?.clone())))
-            .collect();
-        if said.len() - faults.len() < self.majority {
-            return Err(self.too_few(&faults));
-        }
+        let faults = self.enough(&said)?;
         let mut merged = Snapshot::default();
         let mut holders: Vec<(HolderEntry, usize)> = Vec::new();
         let (mut ends, mut tokens) = (Vec::new(), Vec::new());
@@ -112,7 +118,7 @@ impl Inner {
         // A token that was returned is at a majority, some of which may not have answered. A greater one was
         // issued by members that granted later, and no holder has it.
         tokens.sort_unstable_by(|one, other| other.cmp(one));
-        let at = (self.majority - 1).saturating_sub(faults.len());
+        let at = (self.majority - 1).saturating_sub(faults);
         merged.token = tokens.get(at).or(tokens.last()).copied();
         merged.forced.sort_by_key(|entry| Reverse(entry.at));
         merged.forced.truncate(FORCED_MAX);

@@ -31,9 +31,9 @@ use super::redis::Redis;
 use super::redis::member::{self, Trust};
 use super::wake::Subscriptions;
 use super::{
-    Acquire, AcquireAnswer, Answer, Backend, BoxFuture, Capabilities, Change, Changed, Fault,
-    Finding, Kind, List, Page, Release, ReleaseAnswer, Released, Renew, Renewed, Resource,
-    Snapshot, Subscription, Topic, ensure_ttl,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    ensure_ttl,
 };
 use crate::LockName;
 use crate::config::ClientOptions;
@@ -314,17 +314,9 @@ impl Inner {
         {
             self.fits(resource.kind, None)?;
         }
-        let changes = self.members.iter().map(|member| member.adjust(change.clone()));
-        let (mut said, mut faults) = (Vec::new(), Vec::new());
-        for (member, answer) in Fan::new(changes.enumerate()).gather(self.majority).await {
-            match answer {
-                Ok(changed) => said.push(changed),
-                Err(fault) => faults.push((member, fault)),
-            }
-        }
-        if said.len() < self.majority {
-            return Err(maybe_ran(self.too_few(&faults)));
-        }
+        let answers = self.ask_all(|member| member.adjust(change.clone())).await;
+        self.enough(&answers).map_err(maybe_ran)?;
+        let said: Vec<_> = answers.into_iter().flatten().collect();
         let first = [Changed::Done, Changed::Other, Changed::Nothing];
         Ok(first.into_iter().find(|one| said.contains(one)).unwrap_or(Changed::Nothing))
     }
@@ -343,29 +335,29 @@ impl Backend for Quorum {
         Capabilities { longest_lease: self.inner.longest_lease, ..capabilities }
     }
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
-        Answer::boxed(Arc::clone(&self.inner).acquire(request))
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
+        Box::pin(Arc::clone(&self.inner).acquire(request))
     }
 
-    fn release(&self, request: Release) -> ReleaseAnswer {
-        Answer::boxed(Arc::clone(&self.inner).release(request))
+    fn release(&self, request: Release) -> Answer<Released> {
+        Box::pin(Arc::clone(&self.inner).release(request))
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
         Box::pin(renewal::renew(Arc::clone(&self.inner), batch))
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.adjust(change).await })
     }
 
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.inspect(resource).await })
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         if self.inner.is_closed() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
@@ -377,12 +369,12 @@ impl Backend for Quorum {
         Box::pin(subscription.confirmed())
     }
 
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+    fn list(&self, request: List) -> Answer<Page> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.list(request).await })
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+    fn check(&self) -> Answer<Vec<Finding>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.check().await })
     }

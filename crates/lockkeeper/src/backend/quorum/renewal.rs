@@ -23,9 +23,7 @@ use super::acquire::{REJOIN, says};
 use super::fan::Fan;
 use super::votes::Votes;
 use crate::OwnerId;
-use crate::backend::{
-    Acquire, AcquireAnswer, Attempt, Backend, BoxFuture, Fault, Renew, Renewed, Ttl,
-};
+use crate::backend::{Acquire, Answer, Attempt, Backend, BoxFuture, Fault, Renew, Renewed, Ttl};
 
 type Answers = Vec<Result<Renewed, Fault>>;
 
@@ -68,10 +66,6 @@ impl Renewing {
         let state = states.entry(owner).or_default();
         (state.count, state.has_ended) = (state.count + 1, true);
         Ending(self, owner)
-    }
-
-    fn has_ended(&self, owner: &OwnerId) -> bool {
-        self.lock().get(owner).is_some_and(|state| state.has_ended)
     }
 }
 
@@ -228,17 +222,19 @@ impl Renewal {
     }
 }
 
-/// How long after a grant the members that lack it are looked after: a release by the former holder may be
-/// on its way to them, or the vote of another waiter. Twice as long each time.
-const COMPLETED_AFTER: Duration = Duration::from_millis(20);
-
-/// How often.
-const COMPLETED_TRIES: u32 = 6;
+/// How long after a grant the members that lack it are repaired: a release by the former holder may be on
+/// its way to them, or the vote of another waiter. One that still has it is left to the next renewal.
+const COMPLETED_AFTER: Duration = Duration::from_millis(100);
 
 impl Inner {
     /// Stores a hold that was just granted on the members that have not granted it, in the background:
     /// then it survives the loss of a minority.
-    pub(super) fn complete(&self, request: &Acquire, votes: &Votes, mut rest: Fan<AcquireAnswer>) {
+    pub(super) fn complete(
+        &self,
+        request: &Acquire,
+        votes: &Votes,
+        mut rest: Fan<Answer<Attempt>>,
+    ) {
         let Some(inner) = self.me.upgrade() else { return };
         let renew = Renew::new(request.resource.clone(), request.owner, Some(request.ttl));
         let is_asked = |member: &usize| !rest.unanswered().any(|one| one == *member);
@@ -259,26 +255,18 @@ impl Inner {
                     lacking.push(member);
                 }
             }
-            for tries in 0..COMPLETED_TRIES {
-                lacking.retain(|member| inner.is_up(*member));
-                if lacking.is_empty() || inner.renewing.has_ended(&renew.owner) {
-                    break;
-                }
-                tokio::time::sleep(COMPLETED_AFTER * 2_u32.pow(tries)).await;
+            if !lacking.is_empty() {
+                tokio::time::sleep(COMPLETED_AFTER).await;
                 let left = due.saturating_duration_since(Instant::now()).as_millis() as u64;
-                if left == 0 {
-                    break;
-                }
-                let repairs = lacking.iter().map(|member| (*member, renew.clone(), left));
-                lacking = inner.repair(repairs.collect()).await;
+                let lacking = lacking.into_iter().filter(|member| left > 0 && inner.is_up(*member));
+                inner.repair(lacking.map(|member| (member, renew.clone(), left)).collect()).await;
             }
             inner.renewing.end([renew.owner]);
         });
     }
 
-    /// Stores holds where they are missing, unless they were released meanwhile. Returns the members that
-    /// have another one.
-    async fn repair(&self, repairs: Vec<(usize, Renew, u64)>) -> Vec<usize> {
+    /// Stores holds where they are missing, unless they were released meanwhile.
+    async fn repair(&self, repairs: Vec<(usize, Renew, u64)>) {
         let mut fan = {
             let states = self.renewing.lock();
             let stands = |owner: &OwnerId| states.get(owner).is_some_and(|state| !state.has_ended);
@@ -286,20 +274,15 @@ impl Inner {
             let boxed = repairs.map(|(member, renew, ttl)| {
                 let store = self.members[member].clone();
                 let repair = async move { store.repair(renew, ttl).await };
-                (member, Box::pin(repair) as BoxFuture<_>)
+                (member, Box::pin(repair) as Answer<Attempt>)
             });
-            let mut fan: Fan<BoxFuture<Result<Attempt, Fault>>> = Fan::new(boxed);
+            let mut fan = Fan::new(boxed);
             fan.send();
             fan
         };
-        let mut busy = Vec::new();
         while let Some((member, repaired)) = fan.next().await {
             let fault = repaired.as_ref().err().map(tracing::field::display);
             tracing::debug!(member, fault, "repaired a hold");
-            if repaired.is_ok_and(|attempt| !attempt.is_granted()) {
-                busy.push(member);
-            }
         }
-        busy
     }
 }

@@ -12,24 +12,22 @@ pub(super) struct Votes {
     /// When the members that are busy expect to be free, in milliseconds; `None` if they do not know.
     pub(super) busy: Vec<Option<u64>>,
     /// The most clients that listen at one member.
-    pub(super) crowd: u64,
+    pub(super) listeners: u64,
     pub(super) gone: usize,
     pub(super) faults: Vec<(usize, Fault)>,
 }
 
 impl Votes {
     pub(super) fn count(&mut self, member: usize, answer: Result<Attempt, Fault>) {
-        let mut busy = |ttl: Option<Ttl>, crowd: u64| {
-            self.busy.push(match ttl {
-                Some(Ttl::Millis(left)) => Some(left),
-                Some(Ttl::Forever) | None => None,
-            });
-            self.crowd = self.crowd.max(crowd);
-        };
         match answer {
             Ok(Attempt::Granted { token }) => self.granted.push((member, token)),
-            Ok(Attempt::Busy(ttl)) => busy(ttl, 0),
-            Ok(Attempt::Crowded(ttl, crowd)) => busy(ttl, crowd),
+            Ok(Attempt::Busy { ttl, listeners }) => {
+                self.busy.push(match ttl {
+                    Some(Ttl::Millis(left)) => Some(left),
+                    Some(Ttl::Forever) | None => None,
+                });
+                self.listeners = self.listeners.max(listeners);
+            }
             Ok(Attempt::Gone) => self.gone += 1,
             Err(fault) => self.faults.push((member, fault)),
         }
@@ -71,7 +69,7 @@ impl Votes {
         busy.sort_unstable();
         let left = busy.get(majority.saturating_sub(free + 1)).or(busy.last()).copied();
         let ttl = left.filter(|left| *left < u64::MAX).map(Ttl::Millis);
-        Attempt::Busy(ttl).among(self.crowd)
+        Attempt::Busy { ttl, listeners: self.listeners }
     }
 }
 

@@ -5,13 +5,13 @@
 
 use std::sync::atomic::Ordering;
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::{Command, Script};
 use super::wakes::Wakes;
 use super::{Inner, attempt, keys, name, script, unexpected};
 use crate::OwnerId;
-use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Reply, Resource};
+use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Resource};
 
 /// Creates a request to acquire a lock.
 pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command {
@@ -130,35 +130,28 @@ impl Inner {
         self.set_nx_get.load(Ordering::Relaxed)
     }
 
-    /// Interprets the reply to the acquire of a mutex. A free mutex needs nothing more.
-    pub(super) fn mutex_reply(
+    /// Interprets the reply to the acquire of a mutex that is not free.
+    pub(super) async fn mutex_reply(
         &self,
         reply: Result<Value, Fault>,
         request: &Acquire,
-    ) -> Reply<Result<Attempt, Fault>> {
-        if reply == Ok(Value::Nil) {
-            return Reply::Answer(Ok(Attempt::GRANTED));
-        }
-        let Some(inner) = self.me.upgrade() else { return Reply::Answer(Err(Fault::Closed)) };
-        let request = request.clone();
-        Reply::More(Box::pin(async move {
-            let reply = match reply {
-                // Also after another acquire has found that out: this one was sent before.
-                Err(Fault::Server { detail }) if detail.contains("syntax error") => {
-                    inner.set_nx_get.store(false, Ordering::Relaxed);
-                    inner.grant(&request, acquire_mutex(&request, false)).await
-                }
-                reply => reply,
-            };
-            inner.held_by(reply?, &request).await
-        }))
+    ) -> Result<Attempt, Fault> {
+        let reply = match reply {
+            // Also after another acquire has found that out: this one was sent before.
+            Err(Fault::Server { detail }) if detail.contains("syntax error") => {
+                self.set_nx_get.store(false, Ordering::Relaxed);
+                self.grant(request, acquire_mutex(request, false)).await
+            }
+            reply => reply,
+        };
+        self.held_by(reply?, request).await
     }
 
     /// Interprets the value of a busy mutex. A number may be a plain lock of another library, but
     /// one without a TTL is a counter, and waiting for it would never end.
     async fn held_by(&self, holder: Value, request: &Acquire) -> Result<Attempt, Fault> {
         let attempt = held_by(&holder, &request.owner)?;
-        let Value::BulkString(holder) = holder else { return Ok(attempt) };
+        let Value::Bulk(holder) = holder else { return Ok(attempt) };
         let is_number = !attempt.is_granted()
             && std::str::from_utf8(&holder).is_ok_and(|text| text.parse::<i64>().is_ok());
         if is_number {
@@ -190,10 +183,10 @@ pub(super) fn is_granted(answer: &Value, owner: &OwnerId) -> bool {
 pub(super) fn held_by(holder: &Value, owner: &OwnerId) -> Result<Attempt, Fault> {
     match holder {
         Value::Nil => Ok(Attempt::GRANTED),
-        Value::BulkString(id) if *id == owner.encode(&mut OwnerId::encode_buffer()) => {
+        Value::Bulk(id) if *id == owner.encode(&mut OwnerId::encode_buffer()) => {
             Ok(Attempt::GRANTED)
         }
-        Value::BulkString(_) => Ok(Attempt::Busy(None)),
+        Value::Bulk(_) => Ok(Attempt::busy(None)),
         other => Err(unexpected(other)),
     }
 }

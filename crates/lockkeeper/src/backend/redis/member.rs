@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::Value;
+use super::resp::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -30,7 +30,7 @@ use super::wakes::Wakes;
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
 use crate::backend::{
-    Acquire, Answer, Attempt, Backend, Fault, Fenced, Kind, Release, ReleaseAnswer, Renew,
+    Acquire, Answer, Attempt, Backend, Fault, Fenced, Kind, Release, Released, Renew,
 };
 use crate::config::ClientOptions;
 
@@ -420,12 +420,12 @@ impl Redis {
     }
 
     /// Releases an acquire that was not granted by a majority. Notifies no waiter if `is_silent`.
-    pub(crate) fn withdraw(&self, release: Release, is_silent: bool) -> ReleaseAnswer {
+    pub(crate) fn withdraw(&self, release: Release, is_silent: bool) -> Answer<Released> {
         if !is_silent {
             return self.release(release);
         }
         let inner = Arc::clone(&self.inner);
-        Answer::boxed(async move {
+        Box::pin(async move {
             let command = match release.resource.kind {
                 Kind::Mutex => lock::release_mutex(&release, Wakes::Silent),
                 _ => lock::release(&release, Wakes::Silent),

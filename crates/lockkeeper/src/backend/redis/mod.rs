@@ -1,30 +1,28 @@
 //! Redis: Redisson's keys, fields, channels and messages, by scripts of our own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
+use resp::Value;
 use tokio::sync::{Notify, mpsc};
 
 use super::wake::Subscriptions;
 use super::{
-    Acquire, AcquireAnswer, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed,
-    ClientInfo, Fault, Finding, HolderEntry, Keep, Kind, Lane, List, Page, Release, ReleaseAnswer,
-    Released, Renew, Renewed, Reply, Resource, Snapshot, Subscription, Topic, model,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
+    Finding, HolderEntry, Kind, Lane, List, Page, Release, Released, Renew, Renewed, Resource,
+    Snapshot, Subscription, Topic, model,
 };
 use crate::config::ClientOptions;
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::{LockName, OwnerId};
 use answers::{attempt, bulk, number, standing, strings, ttl, unexpected, unfit};
 use command::{Command, Script};
-use connection::Connection;
 use member::Membership;
 use pubsub::Order;
 use route::Route;
-use url::Server;
+use server::Server;
 use wakes::Wakes;
 
 mod answers;
@@ -34,8 +32,8 @@ mod cluster_pubsub;
 mod command;
 mod connection;
 mod counter;
+mod error_reply;
 mod fair;
-mod fault;
 mod keys;
 mod list;
 mod lock;
@@ -44,16 +42,19 @@ mod permits;
 mod primary;
 mod pubsub;
 mod renew;
+mod resp;
 mod role;
 mod route;
 mod rw;
 mod script;
+mod server;
 mod shape;
 mod shard;
 mod slot;
 mod steps;
 #[cfg(test)]
 mod testing;
+mod tls;
 mod url;
 mod wakes;
 
@@ -65,7 +66,6 @@ pub struct Redis {
 
 #[derive(Debug)]
 struct Inner {
-    me: Weak<Inner>,
     route: Route,
     wakes: Wakes,
     hub: Subscriptions,
@@ -128,8 +128,7 @@ impl Redis {
             tokio::spawn(cluster_pubsub::run(cluster, wakes, options, told, orders, end));
         }
         let identity = Arc::from(route.identity());
-        let inner = Arc::new_cyclic(|me| Inner {
-            me: Weak::clone(me),
+        let inner = Arc::new(Inner {
             route,
             wakes,
             hub,
@@ -249,20 +248,30 @@ impl Inner {
                 Released::Freed { listeners: None }
             }
             Value::Nil => Released::Absent { holder: None },
-            Value::BulkString(id) => {
+            Value::Bulk(id) => {
                 Released::Absent { holder: Some(String::from_utf8_lossy(&id).into_owned()) }
             }
-            Value::SimpleString(word) if word == "KEPT" => Released::Kept,
+            Value::Status(word) if word == "KEPT" => Released::Kept,
             other => return Err(unexpected(&other)),
         })
     }
 
-    /// Sends an acquire that replicas must acknowledge.
+    /// Sends an acquire. What one server answers at once is in place, to keep the box of the answer small.
     async fn acquire(&self, request: &Acquire) -> Result<Attempt, Fault> {
-        let answer = self.grant(request, self.acquiring(request)?).await;
-        match self.attempted(answer, request) {
-            Reply::Answer(answer) => answer,
-            Reply::More(more) => more.await,
+        let command = self.acquiring(request)?;
+        let alone = self.route.only().filter(|shard| shard.committer.is_none());
+        let reply = match alone {
+            Some(shard) => shard.connection.call(command).await,
+            None => Box::pin(self.grant(request, command)).await,
+        };
+        let hands_over = request.from.is_some();
+        match request.resource.kind {
+            // A free mutex needs nothing more.
+            Kind::Mutex if !hands_over && reply != Ok(Value::Nil) => {
+                Box::pin(self.mutex_reply(reply, request)).await
+            }
+            Kind::Lock | Kind::Write | Kind::Mutex => lock::settle(reply, hands_over),
+            _ => lock::settle(reply, false),
         }
     }
 
@@ -270,25 +279,22 @@ impl Inner {
     async fn grant(&self, request: &Acquire, command: Command) -> Result<Value, Fault> {
         let is_granted = |answer: &Value| match request.resource.kind {
             Kind::Mutex if request.from.is_none() => lock::is_granted(answer, &request.owner),
-            _ => matches!(answer, Value::Nil | Value::BulkString(_)),
+            _ => matches!(answer, Value::Nil | Value::Bulk(_)),
         };
         self.route.write(name(&request.resource), command, is_granted).await
     }
 
-    /// Interprets the answer to an acquire.
-    fn attempted(
-        &self,
-        answer: Result<Value, Fault>,
-        request: &Acquire,
-    ) -> Reply<Result<Attempt, Fault>> {
-        let hands_over = request.from.is_some();
-        match request.resource.kind {
-            Kind::Mutex if !hands_over => self.mutex_reply(answer, request),
-            Kind::Lock | Kind::Write | Kind::Mutex => {
-                Reply::Answer(lock::settle(answer, hands_over))
+    /// Sends a release. In place for one server, as an acquire.
+    async fn release(&self, request: &Release) -> Result<Released, Fault> {
+        let answer = match (self.route.only(), request.resource.kind) {
+            (_, Kind::Semaphore) => Box::pin(self.release_counter(request)).await,
+            (Some(shard), _) => shard.connection.call(self.releasing(request)?).await,
+            (None, _) => {
+                let command = self.releasing(request)?;
+                Box::pin(self.route.call(name(&request.resource), command)).await
             }
-            _ => Reply::Answer(lock::settle(answer, false)),
-        }
+        };
+        self.settled_release(answer)
     }
 
     async fn force_unlock(
@@ -313,7 +319,7 @@ impl Inner {
         // Read before the holders are notified: then they may withdraw their announcements.
         let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
         let answer = self.route.call(name(&resource), call).await?;
-        if matches!(&answer, Value::BulkString(said) if said == b"other") {
+        if matches!(&answer, Value::Bulk(said) if said == b"other") {
             return Ok(Changed::Other);
         }
         let victims = strings(answer)?;
@@ -378,71 +384,6 @@ impl Inner {
     }
 }
 
-impl Inner {
-    /// The connection that keeps requests. A cluster has several, and keeps none.
-    fn kept_by<T>(&self) -> Result<&Connection, Result<T, Fault>> {
-        self.route.only().map(|shard| &shard.connection).ok_or(Err(Fault::Closed))
-    }
-
-    fn polled(&self, slot: usize, cx: &Context<'_>) -> Poll<Result<Value, Fault>> {
-        match self.route.only() {
-            Some(shard) => shard.connection.poll(slot, cx.waker()),
-            None => Poll::Ready(Err(Fault::Closed)),
-        }
-    }
-}
-
-/// Acquires are kept in the slots of the connection.
-impl Keep<Acquire, Result<Attempt, Fault>> for Inner {
-    fn send(
-        &self,
-        request: &Acquire,
-        cx: &mut Context<'_>,
-    ) -> Result<usize, Result<Attempt, Fault>> {
-        let command = self.acquiring(request).map_err(Err)?;
-        self.kept_by()?.send(command, cx.waker()).map_err(Err)
-    }
-
-    fn poll(
-        &self,
-        request: &Acquire,
-        slot: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Reply<Result<Attempt, Fault>>> {
-        let answer = ready!(self.polled(slot, cx));
-        Poll::Ready(self.attempted(answer, request))
-    }
-
-    fn abandon(&self, slot: usize) {
-        self.route.only().iter().for_each(|shard| shard.connection.abandon(slot));
-    }
-}
-
-impl Keep<Release, Result<Released, Fault>> for Inner {
-    fn send(
-        &self,
-        request: &Release,
-        cx: &mut Context<'_>,
-    ) -> Result<usize, Result<Released, Fault>> {
-        let command = self.releasing(request).map_err(Err)?;
-        self.kept_by()?.send(command, cx.waker()).map_err(Err)
-    }
-
-    fn poll(
-        &self,
-        _: &Release,
-        slot: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Reply<Result<Released, Fault>>> {
-        let answer = ready!(self.polled(slot, cx));
-        Poll::Ready(Reply::Answer(self.settled_release(answer)))
-    }
-
-    fn abandon(&self, slot: usize) {
-        self.route.only().iter().for_each(|shard| shard.connection.abandon(slot));
-    }
-}
-
 impl Backend for Redis {
     fn capabilities(&self, name: &LockName) -> Capabilities {
         let identity = Arc::clone(&self.inner.identity);
@@ -453,30 +394,14 @@ impl Backend for Redis {
         )
     }
 
-    fn acquire(&self, request: Acquire) -> AcquireAnswer {
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let inner = Arc::clone(&self.inner);
-        if inner.route.only().is_some_and(|shard| shard.committer.is_none()) {
-            return Answer::kept(inner, request);
-        }
-        Answer::boxed(async move { inner.acquire(&request).await })
+        Box::pin(async move { inner.acquire(&request).await })
     }
 
-    fn release(&self, request: Release) -> ReleaseAnswer {
+    fn release(&self, request: Release) -> Answer<Released> {
         let inner = Arc::clone(&self.inner);
-        if request.resource.kind == Kind::Semaphore {
-            return Answer::boxed(async move {
-                let answer = inner.release_counter(request).await;
-                inner.settled_release(answer)
-            });
-        }
-        if inner.route.only().is_some() {
-            return Answer::kept(inner, request);
-        }
-        Answer::boxed(async move {
-            let answer =
-                inner.route.call(name(&request.resource), inner.releasing(&request)?).await;
-            inner.settled_release(answer)
-        })
+        Box::pin(async move { inner.release(&request).await })
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
@@ -484,7 +409,7 @@ impl Backend for Redis {
         Box::pin(async move { inner.renew(&batch).await })
     }
 
-    fn adjust(&self, change: Change) -> BoxFuture<Result<Changed, Fault>> {
+    fn adjust(&self, change: Change) -> Answer<Changed> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             match change {
@@ -504,22 +429,22 @@ impl Backend for Redis {
         })
     }
 
-    fn inspect(&self, resource: Resource) -> BoxFuture<Result<Snapshot, Fault>> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.inspect(resource).await })
     }
 
-    fn list(&self, request: List) -> BoxFuture<Result<Page, Fault>> {
+    fn list(&self, request: List) -> Answer<Page> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.list(request).await })
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Fault>> {
+    fn check(&self) -> Answer<Vec<Finding>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.check().await })
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<Result<Subscription, Fault>> {
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         if self.inner.route.is_closed() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }

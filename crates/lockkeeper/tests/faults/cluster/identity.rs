@@ -38,6 +38,32 @@ async fn a_node_of_another_cluster_at_a_known_address_is_not_used() {
     }
 }
 
+/// The nodes of the cluster answer later than the foreign one, or not at all. It would be believed after five
+/// seconds if all said the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_another_cluster_that_answers_alone_is_not_believed() {
+    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+    let other = primaries().await;
+    let (client, name) = (connect(&cluster.url(), options()).await, cluster.name_on(1));
+    let lock = lock_of(&client, Kind::Lock, &name);
+    taken(&lock).await.release().await.expect("held");
+    cluster.node(0).server().kill();
+    cluster.node(0).proxy().redirect(other.node(0).server().port());
+    for slow in [1, 2] {
+        cluster.node(slow).proxy().delay(ms(700));
+    }
+    tokio::time::sleep(ms(7500)).await;
+    for slow in [1, 2] {
+        cluster.node(slow).proxy().delay(ms(0));
+    }
+    let guard = taken(&lock).await;
+    assert_held(cluster.node(1).server(), Kind::Lock, &name, &guard, 1);
+    assert_eq!(
+        other.nodes().iter().map(|node| node.server().commandstats("evalsha")).sum::<u64>(),
+        0
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_two_clusters_in_one_url_are_reported() {
     let [one, other] = [primaries().await, primaries().await];

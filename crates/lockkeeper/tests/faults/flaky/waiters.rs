@@ -3,7 +3,7 @@
 use std::iter;
 
 use lockkeeper::backend::memory::Memory;
-use lockkeeper::{Client, ClientOptions, Error, MultiLock, OwnerId};
+use lockkeeper::{Client, ClientOptions, Error, LostReason, MultiLock, OwnerId};
 use testkit::{Flaky, Gate, Verb};
 use tokio::time::{Instant, sleep};
 
@@ -292,4 +292,20 @@ async fn an_identity_is_not_used_again_while_a_guard_of_its_lease_is_left() {
     let _ = outer.release().await;
     let holder = theirs.fair_lock("it").holder().await.unwrap().expect("held by the next guard");
     assert_eq!(holder.id, next.owner_id().to_string());
+}
+
+/// An acquire is executed and its answer is on its way when an operator force-releases the lock.
+#[tokio::test(start_paused = true)]
+async fn a_force_release_before_the_answer_to_an_acquire_is_noticed_with_its_reason() {
+    let (flaky, ours, theirs) = flaky().await;
+    let _listens = ours.lock("other").lock().await.unwrap();
+    sleep(SETTLE).await;
+    flaky.script([Gate::Slow(ms(2000))]);
+    let acquire = tokio::spawn(ours.lock("it").lock());
+    sleep(ms(1500)).await;
+    assert!(theirs.lock("it").force_unlock_because("stuck").await.unwrap());
+    let guard = joined(acquire).await.unwrap();
+    let start = Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Revoked("stuck".to_owned()));
+    assert!(start.elapsed() < ms(100), "{:?}", start.elapsed());
 }

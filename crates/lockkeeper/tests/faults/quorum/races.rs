@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use lockkeeper::backend::{self, Acquire, Attempt, Backend, Resource};
 use lockkeeper::{Client, Kind, LostReason};
 use testkit::{History, Quorum, Stopwatch};
 use tokio::sync::Barrier;
@@ -201,6 +202,27 @@ async fn a_release_is_not_decided_by_its_first_answers() {
         quorum.node(0).proxy().delay(Duration::ZERO);
         eventually(PATIENCE, "released", || held_on(&quorum, "a").is_empty()).await;
     }
+}
+
+/// The same, when the lock would go to another task of the holder's client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handoff_is_not_decided_by_its_first_answers() {
+    let quorum = start_members(Quorum::builder(3).proxied()).await;
+    let client = trusted(&quorum).await;
+    let [guard, next] = ["a", "b"].map(|name| client.lock(name).try_lock());
+    let [guard, next] = [guard.await, next.await].map(|held| held.unwrap().expect("free"));
+    eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
+    let urls: Vec<_> = quorum.nodes().iter().map(testkit::Node::url).collect();
+    let urls: Vec<_> = urls.iter().map(String::as_str).collect();
+    let store = backend::quorum::Quorum::connect(&urls, &quorum_options()).await.unwrap();
+    for index in [0, 1] {
+        quorum.server(index).cli(&["DEL", "a"]).ok();
+    }
+    quorum.node(0).proxy().delay(5 * DELAY);
+    let lock = Resource { kind: Kind::Lock, name: guard.name().clone() };
+    let handoff = Acquire::new(lock, next.owner_id(), 10_000);
+    let handoff = Acquire { from: Some(guard.owner_id()), ..handoff };
+    assert_eq!(store.acquire(handoff).await, Ok(Attempt::Gone));
 }
 
 /// A member is away when a lease is extended, and back in time to say when it would have ended.

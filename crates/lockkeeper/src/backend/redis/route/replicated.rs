@@ -7,11 +7,17 @@
 //! A server that does not answer may be the primary: it may be slow, or cut off from this client alone. So
 //! another one is followed in its place only
 //! - if no replica has a link to it, however long it is silent: such a replica knows that it is there. A replica
-//!   with a link to a primary that matches no server of the URL counts for each silent one, until one is followed;
-//! - after five seconds, if it was the primary until now or replicas name it;
+//!   with a link to a primary that matches no server of the URL counts for each silent one, until one is followed:
+//!   without a limit, because the silent one may grant locks on;
+//! - after five seconds, if it was the primary until now or replicas name it. They count from the last answer of a
+//!   replica that had a link to it: one question that this replica misses proves nothing;
 //! - and after the connect timeout in any case.
 //!
-//! The last two do not hold if its answer could change nothing: more servers follow the other one than
+//! A replica may name its primary by an address that is not in the URL, as with NAT. It follows a primary that
+//! answers if both have the same data, which only a promotion changes. So only a replica of a silent server can match
+//! none, or one whose `INFO` is refused.
+//!
+//! The last two rules do not hold if its answer could change nothing: more servers follow the other one than
 //! could follow it.
 
 use std::collections::HashMap;
@@ -23,10 +29,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::connection::asker::Asker;
-use super::super::fault;
 use super::super::primary::Primary;
+use super::super::resp::Value;
 use super::super::role::Role;
-use super::super::url::Server;
+use super::super::server::Server;
 use crate::backend::{Fault, Finding};
 use crate::config::ClientOptions;
 
@@ -55,7 +61,8 @@ pub(super) struct Replicated {
 struct Known {
     /// The primary that was found last.
     last: Option<Server>,
-    /// Since when servers have been silent, by their addresses.
+    /// Since when servers have been silent, by their addresses: since no replica has had a link to them, if one had
+    /// later.
     silent: HashMap<String, Instant>,
 }
 
@@ -88,17 +95,22 @@ struct Told {
     role: Result<Role, Fault>,
     /// Of a replica, the addresses of its primary.
     of: Vec<IpAddr>,
+    data_id: Option<String>,
 }
 
 impl Told {
     async fn by(asker: &Asker, options: &ClientOptions) -> Self {
         let server = asker.server.clone();
-        let (role, addresses) = tokio::join!(role(asker, options), addresses(&server));
+        let (answer, addresses) = tokio::join!(role(asker, options), addresses(&server));
+        let (role, data_id) = match answer {
+            Ok((role, data_id)) => (Ok(role), data_id),
+            Err(fault) => (Err(fault), None),
+        };
         let of = match &role {
             Ok(Role::Replica(host, port, _)) => self::addresses(&server.at(host, *port)).await,
             _ => Vec::new(),
         };
-        Self { server, addresses, role, of }
+        Self { server, addresses, role, of, data_id }
     }
 
     fn is_primary(&self) -> bool {
@@ -110,7 +122,9 @@ impl Told {
         let Ok(Role::Replica(host, port, is_linked)) = &self.role else { return None };
         let (own, own_port) = primary.server.address.host()?;
         let is_host = own == host || self.of.iter().any(|of| primary.addresses.contains(of));
-        (own_port == *port && is_host).then_some(*is_linked)
+        let has_its_data =
+            primary.is_primary() && self.data_id.is_some() && self.data_id == primary.data_id;
+        (own_port == *port && is_host || has_its_data).then_some(*is_linked)
     }
 }
 
@@ -180,7 +194,8 @@ impl Replicated {
                 let role = Err(Fault::Unreachable { maybe_ran: false, detail: "no answer".into() });
                 // Others may follow it.
                 let addresses = addresses(server).await;
-                answers.push(Told { server: server.clone(), addresses, role, of: Vec::new() });
+                let (of, data_id) = (Vec::new(), None);
+                answers.push(Told { server: server.clone(), addresses, role, of, data_id });
             }
         }
         answers
@@ -205,7 +220,10 @@ impl Replicated {
         }
         for told in &silent {
             let since = known.silent.entry(told.server.address.to_string());
-            since.or_insert_with(Instant::now);
+            let since = since.or_insert_with(Instant::now);
+            if links_elsewhere(answers) || followers(answers, told).any(|is_linked| is_linked) {
+                *since = Instant::now();
+            }
         }
         let found = most_followed(answers)?;
         let other = silent.iter().find(|silent| known.may_be_primary(silent, found, answers));
@@ -251,14 +269,14 @@ impl Replicated {
     }
 }
 
-async fn role(asker: &Asker, options: &ClientOptions) -> Result<Role, Fault> {
+async fn role(asker: &Asker, options: &ClientOptions) -> Result<(Role, Option<String>), Fault> {
     let questions = [Role::question(), Role::second_question()];
     let replies = asker.ask(&questions, options).await?;
     if let Some(role) = replies.iter().find_map(Role::parse) {
-        return Ok(role);
+        return Ok((role, replies.last().and_then(Role::data_id)));
     }
     let mut replies = replies.into_iter();
-    replies.next().map(fault::check).transpose()?;
+    replies.next().map(Value::checked).transpose()?;
     let detail = "the server does not tell its role".into();
     Err(Fault::Unreachable { maybe_ran: false, detail })
 }

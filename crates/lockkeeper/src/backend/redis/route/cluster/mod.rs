@@ -12,7 +12,9 @@
 //!
 //! **The slot map** comes from up to three nodes at once. An answer of an older epoch of the cluster never
 //! replaces a newer one, and one that names no known node never counts, unless all answers are such for five
-//! seconds: then the cluster was made anew. What
+//! seconds: then the cluster was made anew. Answers that name no known node prove that only if they come from each
+//! seed and each server that a shard is connected to: while the nodes of the cluster cannot be reached, the one that
+//! has got the address of another answers alone. What
 //! a redirection says outlasts all answers that name the owner before it, also those of a newer epoch: nodes
 //! that voted for a new primary are of its epoch before they know that it has the slots. It does so for half
 //! a second, or for two while the node that it named is connected. A redirection, one that outlasts a map, a
@@ -40,9 +42,9 @@ use super::super::connection::asker::Asker;
 use super::super::connection::committer::Terms;
 use super::super::connection::given_up::GivenUp;
 use super::super::keys;
+use super::super::server::Server;
 use super::super::shard::Shard;
 use super::super::slot::{self, SLOTS};
-use super::super::url::Server;
 use super::Standing;
 use super::slots::{Node, Range, SlotMap, Told};
 use crate::backend::{Fault, Lane};
@@ -188,7 +190,7 @@ impl Cluster {
     fn apply(&self, mut answers: Vec<Told>) {
         let mut map = self.map();
         let is_foreign = answers.iter().all(|told| map.is_foreign(told));
-        if !is_foreign {
+        if !is_foreign || !self.have_all_answered(&answers) {
             answers.retain(|told| !map.is_foreign(told));
         }
         let Some(newest) = SlotMap::newest(answers) else {
@@ -233,6 +235,16 @@ impl Cluster {
         if is_outlasted {
             self.suspect();
         }
+    }
+
+    /// Whether there is an answer of each seed, and of each server that a shard is connected to.
+    fn have_all_answered(&self, answers: &[Told]) -> bool {
+        let connected = self.shards().into_iter().filter(|shard| shard.connection.is_live());
+        let connected = connected.filter_map(|shard| shard.primary.server());
+        let mut servers = self.seeds.iter().cloned().chain(connected);
+        servers.all(|server| {
+            answers.iter().any(|told| server.address.host() == Some((&told.host, told.port)))
+        })
     }
 
     fn has_slots(&self, shards: usize) -> Vec<bool> {
@@ -434,23 +446,35 @@ mod tests {
     async fn a_map_without_known_nodes_counts_if_all_answers_are_such_for_a_while() {
         let (servers, cluster) = opened().await;
         let known = cluster.map().epoch;
-        let primaries = [node(&servers, 0), Node { id: "foreign".to_owned(), ..node(&servers, 0) }];
-        let [own, foreign] = primaries.map(|primary| {
-            let (Node { host, port, .. }, replicas) = (primary.clone(), Vec::new());
-            let epoch = known.map(|epoch| if primary.id == "foreign" { epoch + 9 } else { epoch });
-            let ranges = vec![Range { first: 0, last: SLOTS - 1, primary, replicas }];
+        let told = |index, id: Option<&str>| {
+            let Node { host, port, id: own } = node(&servers, index);
+            let primary = Node { id: id.unwrap_or(&own).to_owned(), host: host.clone(), port };
+            let epoch = known.map(|epoch| if id.is_some() { epoch + 9 } else { epoch });
+            let ranges = vec![Range { first: 0, last: SLOTS - 1, primary, replicas: Vec::new() }];
             Told { id: None, host, port, epoch, is_cut_off: false, ranges }
-        });
+        };
+        let foreign = || [0, 1, 2].map(|index| told(index, Some("foreign"))).to_vec();
+        let aged = || cluster.map().earlier = Some(Instant::now() - EARLIER);
         let owner = || cluster.owner(0).unwrap().primary.server().unwrap().node.unwrap();
         let id = owner();
-        cluster.apply(vec![foreign.clone()]);
-        assert_eq!((owner(), cluster.map().epoch), (id.clone(), known));
-        cluster.apply(vec![foreign.clone(), own]);
-        assert_eq!((owner(), cluster.map().epoch), (id, known));
+        let is_kept = || (owner(), cluster.map().epoch) == (id.clone(), known);
+        cluster.apply(foreign());
+        assert!(is_kept());
+        aged();
+        cluster.apply(vec![told(0, Some("foreign")), told(0, None)]);
+        assert!(is_kept());
         assert_eq!(cluster.map().earlier, None);
-        cluster.apply(vec![foreign.clone()]);
-        cluster.map().earlier = Some(Instant::now() - EARLIER);
-        cluster.apply(vec![foreign]);
+        // The other seeds may be of the known cluster still.
+        aged();
+        cluster.apply(foreign()[..2].to_vec());
+        assert!(is_kept());
+        assert_eq!(cluster.map().earlier, None);
+        aged();
+        cluster.apply(Vec::new());
+        assert_eq!(cluster.map().earlier, None);
+        cluster.apply(foreign());
+        aged();
+        cluster.apply(foreign());
         assert_eq!(owner(), "foreign");
     }
 

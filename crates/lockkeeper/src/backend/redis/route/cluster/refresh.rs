@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::super::command::Command;
 use super::super::super::connection::asker::Asker;
 use super::super::super::connection::committer::Committer;
-use super::super::super::fault;
-use super::super::super::url::Server;
+use super::super::super::resp::Value;
+use super::super::super::server::Server;
 use super::super::super::wakes::Wakes;
 use super::super::slots::{self, Told};
 use super::Cluster;
@@ -94,7 +94,7 @@ impl Cluster {
             let Ok(replies) = self.asker(&server).ask(&question, &self.options).await else {
                 continue;
             };
-            match replies.into_iter().next().map(fault::check) {
+            match replies.into_iter().next().map(Value::checked) {
                 Some(Ok(_)) => return Wakes::Sharded,
                 Some(Err(Fault::Server { detail }))
                     if detail.to_lowercase().contains("unknown") =>
@@ -118,7 +118,7 @@ impl Cluster {
         join_all(committers.map(Committer::ensure)).await.into_iter().collect()
     }
 
-    /// Asks some of these nodes at once, and more of them while none has answered.
+    /// Asks some of these nodes at once, and more of them while none of the cluster has answered.
     async fn ask(
         &self,
         servers: Vec<Server>,
@@ -127,10 +127,11 @@ impl Cluster {
     ) -> Vec<(Server, Result<Told, Fault>)> {
         let mut asking = JoinSet::new();
         let mut answers: Vec<(Server, Result<Told, Fault>)> = Vec::new();
-        let mut servers = servers.into_iter();
+        let (mut servers, mut slow) = (servers.into_iter(), 0);
         loop {
-            let found = answers.iter().any(|(_, told)| told.is_ok());
-            while !found && asking.len() < at_once {
+            let counts = |told: &Told| !self.map().is_foreign(told);
+            let found = answers.iter().any(|(_, told)| told.as_ref().is_ok_and(counts));
+            while !found && asking.len() < at_once + slow {
                 let Some(server) = servers.next() else { break };
                 let (asker, options) = (self.asker(&server), self.options.clone());
                 asking.spawn(async move {
@@ -144,10 +145,7 @@ impl Cluster {
                 Ok(None) => break,
                 Err(_) if found || Instant::now() >= until => break,
                 // They are slow: ask others, too.
-                Err(_) => match servers.len() {
-                    0 => {}
-                    _ => asking.detach_all(),
-                },
+                Err(_) => slow = asking.len(),
             }
         }
         // Late answers are dropped, and the connections are kept.
@@ -191,10 +189,10 @@ impl Cluster {
         let until = Instant::now() + self.options.connect_timeout;
         let asked = self.ask(self.nodes(), ASKED, until).await;
         let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
-        match answers.is_empty() {
-            true => tracing::debug!("no node of the cluster answers"),
-            false => self.apply(answers),
+        if answers.is_empty() {
+            tracing::debug!("no node of the cluster answers");
         }
+        self.apply(answers);
         // Connections to nodes that are gone are closed.
         let known: HashSet<_> =
             self.nodes().iter().map(|server| server.address.to_string()).collect();
