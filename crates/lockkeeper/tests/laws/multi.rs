@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::{AnyLock, Client, Error, Lock, LostReason, MultiGuard, MultiLock, RunError};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::decorators::Counting;
 use crate::store::{Exclusive, Store, assert_is, eventually, left, poll_once};
@@ -217,6 +217,36 @@ pub(crate) async fn multi_locks_go_on_after_a_member_was_busy_for_long(store: &S
     busy.release().await.unwrap();
     timeout(store.long() / 3, tasks.join_all()).await.expect("they get on");
 }
+
+/// Waiters of other clients queue for both members. They hold the second for longer than a multi-lock waits for
+/// it at first, and the first is hardly ever free.
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_gets_its_members_beside_queues_of_others() {
+    let store = Store::memory();
+    sleep(HOUR).await;
+    for (name, held) in [("a", 97), ("b", 2003)] {
+        for _ in 0..2 {
+            let lock = store.client().await.fair_lock(store.name(name));
+            tokio::spawn(async move {
+                loop {
+                    let guard = lock.lock().await.unwrap();
+                    sleep(Duration::from_millis(held)).await;
+                    guard.release().await.unwrap();
+                }
+            });
+        }
+    }
+    let client = store.client().await;
+    let multi = MultiLock::new(["a", "b"].map(|name| client.fair_lock(store.name(name))));
+    for _ in 0..4 {
+        sleep(Duration::from_secs(1)).await;
+        let acquired = timeout(Duration::from_secs(60), multi.lock()).await;
+        acquired.expect("it gets on").unwrap().release().await.unwrap();
+    }
+}
+
+/// A client uses the later of two clocks: after an hour that is the paused one, however slow the machine is.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// In opposite orders, from many tasks of several clients: they take turns and none waits for ever.
 async fn take_turns(store: &Store, make: impl Fn(&Store, &Client, bool) -> MultiLock) {
