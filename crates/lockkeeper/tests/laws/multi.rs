@@ -248,6 +248,81 @@ async fn a_multi_lock_gets_its_members_beside_queues_of_others() {
 /// A client uses the later of two clocks: after an hour that is the paused one, however slow the machine is.
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// Forty tasks of three clients acquire random ones of five locks and hold them for two milliseconds, for four
+/// seconds: as a multi-lock, or by hand, one after the other in order. Returns how often they did, and the
+/// longest wait.
+async fn contended(
+    store: &Store,
+    lock: fn(&Client, usize, String) -> AnyLock,
+    by_hand: bool,
+) -> (usize, Duration) {
+    let clients = [store.client().await, store.client().await, store.client().await];
+    let (until, mut tasks) = (Instant::now() + Duration::from_secs(4), JoinSet::new());
+    for task in 0..40 {
+        let of = |i: usize| lock(&clients[task % 3], i, store.name(&i.to_string()));
+        let locks: Vec<_> = (0..5).map(of).collect();
+        tasks.spawn(async move {
+            let mut random = fastrand::Rng::with_seed(task as u64);
+            let (mut count, mut longest) = (0, Duration::ZERO);
+            while Instant::now() < until {
+                let chosen = random.u8(1..32);
+                let chosen = (0..5).filter(|i| chosen & 1 << i != 0).map(|i| locks[i].clone());
+                let (start, mut guards, mut all) = (Instant::now(), Vec::new(), None);
+                match by_hand {
+                    true => {
+                        for lock in chosen {
+                            guards.push(lock.lock().await.unwrap());
+                        }
+                    }
+                    false => all = Some(MultiLock::new(chosen).lock().await.unwrap()),
+                }
+                longest = longest.max(start.elapsed());
+                sleep(Duration::from_millis(2)).await;
+                for guard in guards {
+                    guard.release().await.unwrap();
+                }
+                if let Some(all) = all {
+                    all.release().await.unwrap();
+                }
+                count += 1;
+            }
+            (count, longest)
+        });
+    }
+    let done = tasks.join_all().await;
+    (
+        done.iter().map(|(count, _)| count).sum(),
+        done.into_iter().map(|(_, wait)| wait).max().unwrap(),
+    )
+}
+
+fn one_kind(client: &Client, _: usize, name: String) -> AnyLock {
+    client.lock(name).into()
+}
+
+fn mixed_kinds(client: &Client, i: usize, name: String) -> AnyLock {
+    match i {
+        0 => client.lock(name).into(),
+        1 => client.mutex(name).into(),
+        2 => client.fenced_lock(name).into(),
+        3 => client.rw_lock(name).writer(),
+        _ => client.fair_lock(name).into(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn multi_locks_get_on_as_well_as_their_members_one_by_one() {
+    sleep(HOUR).await;
+    for lock in [one_kind, mixed_kinds] {
+        let (store, other) = (Store::memory(), Store::memory());
+        let (by_hand, longest_by_hand) = contended(&store, lock, true).await;
+        let (count, longest) = contended(&other, lock, false).await;
+        println!("{count} in {longest:?}, by hand {by_hand} in {longest_by_hand:?}");
+        assert!(count * 10 >= by_hand * 9, "{count}, by hand {by_hand}");
+        assert!(longest <= 2 * longest_by_hand, "{longest:?}, by hand {longest_by_hand:?}");
+    }
+}
+
 /// In opposite orders, from many tasks of several clients: they take turns and none waits for ever.
 async fn take_turns(store: &Store, make: impl Fn(&Store, &Client, bool) -> MultiLock) {
     const ROUNDS: usize = 8;
