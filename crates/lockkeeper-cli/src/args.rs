@@ -31,7 +31,11 @@ below XDG_STATE_HOME or ~/.local/state (for the processes of one host). \
 LOCKKEEPER_PASSWORD_FILE names a file whose first line is the password for a Redis URL without one, \
 LOCKKEEPER_SENTINEL_PASSWORD_FILE one for the sentinels.
 
-DUR is a duration in seconds (30, 2.5) or with units (500ms, 1m30s, 2h, 1d).")]
+DUR is a duration in seconds (30, 2.5) or with units (500ms, 1m30s, 2h, 1d).
+
+Examples:
+  lockkeeper run backup -- ./backup.sh  (runs a job on one host at a time)
+  lockkeeper ls                         (lists locks and their holders)")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -175,6 +179,10 @@ const PATTERN: &str =
 
 /// `ls`
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkeeper ls --sort age 'orders:*'  (the longest held first)
+  lockkeeper ls --kind rw --json")]
 pub(crate) struct LsArgs {
     #[arg(value_name = "PATTERN", help = PATTERN)]
     pub(crate) pattern: Option<OsString>,
@@ -194,6 +202,10 @@ pub(crate) struct LsArgs {
 
 /// `inspect`
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkeeper inspect deploy
+  if lockkeeper inspect --quiet deploy; then echo 'a deployment runs'; fi")]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub(crate) name: Name,
@@ -210,6 +222,10 @@ pub(crate) struct InspectArgs {
 
 /// `watch`
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkeeper watch
+  lockkeeper watch --json 'orders:*'")]
 pub(crate) struct WatchArgs {
     /// Only names that match
     #[arg(value_name = "PATTERN")]
@@ -224,6 +240,10 @@ pub(crate) struct WatchArgs {
 
 /// `unlock`
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkeeper unlock deploy  (shows the holder and asks)
+  lockkeeper unlock --yes --force --reason 'host is down' deploy")]
 pub(crate) struct UnlockArgs {
     #[command(flatten)]
     pub(crate) name: Name,
@@ -249,6 +269,9 @@ pub(crate) struct UnlockArgs {
 
 /// `doctor`
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkeeper doctor --lease 10s")]
 pub(crate) struct DoctorArgs {
     /// Lease to judge the store by
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
@@ -263,6 +286,9 @@ pub(crate) struct DoctorArgs {
 
 /// `completions`
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkeeper completions bash > ~/.local/share/bash-completion/completions/lockkeeper")]
 pub(crate) struct CompletionsArgs {
     /// Shell
     pub(crate) shell: Shell,
@@ -270,6 +296,9 @@ pub(crate) struct CompletionsArgs {
 
 /// `man`
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkeeper man /usr/local/share/man/man1")]
 pub(crate) struct ManArgs {
     /// Directory for the pages
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]

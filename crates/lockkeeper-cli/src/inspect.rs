@@ -77,7 +77,11 @@ fn describe(
 }
 
 /// Labels and values. An empty label continues the previous one.
-fn facts(lock: &LockInfo, asked: Option<KindArg>, now: SystemTime) -> Vec<(&'static str, String)> {
+pub(crate) fn facts(
+    lock: &LockInfo,
+    asked: Option<KindArg>,
+    now: SystemTime,
+) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     // The kind of a free name is a guess, unless the user gave it or the lock has a queue.
     let guess = lock.is_free() && asked.is_none() && lock.queue.is_empty();

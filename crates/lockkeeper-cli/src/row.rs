@@ -55,8 +55,9 @@ pub(crate) fn rows_of(lock: &LockInfo) -> Vec<LockInfo> {
     single.chain(rest).collect()
 }
 
-const DIM: Style = Style::new().dimmed();
-const WARN: Style = AnsiColor::Yellow.on_default();
+pub(crate) const NAME: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 
 /// The cells of a row.
 pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
@@ -80,7 +81,7 @@ pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
         _ => Cell::new(display::ttl(lock.remaining)),
     };
     [
-        Cell::styled(display::name(&lock.name), Style::new().bold()),
+        Cell::styled(display::name(&lock.name), NAME),
         Cell::new(lock.kind.as_str()),
         Cell::styled(display::holders(lock), if unknown { DIM } else { Style::new() }),
         holds,

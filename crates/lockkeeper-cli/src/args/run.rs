@@ -15,7 +15,7 @@ use crate::run::signals;
 #[derive(Args, Debug)]
 #[command(override_usage = "lockkeeper run [OPTIONS] NAME [-- CMD [ARG]...]\n       \
                             lockkeeper run [OPTIONS] NAME -c LINE")]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) name: Name,
@@ -114,7 +114,7 @@ pub(crate) struct LossOptions {
     pub(crate) on_lost: Option<OsString>,
 }
 
-const EXIT_CODES: &str = "\
+const AFTER_HELP: &str = "\
 Exit codes:
   that of the command, or 128+n if signal n ended it, or:
    64  invalid command line, or a lock is requested as a semaphore or the reverse
@@ -134,4 +134,11 @@ LOCKKEEPER_REASON. LOCKKEEPER_URL, LOCKKEEPER_PASSWORD_FILE and LOCKKEEPER_SENTI
 removed.
 
 If the command or this process is stopped (Ctrl-Z) for longer than the lease, the lock is lost: the \
-command is killed before the lease can expire.";
+command is killed before the lease can expire.
+
+Examples:
+  lockkeeper run -n backup -- ./backup.sh  (does nothing if it is already running)
+  lockkeeper run -w 1m --max-hold 1h backup -- ./backup.sh
+  lockkeeper run -n --at-least 10m nightly -- ./nightly.sh  (on one of several hosts)
+  lockkeeper run --permits 3 encode -- ./encode.sh  (at most three at once)
+  lockkeeper run deploy -c 'git pull && make'";

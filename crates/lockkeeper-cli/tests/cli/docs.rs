@@ -27,7 +27,7 @@ fn every_command_has_a_page() {
     command.arg("man").arg(scene.path("pages"));
     scene.finish(command).assert_quiet("");
     let page = std::fs::read_to_string(scene.path("pages/lockkeeper-run.1")).unwrap();
-    for word in [".TH lockkeeper-run", "at\\-least", "EXAMPLES", "Exit codes", "124"] {
+    for word in [".TH lockkeeper-run", "at\\-least", "Examples:", "Exit codes", "124"] {
         assert!(page.contains(word), "{word}");
     }
     let mut command = scene.lockkeeper();

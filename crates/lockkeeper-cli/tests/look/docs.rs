@@ -100,7 +100,7 @@ fn pages_have_examples_and_valid_references() {
     let names: BTreeSet<_> = pages.iter().map(|(name, _)| name.trim_end_matches(".1")).collect();
     assert!(names.contains("lockkeeper") && names.contains("lockkeeper-inspect"), "{names:?}");
     for (name, page) in &pages {
-        let (_, examples) = page.split_once(".SH EXAMPLES").expect(name);
+        let (_, examples) = page.split_once("Examples:").expect(name);
         assert!(examples.contains("lockkeeper "), "{name}: {examples}");
         let plain = page.replace("\\-", "-");
         for (at, _) in plain.match_indices("(1)") {

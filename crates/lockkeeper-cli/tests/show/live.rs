@@ -172,8 +172,8 @@ fn the_pane_shows_the_queue_of_a_fair_lock() {
     terminal.shows("│ queue");
     let queue = client.inspector().inspect("turns").wait().expect("the store answers").queue;
     assert_eq!(queue.len(), 2);
-    let screen = terminal.shows("fair lock, held for");
-    assert!(screen.contains("2 waiters") && screen.contains(" 1  ") && screen.contains(" 2  "));
+    let screen = terminal.shows("2 in the queue");
+    assert!(screen.contains(" 1. ") && screen.contains(" 2. "), "{screen}");
     client.shutdown().wait();
     others.iter().for_each(|other| other.shutdown().wait());
     waiters.into_iter().for_each(|waiter| drop(waiter.join()));

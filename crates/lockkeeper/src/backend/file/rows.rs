@@ -1,7 +1,5 @@
 //! What stands in the tables: records by name, clients by identity.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -9,18 +7,15 @@ use uuid::Uuid;
 use super::db::{Db, Hitch};
 use super::time::{Moment, signed};
 use super::waiters::Who;
-use crate::backend::model::Record;
-use crate::backend::{ClientEntry, ClientInfo, Fault, Holding, Kind, Resource, Seen};
+use crate::backend::model::{Process, Record, millis, time};
+use crate::backend::{ClientEntry, Fault, Holding, Kind, Resource, Seen};
 use crate::{LockName, OwnerId};
 
 /// The stored description of a client and its holds.
 #[derive(Deserialize, Serialize)]
 struct About {
-    host: String,
-    pid: u32,
-    program: String,
-    /// Milliseconds by the wall clock.
-    started: u64,
+    #[serde(flatten)]
+    process: Process,
     holds: Vec<Hold>,
     more: bool,
     /// The validity and the interval of announcements in milliseconds. Earlier versions do not
@@ -161,17 +156,8 @@ fn left(ends: i64, now: u64) -> u64 {
     u64::try_from(ends).unwrap_or(0).saturating_sub(now)
 }
 
-fn millis(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
-
-fn time(millis: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(millis)
-}
-
 impl About {
     fn of(client: &ClientEntry, ttl: u64) -> Self {
-        let ClientInfo { host, pid, program, started } = client.info.clone();
         let hold = |hold: &Holding| Hold {
             owner: hold.owner,
             kind: hold.resource.kind.as_str().to_owned(),
@@ -182,22 +168,20 @@ impl About {
         };
         let holds = client.holds.iter().map(hold).collect();
         let every = client.seen.map_or(0, |seen| seen.every.as_millis() as u64);
-        Self { host, pid, program, started: millis(started), holds, more: client.more, ttl, every }
+        Self { process: Process::of(&client.info), holds, more: client.more, ttl, every }
     }
 
     /// Parses a description. It is only for people, so an unreadable one is ignored.
     fn read(id: Uuid, about: &str, left: u64) -> Option<ClientEntry> {
-        let Self { host, pid, program, started, holds, more, ttl, every } =
-            serde_json::from_str(about).ok()?;
+        let Self { process, holds, more, ttl, every } = serde_json::from_str(about).ok()?;
         let hold = |hold: Hold| {
             let (kind, name) = (Kind::from_word(&hold.kind)?, LockName::from(&hold.name[..]));
             let (resource, since) = (Resource { kind, name }, time(hold.since));
             let left = hold.left.map(time);
             Some(Holding { owner: hold.owner, resource, count: hold.count, since, left })
         };
-        let info = ClientInfo { host, pid, program, started: time(started) };
         let seen = (every > 0).then(|| Seen::new(ttl.saturating_sub(left), every));
         let holds = holds.into_iter().filter_map(hold).collect();
-        Some(ClientEntry { id, info, holds, more, seen })
+        Some(ClientEntry { id, info: process.info(), holds, more, seen })
     }
 }

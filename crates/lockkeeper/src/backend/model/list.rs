@@ -33,13 +33,13 @@ struct Entry {
     holders: Vec<String>,
     /// The clients of the holders. Earlier versions do not write this field and do not read it.
     #[cfg_attr(feature = "file", serde(default, skip_serializing_if = "Vec::is_empty"))]
-    clients: Vec<Option<Victim>>,
+    clients: Vec<Option<Process>>,
 }
 
-/// The stored description of a holder.
+/// The stored description of a client.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
-struct Victim {
+pub(crate) struct Process {
     host: String,
     pid: u32,
     program: String,
@@ -47,20 +47,23 @@ struct Victim {
     started: u64,
 }
 
-impl Victim {
-    fn of(info: &ClientInfo) -> Self {
+impl Process {
+    pub(crate) fn of(info: &ClientInfo) -> Self {
         let ClientInfo { host, pid, program, started } = info.clone();
-        let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        Self { host, pid, program, started }
+        Self { host, pid, program, started: millis(started) }
     }
 
-    fn info(&self) -> ClientInfo {
+    pub(crate) fn info(&self) -> ClientInfo {
         let Self { host, pid, program, started } = self.clone();
         ClientInfo { host, pid, program, started: time(started) }
     }
 }
 
-fn time(millis: u64) -> SystemTime {
+pub(crate) fn millis(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+pub(crate) fn time(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis)
 }
 
@@ -68,7 +71,7 @@ impl Entry {
     fn forced(&self) -> ForcedUnlock {
         let Self { at, by, reason, holders, clients } = self.clone();
         let mut clients: Vec<_> =
-            clients.iter().map(|client| client.as_ref().map(Victim::info)).collect();
+            clients.iter().map(|client| client.as_ref().map(Process::info)).collect();
         clients.resize(holders.len(), None);
         ForcedUnlock { at: time(at), by, reason, holders, clients }
     }
@@ -200,7 +203,8 @@ impl State {
         self.forced.retain(|_, log| log.is_alive(now));
         let log = self.forced.entry(name.clone()).or_default();
         let (at, by, reason) = (now + self.epoch, by.to_string(), reason.to_owned());
-        let clients = victims.iter().map(|victim| victim.client.as_ref().map(Victim::of)).collect();
+        let clients =
+            victims.iter().map(|victim| victim.client.as_ref().map(Process::of)).collect();
         let text = |victim: HolderEntry| String::from_utf8_lossy(&victim.id).into_owned();
         let holders = victims.into_iter().map(text).collect();
         log.entries.push_front(Entry { at, by, reason, holders, clients });

@@ -10,8 +10,7 @@
 //! only where the first one was released; if it succeeds, what is left of the first one is struck out.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -37,8 +36,6 @@ type Key = (usize, OwnerId);
 
 #[derive(Debug)]
 pub(super) struct Leftovers {
-    /// Whether there are any.
-    any: AtomicBool,
     kept: Mutex<Kept>,
     tails: mpsc::UnboundedSender<Tail>,
     /// How many tails are followed.
@@ -67,34 +64,30 @@ struct Leftover {
 impl Leftovers {
     pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Tail>) {
         let (tails, inbox) = mpsc::unbounded_channel();
-        let (any, kept) = (AtomicBool::new(false), Mutex::default());
-        (Self { any, kept, tails, followed: watch::Sender::new(0), noted: Arc::default() }, inbox)
+        let (kept, followed, noted) = (Mutex::default(), watch::Sender::new(0), Arc::default());
+        (Self { kept, tails, followed, noted }, inbox)
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = change(&mut kept);
-        self.any.store(!kept.is_empty(), Ordering::Release);
-        changed
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a release to be repeated.
     pub(super) fn note(&self, release: &Release, member: usize, until: Instant) {
-        self.change(|kept| {
-            // `repeat` removes what has expired.
-            if kept.len() < MAX {
-                let leftover = Leftover { release: release.clone(), until, is_sent: false };
-                kept.insert((member, release.owner), leftover);
-            }
-        });
+        let mut kept = self.kept();
+        // `repeat` removes what has expired.
+        if kept.len() < MAX {
+            let leftover = Leftover { release: release.clone(), until, is_sent: false };
+            kept.insert((member, release.owner), leftover);
+        }
+        drop(kept);
         self.noted.notify_one();
     }
 
     /// The identity has the lock: nothing of it is to be repeated any more.
     pub(super) fn strike_out(&self, owner: OwnerId, members: usize) {
-        if self.any.load(Ordering::Acquire) {
-            self.change(|kept| (0..members).for_each(|member| drop(kept.remove(&(member, owner)))));
-        }
+        let mut kept = self.kept();
+        (0..members).for_each(|member| drop(kept.remove(&(member, owner))));
     }
 
     /// Waits for the remaining answers to a release in the background.
@@ -113,12 +106,10 @@ impl Leftovers {
 
     /// A member has executed a release, or not.
     fn settle(&self, key: Key, has_answered: bool) {
-        if self.any.load(Ordering::Acquire) {
-            self.change(|kept| match has_answered {
-                true => drop(kept.remove(&key)),
-                // Unless it was struck out.
-                false => kept.get_mut(&key).into_iter().for_each(|one| one.is_sent = false),
-            });
+        match has_answered {
+            true => drop(self.kept().remove(&key)),
+            // Unless it was struck out.
+            false => self.kept().get_mut(&key).into_iter().for_each(|one| one.is_sent = false),
         }
     }
 }
@@ -136,7 +127,7 @@ pub(super) async fn run(inner: Weak<Inner>, mut tails: mpsc::UnboundedReceiver<T
     loop {
         let has_left = inner
             .upgrade()
-            .is_some_and(|inner| inner.leftovers.any.load(Ordering::Acquire) && !inner.is_closed());
+            .is_some_and(|inner| !inner.is_closed() && !inner.leftovers.kept().is_empty());
         tokio::select! {
             tail = tails.recv() => match (tail, inner.upgrade()) {
                 (Some(tail), Some(inner)) => drop(following.spawn(follow(inner, tail))),
@@ -169,8 +160,9 @@ async fn follow(inner: Arc<Inner>, Tail { release, mut answers }: Tail) {
 /// Sends what is left to a member. Returns it.
 async fn repeat(inner: Arc<Inner>, member: usize) -> usize {
     let now = Instant::now();
-    // Sent under the lock: what is struck out afterwards was sent before.
-    let (keys, mut answers) = inner.leftovers.change(|kept| {
+    let (keys, mut answers) = {
+        // Sent under the lock: what is struck out afterwards was sent before.
+        let mut kept = inner.leftovers.kept();
         kept.retain(|_, leftover| leftover.until > now);
         let due = kept.iter_mut().filter(|((of, _), one)| *of == member && !one.is_sent);
         let send = |(key, leftover): (&Key, &mut Leftover)| {
@@ -181,7 +173,7 @@ async fn repeat(inner: Arc<Inner>, member: usize) -> usize {
         let mut answers = Fan::new(requests.into_iter().enumerate());
         answers.send();
         (keys, answers)
-    });
+    };
     while let Some((index, answer)) = answers.next().await {
         inner.leftovers.settle(keys[index], answer.is_ok());
     }

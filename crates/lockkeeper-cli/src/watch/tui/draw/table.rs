@@ -6,12 +6,10 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
-use lockkeeper::{Kind, Remaining};
-
 use super::Theme;
 use crate::display;
-use crate::row::COLUMNS;
-use crate::table::cut;
+use crate::row::{self, COLUMNS};
+use crate::table::{Cell, cut};
 use crate::watch::tui::row::{Age, Change, Now, Row};
 use crate::watch::tui::view::{Column, Health, View};
 
@@ -140,9 +138,12 @@ fn draw_row(
         None => ("", Style::new()),
     };
     frame.render_widget(Span::styled(mark, style.remove_modifier(theme.gone.add_modifier)), line);
+    let mut lock = row.lock.clone();
+    lock.remaining = row.remaining(now.tick);
+    let cells = row::cells(&lock, now.wall);
     for placed in columns {
         let area = Rect { x: line.x + placed.x, width: placed.width, ..line }.intersection(line);
-        let cell = cell(row, placed, theme, now);
+        let cell = cell(row, &cells, placed, theme, now);
         // A change styles the whole row, except the gauge; a removed lock has none.
         let cell = match row.mark(now.tick) {
             Some(Change::Gone) if placed.column == Column::Ttl => continue,
@@ -165,56 +166,34 @@ fn is_right(column: Column) -> bool {
     COLUMNS[column as usize].right
 }
 
-fn cell<'a>(row: &Row, placed: &Placed, theme: &Theme, now: Now) -> Line<'a> {
-    let lock = &row.lock;
+/// A cell of `ls`; the view knows more of the TTL, and of the age of a hold that is not announced.
+fn cell<'a>(row: &Row, cells: &[Cell], placed: &Placed, theme: &Theme, now: Now) -> Line<'a> {
     let width = usize::from(placed.width);
-    let fitting = |text: String| cut(&text, width).into_owned();
-    match placed.column {
-        Column::Name => Line::styled(fitting(display::name(&lock.name)), theme.strong),
-        Column::Kind => Line::styled(lock.kind.as_str(), theme.dim),
-        Column::Holder => {
-            let known = lock.holders.first().is_some_and(|holder| holder.client.is_some());
-            let style = if known { Style::new() } else { theme.dim };
-            Line::styled(fitting(display::holders(lock)), style)
-        }
-        Column::Holds => match display::holds(lock) {
-            0 => Line::styled(display::UNKNOWN, theme.dim),
-            holds => Line::raw(holds.to_string()),
-        },
-        Column::Ttl => ttl(row, placed.width > TTL, theme, now),
-        Column::Waiters => match lock.waiting {
-            None => Line::styled(display::UNKNOWN, theme.dim),
-            Some(0) => Line::styled("0", theme.dim),
-            Some(waiting) => Line::styled(waiting.to_string(), theme.warning),
-        },
-        Column::Age => match row.age(now) {
-            None => Line::styled(display::UNKNOWN, theme.dim),
-            Some(Age::Known(age)) => Line::raw(display::span(age)),
-            Some(Age::AtLeast(age)) => Line::styled(format!("≥{}", display::span(age)), theme.dim),
-        },
-    }
-}
-
-fn ttl<'a>(row: &Row, gauge: bool, theme: &Theme, now: Now) -> Line<'a> {
-    let remaining = row.remaining(now.tick);
-    let (text, style) = match (remaining, row.lock.kind) {
-        // As in `ls`: counters never expire by design, and permits have leases of their own.
-        (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
-            (display::UNKNOWN.to_owned(), theme.dim)
-        }
-        (Remaining::Forever, _) => (display::ttl(remaining), theme.warning),
-        _ => (display::ttl(remaining), Style::new()),
+    let Cell { text, style } = &cells[placed.column as usize];
+    let style = match *style {
+        row::NAME => theme.strong,
+        row::DIM => theme.dim,
+        row::WARN => theme.warning,
+        _ => Style::new(),
     };
-    let mut spans = vec![Span::styled(format!("{text:>0$}", usize::from(TTL)), style)];
-    if let Some(part) = row.part_left(now.tick).filter(|_| gauge) {
-        let bar = Span::styled(bar(part, GAUGE), gauge_style(part, theme));
-        spans.splice(0..0, [bar, Span::raw(" ")]);
+    match (placed.column, row.age(now)) {
+        (Column::Age, Some(Age::AtLeast(age))) => {
+            Line::styled(format!("≥{}", display::span(age)), theme.dim)
+        }
+        (Column::Ttl, _) => {
+            let mut spans = vec![Span::styled(format!("{text:>0$}", usize::from(TTL)), style)];
+            if let Some(part) = row.part_left(now.tick).filter(|_| placed.width > TTL) {
+                let bar = Span::styled(bar(part, GAUGE), gauge_style(part, theme));
+                spans.splice(0..0, [bar, Span::raw(" ")]);
+            }
+            Line::from(spans)
+        }
+        _ => Line::styled(cut(text, width).into_owned(), style),
     }
-    Line::from(spans)
 }
 
 /// Green at first, red near the end: a watchdog would have renewed the lease before.
-pub(super) fn gauge_style(part: f64, theme: &Theme) -> Style {
+fn gauge_style(part: f64, theme: &Theme) -> Style {
     let style = match part {
         part if part > 0.5 => theme.good,
         part if part > 0.2 => theme.warning,
@@ -224,7 +203,7 @@ pub(super) fn gauge_style(part: f64, theme: &Theme) -> Style {
 }
 
 /// A bar in eighths of a cell.
-pub(super) fn bar(part: f64, width: u16) -> String {
+fn bar(part: f64, width: u16) -> String {
     const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
     let eighths = (part.clamp(0.0, 1.0) * f64::from(width) * 8.0).round() as usize;
     let mut bar = "█".repeat(eighths / 8);

@@ -170,24 +170,24 @@ fn the_pane_is_beside_the_table_or_below() {
             " lockkeeper  redis://store  *                                                                                        ● 12:00:00 UTC",
             " 1 lock   1 held   2 waiting",
             "  NAME▴           KIND       HOLDER                        TTL  WAITERS     AGE │ orders:42",
-            "  orders:42       fair       checkout pid 7 on …  █████▋   22s        2     61s │ fair lock, held for 61s, 2 waiters",
-            "                                                                                │ ███████████▎ expires in 22s unless it is renewed",
-            "                                                                                │ last token 7",
+            "  orders:42       fair       checkout pid 7 on …  █████▋   22s        2     61s │ kind    fair lock",
+            "                                                                                │ state   held",
+            "                                                                                │ held by checkout pid 7 on web-1",
+            "                                                                                │         id",
+            "                                                                                │         5ca1ab1e-0000-4000-8000-000000000000:7,",
+            "                                                                                │         2 holds, for 61s, since 2026-11-15",
+            "                                                                                │         11:59:00 UTC, seen within its lease",
+            "                                                                                │ ttl     22s",
+            "                                                                                │ waiters 2 in the queue",
+            "                                                                                │ queue   1. checkout pid 8 on web-1, id",
+            "                                                                                │         5ca1ab1e-0000-4000-8000-000000000000:8",
+            "                                                                                │         2. 5ca1ab1e-0000-4000-8000-000000000000:9",
+            "                                                                                │ token   7 was issued last",
+            "                                                                                │ forced  2026-11-15 12:00:00 UTC (1s ago) by",
+            "                                                                                │         lockkeeper pid 1 on",
+            "                                                                                │         a-host-with-a-rather-long-name.example,",
+            "                                                                                │         from other:1, reason: it hung",
             "                                                                                │",
-            "                                                                                │ holder",
-            "                                                                                │ checkout pid 7 on web-1  2 holds, for 61s",
-            "                                                                                │   5ca1ab1e-0000-4000-8000-000000000000:7",
-            "                                                                                │",
-            "                                                                                │ queue",
-            "                                                                                │  1  checkout pid 8 on web-1",
-            "                                                                                │  2  5ca1ab1e-0000-4000-8000-000000000000:9",
-            "                                                                                │",
-            "                                                                                │ force-released",
-            "                                                                                │ it hung",
-            "                                                                                │   2026-11-15 12:00:00 UTC",
-            "                                                                                │   by lockkeeper pid 1 on",
-            "                                                                                │     a-host-with-a-rather-long-name.example",
-            "                                                                                │   from other:1",
             " ? help   q quit   / filter   enter details   u unlock   s sort   space pause   ↑↓ move"
         ]
     );
@@ -200,15 +200,15 @@ fn the_pane_is_beside_the_table_or_below() {
             "  orders:42       fair       checkout pid 7 o…    22s        2     61s",
             "──────────────────────────────────────────────────────────────────────",
             " orders:42",
-            " fair lock, held for 61s, 2 waiters",
-            " ███████████▎ expires in 22s unless it is renewed",
-            " last token 7",
-            "",
-            " holder",
-            " checkout pid 7 on web-1  2 holds, for 61s",
-            "   5ca1ab1e-0000-4000-8000-000000000000:7",
-            "",
-            " queue                                                  J K for more",
+            " kind    fair lock",
+            " state   held",
+            " held by checkout pid 7 on web-1",
+            "         id 5ca1ab1e-0000-4000-8000-000000000000:7, 2 holds, for",
+            "         61s, since 2026-11-15 11:59:00 UTC, seen within its lease",
+            " ttl     22s",
+            " waiters 2 in the queue",
+            " queue   1. checkout pid 8 on web-1, id",
+            "         5ca1ab1e-0000-4000-8000-000000000000:8         J K for more",
             " ? help   q quit   / filter   enter details   u unlock   s sort"
         ]
     );
@@ -223,11 +223,11 @@ fn the_pane_scrolls() {
     press(&mut view, "⏎");
     view.inspected(fair, start());
     let pane = |view: &mut View| text(view, (70, 16), start())[6..15].join("\n");
-    assert!(pane(&mut view).contains("orders:42") && !pane(&mut view).contains(" 20  checkout"));
+    assert!(pane(&mut view).contains("orders:42") && !pane(&mut view).contains("20. checkout"));
     press(&mut view, &"J".repeat(99));
-    assert!(!pane(&mut view).contains("orders:42") && pane(&mut view).contains(" 20  checkout"));
-    press(&mut view, "K");
-    assert!(!pane(&mut view).contains(" 20  checkout"), "it does not scroll past its end");
+    assert!(!pane(&mut view).contains("orders:42") && pane(&mut view).contains("20. checkout"));
+    press(&mut view, "KK");
+    assert!(!pane(&mut view).contains("20. checkout"), "it does not scroll past its end");
     press(&mut view, "jk");
     assert!(pane(&mut view).contains("orders:42"), "another lock is shown from its first line");
 }
