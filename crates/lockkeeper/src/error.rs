@@ -94,8 +94,8 @@ impl fmt::Display for LostReason {
 ///
 /// A busy lock is not an error: `try_lock` returns `Ok(None)`.
 ///
-/// The message is complete: [`source`](std::error::Error::source), the error of the store's driver where
-/// there is one, is for programs.
+/// The message is complete: [`source`](std::error::Error::source), the error of the system or the store
+/// where there is one, is for programs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -128,7 +128,7 @@ pub enum Error {
         phase: Phase,
         /// What is known of the outcome.
         detail: String,
-        /// The error of the driver.
+        /// The error of the system or the store behind it.
         source: Option<Source>,
     },
 
@@ -142,7 +142,7 @@ pub enum Error {
         detail: String,
         /// For how long the store has not answered.
         silent_for: Option<Duration>,
-        /// The error of the driver.
+        /// The error of the system or the store behind it.
         source: Option<Source>,
     },
 
@@ -157,7 +157,7 @@ pub enum Error {
         detail: String,
         /// For how long the store has not served.
         refused_for: Option<Duration>,
-        /// The error of the driver.
+        /// The error of the system or the store behind it.
         source: Option<Source>,
     },
 
@@ -171,7 +171,7 @@ pub enum Error {
         phase: Phase,
         /// How many replicas acknowledged the change, and how many were asked for.
         detail: String,
-        /// The error of the driver.
+        /// The error of the system or the store behind it.
         source: Option<Source>,
     },
 
@@ -193,7 +193,7 @@ pub enum Error {
         phase: Phase,
         /// What the store said.
         detail: String,
-        /// The error of the driver.
+        /// The error of the system or the store behind it.
         source: Option<Source>,
     },
 
@@ -220,7 +220,7 @@ pub enum Error {
         phase: Phase,
         /// What the store said.
         detail: String,
-        /// The error of the driver.
+        /// The error of the system or the store behind it.
         source: Option<Source>,
     },
 }

@@ -1,7 +1,7 @@
 //! A great many short cycles, a good part of them dropped half-way, leave nothing: no key, no
 //! subscription, no task, no byte.
 //!
-//! `LOCKKEEPER_SOAK_CYCLES=1000000` sets the number of cycles of each test.
+//! `LOCKKEEPER_SOAK_CYCLES=10000000` sets the number of cycles of each test.
 
 use std::alloc::System;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use testkit::RedisServer;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Cycles on the memory store.
-const CYCLES_MEMORY: usize = 1_000_000;
+/// Cycles on the memory store: a leak in one of 500 is more than [`BLOCKS`].
+const CYCLES_MEMORY: usize = 400_000;
 
 /// Cycles on Redis, in the time that a test may take.
 const CYCLES_REDIS: usize = 300_000;
@@ -222,7 +222,7 @@ async fn soak(
 }
 
 #[test]
-fn a_million_cycles_on_the_memory_store_leave_nothing() {
+fn a_great_many_cycles_on_the_memory_store_leave_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {

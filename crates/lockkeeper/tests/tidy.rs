@@ -63,22 +63,6 @@ fn assert_none(rule: &str, offences: Vec<String>) {
     assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
 }
 
-/// Whether a line names the driver, and not our own module of that name.
-fn names_the_driver(line: &str) -> bool {
-    let own = |before: &str| before.ends_with("::") || before.ends_with(char::is_alphanumeric);
-    let mut paths = line.match_indices("redis::");
-    paths.any(|(at, _)| !own(&line[..at])) || line.trim().starts_with("use redis")
-}
-
-#[test]
-fn only_the_redis_store_names_the_driver() {
-    assert!(names_the_driver("use redis::Value;") && names_the_driver("fn f(v: redis::Value)"));
-    assert!(!names_the_driver("crate::backend::redis::Redis::connect(url)"));
-    let others = rust().filter(|source| !source.path.starts_with("backend/redis/"));
-    let offences = others.flat_map(|source| source.offences(names_the_driver)).collect();
-    assert_none("the driver stays inside backend/redis", offences);
-}
-
 #[test]
 fn the_engine_names_no_store() {
     let engine: Vec<_> = rust().filter(|source| source.path.starts_with("engine/")).collect();

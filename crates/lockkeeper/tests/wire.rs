@@ -1,14 +1,14 @@
 //! What is stored and published, byte for byte, as `redis-cli` sees it.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, ClientInfo, Kind, Release, Released, Resource,
 };
 use lockkeeper::{Client, ClientOptions, Error, LockName, OwnerId};
-use testkit::{Cli, RedisServer, Reply};
+use testkit::{Cli, RedisServer, Reply, Stopwatch};
 
 /// An owner as Java writes it.
 const JAVA: &str = "6e0c1b7a-3f0e-4a53-9c1d-7d8f0a2b4c6e:42";
@@ -34,9 +34,9 @@ async fn connect(server: &RedisServer) -> Client {
 
 /// Polls until the condition holds.
 async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let watch = Stopwatch::start();
     while !condition() {
-        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        assert!(watch.elapsed() < Duration::from_secs(10), "not within ten seconds: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -148,7 +148,7 @@ async fn a_binary_name_is_the_key_as_it_is() {
         found.array()[1].int() == 1
     })
     .await;
-    let freed = Instant::now();
+    let freed = Stopwatch::start();
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap();
     assert!(freed.elapsed() < Duration::from_secs(2), "woken by the message");
@@ -299,7 +299,7 @@ async fn a_lock_of_redisson_is_respected_and_its_release_wakes_us_at_once() {
         assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 0);
         assert_eq!(hash(&server, name), held_by(JAVA, "1"));
         assert_ttl(&server, name, 60_000);
-        let freed = Instant::now();
+        let freed = Stopwatch::start();
         assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 1);
         let guard = waiter.await.unwrap().unwrap();
         assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
@@ -453,7 +453,7 @@ async fn a_mutex_of_another_library_is_respected_and_never_deleted() {
     let waiter = tokio::spawn(async move { mutex.lock().await });
     eventually("it waits", || subscribers(&server, channel) == 2).await;
     server.cli(&["DEL", name]).ok();
-    let freed = Instant::now();
+    let freed = Stopwatch::start();
     let guard = waiter.await.unwrap().unwrap();
     assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
     assert!(server.cli(&set).is_nil(), "the other library respects ours");

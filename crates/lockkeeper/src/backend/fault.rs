@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The error of a driver, behind an error of ours.
+/// The error of the system or the store, behind an error of ours.
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
-/// A message for people, with the error of the store's driver behind it if there is one.
+/// A message for people, with the error of the system or the store behind it if there is one.
 #[derive(Clone)]
 pub struct Detail {
     text: String,
@@ -131,7 +131,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Adds the error of the driver. Neither its `Display` nor its `Debug` may show a password.
+    /// Adds the error of the system or the store. Neither its `Display` nor its `Debug` may show a password.
     pub fn caused_by(mut self, error: impl Error + Send + Sync + 'static) -> Self {
         match &mut self {
             Fault::Unreachable { detail, .. }

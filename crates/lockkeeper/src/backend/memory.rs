@@ -142,7 +142,10 @@ impl Backend for Memory {
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let subscription = self.hub.join(topic.clone());
-        self.hub.confirm(&topic);
+        // A confirmation wakes up all subscribers, which would wait behind the new one from then on.
+        if !subscription.is_confirmed() {
+            self.hub.confirm(&topic);
+        }
         Box::pin(subscription.confirmed())
     }
 

@@ -4,7 +4,9 @@
 //! for a later one: in one order that cannot deadlock. A program that keeps another order can still hold
 //! what is waited for and wait for what is held here. Its holder stays then. So a member that one holder has
 //! kept for [`MEMBER_WAIT`] ends the round: all is released, and that member is waited for alone. The others
-//! are then only tried. If one of them is busy, the next round goes in order again.
+//! are then only tried. If one of them is busy, the next round goes in order again, and waits twice as long: its
+//! holder may as well be one that keeps it for long, and the number of rounds must have a limit. That goes for
+//! holders in this client, too: their tasks may keep another order.
 //!
 //! Waiting is not limited by time alone: behind a long queue that moves, each round would give up the
 //! positions that the last one had waited for.
@@ -27,11 +29,11 @@ use crate::backend::{Acquire, Attempt, Kind, Resource};
 use crate::clock::Clock;
 use crate::error::{Error, Phase, Result};
 
-/// How long to wait for one member that one holder keeps, while others are held.
+/// How long to wait in the first round for one member that one holder keeps, while others are held.
 const MEMBER_WAIT: Duration = Duration::from_millis(1500);
 
-/// When the holders of that member are first looked up.
-const FIRST_LOOK: Duration = Duration::from_millis(500);
+/// How long to wait for the answer who the holders of that member are.
+const LOOK_WAIT: Duration = Duration::from_secs(1);
 
 /// The pause before the next round.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -83,10 +85,10 @@ struct Blocked {
 impl Assembly<'_> {
     async fn run(self) -> Result<Option<Vec<Acquired>>> {
         // The member to wait for while none is held. The first one: the round goes in order.
-        let mut first = 0;
+        let (mut first, mut member_wait) = (0, MEMBER_WAIT);
         loop {
             let mut held = Held(self.parts.iter().map(|_| None).collect());
-            let blocked = match self.collect(first, &mut held).await {
+            let blocked = match self.collect(first, member_wait, &mut held).await {
                 Ok(None) => match held.settle(self.terms).await {
                     Ok(Some(all)) => return Ok(Some(all)),
                     Ok(None) => Ok(Blocked { by: 0, error: None }),
@@ -101,6 +103,9 @@ impl Assembly<'_> {
             if self.left().is_zero() {
                 return error.map_or(Ok(None), Err);
             }
+            if first == 0 && error.is_none() {
+                member_wait = member_wait.saturating_mul(2);
+            }
             first = if first == 0 || error.is_some() { by } else { 0 };
             let pause = self.clock.now() + jittered(PAUSE).min(self.left());
             if let Some(instant) = self.clock.instant(pause) {
@@ -111,13 +116,18 @@ impl Assembly<'_> {
 
     /// Acquires the members one by one, beginning with `first`. Returns the member that blocked it, if
     /// one did.
-    async fn collect(&self, first: usize, held: &mut Held) -> Result<Option<Blocked>> {
+    async fn collect(
+        &self,
+        first: usize,
+        member_wait: Duration,
+        held: &mut Held,
+    ) -> Result<Option<Blocked>> {
         let others = (0..self.parts.len()).filter(|i| *i != first);
         for i in std::iter::once(first).chain(others) {
             let acquired = match i {
                 _ if i == first => self.one(i, self.wait).await,
-                _ if first == 0 => self.while_others_are_held(i, self.wait).await,
-                _ => self.while_others_are_held(i, Wait::Never).await,
+                _ if first == 0 => self.while_others_are_held(i, self.wait, member_wait).await,
+                _ => self.while_others_are_held(i, Wait::Never, MEMBER_WAIT).await,
             };
             match acquired {
                 Ok(Some(acquired)) => held.0[i] = Some(acquired),
@@ -143,12 +153,17 @@ impl Assembly<'_> {
 
     /// Acquires one member while others are held. Gives up when it is kept too long, or when its store
     /// answers nothing for as long.
-    async fn while_others_are_held(&self, i: usize, wait: Wait) -> Result<Option<Acquired>> {
+    async fn while_others_are_held(
+        &self,
+        i: usize,
+        wait: Wait,
+        member_wait: Duration,
+    ) -> Result<Option<Acquired>> {
         let (core, request) = &self.parts[i];
         tokio::select! {
             biased;
             acquired = self.one(i, wait) => return acquired,
-            () = kept(core, &request.resource) => {}
+            () = kept(core, &request.resource, member_wait) => {}
         }
         if wait != Wait::Forever && self.left().is_zero() {
             // It waited for nothing but an answer.
@@ -175,18 +190,18 @@ impl Assembly<'_> {
     }
 }
 
-/// Resolves once a holder has kept a lock for [`MEMBER_WAIT`], or the store has not said who holds it. A kind
-/// that lists no holders counts as kept.
-async fn kept(core: &Arc<Core>, resource: &Resource) {
-    let start = Instant::now();
+/// Resolves once a holder has kept a lock for so long, or the store has not said who holds it. A kind that lists
+/// no holders counts as kept.
+async fn kept(core: &Arc<Core>, resource: &Resource, member_wait: Duration) {
+    let (start, first_look) = (Instant::now(), member_wait / 3);
     let mut before = None::<Vec<Vec<u8>>>;
     for looks in 0.. {
-        tokio::time::sleep_until(start + FIRST_LOOK + (MEMBER_WAIT - FIRST_LOOK) * looks).await;
+        tokio::time::sleep_until(start + first_look + (member_wait - first_look) * looks).await;
         if looks > 0 && (before.is_none() || !resource.kind.is_lock()) {
             return;
         }
         let looking = core.run_to_completion(core.backend.inspect(resource.clone()));
-        let look = tokio::time::timeout(MEMBER_WAIT - FIRST_LOOK, looking).await;
+        let look = tokio::time::timeout(LOOK_WAIT, looking).await;
         let Some(now) = look.ok().and_then(Result::ok) else {
             before = None;
             continue;

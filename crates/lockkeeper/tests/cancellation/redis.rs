@@ -352,8 +352,6 @@ macro_rules! storms {
 storms! {
     thousands_of_cancelled_acquires_leave_nothing_on_several_threads: Plain;
     thousands_of_cancelled_acquires_of_fair_locks_leave_nothing: Fair;
-    thousands_of_cancelled_acquires_of_fenced_locks_leave_nothing: Fenced;
-    thousands_of_cancelled_acquires_of_spin_locks_leave_nothing: Spin;
     thousands_of_cancelled_acquires_of_read_write_locks_leave_nothing: ReadWrite;
     thousands_of_cancelled_acquires_of_permits_leave_nothing: Semaphore;
     thousands_of_cancelled_acquires_of_permits_with_ids_leave_nothing: Permits;

@@ -358,6 +358,7 @@ macro_rules! kinds {
 
 kinds! {
     a_request_for_a_lock_that_fails_has_changed_nothing: Lock;
+    a_request_for_a_mutex_that_fails_has_changed_nothing: Mutex;
     a_request_for_a_fair_lock_that_fails_has_changed_nothing: Fair;
     a_request_to_read_that_fails_has_changed_nothing: Read;
     a_request_to_write_that_fails_has_changed_nothing: Write;

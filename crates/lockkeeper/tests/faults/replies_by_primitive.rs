@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, AnyLock, Client, Error, Kind, LockGuard, MultiLock, Result};
+use lockkeeper::{AnyGuard, AnyLock, Client, Error, Kind, MultiLock, Result};
 use testkit::Cli;
 
-use crate::primitives::ends_by_itself;
+use crate::primitives::{Fixture, LEASED, Primitive, each, ends_by_itself};
 use crate::support::*;
 
 async fn rig() -> Rig {
@@ -39,8 +39,18 @@ async fn losing_within<T>(
     what: &str,
     work: impl Future<Output = T>,
 ) -> T {
+    losing_mark(limit, rig, &rig.hash(script), what, work).await
+}
+
+async fn losing_mark<T>(
+    limit: Duration,
+    rig: &Rig,
+    mark: &[u8],
+    what: &str,
+    work: impl Future<Output = T>,
+) -> T {
     let before = rig.proxy.swallowed_replies();
-    rig.proxy.drop_replies_once_after_request_matching(&rig.hash(script));
+    rig.proxy.drop_replies_once_after_request_matching(mark);
     let outcome = within(limit, what, work).await;
     // What is done in the background may take a moment longer.
     let lost = rig.proxy.wait_for_swallowed_replies(before + 1);
@@ -83,6 +93,53 @@ fn listener(rig: &Rig, channel: &str) -> Cli {
     let mut listener = rig.server.connection();
     listener.subscribe(&[channel]);
     listener
+}
+
+/// How often it is held, as stored; of permits, how many are left.
+fn counts(rig: &Rig, primitive: Primitive) -> Vec<String> {
+    let command = match primitive {
+        Primitive::Mutex => return vec![number(rig, &["EXISTS", "a"]).to_string()],
+        Primitive::Permits | Primitive::Semaphore => return vec![get(rig, "a")],
+        _ => ["HVALS", "a"],
+    };
+    let counts = rig.server.cli(&command).ok();
+    let counts = counts.array().iter().map(|count| count.text().to_owned());
+    counts.filter(|count| count.parse::<u64>().is_ok()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_of_a_holder_counts_once() {
+    each(&LEASED, |primitive| async move {
+        let fixture = Fixture::new(primitive, options().watchdog_timeout(ms(2400))).await;
+        let (rig, release) = (&fixture.rig, primitive.release_script());
+        let stored = || counts(rig, primitive);
+        let once = if primitive == Primitive::Permits { ["0"] } else { ["1"] };
+        let acquire = fixture.proxied().acquire();
+        let held = losing_mark(SOON, rig, &fixture.acquire_mark(), "acquire", acquire).await;
+        let held = held.expect("it is repeated");
+        assert_eq!(stored(), once, "{primitive:?}");
+        if primitive == Primitive::Fenced {
+            assert_token(rig, held.guard(), 0);
+        }
+        if let Some(script) = primitive.acquire_script().filter(|_| primitive.is_reentrant()) {
+            // A re-entry asks for no second token.
+            let plain = primitive == Primitive::Fenced;
+            let script = if plain { lua("LOCK_ACQUIRE") } else { script };
+            let inner = losing(rig, script, "re-entry", held.guard().reenter()).await;
+            let inner = inner.expect("it is repeated");
+            assert_eq!(stored(), ["2"], "{primitive:?}");
+            losing(rig, release, "inner", inner.release()).await.expect("held");
+            assert_eq!(stored(), once, "{primitive:?}");
+        }
+        // Every 800 ms: beyond the lease that it had.
+        let renewals = rig.proxy.expect_delivery(&rig.hash(primitive.renew_script()));
+        let renewed = renewals.wait_for(4);
+        losing_within(PATIENCE, rig, primitive.renew_script(), "renewals", renewed).await;
+        assert!(!held.guard().is_lost(), "{primitive:?}");
+        losing(rig, release, "release", held.release()).await.expect("held to the end");
+        fixture.assert_nothing_stored();
+    })
+    .await;
 }
 
 /// What a change of a latch is answered with.
@@ -206,21 +263,11 @@ async fn every_change_of_a_permit_semaphore_counts_once() {
     assert_eq!(taken(), ("4".to_owned(), 0));
 }
 
-/// A place in the queue, the take, the keep-alive, the release, and giving the place up.
+/// The position, the acquire at its turn, the heartbeat, and giving the position up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_request_of_a_fair_lock_counts_once() {
+async fn every_request_of_a_waiter_of_a_fair_lock_counts_once() {
     let rig = rig().await;
     let lock = rig.client.fair_lock("a");
-    let guard = losing(&rig, lua("FAIR_ACQUIRE"), "acquire", lock.lock()).await.expect("repeated");
-    rig.assert_held("a", &guard, 1);
-    let inner = losing(&rig, lua("FAIR_ACQUIRE"), "re-entry", guard.reenter()).await;
-    let inner = inner.expect("repeated");
-    rig.assert_held("a", &guard, 2);
-    losing(&rig, lua("FAIR_RELEASE"), "inner", inner.release()).await.expect("held");
-    rig.assert_held("a", &guard, 1);
-    losing(&rig, lua("FAIR_RELEASE"), "release", guard.release()).await.expect("held");
-    assert_eq!(keys(&rig), [""; 0]);
-
     let holder = rig.direct_client().await.fair_lock("a").lock().await.expect("free");
     rig.proxy.drop_replies_once_after_request_matching(&rig.hash(lua("FAIR_ACQUIRE")));
     let before = rig.proxy.swallowed_replies();
@@ -275,34 +322,10 @@ fn sides(rig: &Rig) -> (Vec<i64>, Vec<i64>, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_request_of_a_reader_counts_once() {
+async fn every_change_of_a_writer_counts_once() {
     let rig = rig().await;
     let lock = rig.client.rw_lock("a");
-    let guard = losing(&rig, lua("READ_ACQUIRE"), "read", lock.read()).await.expect("repeated");
-    assert_eq!(sides(&rig), (vec![1], vec![], 1));
-    let inner = losing(&rig, lua("READ_ACQUIRE"), "re-entry", guard.reenter()).await;
-    let inner = inner.expect("repeated");
-    assert_eq!(sides(&rig), (vec![2], vec![], 2));
-    losing(&rig, lua("READ_RELEASE"), "inner", inner.release()).await.expect("held");
-    assert_eq!(sides(&rig), (vec![1], vec![], 1));
-    let other = rig.direct_client().await.rw_lock("a").read().await.expect("shared");
-    losing(&rig, lua("READ_RELEASE"), "release", guard.release()).await.expect("held");
-    assert_eq!(sides(&rig), (vec![1], vec![], 1), "the other one reads on");
-    assert!(!other.is_lost());
-    other.release().await.expect("held");
-    assert_eq!(keys(&rig), [""; 0]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_request_of_a_writer_counts_once() {
-    let rig = rig().await;
-    let lock = rig.client.rw_lock("a");
-    let guard = losing(&rig, lua("WRITE_ACQUIRE"), "write", lock.write()).await.expect("repeated");
-    assert_eq!(sides(&rig), (vec![], vec![1], 0));
-    let inner = losing(&rig, lua("WRITE_ACQUIRE"), "re-entry", guard.reenter()).await;
-    let inner = inner.expect("repeated");
-    assert_eq!(sides(&rig), (vec![], vec![2], 0));
-    losing(&rig, lua("WRITE_RELEASE"), "inner", inner.release()).await.expect("held");
+    let guard = lock.write().await.expect("free");
     let reading =
         losing(&rig, lua("READ_ACQUIRE"), "nested", guard.read()).await.expect("repeated");
     // It is asked for anew; what the lost answer was about is undone.
@@ -373,28 +396,6 @@ fn assert_token(rig: &Rig, guard: &AnyGuard, before: u64) -> u64 {
     token
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_whose_reply_is_lost_is_issued_once() {
-    let rig = rig().await;
-    let client = &rig.client;
-    let mut last = 0;
-    for round in 0..2 {
-        for (script, lock) in [
-            (lua("LOCK_ACQUIRE_FENCED"), AnyLock::from(client.fenced_lock("a"))),
-            (lua("FAIR_ACQUIRE_FENCED"), client.fair_lock("a").fenced().into()),
-            (lua("WRITE_ACQUIRE_FENCED"), client.rw_lock("a").fenced().writer()),
-        ] {
-            let guard = losing(&rig, script, "acquire", lock.lock()).await.expect("repeated");
-            last = assert_token(&rig, &guard, last);
-            let inner = guard.reenter().await.expect("held");
-            assert_eq!(inner.token(), Some(last), "round {round}: a re-entry has the same");
-            inner.release().await.expect("held");
-            guard.release().await.expect("held");
-        }
-    }
-    assert_eq!(keys(&rig), ["redisson_lock_token:{a}"]);
-}
-
 /// A handoff inside a client goes by a script of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handoff_whose_reply_is_lost_passes_lock_and_token_once() {
@@ -453,10 +454,12 @@ async fn members_of_a_multi_lock_whose_reply_is_lost_are_held_once() {
         AnyLock::from(rig.client.fair_lock("b")),
         AnyLock::from(rig.client.spin_lock("c")),
     ]);
+    // A fixed lease starts anew once all members are held.
+    let leased = mixed.lease(LONG);
     for (script, multi) in [
         (lua("LOCK_ACQUIRE_TOGETHER"), &plain),
         (lua("FAIR_ACQUIRE"), &mixed),
-        (lua("LOCK_RENEW"), &mixed),
+        (lua("LOCK_RENEW"), &leased),
     ] {
         let guard = losing(&rig, script, "acquire", multi.lock()).await.expect("repeated");
         assert_eq!(held(), [vec![1], vec![1], vec![1]]);
@@ -464,33 +467,6 @@ async fn members_of_a_multi_lock_whose_reply_is_lost_are_held_once() {
         losing(&rig, lua("LOCK_RELEASE"), "release", guard.release()).await.expect("held");
         eventually(SOON, "all free", || keys(&rig).is_empty()).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hold_survives_a_renewal_whose_reply_is_lost() {
-    let rig = Rig::new(Kind::Lock, options().watchdog_timeout(ms(2400))).await;
-    let client = &rig.client;
-    assert!(client.permit_semaphore("permits").try_set_permits(1).await.expect("told"));
-    let held = [
-        (lua("LOCK_RENEW"), AnyLock::from(client.lock("lock")).lock().await),
-        (lua("MUTEX_RENEW"), AnyLock::from(client.mutex("mutex")).lock().await),
-        (lua("READ_RENEW"), client.rw_lock("read").reader().lock().await),
-        (lua("WRITE_RENEW"), client.rw_lock("write").writer().lock().await),
-        (lua("PERMITS_RENEW"), AnyLock::from(client.permit_semaphore("permits")).lock().await),
-    ];
-    for (script, guard) in &held {
-        let before = rig.proxy.swallowed_replies();
-        let renewals = rig.proxy.expect_delivery(&rig.hash(script));
-        rig.proxy.drop_replies_once_after_request_matching(&rig.hash(script));
-        // Every 800 ms: beyond the lease that it had.
-        renewals.wait_for(4).await;
-        assert!(rig.proxy.swallowed_replies() > before);
-        assert!(!guard.as_ref().expect("free").is_lost());
-    }
-    for (_, guard) in held {
-        guard.expect("free").release().await.expect("held to the end");
-    }
-    assert_eq!(keys(&rig), ["permits"]);
 }
 
 /// The library repeats the request, or reports that the outcome is unknown.
@@ -518,25 +494,4 @@ async fn a_force_release_whose_reply_is_lost_is_done_once() {
         assert_not_held(&victim.release().await);
         assert!(!within(SOON, "again", lock.force_unlock()).await.expect("reachable again"));
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_inspection_whose_reply_is_lost_can_be_repeated() {
-    let rig = rig().await;
-    let (fair, prices) = (rig.client.fair_lock("f"), rig.client.rw_lock("a"));
-    let holder = rig.direct_client().await;
-    let _held = (fair_held(&holder).await, prices.read().await.expect("free"));
-    let _waiter = tokio::spawn(holder.fair_lock("f").lock());
-    let queued = || number(&rig, &["LLEN", "redisson_lock_queue:{f}"]) == 1;
-    eventually(PATIENCE, "one waits", queued).await;
-    let waiting = losing(&rig, lua("FAIR_QUEUE"), "waiting", fair.waiting()).await;
-    assert!(!waiting.is_ok_and(|waiting| waiting != 1));
-    assert_eq!(within(SOON, "waiting", fair.waiting()).await.expect("reachable again"), 1);
-    let holders = losing(&rig, lua("RW_INSPECT"), "holders", prices.holders()).await;
-    assert!(!holders.is_ok_and(|holders| holders.len() != 1));
-    assert_eq!(within(SOON, "holders", prices.holders()).await.expect("again").len(), 1);
-}
-
-async fn fair_held(client: &Client) -> LockGuard {
-    client.fair_lock("f").lock().await.expect("free")
 }

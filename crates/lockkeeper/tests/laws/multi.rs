@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::{AnyLock, Client, Error, Lock, LostReason, MultiGuard, MultiLock, RunError};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::decorators::Counting;
 use crate::store::{Exclusive, Store, assert_is, eventually, left, poll_once};
@@ -216,6 +216,111 @@ pub(crate) async fn multi_locks_go_on_after_a_member_was_busy_for_long(store: &S
     tokio::time::sleep(PATIENCE * 3).await;
     busy.release().await.unwrap();
     timeout(store.long() / 3, tasks.join_all()).await.expect("they get on");
+}
+
+/// Waiters of other clients queue for both members. They hold the second for longer than a multi-lock waits for
+/// it at first, and the first is hardly ever free.
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_gets_its_members_beside_queues_of_others() {
+    let store = Store::memory();
+    sleep(HOUR).await;
+    for (name, held) in [("a", 97), ("b", 2003)] {
+        for _ in 0..2 {
+            let lock = store.client().await.fair_lock(store.name(name));
+            tokio::spawn(async move {
+                loop {
+                    let guard = lock.lock().await.unwrap();
+                    sleep(Duration::from_millis(held)).await;
+                    guard.release().await.unwrap();
+                }
+            });
+        }
+    }
+    let client = store.client().await;
+    let multi = MultiLock::new(["a", "b"].map(|name| client.fair_lock(store.name(name))));
+    for _ in 0..4 {
+        sleep(Duration::from_secs(1)).await;
+        let acquired = timeout(Duration::from_secs(60), multi.lock()).await;
+        acquired.expect("it gets on").unwrap().release().await.unwrap();
+    }
+}
+
+/// A client uses the later of two clocks: after an hour that is the paused one, however slow the machine is.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Forty tasks of three clients acquire random ones of five locks and hold them for two milliseconds, for four
+/// seconds: as a multi-lock, or by hand, one after the other in order. Returns how often they did, and the
+/// longest wait.
+async fn contended(
+    store: &Store,
+    lock: fn(&Client, usize, String) -> AnyLock,
+    by_hand: bool,
+) -> (usize, Duration) {
+    let clients = [store.client().await, store.client().await, store.client().await];
+    let (until, mut tasks) = (Instant::now() + Duration::from_secs(4), JoinSet::new());
+    for task in 0..40 {
+        let of = |i: usize| lock(&clients[task % 3], i, store.name(&i.to_string()));
+        let locks: Vec<_> = (0..5).map(of).collect();
+        tasks.spawn(async move {
+            let mut random = fastrand::Rng::with_seed(task as u64);
+            let (mut count, mut longest) = (0, Duration::ZERO);
+            while Instant::now() < until {
+                let chosen = random.u8(1..32);
+                let chosen = (0..5).filter(|i| chosen & 1 << i != 0).map(|i| locks[i].clone());
+                let (start, mut guards, mut all) = (Instant::now(), Vec::new(), None);
+                match by_hand {
+                    true => {
+                        for lock in chosen {
+                            guards.push(lock.lock().await.unwrap());
+                        }
+                    }
+                    false => all = Some(MultiLock::new(chosen).lock().await.unwrap()),
+                }
+                longest = longest.max(start.elapsed());
+                sleep(Duration::from_millis(2)).await;
+                for guard in guards {
+                    guard.release().await.unwrap();
+                }
+                if let Some(all) = all {
+                    all.release().await.unwrap();
+                }
+                count += 1;
+            }
+            (count, longest)
+        });
+    }
+    let done = tasks.join_all().await;
+    (
+        done.iter().map(|(count, _)| count).sum(),
+        done.into_iter().map(|(_, wait)| wait).max().unwrap(),
+    )
+}
+
+fn one_kind(client: &Client, _: usize, name: String) -> AnyLock {
+    client.lock(name).into()
+}
+
+fn mixed_kinds(client: &Client, i: usize, name: String) -> AnyLock {
+    match i {
+        0 => client.lock(name).into(),
+        1 => client.mutex(name).into(),
+        2 => client.fenced_lock(name).into(),
+        3 => client.rw_lock(name).writer(),
+        _ => client.fair_lock(name).into(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn multi_locks_get_on_as_well_as_their_members_one_by_one() {
+    sleep(HOUR).await;
+    for lock in [one_kind, mixed_kinds] {
+        let (store, other) = (Store::memory(), Store::memory());
+        let (by_hand, longest_by_hand) = contended(&store, lock, true).await;
+        let (count, longest) = contended(&other, lock, false).await;
+        println!("{count} in {longest:?}, by hand {by_hand} in {longest_by_hand:?}");
+        assert!(count * 10 >= by_hand * 9, "{count}, by hand {by_hand}");
+        assert!(longest <= 2 * longest_by_hand, "{longest:?}, by hand {longest_by_hand:?}");
+    }
 }
 
 /// In opposite orders, from many tasks of several clients: they take turns and none waits for ever.

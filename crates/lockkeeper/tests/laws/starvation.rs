@@ -54,6 +54,31 @@ fn client(store: &Arc<Memory>) -> Client {
     Client::with_backend(store.clone(), ClientOptions::new()).unwrap()
 }
 
+/// Three clients with many tasks each: all get about as many turns.
+#[tokio::test(start_paused = true)]
+async fn three_busy_clients_take_turns() {
+    let store = Memory::new();
+    let clients = [client(&store), client(&store), client(&store)];
+    sleep(HOUR).await;
+    let (until, mut tasks) = (Instant::now() + ms(4000), JoinSet::new());
+    for task in 0..12 {
+        let lock = clients[task % 3].lock("it");
+        tasks.spawn(async move {
+            let mut turns = 0;
+            while Instant::now() < until {
+                let guard = lock.lock().await.unwrap();
+                sleep(ms(2)).await;
+                guard.release().await.unwrap();
+                turns += 1;
+            }
+            (task % 3, turns)
+        });
+    }
+    let mut turns = [0; 3];
+    tasks.join_all().await.into_iter().for_each(|(client, count)| turns[client] += count);
+    assert!(turns.iter().max() <= turns.iter().min().map(|least| 2 * least).as_ref(), "{turns:?}");
+}
+
 /// Reads and pauses for these spans, for ever.
 async fn reading(lock: RwLock, delay: Duration, reads: Duration, rests: Duration) {
     sleep(delay).await;

@@ -1,8 +1,8 @@
 //! The meaning of replies that several requests share.
 
-use redis::Value;
+use super::resp::Value;
 
-use super::fault;
+use super::error_reply::ErrorReply;
 use crate::backend::{Attempt, Fault, Kind, Renewed, Ttl};
 use crate::name::Brief;
 
@@ -22,7 +22,7 @@ pub(super) fn standing(answer: Value) -> Result<Option<(Ttl, std::vec::IntoIter<
 pub(super) fn attempt(value: Value) -> Result<Attempt, Fault> {
     match value {
         Value::Nil => Ok(Attempt::GRANTED),
-        Value::BulkString(token) => {
+        Value::Bulk(token) => {
             let number = String::from_utf8_lossy(&token).parse();
             let not_one =
                 |_| Fault::Server { detail: format!("not a token: {}", Brief(&token)).into() };
@@ -31,11 +31,11 @@ pub(super) fn attempt(value: Value) -> Result<Attempt, Fault> {
         Value::Int(-3) => Ok(Attempt::Gone),
         Value::Int(left) => Ok(Attempt::busy(Some(ttl(left)))),
         // The time for which permits are busy may be unknown.
-        Value::SimpleString(word) if word == "BUSY" => Ok(Attempt::busy(None)),
+        Value::Status(word) if word == "BUSY" => Ok(Attempt::busy(None)),
         Value::Array(parts) => {
             let ttl = match parts.first() {
                 Some(Value::Int(left)) => Some(ttl(*left)),
-                Some(Value::SimpleString(word)) if word == "BUSY" => None,
+                Some(Value::Status(word)) if word == "BUSY" => None,
                 _ => return Err(unexpected(&Value::Array(parts))),
             };
             Ok(Attempt::Busy { ttl, listeners: listeners(&parts) })
@@ -51,10 +51,8 @@ pub(super) fn listeners(parts: &[Value]) -> u64 {
 
 /// Whether the answer to one entry of a batch says that the server is a replica.
 pub(super) fn is_of_replica(value: &Value) -> bool {
-    let Value::BulkString(error) = value else { return false };
-    let error = String::from_utf8_lossy(error);
-    let (code, detail) = error.split_once(' ').unwrap_or((&error, ""));
-    fault::says_replica(code, detail)
+    let Value::Bulk(error) = value else { return false };
+    ErrorReply::parse(&String::from_utf8_lossy(error)).is_of_replica()
 }
 
 pub(super) fn renewed(value: Value) -> Result<Renewed, Fault> {
@@ -64,11 +62,7 @@ pub(super) fn renewed(value: Value) -> Result<Renewed, Fault> {
         Value::Int(-4) => Ok(Renewed::Waiting),
         Value::Int(-5) => Ok(Renewed::Due),
         Value::Int(left) => Ok(Renewed::Held(ttl(left))),
-        Value::BulkString(error) => {
-            let error = String::from_utf8_lossy(&error).into_owned();
-            let (code, detail) = error.split_once(' ').unwrap_or((&error, ""));
-            Err(fault::of_words(code, detail))
-        }
+        Value::Bulk(error) => Err(ErrorReply::parse(&String::from_utf8_lossy(&error)).meaning()),
         other => Err(unexpected(&other)),
     }
 }
@@ -80,21 +74,21 @@ pub(super) fn ttl(left: i64) -> Ttl {
 pub(super) fn number(value: &Value) -> u64 {
     match value {
         Value::Int(number) => number.unsigned_abs(),
-        Value::BulkString(text) => String::from_utf8_lossy(text).parse().unwrap_or(0),
+        Value::Bulk(text) => String::from_utf8_lossy(text).parse().unwrap_or(0),
         _ => 0,
     }
 }
 
 pub(super) fn bulk(value: Value) -> Result<Vec<u8>, Fault> {
     match value {
-        Value::BulkString(bytes) => Ok(bytes),
+        Value::Bulk(bytes) => Ok(bytes),
         other => Err(unexpected(&other)),
     }
 }
 
 pub(super) fn strings(value: Value) -> Result<Vec<Vec<u8>>, Fault> {
     match value {
-        Value::Array(values) => values.into_iter().map(bulk).collect(),
+        Value::Array(values) | Value::Map(values) => values.into_iter().map(bulk).collect(),
         other => Err(unexpected(&other)),
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::Command;
 use super::connection::committer::Terms;
 use super::route::cluster::Cluster;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, bulk, number, strings, unexpected};
+use super::{Inner, number, strings, unexpected};
 use crate::backend::{Fault, Finding};
 
 /// The settings that affect locks.
@@ -56,8 +56,7 @@ impl Inner {
             Err(fault) => unseen("clock", "TIME", &fault),
         });
         let info = match info {
-            Ok(Value::BulkString(text)) => Info(String::from_utf8_lossy(&text).into_owned()),
-            Ok(Value::VerbatimString { text, .. }) => Info(text),
+            Ok(Value::Bulk(text)) => Info(String::from_utf8_lossy(&text).into_owned()),
             Ok(other) => return Err(unexpected(&other)),
             Err(fault) => {
                 findings.push(unseen("server", "INFO", &fault));
@@ -146,11 +145,8 @@ fn at(address: &str, finding: Finding) -> Finding {
 
 /// Finds slots that are half-migrated, from `CLUSTER NODES`: `[93->-ID]` leaves this node.
 fn moving(nodes: &Value) -> Option<Finding> {
-    let text = match nodes {
-        Value::BulkString(text) => String::from_utf8_lossy(text).into_owned(),
-        Value::VerbatimString { text, .. } => text.clone(),
-        _ => return None,
-    };
+    let Value::Bulk(text) = nodes else { return None };
+    let text = String::from_utf8_lossy(text);
     let own = text.lines().find(|line| line.contains("myself"))?;
     let slots = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("->-"));
     let slots: Vec<_> = slots.map(|(slot, _)| slot).collect();
@@ -200,9 +196,6 @@ impl Config {
         let mut pairs = Vec::new();
         for answer in answers {
             match answer {
-                Ok(Value::Map(map)) => pairs.extend(map.into_iter().filter_map(|(key, value)| {
-                    Some((text(&bulk(key).ok()?), text(&bulk(value).ok()?)))
-                })),
                 Ok(other) => {
                     let parts = strings(other).unwrap_or_default();
                     let pair = |pair: &[Vec<u8>]| (text(&pair[0]), text(&pair[1]));

@@ -4,13 +4,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::resp::Value;
 use futures_util::future::join_all;
-use redis::Value;
 use uuid::Uuid;
 
 use super::command::Command;
 use super::list::{cursor, of_key, place};
-use super::{Inner, bulk, keys, script, strings};
+use super::{Inner, keys, script, strings};
 use crate::backend::{
     Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource, Seen,
 };
@@ -100,17 +100,10 @@ impl Inner {
 
 /// Parses the key of a client whose remaining TTL is `left` milliseconds.
 fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
-    let pairs: Vec<(Vec<u8>, Vec<u8>)> = match fields {
-        Value::Map(pairs) => {
-            pairs.into_iter().filter_map(|(k, v)| Some((bulk(k).ok()?, bulk(v).ok()?))).collect()
-        }
-        other => {
-            strings(other).ok()?.chunks_exact(2).map(|p| (p[0].clone(), p[1].clone())).collect()
-        }
-    };
+    let fields = strings(fields).ok()?;
     let field = |name: &str| {
-        let found = pairs.iter().find(|(field, _)| field == name.as_bytes());
-        found.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+        let found = fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes());
+        found.map(|pair| String::from_utf8_lossy(&pair[1]).into_owned())
     };
     let started = UNIX_EPOCH + Duration::from_millis(field("start")?.parse().ok()?);
     let info = ClientInfo {

@@ -47,7 +47,8 @@ impl Script {
 pub(super) fn by_hash(source: &str) -> Vec<u8> {
     let mut head = Vec::new();
     write_argument(&mut head, b"EVALSHA");
-    write_argument(&mut head, redis::Script::new(source).get_hash().as_bytes());
+    let hash = sha1_smol::Sha1::from(source).digest().to_string();
+    write_argument(&mut head, hash.as_bytes());
     head
 }
 

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::{Argument, Command};
 use super::*;
@@ -108,7 +108,7 @@ impl Inner {
             b"NOTHING" => Ok(Changed::Nothing),
             count => match std::str::from_utf8(count).unwrap_or_default().parse() {
                 Ok(count) => Ok(Changed::Count(count)),
-                Err(_) => Err(unexpected(&Value::BulkString(answer))),
+                Err(_) => Err(unexpected(&Value::Bulk(answer))),
             },
         }
     }

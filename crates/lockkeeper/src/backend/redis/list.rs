@@ -8,14 +8,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::Value;
+use super::resp::Value;
 use uuid::Uuid;
 
 use super::command::{Argument, Command};
 use super::counter::counted;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, bulk, fault, keys, number, script, strings, ttl, unexpected};
+use super::{Inner, bulk, error_reply, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
     ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
     Select, Snapshot, Topic, Ttl, model,
@@ -74,7 +74,7 @@ impl Inner {
         let incomplete = is_gone || began != version;
         let uncovered = Some(cluster.uncovered()).filter(|count| *count > 0);
         let silent = uncovered.map(|count| format!("{count} of {SLOTS} slots have no primary"));
-        let faults = silent.map(fault::silent).into_iter().collect();
+        let faults = silent.map(error_reply::silent).into_iter().collect();
         let page = Page { incomplete, faults, ..Page::default() };
         let after = shards.next().map(|(next, _)| format!("{next}:0:{began}").into_bytes());
         let (id, shard) = found.map_or((String::new(), None), |(id, shard)| (id, Some(shard)));
@@ -129,7 +129,7 @@ impl Inner {
                 let server = shard.primary.server();
                 let address = server.map(|server| server.address.to_string()).unwrap_or_default();
                 let said = fault.to_string().replace(&format!("{address}: "), "");
-                page.faults.push(fault::silent(format!("{address}: {said}")));
+                page.faults.push(error_reply::silent(format!("{address}: {said}")));
                 (Vec::new(), 0)
             }
             Err(fault) => return Err(fault),
@@ -155,8 +155,8 @@ impl Inner {
         let mut semaphores = Vec::new();
         for (candidate, kind) in keys.into_iter().zip(types) {
             match kind {
-                Ok(Value::SimpleString(kind)) if kind == "hash" => hashes.extend(candidate.hash),
-                Ok(Value::SimpleString(kind)) if kind == "zset" => {
+                Ok(Value::Status(kind)) if kind == "hash" => hashes.extend(candidate.hash),
+                Ok(Value::Status(kind)) if kind == "zset" => {
                     semaphores.extend(candidate.permits);
                 }
                 Ok(_) => {}
@@ -301,7 +301,7 @@ impl Inner {
         }
         let token =
             self.route.read(name.as_bytes(), vec![of_key("GET", keys::token(name))]).await?.pop();
-        if let Some(Ok(Value::BulkString(token))) = token {
+        if let Some(Ok(Value::Bulk(token))) = token {
             listed.snapshot.token = String::from_utf8_lossy(&token).parse().ok();
         }
         let log = self
@@ -335,11 +335,11 @@ impl Inner {
         let (form, fields, mode) = (next()?, next(), next());
         let (queued, permits, text) = (next(), next(), next());
         let is = |answer: Result<Value, Fault>| matches!(answer, Ok(Value::Int(n)) if n > 0);
-        let Value::SimpleString(form) = form else { return Err(unexpected(&form)) };
+        let Value::Status(form) = form else { return Err(unexpected(&form)) };
         Ok(match &form[..] {
             "string" if is(permits) => Kind::Permits,
             "string" => match text {
-                Ok(Value::BulkString(text)) if is_number(&text) => Kind::Semaphore,
+                Ok(Value::Bulk(text)) if is_number(&text) => Kind::Semaphore,
                 _ => Kind::Mutex,
             },
             "hash" => match fields.ok().and_then(Hash::parse) {
@@ -441,10 +441,9 @@ fn scored(value: Value) -> Vec<(Vec<u8>, f64)> {
         other => vec![other],
     });
     let mut pairs = Vec::new();
-    while let (Some(Value::BulkString(member)), Some(score)) = (flat.next(), flat.next()) {
+    while let (Some(Value::Bulk(member)), Some(score)) = (flat.next(), flat.next()) {
         let score = match score {
-            Value::Double(score) => score,
-            Value::BulkString(text) => String::from_utf8_lossy(&text).parse().unwrap_or(0.0),
+            Value::Bulk(text) => String::from_utf8_lossy(&text).parse().unwrap_or(0.0),
             _ => 0.0,
         };
         pairs.push((member, score));

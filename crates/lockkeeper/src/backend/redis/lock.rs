@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::{Command, Script};
 use super::wakes::Wakes;
@@ -151,7 +151,7 @@ impl Inner {
     /// one without a TTL is a counter, and waiting for it would never end.
     async fn held_by(&self, holder: Value, request: &Acquire) -> Result<Attempt, Fault> {
         let attempt = held_by(&holder, &request.owner)?;
-        let Value::BulkString(holder) = holder else { return Ok(attempt) };
+        let Value::Bulk(holder) = holder else { return Ok(attempt) };
         let is_number = !attempt.is_granted()
             && std::str::from_utf8(&holder).is_ok_and(|text| text.parse::<i64>().is_ok());
         if is_number {
@@ -183,10 +183,10 @@ pub(super) fn is_granted(answer: &Value, owner: &OwnerId) -> bool {
 pub(super) fn held_by(holder: &Value, owner: &OwnerId) -> Result<Attempt, Fault> {
     match holder {
         Value::Nil => Ok(Attempt::GRANTED),
-        Value::BulkString(id) if *id == owner.encode(&mut OwnerId::encode_buffer()) => {
+        Value::Bulk(id) if *id == owner.encode(&mut OwnerId::encode_buffer()) => {
             Ok(Attempt::GRANTED)
         }
-        Value::BulkString(_) => Ok(Attempt::busy(None)),
+        Value::Bulk(_) => Ok(Attempt::busy(None)),
         other => Err(unexpected(other)),
     }
 }

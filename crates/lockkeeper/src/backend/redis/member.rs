@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::Value;
+use super::resp::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use uuid::Uuid;

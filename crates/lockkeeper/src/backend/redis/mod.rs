@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
+use resp::Value;
 use tokio::sync::{Notify, mpsc};
 
 use super::wake::Subscriptions;
@@ -22,7 +22,7 @@ use command::{Command, Script};
 use member::Membership;
 use pubsub::Order;
 use route::Route;
-use url::Server;
+use server::Server;
 use wakes::Wakes;
 
 mod answers;
@@ -32,8 +32,8 @@ mod cluster_pubsub;
 mod command;
 mod connection;
 mod counter;
+mod error_reply;
 mod fair;
-mod fault;
 mod keys;
 mod list;
 mod lock;
@@ -42,16 +42,19 @@ mod permits;
 mod primary;
 mod pubsub;
 mod renew;
+mod resp;
 mod role;
 mod route;
 mod rw;
 mod script;
+mod server;
 mod shape;
 mod shard;
 mod slot;
 mod steps;
 #[cfg(test)]
 mod testing;
+mod tls;
 mod url;
 mod wakes;
 
@@ -245,10 +248,10 @@ impl Inner {
                 Released::Freed { listeners: None }
             }
             Value::Nil => Released::Absent { holder: None },
-            Value::BulkString(id) => {
+            Value::Bulk(id) => {
                 Released::Absent { holder: Some(String::from_utf8_lossy(&id).into_owned()) }
             }
-            Value::SimpleString(word) if word == "KEPT" => Released::Kept,
+            Value::Status(word) if word == "KEPT" => Released::Kept,
             other => return Err(unexpected(&other)),
         })
     }
@@ -276,7 +279,7 @@ impl Inner {
     async fn grant(&self, request: &Acquire, command: Command) -> Result<Value, Fault> {
         let is_granted = |answer: &Value| match request.resource.kind {
             Kind::Mutex if request.from.is_none() => lock::is_granted(answer, &request.owner),
-            _ => matches!(answer, Value::Nil | Value::BulkString(_)),
+            _ => matches!(answer, Value::Nil | Value::Bulk(_)),
         };
         self.route.write(name(&request.resource), command, is_granted).await
     }
@@ -316,7 +319,7 @@ impl Inner {
         // Read before the holders are notified: then they may withdraw their announcements.
         let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
         let answer = self.route.call(name(&resource), call).await?;
-        if matches!(&answer, Value::BulkString(said) if said == b"other") {
+        if matches!(&answer, Value::Bulk(said) if said == b"other") {
             return Ok(Changed::Other);
         }
         let victims = strings(answer)?;

@@ -1,6 +1,6 @@
 //! The permit semaphore on Redis.
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::Command;
 use super::counter::{counted, remembered};

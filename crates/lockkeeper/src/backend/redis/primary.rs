@@ -5,12 +5,13 @@
 //! that has arrived: its request may or may not count, and the engine repeats or undoes it on the new
 //! primary. So no grant of a primary that is known to be demoted reaches a caller.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 
-use super::url::Server;
+use super::server::Server;
 
 /// Where the primary is.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(super) struct Primary {
     place: watch::Sender<Place>,
     /// The address never changes, only the server behind it.
     is_fixed: bool,
+    /// Whether it has replicas as far as others know, also if none of them has a link to it yet.
+    has_replicas: AtomicBool,
     suspected: Arc<Notify>,
     on_leave: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -56,6 +59,7 @@ impl Primary {
         Arc::new(Self {
             place: watch::Sender::new(Place { epoch: 0, server }),
             is_fixed,
+            has_replicas: AtomicBool::new(false),
             suspected,
             on_leave: OnceLock::new(),
         })
@@ -121,6 +125,15 @@ impl Primary {
     /// Waits until the primary is suspected.
     pub(super) fn suspected(&self) -> Notified<'_> {
         self.suspected.notified()
+    }
+
+    pub(super) fn has_replicas(&self) -> bool {
+        self.has_replicas.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the server that it leads to next has replicas.
+    pub(super) fn note_replicas(&self, has_replicas: bool) {
+        self.has_replicas.store(has_replicas, Ordering::Relaxed);
     }
 
     /// Leads to this server. If it is another one, the answers of the old one are void.

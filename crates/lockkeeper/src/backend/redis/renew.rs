@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use super::resp::Value;
 use futures_util::future::join_all;
-use redis::Value;
 
 use super::answers::{is_of_replica, renewed, unexpected};
 use super::command::Command;

@@ -3,7 +3,7 @@
 //! `ROLE` says it, or `INFO replication` where the user may not send `ROLE`. A server that tells
 //! neither counts as a primary: a replica rejects the first write.
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::Command;
 use super::number;
@@ -36,8 +36,7 @@ impl Role {
     pub(super) fn parse(answer: &Value) -> Option<Self> {
         match answer {
             Value::Array(parts) => Self::of_role(parts),
-            Value::BulkString(info) => Self::of_info(&String::from_utf8_lossy(info)),
-            Value::VerbatimString { text, .. } => Self::of_info(text),
+            Value::Bulk(info) => Self::of_info(&String::from_utf8_lossy(info)),
             _ => None,
         }
     }
@@ -45,11 +44,8 @@ impl Role {
     /// The id of the data of a primary, or of a replica with a link: `INFO replication` says it. Both have the same
     /// one, and no other primary has it: a promoted replica starts a new one.
     pub(super) fn data_id(info: &Value) -> Option<String> {
-        let info = match info {
-            Value::BulkString(info) => String::from_utf8_lossy(info),
-            Value::VerbatimString { text, .. } => text.into(),
-            _ => return None,
-        };
+        let Value::Bulk(info) = info else { return None };
+        let info = String::from_utf8_lossy(info);
         let has_all =
             field(&info, "role")? == "master" || field(&info, "master_link_status")? == "up";
         field(&info, "master_replid").filter(|_| has_all).map(str::to_owned)
@@ -57,8 +53,8 @@ impl Role {
 
     fn of_role(parts: &[Value]) -> Option<Self> {
         let text = |value: &Value| match value {
-            Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            Value::SimpleString(text) => Some(text.clone()),
+            Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            Value::Status(text) => Some(text.clone()),
             _ => None,
         };
         match (text(parts.first()?)?.as_str(), parts) {
@@ -115,10 +111,11 @@ fn is_replica(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::testing::reply;
 
     #[test]
     fn both_answers_tell_the_role() {
-        let parse = |text: &[u8]| Role::parse(&redis::parse_redis_value(text).unwrap());
+        let parse = |text: &[u8]| Role::parse(&reply(text));
         let replica = |is_up| Some(Role::Replica("10.0.0.1".to_owned(), 7000, is_up));
         let role = b"*3\r\n$6\r\nmaster\r\n:5\r\n*1\r\n*3\r\n$1\r\nh\r\n$4\r\n7001\r\n$1\r\n5\r\n";
         assert_eq!(parse(role), Some(Role::Primary { replicas: 1, synced: 1 }));
@@ -128,12 +125,12 @@ mod tests {
         assert_eq!(parse(role), replica(false));
         assert_eq!(parse(b"*1\r\n$8\r\nsentinel\r\n"), None);
         assert_eq!(parse(b"-NOPERM no\r\n"), None);
-        let info = |text: &str| Role::parse(&Value::BulkString(text.as_bytes().to_vec()));
+        let info = |text: &str| Role::parse(&Value::Bulk(text.as_bytes().to_vec()));
         let text = "# Replication\r\nrole:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7000\r\n";
         assert_eq!(info(text), replica(false));
         assert_eq!(info(&format!("{text}master_link_status:up\r\n")), replica(true));
         let data_id = |text: &str| {
-            Role::data_id(&Value::BulkString(format!("{text}master_replid:1f\r\n").into_bytes()))
+            Role::data_id(&Value::Bulk(format!("{text}master_replid:1f\r\n").into_bytes()))
         };
         assert_eq!(data_id("role:master\r\n").as_deref(), Some("1f"));
         assert_eq!(data_id(&format!("{text}master_link_status:up\r\n")).as_deref(), Some("1f"));

@@ -8,7 +8,7 @@
 //! lock to a waiting reader, and do not hand it off among themselves. A window that opens by the clock
 //! alone would be missed again and again under a stream of writers.
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::{Command, Script};
 use super::keys::Derived;

@@ -1,7 +1,7 @@
 //! What the reply to a request can look like. No server sends anything else, so a reply that does not
 //! fit belongs to another request.
 
-use redis::Value;
+use super::resp::Value;
 
 /// The form of a reply. An error always fits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,31 +44,31 @@ impl Shape {
 
     /// Whether the reply can belong to such a request.
     pub(super) fn fits(self, reply: &Value) -> bool {
-        if matches!(reply, Value::ServerError(_)) {
+        if matches!(reply, Value::Error(_)) {
             return true;
         }
         match self {
             Shape::Attempt => match reply {
                 Value::Nil | Value::Int(_) => true,
-                Value::BulkString(token) => token.iter().all(u8::is_ascii_digit),
-                Value::SimpleString(word) => word == "BUSY",
+                Value::Bulk(token) => token.iter().all(u8::is_ascii_digit),
+                Value::Status(word) => word == "BUSY",
                 Value::Array(busy) => match busy.as_slice() {
                     [Value::Int(_), Value::Int(_)] => true,
-                    [Value::SimpleString(word), Value::Int(_)] => word == "BUSY",
+                    [Value::Status(word), Value::Int(_)] => word == "BUSY",
                     _ => false,
                 },
                 _ => false,
             },
             Shape::Released => match reply {
-                Value::Nil | Value::Int(_) | Value::BulkString(_) => true,
-                Value::SimpleString(word) => word == "KEPT",
+                Value::Nil | Value::Int(_) | Value::Bulk(_) => true,
+                Value::Status(word) => word == "KEPT",
                 _ => false,
             },
-            Shape::Forced => matches!(reply, Value::Array(_) | Value::BulkString(_)),
-            Shape::Word => matches!(reply, Value::BulkString(_)),
-            Shape::Text => matches!(reply, Value::BulkString(_) | Value::Nil),
+            Shape::Forced => matches!(reply, Value::Array(_) | Value::Bulk(_)),
+            Shape::Word => matches!(reply, Value::Bulk(_)),
+            Shape::Text => matches!(reply, Value::Bulk(_) | Value::Nil),
             Shape::Number => matches!(reply, Value::Int(_)),
-            Shape::Status => matches!(reply, Value::SimpleString(_)),
+            Shape::Status => matches!(reply, Value::Status(word) if word != "OK"),
             Shape::Nothing => matches!(reply, Value::Nil),
             Shape::List => matches!(reply, Value::Array(_)),
             Shape::Each(count) => matches!(reply, Value::Array(all) if all.len() == count),
@@ -86,15 +86,18 @@ mod tests {
 
     #[test]
     fn a_reply_fits_the_requests_that_can_have_it() {
-        let token = Value::BulkString(b"17".to_vec());
-        let owner = Value::BulkString(b"6e0c:17".to_vec());
+        let token = Value::Bulk(b"17".to_vec());
+        let owner = Value::Bulk(b"6e0c:17".to_vec());
         let list = Value::Array(vec![Value::Int(-2)]);
         assert!(Shape::Attempt.fits(&token) && !Shape::Attempt.fits(&owner));
-        let crowded = Value::Array(vec![Value::SimpleString("BUSY".to_owned()), Value::Int(3)]);
+        let crowded = Value::Array(vec![Value::Status("BUSY".to_owned()), Value::Int(3)]);
         assert!(Shape::Attempt.fits(&crowded) && !Shape::Attempt.fits(&list));
         assert!(Shape::Released.fits(&owner) && !Shape::Released.fits(&list));
         assert!(Shape::Each(1).fits(&list) && !Shape::Each(2).fits(&list));
-        assert!(!Shape::Status.fits(&Value::Okay) && !Shape::Nothing.fits(&Value::Int(0)));
+        assert!(
+            !Shape::Status.fits(&Value::Status("OK".to_owned()))
+                && !Shape::Nothing.fits(&Value::Int(0))
+        );
         assert_eq!(Command::plain("GET").shape(), Shape::Text);
         assert_eq!(script::LOCK_RENEW.call(1).shape(), Shape::List);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::Value;
+use super::resp::Value;
 
 use super::command::Command;
 use super::connection::Connection;

@@ -5,7 +5,7 @@
 //! shortens a TTL, so steps that ran before one failed do no harm. A key that is missing at both nodes
 //! has expired.
 
-use redis::Value;
+use super::resp::Value;
 
 use super::answers::renewed;
 use super::command::Command;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use testkit::{RedisServer, Reply};
 
 use super::command::Command;
+use super::resp::{HANDSHAKE_MAX, Parser, Value};
 
 /// Starts a cluster of one node.
 pub(super) fn cluster() -> RedisServer {
@@ -47,6 +48,11 @@ pub(super) fn declared(command: Command) -> Vec<Vec<u8>> {
     let arguments = arguments(command);
     let count = String::from_utf8_lossy(&arguments[2]).parse().expect("a number of keys");
     arguments[3..].iter().take(count).cloned().collect()
+}
+
+/// Parses a reply.
+pub(super) fn reply(text: &[u8]) -> Value {
+    Parser::new(HANDSHAKE_MAX).parse(text).expect("a reply").1.expect("all of it")
 }
 
 /// Runs a command on a server.

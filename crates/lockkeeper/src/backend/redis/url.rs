@@ -1,42 +1,15 @@
 //! The servers that a URL names. No error shows the URL: it may contain a password.
 
-use std::fmt;
-use std::path::PathBuf;
-#[cfg(feature = "tls")]
-use std::sync::Arc;
+use std::ffi::OsString;
+use std::net::Ipv6Addr;
+use std::os::unix::ffi::OsStringExt;
 
-use redis::{ConnectionAddr, IntoConnectionInfo};
+use percent_encoding::percent_decode_str;
 
+use super::server::{Address, Server};
+use super::tls;
 use crate::backend::{Detail, Fault};
 use crate::config::ClientOptions;
-
-/// A server, and how to log in.
-#[derive(Clone)]
-pub(super) struct Server {
-    pub(super) address: Address,
-    pub(super) user: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) database: i64,
-    /// The id of the node of a cluster that must answer there, if it is known.
-    pub(super) node: Option<String>,
-}
-
-impl Server {
-    /// The same login for another server.
-    pub(super) fn at(&self, host: &str, port: u16) -> Self {
-        let address = match &self.address {
-            #[cfg(feature = "tls")]
-            Address::Tls(.., config) => Address::Tls(host.to_owned(), port, Arc::clone(config)),
-            _ => Address::Tcp(host.to_owned(), port),
-        };
-        Self { address, ..self.clone() }
-    }
-
-    /// Whether it has the same address, and is the same node of a cluster.
-    pub(super) fn is_same(&self, other: &Server) -> bool {
-        self.address.to_string() == other.address.to_string() && self.node == other.node
-    }
-}
 
 /// The way to the primary.
 #[derive(Clone, Debug)]
@@ -61,118 +34,248 @@ pub(super) struct Sentinels {
     pub(super) login: Server,
 }
 
-/// Where a server listens.
-#[derive(Clone)]
-pub(super) enum Address {
-    Tcp(String, u16),
-    #[cfg(feature = "tls")]
-    Tls(String, u16, Arc<rustls::ClientConfig>),
-    Unix(PathBuf),
-}
-
-impl Address {
-    /// The host and the port; a Unix socket has none.
-    pub(super) fn host(&self) -> Option<(&str, u16)> {
-        match self {
-            Address::Tcp(host, port) => Some((host, *port)),
-            #[cfg(feature = "tls")]
-            Address::Tls(host, port, _) => Some((host, *port)),
-            Address::Unix(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            #[cfg(feature = "tls")]
-            Address::Tls(host, port, _) => write!(f, "{host}:{port}"),
-            Address::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
-/// Without the password.
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.database)
-    }
-}
-
-fn invalid(detail: impl Into<Detail>) -> Fault {
+pub(super) fn invalid(detail: impl Into<Detail>) -> Fault {
     Fault::Invalid { detail: detail.into() }
 }
 
-/// The default port of a sentinel.
+const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+
+const SERVER: &str = "redis://[user:password@]host[:port][/db]";
+const UNIX: &str = "redis+unix:///path[?db=N&user=U&pass=P]";
+const REPLICATED: &str = "redis+replicated://[user:password@]host[:port],host[:port][/db]";
+const CLUSTER: &str = "redis+cluster://[user:password@]host[:port],host[:port]";
+const SENTINEL: &str = "redis+sentinel://[user:password@]sentinel[:port],sentinel[:port]/MASTER-NAME[/db]\
+                        [?sentinel_user=U&sentinel_password=P&sentinel_tls=yes|no]";
 
 /// Parses a URL.
 pub(super) fn parse(url: &str, options: &ClientOptions) -> Result<Topology, Fault> {
-    let parts = Parts::of(url);
-    match parts.as_ref().map(|parts| (parts.kind, parts)) {
-        Some(("sentinel", parts)) => sentinels(parts, options).map(Topology::Sentinel),
-        Some(("replicated", parts)) => replicated(parts, options).map(Topology::Replicated),
-        Some(("cluster", parts)) => cluster(parts, options).map(Topology::Cluster),
-        _ => server(url, options).map(Topology::Single),
+    let parts = Parts::of(url.trim())?;
+    match parts.kind {
+        "" => parts.server(options).map(Topology::Single),
+        "unix" => parts.unix(options).map(Topology::Single),
+        "sentinel" => parts.sentinels(options).map(Topology::Sentinel),
+        "replicated" => parts.replicated(options).map(Topology::Replicated),
+        "cluster" => parts.cluster(options).map(Topology::Cluster),
+        _ => Err(not_of_form(SERVER)),
     }
 }
 
-/// A URL with several hosts: `scheme+kind://login@hosts/path?query`.
+fn not_of_form(form: &str) -> Fault {
+    invalid(format!("the URL is not of the form {form}"))
+}
+
+/// The parts of `scheme+kind://login@hosts/path?query#fragment`.
 struct Parts<'a> {
-    scheme: &'a str,
+    is_tls: bool,
     kind: &'a str,
-    /// With the `@`, or empty.
+    /// Without the `@`.
     login: &'a str,
-    hosts: Vec<&'a str>,
-    path: Vec<&'a str>,
-    query: Vec<(&'a str, &'a str)>,
+    hosts: &'a str,
+    path: &'a str,
+    query: &'a str,
+    fragment: Option<&'a str>,
 }
 
 impl<'a> Parts<'a> {
-    fn of(url: &'a str) -> Option<Self> {
-        let (scheme, rest) = url.split_once("://")?;
-        let (scheme, kind) = scheme.split_once('+')?;
+    fn of(url: &'a str) -> Result<Self, Fault> {
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
+        let (scheme, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let form = if kind == "unix" { UNIX } else { SERVER };
+        let is_tls = match scheme {
+            "redis" => false,
+            "rediss" if kind != "unix" => true,
+            _ => return Err(not_of_form(form)),
+        };
+        let (rest, fragment) = match rest.split_once('#') {
+            Some((rest, fragment)) => (rest, Some(fragment)),
+            None => (rest, None),
+        };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let login = authority.rfind('@').map_or("", |end| &authority[..=end]);
-        let pair = |part: &'a str| part.split_once('=').unwrap_or((part, ""));
-        Some(Self {
-            scheme,
-            kind,
-            login,
-            hosts: authority[login.len()..].split(',').collect(),
-            path: path.split('/').filter(|part| !part.is_empty()).collect(),
-            query: query.split('&').filter(|part| !part.is_empty()).map(pair).collect(),
-        })
+        // A path needs no authority.
+        let (authority, path) = match rest.strip_prefix("//") {
+            Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
+            None if kind == "unix" => ("", rest),
+            None => return Err(not_of_form(form)),
+        };
+        let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+        Ok(Self { is_tls, kind, login, hosts, path, query, fragment })
     }
 
-    /// Rejects parameters that would be ignored.
-    fn knows(&self, known: &[&str], form: &str) -> Result<(), Fault> {
-        if self.hosts.iter().any(|host| host.is_empty()) {
-            return Err(invalid(format!("a host is missing in the URL: use {form}")));
-        }
-        match self.query.iter().find(|(name, _)| !known.contains(name)) {
-            None => Ok(()),
-            // What follows a `?` in a password that is not encoded is not shown.
-            Some((name, _)) if name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') => {
-                Err(invalid(format!("the URL has an unknown parameter {name:?}: use {form}")))
-            }
-            Some(_) => Err(invalid(format!(
-                "the URL has an unknown parameter, or a password that is not percent-encoded: use \
-                 {form}"
-            ))),
-        }
+    /// The parts of the path.
+    fn path(&self) -> Vec<&'a str> {
+        self.path.split('/').filter(|part| !part.is_empty()).collect()
+    }
+
+    /// The parameters, as they are written.
+    fn parameters(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let parts = self.query.split('&').filter(|part| !part.is_empty());
+        parts.map(|part| part.split_once('=').unwrap_or((part, "")))
     }
 
     fn parameter(&self, name: &str) -> Option<&'a str> {
-        self.query.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        self.parameters().filter(|(known, _)| *known == name).last().map(|(_, value)| value)
     }
 
-    /// The server at one of the hosts.
-    fn server(&self, host: &str, options: &ClientOptions) -> Result<Server, Fault> {
-        server(&format!("{}://{}{host}", self.scheme, self.login), options)
+    /// Rejects parameters that would be ignored. What follows a `?` or an `&` in a password that is not encoded is
+    /// not shown.
+    fn knows(&self, known: &[&str], form: &str) -> Result<(), Fault> {
+        let is_protocol = |value: &&str| ["2", "3", "resp2", "resp3"].contains(value);
+        if known.contains(&"protocol") && !self.parameter("protocol").iter().all(is_protocol) {
+            return Err(not_of_form(form));
+        }
+        let Some((name, _)) =
+            self.parameters().find(|(name, _)| !name.is_empty() && !known.contains(name))
+        else {
+            return Ok(());
+        };
+        let is_word = name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        let has_password =
+            known.iter().any(|name| name.contains("pass") && self.parameter(name).is_some());
+        let is_shown = is_word && !has_password && !self.query.contains('@');
+        let which = if is_shown { format!(" {name:?}") } else { String::new() };
+        Err(invalid(format!(
+            "the URL has an unknown parameter{which}, or a password that is not percent-encoded: use {form}"
+        )))
     }
+
+    /// The user and the password of the servers.
+    fn login(&self, options: &ClientOptions) -> Result<Login, Fault> {
+        let (user, password) = self.login.split_once(':').unwrap_or((self.login, ""));
+        let given = |text: &str| Some(text).filter(|t| !t.is_empty()).map(decoded).transpose();
+        login(given(user)?, given(password)?, &options.password.0, "user, but no password for it")
+    }
+
+    /// The servers at all hosts.
+    fn servers(&self, database: i64, options: &ClientOptions) -> Result<Vec<Server>, Fault> {
+        self.hosts(self.is_tls, PORT, self.login(options)?, database, options)
+    }
+
+    fn hosts(
+        &self,
+        is_tls: bool,
+        default: u16,
+        (user, password): Login,
+        database: i64,
+        options: &ClientOptions,
+    ) -> Result<Vec<Server>, Fault> {
+        let tls = if is_tls { Some(tls::config(&options.tls)?) } else { None };
+        let servers = self.hosts.split(',').map(|host| {
+            let (host, port) = host_and_port(host)?;
+            let address = Address::Tcp(host, port.unwrap_or(default), tls.clone());
+            let (user, password) = (user.clone(), password.clone());
+            Ok(Server { address, user, password, database, node: None })
+        });
+        servers.collect()
+    }
+
+    fn server(&self, options: &ClientOptions) -> Result<Server, Fault> {
+        if self.hosts.contains(',') {
+            return Err(not_of_form(SERVER));
+        }
+        match self.fragment.filter(|_| self.is_tls) {
+            None => {}
+            Some("insecure") => {
+                let detail = "a certificate is always verified: remove #insecure from the URL";
+                return Err(invalid(detail));
+            }
+            Some(_) => return Err(not_of_form(SERVER)),
+        }
+        let database = match self.path()[..] {
+            [] => 0,
+            [number] => database(number, SERVER)?,
+            _ => return Err(not_of_form(SERVER)),
+        };
+        let server = self.servers(database, options)?.remove(0);
+        self.knows(&["protocol"], SERVER)?;
+        Ok(server)
+    }
+
+    /// The path and the values of parameters may contain any character.
+    fn unix(&self, options: &ClientOptions) -> Result<Server, Fault> {
+        if !self.path.starts_with('/') || !matches!(self.hosts, "" | "localhost") {
+            return Err(not_of_form(UNIX));
+        }
+        self.knows(&["db", "user", "pass", "protocol"], UNIX)?;
+        let value = |name| {
+            let value = self.parameter(name)?.replace('+', " ");
+            Some(percent_decode_str(&value).decode_utf8_lossy().into_owned())
+        };
+        let database = value("db").map_or(Ok(0), |number| database(&number, UNIX))?;
+        let user = value("user").filter(|user| !user.is_empty());
+        let (user, password) =
+            login(user, value("pass"), &options.password.0, "user, but no password for it")?;
+        let path = percent_decode_str(self.path).collect();
+        let address = Address::Unix(OsString::from_vec(path).into());
+        Ok(Server { address, user, password, database, node: None })
+    }
+
+    fn replicated(&self, options: &ClientOptions) -> Result<Vec<Server>, Fault> {
+        self.knows(&[], REPLICATED)?;
+        let database = match self.path()[..] {
+            [] => 0,
+            [number] => database(number, REPLICATED)?,
+            _ => {
+                return Err(invalid(format!("the URL has too many parts: use {REPLICATED}")));
+            }
+        };
+        self.servers(database, options)
+    }
+
+    fn cluster(&self, options: &ClientOptions) -> Result<Vec<Server>, Fault> {
+        self.knows(&[], CLUSTER)?;
+        match self.path()[..] {
+            [] | ["0"] => self.servers(0, options),
+            _ => Err(invalid(format!("a cluster has database 0 only: use {CLUSTER}"))),
+        }
+    }
+
+    fn sentinels(&self, options: &ClientOptions) -> Result<Sentinels, Fault> {
+        self.knows(&["sentinel_user", "sentinel_password", "sentinel_tls"], SENTINEL)?;
+        let (master, database) = match self.path()[..] {
+            [master] => (decoded(master)?, 0),
+            [master, number] => (decoded(master)?, database(number, SENTINEL)?),
+            _ => return Err(invalid(format!("the URL must name the master: use {SENTINEL}"))),
+        };
+        let is_tls = match self.parameter("sentinel_tls") {
+            None => self.is_tls,
+            Some("yes") => true,
+            Some("no") => false,
+            Some(_) => return Err(invalid("sentinel_tls in the URL must be yes or no")),
+        };
+        let given = |name| self.parameter(name).map(decoded).transpose();
+        let login = login(
+            given("sentinel_user")?,
+            given("sentinel_password")?,
+            &options.sentinel_password.0,
+            "sentinel_user, but no sentinel_password",
+        )?;
+        let sentinels = self.hosts(is_tls, SENTINEL_PORT, login, 0, options)?;
+        // At the address of a sentinel, until the primary is known.
+        let login = self.servers(database, options)?.remove(0);
+        Ok(Sentinels { sentinels, master, login })
+    }
+}
+
+type Login = (Option<String>, Option<String>);
+
+/// A user needs a password, in the URL or beside it.
+fn login(
+    user: Option<String>,
+    password: Option<String>,
+    beside: &Option<String>,
+    lack: &str,
+) -> Result<Login, Fault> {
+    let password = password.or_else(|| beside.clone());
+    match user.is_some() && password.is_none() {
+        true => Err(invalid(format!("the URL names a {lack}"))),
+        false => Ok((user, password)),
+    }
+}
+
+fn decoded(text: &str) -> Result<String, Fault> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(String::from).map_err(|_| invalid("the URL is not percent-encoded UTF-8"))
 }
 
 fn database(text: &str, form: &str) -> Result<i64, Fault> {
@@ -180,206 +283,52 @@ fn database(text: &str, form: &str) -> Result<i64, Fault> {
     number.ok_or_else(|| invalid(format!("the database in the URL is not a number: use {form}")))
 }
 
-fn replicated(parts: &Parts, options: &ClientOptions) -> Result<Vec<Server>, Fault> {
-    let form = "redis+replicated://[user:password@]host[:port],host[:port][/db]";
-    parts.knows(&[], form)?;
-    let database = match parts.path[..] {
-        [] => 0,
-        [number] => database(number, form)?,
-        _ => return Err(invalid(format!("the URL has too many parts: use {form}"))),
+/// Parses `name:port`, `[ipv6]:port`, or either without a port.
+fn host_and_port(text: &str) -> Result<(String, Option<u16>), Fault> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !text.ends_with(']') => (host, port),
+        _ => (text, ""),
     };
-    let server = |host: &&str| parts.server(host, options).map(|one| Server { database, ..one });
-    parts.hosts.iter().map(server).collect()
-}
-
-fn cluster(parts: &Parts, options: &ClientOptions) -> Result<Vec<Server>, Fault> {
-    let form = "redis+cluster://[user:password@]host[:port],host[:port]";
-    parts.knows(&[], form)?;
-    match parts.path[..] {
-        [] | ["0"] => {}
-        _ => return Err(invalid(format!("a cluster has database 0 only: use {form}"))),
-    }
-    parts.hosts.iter().map(|host| parts.server(host, options)).collect()
-}
-
-fn sentinels(parts: &Parts, options: &ClientOptions) -> Result<Sentinels, Fault> {
-    let form = "redis+sentinel://[user:password@]sentinel[:port],sentinel[:port]/MASTER-NAME[/db]\
-                [?sentinel_user=U&sentinel_password=P&sentinel_tls=yes|no]";
-    parts.knows(&["sentinel_user", "sentinel_password", "sentinel_tls"], form)?;
-    let (master, database) = match parts.path[..] {
-        [master] => (master, 0),
-        [master, number] => (master, database(number, form)?),
-        _ => return Err(invalid(format!("the URL must name the master: use {form}"))),
-    };
-    let decoded = |text: &str| {
-        let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
-        decoded.map(String::from).map_err(|_| invalid("the URL is not percent-encoded UTF-8"))
-    };
-    let login = Server { database, ..parts.server("sentinel", options)? };
-    let scheme = match parts.parameter("sentinel_tls") {
-        None => parts.scheme,
-        Some("yes") => "rediss",
-        Some("no") => "redis",
-        Some(_) => return Err(invalid("sentinel_tls in the URL must be yes or no")),
-    };
-    let user = parts.parameter("sentinel_user").map(decoded).transpose()?;
-    let password = parts.parameter("sentinel_password").map(decoded).transpose()?;
-    let password = password.or_else(|| options.sentinel_password.0.clone());
-    if user.is_some() && password.is_none() {
-        return Err(invalid("the URL names a sentinel_user, but no sentinel_password"));
-    }
-    let sentinel = |host: &&str| {
-        let mut one = server(&format!("{scheme}://{host}"), options)?;
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-        match &mut one.address {
-            Address::Tcp(_, port) if !has_port => *port = SENTINEL_PORT,
-            #[cfg(feature = "tls")]
-            Address::Tls(_, port, _) if !has_port => *port = SENTINEL_PORT,
-            _ => {}
-        }
-        (one.user, one.password) = (user.clone(), password.clone());
-        Ok(one)
-    };
-    let sentinels = parts.hosts.iter().map(sentinel).collect::<Result<_, Fault>>()?;
-    Ok(Sentinels { sentinels, master: decoded(master)?, login })
-}
-
-/// Parses the URL of one server.
-pub(super) fn server(url: &str, options: &ClientOptions) -> Result<Server, Fault> {
-    if url.starts_with("rediss:") && !cfg!(feature = "tls") {
-        return Err(invalid("a rediss:// URL needs the feature \"tls\" of lockkeeper"));
-    }
-    if !is_port_valid(url) {
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    let number = port.parse().ok().filter(|number| is_number && *number > 0);
+    if !port.is_empty() && number.is_none() {
         return Err(invalid(
             "the port in the URL must be a number from 1 to 65535, and a password must be \
              percent-encoded",
         ));
     }
-    let info = url.into_connection_info().map_err(|_| {
-        invalid(match url.starts_with("redis+unix:") {
-            true => "the URL is not of the form redis+unix:///path[?db=N&user=U&pass=P]",
-            false => "the URL is not of the form redis://[user:password@]host[:port][/db], with a number as db",
-        })
-    })?;
-    let settings = info.redis_settings();
-    let user = settings.username().filter(|user| !user.is_empty());
-    let password = settings.password().map(str::to_owned);
-    let password = password.or_else(|| options.password.0.clone());
-    if user.is_some() && password.is_none() {
-        return Err(invalid("the URL names a user, but no password for it"));
-    }
-    if let Some(unknown) = unknown_parameter(url) {
-        let known = "only a redis+unix:// URL has parameters: db, user, pass";
-        // It may be the rest of a password that is not encoded.
-        let is_word = unknown.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-        let is_shown = is_word && !url.contains('@') && !url.contains("pass=");
-        let which = if is_shown { format!(" {unknown:?}") } else { String::new() };
-        return Err(invalid(format!(
-            "the URL has an unknown parameter{which}, or a password that is not percent-encoded: {known}"
-        )));
-    }
-    Ok(Server {
-        user: user.map(str::to_owned),
-        password,
-        database: settings.db(),
-        address: address(info.addr(), options)?,
-        node: None,
-    })
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host = match bare.map(str::parse::<Ipv6Addr>) {
+        Some(Ok(address)) if !address.is_unspecified() => address.to_string(),
+        Some(_) => return Err(invalid("the address in brackets is no IPv6 address of a server")),
+        None if host.is_empty() => {
+            return Err(invalid(format!("a host is missing in the URL: use {SERVER}")));
+        }
+        // Percent-encoded, it is no ASCII either.
+        None if !host.is_ascii() || host.contains('%') => {
+            return Err(invalid(
+                "a host in the URL must be in ASCII: write a name in Unicode in its form xn--…",
+            ));
+        }
+        None if host == "0.0.0.0" || host.bytes().any(is_no_part_of_a_name) => {
+            return Err(not_of_form(SERVER));
+        }
+        None => host.to_owned(),
+    };
+    Ok((host, number))
 }
 
-#[cfg_attr(not(feature = "tls"), expect(unused_variables))]
-fn address(addr: &ConnectionAddr, options: &ClientOptions) -> Result<Address, Fault> {
-    match addr {
-        ConnectionAddr::Tcp(host, port) => Ok(Address::Tcp(host.clone(), *port)),
-        ConnectionAddr::Unix(path) => Ok(Address::Unix(path.clone())),
-        ConnectionAddr::TcpTls { insecure: true, .. } => {
-            Err(invalid("a certificate is always verified: remove #insecure from the URL"))
-        }
-        #[cfg(feature = "tls")]
-        ConnectionAddr::TcpTls { host, port, .. } => {
-            Ok(Address::Tls(host.clone(), *port, Arc::new(tls::config(&options.tls)?)))
-        }
-        _ => Err(invalid("the URL has a form that is not supported")),
-    }
+fn is_no_part_of_a_name(byte: u8) -> bool {
+    byte <= b' ' || byte == 0x7f || br"/:<>?@[\]^|".contains(&byte)
 }
 
-/// Returns the name of a parameter that would be ignored.
-fn unknown_parameter(url: &str) -> Option<&str> {
-    let (before, query) = url.split('#').next()?.split_once('?')?;
-    let known: &[&str] =
-        match before.split_once(':').is_some_and(|(scheme, _)| scheme.ends_with("unix")) {
-            true => &["db", "user", "pass", "protocol"],
-            false => &["protocol"],
-        };
-    let names = query.split('&').map(|part| part.split('=').next().unwrap_or_default());
-    names.into_iter().find(|name| !name.is_empty() && !known.contains(name))
-}
-
-/// Whether the URL has no port or a valid one. A path has none.
-fn is_port_valid(url: &str) -> bool {
-    let Some((scheme, rest)) = url.split_once("://") else { return true };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    match host.rsplit_once(':') {
-        Some((_, port)) if !scheme.ends_with("unix") && !host.ends_with(']') => {
-            port.is_empty() || port.parse::<u16>().is_ok_and(|port| port > 0)
-        }
-        _ => true,
-    }
-}
-
-#[cfg(feature = "tls")]
-mod tls {
-    use std::sync::Arc;
-
-    use rustls::crypto::CryptoProvider;
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::{ClientConfig, RootCertStore};
-
-    use super::invalid;
-    use crate::backend::Fault;
-    use crate::config::Tls;
-
-    /// Creates the TLS settings: read once, not for every connection.
-    pub(super) fn config(tls: &Tls) -> Result<ClientConfig, Fault> {
-        let unusable = |what: &str, error: &dyn std::fmt::Display| {
-            invalid(format!("the TLS settings are unusable: {what}: {error}"))
-        };
-        // The provider of the process, if it has chosen one.
-        let provider = CryptoProvider::get_default().cloned();
-        let provider =
-            provider.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("protocol versions", &error))?
-            .with_root_certificates(roots(tls.ca.as_deref())?);
-        let Some((certificates, key)) = &tls.identity else {
-            return Ok(builder.with_no_client_auth());
-        };
-        let certificates = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>();
-        let certificates = certificates.map_err(|error| unusable("client certificate", &error))?;
-        let key = PrivateKeyDer::from_pem_slice(key);
-        let key = key.map_err(|error| unusable("client key", &error))?;
-        let config = builder.with_client_auth_cert(certificates, key);
-        config.map_err(|error| unusable("client certificate", &error))
-    }
-
-    /// The certificates to trust: the given ones, or those of the system.
-    fn roots(ca: Option<&[u8]>) -> Result<RootCertStore, Fault> {
-        let mut roots = RootCertStore::empty();
-        let Some(ca) = ca else {
-            // Without any, the handshake fails and says why.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            return Ok(roots);
-        };
-        for certificate in CertificateDer::pem_slice_iter(ca) {
-            let added = certificate.map_err(|error| error.to_string());
-            let added = added.and_then(|one| roots.add(one).map_err(|error| error.to_string()));
-            let what = "the TLS settings are unusable: CA certificate";
-            added.map_err(|error| invalid(format!("{what}: {error}")))?;
-        }
-        Ok(roots)
+#[cfg(test)]
+/// The server that the URL of one names.
+#[cfg(test)]
+pub(super) fn server(url: &str, options: &ClientOptions) -> Result<Server, Fault> {
+    match parse(url, options)? {
+        Topology::Single(server) => Ok(server),
+        other => panic!("several servers: {other:?}"),
     }
 }
 
@@ -472,6 +421,85 @@ mod tests {
         let six = (any::<std::net::Ipv6Addr>(), 1..u16::MAX)
             .prop_map(|(ip, port)| (format!("[{ip}]:{port}"), format!("{ip}:{port}")));
         prop_oneof![named.prop_map(|host| (host.clone(), host)), six]
+    }
+
+    /// The parts of a URL, most of them right.
+    fn written() -> impl Strategy<Value = String> {
+        let word = "[a-zA-Z0-9._~%+:@!$&'()*,;= -]{0,6}";
+        let login =
+            prop_oneof![Just(String::new()), word, (word, word).prop_map(|(u, p)| u + ":" + &p)];
+        let login = login.prop_map(|login| if login.is_empty() { login } else { login + "@" });
+        let port = prop_oneof!["", ":[0-9]{0,6}", ":[+0-9a]{1,2}"];
+        let name = prop_oneof![4 => "[a-zA-Z0-9._-]{0,9}", 1 => "[a-z0.:\\[\\]<>^| -]{0,6}"];
+        let host = prop_oneof![
+            4 => (name, port.clone()),
+            1 => (any::<std::net::Ipv6Addr>().prop_map(|ip| format!("[{ip}]")), port),
+        ];
+        let path = prop_oneof!["", "/", "/[0-9]{1,3}/?", "/[0-9a/+]{0,3}"];
+        let query =
+            prop_oneof![4 => "", 1 => "\\?(protocol=(2|3|resp3|x))?", 1 => "\\?[a-z=&]{0,4}"];
+        let tcp = (login, host, path, query.clone());
+        let tcp = tcp.prop_map(|(login, (host, port), path, query)| {
+            format!("redis://{login}{host}{port}{path}{query}")
+        });
+        let value = "[a-z0-9%+@:/ -]{0,5}";
+        let unix =
+            ("(//|//localhost|)/[a-z%0-9 +]{0,5}(/[a-z]{1,3})?", value, value, "[0-9a]{0,2}");
+        let unix = unix.prop_map(|(path, user, pass, db)| {
+            format!("redis+unix:{path}?user={user}&pass={pass}&db={db}")
+        });
+        prop_oneof![4 => tcp, 1 => unix]
+    }
+
+    /// The server as the driver understands its URL.
+    fn of_driver(url: &str) -> Option<(String, i64, Option<String>, Option<String>)> {
+        let info = redis::IntoConnectionInfo::into_connection_info(url).ok()?;
+        let settings = info.redis_settings();
+        let user = settings.username().filter(|user| !user.is_empty()).map(str::to_owned);
+        let password = settings.password().map(str::to_owned);
+        let address = match info.addr() {
+            redis::ConnectionAddr::Unix(path) => path.display().to_string(),
+            other => other.to_string(),
+        };
+        Some((address, settings.db(), user, password))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1024))]
+
+        /// It knows no port 0, ignores parameters, and takes a user without a password and a password that is
+        /// empty.
+        #[test]
+        fn a_url_of_one_server_means_what_it_means_to_the_driver(url in written()) {
+            let ours = server(&url, &ClientOptions::new());
+            if let Ok(ours) = &ours {
+                let database = (ours.address.to_string(), ours.database);
+                let theirs = of_driver(&url).map(|(at, db, user, password)| ((at, db), user, password));
+                let ours = Some((database, ours.user.clone(), ours.password.clone()));
+                prop_assert_eq!(ours, theirs);
+            } else if let Some((address, _, user, password)) = of_driver(&url) {
+                let is_known = url.split_once('?').is_none_or(|(_, query)| {
+                    query.split('&').all(|one| {
+                        let name = one.split('=').next().unwrap_or_default();
+                        name.is_empty() || name == "protocol" || url.starts_with("redis+unix:")
+                    })
+                });
+                let is_odd = address.contains([',', '%']) || address.ends_with(":0");
+                prop_assert!(!is_known || is_odd || user.is_some() && password.is_none(), "{url}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_is_a_name_in_ascii_or_an_address() {
+        for host in
+            ["\u{fc}bung", "%C3%BCbung", "a b", "::1", "[::1", "[1.2.3.4]", "[::]", "0.0.0.0"]
+        {
+            for url in [format!("redis://{host}"), format!("redis+cluster://a,{host}:7000")] {
+                let refused = parse(&url, &ClientOptions::new());
+                assert!(matches!(refused, Err(Fault::Invalid { .. })), "{url}: {refused:?}");
+            }
+        }
     }
 
     proptest! {

@@ -200,27 +200,6 @@ async fn the_timeout_of_a_long_waiter_is_raised() {
     within(SOON, "the second", other_task).await.release().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evicted_waiter_queues_again_and_acquires() {
-    let rig = Rig::new("a");
-    let guard = rig.held().await;
-    let lock = rig.lock().await;
-    let (evicted, evicted_task) = rig.waiter(&lock).await;
-    let (other, other_task) = rig.waiter(&lock).await;
-    rig.cmd(&["ZREM", &rig.timeouts_key(), &evicted]);
-    rig.cmd(&["LREM", &rig.queue_key(), "0", &evicted]);
-    eventually(ms(1_500), "it is back", || rig.queue() == [other.clone(), evicted.clone()]).await;
-    assert_eq!((rig.scores().len(), rig.seen().len()), (2, 2));
-    guard.release().await.unwrap();
-    let guard = within(SOON, "the other", other_task).await;
-    assert_eq!(guard.owner_id().to_string(), other);
-    guard.release().await.unwrap();
-    let guard = within(SOON, "the evicted", evicted_task).await;
-    assert_eq!(guard.owner_id().to_string(), evicted);
-    guard.release().await.unwrap();
-    assert_eq!(rig.keys(), [""; 0]);
-}
-
 /// All three keys of Redisson are deleted while clients wait, as `RFairLock.delete` does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_acquire_after_their_queue_was_deleted() {

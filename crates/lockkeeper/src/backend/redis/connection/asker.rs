@@ -3,10 +3,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use redis::Value;
+use super::super::resp::Value;
 
 use super::super::command::Command;
-use super::super::url::Server;
+use super::super::server::Server;
 use super::handshake::{self, within};
 use super::wire::Wire;
 use crate::backend::Fault;

@@ -19,16 +19,15 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
+use super::super::resp::Value;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::command::Command;
-use super::super::fault;
 use super::super::primary::{Place, Primary};
 use super::super::role::Role;
-use super::super::url::Server;
+use super::super::server::Server;
 use super::follower::Follower;
 use super::handshake;
 use super::wire::Wire;
@@ -249,9 +248,8 @@ impl Shared {
                 match &reply {
                     // A slot that moves and a server that is full say nothing of the permission. Rounds use other
                     // keys, and renewals go on where nothing can be written.
-                    Value::ServerError(error)
-                        if fault::is_redirect(error) || error.code() == "OOM" => {}
-                    _ => drop(fault::check(reply)?),
+                    Value::Error(error) if error.is_redirect() || error.code == "OOM" => {}
+                    _ => drop(reply.checked()?),
                 }
             }
         }
@@ -292,7 +290,10 @@ impl Rounds {
             };
             let Place { epoch, server } = follower.tried();
             if !server.iter().zip(&before).any(|(server, before)| server.is_same(before)) {
-                (self.alone, self.warned) = (Some(Instant::now()), false);
+                // After a failover its replicas have no link to it yet.
+                let needs = before.is_some() && shared.primary.has_replicas();
+                let grace = if needs { GRACE } else { Duration::ZERO };
+                (self.alone, self.warned) = (Some(Instant::now() + grace), false);
             }
             let connected = connected.and_then(|(opened, role)| self.note(role).map(|_| opened));
             failures = if connected.is_ok() { 0 } else { failures + 1 };
@@ -346,7 +347,7 @@ impl Rounds {
                 () = sleep(self.shared.options.keep_alive) => Vec::new(),
                 // Nothing is expected between rounds: this is the end of the connection.
                 reply = opened.wire.next() => match reply {
-                    Ok(Value::Push { .. }) => continue,
+                    Ok(Value::Push(_)) => continue,
                     Ok(_) => return unacknowledged("a reply without a request"),
                     Err(fault) => return fault,
                 },
@@ -393,14 +394,14 @@ impl Rounds {
             let exchange = opened.exchange(&writes, needed, span);
             let replies = timeout(limit, exchange).await.map_err(late)??;
             let replies = &replies[writes.len() - 1..];
-            if replies.iter().any(fault::is_of_replica) {
+            if replies.iter().any(Value::is_of_replica) {
                 shared.primary.suspect();
                 return Err(unacknowledged("the server is a replica"));
             }
             // `WAIT` counts a replica in its first synchronisation, which has nothing yet.
             let synced = self.note(replies.last().and_then(Role::parse))?;
             return Ok(match replies {
-                [Value::ServerError(error), ..] if rejected < KEYS && fault::is_redirect(error) => {
+                [Value::Error(error), ..] if rejected < KEYS && error.is_redirect() => {
                     shared.primary.suspect();
                     rejected += 1;
                     let Some(next) = shared.key(rejected, asked) else { return no_slot() };
@@ -408,9 +409,8 @@ impl Rounds {
                     write = writing(&key);
                     continue;
                 }
-                [Value::ServerError(error), ..] | [_, Value::ServerError(error), ..] => {
-                    let said = error.details().unwrap_or_default();
-                    Err(unacknowledged(format!("{} {said}", error.code())))
+                [Value::Error(error), ..] | [_, Value::Error(error), ..] => {
+                    Err(unacknowledged(error.to_string()))
                 }
                 // The key has expired, or a replica has come: the round says nothing.
                 [Value::Int(0), ..] if again => {
@@ -428,10 +428,15 @@ impl Rounds {
                     }
                     Ok(())
                 }
-                [_, Value::Int(count), ..] => Err(unacknowledged(format!(
-                    "{} of {needed} replicas have the change after {span:?}",
-                    count.min(&synced)
-                ))),
+                [_, Value::Int(count), ..] => {
+                    if synced == 0 && self.alone.is_none() {
+                        self.warn("locks wait, and holds end, until a replica has synchronised");
+                    }
+                    let count = count.min(&synced);
+                    Err(unacknowledged(format!(
+                        "{count} of {needed} replicas have the change after {span:?}"
+                    )))
+                }
                 _ => return Err(unacknowledged("an unexpected answer to WAIT")),
             });
         }
@@ -524,6 +529,34 @@ mod tests {
         for _ in 0..3 {
             let again = timeout(Duration::from_secs(10), suspected.notified());
             again.await.expect("the primary is looked for");
+        }
+    }
+
+    /// After a failover none of its replicas has a link to it yet.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_new_primary_needs_the_replicas_that_are_known_for_a_while() {
+        let servers = Replicated::start();
+        servers.nodes().iter().for_each(|node| servers.promote(node));
+        let (options, primary) = (ClientOptions::new(), Primary::unknown());
+        let terms = Terms { replicas: 1, timeout: Duration::from_millis(100), is_strict: false };
+        let key = Box::new(|_| Some(b"key".to_vec()));
+        let committer = Committer::later(&primary, &options, terms, key);
+        let connection = Connection::later(&primary, &options, &GivenUp::default(), || {});
+        let commit = async || {
+            let due = Instant::now() + Duration::from_secs(10);
+            let ticket = committer.ticket(&connection, due).await.unwrap();
+            committer.commit(ticket, &connection, None).await
+        };
+        // The first one may have had no replica for long.
+        for (node, has_replicas) in servers.nodes().iter().zip([true, true, false]) {
+            primary.note_replicas(has_replicas);
+            primary.lead_to(&url::server(&node.url(), &options).unwrap());
+            let is_needed = has_replicas && node.port() != servers.nodes()[0].port();
+            assert_eq!(commit().await.is_err(), is_needed);
+            if is_needed {
+                sleep(GRACE).await;
+                assert_eq!(commit().await, Ok(()));
+            }
         }
     }
 

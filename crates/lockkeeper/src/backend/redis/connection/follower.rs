@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::primary::{Place, Primary};
-use super::super::url::Server;
+use super::super::server::Server;
 use super::handshake::within;
 use crate::backend::Fault;
 use crate::config::ClientOptions;

@@ -7,15 +7,13 @@
 
 use std::time::Duration;
 
-use redis::{ServerError, Value};
+use super::super::resp::Value;
 
 use super::super::command::Command;
-use super::super::fault;
+use super::super::error_reply::ErrorReply;
 use super::super::member::Membership;
 use super::super::role::Role;
-#[cfg(feature = "tls")]
-use super::super::url::Address;
-use super::super::url::Server;
+use super::super::server::{Address, Server};
 use super::socket;
 use super::wire::{Wire, broken_by};
 use crate::RedisUrl;
@@ -41,8 +39,8 @@ pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<
 async fn ensure_node(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
     let Some(node) = &server.node else { return Ok(()) };
     let reply = only(wire.exchange(&[Command::plain("CLUSTER").arg("MYID")]).await?);
-    match fault::check(reply) {
-        Ok(Value::BulkString(id)) if id != node.as_bytes() => {
+    match reply.checked() {
+        Ok(Value::Bulk(id)) if id != node.as_bytes() => {
             let (address, id) = (&server.address, String::from_utf8_lossy(&id));
             let detail = format!("the node at {address} is {id}, and no longer {node}");
             Err(Fault::Refused { detail: detail.into() })
@@ -59,10 +57,8 @@ async fn log_in(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
         hello = hello.arg("AUTH").arg(user).arg(password);
     }
     let reply = only(wire.exchange(&[hello]).await?);
-    let Value::ServerError(error) = &reply else { return Ok(()) };
-    let detail = error.details().unwrap_or_default();
-    let is_old = detail.starts_with("unknown command") || error.code() == "NOPROTO";
-    if !is_old && error.code() != "NOPERM" {
+    let Value::Error(error) = &reply else { return Ok(()) };
+    if !error.is_unknown_command() && !matches!(&error.code[..], "NOPROTO" | "NOPERM") {
         return Err(rejected(error, server));
     }
     wire.is_resp2 = true;
@@ -73,23 +69,26 @@ async fn log_in(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
         auth = auth.arg(user);
     }
     match only(wire.exchange(&[auth.arg(password)]).await?) {
-        Value::ServerError(error) => Err(rejected(&error, server)),
+        Value::Error(error) => Err(rejected(&error, server)),
         _ => Ok(()),
     }
 }
 
 /// Why the server does not let the client in. Old servers quote the arguments of a command that they do
 /// not know, the password among them, and a proxy may quote them in its own words: then without the
-/// driver's error, which has them, too.
-fn rejected(error: &ServerError, server: &Server) -> Fault {
-    let text = error.details().unwrap_or_default();
+/// error itself, which has them, too.
+fn rejected(error: &ErrorReply, server: &Server) -> Fault {
+    let text = &error.detail[..];
     let known =
         text.split_once("with args").map_or(text, |(known, _)| known.trim_end_matches([',', ' ']));
     let shown = match &server.password {
         Some(password) => without_password(known, password),
         None => known.to_owned(),
     };
-    if shown == text { fault::of_server(error) } else { fault::of_words(error.code(), &shown) }
+    match shown == text {
+        true => error.fault(),
+        false => ErrorReply { detail: shown, ..error.clone() }.meaning(),
+    }
 }
 
 fn only(mut replies: Vec<Value>) -> Value {
@@ -163,9 +162,8 @@ pub(super) async fn introduce(
         hello.push(Command::plain("SELECT").arg(server.database));
     }
     let mut replies = wire.exchange(&hello).await.map_err(never_ran)?.into_iter();
-    let mut identity = match replies.next().map(fault::check) {
-        Some(Ok(Value::BulkString(info))) => Identity::parse(&info),
-        Some(Ok(Value::VerbatimString { text, .. })) => Identity::parse(text.as_bytes()),
+    let mut identity = match replies.next().map(Value::checked) {
+        Some(Ok(Value::Bulk(info))) => Identity::parse(&info),
         // A missing password is reported when connecting, not at the first lock.
         Some(Err(Fault::Denied { detail })) if detail.starts_with("NOAUTH") => {
             return Err(Fault::Denied { detail });
@@ -178,7 +176,7 @@ pub(super) async fn introduce(
     // After the three replies that are only for people.
     let selected = replies.nth(3);
     ensure_primary(wire, role, server).await?;
-    selected.map(fault::check).transpose()?;
+    selected.map(Value::checked).transpose()?;
     if let Some(identity) = &mut identity {
         (identity.run, identity.dialled) = (run.clone(), server.address.to_string());
     }
@@ -192,7 +190,7 @@ pub(super) async fn join(wire: &mut Wire, membership: &Membership) -> Result<(),
         let mut question = membership.question();
         question.call_by_text();
         let reply = only(wire.exchange(&[question]).await.map_err(never_ran)?);
-        membership.joined(fault::check(reply)?)?;
+        membership.joined(reply.checked()?)?;
         // Again, if markers were allowed while the question was under way.
         if !membership.is_to_mark() {
             return Ok(());
@@ -226,8 +224,8 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
     let Value::Array(parts) = role else { return None };
     let [kind, Value::Array(masters)] = &parts[..] else { return None };
     let text = |value: &Value| match value {
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) => Some(text.clone()),
+        Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::Status(text) => Some(text.clone()),
         _ => None,
     };
     let (host, port) =
@@ -238,18 +236,14 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
         Ok(database @ 1..) => url.database(database),
         _ => url,
     };
-    #[cfg(feature = "tls")]
-    let url = if matches!(server.address, Address::Tls(..)) { url.tls() } else { url };
+    let url = if matches!(server.address, Address::Tcp(.., Some(_))) { url.tls() } else { url };
     Some(url.as_str().to_owned())
 }
 
 /// Returns the run id of the server from `INFO server`; `None` if the user may not read it.
 fn run_id_of(reply: Value) -> Option<String> {
-    let text = match reply {
-        Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
-        Value::VerbatimString { text, .. } => text,
-        _ => return None,
-    };
+    let Value::Bulk(text) = reply else { return None };
+    let text = String::from_utf8_lossy(&text);
     let run = text.lines().find_map(|line| line.strip_prefix("run_id:"));
     run.map(|run| run.trim().to_owned())
 }
@@ -269,7 +263,7 @@ async fn kill(
     let kills: Vec<_> = there.map(|(old, _)| kill(old)).collect();
     let known = fates().all(|fate| fate != Fate::Unknown);
     let replies = wire.exchange(&kills).await.map_err(never_ran)?;
-    let killed = |reply: &Value| matches!(reply, Value::Int(_) | Value::Okay);
+    let killed = |reply: &Value| matches!(reply, Value::Int(_) | Value::Status(_));
     Ok(known && replies.iter().all(killed))
 }
 
@@ -360,11 +354,9 @@ mod tests {
     #[test]
     fn a_password_is_hidden_where_it_stands_as_a_whole() {
         let shown = |reply: &str, password: &str| {
-            let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
-            let Value::ServerError(error) = reply else { panic!("{reply:?}") };
             let url = RedisUrl::server("h").password(password);
             let server = url::server(url.as_str(), &ClientOptions::new()).unwrap();
-            rejected(&error, &server).to_string()
+            rejected(&ErrorReply::parse(reply), &server).to_string()
         };
         let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
         let said = shown(wrong, "another");

@@ -7,12 +7,11 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use redis::Value;
+use super::super::resp::Value;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::super::command::Command;
-use super::super::fault;
-use super::super::url::Server;
+use super::super::server::Server;
 use super::follower::Follower;
 use super::handshake;
 use super::live::Live;
@@ -284,7 +283,7 @@ impl<'a> Io<'a> {
             // What the handshake left in the buffer, too.
             while let Some(reply) = self.wire.parse()? {
                 // No subscription is made here.
-                if !matches!(reply, Value::Push { .. }) {
+                if !matches!(reply, Value::Push(_)) {
                     self.replies.push(reply);
                 }
             }
@@ -302,7 +301,7 @@ impl<'a> Io<'a> {
         if self.replies.is_empty() {
             return Ok(());
         }
-        let is_replica = self.replies.iter().any(fault::is_of_replica);
+        let is_replica = self.replies.iter().any(Value::is_of_replica);
         let mut state = self.shared.lock();
         let epoch = state.requests.live.as_ref().map(|live| live.epoch);
         let delivered = state.requests.deliver(&mut self.replies, || self.shared.in_time());

@@ -31,8 +31,7 @@
 //!   before the next request.
 //!
 //! The driver's own connection is not used: it does not tell what was sent from what was not, nor bound
-//! its buffers in bytes, and leaves it to chance how many requests share a write. Its values, errors and
-//! URLs are used.
+//! its buffers in bytes, and leaves it to chance how many requests share a write.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -40,14 +39,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::resp::Value;
 use futures_util::FutureExt;
-use redis::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::command::Command;
-use super::fault;
 use super::member::Membership;
 use super::primary::Primary;
 use crate::backend::Fault;
@@ -65,7 +63,6 @@ mod handshake;
 mod io;
 mod live;
 mod requests;
-mod resp;
 mod socket;
 pub(super) mod subscriber;
 mod wire;
@@ -186,7 +183,7 @@ impl Connection {
     /// Sends a request and waits for its final outcome, until its deadline. Must be polled to the
     /// end.
     pub(super) fn call(&self, command: Command) -> impl Future<Output = Result<Value, Fault>> {
-        self.request(command).map(|outcome| outcome.and_then(fault::check))
+        self.request(command).map(|outcome| outcome.and_then(Value::checked))
     }
 
     /// Sends many requests and returns one answer for each; an error if the connection failed.
@@ -203,7 +200,7 @@ impl Connection {
         .await;
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            answers.push(fault::check(request.await?));
+            answers.push(request.await?.checked());
         }
         Ok(answers)
     }

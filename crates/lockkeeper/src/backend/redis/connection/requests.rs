@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use redis::{ServerErrorKind, Value};
+use super::super::resp::Value;
 use tokio::time::Instant;
 
 use super::super::command::Command;
@@ -293,13 +293,14 @@ impl Requests {
 }
 
 fn is_unknown_script(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
+    matches!(value, Value::Error(error) if error.code == "NOSCRIPT")
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use super::super::super::error_reply::ErrorReply;
     use super::*;
 
     const NEVER: fn() -> Fault = || panic!("no such fault is expected");
@@ -441,7 +442,7 @@ mod tests {
         let mut requests = connected();
         let slots = [add(&mut requests, "a"), add(&mut requests, "b")];
         write(&mut requests);
-        let refused = || redis::parse_redis_value(b"-READONLY no\r\n").unwrap();
+        let refused = || Value::Error(Box::new(ErrorReply::parse("READONLY no")));
         requests.deliver(&mut vec![Value::Int(1), refused()], soon).unwrap();
         requests.void(&fault());
         assert_eq!(number(&mut requests, slots[0]), Some(Err(fault())));
@@ -504,7 +505,7 @@ mod tests {
         let call = || super::super::super::script::LOCK_INSPECT.call(1).arg("a");
         let slot = requests.add(call(), soon(), false, Some(Waker::noop().clone()));
         assert!(write(&mut requests).contains("EVALSHA"));
-        let unknown = || redis::parse_redis_value(b"-NOSCRIPT No matching script\r\n").unwrap();
+        let unknown = || Value::Error(Box::new(ErrorReply::parse("NOSCRIPT No matching script")));
         requests.deliver(&mut vec![unknown()], soon).unwrap();
         assert_eq!(number(&mut requests, slot), None);
         let text = write(&mut requests);
@@ -537,7 +538,7 @@ mod tests {
         write(&mut requests);
         requests.encode_waiting(Instant::now());
         assert!(write(&mut requests).contains("ASKING\r\n*2\r\n$4\r\nPTTL\r\n$1\r\na"));
-        let mut replies = vec![Value::Int(1), Value::Okay, Value::Int(2)];
+        let mut replies = vec![Value::Int(1), Value::Status("OK".to_owned()), Value::Int(2)];
         requests.deliver(&mut replies, soon).unwrap();
         assert_eq!(number(&mut requests, slot), Some(Ok(Value::Int(2))));
     }

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 #[cfg(feature = "tls")]
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::super::url::Address;
+use super::super::server::Address;
 use crate::config::ClientOptions;
 
 /// A socket that only its task uses, apart from [`Direct`] writes.
@@ -43,15 +43,17 @@ pub(super) enum Direct {
 pub(super) async fn connect(address: &Address, options: &ClientOptions) -> io::Result<Socket> {
     let user_timeout = options.response_timeout;
     Ok(match address {
-        Address::Tcp(host, port) => {
+        Address::Tcp(host, port, None) => {
             let stream = tcp(host, *port, user_timeout).await?;
             Socket::Plain(Direct::Tcp(Arc::new(stream)))
         }
+        #[cfg(not(feature = "tls"))]
+        Address::Tcp(.., Some(tls)) => match *tls {},
         Address::Unix(path) => {
             Socket::Plain(Direct::Unix(Arc::new(UnixStream::connect(path).await?)))
         }
         #[cfg(feature = "tls")]
-        Address::Tls(host, port, config) => {
+        Address::Tcp(host, port, Some(config)) => {
             let name = rustls::pki_types::ServerName::try_from(host.clone());
             let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
             let stream = tcp(host, *port, user_timeout).await?;

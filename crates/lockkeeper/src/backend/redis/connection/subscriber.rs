@@ -9,15 +9,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use redis::{PushKind, Value};
+use super::super::resp::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::command::Command;
-use super::super::fault;
 use super::super::role::Role;
-use super::super::url::Server;
+use super::super::server::Server;
 use super::handshake::{self, within};
-use super::resp::push_kind;
 use super::wire::Wire;
 use crate::backend::Fault;
 use crate::config::ClientOptions;
@@ -152,26 +150,17 @@ impl Subscriber {
 
     fn understand(&mut self, reply: Value) -> Result<Option<Event>, Fault> {
         match reply {
-            Value::Push { kind, data } => self.received(&kind, data),
+            Value::Push(data) => self.received(data),
             // The form of messages in RESP2, and of the answer to a ping among them.
-            Value::Array(data) if self.wire.is_resp2 => {
-                let mut data = data.into_iter();
-                match data.next() {
-                    Some(Value::BulkString(pong)) if pong == b"pong" => self.answered(),
-                    Some(Value::BulkString(kind)) => {
-                        self.received(&push_kind(&kind), data.collect())
-                    }
-                    _ => Err(astray()),
-                }
-            }
-            Value::ServerError(error) => match self.expected.pop_front() {
+            Value::Array(data) if self.wire.is_resp2 => self.received(data),
+            Value::Error(error) => match self.expected.pop_front() {
                 Some(Expected { request: Request::Subscribe(channels), .. }) => {
-                    Ok(Some(Event::Rejected(channels.into(), fault::of_server(&error))))
+                    Ok(Some(Event::Rejected(channels.into(), error.fault())))
                 }
                 Some(Expected { request: Request::Ping, .. }) => Ok(None),
-                _ => Err(fault::of_server(&error)),
+                _ => Err(error.fault()),
             },
-            Value::SimpleString(_) => self.answered(),
+            Value::Status(_) => self.answered(),
             _ => Err(astray()),
         }
     }
@@ -184,23 +173,25 @@ impl Subscriber {
         }
     }
 
-    fn received(&mut self, kind: &PushKind, data: Vec<Value>) -> Result<Option<Event>, Fault> {
+    fn received(&mut self, data: Vec<Value>) -> Result<Option<Event>, Fault> {
         let mut data = data.into_iter();
-        match kind {
-            PushKind::Message | PushKind::SMessage => match (data.next(), data.next()) {
-                (Some(Value::BulkString(channel)), Some(Value::BulkString(payload))) => {
+        let Some(Value::Bulk(kind)) = data.next() else { return Err(astray()) };
+        match &kind[..] {
+            b"pong" if self.wire.is_resp2 => self.answered(),
+            b"message" | b"smessage" => match (data.next(), data.next()) {
+                (Some(Value::Bulk(channel)), Some(Value::Bulk(payload))) => {
                     Ok(Some(Event::Message { channel, payload }))
                 }
                 _ => Err(astray()),
             },
-            PushKind::Subscribe | PushKind::SSubscribe => {
+            b"subscribe" | b"ssubscribe" => {
                 let confirmed = self.confirmed(data.next(), |request| match request {
                     Request::Subscribe(channels) => Some(channels),
                     _ => None,
                 });
                 confirmed.map(|channel| Some(Event::Subscribed(channel)))
             }
-            PushKind::Unsubscribe | PushKind::SUnsubscribe => {
+            b"unsubscribe" | b"sunsubscribe" => {
                 let confirmed = self.confirmed(data.next(), |request| match request {
                     Request::Unsubscribe(channels) => Some(channels),
                     _ => None,
@@ -220,9 +211,7 @@ impl Subscriber {
     ) -> Result<Vec<u8>, Fault> {
         let first = self.expected.front_mut().and_then(|expected| asked(&mut expected.request));
         match (first, channel) {
-            (Some(channels), Some(Value::BulkString(channel)))
-                if channels.front() == Some(&channel) =>
-            {
+            (Some(channels), Some(Value::Bulk(channel))) if channels.front() == Some(&channel) => {
                 channels.pop_front();
                 if channels.is_empty() {
                     self.expected.pop_front();

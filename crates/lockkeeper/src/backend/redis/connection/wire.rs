@@ -4,11 +4,9 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use redis::{ErrorKind, RedisError, Value};
-
 use super::super::command::Command;
-use super::super::fault;
-use super::resp::{HANDSHAKE_MAX, Malformed, Parser, REPLY_MAX};
+use super::super::error_reply;
+use super::super::resp::{HANDSHAKE_MAX, Malformed, Parser, REPLY_MAX, Value};
 use super::socket::Socket;
 use crate::backend::Fault;
 
@@ -59,7 +57,9 @@ impl Wire {
             }
             Err(Malformed(detail)) => {
                 tracing::debug!(detail, "not a reply");
-                Err(broken(&RedisError::from((ErrorKind::Parse, detail))))
+                let error = io::Error::new(io::ErrorKind::InvalidData, detail);
+                let detail = "the answer is not that of a Redis server: check host and port";
+                Err(unreachable(detail).caused_by(error))
             }
         }
     }
@@ -137,7 +137,7 @@ impl Wire {
         let mut replies = Vec::with_capacity(commands.len());
         while replies.len() < commands.len() {
             match self.next().await? {
-                Value::Push { .. } => {}
+                Value::Push(_) => {}
                 reply => replies.push(reply),
             }
         }
@@ -149,10 +149,6 @@ fn unreachable(detail: &str) -> Fault {
     Fault::Unreachable { maybe_ran: true, detail: detail.into() }
 }
 
-fn broken(error: &RedisError) -> Fault {
-    fault::of_connection(error, true)
-}
-
 pub(super) fn broken_by(error: io::Error) -> Fault {
-    broken(&RedisError::from(error))
+    error_reply::of_connection(error, true)
 }

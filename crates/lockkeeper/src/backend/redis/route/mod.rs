@@ -9,8 +9,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::resp::Value;
 use futures_util::future::join_all;
-use redis::Value;
 use tokio::task::JoinSet;
 
 use super::command::Command;
@@ -18,8 +18,9 @@ use super::connection::Connection;
 use super::connection::committer::{Committer, Terms};
 use super::member::Membership;
 use super::primary::Primary;
+use super::server::Server;
 use super::shard::Shard;
-use super::url::{Server, Topology};
+use super::url::Topology;
 use super::{keys, slot};
 use crate::backend::{Fault, Finding, Lane};
 use crate::config::{Acknowledgement, ClientOptions};

@@ -29,10 +29,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::connection::asker::Asker;
-use super::super::fault;
 use super::super::primary::Primary;
+use super::super::resp::Value;
 use super::super::role::Role;
-use super::super::url::Server;
+use super::super::server::Server;
 use crate::backend::{Fault, Finding};
 use crate::config::ClientOptions;
 
@@ -276,7 +276,7 @@ async fn role(asker: &Asker, options: &ClientOptions) -> Result<(Role, Option<St
         return Ok((role, replies.last().and_then(Role::data_id)));
     }
     let mut replies = replies.into_iter();
-    replies.next().map(fault::check).transpose()?;
+    replies.next().map(Value::checked).transpose()?;
     let detail = "the server does not tell its role".into();
     Err(Fault::Unreachable { maybe_ran: false, detail })
 }

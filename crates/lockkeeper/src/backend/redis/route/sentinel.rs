@@ -27,7 +27,8 @@ use super::super::connection::asker::Asker;
 use super::super::connection::follower::Follower;
 use super::super::connection::subscriber::{Event, Mode, Subscriber};
 use super::super::primary::Primary;
-use super::super::url::{Sentinels, Server};
+use super::super::server::Server;
+use super::super::url::Sentinels;
 use super::sentinel_view::{Answers, SentinelView, distinct, questions, understand};
 use crate::backend::{Fault, Finding};
 use crate::config::ClientOptions;
@@ -233,6 +234,8 @@ impl Sentinel {
         }
         let address = Some(address(named));
         *state = State { address, epoch, floor: epoch, outdated: None };
+        // The old primary is one of them.
+        primary.note_replicas(told.iter().any(|told| told.replicas > Some(1)));
         primary.lead_to(&self.of.login.at(&named.0, named.1));
         true
     }

@@ -2,10 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use redis::Value;
+use super::super::resp::Value;
 
 use super::super::command::Command;
-use super::super::fault;
 use crate::backend::Fault;
 
 /// The primary and the other sentinels as one sentinel sees them.
@@ -41,8 +40,8 @@ pub(super) fn questions(master: &str) -> [Command; 4] {
 
 pub(super) fn understand(replies: Vec<Value>) -> Result<SentinelView, Fault> {
     let [primary, master, others, id] = &replies[..] else { return Err(Fault::Closed) };
-    if let Value::ServerError(error) = primary {
-        return Err(fault::of_server(error));
+    if let Value::Error(error) = primary {
+        return Err(error.fault());
     }
     let primary = match primary {
         Value::Array(parts) => match &parts[..] {
@@ -70,8 +69,7 @@ pub(super) fn understand(replies: Vec<Value>) -> Result<SentinelView, Fault> {
 fn fields(value: &Value) -> HashMap<String, String> {
     let pair = |(name, value): (&Value, &Value)| text(name).zip(text(value));
     match value {
-        Value::Map(pairs) => pairs.iter().map(|(k, v)| (k, v)).filter_map(pair).collect(),
-        Value::Array(list) => {
+        Value::Array(list) | Value::Map(list) => {
             list.chunks_exact(2).map(|two| (&two[0], &two[1])).filter_map(pair).collect()
         }
         _ => HashMap::new(),
@@ -80,8 +78,8 @@ fn fields(value: &Value) -> HashMap<String, String> {
 
 fn text(value: &Value) -> Option<String> {
     match value {
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) => Some(text.clone()),
+        Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::Status(text) => Some(text.clone()),
         _ => None,
     }
 }

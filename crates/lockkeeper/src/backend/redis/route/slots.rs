@@ -1,11 +1,10 @@
 //! What the nodes of a cluster say about its slots.
 
-use redis::Value;
+use super::super::resp::Value;
 
 use super::super::command::Command;
-use super::super::fault;
+use super::super::server::Server;
 use super::super::slot::SLOTS;
-use super::super::url::Server;
 use crate::backend::Fault;
 
 /// A node of a cluster.
@@ -100,7 +99,7 @@ fn is_no_cluster(detail: &str) -> bool {
 pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, Fault> {
     let mut replies = replies.into_iter();
     let slots = replies.next().map_or(Err(Fault::Closed), |reply| {
-        fault::check(reply).map_err(|fault| match fault {
+        Value::checked(reply).map_err(|fault| match fault {
             Fault::Server { detail } if is_no_cluster(&detail) => {
                 let address = &server.address;
                 let detail = format!("{address} is not a node of a cluster: use redis://{address}");
@@ -124,8 +123,8 @@ pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, F
 
 fn text_of(value: Value) -> String {
     match value {
-        Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
-        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
+        Value::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
+        Value::Status(text) => text,
         _ => String::new(),
     }
 }
@@ -170,8 +169,8 @@ pub(super) enum Redirect {
 impl Redirect {
     /// Understands an error reply of the node at the host `asked`.
     pub(super) fn of(reply: &Value, asked: &str) -> Option<Self> {
-        let Value::ServerError(error) = reply else { return None };
-        Self::parse(error.code(), error.details().unwrap_or_default(), asked)
+        let Value::Error(error) = reply else { return None };
+        Self::parse(&error.code, &error.detail, asked)
     }
 
     /// `MOVED 3999 10.0.0.1:6381`; the host may be empty.
@@ -234,6 +233,7 @@ impl SlotMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::testing::reply;
 
     fn node(id: &str, port: u16) -> Node {
         Node { id: id.to_owned(), host: "h".to_owned(), port }
@@ -294,10 +294,10 @@ mod tests {
 
     #[test]
     fn the_slots_of_a_node_are_understood() {
-        let reply = "*2\r\n*4\r\n:0\r\n:5\r\n*3\r\n$0\r\n\r\n:7000\r\n$1\r\na\r\n*3\r\n$1\r\nr\r\n:7003\r\n$1\r\nd\r\n\
+        let text = "*2\r\n*4\r\n:0\r\n:5\r\n*3\r\n$0\r\n\r\n:7000\r\n$1\r\na\r\n*3\r\n$1\r\nr\r\n:7003\r\n$1\r\nd\r\n\
                      *3\r\n:6\r\n:9\r\n*3\r\n$1\r\n?\r\n:7001\r\n$1\r\nb\r\n";
-        let slots = redis::parse_redis_value(reply.as_bytes()).unwrap();
-        let info = Value::BulkString(b"cluster_state:ok\r\ncluster_current_epoch:6\r\n".to_vec());
+        let slots = reply(text.as_bytes());
+        let info = Value::Bulk(b"cluster_state:ok\r\ncluster_current_epoch:6\r\n".to_vec());
         let options = crate::ClientOptions::new();
         let server = super::super::super::url::server("redis://h:7000", &options).unwrap();
         let told = understand(&server, vec![slots, info]).unwrap();

@@ -1,6 +1,6 @@
 //! What becomes of requests without a reply: their deadline passes, or their connection is lost.
 
-use redis::Value;
+use super::super::super::resp::Value;
 use tokio::time::Instant;
 
 use super::{MIDDLE, Outcome, Requests, Slot, State};
@@ -94,7 +94,7 @@ impl Requests {
     pub(in super::super) fn void(&mut self, fault: &Fault) {
         for slot in &mut self.slots {
             if let State::Answered(answer @ Ok(_)) = &mut slot.state
-                && !matches!(answer, Ok(Value::ServerError(_)))
+                && !matches!(answer, Ok(Value::Error(_)))
             {
                 *answer = Err(fault.clone());
             }

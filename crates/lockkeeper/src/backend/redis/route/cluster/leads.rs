@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::super::super::connection::Connection;
 use super::super::super::connection::committer::Committer;
 use super::super::super::primary::Primary;
+use super::super::super::server::Server;
 use super::super::super::shard::Shard;
-use super::super::super::url::Server;
 use super::super::slots::{Node, SlotMap};
 use super::{Cluster, IDLE, Map, index};
 use crate::backend::Lane;
@@ -59,7 +59,9 @@ impl Cluster {
         leaves.iter().for_each(|index| shards[*index].primary.park());
         let is_outlasted = leads.len() < servers.len();
         for (index, server) in leads {
-            shards[*index].primary.lead_to(server);
+            let primary = &shards[*index].primary;
+            primary.note_replicas(map.nodes[*index].len() > 1);
+            primary.lead_to(server);
         }
         is_outlasted
     }

@@ -5,14 +5,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use redis::Value;
+use super::super::super::resp::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::super::command::Command;
 use super::super::super::connection::committer::Ticket;
+use super::super::super::keys;
 use super::super::super::shard::Shard;
 use super::super::super::slot;
-use super::super::super::{fault, keys};
 use super::super::Standing;
 use super::super::slots::{self, Node, Redirect};
 use super::{Cluster, Map, index, number};
@@ -113,6 +113,9 @@ impl Cluster {
             if let Some(before) = shard.primary.server() {
                 remember(map.led.entry(index), before.address.to_string());
             }
+            // The first one is the old primary.
+            let mut others = map.nodes[index].iter().skip(1);
+            shard.primary.note_replicas(others.any(|other| !is_it(other)));
             shard.primary.lead_to(&server);
         }
         index
@@ -267,11 +270,11 @@ impl Cluster {
         }
         let answer = match reply {
             // To a node whose address is not known yet.
-            Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => {
+            Value::Error(error) if matches!(&error.code[..], "MOVED" | "ASK") => {
                 let detail = format!("the new node of slot {slot} has no known address yet");
                 return Err(Fault::Refused { detail: detail.into() });
             }
-            reply => fault::check(reply)?,
+            reply => reply.checked()?,
         };
         let stands = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
             true => Ok(()),
@@ -320,6 +323,9 @@ fn remember<K, T: PartialEq>(entry: Entry<'_, K, (Instant, Vec<T>)>, before: T) 
 
 /// Whether an error tells that the slot map may be old.
 fn asks_for_map(reply: &Value) -> bool {
-    let Value::ServerError(error) = reply else { return false };
-    matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "LOADING")
+    let Value::Error(error) = reply else { return false };
+    matches!(
+        &error.code[..],
+        "MOVED" | "ASK" | "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "LOADING"
+    )
 }

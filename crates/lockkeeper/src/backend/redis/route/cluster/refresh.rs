@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::super::command::Command;
 use super::super::super::connection::asker::Asker;
 use super::super::super::connection::committer::Committer;
-use super::super::super::fault;
-use super::super::super::url::Server;
+use super::super::super::resp::Value;
+use super::super::super::server::Server;
 use super::super::super::wakes::Wakes;
 use super::super::slots::{self, Told};
 use super::Cluster;
@@ -94,7 +94,7 @@ impl Cluster {
             let Ok(replies) = self.asker(&server).ask(&question, &self.options).await else {
                 continue;
             };
-            match replies.into_iter().next().map(fault::check) {
+            match replies.into_iter().next().map(Value::checked) {
                 Some(Ok(_)) => return Wakes::Sharded,
                 Some(Err(Fault::Server { detail }))
                     if detail.to_lowercase().contains("unknown") =>

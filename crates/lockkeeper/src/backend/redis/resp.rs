@@ -1,8 +1,11 @@
 //! The parser of replies, RESP3 and RESP2.
 //!
-//! **An own parser** for the driver's type of values. The driver's rejects an error message that quotes a
-//! key which is not UTF-8, with which the connection would be lost, and has no limit for a reply. The
-//! tests below compare the two.
+//! **An own parser.** That of the `redis` crate rejects an error message that quotes a key which is not UTF-8,
+//! with which the connection would be lost, and has no limit for a reply. The tests below compare the two.
+//!
+//! **Few forms.** What means the same in both versions is the same value: the fields of a map are a list, as
+//! in RESP2, and types of which no reply of ours consists are text (numbers that are no integers, truth values)
+//! or lists (sets).
 //!
 //! **Input arrives in pieces.** What is complete is consumed at once, also the elements of a list that
 //! is not, so that no byte is parsed twice, however a reply is split. A length that the server announces
@@ -11,7 +14,8 @@
 //! **No repair.** Anything that is not a reply is an error, and after an error the position in the
 //! stream is unknown: the connection must be given up.
 
-use redis::{PushKind, Value, VerbatimFormat};
+use super::error_reply::ErrorReply;
+use crate::backend::Fault;
 
 /// The longest line: of a status, an error or a number.
 const LINE_MAX: usize = 64 * 1024;
@@ -27,11 +31,39 @@ pub(super) const REPLY_MAX: usize = 640 * 1024 * 1024;
 pub(super) const HANDSHAKE_MAX: usize = 1024 * 1024;
 
 /// What an element costs in memory beside its bytes: three bytes may be a value. Its list may have grown to
-/// twice its length, and be copied once it is complete, or the value allocates a little of its own.
-const ELEMENT: usize = 3 * size_of::<Value>();
+/// twice its length, and the value allocates a little of its own.
+const ELEMENT: usize = 4 * size_of::<Value>();
 
 /// The room that is reserved for the elements of a list of unknown honesty.
 const RESERVED_MAX: usize = 256;
+
+/// A reply, or a part of one.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Value {
+    Nil,
+    Int(i64),
+    /// A short text of the server, as `OK`.
+    Status(String),
+    Bulk(Vec<u8>),
+    Array(Vec<Value>),
+    /// Fields and their values in turn.
+    Map(Vec<Value>),
+    /// A message, which is no reply. It begins with its kind.
+    Push(Vec<Value>),
+    Error(Box<ErrorReply>),
+}
+
+impl Value {
+    /// Converts an error to a fault.
+    pub(super) fn checked(self) -> Result<Self, Fault> {
+        if let Value::Error(error) = self { Err(error.fault()) } else { Ok(self) }
+    }
+
+    /// Whether it says that the server is a replica.
+    pub(super) fn is_of_replica(&self) -> bool {
+        matches!(self, Value::Error(error) if error.is_of_replica())
+    }
+}
 
 /// The bytes are not a reply: where they stopped to be one is unknown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -58,7 +90,6 @@ struct Open {
 enum Form {
     Array,
     Map,
-    Set,
     Push,
     /// Data about the value that follows. It is dropped.
     Attribute,
@@ -143,43 +174,11 @@ impl Parser {
 }
 
 fn finish(form: Form, items: Vec<Value>) -> Result<Value, Malformed> {
-    Ok(match form {
-        Form::Array | Form::Attribute => Value::Array(items),
-        Form::Set => Value::Set(items),
-        Form::Map => {
-            let mut pairs = Vec::with_capacity(items.len() / 2);
-            let mut items = items.into_iter();
-            while let (Some(key), Some(value)) = (items.next(), items.next()) {
-                pairs.push((key, value));
-            }
-            Value::Map(pairs)
-        }
-        Form::Push => {
-            let mut items = items.into_iter();
-            let kind = match items.next() {
-                Some(Value::BulkString(kind)) => push_kind(&kind),
-                Some(Value::SimpleString(kind)) => push_kind(kind.as_bytes()),
-                _ => return Err(Malformed("a push message without a kind")),
-            };
-            Value::Push { kind, data: items.collect() }
-        }
-    })
-}
-
-/// Returns the kind of a push message, or of a message in RESP2.
-pub(super) fn push_kind(kind: &[u8]) -> PushKind {
-    match kind {
-        b"message" => PushKind::Message,
-        b"smessage" => PushKind::SMessage,
-        b"pmessage" => PushKind::PMessage,
-        b"subscribe" => PushKind::Subscribe,
-        b"ssubscribe" => PushKind::SSubscribe,
-        b"psubscribe" => PushKind::PSubscribe,
-        b"unsubscribe" => PushKind::Unsubscribe,
-        b"sunsubscribe" => PushKind::SUnsubscribe,
-        b"punsubscribe" => PushKind::PUnsubscribe,
-        b"invalidate" => PushKind::Invalidate,
-        other => PushKind::Other(String::from_utf8_lossy(other).into_owned()),
+    match (form, items.first()) {
+        (Form::Array | Form::Attribute, _) => Ok(Value::Array(items)),
+        (Form::Map, _) => Ok(Value::Map(items)),
+        (Form::Push, Some(Value::Bulk(_) | Value::Status(_))) => Ok(Value::Push(items)),
+        (Form::Push, _) => Err(Malformed("a push message without a kind")),
     }
 }
 
@@ -197,24 +196,11 @@ fn token(input: &[u8]) -> Result<Option<(usize, Token)>, Malformed> {
     let head = 1 + line.len() + 2;
     let value = match kind {
         b':' => Value::Int(integer(line)?),
-        b'+' if line == b"OK" => Value::Okay,
-        b'+' => Value::SimpleString(text(line)?),
-        b'-' => error(line)?,
+        b'+' => Value::Status(text(line)?),
+        b'-' => error(line),
         b'_' if line.is_empty() => Value::Nil,
-        b'_' => return Err(Malformed("not a null")),
-        b',' => {
-            let number = std::str::from_utf8(line).ok().and_then(|text| text.parse().ok());
-            Value::Double(number.ok_or(Malformed("not a number"))?)
-        }
-        b'#' => match line {
-            b"t" => Value::Boolean(true),
-            b"f" => Value::Boolean(false),
-            _ => return Err(Malformed("not a boolean")),
-        },
-        // As text: the driver's type of such a number depends on its features, and another crate of the
-        // application may enable them.
-        b'(' if is_big_number(line) => Value::SimpleString(text(line)?),
-        b'(' => return Err(Malformed("not a number")),
+        b',' | b'#' | b'(' if is_scalar(kind, line) => Value::Bulk(line.to_vec()),
+        b'_' | b',' | b'#' | b'(' => return Err(Malformed("not of its type")),
         b'$' | b'=' | b'!' => {
             let length = integer(line)?;
             if length == -1 && kind == b'$' {
@@ -226,9 +212,9 @@ fn token(input: &[u8]) -> Result<Option<(usize, Token)>, Malformed> {
                 return Err(Malformed("a string does not end where it should"));
             };
             let value = match kind {
-                b'$' => Value::BulkString(bytes.to_vec()),
+                b'$' => Value::Bulk(bytes.to_vec()),
                 b'=' => verbatim(bytes)?,
-                _ => error(bytes)?,
+                _ => error(bytes),
             };
             return Ok(Some((head + length + 2, Token::Value(value))));
         }
@@ -236,8 +222,7 @@ fn token(input: &[u8]) -> Result<Option<(usize, Token)>, Malformed> {
             let count = integer(line)?;
             let form = match kind {
                 b'*' if count == -1 => return Ok(Some((head, Token::Value(Value::Nil)))),
-                b'*' => Form::Array,
-                b'~' => Form::Set,
+                b'*' | b'~' => Form::Array,
                 b'%' => Form::Map,
                 b'>' => Form::Push,
                 _ => Form::Attribute,
@@ -294,9 +279,16 @@ fn size(number: i64) -> Result<usize, Malformed> {
     }
 }
 
-fn is_big_number(line: &[u8]) -> bool {
-    let digits = line.strip_prefix(b"-").unwrap_or(line);
-    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+/// Whether the line is a number (`,`), a truth value (`#`) or a number of any length (`(`).
+fn is_scalar(kind: u8, line: &[u8]) -> bool {
+    match kind {
+        b',' => std::str::from_utf8(line).is_ok_and(|text| text.parse::<f64>().is_ok()),
+        b'#' => matches!(line, b"t" | b"f"),
+        _ => {
+            let digits = line.strip_prefix(b"-").unwrap_or(line);
+            !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+        }
+    }
 }
 
 fn text(line: &[u8]) -> Result<String, Malformed> {
@@ -305,23 +297,17 @@ fn text(line: &[u8]) -> Result<String, Malformed> {
 }
 
 /// An error may quote the name of a key, which need not be UTF-8.
-fn error(text: &[u8]) -> Result<Value, Malformed> {
+fn error(text: &[u8]) -> Value {
     let text = String::from_utf8_lossy(text).replace(['\r', '\n'], " ");
-    // Only the driver can create its type of errors.
-    let line = format!("-{text}\r\n");
-    redis::parse_redis_value(line.as_bytes()).map_err(|_| Malformed("not an error"))
+    Value::Error(Box::new(ErrorReply::parse(&text)))
 }
 
+/// The text behind its format.
 fn verbatim(bytes: &[u8]) -> Result<Value, Malformed> {
-    let Some((format, [b':', text @ ..])) = bytes.split_at_checked(3) else {
-        return Err(Malformed("not a verbatim string"));
-    };
-    let format = match format {
-        b"txt" => VerbatimFormat::Text,
-        b"mkd" => VerbatimFormat::Markdown,
-        other => VerbatimFormat::Unknown(String::from_utf8_lossy(other).into_owned()),
-    };
-    Ok(Value::VerbatimString { format, text: String::from_utf8_lossy(text).into_owned() })
+    match bytes.split_at_checked(3) {
+        Some((_, [b':', text @ ..])) => Ok(Value::Bulk(text.to_vec())),
+        _ => Err(Malformed("not a verbatim string")),
+    }
 }
 
 #[cfg(test)]
@@ -353,80 +339,84 @@ mod tests {
         Ok(replies)
     }
 
-    fn encode(value: &Value, out: &mut Vec<u8>) {
+    /// Encodes a value as one of the two versions does.
+    fn encode(value: &Value, is_resp3: bool, out: &mut Vec<u8>) {
         let line = |out: &mut Vec<u8>, kind: char, text: &str| {
             out.extend_from_slice(format!("{kind}{text}\r\n").as_bytes());
         };
         match value {
-            Value::Nil => line(out, '_', ""),
+            Value::Nil if is_resp3 => line(out, '_', ""),
+            Value::Nil => line(out, '$', "-1"),
             Value::Int(number) => line(out, ':', &number.to_string()),
-            Value::Okay => line(out, '+', "OK"),
-            Value::SimpleString(text) => line(out, '+', text),
-            Value::Double(number) => line(out, ',', &number.to_string()),
-            Value::Boolean(yes) => line(out, '#', if *yes { "t" } else { "f" }),
-            Value::ServerError(error) => {
-                let detail = error.details().map(|detail| format!(" {detail}"));
-                line(out, '-', &format!("{}{}", error.code(), detail.unwrap_or_default()));
-            }
-            Value::BulkString(bytes) => {
+            Value::Status(text) => line(out, '+', text),
+            Value::Error(error) => line(out, '-', &error.to_string()),
+            Value::Bulk(bytes) => {
                 line(out, '$', &bytes.len().to_string());
                 out.extend_from_slice(bytes);
                 out.extend_from_slice(b"\r\n");
             }
-            Value::VerbatimString { text, .. } => {
-                line(out, '=', &(text.len() + 4).to_string());
-                out.extend_from_slice(format!("txt:{text}\r\n").as_bytes());
+            Value::Array(items) | Value::Map(items) | Value::Push(items) => {
+                match value {
+                    Value::Map(_) => line(out, '%', &(items.len() / 2).to_string()),
+                    Value::Push(_) => line(out, '>', &items.len().to_string()),
+                    _ => line(out, '*', &items.len().to_string()),
+                }
+                items.iter().for_each(|item| encode(item, is_resp3, out));
             }
-            Value::Array(items) => {
-                line(out, '*', &items.len().to_string());
-                items.iter().for_each(|item| encode(item, out));
+        }
+    }
+
+    /// A value of the driver as one of ours.
+    fn of_driver(theirs: redis::Value) -> Value {
+        use redis::Value as Theirs;
+        let all = |items: Vec<Theirs>| items.into_iter().map(of_driver).collect();
+        match theirs {
+            Theirs::Nil => Value::Nil,
+            Theirs::Int(number) => Value::Int(number),
+            Theirs::Okay => Value::Status("OK".to_owned()),
+            Theirs::SimpleString(text) => Value::Status(text),
+            Theirs::BulkString(bytes) => Value::Bulk(bytes),
+            Theirs::VerbatimString { text, .. } => Value::Bulk(text.into_bytes()),
+            Theirs::Double(number) => Value::Bulk(number.to_string().into_bytes()),
+            Theirs::Boolean(yes) => Value::Bulk(if yes { b"t" } else { b"f" }.to_vec()),
+            Theirs::Array(items) | Theirs::Set(items) => Value::Array(all(items)),
+            Theirs::Map(pairs) => {
+                Value::Map(all(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect()))
             }
-            Value::Set(items) => {
-                line(out, '~', &items.len().to_string());
-                items.iter().for_each(|item| encode(item, out));
+            Theirs::Push { kind, data } => {
+                let mut items = vec![Value::Bulk(kind.to_string().into_bytes())];
+                items.extend(data.into_iter().map(of_driver));
+                Value::Push(items)
             }
-            Value::Map(pairs) => {
-                line(out, '%', &pairs.len().to_string());
-                pairs.iter().for_each(|(key, value)| {
-                    encode(key, out);
-                    encode(value, out);
-                });
-            }
-            Value::Push { data, .. } => {
-                line(out, '>', &(data.len() + 1).to_string());
-                encode(&Value::BulkString(b"message".to_vec()), out);
-                data.iter().for_each(|item| encode(item, out));
+            Theirs::ServerError(error) => {
+                let (code, detail) = (error.code().to_owned(), error.details().unwrap_or_default());
+                Value::Error(Box::new(ErrorReply { code, detail: detail.to_owned() }))
             }
             other => panic!("not generated: {other:?}"),
         }
     }
 
     fn values() -> impl Strategy<Value = Value> {
-        let word = "[A-Za-z0-9 :{}]{0,12}";
         let scalar = prop_oneof![
             Just(Value::Nil),
-            Just(Value::Okay),
             any::<i64>().prop_map(Value::Int),
-            any::<bool>().prop_map(Value::Boolean),
-            (-1e9..1e9).prop_map(Value::Double),
-            prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::BulkString),
-            word.prop_filter("OK is its own value", |word| word != "OK")
-                .prop_map(Value::SimpleString),
-            word.prop_map(|text| Value::VerbatimString { format: VerbatimFormat::Text, text }),
-            "[A-Z]{1,8} [a-z ]{1,20}".prop_map(|line| error(line.as_bytes()).unwrap()),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::Bulk),
+            prop_oneof!["[A-Za-z0-9 :{}]{0,12}", "OK"].prop_map(Value::Status),
+            "[A-Z]{1,8} [a-z ]{1,20}".prop_map(|line| error(line.as_bytes())),
         ];
         let nested = scalar.prop_recursive(4, 40, 6, |item| {
+            let pairs = prop::collection::vec((item.clone(), item.clone()), 0..4);
             prop_oneof![
-                prop::collection::vec(item.clone(), 0..6).prop_map(Value::Array),
-                prop::collection::vec(item.clone(), 0..6).prop_map(Value::Set),
-                prop::collection::vec((item.clone(), item), 0..4).prop_map(Value::Map),
+                prop::collection::vec(item, 0..6).prop_map(Value::Array),
+                pairs.prop_map(|pairs| {
+                    Value::Map(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect())
+                }),
             ]
         });
         let data = prop::collection::vec(nested.clone(), 0..3);
-        prop_oneof![
-            8 => nested,
-            1 => data.prop_map(|data| Value::Push { kind: PushKind::Message, data }),
-        ]
+        let push = data
+            .prop_map(|data| Value::Push([vec![Value::Bulk(b"message".to_vec())], data].concat()));
+        prop_oneof![8 => nested, 1 => push]
     }
 
     proptest! {
@@ -434,20 +424,32 @@ mod tests {
         fn any_split_of_a_stream_gives_the_same_replies(
             sent in prop::collection::vec(values(), 0..8),
             cuts in prop::collection::vec(any::<usize>(), 0..12),
+            is_resp3 in any::<bool>(),
         ) {
             let mut stream = Vec::new();
-            sent.iter().for_each(|value| encode(value, &mut stream));
+            sent.iter().for_each(|value| encode(value, is_resp3, &mut stream));
             prop_assert_eq!(parse_pieces(&stream, &cuts).unwrap(), sent.clone());
             let each: Vec<_> = (0..stream.len()).collect();
             prop_assert_eq!(parse_pieces(&stream, &each).unwrap(), sent);
         }
 
         #[test]
-        fn a_reply_means_what_it_means_to_the_driver(value in values()) {
+        fn a_reply_means_what_it_means_to_the_driver(
+            value in values(),
+            is_resp3 in any::<bool>(),
+            number in -1e9..1e9,
+            (text, is_true) in ("[a-z \r\n]{0,12}", any::<bool>()),
+        ) {
             let mut stream = Vec::new();
-            encode(&value, &mut stream);
-            let theirs = redis::parse_redis_value(&stream).unwrap();
-            prop_assert_eq!(parse_pieces(&stream, &[]).unwrap(), vec![theirs]);
+            encode(&value, is_resp3, &mut stream);
+            let others = format!(
+                "~3\r\n,{number}\r\n=12\r\ntxt:{text:8.8}\r\n#{}\r\n",
+                if is_true { "t" } else { "f" },
+            );
+            for stream in [&stream[..], others.as_bytes()] {
+                let theirs = of_driver(redis::parse_redis_value(stream).unwrap());
+                prop_assert_eq!(parse_pieces(stream, &[]).unwrap(), vec![theirs]);
+            }
         }
 
         #[test]
@@ -471,7 +473,7 @@ mod tests {
         ) {
             let (mut stream, mut ends) = (Vec::new(), Vec::new());
             for value in &sent {
-                encode(value, &mut stream);
+                encode(value, true, &mut stream);
                 ends.push(stream.len());
             }
             let at = at % stream.len();
@@ -532,7 +534,7 @@ mod tests {
     fn a_big_number_is_its_digits() {
         let digits = "-123456789012345678901234567890";
         let stream = format!("({digits}\r\n");
-        let number = Value::SimpleString(digits.to_owned());
+        let number = Value::Bulk(digits.as_bytes().to_vec());
         assert_eq!(parse_pieces(stream.as_bytes(), &[]).unwrap(), [number]);
     }
 
@@ -546,11 +548,11 @@ mod tests {
     #[test]
     fn an_error_may_quote_any_bytes() {
         let replies = parse_pieces(b"-ERR no key \xff\r\n!7\r\nERR a\r\n\r\n", &[]).unwrap();
-        let [Value::ServerError(line), Value::ServerError(blob)] = &replies[..] else {
+        let [Value::Error(line), Value::Error(blob)] = &replies[..] else {
             panic!("{replies:?}");
         };
-        assert_eq!(line.details(), Some("no key \u{fffd}"));
-        assert_eq!(blob.details(), Some("a  "));
+        assert_eq!((&line.code[..], &line.detail[..]), ("ERR", "no key \u{fffd}"));
+        assert_eq!((&blob.code[..], &blob.detail[..]), ("ERR", "a  "));
     }
 
     /// A list of a length that was announced and not sent uses no memory for it.
@@ -569,8 +571,11 @@ mod tests {
                 items.capacity() * size_of::<Value>() + items.iter().map(memory).sum::<usize>()
             };
             match value {
-                Value::Array(items) => of(items),
-                Value::BulkString(bytes) => bytes.capacity(),
+                Value::Array(items) | Value::Map(items) => of(items),
+                Value::Bulk(bytes) => bytes.capacity(),
+                Value::Error(error) => {
+                    size_of::<ErrorReply>() + error.code.capacity() + error.detail.capacity()
+                }
                 _ => 0,
             }
         }
