@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossterm::event::{Event, KeyEventKind};
-use lockkeeper::Inspector;
+use lockkeeper::{Inspector, Kind, LockName};
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::{mpsc, watch};
@@ -103,12 +103,7 @@ impl Live {
             }
             Some(Action::Redraw) => self.screen.clear()?,
             Some(Action::Pause(paused)) => drop(self.pausing.send(paused)),
-            Some(Action::Inspect(name, kind)) => {
-                if let Some(inspector) = self.inspector.clone() {
-                    let reports = self.reports.clone();
-                    tokio::spawn(poller::inspect(inspector, name, kind, reports));
-                }
-            }
+            Some(Action::Inspect(name, kind)) => self.inspect(name, kind),
             Some(Action::Force { name, kind, reason, from }) => {
                 if let Some(inspector) = self.inspector.clone() {
                     let reports = self.reports.clone();
@@ -120,17 +115,20 @@ impl Live {
         Ok(None)
     }
 
+    fn inspect(&self, name: LockName, kind: Kind) {
+        if let Some(inspector) = self.inspector.clone() {
+            tokio::spawn(poller::inspect(inspector, name, kind, self.reports.clone()));
+        }
+    }
+
     fn report(&mut self, report: Report) -> End {
         let now = Now::get();
         match report {
             Report::Connected(inspector) => self.inspector = Some(inspector),
             Report::Looked(look) => {
                 self.view.looked(look, now);
-                if let (Some(Action::Inspect(name, kind)), Some(inspector)) =
-                    (self.view.wanted(), self.inspector.clone())
-                {
-                    let reports = self.reports.clone();
-                    tokio::spawn(poller::inspect(inspector, name, kind, reports));
+                if let Some(Action::Inspect(name, kind)) = self.view.wanted() {
+                    self.inspect(name, kind);
                 }
             }
             Report::Failed(why) => self.view.failed(why),
