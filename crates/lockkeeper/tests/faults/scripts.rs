@@ -1,8 +1,6 @@
-//! Keys of another type are not changed.
+//! Scripts that meet something else: a key of another type, a server that lacks a form of a command.
 
-use lockkeeper::backend::redis::Redis;
-use lockkeeper::backend::{Acquire, Attempt, Backend, Resource};
-use lockkeeper::{Client, Kind, LostReason, OwnerId};
+use lockkeeper::{Kind, LostReason};
 use testkit::{Flavour, RedisServer};
 
 use crate::support::*;
@@ -33,51 +31,6 @@ async fn a_batch_with_one_overwritten_key_renews_the_others() {
         assert_eq!(rig.server.cli(&["TYPE", "c"]).text(), "list");
     })
     .await;
-}
-
-/// A release that finds something else in its place leaves it alone.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_of_an_overwritten_key_is_not_held() {
-    both(async |kind| {
-        let rig = Rig::new(kind, options()).await;
-        let guard = taken(&rig.handle("a")).await;
-        rig.server.cli(&["DEL", "a"]);
-        rig.server.cli(&["LPUSH", "a", "somebody's data"]);
-        assert_not_held(&guard.release().await);
-        assert_eq!(rig.server.cli(&["TYPE", "a"]).text(), "list");
-    })
-    .await;
-}
-
-/// As a plain release does: a key that has become something else is no longer ours.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handoff_of_a_key_of_another_type_finds_no_hold() {
-    let server = RedisServer::start();
-    let redis = Redis::connect(&server.url(), &options()).await.expect("the server is there");
-    let nobody = Client::memory();
-    for kind in KINDS {
-        for (type_name, create) in [
-            ("string", &["SET", "it", "x"][..]),
-            ("hash", &["HSET", "it", "x", "1"]),
-            ("list", &["RPUSH", "it", "x"]),
-        ] {
-            // What has the right type is not of another.
-            if (kind == Kind::Lock) == (type_name == "hash") && type_name != "list" {
-                continue;
-            }
-            server.cli(&["DEL", "it"]).ok();
-            server.cli(create).ok();
-            let resource = Resource { kind, name: "it".as_bytes().into() };
-            let request = Acquire {
-                from: Some(OwnerId::fresh(nobody.id())),
-                ..Acquire::new(resource, OwnerId::fresh(nobody.id()), 1000)
-            };
-            let answer = within(SOON, "an answer", redis.acquire(request)).await;
-            assert_eq!(answer, Ok(Attempt::Gone), "{kind} over a {type_name}");
-            assert_eq!(server.cli(&["TYPE", "it"]).ok().text(), type_name, "left alone");
-            assert_eq!(pttl(&server, "it"), -1, "left alone");
-        }
-    }
 }
 
 /// Redis 6.2 rejects `SET … NX GET`: each acquire that was sent before the first rejection falls back.
