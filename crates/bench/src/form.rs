@@ -6,17 +6,17 @@ pub(crate) const LEASE_MS: &str = "30000";
 
 // The library's own files, so that a change of a script changes the ceiling with it.
 const LOCK_ACQUIRE: &str = concat!(
-    include_str!("../../lockkeeper/src/backend/redis/lua/busy.lua"),
-    include_str!("../../lockkeeper/src/backend/redis/lua/hash.lua"),
-    include_str!("../../lockkeeper/src/backend/redis/lua/lock_acquire.lua"),
+    include_str!("../../lockkeeper/src/redis/lua/busy.lua"),
+    include_str!("../../lockkeeper/src/redis/lua/hash.lua"),
+    include_str!("../../lockkeeper/src/redis/lua/lock_acquire.lua"),
 );
 const LOCK_RELEASE: &str = concat!(
-    include_str!("../../lockkeeper/src/backend/redis/lua/notify.lua"),
-    include_str!("../../lockkeeper/src/backend/redis/lua/lock_release.lua"),
+    include_str!("../../lockkeeper/src/redis/lua/notify.lua"),
+    include_str!("../../lockkeeper/src/redis/lua/lock_release.lua"),
 );
 const MUTEX_RELEASE: &str = concat!(
-    include_str!("../../lockkeeper/src/backend/redis/lua/notify.lua"),
-    include_str!("../../lockkeeper/src/backend/redis/lua/mutex_release.lua"),
+    include_str!("../../lockkeeper/src/redis/lua/notify.lua"),
+    include_str!("../../lockkeeper/src/redis/lua/mutex_release.lua"),
 );
 
 /// Which lock is measured.
@@ -128,7 +128,7 @@ pub(crate) fn released(reply: &[u8]) -> bool {
 mod tests {
     #[test]
     fn the_scripts_have_the_parts_that_the_library_gives_them() {
-        let scripts = include_str!("../../lockkeeper/src/backend/redis/script.rs");
+        let scripts = include_str!("../../lockkeeper/src/redis/script.rs");
         for script in [
             r#"LOCK_ACQUIRE: Attempt = "busy.lua" "hash.lua" "lock_acquire.lua";"#,
             r#"LOCK_RELEASE: Released = "notify.lua" "lock_release.lua";"#,

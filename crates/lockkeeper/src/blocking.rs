@@ -70,9 +70,9 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::carrier::{self, Carrier};
-use crate::config::ClientOptions;
 use crate::error::{Error, Result};
 use crate::fork::Origin;
+use crate::options::ClientOptions;
 use crate::{Client, Owner};
 
 /// Opens a store, by any URL of [`Client::connect_with`], with the default settings.

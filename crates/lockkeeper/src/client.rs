@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::memory::Memory;
 use crate::backend::{Backend, Kind};
 use crate::carrier::Carrier;
-use crate::config::Backoff;
-use crate::config::{Acknowledgement, ClientOptions};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lock::{Lock, Mutex};
+use crate::memory::Memory;
+use crate::options::Backoff;
+use crate::options::{Acknowledgement, ClientOptions};
 use crate::{
     ClientId, CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock,
     Semaphore, SpinLock,
@@ -231,7 +231,7 @@ impl Client {
         #[cfg(feature = "redis")]
         if !self.core.is_closed() {
             let store: &dyn Any = &*self.core.backend;
-            return store.downcast_ref::<crate::backend::quorum::Quorum>()?.quarantine();
+            return store.downcast_ref::<crate::redis::quorum::Quorum>()?.quarantine();
         }
         None
     }
@@ -340,7 +340,7 @@ async fn file(rest: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
     let Some(path) = rest.strip_prefix(':') else {
         return Err(Error::invalid(None, "write file:PATH"));
     };
-    Ok(Arc::new(crate::backend::file::File::open(path, options).await?))
+    Ok(Arc::new(crate::file::File::open(path, options).await?))
 }
 
 #[cfg(not(all(feature = "file", unix)))]
@@ -351,7 +351,7 @@ async fn file(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
 
 #[cfg(feature = "redis")]
 async fn redis(url: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    Ok(Arc::new(crate::backend::redis::Redis::connect(url, options).await?))
+    Ok(Arc::new(crate::redis::Redis::connect(url, options).await?))
 }
 
 #[cfg(not(feature = "redis"))]
@@ -382,7 +382,7 @@ async fn quorum(members: &[&str], options: &ClientOptions) -> Result<Arc<dyn Bac
         let detail = "members of a quorum have no replicas that could acknowledge";
         return Err(Error::invalid(None, detail));
     }
-    Ok(Arc::new(crate::backend::quorum::Quorum::connect(members, options).await?))
+    Ok(Arc::new(crate::redis::quorum::Quorum::connect(members, options).await?))
 }
 
 #[cfg(not(feature = "redis"))]

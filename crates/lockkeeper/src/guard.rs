@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::Kind;
-use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::hold::{AnyGuard, FromAcquired, Hold, debug};
+use crate::options::LeaseTime;
 use crate::{LockName, OwnerId, PermitId};
 
 /// A guard type with the methods that every guard has.

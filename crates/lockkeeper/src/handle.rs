@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::backend::{Change, Changed, CountChange, Kind, Resource, Snapshot};
 use crate::carrier::Carrier;
-use crate::config::{Backoff, LeaseTime};
 use crate::engine::acquire::Acquired;
 use crate::engine::request::Request;
 use crate::engine::terms::TermSpec;
@@ -15,6 +14,7 @@ use crate::engine::{Core, Tick, counter, lease_millis};
 use crate::error::{Error, Phase, Result};
 use crate::hold::{AnyGuard, FromAcquired, Hold};
 use crate::holder::{Holder, Remaining};
+use crate::options::{Backoff, LeaseTime};
 use crate::run::{Completed, RunError, run};
 use crate::{LockName, Owner};
 

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::backend::{Kind, Resource, ensure_ttl};
 use crate::carrier::{self, Carrier};
-use crate::config::LeaseTime;
 use crate::engine::acquire::Acquired;
 use crate::engine::owners::twice;
 use crate::engine::reenter::{extend, reenter};
@@ -20,6 +19,7 @@ use crate::engine::terms::{HoldId, TermSpec};
 use crate::engine::{Lease, Tick, lease_millis};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::holder::Holder;
+use crate::options::LeaseTime;
 use crate::{LockName, OwnerId, PermitId};
 
 /// A hold of any kind: what all guards have in common.

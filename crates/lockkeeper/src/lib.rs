@@ -2,17 +2,22 @@
 #![doc = include_str!("manual/rustdoc_pictures.md")]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(feature = "unstable-backend"),
+    allow(dead_code, unreachable_pub, unused_imports, reason = "public with unstable-backend")
+)]
 
 mod any;
 mod carrier;
 mod check;
 mod client;
 mod clock;
-mod config;
 mod engine;
 mod error;
 mod fair;
 mod fenced;
+#[cfg(all(feature = "file", unix))]
+mod file;
 mod fork;
 mod guard;
 mod handle;
@@ -21,9 +26,14 @@ mod holder;
 mod inspector;
 mod latch;
 mod lock;
+mod memory;
+mod model;
 mod multi;
 mod name;
+mod options;
 mod permits;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "redis")]
 mod redis_url;
 mod run;
@@ -35,10 +45,22 @@ mod watch;
 #[cfg(feature = "unstable-backend")]
 pub mod backend;
 #[cfg(not(feature = "unstable-backend"))]
-#[allow(dead_code, unreachable_pub, unused_imports, reason = "public with unstable-backend")]
 mod backend;
 pub mod blocking;
 pub mod manual;
+
+/// The stores behind the URLs, for tests and decorators. **Exempt from semver**, as `backend`.
+#[cfg(feature = "unstable-backend")]
+pub mod stores {
+    #[cfg(all(feature = "file", unix))]
+    pub use crate::file::File;
+    pub use crate::memory::Memory;
+    pub use crate::model::{State, Wake};
+    #[cfg(feature = "redis")]
+    pub use crate::redis::quorum::Quorum;
+    #[cfg(feature = "redis")]
+    pub use crate::redis::{Redis, script_text};
+}
 
 pub use any::AnyLock;
 #[doc(inline)]
@@ -46,10 +68,6 @@ pub use backend::{ClientInfo, Finding, ForcedUnlock, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
 pub use clock::Clock;
-pub use config::{
-    Backoff, CONNECT_TIMEOUT, ClientOptions, DRIFT_FIXED, DRIFT_RATIO, LONGEST_LEASE, LeaseTime,
-    MAX_LEASE, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER, WATCHDOG_TIMEOUT, Wakeups,
-};
 pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, StaleTokenError};
@@ -64,6 +82,10 @@ pub use latch::CountDownLatch;
 pub use lock::{Lock, Mutex};
 pub use multi::{MultiGuard, MultiLock};
 pub use name::{ClientId, LockName, Owner, OwnerId, ParseIdError, PermitId};
+pub use options::{
+    Backoff, CONNECT_TIMEOUT, ClientOptions, DRIFT_FIXED, DRIFT_RATIO, LONGEST_LEASE, LeaseTime,
+    MAX_LEASE, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER, WATCHDOG_TIMEOUT, Wakeups,
+};
 pub use permits::PermitSemaphore;
 #[cfg(feature = "redis")]
 pub use redis_url::RedisUrl;

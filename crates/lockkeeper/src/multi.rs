@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use crate::any::AnyLock;
 use crate::backend::Kind;
 use crate::carrier::Call;
-use crate::config::{LeaseTime, MIN_WATCHDOG};
 use crate::engine::Tick;
 use crate::engine::acquire::Acquired;
 use crate::engine::multi::{Terms, acquire_all};
@@ -23,6 +22,7 @@ use crate::engine::request::Request;
 use crate::engine::terms::TermSpec;
 use crate::handle::Handle;
 use crate::hold::{AnyGuard, Hold};
+use crate::options::{LeaseTime, MIN_WATCHDOG};
 use crate::run::{Completed, Held, Loss, RunError, run};
 use crate::{Error, LockName, LostReason, Result};
 

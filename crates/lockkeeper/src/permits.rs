@@ -4,13 +4,13 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed};
-use crate::config::LeaseTime;
 use crate::engine::{counter, lease_millis};
 use crate::error::Phase;
 use crate::guard::PermitsGuard;
 use crate::handle::Handle;
 use crate::hold::Hold;
 use crate::holder::Remaining;
+use crate::options::LeaseTime;
 use crate::run::{Completed, RunError};
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 

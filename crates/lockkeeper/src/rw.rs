@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::any::AnyLock;
 use crate::backend::Kind;
-use crate::config::LeaseTime;
 use crate::guard::{FencedReadGuard, FencedWriteGuard, ReadGuard, WriteGuard};
 use crate::handle::Handle;
 use crate::holder::{Holder, Remaining};
 use crate::lock::fenced_methods;
+use crate::options::LeaseTime;
 use crate::{LockName, Owner, Result};
 
 /// The methods of a read/write lock, by the types of its guards.

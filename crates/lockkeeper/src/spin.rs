@@ -1,8 +1,8 @@
 //! The lock whose waiters poll.
 
-use crate::config::Backoff;
 use crate::handle::Handle;
 use crate::lock::{lock_methods, owner_methods};
+use crate::options::Backoff;
 
 /// The lock that never subscribes: its waiters poll, with pauses. Redisson's `RSpinLock`.
 ///

@@ -209,8 +209,8 @@ mod tests {
 
     use super::*;
     use crate::OwnerId;
-    use crate::backend::memory::Memory;
     use crate::backend::{Acquire, Backend, Kind, Resource};
+    use crate::memory::Memory;
     use crate::{Client, ClientOptions};
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The number of allocations of an uncontended acquire and release on Redis.
 
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Backend, Kind, Release, Resource};
+use lockkeeper::stores::Redis;
 use lockkeeper::{AnyLock, Client, ClientOptions, OwnerId};
 use testkit::RedisServer;
 use uuid::Uuid;

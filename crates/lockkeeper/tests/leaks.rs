@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper::backend::memory::Memory;
+use lockkeeper::stores::Memory;
 use lockkeeper::{AnyLock, Client, ClientOptions, CountDownLatch, Error, MultiLock, Result};
 use testkit::{ChildProcess, RedisServer};
 use tokio::task::JoinSet;

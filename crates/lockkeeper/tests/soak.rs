@@ -7,7 +7,7 @@ use std::alloc::System;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lockkeeper::backend::memory::Memory;
+use lockkeeper::stores::Memory;
 use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Result};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use testkit::RedisServer;

@@ -76,7 +76,7 @@ fn the_engine_names_no_store() {
 #[test]
 fn names_of_keys_and_channels_are_made_in_one_place() {
     let made = |line: &str| line.contains("redisson_") || line.contains("\"lockkeeper_");
-    let keys = rust().find(|source| source.path == "backend/redis/keys.rs").unwrap();
+    let keys = rust().find(|source| source.path == "redis/keys.rs").unwrap();
     assert!(!keys.offences(made).is_empty(), "they are made elsewhere now");
     let others = rust().filter(|source| source.path != keys.path).chain(lua());
     let offences = others.flat_map(|source| source.offences(made)).collect();
@@ -277,7 +277,7 @@ fn a_scripts_header_explains_what_it_uses_and_nothing_else() {
 
 #[test]
 fn every_script_is_loaded() {
-    let loader = rust().find(|source| source.path == "backend/redis/script.rs").unwrap();
+    let loader = rust().find(|source| source.path == "redis/script.rs").unwrap();
     let name = |source: &Source| source.path.rsplit('/').next().unwrap().to_owned();
     let unused = lua().map(|source| name(&source));
     let unused = unused.filter(|name| !loader.text.contains(&format!("\"{name}\""))).collect();

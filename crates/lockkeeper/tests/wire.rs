@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, ClientInfo, Kind, Release, Released, Resource,
 };
+use lockkeeper::stores::Redis;
 use lockkeeper::{Client, ClientOptions, Error, LockName, OwnerId};
 use testkit::{Cli, RedisServer, Reply, Stopwatch};
 

@@ -21,19 +21,11 @@ use crate::{LockName, OwnerId, PermitId};
 
 mod capabilities;
 mod fault;
-#[cfg(all(feature = "file", unix))]
-pub mod file;
 mod finding;
+mod latch_openings;
 mod listing;
-pub mod memory;
-pub mod model;
-mod openings;
-#[cfg(feature = "redis")]
-pub mod quorum;
-#[cfg(feature = "redis")]
-pub mod redis;
 mod snapshot;
-pub mod wake;
+pub(crate) mod subscriptions;
 
 pub use capabilities::Capabilities;
 pub(crate) use capabilities::ensure_ttl;
@@ -42,7 +34,7 @@ pub use fault::{Detail, Fault};
 pub use finding::{Finding, Severity};
 pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Listed, Page, Pattern, Seen, Select};
 pub use snapshot::{HolderEntry, MemberEntry, Snapshot};
-pub use wake::{Subscription, Topic};
+pub use subscriptions::{Subscription, Topic};
 
 /// An owned, boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -54,7 +46,7 @@ pub type Answer<T> = BoxFuture<Result<T, Fault>>;
 
 /// A store of locks.
 ///
-/// [`model`] defines the result of every request; a store must agree with it. The engine repeats
+/// The module `model` defines the result of every request; a store must agree with it. The engine repeats
 /// requests whose outcome is unknown. A repetition must have no further effect: hold counts are
 /// absolute, and changes of counters have an id by which the store remembers the answer. A fault
 /// must tell whether the request may have executed: see [`Fault::maybe_ran`].

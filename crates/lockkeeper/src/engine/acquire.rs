@@ -10,21 +10,15 @@ use tracing::{Instrument, Span};
 use super::Tick;
 use super::lease::{Lease, deadline};
 use super::local_queue::{Entered, Front, Grant, LocalQueues};
-use super::pending_acquire::PendingAcquire;
+use super::pending_acquire::{Answered, PendingAcquire};
 use super::request::Request;
 use super::terms::HoldId;
 use super::wait::AcquireLoop;
-use crate::backend::{Attempt, Fault, Resource};
+use crate::backend::{Attempt, Resource};
 use crate::error::Result;
 
 /// An acquired hold.
 pub(crate) type Acquired = (Arc<Lease>, HoldId);
-
-/// The answer to one attempt, and from when its TTL counts.
-pub(super) type Answered = (std::result::Result<Attempt, Fault>, Tick);
-
-/// A grant, and when it arrived.
-pub(super) type Granted = (Grant, Tick);
 
 impl Request {
     /// Acquires the lock. Returns `None` if it is busy and the wait limit has passed.

@@ -21,9 +21,10 @@ use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
     BoxFuture, Change, ClientEntry, Holding, List, Resource, Seen, Select, Snapshot, Subscription,
-    Topic, model,
+    Topic,
 };
 use crate::error::LostReason;
+use crate::model;
 
 /// How old a hold must be to trigger an announcement.
 const WORTH_ANNOUNCING: Duration = Duration::from_secs(1);

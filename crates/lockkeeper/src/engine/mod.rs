@@ -16,8 +16,8 @@ use uuid::Uuid;
 
 use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Kind, Lane, Resource};
 use crate::carrier::{self, Call, Carrier};
-use crate::config::{ClientOptions, MAX_LEASE};
 use crate::error::{Error, LostReason, Phase, Result};
+use crate::options::{ClientOptions, MAX_LEASE};
 use crate::{LockName, Owner};
 
 pub(crate) mod acquire;

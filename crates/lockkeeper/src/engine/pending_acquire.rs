@@ -48,6 +48,9 @@ const POSITION: Duration = Duration::from_secs(600);
 /// How long the mark of a waiting writer is valid in the store.
 const INTENT: Duration = Duration::from_secs(2);
 
+/// The answer to one attempt, and from when its TTL counts.
+pub(super) type Answered = (Result<Attempt, Fault>, Tick);
+
 #[derive(Debug)]
 pub(crate) struct PendingAcquire {
     pub(super) core: Arc<Core>,
@@ -248,7 +251,7 @@ impl Attempting {
 
 impl Future for Attempting {
     /// The answer, the time from which the TTL counts, and the pending acquire.
-    type Output = ((Result<Attempt, Fault>, Tick), PendingAcquire);
+    type Output = (Answered, PendingAcquire);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = self.answer.as_mut().expect("polled after it was ready");

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::terms::TermSpec;
 use super::{Core, Tick};
 use crate::backend::{Fenced, Kind, Resource, Topic};
-use crate::config::Backoff;
 use crate::error::Phase;
+use crate::options::Backoff;
 use crate::{Owner, OwnerId};
 
 /// The parameters of one acquire.

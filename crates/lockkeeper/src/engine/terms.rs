@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Tick, lease_millis};
 use crate::backend::Resource;
-use crate::config::{LeaseTime, MIN_WATCHDOG};
 use crate::error::{Error, Result};
+use crate::options::{LeaseTime, MIN_WATCHDOG};
 
 /// The term that one guard asked for.
 #[derive(Clone, Copy, Debug)]

@@ -22,15 +22,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::acquire::{Answered, Granted};
 use super::heartbeat::QueuePosition;
 use super::local_queue::{Entered, Front, Grant, Handoff, LocalQueues, Served};
-use super::pending_acquire::PendingAcquire;
+use super::pending_acquire::{Answered, PendingAcquire};
 use super::request::{Queueing, Request};
 use super::{RETRY_COUNTERS, SUSPICIOUS, Tick, jittered, no_answer, until};
 use crate::backend::{Attempt, Fault, Kind, Resource, Subscription, Ttl};
-use crate::config::RECHECK;
 use crate::error::{Error, Phase, Result};
+use crate::options::RECHECK;
 
 /// At the wait limit, an answer older than this does not show that the store still answers: the
 /// loop asks once more.
@@ -53,6 +52,9 @@ const LEAVING: u64 = 2;
 
 /// How often a waiting writer renews its mark in the store, which expires after two seconds.
 const INTENT: Duration = Duration::from_millis(1200);
+
+/// A grant, and when it arrived.
+type Granted = (Grant, Tick);
 
 /// `None` if the lock is busy at the wait limit.
 pub(super) type Outcome = Result<Option<Granted>>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::backend::BoxFuture;
-use lockkeeper::backend::memory::Memory;
+use lockkeeper::stores::Memory;
 use lockkeeper::{
     AnyGuard, AnyLock, Client, ClientOptions, Kind, MultiGuard, MultiLock, Owner, Permit, Result,
 };

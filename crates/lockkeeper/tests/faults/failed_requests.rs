@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, BoxFuture, Change, ClientInfo, CountChange, Fenced, PermitChange,
     Release, Released, Renew, Renewed, Resource,
 };
+use lockkeeper::stores::Redis;
 use lockkeeper::{Kind, OwnerId, PermitId};
 use testkit::{Cli, RedisServer, Reply};
 
@@ -370,7 +370,7 @@ kinds! {
 /// The lists above name every key of the library.
 #[test]
 fn every_key_of_the_library_is_tried() {
-    let source = include_str!("../../src/backend/redis/keys.rs");
+    let source = include_str!("../../src/redis/keys.rs");
     let prefixes = source.split("prefixed(\"").skip(1).filter_map(|rest| rest.split('"').next());
     let tried: Vec<_> =
         [Kind::Fair, Kind::Write, Kind::Permits].into_iter().flat_map(keys).collect();

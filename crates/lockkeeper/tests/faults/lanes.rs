@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::backend::memory::Memory;
 use lockkeeper::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
     Lane, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
 };
+use lockkeeper::stores::Memory;
 use lockkeeper::{
     Client, ClientOptions, LockGuard, LockName, LostReason, MultiLock, RESPONSE_TIMEOUT,
     WATCHDOG_TIMEOUT,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper::backend::redis::script_text;
+use lockkeeper::stores::script_text;
 use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Error, Kind};
 use testkit::{FaultProxy, RedisServer, Reply, Stopwatch};
 use tracing::field::{Field, Visit};

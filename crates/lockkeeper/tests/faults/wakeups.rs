@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
     List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
 };
+use lockkeeper::stores::Redis;
 use lockkeeper::{Client, Kind, LockName, RECHECK, Result};
 use testkit::RedisServer;
 use tokio::task::JoinHandle;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::ClientOptions;
 use lockkeeper::backend::Backend;
-use lockkeeper::backend::file::File;
+use lockkeeper::stores::File;
 use rusqlite::Connection;
 use tempfile::TempDir;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use lockkeeper::backend::file::File;
 use lockkeeper::backend::{Acquire, Fault};
+use lockkeeper::stores::File;
 use lockkeeper::{Error, OwnerId};
 use rusqlite::Connection;
 use testkit::{ChildProcess, Flaky, Stopwatch, Verb, example_path};

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lockkeeper::backend::file::File;
 use lockkeeper::backend::{Acquire, Change, Changed, CountChange};
+use lockkeeper::stores::File;
 use lockkeeper::{LockGuard, LostReason, OwnerId};
 use testkit::{Flaky, Gate};
 use uuid::Uuid;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper::backend::memory::Memory;
+use lockkeeper::stores::Memory;
 use lockkeeper::{AnyLock, Client, ClientOptions, Kind, RwLock};
 use testkit::{Flaky, Gate, Verb};
 use tokio::task::JoinSet;

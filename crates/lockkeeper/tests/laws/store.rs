@@ -10,11 +10,11 @@ use std::time::Duration;
 
 #[cfg(feature = "file")]
 use crate::lockfile::LockFile;
-use lockkeeper::backend::memory::Memory;
-use lockkeeper::backend::quorum::Quorum;
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Attempt, Backend, Release, Released, Resource};
 use lockkeeper::blocking::Wait;
+use lockkeeper::stores::Memory;
+use lockkeeper::stores::Quorum;
+use lockkeeper::stores::Redis;
 use lockkeeper::{
     AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Holder, Kind,
     LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Remaining, Result, RunError,

@@ -1,11 +1,11 @@
 //! Semaphores, permits with ids and latches: the scripts mean what the model does, and no request that
 //! comes again counts again.
 
-use lockkeeper::backend::model::State;
 use lockkeeper::backend::{
     Acquire, Attempt, Change, Changed, CountChange, Kind, PermitChange, Release, Released, Renew,
     Resource,
 };
+use lockkeeper::stores::State;
 use lockkeeper::{LockName, OwnerId, PermitId};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, Change, Changed, CountChange, Fault, Kind, PermitChange, Release,
     Released, Renew, Renewed, Resource, Ttl,
 };
+use lockkeeper::stores::Redis;
 use lockkeeper::{OwnerId, PermitId};
 use testkit::{Cli, RedisServer, Reply};
 use uuid::Uuid;

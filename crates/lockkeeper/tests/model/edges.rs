@@ -1,10 +1,10 @@
 //! Cases that the random sequences leave out: a lock without a TTL, and names that are used once.
 
-use lockkeeper::backend::model::State;
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, Change, Changed, CountChange, Kind, Release, Released, Resource,
 };
+use lockkeeper::stores::Redis;
+use lockkeeper::stores::State;
 use lockkeeper::{LockName, OwnerId};
 use testkit::RedisServer;
 

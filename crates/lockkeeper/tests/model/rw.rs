@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use lockkeeper::LockName;
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, Fault, Fenced, Kind, Release, Released, Renew, Renewed, Resource,
     Topic, Ttl,
 };
+use lockkeeper::stores::Redis;
 use proptest::prelude::*;
 use proptest::sample::select;
 use testkit::{Cli, RedisServer};

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use lockkeeper::backend::model::{State, Wake};
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, Change, Changed, ClientInfo, Fault, Kind, Release, Released, Renew,
     Renewed, Resource, Snapshot, Ttl,
 };
+use lockkeeper::stores::Redis;
+use lockkeeper::stores::{State, Wake};
 use lockkeeper::{LockName, OwnerId};
 use testkit::{Cli, RedisServer, Reply};
 use tokio::runtime::Runtime;

@@ -1,6 +1,6 @@
 //! The queue after a lost reply, a restart and an outage.
 
-use lockkeeper::backend::redis::script_text;
+use lockkeeper::stores::script_text;
 use lockkeeper::{Client, ClientOptions, LockGuard};
 use testkit::FaultProxy;
 use tokio::task::JoinHandle;

@@ -1,7 +1,7 @@
 //! Waiters of Redisson and of this library in one queue.
 
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Backend, Kind, Resource};
+use lockkeeper::stores::Redis;
 use lockkeeper::{ClientOptions, OwnerId};
 
 use super::support::*;

@@ -1,7 +1,7 @@
 //! What is stored and published while only waiters of this library wait, byte for byte.
 
-use lockkeeper::backend::redis::Redis;
 use lockkeeper::backend::{Acquire, Backend, Kind, Renew, Renewed, Resource};
+use lockkeeper::stores::Redis;
 use lockkeeper::{ClientOptions, OwnerId};
 
 use super::support::*;

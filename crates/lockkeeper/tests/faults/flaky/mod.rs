@@ -7,7 +7,7 @@ mod waiters;
 use std::iter;
 use std::time::Duration;
 
-use lockkeeper::backend::memory::Memory;
+use lockkeeper::stores::Memory;
 use lockkeeper::{Client, ClientOptions};
 use testkit::{Flaky, Gate};
 use tokio::time::sleep;

@@ -4,7 +4,7 @@ use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::backend::memory::Memory;
+use lockkeeper::stores::Memory;
 use lockkeeper::{Client, ClientOptions, Error};
 use testkit::{Flaky, Gate, Verb};
 use tokio::time::{Instant, sleep, timeout};

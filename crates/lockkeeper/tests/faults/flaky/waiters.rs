@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use lockkeeper::backend::memory::Memory;
+use lockkeeper::stores::Memory;
 use lockkeeper::{Client, ClientOptions, Error, LostReason, MultiLock, OwnerId};
 use testkit::{Flaky, Gate, Verb};
 use tokio::time::{Instant, sleep};

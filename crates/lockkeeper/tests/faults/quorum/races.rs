@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkeeper::backend::{self, Acquire, Attempt, Backend, Resource};
-use lockkeeper::{Client, Kind, LostReason};
+use lockkeeper::backend::{Acquire, Attempt, Backend, Resource};
+use lockkeeper::{Client, Kind, LostReason, stores};
 use testkit::{History, Quorum, Stopwatch};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
@@ -214,7 +214,7 @@ async fn a_handoff_is_not_decided_by_its_first_answers() {
     eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
     let urls: Vec<_> = quorum.nodes().iter().map(testkit::Node::url).collect();
     let urls: Vec<_> = urls.iter().map(String::as_str).collect();
-    let store = backend::quorum::Quorum::connect(&urls, &quorum_options()).await.unwrap();
+    let store = stores::Quorum::connect(&urls, &quorum_options()).await.unwrap();
     for index in [0, 1] {
         quorum.server(index).cli(&["DEL", "a"]).ok();
     }

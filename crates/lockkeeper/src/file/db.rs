@@ -1,0 +1,471 @@
+//! The database: how it is created, opened, and changed.
+//!
+//! Commits are written to the log without waiting for the disk (WAL, `synchronous=NORMAL`): a commit
+//! survives the death of its process, and the death of the machine may undo the last commits, whose
+//! owners died with it. Two steps wait for the disk: a checkpoint, which the thread makes after it has
+//! answered, and the first commit after the whole log was checkpointed. Without them a power loss could
+//! damage the file and lock out all processes. The last process that closes the file makes no
+//! checkpoint: a command that holds a lock for an instant must not pay for it.
+//!
+//! **A busy file is an answer.** A request that got no turn to write while other processes wrote is
+//! refused, not unanswered ([`Db::or_busy`]). A waiter then waits on.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, MAIN_DB, OpenFlags};
+
+use super::path::{Inodes, Place};
+use super::session::Session;
+use super::time::{self, Moment};
+use super::write_queue::{Entered, Turn, WriteQueue};
+use super::{boot, busy_handler, fault};
+use crate::backend::Fault;
+use crate::model::State;
+
+/// "lkkr": whose file it is.
+const APPLICATION: i32 = 0x6c6b_6b72;
+
+/// Which form it has.
+///
+/// Earlier forms have two more tables, which are not used any more.
+const VERSION: i32 = 3;
+
+/// The log is carried over into the database when it has so many pages: a process that opens the store
+/// alone reads all of it first.
+const LOG_MAX: i32 = 400;
+
+/// A log of so many pages is worth a warning: it grows for as long as somebody stands in a transaction
+/// that reads.
+pub(super) const LOG_LONG: i32 = 16_384;
+
+/// To how many bytes the log is cut when it begins anew.
+const LOG_KEPT: i32 = 4 << 20;
+
+/// What each table is for:
+///
+/// - `names`: what stands under a name. `record` decides, with `permits`, which may be many and are
+///   packed; `kind` and `wall_end` are for people.
+/// - `waiters`: who waits in the queues of fair locks.
+/// - `clients`: who the holders are.
+/// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
+/// - `chores`: how far the sweeping has come.
+const SCHEMA: &str = "
+CREATE TABLE names (
+    name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
+    record TEXT NOT NULL, permits BLOB
+) WITHOUT ROWID;
+CREATE TABLE waiters (
+    name BLOB NOT NULL, place INTEGER NOT NULL, owner BLOB NOT NULL, heard INTEGER NOT NULL,
+    PRIMARY KEY (name, place)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX waiter ON waiters (name, owner);
+CREATE TABLE clients (
+    id TEXT PRIMARY KEY, boot TEXT NOT NULL, ends INTEGER NOT NULL, about TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY, boot TEXT NOT NULL, ends INTEGER NOT NULL, pid INTEGER NOT NULL
+);
+CREATE TABLE listeners (
+    topic BLOB NOT NULL, session INTEGER NOT NULL, PRIMARY KEY (topic, session)
+) WITHOUT ROWID;
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY, at INTEGER NOT NULL, topic BLOB NOT NULL, payload BLOB NOT NULL
+);
+CREATE TABLE chores (next BLOB NOT NULL);
+INSERT INTO chores VALUES (x'');
+CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
+    datetime(wall_end / 1000, 'unixepoch', 'localtime') AS until, record
+    FROM names ORDER BY names.name;
+";
+
+/// If others have not written for so long, the one that does has come to no end.
+const LATELY: Duration = Duration::from_secs(2);
+
+/// A pause of a few hundred microseconds: see `busy_handler`.
+const PAUSES: i32 = 8;
+
+/// What is said where it is not this client's turn to write for as long as it waits.
+pub(super) const OTHERS_WRITE: &str = "many processes write to the file of locks at once";
+
+thread_local! {
+    /// How many pages the log had after the last commit of this thread.
+    static LOG: Cell<i32> = const { Cell::new(0) };
+}
+
+/// An open database.
+pub(super) struct Db {
+    pub(super) connection: Connection,
+    pub(super) place: Place,
+    /// Which start of the machine rows count from.
+    pub(super) boot: &'static str,
+    /// The answers to this client's requests that must not run twice. They are entered after the commit,
+    /// because one thread executes all requests of a client.
+    pub(super) replies: State,
+    /// What was opened.
+    inodes: Inodes,
+    /// Whether this user may write it.
+    writable: bool,
+    pub(super) session: Session,
+    line: WriteQueue,
+    /// A number that moves when others write, and since when it has not.
+    version: Option<(i64, Option<Instant>)>,
+    /// Messages were left for this very process.
+    pub(super) has_mail: bool,
+    /// With how many pages the log is carried over next.
+    carry_at: i32,
+    /// How many changes until the next sweep.
+    pub(super) sweep_in: u32,
+    /// A moment that lasts.
+    #[cfg(test)]
+    pub(super) stopped: Option<Moment>,
+    /// Whom the model has woken, whether anybody listens or not.
+    #[cfg(test)]
+    pub(super) woken: std::cell::RefCell<Vec<crate::model::Wake>>,
+    /// The last to be dropped.
+    _in_use: super::InUse,
+}
+
+/// A connection, the files it has open, and whether it may write.
+type Opened = (Connection, Inodes, bool);
+
+/// Why a transaction did not come to its end.
+pub(super) enum Hitch {
+    Sql(rusqlite::Error),
+    Fault(Fault),
+}
+
+impl From<rusqlite::Error> for Hitch {
+    fn from(error: rusqlite::Error) -> Self {
+        Hitch::Sql(error)
+    }
+}
+
+impl From<Fault> for Hitch {
+    fn from(fault: Fault) -> Self {
+        Hitch::Fault(fault)
+    }
+}
+
+impl Hitch {
+    fn fault(self, place: &Place) -> Fault {
+        match self {
+            Hitch::Sql(error) => fault::of(error, place),
+            Hitch::Fault(fault) => fault,
+        }
+    }
+}
+
+impl Db {
+    /// Opens what is there, or makes it. Waits for others that do the same, for as long as the
+    /// patience of this thread lasts.
+    pub(super) fn open(place: &Place) -> Result<Self, Fault> {
+        let in_use = super::InUse::begin()?;
+        time::known()?;
+        let boot = boot::id()?;
+        let mut pause = Duration::from_millis(2);
+        let (connection, inodes, writable) = loop {
+            match try_open(place) {
+                Ok(Some(opened)) => break opened,
+                Err(fault) if !fault.may_pass() || !busy_handler::is_left() => return Err(fault),
+                // Somebody else makes it at this moment, or has just put another in its place.
+                Ok(None) | Err(_) => {
+                    thread::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0));
+                    // With many of them, whoever makes it must be let run.
+                    pause = (pause * 2).min(Duration::from_millis(64));
+                }
+            }
+        };
+        connection.set_prepared_statement_cache_capacity(64);
+        // Not all short-lived processes shall do them, but some must.
+        let sweep_in = fastrand::u32(1..super::sweep::EVERY);
+        let place = place.clone();
+        let (session, line) = (Session::new(), WriteQueue::new(place.wal()));
+        Ok(Self {
+            connection,
+            place,
+            boot,
+            replies: State::default(),
+            inodes,
+            writable,
+            session,
+            line,
+            version: None,
+            has_mail: false,
+            carry_at: LOG_MAX,
+            sweep_in,
+            #[cfg(test)]
+            stopped: None,
+            #[cfg(test)]
+            woken: Default::default(),
+            _in_use: in_use,
+        })
+    }
+
+    /// Whether the files at the path are no longer those that were opened: others open new ones.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.place.inodes() != self.inodes
+    }
+
+    /// Whether a transaction has been left standing.
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.connection.is_autocommit()
+    }
+
+    /// One transaction that may change something, at a moment in which nobody else can.
+    pub(super) fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+    ) -> Result<T, Fault> {
+        if !self.writable {
+            return Err(self.place.denied("cannot be written"));
+        }
+        self.transaction(Self::begin_write, work)
+    }
+
+    /// One look at what was committed last. Nobody is in its way.
+    pub(super) fn read<T>(
+        &mut self,
+        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+    ) -> Result<T, Fault> {
+        self.transaction(|db| db.run("BEGIN").map(|()| None), work)
+    }
+
+    fn transaction<T>(
+        &mut self,
+        begin: impl FnOnce(&Self) -> rusqlite::Result<Option<Turn>>,
+        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+    ) -> Result<T, Fault> {
+        let done = begin(self).map_err(Hitch::from).and_then(|turn| {
+            // Not before: it may have waited.
+            let done = work(self, self.moment())?;
+            self.run("COMMIT")?;
+            drop(turn);
+            Ok(done)
+        });
+        done.map_err(|hitch| {
+            if self.is_stuck() {
+                // If this fails, too, the connection is of no use, and is closed.
+                let _ = self.run("ROLLBACK");
+            }
+            hitch.fault(&self.place)
+        })
+    }
+
+    /// Begins a transaction in which no other process writes.
+    fn begin_write(&self) -> rusqlite::Result<Option<Turn>> {
+        loop {
+            match self.line.enter() {
+                Entered::Turn(turn) => return self.run("BEGIN IMMEDIATE").map(|()| Some(turn)),
+                Entered::Unlockable => return self.run("BEGIN IMMEDIATE").map(|()| None),
+                Entered::Late => {}
+            }
+            match busy_handler::at_once(|| self.run("BEGIN IMMEDIATE")) {
+                Err(error) if fault::is_busy(&error) && busy_handler::pause(PAUSES) => {}
+                began => return began.map(|()| None),
+            }
+        }
+    }
+
+    /// What a fault of a transaction means if other processes write: the file is busy, and not out of
+    /// reach.
+    pub(super) fn or_busy(&mut self, fault: Fault) -> Fault {
+        match fault {
+            Fault::Unreachable { maybe_ran: false, .. } if self.is_written_to() => {
+                Fault::Refused { detail: OTHERS_WRITE.into() }
+            }
+            fault => fault,
+        }
+    }
+
+    /// Whether other processes have written lately.
+    pub(super) fn is_written_to(&mut self) -> bool {
+        let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).ok();
+        // The first look says nothing of what was before.
+        let since = match self.version {
+            Some((last, since)) if Some(last) == version => since,
+            Some(_) => Some(Instant::now()),
+            None => None,
+        };
+        self.version = version.map(|version| (version, since));
+        since.is_some_and(|since| since.elapsed() < LATELY)
+    }
+
+    #[cfg(not(test))]
+    fn moment(&self) -> Moment {
+        Moment::read()
+    }
+
+    #[cfg(test)]
+    fn moment(&self) -> Moment {
+        self.stopped.unwrap_or_else(Moment::read)
+    }
+
+    fn run(&self, sql: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    /// Carries the log over into the database, if it has become long. Whoever reads or writes is not
+    /// kept from it. What somebody still reads cannot be carried over: then it is tried again when there
+    /// is twice as much.
+    pub(super) fn checkpoint(&mut self) {
+        let pages = LOG.replace(0);
+        if (1..LOG_MAX).contains(&pages) {
+            self.carry_at = LOG_MAX;
+        }
+        if pages < self.carry_at {
+            return;
+        }
+        let sql = "PRAGMA wal_checkpoint(PASSIVE)";
+        let carried: rusqlite::Result<(i32, i32)> =
+            self.connection.query_row(sql, [], |row| Ok((row.get(1)?, row.get(2)?)));
+        match carried {
+            Ok((log, carried)) if carried < log => {
+                self.carry_at = pages.saturating_mul(2);
+                if log >= LOG_LONG {
+                    let path = self.place.wal().display();
+                    tracing::warn!(%path, pages = log, "the log grows: somebody has been reading the \
+                        file of locks for long");
+                }
+            }
+            Ok(_) => self.carry_at = LOG_MAX,
+            Err(error) => tracing::debug!(%error, "checkpoint"),
+        }
+    }
+}
+
+/// Nothing if another file took its place meanwhile.
+fn try_open(place: &Place) -> Result<Option<Opened>, Fault> {
+    match open_to_write(place) {
+        Err(Fault::Denied { .. }) if place.is_read_only() => open_to_read(place).map(Some),
+        opened => {
+            opened.map(|opened| opened.map(|(connection, inodes)| (connection, inodes, true)))
+        }
+    }
+}
+
+/// Opens a file that this user may not write. SQLite then writes nothing beside it, either.
+fn open_to_read(place: &Place) -> Result<Opened, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(error, place);
+    let inodes = place.inodes();
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
+    prepare(&connection).map_err(failed)?;
+    match version(&connection, place)? {
+        0 => Err(place.denied("is empty and cannot be written")),
+        1..=VERSION => Ok((connection, inodes, false)),
+        _ => Err(newer(place)),
+    }
+}
+
+fn newer(place: &Place) -> Fault {
+    let path = place.path().display();
+    Fault::Invalid {
+        detail: format!("{path} was written by a newer lockkeeper: use that one").into(),
+    }
+}
+
+/// What goes for a connection of any sort.
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(busy_handler::pause))?;
+    // Others may write to the file: nothing that they put into it shall run here.
+    for unneeded in [
+        DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER,
+        DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW,
+        DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
+    ] {
+        connection.set_db_config(unneeded, false)?;
+    }
+    Ok(())
+}
+
+fn open_to_write(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(error, place);
+    place.create()?;
+    let before = place.inode();
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = match before {
+        Some(_) => flags,
+        None => flags | OpenFlags::SQLITE_OPEN_CREATE,
+    };
+    let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
+    prepare(&connection).map_err(failed)?;
+    let mut version = version(&connection, place)?;
+    if connection.is_readonly(MAIN_DB).map_err(failed)? {
+        return Err(place.denied("cannot be written"));
+    }
+    connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+    let kept = |row: &rusqlite::Row<'_>| row.get::<_, i32>(0);
+    connection
+        .pragma_update_and_check(None, "journal_size_limit", LOG_KEPT, kept)
+        .map_err(failed)?;
+    let mode: String = connection
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        .map_err(failed)?;
+    if mode != "wal" {
+        let detail = format!("{}: journal mode is {mode}, not wal", place.path().display());
+        return Err(Fault::Server { detail: detail.into() });
+    }
+    if version < VERSION {
+        version = make(&connection, place)?;
+    }
+    if version > VERSION {
+        return Err(newer(place));
+    }
+    // From here on it is known to be ours. The last one to close it must not wait for the disk, either.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    connection.wal_hook(Some(|_, pages| {
+        LOG.set(pages);
+        Ok(())
+    }));
+    let inodes = place.inodes();
+    let same = before.is_none() || before == place.inode();
+    Ok(same.then_some((connection, inodes)))
+}
+
+/// Which form the file has; 0 if there is nothing in it yet.
+fn version(connection: &Connection, place: &Place) -> Result<i32, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(error, place);
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0));
+    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(failed)?;
+    let application = number("PRAGMA application_id").map_err(failed)?;
+    let version = number("PRAGMA user_version").map_err(failed)?;
+    match application {
+        APPLICATION if tables > 0 => Ok(version.max(1)),
+        APPLICATION | 0 if tables == 0 => Ok(0),
+        _ => Err(Fault::Invalid {
+            detail: format!(
+                "{} is a database of another program: name another path",
+                place.path().display()
+            )
+            .into(),
+        }),
+    }
+}
+
+fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
+    let failed = |error: rusqlite::Error| fault::of(error, place);
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
+    let made = version(connection, place).and_then(|version| match version {
+        // Somebody else was first.
+        version if version >= VERSION => Ok(version),
+        version => {
+            let schema = if version == 0 { SCHEMA } else { "" };
+            let sql = format!(
+                "{schema} PRAGMA application_id = {APPLICATION};
+                PRAGMA user_version = {VERSION};"
+            );
+            connection.execute_batch(&sql).map_err(failed).map(|()| VERSION)
+        }
+    });
+    let end = if made.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    connection.execute_batch(end).map_err(failed)?;
+    made
+}
+
+/// Until when a transaction of this store's own may wait for others: it can be done later.
+pub(super) fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(250)
+}

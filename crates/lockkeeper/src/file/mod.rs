@@ -1,0 +1,309 @@
+//! A file for the processes of one host: the model inside a SQLite database, one transaction for each
+//! request.
+//!
+//! One thread a client does all of it, because SQLite blocks (`worker`). Its leases go by the time since
+//! the machine was started (`time`), so that nobody's clock moves them; waiters in other processes are
+//! told through the file (`wakes`) and woken by the kernel (`pipe`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::LockName;
+use crate::backend::subscriptions::{Edge, Subscriptions};
+use crate::backend::{
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
+};
+use crate::error::{Error, Phase, Result as ClientResult};
+use crate::options::ClientOptions;
+use db::{Db, OTHERS_WRITE};
+use path::Place;
+use work_queue::{Order, WorkQueue};
+
+mod boot;
+mod busy_handler;
+mod check;
+mod db;
+mod fault;
+mod list;
+#[cfg(test)]
+mod model_test;
+mod path;
+mod pipe;
+mod requests;
+mod rows;
+mod session;
+mod sweep;
+mod time;
+mod waiters;
+mod wakes;
+mod work_queue;
+mod worker;
+mod write_queue;
+
+/// A file as a store.
+#[derive(Clone, Debug)]
+pub struct File {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    orders: Orders,
+    hub: Subscriptions,
+    /// The path, without symbolic links.
+    identity: Arc<str>,
+    response_timeout: Duration,
+}
+
+/// The queue of a thread, which ends when this is dropped: with the client, or if the caller is cancelled
+/// while the store is being opened.
+#[derive(Debug)]
+struct Orders(Arc<WorkQueue>);
+
+impl Drop for Orders {
+    fn drop(&mut self) {
+        self.0.close(None);
+    }
+}
+
+/// A database that is open in this process.
+///
+/// SQLite keeps the state of its file locks in the memory of the process. A forked child inherits
+/// that state without the locks, and mutexes that no thread of the child will unlock. A file that
+/// it opened could block forever, or be damaged.
+struct InUse;
+
+static USERS: Users = Users::new();
+
+impl InUse {
+    /// # Errors
+    /// Fails in a forked child whose parent had a file open when it forked.
+    fn begin() -> Result<Self, Fault> {
+        if !USERS.begin(std::process::id()) {
+            let detail = "this process was forked while its parent had a file of locks open, and SQLite \
+                          does not work in such a child: start the child with exec, or close the client \
+                          before the fork";
+            return Err(Fault::Invalid { detail: detail.into() });
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        USERS.end();
+    }
+}
+
+/// The number of files that a process has open: the process id in the upper half, the number in the
+/// lower, because both must change atomically.
+struct Users(AtomicU64);
+
+impl Users {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Counts a file. Returns false if the files belong to another process.
+    fn begin(&self, pid: u32) -> bool {
+        let begun = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
+            let (process, count) = (users >> 32, users & u64::from(u32::MAX));
+            let own = process == u64::from(pid);
+            (own || count == 0).then(|| (u64::from(pid) << 32) + count + 1)
+        });
+        begun.is_ok()
+    }
+
+    fn end(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// When a waiter tries again that could not write because others did, in milliseconds.
+const CROWDED: u64 = 200;
+
+/// The thread answers in time even if other processes block it. After this much more time, the disk
+/// does not respond.
+const STUCK: Duration = Duration::from_millis(500);
+
+impl File {
+    /// Opens a file of locks, or creates it. `path` is the part after `file:` in a URL.
+    ///
+    /// # Errors
+    /// See [`Client::connect_with`](crate::Client::connect_with).
+    pub async fn open(path: &str, options: &ClientOptions) -> ClientResult<Self> {
+        Self::start(path, options)
+            .await
+            .map_err(|fault| Error::from_fault(fault, None, Phase::Connect, None))
+    }
+
+    async fn start(path: &str, options: &ClientOptions) -> Result<Self, Fault> {
+        let path = Place::parse(path)?;
+        let no_thread = |error: std::io::Error| Fault::Server {
+            detail: format!("the thread of the file store cannot be started: {error}").into(),
+        };
+        let (work_queue, rings) = WorkQueue::new().map_err(no_thread)?;
+        let orders = Orders(Arc::clone(&work_queue));
+        let edges = Arc::clone(&work_queue);
+        let hub = Subscriptions::new(move |topic, edge| {
+            let topic = topic.clone();
+            edges.push(match edge {
+                Edge::First => Order::Listen(topic),
+                Edge::Last => Order::Ignore(topic),
+            });
+        });
+        let (opened, opening) = oneshot::channel();
+        let limit = Instant::now() + options.connect_timeout;
+        let work = (work_queue, rings);
+        let listeners = hub.clone();
+        let path = (path, options.read_only);
+        thread::Builder::new()
+            .name("lockkeeper-file".to_owned())
+            .spawn(move || worker::run(work, listeners, path, limit, opened))
+            .map_err(no_thread)?;
+        let opened = timeout(options.connect_timeout + STUCK, opening).await;
+        let path = opened.map_err(|_| stuck(false))?.map_err(|_| Fault::Closed)??;
+        let inner = Inner {
+            orders,
+            hub,
+            identity: format!("file:{}", path.display()).into(),
+            response_timeout: options.response_timeout,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Sends work to the thread and waits for its answer.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Db) -> Result<T, Fault> + Send + 'static,
+    ) -> Answer<T> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            let work = Box::new(move |db: Result<&mut Db, Fault>| {
+                // The caller may have been cancelled.
+                let _ = answer.send(db.and_then(work));
+            });
+            let patience = inner.response_timeout;
+            if !inner.orders.0.push(Order::Do(Instant::now() + patience, work)) {
+                return Err(Fault::Closed);
+            }
+            match timeout(patience + STUCK, answered).await {
+                Ok(answered) => answered.unwrap_or(Err(Fault::Closed)),
+                Err(_) => Err(stuck(true)),
+            }
+        })
+    }
+}
+
+fn stuck(maybe_ran: bool) -> Fault {
+    Fault::Unreachable { maybe_ran, detail: "the disk does not answer".into() }
+}
+
+impl Backend for File {
+    fn capabilities(&self, _name: &LockName) -> Capabilities {
+        // One thread executes requests in order: an earlier one has ended when a later one is
+        // answered.
+        Capabilities::new(true, Arc::clone(&self.inner.identity)).taking_together().advising(
+            "let the user write to the file, to those beside it (-wal, -shm) and to their directory",
+        )
+    }
+
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
+        let waits = request.waits;
+        let asked = self.ask(move |db| db.acquire(&request));
+        Box::pin(async move {
+            match asked.await {
+                // Other processes were writing: the waiter keeps waiting.
+                Err(Fault::Refused { detail }) if waits && *detail == *OTHERS_WRITE => {
+                    Ok(Attempt::busy(Some(Ttl::Millis(CROWDED))))
+                }
+                answer => answer,
+            }
+        })
+    }
+
+    fn release(&self, request: Release) -> Answer<Released> {
+        self.ask(move |db| db.release(&request))
+    }
+
+    fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
+        let count = batch.len();
+        let asked = self.ask(move |db| Ok(db.renew(&batch)));
+        Box::pin(async move { asked.await.unwrap_or_else(|fault| vec![Err(fault); count]) })
+    }
+
+    fn adjust(&self, change: Change) -> Answer<Changed> {
+        self.ask(move |db| db.adjust(&change))
+    }
+
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+        self.ask(move |db| db.inspect(&resource))
+    }
+
+    fn list(&self, request: List) -> Answer<Page> {
+        self.ask(move |db| db.list(&request))
+    }
+
+    fn check(&self) -> Answer<Vec<Finding>> {
+        self.ask(Db::check)
+    }
+
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
+        let hub = &self.inner.hub;
+        let subscription = match topic {
+            // A `0` published earlier must not open the latch.
+            Topic::Latch(_) => hub.join_anew(topic.clone()),
+            _ => hub.join(topic.clone()),
+        };
+        if self.inner.orders.0.is_closing() {
+            return Box::pin(std::future::ready(Err(Fault::Closed)));
+        }
+        if topic == Topic::Reconnected {
+            // A local topic: there is no confirmation by the file to wait for.
+            hub.confirm(&topic);
+        }
+        Box::pin(subscription.confirmed())
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let (done, ended) = oneshot::channel();
+            inner.orders.0.close(Some(done));
+            // Resolves when the sender is dropped.
+            let _ = timeout(inner.response_timeout, ended).await;
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_begin_at_once_are_one_process() {
+        for _ in 0..500 {
+            let (users, together) = (Users::new(), Barrier::new(4));
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        together.wait();
+                        assert!(users.begin(7));
+                    });
+                }
+            });
+            assert!(!users.begin(8), "a child of it, with files open");
+            (0..4).for_each(|_| users.end());
+            assert!(users.begin(8), "a child of it, with none");
+        }
+    }
+}

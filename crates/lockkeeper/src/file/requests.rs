@@ -1,0 +1,226 @@
+//! The requests of a file store: the model, in one transaction (`BEGIN IMMEDIATE`) per request.
+//!
+//! The meaning of a request is written once, in the model. A request loads only the records that
+//! concern it, lets the model answer and writes back only the changes, so a busy attempt only reads. Of
+//! a fair lock's queue it loads only the waiters that matter (`waiters`), of the remembered answers
+//! (`Db::replies`) only its own. A property test (`model_test`) sends the same requests at the same moments to this code
+//! and to the whole model, and so shows that these records suffice.
+
+use std::collections::HashMap;
+
+use super::busy_handler;
+use super::db::{Db, Hitch};
+use super::time::Moment;
+use super::waiters::Who;
+use super::wakes::Told;
+use crate::backend::{
+    Acquire, Attempt, Change, Changed, Fault, Kind, Release, Released, Renew, Renewed, Resource,
+    Snapshot,
+};
+use crate::model::{Record, State, Wake};
+use crate::{LockName, OwnerId};
+
+/// The data that a request needs: its names, possible waiters, its id if the answer is remembered,
+/// and whether the clients of holders are needed.
+struct About<'a> {
+    names: Vec<&'a LockName>,
+    clients: bool,
+    waiter: Option<OwnerId>,
+    reply: Option<(&'a LockName, OwnerId)>,
+}
+
+impl<'a> About<'a> {
+    fn one(name: &'a LockName) -> Self {
+        Self { names: vec![name], clients: false, waiter: None, reply: None }
+    }
+
+    fn by(self, owner: OwnerId) -> Self {
+        Self { waiter: Some(owner), ..self }
+    }
+
+    fn remembered(self, of: Option<(&'a LockName, OwnerId)>) -> Self {
+        Self { reply: of, ..self }
+    }
+}
+
+/// The state of a request, and its records as loaded from the file.
+type Loaded<'a> = (State, Vec<(&'a LockName, Record)>);
+
+impl Db {
+    pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
+        let Resource { kind, name } = &request.resource;
+        let mut about = About::one(name).by(request.owner);
+        about.names.extend(request.also.iter().map(|(name, _)| name));
+        let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
+        let about = about.remembered(remembered);
+        let answer = |state: &mut State, now: u64| state.acquire(request, now);
+        let done = busy_handler::at_once(|| self.change(&about, answer));
+        let Err(Fault::Unreachable { maybe_ran: false, .. }) = done else { return done?.0 };
+        // Other processes are writing. A busy answer to a waiter need not wait for them.
+        if let Some(answer) = self.glance(&about, answer)? {
+            return answer;
+        }
+        self.change(&about, answer).map_err(|fault| self.or_busy(fault))?.0
+    }
+
+    pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
+        let Resource { kind, name } = &request.resource;
+        let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
+        let about = About::one(name).by(request.owner).remembered(remembered);
+        let changed = self.change(&about, |state, now| state.release(request, now));
+        let (mut answer, told) = changed.map_err(|fault| self.or_busy(fault))?;
+        if let Ok(Released::Freed { listeners }) = &mut answer {
+            *listeners = Some(told.sessions);
+        }
+        answer
+    }
+
+    /// Renews holds. A fault of the whole request is the fault of each entry; an unreadable record
+    /// is the fault of its entries.
+    pub(super) fn renew(&mut self, batch: &[Renew]) -> Vec<Result<Renewed, Fault>> {
+        if batch.iter().all(|renew| renew.waiting) && self.all_wait_behind(batch) {
+            return vec![Ok(Renewed::Waiting); batch.len()];
+        }
+        let done = self.write(|db, moment| {
+            let mut state = State::behind(moment.epoch);
+            let (mut before, mut faults) = (HashMap::new(), HashMap::new());
+            let mut waiters: HashMap<_, Vec<_>> = HashMap::new();
+            for renew in batch {
+                waiters.entry(&renew.resource.name).or_default().push(renew.owner);
+            }
+            for (name, waiters) in waiters {
+                match db.load(name, Who::These(&waiters), moment) {
+                    Ok(record) => {
+                        state.put(name, record.clone());
+                        before.insert(name, record);
+                    }
+                    Err(Hitch::Fault(fault)) => drop(faults.insert(name, fault)),
+                    Err(hitch) => return Err(hitch),
+                }
+            }
+            let readable = batch.iter().filter(|renew| before.contains_key(&renew.resource.name));
+            let readable: Vec<_> = readable.cloned().collect();
+            let (answers, wakes) = state.renew(&readable, moment.now);
+            let told = db.post(&wakes, &state, moment.now)?;
+            for (name, record) in before {
+                db.store(name, &record, &state.take(name), moment)?;
+            }
+            let mut answers = answers.into_iter();
+            let answer = |renew: &Renew| match faults.get(&renew.resource.name) {
+                Some(fault) => Err(fault.clone()),
+                None => answers.next().unwrap_or(Err(Fault::Closed)),
+            };
+            Ok((batch.iter().map(answer).collect(), told))
+        });
+        match done {
+            Ok((answers, told)) => {
+                self.ring(told);
+                answers
+            }
+            Err(fault) => vec![Err(self.or_busy(fault)); batch.len()],
+        }
+    }
+
+    fn all_wait_behind(&mut self, batch: &[Renew]) -> bool {
+        let behind = self.read(|db, moment| {
+            for Renew { resource, owner, .. } in batch {
+                if !db.waits_behind(&resource.name, *owner, moment.now)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        });
+        behind.unwrap_or(false)
+    }
+
+    pub(super) fn adjust(&mut self, change: &Change) -> Result<Changed, Fault> {
+        let about = match change {
+            Change::ForceUnlock { resource, .. } => {
+                About { clients: true, ..About::one(&resource.name) }
+            }
+            Change::Count { resource, id, .. } | Change::Permits { resource, id, .. } => {
+                About::one(&resource.name).remembered(Some((&resource.name, *id)))
+            }
+            Change::Announce { client, ttl } => {
+                return self.write(|db, moment| {
+                    db.store_client(client, *ttl, moment.now)?;
+                    Ok(Changed::Done)
+                });
+            }
+            Change::Withdraw { client } => {
+                return self.write(|db, _| db.erase_client(*client).map(|()| Changed::Done));
+            }
+        };
+        self.change(&about, |state, now| state.adjust(change, now))?.0
+    }
+
+    pub(super) fn inspect(&mut self, resource: &Resource) -> Result<Snapshot, Fault> {
+        self.read(|db, moment| {
+            let record = db.load(&resource.name, Who::All, moment)?;
+            let mut state = State::behind(moment.epoch);
+            for client in record.clients() {
+                if let Some(client) = db.load_client(client, moment.now)? {
+                    state.put_client(client, moment.now);
+                }
+            }
+            state.put(&resource.name, record);
+            Ok(state.inspect(resource, moment.now)?)
+        })
+    }
+
+    /// Loads the data of the request, runs the model, and stores the changes.
+    fn change<T>(
+        &mut self,
+        about: &About<'_>,
+        answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
+    ) -> Result<(T, Told), Fault> {
+        let (answer, told, state, now) = self.write(|db, moment| {
+            let (mut state, before) = db.load_all(about, moment)?;
+            let (answer, wakes) = answer(&mut state, moment.now);
+            let told = db.post(&wakes, &state, moment.now)?;
+            for (name, record) in before {
+                db.store(name, &record, &state.take(name), moment)?;
+            }
+            Ok((answer, told, state, moment.now))
+        })?;
+        if let Some((name, id)) = about.reply {
+            self.replies.copy_reply(name, id, &state, now);
+        }
+        self.ring(told.clone());
+        Ok((answer, told))
+    }
+
+    /// Returns the answer from the last commit if the request changes nothing and wakes up no
+    /// waiter; otherwise `None`.
+    fn glance<T>(
+        &mut self,
+        about: &About<'_>,
+        answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
+    ) -> Result<Option<T>, Fault> {
+        self.read(|db, moment| {
+            let (mut state, before) = db.load_all(about, moment)?;
+            let (answer, wakes) = answer(&mut state, moment.now);
+            let same = before.iter().all(|(name, record)| state.take(name) == *record);
+            Ok((wakes.is_empty() && same).then_some(answer))
+        })
+    }
+
+    fn load_all<'a>(&self, about: &About<'a>, moment: Moment) -> Result<Loaded<'a>, Hitch> {
+        let mut state = State::behind(moment.epoch);
+        let mut before = Vec::with_capacity(about.names.len());
+        for name in &about.names {
+            let record = self.load(name, Who::These(about.waiter.as_slice()), moment)?;
+            for client in record.clients().into_iter().filter(|_| about.clients) {
+                if let Some(client) = self.load_client(client, moment.now)? {
+                    state.put_client(client, moment.now);
+                }
+            }
+            state.put(name, record.clone());
+            before.push((*name, record));
+        }
+        if let Some((name, id)) = about.reply {
+            state.copy_reply(name, id, &self.replies, moment.now);
+        }
+        Ok((state, before))
+    }
+}

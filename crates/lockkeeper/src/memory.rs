@@ -1,0 +1,221 @@
+//! The store inside this process: the model behind a mutex.
+//!
+//! It keeps time by tokio's clock, so that a test can pause it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use crate::LockName;
+use crate::backend::subscriptions::Subscriptions;
+use crate::backend::{
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
+    Kind, Lane, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription,
+    Topic,
+};
+use crate::model::{State, Wake};
+
+/// An embedded store. Clients that share it share its locks.
+#[derive(Debug)]
+pub struct Memory {
+    state: Mutex<State>,
+    started: Instant,
+    /// The wall clock at `started`, in milliseconds, so that tokens of a later process are greater.
+    epoch: u64,
+    identity: Arc<str>,
+    hub: Subscriptions,
+}
+
+impl Memory {
+    /// Creates a separate store.
+    pub fn new() -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Arc::new(Self {
+            state: Mutex::default(),
+            started: Instant::now(),
+            epoch: epoch.as_millis() as u64,
+            identity: format!("memory:{}", NEXT.fetch_add(1, Ordering::Relaxed)).into(),
+            hub: Subscriptions::new(|_, _| {}),
+        })
+    }
+
+    /// Returns the store of this name in the process. It exists for as long as it is used.
+    pub fn named(name: &str) -> Arc<Self> {
+        static STORES: OnceLock<Mutex<HashMap<String, Weak<Memory>>>> = OnceLock::new();
+        let stores = STORES.get_or_init(Mutex::default);
+        let mut stores = stores.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = stores.get(name).and_then(Weak::upgrade) {
+            return store;
+        }
+        stores.retain(|_, store| store.strong_count() > 0);
+        let store = Self::new();
+        stores.insert(name.to_owned(), Arc::downgrade(&store));
+        store
+    }
+
+    /// Returns the number of stored locks and of topics with subscribers, for leak tests.
+    pub fn usage(&self) -> (usize, usize) {
+        (self.state().len(), self.hub.topic_count())
+    }
+
+    /// Notifies the clients that a lane has reconnected, or all lanes. For decorators that divide
+    /// this store into lanes.
+    pub fn reconnected(&self, lane: Option<Lane>) {
+        let message = lane.map(Lane::message);
+        self.hub.wake(&Topic::Reconnected, message.as_ref().map_or(&[], |lane| lane));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the store's time in milliseconds, rounded down as a server's clock is.
+    fn now(&self) -> u64 {
+        self.epoch + self.started.elapsed().as_millis() as u64
+    }
+
+    /// Wakes up the subscribers and returns their number.
+    fn wake(&self, wakes: &[Wake]) -> u64 {
+        wakes.iter().map(|wake| self.hub.wake(&wake.topic, &wake.payload)).sum()
+    }
+}
+
+/// Whether all listeners beside a refused waiter can acquire the resource it waits for. Not so for
+/// a read/write lock: its readers and writers share a topic.
+fn listens(request: &Acquire) -> bool {
+    let rw = matches!(request.resource.kind, Kind::Read | Kind::Write);
+    request.waits && request.from.is_none() && !rw
+}
+
+/// Wraps an answer that is available already. A task that never waits must let others run, too.
+fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
+    Box::pin(async {
+        tokio::task::consume_budget().await;
+        answer
+    })
+}
+
+impl Backend for Memory {
+    fn capabilities(&self, _name: &LockName) -> Capabilities {
+        Capabilities::new(true, Arc::clone(&self.identity)).taking_together()
+    }
+
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
+        let (mut answer, wakes) = self.state().acquire(&request, self.now());
+        self.wake(&wakes);
+        if let Ok(Attempt::Busy { listeners, .. }) = &mut answer
+            && let Some(topic) = Topic::told_of(&request.resource).filter(|_| listens(&request))
+        {
+            *listeners = self.hub.subscribers(&topic);
+        }
+        at_once(answer)
+    }
+
+    fn release(&self, request: Release) -> Answer<Released> {
+        let (mut answer, wakes) = self.state().release(&request, self.now());
+        let told = self.wake(&wakes);
+        if let Ok(Released::Freed { listeners }) = &mut answer {
+            *listeners = Some(told);
+        }
+        at_once(answer)
+    }
+
+    fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
+        let (answers, wakes) = self.state().renew(&batch, self.now());
+        self.wake(&wakes);
+        at_once(answers)
+    }
+
+    fn adjust(&self, change: Change) -> Answer<Changed> {
+        let (answer, wakes) = self.state().adjust(&change, self.now());
+        self.wake(&wakes);
+        at_once(answer)
+    }
+
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+        at_once(self.state().inspect(&resource, self.now()))
+    }
+
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
+        let subscription = self.hub.join(topic.clone());
+        // A confirmation wakes up all subscribers, which would wait behind the new one from then on.
+        if !subscription.is_confirmed() {
+            self.hub.confirm(&topic);
+        }
+        Box::pin(subscription.confirmed())
+    }
+
+    fn list(&self, request: List) -> Answer<Page> {
+        let mut page = self.state().list(&request, self.now());
+        for listed in page.iter_mut().flat_map(|page| &mut page.locks) {
+            let told = Topic::told_of(&listed.resource);
+            let waiting = &mut listed.snapshot.waiting;
+            *waiting = waiting.or_else(|| Some(self.hub.subscribers(&told?)));
+        }
+        at_once(page)
+    }
+
+    fn check(&self) -> Answer<Vec<Finding>> {
+        let detail =
+            "embedded in this process: its locks exclude no other process, and end with this one";
+        at_once(Ok(vec![Finding::fine("store", detail)]))
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        at_once(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::OwnerId;
+
+    #[tokio::test]
+    async fn a_waiter_learns_how_many_others_listen() {
+        let memory = Memory::new();
+        let lock = Resource { kind: Kind::Lock, name: LockName::from("it") };
+        let asked = |waits| {
+            let owner = OwnerId::fresh(Uuid::new_v4());
+            let request = Acquire { waits, ..Acquire::new(lock.clone(), owner, 10_000) };
+            memory.acquire(request)
+        };
+        assert!(asked(true).await.unwrap().is_granted());
+        let mut listening = Vec::new();
+        for count in 0..3 {
+            assert!(
+                matches!(asked(true).await, Ok(Attempt::Busy { listeners, .. }) if listeners == count)
+            );
+            let topic = Topic::told_of(&lock).unwrap();
+            listening.push(memory.subscribe(topic).await.unwrap());
+        }
+        let asks = asked(false).await;
+        assert!(matches!(asks, Ok(Attempt::Busy { listeners: 0, .. })), "it listens for nothing");
+        listening.pop();
+        assert!(matches!(asked(true).await, Ok(Attempt::Busy { listeners: 2, .. })));
+    }
+
+    #[tokio::test]
+    async fn readers_and_writers_do_not_crowd_each_other_out() {
+        let memory = Memory::new();
+        let asked = |kind| {
+            let lock = Resource { kind, name: LockName::from("it") };
+            let owner = OwnerId::fresh(Uuid::new_v4());
+            memory.acquire(Acquire { waits: true, ..Acquire::new(lock, owner, 10_000) })
+        };
+        assert!(asked(Kind::Write).await.unwrap().is_granted());
+        let mut listening = Vec::new();
+        for _ in 0..3 {
+            listening.push(memory.subscribe(Topic::Rw(LockName::from("it"))).await.unwrap());
+        }
+        for kind in [Kind::Read, Kind::Write] {
+            assert!(matches!(asked(kind).await, Ok(Attempt::Busy { listeners: 0, .. })), "{kind}");
+        }
+    }
+}

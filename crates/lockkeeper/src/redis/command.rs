@@ -1,0 +1,487 @@
+//! Requests in the form in which they are sent.
+//!
+//! A command is encoded once, while it is built: its arguments are bytes in the protocol's form from
+//! the start. The head of a script call (`EVALSHA` and the hash, or `EVAL` and the text) is encoded
+//! once per script and not part of the command, so that a call that has to be repeated with the text is
+//! the same command with another head. Buffers of arguments are reused by the next command of the same
+//! thread.
+
+use std::cell::{Cell, RefCell};
+use std::sync::LazyLock;
+
+use uuid::Uuid;
+
+use super::publish::Wakes;
+use super::shape::Shape;
+use crate::OwnerId;
+use crate::backend::Fenced;
+
+/// A script and the hash by which it is called.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) source: &'static str,
+    /// `EVALSHA` and the hash, encoded.
+    head: LazyLock<Vec<u8>>,
+    /// The form of its reply, as in its header.
+    returns: Shape,
+}
+
+impl Script {
+    /// `head` must encode the head of `source`: see [`by_hash`].
+    pub(super) const fn new(source: &'static str, returns: Shape, head: fn() -> Vec<u8>) -> Self {
+        Self { source, head: LazyLock::new(head), returns }
+    }
+
+    /// Creates a call with `keys` keys: append them, then the arguments.
+    #[inline(always)]
+    pub(super) fn call(&'static self, keys: usize) -> Command {
+        let (head, body) = (Head::Hash(self), spare_buffer());
+        let mut call =
+            Command { head, count: 0, body, shape: self.returns, in_order: false, asks: false };
+        call.push(keys);
+        call
+    }
+}
+
+/// Encodes the head of a call by the hash of the script's text.
+pub(super) fn by_hash(source: &str) -> Vec<u8> {
+    let mut head = Vec::new();
+    write_argument(&mut head, b"EVALSHA");
+    let hash = sha1_smol::Sha1::from(source).digest().to_string();
+    write_argument(&mut head, hash.as_bytes());
+    head
+}
+
+/// What precedes the arguments of a command.
+#[derive(Clone, Copy, Debug)]
+enum Head {
+    /// Nothing: the name of the command is the first argument.
+    Plain,
+    /// A call of a script by its hash.
+    Hash(&'static Script),
+    /// A call of a script by its text.
+    Text(&'static Script),
+}
+
+/// An encoded request, and the form of its reply.
+#[derive(Clone, Debug)]
+pub(super) struct Command {
+    head: Head,
+    /// The number of arguments in `body`.
+    count: usize,
+    body: Vec<u8>,
+    shape: Shape,
+    in_order: bool,
+    /// It follows `ASKING`: a node serves it that is about to get its slot.
+    pub(super) asks: bool,
+}
+
+impl Command {
+    #[inline(always)]
+    pub(super) fn plain(name: &str) -> Self {
+        let (shape, body) = (Shape::of_name(name.as_bytes()), spare_buffer());
+        let mut command =
+            Self { head: Head::Plain, count: 0, body, shape, in_order: false, asks: false };
+        command.push(name);
+        command
+    }
+
+    /// Declares that the reply is a list of exactly `count` values.
+    pub(super) fn answering_each(mut self, count: usize) -> Self {
+        self.shape = Shape::Each(count);
+        self
+    }
+
+    /// Appends an argument. In place: [`arg`](Command::arg) moves the command, which counts where every
+    /// acquire or release does it.
+    #[inline(always)]
+    pub(super) fn push(&mut self, argument: impl Argument) {
+        self.count += 1;
+        argument.write(&mut self.body);
+    }
+
+    #[inline(always)]
+    pub(super) fn arg(mut self, argument: impl Argument) -> Self {
+        self.push(argument);
+        self
+    }
+
+    /// Appends an owner id.
+    #[inline(always)]
+    pub(super) fn owner(self, owner: &OwnerId) -> Self {
+        self.arg(owner)
+    }
+
+    /// Appends a TTL, or an empty argument for none.
+    #[inline(always)]
+    pub(super) fn ttl_or_empty(mut self, ttl: Option<u64>) -> Self {
+        match ttl {
+            Some(ttl) => self.push(ttl),
+            None => self.push(""),
+        }
+        self
+    }
+
+    /// Appends the TTL of a fencing token, if one is requested.
+    #[inline(always)]
+    pub(super) fn token_ttl(self, fenced: Option<Fenced>) -> Self {
+        match fenced {
+            Some(fenced) => self.ttl_or_empty(fenced.ttl),
+            None => self,
+        }
+    }
+
+    /// Appends the TTL of a token, and the channel that a waiter would listen on if its listeners can
+    /// be counted.
+    #[inline(always)]
+    pub(super) fn waiting_on(
+        self,
+        fenced: Option<Fenced>,
+        channel: Option<impl Argument>,
+        wakes: Wakes,
+    ) -> Self {
+        let Some((channel, counting)) = channel.zip(wakes.counting()) else {
+            return self.token_ttl(fenced);
+        };
+        let call = self.ttl_or_empty(fenced.and_then(|fenced| fenced.ttl)).arg(channel);
+        match wakes {
+            // The default of the scripts, and the most frequent request.
+            Wakes::Plain => call,
+            _ => call.arg(counting),
+        }
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Whether its buffer is too large to be kept for other commands.
+    pub(super) fn is_large(&self) -> bool {
+        self.body.capacity() > SPARE_BYTES
+    }
+
+    /// Declares that it must not run after requests that follow it: if the server does not know its script, the
+    /// caller gets the error, and may repeat it while nothing follows.
+    pub(super) fn in_order(mut self) -> Self {
+        self.in_order = true;
+        self
+    }
+
+    /// Turns a call into one by text, for a server that does not know the hash and so did not run the script,
+    /// if it may be sent again.
+    pub(super) fn call_again_by_text(&mut self) -> bool {
+        !self.in_order && self.call_by_text()
+    }
+
+    /// Turns a call by hash into a call by text. Returns false for any other command.
+    pub(super) fn call_by_text(&mut self) -> bool {
+        match self.head {
+            Head::Hash(script) => {
+                self.head = Head::Text(script);
+                true
+            }
+            Head::Plain | Head::Text(_) => false,
+        }
+    }
+
+    /// The same for the first call of each script that must run in order, so that the server knows it. `called`
+    /// are the scripts that were called before.
+    pub(super) fn call_first_by_text(&mut self, called: &mut Vec<&'static Script>) {
+        if self.in_order
+            && let Head::Hash(script) = self.head
+            && !called.iter().any(|one| std::ptr::eq(*one, script))
+        {
+            called.push(script);
+            self.head = Head::Text(script);
+        }
+    }
+
+    /// Appends the whole request to a write buffer.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let heads = if matches!(self.head, Head::Plain) { 0 } else { 2 };
+        write_number(out, b'*', (self.count + heads) as u64);
+        match self.head {
+            Head::Plain => {}
+            Head::Hash(script) => out.extend_from_slice(&script.head),
+            Head::Text(script) => {
+                write_argument(out, b"EVAL");
+                write_argument(out, script.source.as_bytes());
+            }
+        }
+        out.extend_from_slice(&self.body);
+    }
+}
+
+/// The buffers that a thread keeps for its next commands, and the largest one that it keeps.
+const SPARE_BUFFERS: usize = 64;
+const SPARE_BYTES: usize = 512;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn spare_buffer() -> Vec<u8> {
+    let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+    spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(256))
+}
+
+impl Drop for Command {
+    fn drop(&mut self) {
+        if self.is_large() {
+            return;
+        }
+        let mut body = std::mem::take(&mut self.body);
+        // Fails while the thread ends.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_BUFFERS {
+                body.clear();
+                spare.push(body);
+            }
+        });
+    }
+}
+
+/// A value that can be an argument of a command.
+pub(super) trait Argument {
+    /// Appends the encoded argument.
+    fn write(&self, body: &mut Vec<u8>);
+}
+
+/// Appends an argument of known bytes.
+#[inline(always)]
+pub(super) fn write_argument(out: &mut Vec<u8>, bytes: &[u8]) {
+    write_number(out, b'$', bytes.len() as u64);
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a line of a type and a number.
+#[inline(always)]
+pub(super) fn write_number(out: &mut Vec<u8>, kind: u8, number: u64) {
+    // Most are lengths of short arguments.
+    match number {
+        0..10 => out.extend_from_slice(&[kind, b'0' + number as u8, b'\r', b'\n']),
+        10..100 => {
+            let [tens, ones] = PAIRS[number as usize];
+            out.extend_from_slice(&[kind, tens, ones, b'\r', b'\n']);
+        }
+        _ => write_long_number(out, kind, number),
+    }
+}
+
+#[inline(never)]
+fn write_long_number(out: &mut Vec<u8>, kind: u8, number: u64) {
+    let mut digits = [0; 24];
+    let count = write_digits(number, &mut digits);
+    out.push(kind);
+    append(out, &digits, count);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the first `length` of these bytes. It copies all of them: a copy of constant size is a few
+/// moves, one of variable size is a call that costs more than the rest of a short argument.
+#[inline(always)]
+fn append<const N: usize>(out: &mut Vec<u8>, bytes: &[u8; N], length: usize) {
+    let end = out.len() + length;
+    out.extend_from_slice(bytes);
+    out.truncate(end);
+}
+
+static PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut n = 0;
+    while n < 100 {
+        pairs[n] = [b'0' + (n / 10) as u8, b'0' + (n % 10) as u8];
+        n += 1;
+    }
+    pairs
+};
+
+/// Writes the decimal digits of a number to the beginning of `out`, and returns how many. Without the
+/// machinery of formatting, because several numbers are in every request; eight digits at a time, because
+/// the number of an owner has nineteen (110 instructions instead of 140, and 30 for a TTL).
+fn write_digits(number: u64, out: &mut [u8; 24]) -> usize {
+    const EIGHT: u64 = 100_000_000;
+    const ZEROS: u64 = 0x3030_3030_3030_3030;
+    let zeros = |eight: u64| (eight.trailing_zeros() / 8) as usize;
+    if number < EIGHT {
+        let eight = eight_digits(number);
+        // One zero stays.
+        let first = zeros(eight | (1 << 56));
+        out[..8].copy_from_slice(&((eight | ZEROS) >> (8 * first)).to_le_bytes());
+        return 8 - first;
+    }
+    let (high, low) = (number / EIGHT, eight_digits(number % EIGHT));
+    let (high, middle) = (eight_digits(high / EIGHT), eight_digits(high % EIGHT));
+    // Followed by zeros, so that a copy of constant size never ends outside.
+    let mut digits = [0; 40];
+    for (n, eight) in [high, middle, low].into_iter().enumerate() {
+        digits[8 * n..8 * (n + 1)].copy_from_slice(&(eight | ZEROS).to_le_bytes());
+    }
+    let first = if high == 0 { 8 + zeros(middle) } else { zeros(high) };
+    out.copy_from_slice(&digits[first..first + 24]);
+    24 - first
+}
+
+/// Returns the eight digits of a number as bytes, the first one lowest: halves it into numbers of four,
+/// two and one digits, all of them at once.
+#[inline(always)]
+fn eight_digits(number: u64) -> u64 {
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let twos = hundreds | ((fours - 100 * hundreds) << 16);
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    tens | ((twos - 10 * tens) << 8)
+}
+
+macro_rules! byte_arguments {
+    ($($bytes:ty)*) => {
+        $(impl Argument for $bytes {
+            #[inline(always)]
+            fn write(&self, body: &mut Vec<u8>) {
+                write_argument(body, self.as_ref());
+            }
+        })*
+    };
+}
+
+byte_arguments! { [u8] str Vec<u8> String }
+
+impl<T: Argument + ?Sized> Argument for &T {
+    #[inline(always)]
+    fn write(&self, body: &mut Vec<u8>) {
+        (**self).write(body);
+    }
+}
+
+macro_rules! number_arguments {
+    ($($number:ty)*) => {
+        $(impl Argument for $number {
+            #[inline(always)]
+            fn write(&self, body: &mut Vec<u8>) {
+                match *self as u64 {
+                    // Counts, most of them constants.
+                    number @ 0..10 => {
+                        let digit = b'0' + number as u8;
+                        body.extend_from_slice(&[b'$', b'1', b'\r', b'\n', digit, b'\r', b'\n']);
+                    }
+                    number => write_integer(body, number),
+                }
+            }
+        })*
+    };
+}
+
+number_arguments! { u8 u32 u64 usize }
+
+fn write_integer(body: &mut Vec<u8>, number: u64) {
+    let mut digits = [0; 24];
+    let count = write_digits(number, &mut digits);
+    write_number(body, b'$', count as u64);
+    append(body, &digits, count);
+    body.extend_from_slice(b"\r\n");
+}
+
+impl Argument for i64 {
+    fn write(&self, body: &mut Vec<u8>) {
+        write_argument(body, self.to_string().as_bytes());
+    }
+}
+
+/// The length of a client's part of an owner id.
+const CLIENT: usize = uuid::fmt::Hyphenated::LENGTH + 1;
+
+/// An encoded owner id: `$57`, the client, and room for the digits and the end of the line.
+type EncodedOwner = [u8; ENCODED_OWNER];
+
+const ENCODED_OWNER: usize = 5 + CLIENT + 24;
+
+thread_local! {
+    /// The client that this thread encoded last, as the beginning of an owner id. A process seldom has
+    /// more than one.
+    static ENCODED: Cell<(Uuid, EncodedOwner)> = const { Cell::new((Uuid::nil(), [b':'; ENCODED_OWNER])) };
+}
+
+#[inline(always)]
+fn encoded_client(client: Uuid) -> EncodedOwner {
+    match ENCODED.try_with(Cell::get) {
+        Ok((last, encoded)) if last == client && !client.is_nil() => encoded,
+        _ => encode_client(client),
+    }
+}
+
+#[inline(never)]
+fn encode_client(client: Uuid) -> EncodedOwner {
+    let mut encoded = [b':'; ENCODED_OWNER];
+    encoded[..5].copy_from_slice(b"$00\r\n");
+    client.as_hyphenated().encode_lower(&mut encoded[5..]);
+    // Fails while the thread ends.
+    let _ = ENCODED.try_with(|last| last.set((client, encoded)));
+    encoded
+}
+
+impl Argument for OwnerId {
+    #[inline(never)]
+    fn write(&self, body: &mut Vec<u8>) {
+        let mut owner = encoded_client(self.client().0);
+        let (_, digits) = owner.split_last_chunk_mut().expect("there is room for them");
+        let count = write_digits(self.number(), digits);
+        // Always two digits.
+        [owner[1], owner[2]] = PAIRS[CLIENT + count];
+        let end = 5 + CLIENT + count;
+        owner[end..end + 2].copy_from_slice(b"\r\n");
+        append(body, &owner, end + 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SCRIPT: Script = Script::new("return 1", Shape::Number, || by_hash("return 1"));
+
+    fn encoded(command: &Command) -> String {
+        let mut out = Vec::new();
+        command.encode(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The driver encodes the same command to the same bytes.
+    #[test]
+    fn a_command_is_encoded_as_the_driver_encodes_it() {
+        let tens = (0..20).map(|n| 10_u64.pow(n));
+        let edges = tens.flat_map(|ten| [ten - 1, ten, ten + 1, ten / 10 * 11]);
+        for number in edges.chain([1234, 50_607, 90_090_909, 1 << 63, u64::MAX]) {
+            // Two clients, each once more after the other.
+            let owners = [Uuid::new_v4(), Uuid::new_v4()].map(|id| OwnerId::numbered(id, number));
+            for owner in owners.iter().chain(&owners) {
+                let ours = Command::plain("SET").arg("k").owner(owner).arg("PX").arg(number);
+                let mut theirs = redis::cmd("SET");
+                theirs.arg("k").arg(owner.to_string()).arg("PX").arg(number);
+                assert_eq!(encoded(&ours).as_bytes(), theirs.get_packed_command());
+            }
+        }
+    }
+
+    #[test]
+    fn a_script_is_called_by_hash_and_once_more_by_text() {
+        let mut call = SCRIPT.call(1).arg("key").arg(7_u64);
+        let hash = redis::Script::new("return 1").get_hash().to_owned();
+        let mut theirs = redis::cmd("EVALSHA");
+        theirs.arg(hash).arg(1).arg("key").arg(7);
+        assert_eq!(encoded(&call).as_bytes(), theirs.get_packed_command());
+        assert!(call.call_by_text());
+        let mut theirs = redis::cmd("EVAL");
+        theirs.arg("return 1").arg(1).arg("key").arg(7);
+        assert_eq!(encoded(&call).as_bytes(), theirs.get_packed_command());
+        assert!(!call.call_by_text(), "not twice");
+        assert!(!Command::plain("PING").call_by_text());
+    }
+
+    #[test]
+    fn a_reused_buffer_is_empty() {
+        drop(Command::plain("PING").arg("left over"));
+        assert_eq!(encoded(&Command::plain("PING")), "*1\r\n$4\r\nPING\r\n");
+    }
+}

@@ -1,0 +1,60 @@
+//! A connection for questions to one server, beside those that carry requests. Only reads are asked
+//! here, so a question on a connection that has broken is asked again on a new one.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::redis::resp::Value;
+
+use super::handshake::{self, within};
+use super::wire::Wire;
+use crate::backend::Fault;
+use crate::options::ClientOptions;
+use crate::redis::command::Command;
+use crate::redis::server::Server;
+
+/// Asks one server. The connection is kept for the next question.
+pub(crate) struct Asker {
+    pub(crate) server: Server,
+    kept: Mutex<Option<Wire>>,
+}
+
+impl std::fmt::Debug for Asker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Asker").field(&self.server).finish()
+    }
+}
+
+impl Asker {
+    pub(crate) fn new(server: Server) -> Self {
+        Self { server, kept: Mutex::default() }
+    }
+
+    /// Returns one reply for each question, within the connect timeout; errors of the server are values.
+    /// If it is dropped, the connection is closed.
+    pub(crate) async fn ask(
+        &self,
+        questions: &[Command],
+        options: &ClientOptions,
+    ) -> Result<Vec<Value>, Fault> {
+        within(options.connect_timeout, async {
+            let kept = self.kept().take();
+            if let Some(mut wire) = kept
+                && let Ok(replies) = wire.exchange(questions).await
+            {
+                *self.kept() = Some(wire);
+                return Ok(replies);
+            }
+            let mut wire = handshake::connect(&self.server, options).await?;
+            wire.exchange(&handshake::naming(options)).await?;
+            wire.serve();
+            let replies = wire.exchange(questions).await?;
+            *self.kept() = Some(wire);
+            Ok(replies)
+        })
+        .await
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Wire>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,139 @@
+//! Follows a place: connects to the server there, again when that fails, and to the next server as soon as
+//! the place changes.
+//!
+//! The only loop of this kind, for requests, acknowledgements and messages. An attempt ends with its place: a
+//! server that hangs must not hold up the way to the one that has replaced it. No fault is final: a permission
+//! that is missing now may be granted later.
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::handshake::within;
+use crate::backend::Fault;
+use crate::options::ClientOptions;
+use crate::redis::primary::{Place, Primary};
+use crate::redis::server::Server;
+
+/// Follows a place. See the module.
+pub(crate) struct Follower {
+    options: ClientOptions,
+    place: watch::Receiver<Place>,
+    /// Where the last attempt went, and when it ended.
+    tried: Place,
+    since: Instant,
+    failures: u32,
+}
+
+impl Follower {
+    pub(crate) fn new(primary: &Primary, options: &ClientOptions) -> Self {
+        let tried = Place { epoch: 0, server: None };
+        let (options, place) = (options.clone(), primary.watch());
+        Self { options, place, tried, since: Instant::now(), failures: 0 }
+    }
+
+    /// Connects to the server in its epoch, once there is one, within the connect timeout. To a server that was
+    /// tried before only after a pause, so that many clients do not connect at once, and after a longer one if
+    /// the last connection was short-lived: a server that accepts and drops connections is down, too.
+    pub(crate) async fn open<T, F>(
+        &mut self,
+        mut connect: impl FnMut(Server, u64) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let has_lived = self.since.elapsed() > self.options.max_backoff;
+        self.failures = if has_lived { 0 } else { self.failures + 1 };
+        let until = Instant::now() + self.options.backoff(self.failures);
+        loop {
+            let place = self.place.borrow_and_update().clone();
+            let is_known =
+                |one: &Server| self.tried.server.as_ref().is_some_and(|t| t.is_same(one));
+            let pause = place.server.as_ref().is_some_and(is_known);
+            let connecting = async {
+                let Some(server) = place.server.clone() else {
+                    return std::future::pending().await;
+                };
+                if pause {
+                    sleep_until(until).await;
+                }
+                within(self.options.connect_timeout, connect(server, place.epoch)).await
+            };
+            let connected = tokio::select! {
+                connected = connecting => connected,
+                Ok(()) = self.place.changed() => continue,
+            };
+            // A new server is not to blame for what failed before.
+            self.failures = if pause { self.failures } else { 0 };
+            (self.tried, self.since) = (place, Instant::now());
+            return connected;
+        }
+    }
+
+    /// Waits until the place has changed since the last attempt.
+    pub(crate) async fn changed(&mut self) {
+        if self.place.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// The connection was closed because nothing needs it: the next one need not wait.
+    pub(crate) fn rest(&mut self) {
+        (self.tried.server, self.failures) = (None, 0);
+    }
+
+    /// Where the last attempt went.
+    pub(crate) fn tried(&self) -> &Place {
+        &self.tried
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use testkit::{RedisServer, Stopwatch};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::backend::subscriptions::Topic;
+    use crate::redis::command::Command;
+    use crate::redis::connection::Connection;
+    use crate::redis::connection::committer::{Committer, Terms};
+    use crate::redis::connection::given_up::GivenUp;
+    use crate::redis::pubsub;
+    use crate::redis::url;
+
+    /// Requests, acknowledgements and messages go on at once where the place is now.
+    #[tokio::test]
+    async fn an_attempt_to_connect_to_a_server_that_hangs_ends_with_its_place() {
+        let server = RedisServer::start();
+        let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let long = Duration::from_secs(60);
+        let options = ClientOptions::new().connect_timeout(long).response_timeout(long);
+        let primary = Primary::unknown();
+        let at = |url: &str| url::server(url, &options).unwrap();
+        primary.lead_to(&at(&format!("redis://{}", hanging.local_addr().unwrap())));
+        let connection = Connection::later(&primary, &options, &GivenUp::default(), || {});
+        let terms = Terms { replicas: 1, timeout: long, is_strict: false };
+        let key = Box::new(|_| Some(b"key".to_vec()));
+        let committer = Committer::later(&primary, &options, terms, key);
+        let (hub, orders) = pubsub::hub();
+        let (listening, closing) = (Arc::clone(&primary), Arc::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(pubsub::run(listening, options.clone(), hub.clone(), orders, closing));
+        let subscription = hub.join(Topic::Notice(uuid::Uuid::nil()));
+        let mut silent = Vec::new();
+        while silent.len() < 3 {
+            // It has connected, and waits for an answer.
+            silent.push(hanging.accept().await.unwrap());
+        }
+        let watch = Stopwatch::start();
+        primary.lead_to(&at(&server.url()));
+        connection.call(Command::plain("PING")).await.unwrap();
+        assert_eq!(committer.terms().await.map(|terms| terms.replicas), Some(1));
+        subscription.confirmed().await.unwrap();
+        assert!(watch.elapsed() < long / 2);
+    }
+}

@@ -1,0 +1,242 @@
+//! The socket of a connection: TCP, TLS or Unix.
+//!
+//! Readiness is taken from tokio, and the system calls are made by hand: a read that does not fill the
+//! buffer has emptied the socket, so that no second call has to find that out.
+
+use std::io;
+#[cfg(feature = "tls")]
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::net::sockopt;
+use tokio::io::Interest;
+#[cfg(feature = "tls")]
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinSet;
+#[cfg(feature = "tls")]
+use tokio::time::timeout;
+#[cfg(feature = "tls")]
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::options::ClientOptions;
+use crate::redis::server::Address;
+
+/// A socket that only its task uses, apart from [`Direct`] writes.
+pub(super) enum Socket {
+    Plain(Direct),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A socket without state of its own: any thread may write to it.
+#[derive(Clone)]
+pub(super) enum Direct {
+    Tcp(Arc<TcpStream>),
+    Unix(Arc<UnixStream>),
+}
+
+/// Opens a socket.
+pub(super) async fn connect(address: &Address, options: &ClientOptions) -> io::Result<Socket> {
+    let user_timeout = options.response_timeout;
+    Ok(match address {
+        Address::Tcp(host, port, None) => {
+            let stream = tcp(host, *port, user_timeout).await?;
+            Socket::Plain(Direct::Tcp(Arc::new(stream)))
+        }
+        #[cfg(not(feature = "tls"))]
+        Address::Tcp(.., Some(tls)) => match *tls {},
+        Address::Unix(path) => {
+            Socket::Plain(Direct::Unix(Arc::new(UnixStream::connect(path).await?)))
+        }
+        #[cfg(feature = "tls")]
+        Address::Tcp(host, port, Some(config)) => {
+            let name = rustls::pki_types::ServerName::try_from(host.clone());
+            let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+            let stream = tcp(host, *port, user_timeout).await?;
+            let mut connecting = TlsConnector::from(Arc::clone(config)).connect(name, stream);
+            // A Redis server without TLS does not answer a handshake.
+            let connected = match timeout(options.connect_timeout / 3, &mut connecting).await {
+                Ok(connected) => connected,
+                Err(_) => tokio::select! {
+                    connected = connecting => connected,
+                    Ok(()) = answers_in_plain(host, *port) => Err(no_tls()),
+                },
+            };
+            let is_other = |error: &io::Error| {
+                let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+            };
+            let connected = connected.map_err(|e| if is_other(&e) { no_tls() } else { e });
+            Socket::Tls(Box::new(connected?))
+        }
+    })
+}
+
+#[cfg(feature = "tls")]
+fn no_tls() -> io::Error {
+    io::Error::other("the server does not speak TLS: use redis://, or its port for TLS")
+}
+
+/// Asks a server without TLS. Fails if the answer is not that of a Redis server.
+#[cfg(feature = "tls")]
+async fn answers_in_plain(host: &str, port: u16) -> io::Result<()> {
+    let mut stream = tcp(host, port, Duration::ZERO).await?;
+    stream.write_all(b"PING\r\n").await?;
+    match stream.read_u8().await? {
+        b'+' | b'-' => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Connects to the first address of the host that accepts.
+async fn tcp(host: &str, port: u16, user_timeout: Duration) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    for address in tokio::net::lookup_host((bare, port)).await? {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut refused = io::Error::other("the host name has no address");
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt.map_err(io::Error::other).and_then(|connected| connected) {
+            Ok(stream) => return configured(stream, user_timeout),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+fn configured(stream: TcpStream, user_timeout: Duration) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    // Reset instead of close: the server must not execute unread requests in its buffer later.
+    sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    {
+        let millis = u32::try_from(user_timeout.as_millis()).unwrap_or(u32::MAX);
+        // The kernel reads it as a signed number.
+        let millis = millis.min(i32::MAX as u32);
+        sockopt::set_tcp_user_timeout(&stream, millis)?;
+    }
+    #[cfg(not(any(target_os = "android", target_os = "linux")))]
+    let _ = user_timeout;
+    Ok(stream)
+}
+
+impl Socket {
+    /// Returns a handle for writes by callers, if the socket allows them.
+    pub(super) fn direct(&self) -> Option<Direct> {
+        match self {
+            Socket::Plain(direct) => Some(direct.clone()),
+            #[cfg(feature = "tls")]
+            Socket::Tls(_) => None,
+        }
+    }
+
+    /// Appends bytes to `input`, which must have room. Returns how many: none at the end of the
+    /// stream.
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Socket::Plain(direct) => direct.poll_read(cx, input),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => pin!(stream.read_buf(input)).poll(cx),
+        }
+    }
+
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Socket::Plain(direct) => loop {
+                ready!(direct.poll_write_ready(cx))?;
+                match direct.try_write(bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    written => return Poll::Ready(written),
+                }
+            },
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Plain(_) => Poll::Ready(Ok(())),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+}
+
+impl Direct {
+    /// Ends the connection, whatever handles to it exist.
+    pub(super) fn shut_down(&self) {
+        let both = rustix::net::Shutdown::Both;
+        // Fails if the connection has ended already.
+        let _ = match self {
+            Direct::Tcp(stream) => rustix::net::shutdown(stream, both),
+            Direct::Unix(stream) => rustix::net::shutdown(stream, both),
+        };
+    }
+
+    /// Writes without waiting.
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Direct::Tcp(stream) => stream.try_write(bytes),
+            Direct::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Direct::Tcp(stream) => stream.poll_write_ready(cx),
+            Direct::Unix(stream) => stream.poll_write_ready(cx),
+        }
+    }
+
+    fn poll_read(&self, cx: &mut Context<'_>, input: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(match self {
+                Direct::Tcp(stream) => stream.poll_read_ready(cx),
+                Direct::Unix(stream) => stream.poll_read_ready(cx),
+            })?;
+            let (room, mut read) = (input.capacity() - input.len(), None);
+            let interest = Interest::READABLE;
+            // To say "would block" after a read that did not fill the buffer clears the readiness.
+            let outcome = match self {
+                Direct::Tcp(stream) => {
+                    stream.try_io(interest, || read_once(stream, input, room, &mut read))
+                }
+                Direct::Unix(stream) => {
+                    stream.try_io(interest, || read_once(stream, input, room, &mut read))
+                }
+            };
+            match (outcome, read) {
+                (_, Some(read)) => return Poll::Ready(Ok(read)),
+                (Err(error), None) if error.kind() == io::ErrorKind::WouldBlock => {}
+                (Err(error), None) => return Poll::Ready(Err(error)),
+                (Ok(()), None) => {}
+            }
+        }
+    }
+}
+
+fn read_once(
+    stream: impl rustix::fd::AsFd,
+    input: &mut Vec<u8>,
+    room: usize,
+    read: &mut Option<usize>,
+) -> io::Result<()> {
+    let count = rustix::io::retry_on_intr(|| rustix::io::read(&stream, spare_capacity(input)))?;
+    *read = Some(count);
+    if count > 0 && count < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+}

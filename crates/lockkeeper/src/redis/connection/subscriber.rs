@@ -1,0 +1,289 @@
+//! The connection that carries messages.
+//!
+//! A separate connection, although RESP3 would allow messages between replies: a message is then never
+//! behind a large reply or a burst of requests, and the connection exists only while a client listens.
+//!
+//! Confirmations are matched with requests in order, as replies are. One that was not asked for, an
+//! unsolicited unsubscription above all, ends the connection: its subscriptions are unknown then.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::redis::resp::Value;
+use tokio::time::{Instant, timeout_at};
+
+use super::handshake::{self, within};
+use super::wire::Wire;
+use crate::backend::Fault;
+use crate::options::ClientOptions;
+use crate::redis::command::Command;
+use crate::redis::role::Role;
+use crate::redis::server::Server;
+
+/// The bytes that may wait to be written before no more subscriptions should be made.
+const OUT_MAX: usize = 1024 * 1024;
+
+/// The commands to subscribe with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Mode {
+    /// `SUBSCRIBE`: a message reaches all subscribers.
+    Plain,
+    /// `SSUBSCRIBE`: a message reaches the subscribers of the shard that owns the channel.
+    Sharded,
+}
+
+/// A connection with subscriptions.
+pub(crate) struct Subscriber {
+    wire: Wire,
+    mode: Mode,
+    timeout: Duration,
+    expected: VecDeque<Expected>,
+}
+
+/// A request without an answer.
+struct Expected {
+    request: Request,
+    due: Instant,
+}
+
+enum Request {
+    /// These channels are not confirmed.
+    Subscribe(VecDeque<Vec<u8>>),
+    Unsubscribe(VecDeque<Vec<u8>>),
+    Ping,
+}
+
+/// What arrives.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Event {
+    Message {
+        channel: Vec<u8>,
+        payload: Vec<u8>,
+    },
+    Subscribed(Vec<u8>),
+    /// The server refuses to subscribe to these channels, at least to one of them.
+    Rejected(Vec<Vec<u8>>, Fault),
+}
+
+impl Subscriber {
+    pub(crate) async fn open(
+        server: &Server,
+        options: &ClientOptions,
+        mode: Mode,
+    ) -> Result<Self, Fault> {
+        let wire = within(options.connect_timeout, async {
+            let mut wire = handshake::connect(server, options).await?;
+            wire.exchange(&handshake::naming(options)).await?;
+            wire.serve();
+            Ok(wire)
+        });
+        let timeout = options.response_timeout;
+        Ok(Self { wire: wire.await?, mode, timeout, expected: VecDeque::new() })
+    }
+
+    /// Fails if the server says that it is a replica: a message published at the primary may not reach it.
+    pub(crate) async fn at_primary(mut self, server: &Server) -> Result<Self, Fault> {
+        let asking = async {
+            let role = self.wire.exchange(&[Role::question()]).await?.pop();
+            handshake::ensure_primary(&mut self.wire, role, server).await
+        };
+        within(self.timeout, asking).await?;
+        Ok(self)
+    }
+
+    /// Whether more requests may be made now: a server that stops reading must not use up memory.
+    pub(crate) fn has_room(&self) -> bool {
+        self.wire.unsent() < OUT_MAX
+    }
+
+    /// Asks for messages of these channels. Each is confirmed, or they are rejected together.
+    pub(crate) fn subscribe(&mut self, channels: Vec<Vec<u8>>) {
+        let verb = if self.mode == Mode::Plain { "SUBSCRIBE" } else { "SSUBSCRIBE" };
+        self.ask(verb, channels, Request::Subscribe);
+    }
+
+    pub(crate) fn unsubscribe(&mut self, channels: Vec<Vec<u8>>) {
+        let verb = if self.mode == Mode::Plain { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
+        self.ask(verb, channels, Request::Unsubscribe);
+    }
+
+    fn ask(
+        &mut self,
+        verb: &str,
+        channels: Vec<Vec<u8>>,
+        request: fn(VecDeque<Vec<u8>>) -> Request,
+    ) {
+        // Channels of several slots do not fit into one command of a cluster.
+        let size = if self.mode == Mode::Plain { channels.len() } else { 1 };
+        for some in channels.chunks(size.max(1)) {
+            let command = some.iter().fold(Command::plain(verb), Command::arg);
+            self.send(&command, request(some.iter().cloned().collect()));
+        }
+    }
+
+    /// Checks the connection: without an answer in time, it fails.
+    pub(crate) fn ping(&mut self) {
+        self.send(&Command::plain("PING"), Request::Ping);
+    }
+
+    fn send(&mut self, command: &Command, request: Request) {
+        self.wire.send(command);
+        self.expected.push_back(Expected { request, due: Instant::now() + self.timeout });
+    }
+
+    /// Waits for the next event; a fault ends the connection. May be dropped at any time.
+    pub(crate) async fn event(&mut self) -> Result<Event, Fault> {
+        loop {
+            let reply = match self.expected.front() {
+                None => self.wire.next().await?,
+                Some(Expected { due, .. }) => {
+                    let answer = timeout_at(*due, self.wire.next()).await;
+                    let late = format!("no answer within {:?}", self.timeout);
+                    answer.map_err(|_| unreachable(&late))??
+                }
+            };
+            if let Some(event) = self.understand(reply)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn understand(&mut self, reply: Value) -> Result<Option<Event>, Fault> {
+        match reply {
+            Value::Push(data) => self.received(data),
+            // The form of messages in RESP2, and of the answer to a ping among them.
+            Value::Array(data) if self.wire.is_resp2 => self.received(data),
+            Value::Error(error) => match self.expected.pop_front() {
+                Some(Expected { request: Request::Subscribe(channels), .. }) => {
+                    Ok(Some(Event::Rejected(channels.into(), error.fault())))
+                }
+                Some(Expected { request: Request::Ping, .. }) => Ok(None),
+                _ => Err(error.fault()),
+            },
+            Value::Status(_) => self.answered(),
+            _ => Err(astray()),
+        }
+    }
+
+    /// The answer to a ping.
+    fn answered(&mut self) -> Result<Option<Event>, Fault> {
+        match self.expected.pop_front() {
+            Some(Expected { request: Request::Ping, .. }) => Ok(None),
+            _ => Err(astray()),
+        }
+    }
+
+    fn received(&mut self, data: Vec<Value>) -> Result<Option<Event>, Fault> {
+        let mut data = data.into_iter();
+        let Some(Value::Bulk(kind)) = data.next() else { return Err(astray()) };
+        match &kind[..] {
+            b"pong" if self.wire.is_resp2 => self.answered(),
+            b"message" | b"smessage" => match (data.next(), data.next()) {
+                (Some(Value::Bulk(channel)), Some(Value::Bulk(payload))) => {
+                    Ok(Some(Event::Message { channel, payload }))
+                }
+                _ => Err(astray()),
+            },
+            b"subscribe" | b"ssubscribe" => {
+                let confirmed = self.confirmed(data.next(), |request| match request {
+                    Request::Subscribe(channels) => Some(channels),
+                    _ => None,
+                });
+                confirmed.map(|channel| Some(Event::Subscribed(channel)))
+            }
+            b"unsubscribe" | b"sunsubscribe" => {
+                let confirmed = self.confirmed(data.next(), |request| match request {
+                    Request::Unsubscribe(channels) => Some(channels),
+                    _ => None,
+                });
+                confirmed.map(|_| None)
+            }
+            // Of features that were not asked for.
+            _ => Ok(None),
+        }
+    }
+
+    /// Strikes off the first channel that is expected to be confirmed, if it is this one.
+    fn confirmed(
+        &mut self,
+        channel: Option<Value>,
+        asked: fn(&mut Request) -> Option<&mut VecDeque<Vec<u8>>>,
+    ) -> Result<Vec<u8>, Fault> {
+        let first = self.expected.front_mut().and_then(|expected| asked(&mut expected.request));
+        match (first, channel) {
+            (Some(channels), Some(Value::Bulk(channel))) if channels.front() == Some(&channel) => {
+                channels.pop_front();
+                if channels.is_empty() {
+                    self.expected.pop_front();
+                }
+                Ok(channel)
+            }
+            _ => Err(astray()),
+        }
+    }
+}
+
+fn astray() -> Fault {
+    unreachable("a message did not fit its request")
+}
+
+fn unreachable(detail: &str) -> Fault {
+    Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::RedisServer;
+
+    use super::*;
+    use crate::redis::url;
+
+    async fn subscriber(server: &RedisServer, mode: Mode) -> Subscriber {
+        let options = ClientOptions::new();
+        let server = url::server(&server.url(), &options).unwrap();
+        Subscriber::open(&server, &options, mode).await.unwrap()
+    }
+
+    async fn next(subscriber: &mut Subscriber) -> Event {
+        subscriber.event().await.expect("the connection serves")
+    }
+
+    #[tokio::test]
+    async fn messages_of_both_modes_arrive_once_confirmed() {
+        let server = RedisServer::start();
+        for (mode, publish) in [(Mode::Plain, "PUBLISH"), (Mode::Sharded, "SPUBLISH")] {
+            let mut subscriber = subscriber(&server, mode).await;
+            let (a, b) = (b"a".to_vec(), b"b".to_vec());
+            subscriber.subscribe(vec![a.clone(), b.clone()]);
+            assert_eq!(next(&mut subscriber).await, Event::Subscribed(a.clone()));
+            assert_eq!(next(&mut subscriber).await, Event::Subscribed(b.clone()));
+            subscriber.ping();
+            assert_eq!(server.cli(&[publish, "a", "0"]).int(), 1);
+            let message = Event::Message { channel: a.clone(), payload: b"0".to_vec() };
+            assert_eq!(next(&mut subscriber).await, message);
+            subscriber.unsubscribe(vec![a]);
+            subscriber.subscribe(vec![b"c".to_vec()]);
+            assert_eq!(next(&mut subscriber).await, Event::Subscribed(b"c".to_vec()));
+            assert_eq!(server.cli(&[publish, "a", "0"]).int(), 0);
+            assert!(subscriber.expected.is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn forbidden_channels_are_rejected_and_the_connection_serves_on() {
+        let server = RedisServer::start();
+        let user = ["ACL", "SETUSER", "u", "on", ">p", "~*", "resetchannels", "&ok", "+@all"];
+        server.cli(&user).ok();
+        let options = ClientOptions::new();
+        let address = url::server(&server.url_with("u", "p"), &options).unwrap();
+        let mut subscriber = Subscriber::open(&address, &options, Mode::Plain).await.unwrap();
+        let both = vec![b"ok".to_vec(), b"no".to_vec()];
+        subscriber.subscribe(both.clone());
+        match next(&mut subscriber).await {
+            Event::Rejected(channels, Fault::Denied { .. }) => assert_eq!(channels, both),
+            other => panic!("{other:?}"),
+        }
+        subscriber.subscribe(vec![b"ok".to_vec()]);
+        assert_eq!(next(&mut subscriber).await, Event::Subscribed(b"ok".to_vec()));
+    }
+}

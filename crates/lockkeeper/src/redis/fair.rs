@@ -1,0 +1,81 @@
+//! The fair lock on Redis.
+//!
+//! An acquire changes the queue positions of other waiters only while a waiter of another library is in
+//! the queue, which a comparison of two counts shows. Among our own waiters it lowers only the score of
+//! the next one, so that its cost does not grow with the queue.
+
+use super::command::{Command, Script};
+use super::publish::Wakes;
+use super::{Inner, keys, script, strings};
+use crate::LockName;
+use crate::backend::{Acquire, Fault, Kind, Release, Renew, Resource, Snapshot};
+
+/// Creates a call that begins with the five keys of the lock.
+fn call(script: &'static Script, name: &LockName, more: usize) -> Command {
+    with_keys(script.call(5 + more), name)
+}
+
+fn with_keys(call: Command, name: &LockName) -> Command {
+    let call = call.arg(name.as_bytes()).arg(keys::queue(name));
+    call.arg(keys::timeouts(name)).arg(keys::seen(name)).arg(keys::grace(name))
+}
+
+/// Creates a request to acquire a fair lock.
+pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command {
+    let name = &request.resource.name;
+    let call = match request.fenced {
+        None => call(&script::FAIR_ACQUIRE, name, 0),
+        Some(_) => call(&script::FAIR_ACQUIRE_FENCED, name, 1).arg(keys::token(name)),
+    };
+    let call = call.owner(&request.owner).arg(request.ttl).arg(request.count);
+    let call = call.arg(u8::from(request.waits)).arg(wakes.publish()).arg(keys::channel(name));
+    call.token_ttl(request.fenced)
+}
+
+/// Creates a request to release a fair lock.
+pub(super) fn release(request: &Release, wakes: Wakes) -> Command {
+    let name = &request.resource.name;
+    let call = call(&script::FAIR_RELEASE, name, 0).owner(&request.owner).arg(request.keep);
+    let call = call.arg(wakes.publish()).arg(keys::channel(name));
+    call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
+}
+
+impl Inner {
+    pub(super) async fn inspect_fair(&self, resource: &Resource) -> Result<Snapshot, Fault> {
+        let name = &resource.name;
+        let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
+        let call = call.arg(keys::timeouts(name)).arg(keys::seen(name));
+        let queue = self.route.call(name.as_bytes(), call).await;
+        let holders = self.inspect_holders(&script::LOCK_INSPECT, resource).await?;
+        Ok(Snapshot { queue: strings(queue?)?, ..holders })
+    }
+}
+
+/// Whether the entry is a queue position and not a hold.
+pub(super) fn is_place(renew: &Renew) -> bool {
+    renew.resource.kind == Kind::Fair && renew.waiting
+}
+
+/// Renews queue positions. Consecutive entries of one lock share its keys.
+pub(super) fn keep_places(batch: &[&Renew], wakes: Wakes) -> Command {
+    let locks = || batch.chunk_by(|a, b| a.resource == b.resource);
+    let mut call = script::FAIR_KEEP.call(5 * locks().count());
+    for places in locks() {
+        call = with_keys(call, &places[0].resource.name);
+    }
+    call = call.arg(wakes.publish());
+    for places in locks() {
+        call = call.arg(keys::channel(&places[0].resource.name)).arg(places.len());
+        for place in places {
+            call = call.owner(&place.owner);
+        }
+    }
+    call
+}
+
+pub(super) fn force_unlock(resource: &Resource, reason: String, wakes: Wakes) -> Command {
+    let name = &resource.name;
+    let call =
+        call(&script::FAIR_FORCE_UNLOCK, name, 0).arg(wakes.publish()).arg(keys::channel(name));
+    call.arg(keys::NOTICE).arg(reason)
+}

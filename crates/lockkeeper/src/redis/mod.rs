@@ -1,0 +1,479 @@
+//! Redis: Redisson's keys, fields, channels and messages, by scripts of our own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use resp::Value;
+use tokio::sync::{Notify, mpsc};
+
+use crate::backend::subscriptions::Subscriptions;
+use crate::backend::{
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
+    Finding, HolderEntry, Kind, Lane, List, Page, Release, Released, Renew, Renewed, Resource,
+    Snapshot, Subscription, Topic,
+};
+use crate::error::{Error, Phase, Result as ClientResult};
+use crate::model;
+use crate::options::ClientOptions;
+use crate::{LockName, OwnerId};
+use answers::{attempt, bulk, number, standing, strings, ttl, unexpected, unfit};
+use command::{Command, Script};
+use member::Membership;
+use publish::Wakes;
+use pubsub::Order;
+use route::Route;
+use server::Server;
+
+mod answers;
+mod check;
+mod clients;
+mod cluster;
+mod cluster_pubsub;
+mod command;
+mod connection;
+mod counter;
+mod error_reply;
+mod fair;
+mod keys;
+mod list;
+mod lock;
+pub(crate) mod member;
+mod permits;
+mod primary;
+mod publish;
+mod pubsub;
+pub(crate) mod quorum;
+mod renew;
+mod renew_by_key;
+mod replicated;
+mod resp;
+mod role;
+mod route;
+mod rw;
+mod script;
+mod sentinel;
+mod sentinel_view;
+mod server;
+mod shape;
+mod shard;
+mod slot;
+#[cfg(test)]
+mod testing;
+mod tls;
+mod url;
+
+/// A Redis server as a store.
+#[derive(Clone, Debug)]
+pub struct Redis {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    route: Route,
+    wakes: Wakes,
+    hub: Subscriptions,
+    closing: Arc<Notify>,
+    /// The server accepts `SET … NX GET`, as 7.0 and later do. Assumed until it rejects one.
+    set_nx_get: AtomicBool,
+    publish_warned: AtomicBool,
+    /// Address and database, or what finds the primary.
+    identity: Arc<str>,
+    settled: std::sync::Mutex<counter::Settled>,
+    /// Set if it is a member of a quorum.
+    membership: Option<Arc<Membership>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.closing.notify_one();
+    }
+}
+
+impl Redis {
+    /// Connects, and reconnects whenever the connection is lost.
+    ///
+    /// # Errors
+    /// See [`Client::connect_with`](crate::Client::connect_with).
+    pub async fn connect(url: &str, options: &ClientOptions) -> ClientResult<Self> {
+        let failed = |fault| Error::from_fault(fault, None, Phase::Connect, None);
+        let topology = url::parse(url, options).map_err(failed)?;
+        let (hub, orders) = pubsub::hub();
+        let route = Route::open(topology, options, reconnected(&hub)).await.map_err(failed)?;
+        let cluster = route.cluster().filter(|_| route.only().is_none()).cloned();
+        let wakes = match &cluster {
+            Some(cluster) => cluster.wakes().await,
+            None => Wakes::Plain,
+        };
+        Ok(Self::on(route, wakes, options, (hub, orders), None))
+    }
+
+    /// A server as a member of a quorum. Connects in the background.
+    fn member(server: Server, options: &ClientOptions, membership: Arc<Membership>) -> Self {
+        let (hub, orders) = pubsub::hub();
+        let route = Route::to_member(server, options, &membership, reconnected(&hub));
+        Self::on(route, Wakes::Plain, options, (hub, orders), Some(membership))
+    }
+
+    fn on(
+        route: Route,
+        wakes: Wakes,
+        options: &ClientOptions,
+        (hub, orders): (Subscriptions, mpsc::UnboundedReceiver<Order>),
+        membership: Option<Arc<Membership>>,
+    ) -> Self {
+        let closing = Arc::new(Notify::new());
+        let (told, end, options) = (hub.clone(), Arc::clone(&closing), options.clone());
+        if let Some(shard) = route.only() {
+            let primary = Arc::clone(&shard.primary);
+            tokio::spawn(pubsub::run(primary, options, told, orders, end));
+        } else if let Some(cluster) = route.cluster() {
+            let cluster = Arc::clone(cluster);
+            tokio::spawn(cluster_pubsub::run(cluster, wakes, options, told, orders, end));
+        }
+        let identity = Arc::from(route.identity());
+        let inner = Arc::new(Inner {
+            route,
+            wakes,
+            hub,
+            closing,
+            set_nx_get: AtomicBool::new(true),
+            publish_warned: AtomicBool::new(false),
+            identity,
+            settled: std::sync::Mutex::default(),
+            membership,
+        });
+        Self { inner }
+    }
+}
+
+/// Tells all subscribers that a lane is connected again.
+fn reconnected(hub: &Subscriptions) -> impl Fn(Lane) + Send + Sync + 'static {
+    let hub = hub.clone();
+    move |lane| {
+        hub.wake(&Topic::Reconnected, &lane.message());
+    }
+}
+
+/// Returns the text of a script as it is sent, for tests and benchmarks; `None` for an unknown
+/// name.
+pub fn script_text(name: &str) -> Option<&'static str> {
+    let script = script::ALL.iter().find(|(known, _)| *known == name);
+    script.map(|(_, script)| script.source)
+}
+
+/// How many former holders a force-release records: the number of script arguments is limited.
+const VICTIMS_MAX: usize = 1000;
+
+/// How long the announcement of a holder is waited for: it is only for people.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Whether it acquires a free lock.
+fn is_first(request: &Acquire) -> bool {
+    request.from.is_none() && (request.count == 1 || request.resource.kind == Kind::Mutex)
+}
+
+fn name(resource: &Resource) -> &[u8] {
+    resource.name.as_bytes()
+}
+
+impl Inner {
+    /// Rejects a name that the store cannot serve.
+    fn fits(&self, name: &LockName) -> Result<(), Fault> {
+        if self.wakes.is_cluster() { slot::check(name) } else { Ok(()) }
+    }
+
+    /// Creates the request to acquire.
+    fn acquiring(&self, request: &Acquire) -> Result<Command, Fault> {
+        self.fits(&request.resource.name)?;
+        if self.wakes.is_cluster() && !request.also.is_empty() {
+            let others = request.also.iter().map(|(name, _)| name);
+            slot::check_together(&request.resource.name, others)?;
+        }
+        if let Some(membership) = &self.membership {
+            // Only where it is missing: a hold that is there is re-entered, repeated or handed off.
+            let nonce = is_first(request).then(|| membership.nonce()).transpose()?;
+            let command = match (request.resource.kind, nonce) {
+                (Kind::Mutex, Some(nonce)) => lock::acquire_mutex_from_member(request, &nonce),
+                (Kind::Mutex, None) => lock::acquire_mutex(request, false),
+                (_, Some(nonce)) => lock::acquire_from_member(request, self.wakes, &nonce),
+                (_, None) => lock::acquire(request, self.wakes),
+            };
+            // Its release follows it, and would find nothing yet.
+            return Ok(command.in_order());
+        }
+        match request.resource.kind {
+            Kind::Lock => Ok(lock::acquire(request, self.wakes)),
+            Kind::Fair => Ok(fair::acquire(request, self.wakes)),
+            Kind::Read => rw::acquire_read(request, self.wakes),
+            Kind::Write => rw::acquire_write(request, self.wakes),
+            Kind::Semaphore => Ok(self.acquire_counter(request)),
+            Kind::Permits => permits::acquire(request, self.wakes),
+            Kind::Mutex => Ok(lock::acquire_mutex(request, self.sets_nx_get())),
+            Kind::Latch => Err(unfit(request.resource.kind)),
+        }
+    }
+
+    /// Creates the request to release, for every kind that has nothing to do afterwards.
+    fn releasing(&self, request: &Release) -> Result<Command, Fault> {
+        self.fits(&request.resource.name)?;
+        match request.resource.kind {
+            Kind::Lock => Ok(lock::release(request, self.wakes)),
+            Kind::Mutex => Ok(lock::release_mutex(request, self.wakes)),
+            Kind::Fair => Ok(fair::release(request, self.wakes)),
+            Kind::Read => Ok(rw::release_read(request, self.wakes)),
+            Kind::Write => Ok(rw::release_write(request, self.wakes)),
+            Kind::Permits => permits::release(request, self.wakes),
+            Kind::Semaphore | Kind::Latch => Err(unfit(request.resource.kind)),
+        }
+    }
+
+    /// Interprets the answer to a release.
+    fn settled_release(&self, answer: Result<Value, Fault>) -> Result<Released, Fault> {
+        match answer {
+            // The key belongs to something else, so this hold no longer exists.
+            Err(Fault::WrongKind { .. }) => Ok(Released::Absent { holder: None }),
+            answer => answer.and_then(|value| self.released(value)),
+        }
+    }
+
+    fn released(&self, value: Value) -> Result<Released, Fault> {
+        Ok(match value {
+            Value::Int(told) if told >= 0 => {
+                let listeners = self.wakes.counting().map(|_| told.unsigned_abs());
+                Released::Freed { listeners }
+            }
+            Value::Int(_) => {
+                if !self.publish_warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "no permission to publish wake-ups: waiters find out by polling"
+                    );
+                }
+                Released::Freed { listeners: None }
+            }
+            Value::Nil => Released::Absent { holder: None },
+            Value::Bulk(id) => {
+                Released::Absent { holder: Some(String::from_utf8_lossy(&id).into_owned()) }
+            }
+            Value::Status(word) if word == "KEPT" => Released::Kept,
+            other => return Err(unexpected(&other)),
+        })
+    }
+
+    /// Sends an acquire. What one server answers at once is in place, to keep the box of the answer small.
+    async fn acquire(&self, request: &Acquire) -> Result<Attempt, Fault> {
+        let command = self.acquiring(request)?;
+        let alone = self.route.only().filter(|shard| shard.committer.is_none());
+        let reply = match alone {
+            Some(shard) => shard.connection.call(command).await,
+            None => Box::pin(self.grant(request, command)).await,
+        };
+        let hands_over = request.from.is_some();
+        match request.resource.kind {
+            // A free mutex needs nothing more.
+            Kind::Mutex if !hands_over && reply != Ok(Value::Nil) => {
+                Box::pin(self.mutex_reply(reply, request)).await
+            }
+            Kind::Lock | Kind::Write | Kind::Mutex => lock::settle(reply, hands_over),
+            _ => lock::settle(reply, false),
+        }
+    }
+
+    /// Sends the request to acquire. If it is granted, waits for replicas.
+    async fn grant(&self, request: &Acquire, command: Command) -> Result<Value, Fault> {
+        let is_granted = |answer: &Value| match request.resource.kind {
+            Kind::Mutex if request.from.is_none() => lock::is_granted(answer, &request.owner),
+            _ => matches!(answer, Value::Nil | Value::Bulk(_)),
+        };
+        self.route.write(name(&request.resource), command, is_granted).await
+    }
+
+    /// Sends a release. In place for one server, as an acquire.
+    async fn release(&self, request: &Release) -> Result<Released, Fault> {
+        let answer = match (self.route.only(), request.resource.kind) {
+            (_, Kind::Semaphore) => Box::pin(self.release_counter(request)).await,
+            (Some(shard), _) => shard.connection.call(self.releasing(request)?).await,
+            (None, _) => {
+                let command = self.releasing(request)?;
+                Box::pin(self.route.call(name(&request.resource), command)).await
+            }
+        };
+        self.settled_release(answer)
+    }
+
+    async fn force_unlock(
+        &self,
+        resource: Resource,
+        reason: String,
+        by: ClientInfo,
+        from: Option<Vec<Vec<u8>>>,
+    ) -> Result<Changed, Fault> {
+        self.fits(&resource.name)?;
+        let (line, wakes) = (model::one_line(&reason), self.wakes);
+        let mut call = match resource.kind {
+            Kind::Lock => lock::force_unlock(&script::LOCK_FORCE_UNLOCK, &resource, line, wakes),
+            Kind::Mutex => lock::force_unlock(&script::MUTEX_FORCE_UNLOCK, &resource, line, wakes),
+            Kind::Fair => fair::force_unlock(&resource, line, wakes),
+            Kind::Read | Kind::Write => rw::force_unlock(&resource, line, wakes),
+            Kind::Semaphore | Kind::Permits | Kind::Latch => return Err(unfit(resource.kind)),
+        };
+        for id in from.into_iter().flatten() {
+            call = call.arg(id);
+        }
+        // Read before the holders are notified: then they may withdraw their announcements.
+        let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
+        let answer = self.route.call(name(&resource), call).await?;
+        if matches!(&answer, Value::Bulk(said) if said == b"other") {
+            return Ok(Changed::Other);
+        }
+        let victims = strings(answer)?;
+        if victims.is_empty() {
+            return Ok(Changed::Nothing);
+        }
+        // The lock is free. The log is for people, and its failure does not matter.
+        let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
+        let mut log = log.arg(by.to_string()).arg(reason);
+        for victim in victims.into_iter().take(VICTIMS_MAX) {
+            let client = known.iter().find(|holder| holder.id == victim);
+            log =
+                clients::victim(log.arg(victim), client.and_then(|holder| holder.client.as_ref()));
+        }
+        if let Err(fault) = self.route.call(name(&resource), log).await {
+            tracing::warn!(%fault, lock = %resource.name, "the forced unlock was not recorded");
+        }
+        Ok(Changed::Done)
+    }
+
+    async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
+        self.fits(&resource.name)?;
+        match resource.kind {
+            Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
+            Kind::Mutex => self.inspect_holders(&script::MUTEX_INSPECT, &resource).await,
+            Kind::Fair => self.inspect_fair(&resource).await,
+            Kind::Read | Kind::Write => self.inspect_rw(&resource).await,
+            Kind::Semaphore | Kind::Latch => self.inspect_counter(&resource).await,
+            Kind::Permits => self.inspect_permits(&resource).await,
+        }
+    }
+
+    /// Parses the TTL, then alternating owner and hold count.
+    async fn inspect_holders(
+        &self,
+        script: &'static Script,
+        resource: &Resource,
+    ) -> Result<Snapshot, Fault> {
+        let answer = self.route.call(name(resource), script.call(1).arg(name(resource))).await?;
+        let Some((ttl, mut values)) = standing(answer)? else {
+            return Ok(Snapshot::default());
+        };
+        let mut holders = Vec::new();
+        while let (Some(id), Some(count)) = (values.next(), values.next()) {
+            holders.push(HolderEntry::new(bulk(id)?, number(&count), false));
+        }
+        let holders = self.described(holders).await;
+        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+    }
+
+    /// Adds what the clients of the holders have announced. In a cluster that may be on another shard,
+    /// which may be down: then it stays unknown.
+    async fn described(&self, holders: Vec<HolderEntry>) -> Vec<HolderEntry> {
+        let described = holders.into_iter().map(async |holder: HolderEntry| {
+            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.id));
+            let Ok(Some(client)) = asking.await else { return holder };
+            let id = std::str::from_utf8(&holder.id).ok();
+            let owner: Option<OwnerId> = id.and_then(|id| id.parse().ok());
+            holder.described(&client, client.holds.iter().find(|hold| Some(hold.owner) == owner))
+        });
+        join_all(described).await
+    }
+}
+
+impl Backend for Redis {
+    fn capabilities(&self, name: &LockName) -> Capabilities {
+        let identity = Arc::clone(&self.inner.identity);
+        let (key, route) = (name.as_bytes(), &self.inner.route);
+        let capabilities = Capabilities::new(route.fences(), identity).taking_together();
+        capabilities.in_lane(route.lane(key)).in_group(route.group(key)).advising(
+            "allow the user the commands, keys and channels that the manual lists (manual::redis)",
+        )
+    }
+
+    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.acquire(&request).await })
+    }
+
+    fn release(&self, request: Release) -> Answer<Released> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.release(&request).await })
+    }
+
+    fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.renew(&batch).await })
+    }
+
+    fn adjust(&self, change: Change) -> Answer<Changed> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            match change {
+                Change::ForceUnlock { resource, reason, by, from } => {
+                    inner.force_unlock(resource, reason, by, from).await
+                }
+                Change::Count { resource, id, change } => match resource.kind {
+                    Kind::Permits => inner.change_permits(&resource, id, change).await,
+                    _ => inner.change_count(&resource, id, change).await,
+                },
+                Change::Permits { resource, id, ids, change } => {
+                    inner.change_by_id(&resource, id, &ids, change).await
+                }
+                Change::Announce { client, ttl } => inner.announce(client, ttl).await,
+                Change::Withdraw { client } => inner.withdraw(client).await,
+            }
+        })
+    }
+
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.inspect(resource).await })
+    }
+
+    fn list(&self, request: List) -> Answer<Page> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.list(request).await })
+    }
+
+    fn check(&self) -> Answer<Vec<Finding>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.check().await })
+    }
+
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
+        if self.inner.route.is_closed() {
+            return Box::pin(std::future::ready(Err(Fault::Closed)));
+        }
+        if let Some(Err(fault)) = topic.name().map(|name| self.inner.fits(name)) {
+            return Box::pin(std::future::ready(Err(fault)));
+        }
+        let subscription = match topic {
+            // A `0` published earlier must not open the latch.
+            Topic::Latch(_) => self.inner.hub.join_anew(topic.clone()),
+            _ => self.inner.hub.join(topic.clone()),
+        };
+        if topic == Topic::Reconnected {
+            // A local topic: there is no confirmation by the server to wait for.
+            self.inner.hub.confirm(&topic);
+        }
+        Box::pin(subscription.confirmed())
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            inner.route.close();
+            inner.closing.notify_one();
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! Renewals: many holds in few requests.
+//!
+//! One script renews all holds of one kind; in a cluster those of one slot, and all these scripts leave
+//! together. An answer counts only if the server that gave it still serves the name.
+
+use std::collections::BTreeMap;
+
+use super::resp::Value;
+use futures_util::future::join_all;
+
+use super::answers::{is_of_replica, renewed, unexpected};
+use super::command::Command;
+use super::publish::Wakes;
+use super::{Inner, fair, lock, name, permits, rw};
+use crate::backend::{Fault, Kind, Renew, Renewed};
+
+/// A script that renews many holds of one kind.
+struct Renewal {
+    takes: fn(&Renew) -> bool,
+    call: fn(&[&Renew], Wakes) -> Command,
+}
+
+const RENEWALS: &[Renewal] = &[
+    Renewal { takes: lock::is_hash, call: lock::renew_locks },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Mutex, call: lock::renew_mutexes },
+    Renewal { takes: fair::is_place, call: fair::keep_places },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Read, call: rw::renew_readers },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Write, call: rw::renew_writers },
+    Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
+];
+
+impl Inner {
+    /// Renews holds with one script for each kind, and in a cluster for each slot.
+    pub(super) async fn renew(&self, batch: &[Renew]) -> Vec<Result<Renewed, Fault>> {
+        let standing = |renew: &Renew| self.route.standing(name(&renew.resource));
+        let mut before: Vec<_> = batch.iter().map(standing).collect();
+        let fits = |renew: &Renew| self.fits(&renew.resource.name);
+        let mut answers: Vec<_> =
+            batch.iter().map(|renew| fits(renew).and(Err(Fault::Closed))).collect();
+        let mut groups: BTreeMap<_, (Vec<usize>, Vec<&Renew>)> = BTreeMap::new();
+        for (place, renew) in batch.iter().enumerate().filter(|(_, renew)| fits(renew).is_ok()) {
+            let step = RENEWALS.iter().position(|step| (step.takes)(renew));
+            let group = groups.entry((self.route.group(name(&renew.resource)), step)).or_default();
+            group.0.push(place);
+            group.1.push(renew);
+        }
+        let scripts = groups.into_iter().filter_map(|((_, step), (places, renews))| {
+            let step = &RENEWALS[step?];
+            Some(async move {
+                let renewed = self.renew_kind(step, &renews).await;
+                // In a cluster it is the answer of the owner, which a redirection may have told.
+                let owner = self.route.cluster().map(|_| standing(renews[0]));
+                (places, renewed, owner)
+            })
+        });
+        for (places, renewed, owner) in join_all(scripts).await {
+            for (place, answer) in places.into_iter().zip(renewed) {
+                answers[place] = answer;
+                before[place] = owner.unwrap_or(before[place]);
+            }
+        }
+        for ((renew, before), answer) in batch.iter().zip(before).zip(&mut answers) {
+            if standing(renew) != before {
+                // Perhaps the answer of an old primary.
+                let detail = "the primary has changed".into();
+                *answer = Err(Fault::Unreachable { maybe_ran: true, detail });
+            }
+        }
+        answers
+    }
+
+    /// Renews holds of one kind with one script. If the whole script is rejected because of one
+    /// entry (for example a key without permission), each hold is renewed alone, so that the others
+    /// are not lost.
+    async fn renew_kind(&self, step: &Renewal, batch: &[&Renew]) -> Vec<Result<Renewed, Fault>> {
+        let answers = self.renew_together(step, batch).await;
+        // In a slot that is being moved, keys on both sides cannot be in one request.
+        let is_split = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(Fault::is_moving);
+        let refused = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(|f| !f.may_pass());
+        if let ([renew], [answer]) = (batch, &answers[..])
+            && is_split(answer)
+            && let Some(answer) = self.renew_in_steps(renew).await
+        {
+            return vec![answer];
+        }
+        if batch.len() == 1 || !answers.iter().all(|answer| refused(answer) || is_split(answer)) {
+            return answers;
+        }
+        let alone =
+            batch.iter().map(|renew| Box::pin(self.renew_kind(step, std::slice::from_ref(renew))));
+        join_all(alone).await.into_iter().flatten().collect()
+    }
+
+    /// A fault of the request is the fault of each entry.
+    async fn renew_together(
+        &self,
+        step: &Renewal,
+        batch: &[&Renew],
+    ) -> Vec<Result<Renewed, Fault>> {
+        let key = name(&batch[0].resource);
+        let standing = self.route.standing(key);
+        // A renewal moves a deadline only once it is acknowledged; a check moves none.
+        let is_renewal = |renew: &Renew, answer: &Result<Renewed, Fault>| {
+            renew.ttl.is_some() && !renew.waiting && matches!(answer, Ok(Renewed::Held(_)))
+        };
+        let parsed = |values: &[Value]| -> Vec<_> { values.iter().cloned().map(renewed).collect() };
+        let has_renewal = |answer: &Value| match answer {
+            Value::Array(values) => {
+                batch.iter().zip(parsed(values)).any(|(renew, answer)| is_renewal(renew, &answer))
+            }
+            _ => false,
+        };
+        let command = (step.call)(batch, self.wakes).answering_each(batch.len());
+        let (answers, unacknowledged) = match self.route.attempt(key, command, has_renewal).await {
+            Ok((Value::Array(values), acknowledged)) => {
+                if values.iter().any(is_of_replica) {
+                    self.route.leave(key, standing);
+                }
+                (parsed(&values), acknowledged.err())
+            }
+            Ok((other, _)) => return vec![Err(unexpected(&other)); batch.len()],
+            Err(fault) => return vec![Err(fault); batch.len()],
+        };
+        let answers = answers.into_iter().zip(batch).map(|(answer, renew)| match &unacknowledged {
+            Some(fault) if is_renewal(renew, &answer) => Err(fault.clone()),
+            _ => answer,
+        });
+        answers.collect()
+    }
+}

@@ -1,0 +1,150 @@
+//! Whether a server is a primary or a replica.
+//!
+//! `ROLE` says it, or `INFO replication` where the user may not send `ROLE`. A server that tells
+//! neither counts as a primary: a replica rejects the first write.
+
+use super::resp::Value;
+
+use super::command::Command;
+use super::number;
+
+/// The role of a server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Role {
+    Primary {
+        /// The number of its replicas.
+        replicas: usize,
+        /// How many of them have data. One in its first synchronisation has none yet, and `WAIT` may
+        /// count it all the same.
+        synced: usize,
+    },
+    /// Of the primary at this host and port, and whether its link to it is up: then that server is there.
+    Replica(String, u16, bool),
+}
+
+impl Role {
+    pub(super) fn question() -> Command {
+        Command::plain("ROLE")
+    }
+
+    /// The question where `ROLE` was not answered.
+    pub(super) fn second_question() -> Command {
+        Command::plain("INFO").arg("replication")
+    }
+
+    /// Understands the answer to either question.
+    pub(super) fn parse(answer: &Value) -> Option<Self> {
+        match answer {
+            Value::Array(parts) => Self::of_role(parts),
+            Value::Bulk(info) => Self::of_info(&String::from_utf8_lossy(info)),
+            _ => None,
+        }
+    }
+
+    /// The id of the data of a primary, or of a replica with a link: `INFO replication` says it. Both have the same
+    /// one, and no other primary has it: a promoted replica starts a new one.
+    pub(super) fn data_id(info: &Value) -> Option<String> {
+        let Value::Bulk(info) = info else { return None };
+        let info = String::from_utf8_lossy(info);
+        let has_all =
+            field(&info, "role")? == "master" || field(&info, "master_link_status")? == "up";
+        field(&info, "master_replid").filter(|_| has_all).map(str::to_owned)
+    }
+
+    fn of_role(parts: &[Value]) -> Option<Self> {
+        let text = |value: &Value| match value {
+            Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            Value::Status(text) => Some(text.clone()),
+            _ => None,
+        };
+        match (text(parts.first()?)?.as_str(), parts) {
+            ("master", [_, _, Value::Array(replicas), ..]) => {
+                let has_data = |one: &&Value| match one {
+                    Value::Array(parts) => parts.get(2).is_some_and(|offset| number(offset) > 0),
+                    _ => false,
+                };
+                let synced = replicas.iter().filter(has_data).count();
+                Some(Self::Primary { replicas: replicas.len(), synced })
+            }
+            ("slave", [_, host, port, rest @ ..]) => {
+                let link = rest.first().and_then(text);
+                let is_up = matches!(link.as_deref(), Some("connected" | "sync"));
+                Some(Self::Replica(text(host)?, u16::try_from(number(port)).ok()?, is_up))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_info(info: &str) -> Option<Self> {
+        let field = |name| field(info, name);
+        match field("role")? {
+            "master" => {
+                // slave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=0
+                let replicas: Vec<_> = info.lines().filter(|line| is_replica(line)).collect();
+                let has_data = |line: &&&str| {
+                    let offset = line.split(',').find_map(|part| part.strip_prefix("offset="));
+                    offset.is_some_and(|offset| offset != "0")
+                };
+                let synced = replicas.iter().filter(has_data).count();
+                Some(Self::Primary { replicas: replicas.len(), synced })
+            }
+            "slave" => {
+                let port = field("master_port")?.parse().ok()?;
+                let is_up = field("master_link_status") == Some("up")
+                    || field("master_sync_in_progress") == Some("1");
+                Some(Self::Replica(field("master_host")?.to_owned(), port, is_up))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+fn is_replica(line: &str) -> bool {
+    let rest = line.strip_prefix("slave");
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::testing::reply;
+
+    #[test]
+    fn both_answers_tell_the_role() {
+        let parse = |text: &[u8]| Role::parse(&reply(text));
+        let replica = |is_up| Some(Role::Replica("10.0.0.1".to_owned(), 7000, is_up));
+        let role = b"*3\r\n$6\r\nmaster\r\n:5\r\n*1\r\n*3\r\n$1\r\nh\r\n$4\r\n7001\r\n$1\r\n5\r\n";
+        assert_eq!(parse(role), Some(Role::Primary { replicas: 1, synced: 1 }));
+        let role = b"*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7000\r\n$9\r\nconnected\r\n:5\r\n";
+        assert_eq!(parse(role), replica(true));
+        let role = b"*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7000\r\n$7\r\nconnect\r\n:-1\r\n";
+        assert_eq!(parse(role), replica(false));
+        assert_eq!(parse(b"*1\r\n$8\r\nsentinel\r\n"), None);
+        assert_eq!(parse(b"-NOPERM no\r\n"), None);
+        let info = |text: &str| Role::parse(&Value::Bulk(text.as_bytes().to_vec()));
+        let text = "# Replication\r\nrole:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7000\r\n";
+        assert_eq!(info(text), replica(false));
+        assert_eq!(info(&format!("{text}master_link_status:up\r\n")), replica(true));
+        let data_id = |text: &str| {
+            Role::data_id(&Value::Bulk(format!("{text}master_replid:1f\r\n").into_bytes()))
+        };
+        assert_eq!(data_id("role:master\r\n").as_deref(), Some("1f"));
+        assert_eq!(data_id(&format!("{text}master_link_status:up\r\n")).as_deref(), Some("1f"));
+        // It may be about to get the data of another one.
+        assert_eq!(data_id(&format!("{text}master_link_status:down\r\n")), None);
+        let replicas =
+            "slave0:ip=h,port=1,state=online,offset=14,lag=0\r\nslave1:ip=h,offset=0\r\n";
+        assert_eq!(
+            info(&format!("role:master\r\n{replicas}")),
+            Some(Role::Primary { replicas: 2, synced: 1 })
+        );
+        let syncing =
+            b"*3\r\n$6\r\nmaster\r\n:5\r\n*1\r\n*3\r\n$1\r\nh\r\n$4\r\n7001\r\n$1\r\n0\r\n";
+        assert_eq!(parse(syncing), Some(Role::Primary { replicas: 1, synced: 0 }));
+        assert_eq!(info(""), None);
+    }
+}

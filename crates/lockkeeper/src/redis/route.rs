@@ -1,0 +1,300 @@
+//! The way to the primary: how it is found, and how a change is noticed.
+//!
+//! A [`Shard`] has one connection for requests, which follows its [`Primary`]. A change gives it up, and
+//! the next one goes to the new primary. The design in mind was one connection per server, kept for
+//! ever; but only one server is the primary, and all that must outlive a change is the list of
+//! connections to kill. The connection keeps that list, by the run id of each server. A cluster has one
+//! such connection per shard, and one list for all of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::resp::Value;
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+
+use super::cluster::{self, Cluster};
+use super::command::Command;
+use super::connection::Connection;
+use super::connection::committer::{Committer, Terms};
+use super::member::Membership;
+use super::primary::Primary;
+use super::replicated::{self, Replicated};
+use super::sentinel::{self, Sentinel};
+use super::server::Server;
+use super::shard::{Shard, Standing};
+use super::url::Topology;
+use super::{keys, slot};
+use crate::backend::{Fault, Finding, Lane};
+use crate::options::{Acknowledgement, ClientOptions};
+
+/// The way to the servers of a store. See the module.
+#[derive(Debug)]
+pub(super) struct Route {
+    way: Way,
+    /// Aborted when dropped.
+    watcher: Mutex<JoinSet<()>>,
+}
+
+#[derive(Debug)]
+enum Way {
+    One(Arc<Shard>, Finder),
+    Cluster(Arc<Cluster>),
+}
+
+#[derive(Debug)]
+enum Finder {
+    Fixed,
+    Sentinel(Arc<Sentinel>),
+    Replicated(Arc<Replicated>),
+}
+
+/// How long a replica may take by default.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Which replicas must acknowledge a write. `moves` if the primary may be another server later.
+fn terms(options: &ClientOptions, moves: bool) -> Option<Terms> {
+    match options.acknowledgement {
+        Acknowledgement::By(replicas, timeout) => {
+            Some(Terms { replicas, timeout, is_strict: true })
+        }
+        Acknowledgement::Default if moves => {
+            Some(Terms { replicas: 1, timeout: ACKNOWLEDGED_WITHIN, is_strict: false })
+        }
+        Acknowledgement::Default | Acknowledgement::Off => None,
+    }
+}
+
+impl Route {
+    /// Finds the primary for the first time, and connects to it. `reconnected` is called whenever the
+    /// connection is back.
+    pub(super) async fn open(
+        topology: Topology,
+        options: &ClientOptions,
+        reconnected: impl Fn(Lane) + Send + Sync + 'static,
+    ) -> Result<Self, Fault> {
+        let mut watcher = JoinSet::new();
+        let (primary, finder) = match topology {
+            Topology::Single(server) => (Primary::fixed(server), Finder::Fixed),
+            Topology::Sentinel(of) => {
+                let primary = Primary::unknown();
+                let sentinel = Arc::new(Sentinel::new(of, options));
+                sentinel.find_first(&primary).await?;
+                watcher.spawn(sentinel::watch(Arc::clone(&sentinel), Arc::clone(&primary)));
+                (primary, Finder::Sentinel(sentinel))
+            }
+            Topology::Cluster(seeds) => {
+                let cluster =
+                    Cluster::open(seeds, options, terms(options, true), reconnected).await?;
+                watcher.spawn(cluster::refresh::watch(Arc::clone(&cluster)));
+                return Ok(Self { way: Way::Cluster(cluster), watcher: Mutex::new(watcher) });
+            }
+            Topology::Replicated(servers) => {
+                let primary = Primary::unknown();
+                let replicated = Arc::new(Replicated::new(servers, options));
+                replicated.find_first(&primary).await?;
+                watcher.spawn(replicated::watch(Arc::clone(&replicated), Arc::clone(&primary)));
+                (primary, Finder::Replicated(replicated))
+            }
+        };
+        let lane = Lane::default();
+        let address = primary.server().map(|server| server.address.to_string());
+        let named = |fault| named(fault, address.as_deref().unwrap_or_default());
+        let connection = Connection::open(&primary, options, move || reconnected(lane)).await;
+        let connection = connection.map_err(named)?;
+        let committer = terms(options, !matches!(finder, Finder::Fixed)).map(|terms| {
+            Committer::later(&primary, options, terms, Box::new(|_| Some(keys::commit(0))))
+        });
+        if let Some(committer) = &committer {
+            committer.ensure().await.map_err(named)?;
+        }
+        let shard = Shard { lane, primary, connection, committer };
+        Ok(Self { way: Way::One(Arc::new(shard), finder), watcher: Mutex::new(watcher) })
+    }
+
+    /// The way to a member of a quorum. Connects in the background.
+    pub(super) fn to_member(
+        server: Server,
+        options: &ClientOptions,
+        membership: &Arc<Membership>,
+        reconnected: impl Fn(Lane) + Send + Sync + 'static,
+    ) -> Self {
+        let (lane, primary) = (Lane::default(), Primary::fixed(server));
+        let connection =
+            Connection::to_member(&primary, options, membership, move || reconnected(lane));
+        let shard = Shard { lane, primary, connection, committer: None };
+        Self { way: Way::One(Arc::new(shard), Finder::Fixed), watcher: Mutex::default() }
+    }
+
+    /// Sends a request that concerns this key.
+    pub(super) async fn call(&self, key: &[u8], command: Command) -> Result<Value, Fault> {
+        match &self.way {
+            Way::One(shard, _) => shard.connection.call(command).await,
+            Way::Cluster(cluster) => {
+                Ok(cluster.attempt(key, command, None::<fn(&Value) -> bool>).await?.0)
+            }
+        }
+    }
+
+    /// Sends a request that concerns this key. If its answer tells that it was a write, waits until
+    /// replicas have it, where that is asked for.
+    pub(super) async fn write(
+        &self,
+        key: &[u8],
+        command: Command,
+        is_write: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Fault> {
+        let (answer, acknowledged) = self.attempt(key, command, is_write).await?;
+        acknowledged.map(|()| answer)
+    }
+
+    /// The same, but returns the answer also if replicas do not have the write.
+    pub(super) async fn attempt(
+        &self,
+        key: &[u8],
+        command: Command,
+        is_write: impl Fn(&Value) -> bool,
+    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        match &self.way {
+            Way::One(shard, _) => shard.write(command, is_write).await,
+            Way::Cluster(cluster) => cluster.attempt(key, command, Some(is_write)).await,
+        }
+    }
+
+    /// Sends many requests that concern this key. Returns one answer for each; an error if the connection
+    /// failed.
+    pub(super) async fn read(
+        &self,
+        key: &[u8],
+        reads: Vec<Command>,
+    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
+        if let Way::One(shard, _) = &self.way {
+            return shard.connection.read(reads).await;
+        }
+        let answers = join_all(reads.into_iter().map(|read| self.call(key, read))).await;
+        let is_broken =
+            |answer: &&Result<_, Fault>| matches!(answer, Err(Fault::Unreachable { .. }));
+        match answers.iter().find(is_broken) {
+            Some(Err(fault)) => Err(fault.clone()),
+            _ => Ok(answers),
+        }
+    }
+
+    /// The only part of a store that has no others.
+    pub(super) fn only(&self) -> Option<&Arc<Shard>> {
+        match &self.way {
+            Way::One(shard, _) => Some(shard),
+            Way::Cluster(_) => None,
+        }
+    }
+
+    pub(super) fn cluster(&self) -> Option<&Arc<Cluster>> {
+        match &self.way {
+            Way::One(..) => None,
+            Way::Cluster(cluster) => Some(cluster),
+        }
+    }
+
+    /// The part that serves a key, if there is one.
+    pub(super) fn shard(&self, key: &[u8]) -> Option<Arc<Shard>> {
+        match &self.way {
+            Way::One(shard, _) => Some(Arc::clone(shard)),
+            Way::Cluster(cluster) => cluster.owner(slot::of(key)),
+        }
+    }
+
+    /// Keys of one group may be in one request.
+    pub(super) fn group(&self, key: &[u8]) -> u16 {
+        match &self.way {
+            Way::One(..) => 0,
+            Way::Cluster(_) => slot::of(key),
+        }
+    }
+
+    pub(super) fn lane(&self, key: &[u8]) -> Lane {
+        match &self.way {
+            Way::One(shard, _) => shard.lane,
+            Way::Cluster(cluster) => cluster.standing(key).lane,
+        }
+    }
+
+    /// Which server answers for a key now.
+    pub(super) fn standing(&self, key: &[u8]) -> Standing {
+        match &self.way {
+            Way::One(shard, _) => Standing { lane: shard.lane, epoch: shard.primary.epoch() },
+            Way::Cluster(cluster) => cluster.standing(key),
+        }
+    }
+
+    /// The server of a key has told that it is no primary.
+    pub(super) fn leave(&self, key: &[u8], standing: Standing) {
+        if let Some(shard) = self.shard(key).filter(|shard| shard.lane == standing.lane) {
+            shard.primary.leave(standing.epoch);
+        }
+    }
+
+    /// Whether a request without an answer can no longer execute once a later request was answered.
+    pub(super) fn fences(&self) -> bool {
+        match &self.way {
+            Way::One(shard, _) => shard.connection.fences(),
+            // A request may have gone to any of them, by a redirection.
+            Way::Cluster(cluster) => cluster.fences(),
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        match &self.way {
+            Way::One(shard, _) => shard.connection.is_closed(),
+            Way::Cluster(cluster) => cluster.is_closed(),
+        }
+    }
+
+    /// Identifies the store, whichever servers are primaries.
+    pub(super) fn identity(&self) -> String {
+        match &self.way {
+            Way::One(shard, Finder::Fixed) => {
+                let server = shard.primary.server();
+                let address = server.as_ref().map(|server| server.address.to_string());
+                let known = shard.connection.server().or(address).unwrap_or_default();
+                format!("{known}/{}", server.map_or(0, |server| server.database))
+            }
+            Way::One(_, Finder::Sentinel(sentinel)) => sentinel.identity(),
+            Way::One(_, Finder::Replicated(replicated)) => replicated.identity(),
+            Way::Cluster(cluster) => cluster.identity(),
+        }
+    }
+
+    /// What endangers locks on the way to the primary, and how many replicas it should have: those that
+    /// could be promoted. `None` if that is not known.
+    pub(super) async fn check(&self) -> (Vec<Finding>, Option<usize>) {
+        match &self.way {
+            Way::One(_, Finder::Fixed) | Way::Cluster(_) => (Vec::new(), None),
+            Way::One(_, Finder::Sentinel(sentinel)) => sentinel.check().await,
+            Way::One(_, Finder::Replicated(replicated)) => replicated.check().await,
+        }
+    }
+
+    /// Ends the search, and all connections.
+    pub(super) fn close(&self) {
+        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        match &self.way {
+            Way::One(shard, _) => shard.close(),
+            Way::Cluster(cluster) => cluster.close(),
+        }
+    }
+}
+
+/// Names the server in a fault that does not.
+fn named(fault: Fault, address: &str) -> Fault {
+    let at = |text: String| match text.starts_with(address) {
+        true => text,
+        false => format!("{address}: {text}"),
+    };
+    match fault {
+        Fault::Unreachable { maybe_ran, detail } => {
+            Fault::Unreachable { maybe_ran, detail: detail.map(at) }
+        }
+        Fault::Refused { detail } => Fault::Refused { detail: detail.map(at) },
+        fault => fault,
+    }
+}
