@@ -62,6 +62,7 @@ impl Call {
 
     /// Fails unless it is polled by a `wait` of its own.
     pub(crate) fn ensure_waited_for(&self, lock: &LockName) -> Result<()> {
+        ensure_may_wait(Some(lock))?;
         let number = WAITING.get().number;
         if number != 0 && number != self.within {
             return Ok(());

@@ -3,10 +3,13 @@
 //! All clients acquire the members in one order, in every round, and hold the earlier ones while they wait
 //! for a later one: in one order that cannot deadlock. A program that keeps another order can still hold
 //! what is waited for and wait for what is held here. Its holder stays then. So a member that one holder has
-//! kept for [`MEMBER_WAIT`] ends the round: all is released, and that member is waited for alone. The others
-//! are then only tried. If one of them is busy, the next round goes in order again, and waits twice as long: its
-//! holder may as well be one that keeps it for long, and the number of rounds must have a limit. That goes for
-//! holders in this client, too: their tasks may keep another order.
+//! kept for [`MEMBER_WAIT`] ends the round: all is released, and that member is waited for alone. For the others
+//! it then waits for a [`GRACE`] only, because who releases one of them often releases the next a moment later.
+//! If one is still busy, that one is waited for alone: in the end the one that others acquire first. After as
+//! many rounds as there are members it goes in order again, and waits for [`LAST_MEMBER_WAIT`]: the holder may as
+//! well be one that keeps it for long, and each further round would give up the positions that it waits for. Not
+//! for longer, because holders that wait for each other stand still meanwhile. That goes for holders in this
+//! client, too: their tasks may keep another order.
 //!
 //! Waiting is not limited by time alone: behind a long queue that moves, each round would give up the
 //! positions that the last one had waited for.
@@ -31,6 +34,13 @@ use crate::error::{Error, Phase, Result};
 
 /// How long to wait in the first round for one member that one holder keeps, while others are held.
 const MEMBER_WAIT: Duration = Duration::from_millis(1500);
+
+/// The same in further rounds. Below the 3 s after which Redisson gives up two members, so that not both do.
+const LAST_MEMBER_WAIT: Duration = Duration::from_millis(2500);
+
+/// How long to wait for the others after one was waited for alone. They are not in order then: short, so that
+/// cycles of our own cost little.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// How long to wait for the answer who the holders of that member are.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
@@ -84,7 +94,7 @@ struct Blocked {
 impl Assembly<'_> {
     async fn run(self) -> Result<Option<Vec<Acquired>>> {
         // The member to wait for while none is held. The first one: the round goes in order.
-        let (mut first, mut member_wait) = (0, MEMBER_WAIT);
+        let (mut first, mut member_wait, mut alone) = (0, MEMBER_WAIT, 0);
         loop {
             let mut held = Held(self.parts.iter().map(|_| None).collect());
             let blocked = match self.collect(first, member_wait, &mut held).await {
@@ -103,9 +113,10 @@ impl Assembly<'_> {
                 return error.map_or(Ok(None), Err);
             }
             if first == 0 && error.is_none() {
-                member_wait = member_wait.saturating_mul(2);
+                (member_wait, alone) = (LAST_MEMBER_WAIT, 0);
             }
-            first = if first == 0 || error.is_some() { by } else { 0 };
+            alone += 1;
+            first = if error.is_some() || alone <= self.parts.len() { by } else { 0 };
             let pause = self.clock.now() + jittered(PAUSE).min(self.left());
             if let Some(instant) = self.clock.instant(pause) {
                 tokio::time::sleep_until(instant).await;
@@ -126,7 +137,7 @@ impl Assembly<'_> {
             let acquired = match i {
                 _ if i == first => self.one(i, self.left()).await,
                 _ if first == 0 => self.while_others_are_held(i, self.left(), member_wait).await,
-                _ => self.while_others_are_held(i, Duration::ZERO, MEMBER_WAIT).await,
+                _ => self.while_others_are_held(i, GRACE.min(self.left()), MEMBER_WAIT).await,
             };
             match acquired {
                 Ok(Some(acquired)) => held.0[i] = Some(acquired),

@@ -425,7 +425,7 @@ pub(crate) fn an_acquire_that_is_awaited_fails(store: &Store) {
         assert_is!(lock.run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
         assert_is!(multi.run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
         // What has no owner may be awaited.
-        assert!(!lock.is_locked().await.unwrap());
+        assert!(!client.lock(store.name("free")).is_locked().await.unwrap());
     };
     runtime().block_on(awaited());
     // Also in a wait, which may join several tasks.
