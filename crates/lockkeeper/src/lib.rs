@@ -39,7 +39,6 @@ mod redis_url;
 mod run;
 mod rw;
 mod semaphore;
-mod spin;
 mod watch;
 
 #[cfg(feature = "unstable-backend")]
@@ -72,8 +71,7 @@ pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, StaleTokenError};
 pub use guard::{
-    FencedGuard, FencedReadGuard, FencedWriteGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard,
-    UpgradeError, WriteGuard,
+    FencedGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard, UpgradeError, WriteGuard,
 };
 pub use hold::{AnyGuard, Hold};
 pub use holder::{Holder, Remaining};
@@ -90,7 +88,6 @@ pub use permits::PermitSemaphore;
 #[cfg(feature = "redis")]
 pub use redis_url::RedisUrl;
 pub use run::{Completed, RunError};
-pub use rw::{FencedRwLock, RwLock};
+pub use rw::RwLock;
 pub use semaphore::{Permit, Semaphore};
-pub use spin::SpinLock;
 pub use watch::{Event, Watch};
