@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error, LONGEST_LEASE, WATCHDOG_TIMEOUT};
+use lockkeeper::{Client, ClientOptions, Error};
 
 use crate::acknowledgement::Acknowledgement;
 use crate::args::Global;
@@ -22,6 +22,9 @@ pub(crate) const PASSWORD_VARIABLE: &str = "LOCKKEEPER_PASSWORD_FILE";
 
 /// Names a file whose first line is the password of the sentinels.
 pub(crate) const SENTINEL_PASSWORD_VARIABLE: &str = "LOCKKEEPER_SENTINEL_PASSWORD_FILE";
+
+/// The library's default, of a lease and of the longest lease on a quorum.
+const LEASE: Duration = Duration::from_secs(30);
 
 const ADVICE: &str = "choose a store with --url file:PATH or LOCKKEEPER_URL";
 
@@ -71,10 +74,10 @@ impl Store {
                 "--longest-lease is for a quorum, and {shown} ({source}) is none: set the lease with --lease"
             )));
         }
-        let longest_lease = is_quorum
-            .then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LONGEST_LEASE));
+        let longest_lease =
+            is_quorum.then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LEASE));
         if let Some(longest) = longest_lease {
-            let lease = WATCHDOG_TIMEOUT.min(longest);
+            let lease = LEASE.min(longest);
             options = options.longest_lease(longest).watchdog_timeout(lease);
         }
         let Config { lease, acknowledged_by, .. } = config;
@@ -90,7 +93,7 @@ impl Store {
                  clients may set a longer one with --longest-lease"
             ))),
             Some(lease) => Ok(lease),
-            None => Ok(WATCHDOG_TIMEOUT.min(longest)),
+            None => Ok(LEASE.min(longest)),
         }
     }
 
