@@ -151,7 +151,9 @@ async fn a_handoff_that_no_majority_can_move_is_a_release() {
 async fn a_force_release_is_not_repaired() {
     for kind in KINDS {
         let quorum = started(Quorum::builder(3).proxied()).await;
-        let holder = clients(&quorum, 1).await.remove(0);
+        // A slow machine does not make it replace the subscriptions, by which it would be notified.
+        let holder = connect(&quorum.url(), leased().response_timeout(PATIENCE)).await;
+        all_vote(&quorum, &holder).await;
         let guard = taken(&lock_of(&holder, kind, "a")).await;
         eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
         for node in quorum.nodes() {
@@ -166,18 +168,16 @@ async fn a_force_release_is_not_repaired() {
         let next = taken(&lock_of(&other, kind, "a")).await;
         let reason = within(PATIENCE, "the loss", guard.lost()).await;
         assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{kind}: {reason:?}");
+        // The hold that was left is gone, and the new one is there instead.
+        let (new, watch) = ([(next.owner_id().to_string(), 1)], Stopwatch::start());
+        let all = || (0..3).all(|index| stored(quorum.server(index), kind, "a") == new);
+        eventually(PATIENCE, "the new hold is on all members", all).await;
         // Over several renewals of either.
-        let until = Instant::now() + LEASE;
-        while Instant::now() < until {
-            assert!(!next.is_lost(), "{kind}");
-            for index in 0..2 {
-                assert_held(quorum.server(index), kind, "a", &next, 1);
-            }
+        while watch.elapsed() < LEASE {
+            assert!(!next.is_lost() && all() || watch.stalled(), "{kind}: {next:?}");
             tokio::time::sleep(ms(50)).await;
         }
-        // The hold that was left is gone, and the new one is there instead.
-        assert_held(quorum.server(2), kind, "a", &next, 1);
-        next.release().await.expect("held");
+        drop(next);
         assert_not_held(&guard.release().await);
     }
 }
