@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error};
+use lockkeeper::{Client, ClientOptions, Error, LONGEST_LEASE, WATCHDOG_TIMEOUT};
 
 use crate::acknowledgement::Acknowledgement;
 use crate::args::Global;
@@ -22,9 +22,6 @@ pub(crate) const PASSWORD_VARIABLE: &str = "LOCKKEEPER_PASSWORD_FILE";
 
 /// Names a file whose first line is the password of the sentinels.
 pub(crate) const SENTINEL_PASSWORD_VARIABLE: &str = "LOCKKEEPER_SENTINEL_PASSWORD_FILE";
-
-/// The library's default, of a lease and of the longest lease on a quorum.
-const LEASE: Duration = Duration::from_secs(30);
 
 const ADVICE: &str = "choose a store with --url file:PATH or LOCKKEEPER_URL";
 
@@ -74,10 +71,10 @@ impl Store {
                 "--longest-lease is for a quorum, and {shown} ({source}) is none: set the lease with --lease"
             )));
         }
-        let longest_lease =
-            is_quorum.then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LEASE));
+        let longest_lease = is_quorum
+            .then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LONGEST_LEASE));
         if let Some(longest) = longest_lease {
-            let lease = LEASE.min(longest);
+            let lease = WATCHDOG_TIMEOUT.min(longest);
             options = options.longest_lease(longest).watchdog_timeout(lease);
         }
         let Config { lease, acknowledged_by, .. } = config;
@@ -93,7 +90,7 @@ impl Store {
                  clients may set a longer one with --longest-lease"
             ))),
             Some(lease) => Ok(lease),
-            None => Ok(LEASE.min(longest)),
+            None => Ok(WATCHDOG_TIMEOUT.min(longest)),
         }
     }
 

@@ -16,8 +16,8 @@ use crate::memory::Memory;
 use crate::options::Backoff;
 use crate::options::{Acknowledgement, ClientOptions};
 use crate::{
-    CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock, Semaphore,
-    SpinLock,
+    ClientId, CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock,
+    Semaphore, SpinLock,
 };
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
@@ -219,11 +219,9 @@ impl Client {
         Owner { client: self.core.id, number: fastrand::u64(..) }
     }
 
-    /// The first part of the owner ids of this client in the store. For tests, as `backend`.
-    #[cfg(feature = "unstable-backend")]
-    #[doc(hidden)]
-    pub fn id(&self) -> uuid::Uuid {
-        self.core.id
+    /// The identity of this client: the first part of its owner ids in the store.
+    pub fn id(&self) -> ClientId {
+        ClientId(self.core.id)
     }
 
     /// How long this client's quorum still grants nothing, because it is used for the first time, or because too

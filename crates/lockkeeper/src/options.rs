@@ -5,27 +5,43 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// Redisson's `lockWatchdogTimeout`: long enough to survive a failover, short enough that a crash does not block the
-/// others for long.
+/// 30 s: how long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`.
+/// Long enough to survive a failover, short enough that a crash does not block the others for long.
 pub const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A tenth of the watchdog timeout, so that a renewal can be repeated several times before the lease is lost.
+/// 3 s: how long opening a connection may take before the server counts as unreachable.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// 3 s: how long an answer may take before the connection is given up. A tenth of the watchdog timeout,
+/// so that a renewal can be repeated several times before the lease is lost.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Redisson's `pingConnectionInterval`. Shorter than the few minutes after which firewalls, routers and load
+/// 30 s: after how long without an answer an idle connection to Redis is pinged: Redisson's
+/// `pingConnectionInterval`. Shorter than the few minutes after which firewalls, routers and load
 /// balancers silently drop a connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Long enough for a restart or a failover.
+/// 10 s: how long a waiting acquire retries on a store that does not answer.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// The longest sleep of a waiter between two attempts, because wake-ups can get lost.
+/// 20 ms: the pause before the first reconnect; it doubles up to `MAX_BACKOFF` and is jittered,
+/// so that a fleet does not reconnect all at once.
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
+
+/// 1 s: the longest pause between two reconnects.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+
+/// 5 s: the longest sleep of a waiter between two attempts, because wake-ups can get lost.
 pub const RECHECK: Duration = Duration::from_secs(5);
 
-/// Clocks of different machines run at slightly different speeds.
+/// The longest lease on a quorum of servers.
+pub const LONGEST_LEASE: Duration = WATCHDOG_TIMEOUT;
+
+/// The part of a lease that is not used because clocks run differently, in addition to
+/// [`DRIFT_FIXED`].
 pub const DRIFT_RATIO: f64 = 0.01;
 
-/// Redis expires keys to the millisecond.
+/// The fixed part of a lease that is not used: Redis expires keys to the millisecond.
 pub const DRIFT_FIXED: Duration = Duration::from_millis(2);
 
 /// The longest lease: beyond a century a duration is a mistake, and near the largest number that
@@ -208,12 +224,12 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             watchdog_timeout: WATCHDOG_TIMEOUT,
-            connect_timeout: Duration::from_secs(3),
+            connect_timeout: CONNECT_TIMEOUT,
             response_timeout: RESPONSE_TIMEOUT,
             keep_alive: KEEP_ALIVE,
             unreachable_after: UNREACHABLE_AFTER,
-            min_backoff: Duration::from_millis(20),
-            max_backoff: Duration::from_secs(1),
+            min_backoff: MIN_BACKOFF,
+            max_backoff: MAX_BACKOFF,
             drift_ratio: DRIFT_RATIO,
             drift_fixed: DRIFT_FIXED,
             token_ttl: None,
@@ -227,7 +243,7 @@ impl Default for ClientOptions {
             read_only: false,
             acknowledgement: Acknowledgement::Default,
             cluster_wakeups: Wakeups::Auto,
-            longest_lease: WATCHDOG_TIMEOUT,
+            longest_lease: LONGEST_LEASE,
         }
     }
 }
@@ -247,20 +263,21 @@ impl ClientOptions {
     }
 
     /// The lease of a lock for which none was given; it is renewed every third of it.
-    /// 30 s by default. If you shorten it, shorten the [`response_timeout`](ClientOptions::response_timeout),
-    /// too: a renewal is repeated only after the last one has timed out. At least 30 ms.
+    /// [`WATCHDOG_TIMEOUT`] by default. If you shorten it, shorten the
+    /// [`response_timeout`](ClientOptions::response_timeout), too: a renewal is repeated only after
+    /// the last one has timed out.
     pub fn watchdog_timeout(mut self, timeout: Duration) -> Self {
         self.watchdog_timeout = timeout;
         self
     }
 
-    /// How long opening a connection may take. 3 s by default.
+    /// How long opening a connection may take. [`CONNECT_TIMEOUT`] by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long an answer may take before the connection is given up. 3 s by default.
+    /// How long an answer may take. [`RESPONSE_TIMEOUT`] by default.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
@@ -273,21 +290,21 @@ impl ClientOptions {
         self
     }
 
-    /// How long a waiting acquire retries on a store that does not answer. 10 s by default.
+    /// How long a waiting acquire retries on a store that does not answer. [`UNREACHABLE_AFTER`] by
+    /// default.
     pub fn unreachable_after(mut self, span: Duration) -> Self {
         self.unreachable_after = span;
         self
     }
 
-    /// The shortest and the longest pause between two attempts to reconnect. It doubles each time, and is
-    /// jittered, so that clients do not reconnect all at once. 20 ms and 1 s by default.
+    /// The shortest and the longest pause between two attempts to reconnect. 20 ms and 1 s by default.
     pub fn retry_backoff(mut self, min: Duration, max: Duration) -> Self {
         (self.min_backoff, self.max_backoff) = (min, max);
         self
     }
 
     /// The part of each lease that is not used because clocks differ: `ratio` of it and a fixed
-    /// part. 1 % and 2 ms by default.
+    /// part. [`DRIFT_RATIO`] and [`DRIFT_FIXED`] by default.
     pub fn drift(mut self, ratio: f64, fixed: Duration) -> Self {
         (self.drift_ratio, self.drift_fixed) = (ratio, fixed);
         self
@@ -330,7 +347,8 @@ impl ClientOptions {
 
     /// The longest lease of any lock on a quorum: see [`Client::quorum`](crate::Client::quorum). A longer
     /// one is refused. A member that may have lost its data grants nothing for this long, and neither does
-    /// a new quorum. All clients of a quorum need the same. 30 s by default; without effect on other stores.
+    /// a new quorum. All clients of a quorum need the same. [`LONGEST_LEASE`] by default; without effect on
+    /// other stores.
     pub fn longest_lease(mut self, span: Duration) -> Self {
         self.longest_lease = span;
         self
@@ -378,9 +396,7 @@ impl ClientOptions {
         self
     }
 
-    /// Another clock than the machine's own. For tests, as `backend`.
-    #[cfg(feature = "unstable-backend")]
-    #[doc(hidden)]
+    /// Another clock than the machine's own, for tests.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self

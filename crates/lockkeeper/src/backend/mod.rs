@@ -507,8 +507,7 @@ pub struct ClientInfo {
 }
 
 impl ClientInfo {
-    /// For stores and their tests, as `backend`.
-    #[doc(hidden)]
+    /// Describes this process.
     pub fn of_this_process() -> Self {
         let program = std::env::current_exe()
             .ok()

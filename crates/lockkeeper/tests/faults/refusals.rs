@@ -386,26 +386,6 @@ async fn a_server_that_stops_answering_during_a_limited_wait_is_unreachable() {
     .await;
 }
 
-/// What a waiter inherits of an outage counts: no one waits `unreachable_after` twice.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_waiters_for_an_unreachable_server_fail_together() {
-    both(async |kind| {
-        let rig = Rig::new(kind, short()).await;
-        rig.proxy.refuse(true);
-        rig.proxy.cut();
-        let (handle, started) = (rig.handle("a"), Instant::now());
-        let waiters: Vec<_> = (0..16).map(|_| tokio::spawn(handle.lock())).collect();
-        let all = async {
-            for waiter in waiters {
-                assert_unreachable(&joined(waiter).await);
-            }
-        };
-        within(UNREACHABLE_AFTER + SOON, "all of them", all).await;
-        assert!(started.elapsed() >= UNREACHABLE_AFTER, "they gave up early");
-    })
-    .await;
-}
-
 /// The lock is held and the server becomes read-only: a release is answered when it is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_refused_for_now_is_repeated() {

@@ -136,8 +136,12 @@ async fn every_request_of_a_holder_counts_once() {
         let renewed = renewals.wait_for(4);
         losing_within(PATIENCE, rig, primitive.renew_script(), "renewals", renewed).await;
         assert!(!held.guard().is_lost(), "{primitive:?}");
+        let mut heard = listener(rig, &channel("a"));
         losing(rig, release, "release", held.release()).await.expect("held to the end");
         fixture.assert_nothing_stored();
+        if matches!(primitive, Primitive::Lock | Primitive::Mutex) {
+            assert_eq!(messages(&mut heard), ["0"], "{primitive:?}: told once");
+        }
     })
     .await;
 }

@@ -76,18 +76,6 @@ async fn a_waiter_whose_subscription_was_cut_acquires_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_subscription_the_server_killed_acquires_at_once() {
-    each(&[Primitive::Lock, Primitive::Mutex], async |primitive| {
-        let mut w = Waiting::new(primitive).await;
-        let killed = w.set.server().cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        assert!(killed.int() >= 1, "{killed:?}");
-        w.release().await;
-        w.acquires(SOON).await;
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_between_two_subscriptions_is_found_at_the_second() {
     each(&SUBSCRIBING, async |primitive| {
         let mut w = Waiting::new(primitive).await;
