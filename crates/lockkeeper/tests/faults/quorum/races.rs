@@ -151,9 +151,7 @@ async fn a_handoff_that_no_majority_can_move_is_a_release() {
 async fn a_force_release_is_not_repaired() {
     for kind in KINDS {
         let quorum = started(Quorum::builder(3).proxied()).await;
-        // A slow machine does not make it replace the subscriptions, by which it would be notified.
-        let holder = connect(&quorum.url(), leased().response_timeout(PATIENCE)).await;
-        all_vote(&quorum, &holder).await;
+        let holder = clients(&quorum, 1).await.remove(0);
         let guard = taken(&lock_of(&holder, kind, "a")).await;
         eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
         for node in quorum.nodes() {
@@ -166,8 +164,11 @@ async fn a_force_release_is_not_repaired() {
         assert!(forced.expect("two members answer"), "{kind}");
         back(&quorum, 2);
         let next = taken(&lock_of(&other, kind, "a")).await;
-        let reason = within(PATIENCE, "the loss", guard.lost()).await;
-        assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{kind}: {reason:?}");
+        // The record has the reason, if the connection to the third is back before a renewal.
+        match within(PATIENCE, "the loss", guard.lost()).await {
+            LostReason::Taken | LostReason::Deleted => {}
+            reason => assert_eq!(reason, LostReason::Revoked("a test".to_owned()), "{kind}"),
+        }
         // The hold that was left is gone, and the new one is there instead.
         let (new, watch) = ([(next.owner_id().to_string(), 1)], Stopwatch::start());
         let all = || (0..3).all(|index| stored(quorum.server(index), kind, "a") == new);
