@@ -109,7 +109,7 @@ fn counts(rig: &Rig, primitive: Primitive) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_request_of_a_holder_counts_once() {
-    each(&LEASED, |primitive| async move {
+    each(LEASED, |primitive| async move {
         let fixture = Fixture::new(primitive, options().watchdog_timeout(ms(2400))).await;
         let (rig, release) = (&fixture.rig, primitive.release_script());
         let stored = || counts(rig, primitive);
