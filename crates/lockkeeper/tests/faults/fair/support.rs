@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+pub(crate) use crate::support::{LONG, PATIENCE, SOON, eventually, ms};
 use lockkeeper::{Client, FairLock, LockGuard};
 pub(crate) use testkit::Stopwatch;
-pub(crate) use crate::support::{LONG, PATIENCE, SOON, eventually, ms};
 use testkit::{Cli, RedisServer, Reply};
 use tokio::task::JoinHandle;
 
