@@ -429,10 +429,11 @@ pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock<L: Reentrant>(s
 
 /// Waiters are served only after the last hold.
 pub(crate) async fn a_waiter_is_served_only_after_the_last_hold<L: Reentrant>(store: &Store) {
-    let lock: L = owned(store).await;
+    let (lock, client) = lock_and_client::<L>(store).await;
+    let mine = lock.as_owner(&client.new_owner());
     let other: L = one(store).await;
-    let outer = lock.lease(store.long()).lock().await.unwrap();
-    let inner = lock.lease(store.long()).lock().await.unwrap();
+    let outer = mine.lease(store.long()).lock().await.unwrap();
+    let inner = mine.lease(store.long()).lock().await.unwrap();
     let mut local = lock.lock();
     assert!(poll_once(&mut local).is_pending());
     inner.release().await.unwrap();
