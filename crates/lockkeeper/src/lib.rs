@@ -35,7 +35,7 @@ mod permits;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
-mod redis_url;
+mod redis_options;
 mod run;
 mod rw;
 mod semaphore;
@@ -92,10 +92,12 @@ pub use latch::CountDownLatch;
 pub use lock::{Lock, Mutex};
 pub use multi::{MultiGuard, MultiLock};
 pub use name::{LockName, Owner, OwnerId, ParseIdError, PermitId};
-pub use options::{Backoff, ClientOptions, LeaseTime, Wakeups};
+pub use options::{Backoff, ClientOptions, LeaseTime};
 pub use permits::PermitSemaphore;
 #[cfg(feature = "redis")]
-pub use redis_url::RedisUrl;
+pub use redis::url::RedisUrl;
+#[cfg(feature = "redis")]
+pub use redis_options::{RedisOptions, Wakeups};
 pub use run::{Completed, RunError};
 pub use rw::{FencedRwLock, RwLock};
 pub use semaphore::{Permit, Semaphore};
