@@ -243,7 +243,7 @@ impl WriteGuard {
 
 guard! {
     /// Permits of a [`PermitSemaphore`](crate::PermitSemaphore).
-    PermitsGuard
+    PermitGuard
 }
 
 /// Why a read guard was not upgraded. It has the read guard: [`into_guard`](UpgradeError::into_guard).

@@ -12,7 +12,7 @@ use crate::carrier::{self, Carrier};
 use crate::engine::acquire::Acquired;
 use crate::engine::owners::twice;
 use crate::engine::reenter::{extend, reenter};
-use crate::engine::release::{Releasing, release_later};
+use crate::engine::release::{self, Releasing, release_later};
 use crate::engine::request::Request;
 use crate::engine::terms::{HoldId, TermSpec};
 use crate::engine::{Lease, Tick, lease_millis};
@@ -217,6 +217,12 @@ impl AnyGuard {
             temporary: None,
         };
         request.acquire_beside().await
+    }
+
+    /// Keeps it held in the store, without a holder.
+    pub(crate) fn forget(mut self) {
+        self.live = false;
+        release::forget(&self.lease);
     }
 
     /// The same hold without the duty to release it.

@@ -56,7 +56,7 @@ macro_rules! lock_methods {
                 &self,
             ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
             + Send + use<> {
-                self.handle.try_lock(1, None)
+                self.handle.try_lock(1, std::time::Duration::ZERO)
             }
 
             /// Waits for the lock for at most `wait`. Everything counts, connecting too. A lock that is
@@ -76,7 +76,7 @@ macro_rules! lock_methods {
                 wait: std::time::Duration,
             ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
             + Send + use<> {
-                self.handle.try_lock(1, Some(wait))
+                self.handle.try_lock(1, wait)
             }
 
             /// Waits for the lock, runs `work` under it and releases it. When the lock is lost, the work is
@@ -94,20 +94,8 @@ macro_rules! lock_methods {
                 self.handle.run(1, work)
             }
 
-            /// Runs `work` under the lock if it is free. A busy lock is `Ok(None)`, at once.
-            ///
-            /// # Errors
-            /// See [`RunError`](crate::RunError).
-            pub fn try_run<T, W: std::future::Future<Output = T>>(
-                &self,
-                work: impl FnOnce($crate::Hold) -> W,
-            ) -> impl std::future::Future<
-                Output = $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>>,
-            > {
-                self.handle.try_run(None, work)
-            }
-
-            /// Waits for the lock for at most `wait`, then as [`try_run`](Self::try_run).
+            /// Waits for the lock for at most `wait`, not at all if that is zero, then as [`run`](Self::run). A
+            /// lock that is still busy then is `Ok(None)`.
             ///
             /// # Errors
             /// See [`RunError`](crate::RunError).
@@ -118,7 +106,7 @@ macro_rules! lock_methods {
             ) -> impl std::future::Future<
                 Output = $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>>,
             > {
-                self.handle.try_run(Some(wait), work)
+                self.handle.try_run(1, wait, work)
             }
 
             /// Whether the lock is held, as the store says.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed};
 use crate::engine::{counter, lease_millis};
 use crate::error::Phase;
-use crate::guard::PermitsGuard;
+use crate::guard::PermitGuard;
 use crate::handle::Handle;
 use crate::hold::Hold;
 use crate::holder::Remaining;
@@ -18,14 +18,14 @@ use crate::{Error, LockName, OwnerId, PermitId, Result};
 /// `RPermitExpirableSemaphore`.
 ///
 /// A permit whose holder died is free when its lease expires, and a holder is notified of a loss:
-/// permits are held by a [`PermitsGuard`], renewed by the watchdog unless a lease was given.
+/// permits are held by a [`PermitGuard`], renewed by the watchdog unless a lease was given.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> lockkeeper::Result<()> {
 /// let client = lockkeeper::Client::memory();
 /// let licences = client.permit_semaphore("licences");
-/// licences.try_set_permits(2).await?;
+/// licences.try_set_permits(2, None).await?;
 ///
 /// let guard = licences.acquire(1).await?;
 /// assert_eq!((licences.available().await?, licences.acquired().await?), (1, 1));
@@ -106,7 +106,7 @@ impl PermitSemaphore {
     pub fn acquire(
         &self,
         permits: u32,
-    ) -> impl Future<Output = Result<PermitsGuard>> + Send + use<> {
+    ) -> impl Future<Output = Result<PermitGuard>> + Send + use<> {
         self.handle.lock(permits)
     }
 
@@ -117,8 +117,8 @@ impl PermitSemaphore {
     pub fn try_acquire(
         &self,
         permits: u32,
-    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + use<> {
-        self.handle.try_lock(permits, None)
+    ) -> impl Future<Output = Result<Option<PermitGuard>>> + Send + use<> {
+        self.handle.try_lock(permits, Duration::ZERO)
     }
 
     /// Waits for at most `wait`. See [`Lock::try_lock_for`](crate::Lock::try_lock_for).
@@ -129,8 +129,8 @@ impl PermitSemaphore {
         &self,
         permits: u32,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + use<> {
-        self.handle.try_lock(permits, Some(wait))
+    ) -> impl Future<Output = Result<Option<PermitGuard>>> + Send + use<> {
+        self.handle.try_lock(permits, wait)
     }
 
     /// Waits for `permits`, runs `work` and releases them. When they are lost, the work is dropped at its
@@ -158,11 +158,11 @@ impl PermitSemaphore {
 
     /// Lets a permit expire `span` from now, which may shorten its lease. Returns false if it is no
     /// longer acquired. If you hold its guard, use
-    /// [`PermitsGuard::extend`](crate::PermitsGuard::extend).
+    /// [`PermitGuard::extend`](crate::PermitGuard::extend).
     ///
     /// # Errors
     /// As [`release`](PermitSemaphore::release).
-    pub async fn update_lease(&self, id: PermitId, span: Duration) -> Result<bool> {
+    pub async fn extend(&self, id: PermitId, span: Duration) -> Result<bool> {
         let ttl = lease_millis(&self.handle.resource, span)?;
         self.change_by_id(&[id], PermitChange::Lease(ttl)).await
     }
@@ -188,20 +188,16 @@ impl PermitSemaphore {
     }
 
     /// Sets it up with this many permits. Returns false if it exists already, and leaves it
-    /// unchanged.
+    /// unchanged. With a span it expires then, with all its permits.
     ///
     /// # Errors
     /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
-    pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
-        self.handle.create(permits, None).await
-    }
-
-    /// Sets it up, and lets it expire after `span`, with all its permits.
-    ///
-    /// # Errors
-    /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
-    pub async fn try_set_permits_for(&self, permits: u64, span: Duration) -> Result<bool> {
-        self.handle.create(permits, Some(span)).await
+    pub async fn try_set_permits(
+        &self,
+        permits: u64,
+        span: impl Into<Option<Duration>>,
+    ) -> Result<bool> {
+        self.handle.create(permits, span.into()).await
     }
 
     /// Sets the total number of permits, free and acquired; sets the semaphore up if necessary.

@@ -310,9 +310,9 @@ async fn set_up(client: &Client) {
     for n in 0..NAMES {
         let permits = u64::from(PERMITS);
         let semaphore = client.semaphore(format!("semaphore {n}"));
-        assert!(semaphore.try_set_permits(permits).await.unwrap());
+        assert!(semaphore.try_set_permits(permits, None).await.unwrap());
         let semaphore = client.permit_semaphore(format!("permits {n}"));
-        assert!(semaphore.try_set_permits(permits).await.unwrap());
+        assert!(semaphore.try_set_permits(permits, None).await.unwrap());
     }
     // One for each cycle, and one more.
     let exact = client.count_down_latch("exact");

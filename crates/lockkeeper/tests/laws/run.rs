@@ -74,14 +74,16 @@ pub(crate) async fn try_run_is_none_and_runs_nothing_while_it_is_busy<L: Exclusi
     let guard = theirs.lease(store.long()).lock().await.unwrap();
     let started = Flag::default();
     let work = async |_| drop(started.on_drop());
-    assert!(store.promptly("try_run", ours.try_run(work)).await.unwrap().is_none());
+    assert!(
+        store.promptly("try_run", ours.try_run_for(Duration::ZERO, work)).await.unwrap().is_none()
+    );
     let work = async |_| drop(started.on_drop());
     let waited = ours.try_run_for(store.lease(), work).await.unwrap();
     assert!(waited.is_none());
     assert!(!started.is_set());
     eventually("it has left the queue", async || store.stored(&store.name("lock")) == 1).await;
     guard.release().await.unwrap();
-    let ran = ours.try_run(async |_| 7).await.unwrap().expect("it is free");
+    let ran = ours.try_run_for(Duration::ZERO, async |_| 7).await.unwrap().expect("it is free");
     assert_eq!(ran.output, 7);
     assert!(!theirs.is_locked().await.unwrap());
 }
@@ -194,7 +196,7 @@ pub(crate) async fn run_that_cannot_acquire_never_starts_the_work<L: Exclusive>(
     let started = Flag::default();
     let ran = lock.run(async |_| drop(started.on_drop())).await;
     assert_is!(ran, Err(RunError::Acquire(Error::Closed { .. })));
-    let ran = lock.try_run(async |_| drop(started.on_drop())).await;
+    let ran = lock.try_run_for(Duration::ZERO, async |_| drop(started.on_drop())).await;
     assert_is!(ran, Err(RunError::Acquire(Error::Closed { .. })));
     assert!(!started.is_set());
 }

@@ -657,7 +657,7 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         work: impl FnOnce(lockkeeper::Hold) -> W,
     ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
         let lock = self.any();
-        async move { lock.try_run(work).await }
+        async move { lock.try_run_for(Duration::ZERO, work).await }
     }
     fn try_run_for<T, W: Future<Output = T>>(
         &self,
