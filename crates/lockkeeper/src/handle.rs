@@ -75,7 +75,7 @@ impl Handle {
         &self,
         count: u32,
     ) -> impl Future<Output = Result<G>> + Send + use<G> {
-        self.acquire(count, Duration::MAX, |acquired| granted(acquired).map(G::from_acquired))
+        self.acquire(count, Duration::MAX, |acquired| granted(acquired).and_then(G::from_acquired))
     }
 
     /// Waits for at most `wait`; zero makes one attempt.
@@ -84,7 +84,7 @@ impl Handle {
         count: u32,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<G>>> + Send + use<G> {
-        self.acquire(count, wait, |acquired| Ok(acquired?.map(G::from_acquired)))
+        self.acquire(count, wait, |acquired| acquired?.map(G::from_acquired).transpose())
     }
 
     /// Acquires, and converts the outcome. The wait limit counts from the first poll. On a client for threads,
@@ -259,7 +259,7 @@ impl Handle {
 }
 
 /// Waiting without a limit ends with the lock or with an error.
-pub(crate) fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
+fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
     acquired?.ok_or(Error::Closed { lock: None })
 }
 

@@ -169,8 +169,7 @@ impl AnyGuard {
             }
             let term = TermSpec::renewed(&core.options);
             let wait = (Duration::MAX, Tick::NEVER);
-            let reentered = core.anywhere(reenter(lease, term, None, wait)).await?;
-            Ok(G::from_acquired(reentered))
+            G::from_acquired(core.anywhere(reenter(lease, term, None, wait)).await?)
         })
     }
 
@@ -254,13 +253,13 @@ impl Deref for AnyGuard {
 }
 
 /// A guard that an acquire can return.
-pub(crate) trait FromAcquired: Send + 'static {
-    fn from_acquired(acquired: Acquired) -> Self;
+pub(crate) trait FromAcquired: Sized + Send + 'static {
+    fn from_acquired(acquired: Acquired) -> Result<Self>;
 }
 
 impl FromAcquired for AnyGuard {
-    fn from_acquired(acquired: Acquired) -> Self {
-        Self::new(acquired)
+    fn from_acquired(acquired: Acquired) -> Result<Self> {
+        Ok(Self::new(acquired))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::hold::Hold;
 use crate::holder::Remaining;
 use crate::options::LeaseTime;
 use crate::run::{Completed, RunError};
+use crate::semaphore::semaphore_methods;
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 
 /// A fixed number of permits for all processes together, each with an id and a lease: Redisson's
@@ -37,18 +38,11 @@ pub struct PermitSemaphore {
     handle: Handle,
 }
 
-impl PermitSemaphore {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
-    }
+semaphore_methods!(PermitSemaphore, PermitGuard);
 
+impl PermitSemaphore {
     pub(crate) fn into_handle(self) -> Handle {
         self.handle
-    }
-
-    /// The name, prefix included.
-    pub fn name(&self) -> &LockName {
-        &self.handle.resource.name
     }
 
     /// The same semaphore, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
@@ -92,45 +86,6 @@ impl PermitSemaphore {
     /// As [`available`](PermitSemaphore::available).
     pub async fn is_temporary(&self) -> Result<bool> {
         Ok(self.handle.inspect().await?.temporary)
-    }
-
-    /// Waits until `permits` are held, all under one guard: [`Hold::permit_ids`].
-    /// In the order of [`Semaphore::acquire`](crate::Semaphore::acquire).
-    ///
-    /// # Errors
-    /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
-    /// otherwise as [`Lock::lock`](crate::Lock::lock).
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
-    pub fn acquire(
-        &self,
-        permits: u32,
-    ) -> impl Future<Output = Result<PermitGuard>> + Send + use<> {
-        self.handle.lock(permits)
-    }
-
-    /// Makes one attempt. Too few free permits are `Ok(None)`.
-    ///
-    /// # Errors and cancel safety
-    /// As [`acquire`](PermitSemaphore::acquire).
-    pub fn try_acquire(
-        &self,
-        permits: u32,
-    ) -> impl Future<Output = Result<Option<PermitGuard>>> + Send + use<> {
-        self.handle.try_lock(permits, Duration::ZERO)
-    }
-
-    /// Waits for at most `wait`. See [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-    ///
-    /// # Errors and cancel safety
-    /// As [`acquire`](PermitSemaphore::acquire).
-    pub fn try_acquire_for(
-        &self,
-        permits: u32,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<PermitGuard>>> + Send + use<> {
-        self.handle.try_lock(permits, wait)
     }
 
     /// Waits for `permits`, runs `work` and releases them. When they are lost, the work is dropped at its
@@ -187,19 +142,6 @@ impl PermitSemaphore {
         }
     }
 
-    /// Sets it up with this many permits. Returns false if it exists already, and leaves it
-    /// unchanged. With a span it expires then, with all its permits.
-    ///
-    /// # Errors
-    /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
-    pub async fn try_set_permits(
-        &self,
-        permits: u64,
-        span: impl Into<Option<Duration>>,
-    ) -> Result<bool> {
-        self.handle.create(permits, span.into()).await
-    }
-
     /// Sets the total number of permits, free and acquired; sets the semaphore up if necessary.
     ///
     /// # Errors
@@ -207,22 +149,6 @@ impl PermitSemaphore {
     pub async fn set_permits(&self, permits: u64) -> Result<()> {
         self.handle.ensure_countable(permits)?;
         self.handle.change(CountChange::Resize(permits)).await.map(drop)
-    }
-
-    /// Adds permits, or with a negative number removes them. Returns how many are free then.
-    ///
-    /// # Errors
-    /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
-    pub async fn add_permits(&self, permits: i64) -> Result<i64> {
-        self.handle.add(permits).await
-    }
-
-    /// The number of free permits.
-    ///
-    /// # Errors
-    /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
-    pub async fn available(&self) -> Result<i64> {
-        Ok(self.handle.inspect().await?.count.unwrap_or(0))
     }
 
     /// The number of acquired permits.
