@@ -169,7 +169,7 @@ impl Handle {
             let guard = locking.await.map_err(RunError::Acquire)?;
             let Some(guard) = guard else { return Ok(None) };
             let hold = guard.hold();
-            run(guard, started, || work(hold)).await.map(Some)
+            run(guard, &self.core, started, || work(hold)).await.map(Some)
         }
     }
 

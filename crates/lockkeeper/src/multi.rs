@@ -14,7 +14,6 @@ use futures_util::future::join_all;
 use crate::any::AnyLock;
 use crate::backend::Kind;
 use crate::carrier::Call;
-use crate::engine::Tick;
 use crate::engine::acquire::Acquired;
 use crate::engine::multi::{Terms, acquire_all};
 use crate::engine::request::Request;
@@ -142,10 +141,11 @@ impl MultiLock {
         let locking = self.try_lock_for(wait);
         async move {
             let first = self.members.first().ok_or_else(|| RunError::Acquire(no_member()))?;
-            let started = first.core.clock.now();
+            let core = &first.core;
+            let started = core.clock.now();
             let Some(guard) = locking.await.map_err(RunError::Acquire)? else { return Ok(None) };
             let holds = guard.guards.iter().map(AnyGuard::hold).collect();
-            run(guard, started, || work(holds)).await.map(Some)
+            run(guard, core, started, || work(holds)).await.map(Some)
         }
     }
 
@@ -308,19 +308,6 @@ impl Held for MultiGuard {
 
     fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static {
         self.lost()
-    }
-
-    fn lock(&self) -> &LockName {
-        self.guards[0].name()
-    }
-
-    /// When the last of them was acquired, by the clock of the first, as far as known.
-    fn granted(&self) -> (Tick, Tick) {
-        let lease = self.guards[0].lease();
-        let now = lease.core.clock.now();
-        let held = |guard: &AnyGuard| guard.lease().core.clock.now().since(guard.lease().granted);
-        let held = self.guards.iter().map(held).min().unwrap_or_default();
-        (now.minus(held), now)
     }
 
     fn give_back(self) -> impl Future<Output = Result<()>> + Send + 'static {
