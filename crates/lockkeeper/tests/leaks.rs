@@ -196,10 +196,10 @@ async fn use_a_latch(latch: CountDownLatch) {
 /// Only the first of each kind: on the others it would hide what was left behind.
 async fn force(client: &Client) {
     let forced = match fastrand::u8(..4) {
-        0 => client.lock("lock 0").force_unlock_because("for the test").await,
-        1 => client.mutex("mutex 0").force_unlock().await,
-        2 => client.fair_lock("fair 0").force_unlock().await,
-        _ => client.rw_lock("rw 0").force_unlock().await,
+        0 => client.lock("lock 0").force_unlock("for the test").await,
+        1 => client.mutex("mutex 0").force_unlock("").await,
+        2 => client.fair_lock("fair 0").force_unlock("").await,
+        _ => client.rw_lock("rw 0").force_unlock("").await,
     };
     forced.unwrap();
 }

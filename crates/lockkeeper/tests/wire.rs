@@ -334,7 +334,7 @@ async fn a_force_release_publishes_zero_and_a_notice_and_is_logged() {
         listener.subscribe(&[channel, &notice]);
         let guard = client.lock(name).lock().await.unwrap();
         let id = guard.owner_id().to_string();
-        assert!(operator.lock(name).force_unlock_because("stuck since noon").await.unwrap());
+        assert!(operator.lock(name).force_unlock("stuck since noon").await.unwrap());
         assert_eq!(server.cli(&["EXISTS", name]).int(), 0);
         let told = [
             (channel.to_owned(), "0".to_owned()),
@@ -350,7 +350,7 @@ async fn a_force_release_publishes_zero_and_a_notice_and_is_logged() {
             assert!(entry.text().contains(part), "{part} is not in {}", entry.text());
         }
         assert_ttl(&server, &log, 7 * 24 * 3600 * 1000);
-        assert!(!operator.lock(name).force_unlock().await.unwrap());
+        assert!(!operator.lock(name).force_unlock("").await.unwrap());
         assert_eq!(server.cli(&["LLEN", &log]).int(), 1, "nothing was forced");
     }
 }
@@ -362,8 +362,8 @@ async fn the_last_twenty_force_releases_are_logged() {
     for number in 0..25 {
         let (_one, _other) = (lock.lock().await.unwrap(), mutex.lock().await.unwrap());
         let why = format!("number {number}.");
-        assert!(lock.force_unlock_because(why.clone()).await.unwrap());
-        assert!(mutex.force_unlock_because(why).await.unwrap());
+        assert!(lock.force_unlock(why.clone()).await.unwrap());
+        assert!(mutex.force_unlock(why).await.unwrap());
     }
     for log in ["lockkeeper_forced:{a}", "lockkeeper_forced:{b}"] {
         let entries = server.cli(&["LRANGE", log, "0", "-1"]).ok();

@@ -245,7 +245,7 @@ async fn inspection_and_force_release_without_an_answer_are_unreachable() {
     let answer = within(RESPONSE + SOON, "is_locked", lock.is_locked()).await;
     let is_inspect = matches!(answer, Err(Error::Unreachable { phase: Phase::Inspect, .. }));
     assert!(is_inspect, "{answer:?}");
-    let answer = within(RESPONSE + SOON, "force_unlock", lock.force_unlock()).await;
+    let answer = within(RESPONSE + SOON, "force_unlock", lock.force_unlock("")).await;
     let is_force = matches!(answer, Err(Error::Unreachable { phase: Phase::ForceUnlock, .. }));
     assert!(is_force, "{answer:?}");
 }

@@ -323,7 +323,7 @@ async fn a_script_flush_between_any_two_requests_has_no_effect() {
         .await;
         rig.assert_held("a", &guard, 1);
         flush();
-        assert!(handle.force_unlock().await.expect("forced"));
+        assert!(handle.force_unlock("").await.expect("forced"));
     })
     .await;
 }

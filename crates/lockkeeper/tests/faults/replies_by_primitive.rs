@@ -484,7 +484,7 @@ async fn a_force_release_whose_reply_is_lost_is_done_once() {
     for (script, make) in cases {
         let victim = make(&other).lock().await.expect("free");
         let lock = make(&rig.client);
-        let answer = losing(&rig, script, "force-release", lock.force_unlock()).await;
+        let answer = losing(&rig, script, "force-release", lock.force_unlock("")).await;
         let honest = match &answer {
             Ok(done) => *done,
             Err(error) => matches!(error, Error::Unconfirmed { .. } | Error::Unreachable { .. }),
@@ -492,6 +492,6 @@ async fn a_force_release_whose_reply_is_lost_is_done_once() {
         assert!(honest, "{answer:?}");
         assert_eq!(number(&rig, &["EXISTS", "a"]), 0);
         assert_not_held(&victim.release().await);
-        assert!(!within(SOON, "again", lock.force_unlock()).await.expect("reachable again"));
+        assert!(!within(SOON, "again", lock.force_unlock("")).await.expect("reachable again"));
     }
 }

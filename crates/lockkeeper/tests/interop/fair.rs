@@ -389,7 +389,7 @@ async fn a_force_release_wakes_the_next_in_the_queue(redisson: Redisson) {
     assert_eq!(holder(server(), name), Some(stage.one.owner()), "it took nothing away");
 
     let waits = Waiter::ours(server(), name, &lock).await;
-    assert!(lock.force_unlock().await.unwrap());
+    assert!(lock.force_unlock("").await.unwrap());
     let (ours, _) = within(SOON, "the next", waits.served()).await;
     let Holder::Java(java) = holds else { unreachable!() };
     assert!(!java.is_held().ok());

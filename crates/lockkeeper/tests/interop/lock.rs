@@ -306,13 +306,13 @@ fn assert_remaining(remaining: Remaining, least: Duration, most: Duration) {
 async fn a_force_release_by_rust_frees_a_java_lock_and_wakes_java(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "forced by rust").await;
     let ours = client.lock(&name);
-    assert!(!ours.force_unlock().await.unwrap(), "nobody held it");
+    assert!(!ours.force_unlock("").await.unwrap(), "nobody held it");
     one.lock(&name).lock().await.ok();
     one.lock(&name).lock().await.ok();
     let waiter = two.lock(&name).lock();
     listened_to(server(), &lock_channel(&name), 1).await;
     let forced = Instant::now();
-    assert!(ours.force_unlock_because("maintenance").await.unwrap());
+    assert!(ours.force_unlock("maintenance").await.unwrap());
     let grant = waiter.await;
     let took = awake_between(forced, grant.ended);
     assert!(took < SOON, "{took:?}");

@@ -361,7 +361,7 @@ async fn a_force_release_is_detected_on_the_other_side(redisson: Redisson) {
     tokio::time::sleep(SHORT).await;
     assert!(!ours.is_finished());
     let forced = Instant::now();
-    assert!(lock.force_unlock().await.unwrap());
+    assert!(lock.force_unlock("").await.unwrap());
     let (guard, granted) = joined(ours).await;
     assert!(awake_between(forced, granted) < SOON);
     assert!(stage.two.write(name).unlock().err().is_not_owner());

@@ -72,7 +72,7 @@ async fn the_same_is_stored_and_published(redisson: Redisson) {
     guard.release().await.unwrap();
     rust.push((shape(&name), published(&mut connection, &channel)));
     let _guard = ours.lock().await.unwrap();
-    assert!(ours.force_unlock().await.unwrap());
+    assert!(ours.force_unlock("").await.unwrap());
     rust.push((shape(&name), published(&mut connection, &channel)));
 
     assert_eq!(java, rust);
