@@ -27,6 +27,10 @@ const PERMITS: u32 = 5;
 /// Tasks of one process.
 const TASKS: usize = 40;
 
+/// The most turns of the runtime after which something is dropped: finer than any timer, so that some of it is
+/// dropped before it is sent.
+const TURNS: usize = 60;
+
 /// All of it takes a small part of this. Whatever is left behind keeps others waiting for longer.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -57,9 +61,18 @@ enum Fate {
 
 /// The outcome of `work`, if it is not dropped before.
 async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
-    let work = work;
+    let turns = async {
+        for _ in 0..fastrand::usize(..TURNS) {
+            tokio::task::yield_now().await;
+        }
+    };
     match fastrand::u8(..4) {
         0 => Some(work.await),
+        1 => tokio::select! {
+            biased;
+            done = work.into_future() => Some(done),
+            () = turns => None,
+        },
         _ => timeout(Duration::from_micros(fastrand::u64(..4000)), work).await.ok(),
     }
 }
