@@ -19,7 +19,7 @@ async fn replicated(replicas: usize) -> Arc<Replicated> {
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn by(replicas: u32) -> ClientOptions {
-    options().acknowledged_by(replicas, TIMEOUT)
+    acknowledged_by(replicas, TIMEOUT)
 }
 
 /// Answers `Unacknowledged`.
@@ -154,7 +154,7 @@ async fn what_cannot_be_acknowledged_is_told() {
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
     let error = Client::connect_with("memory:", by(1)).await.expect_err("no replicas");
     assert!(error.to_string().contains("no replicas"), "{error}");
-    for wrong in [by(0), options().acknowledged_by(1, Duration::ZERO)] {
+    for wrong in [by(0), acknowledged_by(1, Duration::ZERO)] {
         let error = Client::connect_with(&server.url(), wrong).await.expect_err("no sense");
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     }

@@ -11,13 +11,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Cluster;
 use super::slot_map::{self, Node, Told};
 use crate::backend::Fault;
-use crate::options::Wakeups;
 use crate::redis::command::Command;
 use crate::redis::connection::asker::Asker;
 use crate::redis::connection::committer::Committer;
 use crate::redis::publish::Wakes;
 use crate::redis::resp::Value;
 use crate::redis::server::Server;
+use crate::redis_options::Wakeups;
 
 /// The shortest time between two questions for the slot map.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -84,7 +84,7 @@ impl Cluster {
 
     /// How wake-ups travel: as the options say, or as the servers support it.
     pub(crate) async fn wakes(&self) -> Wakes {
-        match self.options.cluster_wakeups {
+        match self.options.redis.wakeups {
             Wakeups::Classic => return Wakes::Classic,
             Wakeups::Both => return Wakes::Both,
             Wakeups::Auto => {}
