@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use lockkeeper::RedisOptions;
+use lockkeeper::ClientOptions;
 use serde::Deserialize;
 
 use crate::duration;
@@ -58,7 +58,7 @@ impl FromStr for Acknowledgement {
 
 impl Acknowledgement {
     /// The settings of a client whose locks have this lease.
-    pub(crate) fn apply(self, options: RedisOptions, lease: Duration) -> RedisOptions {
+    pub(crate) fn apply(self, options: ClientOptions, lease: Duration) -> ClientOptions {
         match self.replicas {
             0 => options.unacknowledged(),
             replicas => {

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{
-    AnyGuard, Client, ClientOptions, Error, LockGuard, MultiLock, RedisOptions, RedisUrl,
-};
+use lockkeeper::{AnyGuard, Client, ClientOptions, Error, LockGuard, MultiLock, RedisUrl};
 use testkit::{Cluster, Flavour, Node, RedisServer, Replicated, Sentinels, Shape};
 
 /// The commands in the section on permissions, each as one line.
@@ -219,9 +217,7 @@ async fn without_channels_of_sentinels_a_failover_is_noticed_later() {
 async fn the_permissions_of_the_manual_are_enough_for_replicas() {
     let servers = tokio::task::spawn_blocking(Replicated::start).await.unwrap();
     set_users(&servers);
-    let acknowledged = || {
-        ClientOptions::new().redis(RedisOptions::new().acknowledged_by(2, Duration::from_secs(1)))
-    };
+    let acknowledged = || ClientOptions::new().acknowledged_by(2, Duration::from_secs(1));
     let url = RedisUrl::replicated(hosts(servers.nodes())).user("locks").password("secret");
     let single = servers.primary().server().url_with("locks", "secret");
     for url in [url.as_str(), &single] {
@@ -450,8 +446,7 @@ async fn inspection_of_a_cluster_needs_only_the_documented_permissions() {
     let _fair = holder.fair_lock(&names[1]).lock().await.unwrap();
     let _lock = holder.lock(&names[2]).lock().await.unwrap();
     let url = cluster_url(&cluster, "ops");
-    let options = ClientOptions::new().redis(RedisOptions::new().unacknowledged());
-    let client = Client::connect_with(&url, options).await.unwrap();
+    let client = Client::connect_with(&url, ClientOptions::new().unacknowledged()).await.unwrap();
     let (inspector, mut listed) = (client.inspector(), Vec::new());
     let mut listing = inspector.list("*");
     while let Some(page) = listing.next().await.unwrap() {
@@ -593,10 +588,6 @@ async fn the_script_of_the_manual_refuses_an_older_token() {
 /// The block of the manual for the members of a quorum.
 const MEMBER: usize = 8;
 
-fn quorum_url(members: &[RedisServer]) -> RedisUrl {
-    RedisUrl::quorum(members.iter().map(|member| format!("127.0.0.1:{}", member.port())))
-}
-
 #[tokio::test]
 async fn the_permissions_of_the_manual_are_enough_for_a_quorum() {
     let members = [(); 3].map(|()| RedisServer::start());
@@ -609,10 +600,10 @@ async fn the_permissions_of_the_manual_are_enough_for_a_quorum() {
         let options = ClientOptions::new().longest_lease(lease).watchdog_timeout(lease);
         options.unreachable_after(Duration::from_secs(30))
     };
-    let url = quorum_url(&members).user("locks").password("secret");
+    let urls = members.each_ref().map(|member| member.url_with("locks", "secret"));
     let (client, other) = (
-        Client::connect_with(&url, options()).await.unwrap(),
-        Client::connect_with(&url, options()).await.unwrap(),
+        Client::quorum_with(&urls, options()).await.unwrap(),
+        Client::quorum_with(&urls, options()).await.unwrap(),
     );
     // After the cold start.
     let guard = client.lock("app:a").lock().await.unwrap();
@@ -639,7 +630,7 @@ async fn a_member_without_a_permission_of_the_manual_does_not_join() {
     let command = acl(MEMBER);
     let (user, needed) = command.split_at(3);
     assert_eq!(user, ["ACL", "SETUSER", "locks"]);
-    let url = quorum_url(&members).user("locks").password("secret");
+    let urls = members.each_ref().map(|member| member.url_with("locks", "secret"));
     for without in needed {
         for member in &members {
             member.cli(&["ACL", "DELUSER", "locks"]).ok();
@@ -650,7 +641,7 @@ async fn a_member_without_a_permission_of_the_manual_does_not_join() {
             };
             member.cli(&["ACL", "SETUSER", "locks", &only]).ok();
         }
-        let connected = Client::connect(&url).await;
+        let connected = Client::quorum(&urls).await;
         let Err(Error::Denied { detail, .. }) = &connected else {
             panic!("{without}: {connected:?}");
         };
@@ -671,14 +662,14 @@ async fn inspection_of_a_quorum_needs_only_the_documented_permissions() {
             member.cli(command).ok();
         }
     };
-    let url = quorum_url(&members);
+    let urls = members.each_ref().map(|member| member.url());
     // No cold start.
-    Client::connect(&url).await.unwrap().shutdown().await;
+    Client::quorum(&urls).await.unwrap().shutdown().await;
     on_all(&["HSET", "lockkeeper_quorum", "since", "0"]);
-    let holder = Client::connect(&url).await.unwrap();
+    let holder = Client::quorum(&urls).await.unwrap();
     let _lock = holder.lock("a").lock().await.unwrap();
     let _mutex = holder.mutex("b").lock().await.unwrap();
-    let url = quorum_url(&members).user("ops").password("secret");
+    let urls = members.each_ref().map(|member| member.url_with("ops", "secret"));
     for block in INSPECTED_MEMBER {
         on_all(&["DEL", "lockkeeper_quorum"]);
         on_all(&["ACL", "DELUSER", "ops"]);
@@ -686,7 +677,7 @@ async fn inspection_of_a_quorum_needs_only_the_documented_permissions() {
             member.cli(&acl(2)).ok();
             member.cli(&acl(block)).ok();
         }
-        let client = Client::connect(&url).await.unwrap();
+        let client = Client::quorum(&urls).await.unwrap();
         let (inspector, mut names) = (client.inspector(), std::collections::BTreeSet::new());
         // The mutex is found once its client has said that it holds it.
         while names.len() < 2 {
