@@ -23,7 +23,7 @@ use crate::{display, json};
 
 pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Failure> {
     let store = choose(global)?;
-    let client = store.connect_with(as_operator(store.options.clone())).await?;
+    let client = store.connect_with(as_operator(store.unacknowledged())).await?;
     let inspector = client.inspector();
     let mut confirmed = Vec::new();
     let (lock, released) = loop {
@@ -53,11 +53,15 @@ async fn force_release(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> R
     if lock.holders.is_empty() {
         return Ok(false);
     }
+    let inspector = client.inspector();
     if lock.kind == Kind::Permits {
         return free_permits(client, lock, args).await;
     }
-    let from = if args.yes && args.force { None } else { Some(&lock.holders[..]) };
-    client.inspector().force_unlock(args.name.bytes(), lock.kind, from, reason(args)).await
+    let (name, kind, reason) = (args.name.bytes(), lock.kind, reason(args));
+    if args.yes && args.force {
+        return inspector.force_unlock(name, kind, reason).await;
+    }
+    inspector.force_unlock_from(name, kind, &lock.holders, reason).await
 }
 
 /// Frees the permits that were shown and are still held.
@@ -179,7 +183,7 @@ fn reason(args: &UnlockArgs) -> String {
 
 /// Settings of a client that may force-release: the record names the operator, not only this program.
 pub(crate) fn as_operator(options: ClientOptions) -> ClientOptions {
-    options.program(format!("{} (lockkeeper)", operator())).unacknowledged()
+    options.program(format!("{} (lockkeeper)", operator()))
 }
 
 /// The user name from the environment (under `sudo` the original user), else from the system.
@@ -214,8 +218,8 @@ fn question(lock: &LockInfo, again: bool) -> String {
             None => seen,
         };
         text.push_str(&format!("  {} ({known})\n", display::holder(holder)));
-        if holder.ttl.is_some() {
-            let ttl = display::ttl(holder.ttl);
+        if let Some(remaining) = holder.remaining {
+            let ttl = display::ttl(remaining);
             text.push_str(&format!("    permit {}, expires in {ttl}\n", display::text(&holder.id)));
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Fence, Kind, LeaseTime, Lock, LostReason, Result, Ttl};
+use lockkeeper::{Client, Error, Fence, Kind, LeaseTime, Lock, LostReason, Remaining, Result};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -85,10 +85,8 @@ async fn queue(operator: &Client) -> Result<()> {
     act(2, "Queue: a fair lock serves its waiters in the order of their requests");
     const NAME: &str = "tour:printer";
     let mut workers = JoinSet::new();
-    let mut clients = Vec::new();
     for (position, who) in NAMES.into_iter().enumerate() {
         let client = Client::connect(STORE).await?;
-        clients.push((who, client.id()));
         workers.spawn(async move {
             let asked = Instant::now();
             let guard = client.fair_lock(NAME).lock().await?;
@@ -140,8 +138,8 @@ async fn crash(operator: &Client) -> Result<()> {
 
     process.shutdown_background();
     let died = Instant::now();
-    let left = match operator.inspector().inspect(NAME).await?.ttl {
-        Some(Ttl::For(left)) => left,
+    let left = match operator.inspector().inspect(NAME).await?.remaining {
+        Remaining::For(left) => left,
         _ => Duration::ZERO,
     };
     say("ann", &format!("dies; her lease expires in {} ms", left.as_millis()));
@@ -191,7 +189,7 @@ async fn loss(operator: &Client) -> Result<()> {
     }
     let why = "the deployment is stuck";
     let forced = Instant::now();
-    operator.inspector().force_unlock(NAME, Kind::Lock, None, why).await?;
+    operator.inspector().force_unlock(NAME, Kind::Lock, why).await?;
     let reason = guard.lost().await;
     let after = forced.elapsed().as_millis() + 1;
     say("ann", &format!("is notified: {reason}"));

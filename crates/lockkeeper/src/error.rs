@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::LockName;
-use crate::backend::{Detail, Fault, Holder, Kind, Source};
+use crate::backend::{Detail, Fault, Kind, Source};
+use crate::holder::Holder;
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

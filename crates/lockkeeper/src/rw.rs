@@ -4,9 +4,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::any::AnyLock;
-use crate::backend::{Holder, Kind, Ttl};
+use crate::backend::Kind;
 use crate::guard::{FencedReadGuard, FencedWriteGuard, ReadGuard, WriteGuard};
 use crate::handle::Handle;
+use crate::holder::{Holder, Remaining};
 use crate::lock::fenced_methods;
 use crate::options::LeaseTime;
 use crate::{LockName, Owner, Result};
@@ -177,7 +178,7 @@ macro_rules! rw_methods {
             ///
             /// # Errors
             /// As [`holders`](Self::holders).
-            pub async fn remaining(&self) -> Result<Option<Ttl>> {
+            pub async fn remaining(&self) -> Result<Remaining> {
                 self.handle.remaining().await
             }
 

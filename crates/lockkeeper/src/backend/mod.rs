@@ -24,7 +24,7 @@ mod fault;
 mod finding;
 mod latch_openings;
 mod listing;
-mod lock_info;
+mod snapshot;
 pub(crate) mod subscriptions;
 
 pub use capabilities::Capabilities;
@@ -32,8 +32,8 @@ pub(crate) use capabilities::ensure_ttl;
 pub(crate) use fault::Source;
 pub use fault::{Detail, Fault};
 pub use finding::{Finding, Severity};
-pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Page, Pattern, Seen, Select};
-pub use lock_info::{Holder, LockInfo, MemberInfo, Ttl};
+pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Listed, Page, Pattern, Seen, Select};
+pub use snapshot::{HolderEntry, MemberEntry, Snapshot};
 pub use subscriptions::{Subscription, Topic};
 
 /// An owned, boxed future.
@@ -77,7 +77,7 @@ pub trait Backend: Any + fmt::Debug + Send + Sync {
     fn adjust(&self, change: Change) -> Answer<Changed>;
 
     /// Returns the holders, hold counts and TTL of a lock, or the free permits of a semaphore.
-    fn inspect(&self, resource: Resource) -> Answer<LockInfo>;
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot>;
 
     /// Subscribes to wake-ups.
     ///
@@ -297,6 +297,15 @@ impl Attempt {
     }
 }
 
+/// A time to live as reported by a store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ttl {
+    /// Expires in this many milliseconds.
+    Millis(u64),
+    /// Never expires.
+    Forever,
+}
+
 /// A request to release holds or permits.
 #[derive(Clone, Debug)]
 pub struct Release {
@@ -498,7 +507,8 @@ pub struct ClientInfo {
 }
 
 impl ClientInfo {
-    /// Describes this process.
+    /// For stores and their tests, as `backend`.
+    #[doc(hidden)]
     pub fn of_this_process() -> Self {
         let program = std::env::current_exe()
             .ok()

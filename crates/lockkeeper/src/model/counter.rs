@@ -251,9 +251,9 @@ impl State {
         &mut self,
         resource: &Resource,
         now: u64,
-    ) -> Result<LockInfo, Fault> {
+    ) -> Result<Snapshot, Fault> {
         let count = self.number(&resource.name, now)?;
         let ttl = self.living(&resource.name, now).map(|entry| entry.ttl(now));
-        Ok(LockInfo { ttl, count, ..LockInfo::new(resource) })
+        Ok(Snapshot { ttl, count, ..Snapshot::default() })
     }
 }

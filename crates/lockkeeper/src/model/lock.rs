@@ -135,14 +135,14 @@ impl State {
         &mut self,
         resource: &Resource,
         now: u64,
-    ) -> Result<LockInfo, Fault> {
+    ) -> Result<Snapshot, Fault> {
         let Some(entry) = self.living(&resource.name, now) else {
-            return Ok(LockInfo::new(resource));
+            return Ok(Snapshot::default());
         };
         let owner = entry.plain_owner(resource.kind != Kind::Mutex)?;
         let (ttl, count) = (entry.ttl(now), entry.hold_count());
         let holders = vec![self.holder(owner, count, false, now)];
-        Ok(LockInfo { holders, ttl: Some(ttl), ..LockInfo::new(resource) })
+        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
     }
 }
 

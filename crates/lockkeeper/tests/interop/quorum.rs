@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::{Client, ClientOptions, Holder, Mutex, Ttl};
+use lockkeeper::{Client, ClientOptions, Holder, Mutex, Remaining};
 use testkit::{FaultProxy, History, RedisServer, Redlock, RedlockMutex, RedlockPeer, Reply};
 
 use crate::support::*;
@@ -78,7 +78,7 @@ async fn connect(urls: [String; 3], longest: Duration) -> Client {
     let options = ClientOptions::new().longest_lease(longest).watchdog_timeout(longest);
     // The cold start is no outage.
     let options = options.response_timeout(LONGEST).unreachable_after(PATIENCE);
-    let client = Client::quorum_with(urls, options).await.unwrap();
+    let client = Client::connect_with(format!("quorum:{}", urls.join(",")), options).await.unwrap();
     let first = client.mutex("first").lock();
     within(PATIENCE, "the cold start", first).await.unwrap().release().await.unwrap();
     client
@@ -125,7 +125,7 @@ async fn a_holder_excludes_the_other_side(library: Redlock) {
     assert!(ours.try_lock_for(IN_VAIN).await.unwrap().is_none());
     assert_is(ours.holder().await.unwrap(), &value);
     match ours.remaining().await.unwrap() {
-        Some(Ttl::For(left)) if left <= LONG && left > LONG / 2 => {}
+        Remaining::For(left) if left <= LONG && left > LONG / 2 => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(quorum().value(&name), value);

@@ -66,7 +66,7 @@ fn seen(watch: &mut Watch, took: Duration) -> Look {
 /// Retries while the store is unreachable; any other error is permanent.
 async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Inspector> {
     loop {
-        match store.connect_with(as_operator(store.options.clone()).read_only()).await {
+        match store.connect_with(as_operator(store.unacknowledged()).read_only()).await {
             Ok(client) => return Some(client.inspector()),
             Err(failure) if failure.code == Code::UNREACHABLE => {
                 reports.send(Report::Failed(failure.message)).ok()?;
@@ -105,7 +105,7 @@ pub(super) async fn force(
     from: Vec<Holder>,
     reports: UnboundedSender<Report>,
 ) {
-    let forced = inspector.force_unlock(&name, kind, Some(&from), reason).await;
+    let forced = inspector.force_unlock_from(&name, kind, &from, reason).await;
     let forced = forced.map(|released| released.then(|| display::consequence(&from)));
     let forced = forced.map_err(|error| match error {
         Error::NotHeld { lock, .. } => {

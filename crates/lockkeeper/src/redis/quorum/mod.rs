@@ -33,7 +33,7 @@ use crate::LockName;
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Kind, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic,
+    Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
     ensure_ttl,
 };
 use crate::error::{Error, Phase, Result as ClientResult};
@@ -91,7 +91,7 @@ impl Quorum {
     /// Connects to a majority of the members, and to the others in the background.
     ///
     /// # Errors
-    /// See [`Client::quorum_with`](crate::Client::quorum_with).
+    /// As [`Client::connect_with`](crate::Client::connect_with).
     pub async fn connect(urls: &[&str], options: &ClientOptions) -> ClientResult<Self> {
         let failed = |fault| Error::from_fault(fault, None, Phase::Connect, None);
         if options.watchdog_timeout > options.longest_lease {
@@ -352,7 +352,7 @@ impl Backend for Quorum {
         Box::pin(async move { inner.adjust(change).await })
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
+    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.inspect(resource).await })
     }
