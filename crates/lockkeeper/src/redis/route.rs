@@ -26,7 +26,8 @@ use super::shard::{Shard, Standing};
 use super::url::Topology;
 use super::{keys, slot};
 use crate::backend::{Fault, Finding, Lane};
-use crate::options::{Acknowledgement, ClientOptions};
+use crate::options::ClientOptions;
+use crate::redis_options::Acknowledgement;
 
 /// The way to the servers of a store. See the module.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Which replicas must acknowledge a write. `moves` if the primary may be another server later.
 fn terms(options: &ClientOptions, moves: bool) -> Option<Terms> {
-    match options.acknowledgement {
+    match options.redis.acknowledgement {
         Acknowledgement::By(replicas, timeout) => {
             Some(Terms { replicas, timeout, is_strict: true })
         }
