@@ -117,15 +117,10 @@ pub enum Fault {
 /// What the store said, for logs: an error of ours says more.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::Unreachable { detail, .. }
-            | Fault::Refused { detail }
-            | Fault::Unacknowledged { detail }
-            | Fault::Denied { detail }
-            | Fault::Invalid { detail }
-            | Fault::Server { detail } => detail.fmt(f),
-            Fault::WrongKind { found } => write!(f, "the name is in use as {found}"),
-            Fault::Closed => f.write_str("the client is closed"),
+        match (self, self.detail()) {
+            (_, Some(detail)) => detail.fmt(f),
+            (Fault::WrongKind { found }, _) => write!(f, "the name is in use as {found}"),
+            _ => f.write_str("the client is closed"),
         }
     }
 }
@@ -143,6 +138,23 @@ impl Fault {
             Fault::WrongKind { .. } | Fault::Closed => {}
         }
         self
+    }
+
+    fn detail(&self) -> Option<&Detail> {
+        match self {
+            Fault::Unreachable { detail, .. }
+            | Fault::Refused { detail }
+            | Fault::Unacknowledged { detail }
+            | Fault::Denied { detail }
+            | Fault::Invalid { detail }
+            | Fault::Server { detail } => Some(detail),
+            Fault::WrongKind { .. } | Fault::Closed => None,
+        }
+    }
+
+    /// The error of the system or the store behind it.
+    pub(crate) fn source(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        self.detail()?.source.as_deref()
     }
 
     /// Whether the fault may be temporary, so that a waiter keeps waiting.

@@ -56,6 +56,21 @@ impl ErrorReply {
         ["READONLY", "MASTERDOWN"].iter().any(|word| self.says(word))
     }
 
+    /// Whether an error reply is behind the fault, and such a one.
+    pub(super) fn is_behind(fault: &Fault, is_it: impl FnOnce(&ErrorReply) -> bool) -> bool {
+        fault.source().and_then(|source| source.downcast_ref()).is_some_and(is_it)
+    }
+
+    /// Whether an error reply of this code is behind the fault.
+    pub(super) fn has_code(fault: &Fault, code: &str) -> bool {
+        Self::is_behind(fault, |error| error.code == code)
+    }
+
+    /// Whether the server does not accept such arguments.
+    pub(super) fn is_syntax_error(&self) -> bool {
+        self.code == "ERR" && self.detail.starts_with("syntax error")
+    }
+
     /// Whether the server does not know the command.
     pub(super) fn is_unknown_command(&self) -> bool {
         self.code == "ERR" && self.detail.starts_with("unknown command")

@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::resp::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::answers::{bulk, number, unexpected};
 use super::command::Command;
 use super::publish::Wakes;
+use super::reply::{Reply, Time};
+use super::resp::Value;
 use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
@@ -209,7 +209,7 @@ impl Membership {
     }
 
     /// The request to read the marker, or to write one.
-    pub(super) fn question(&self) -> Command {
+    pub(super) fn question(&self) -> Command<Marker> {
         let nonce = Uuid::new_v4().to_string();
         let call = script::QUORUM_JOIN.call(1).arg(keys::MARKER).arg(&nonce);
         let call = call.arg(self.group.lease).arg(self.group.nodes.join(","));
@@ -217,8 +217,8 @@ impl Membership {
     }
 
     /// Learns from the marker.
-    pub(super) fn joined(&self, reply: Value) -> Result<(), Fault> {
-        let (nonce, run, left, lease, nodes) = parse(reply)?;
+    pub(super) fn joined(&self, marker: Marker) -> Result<(), Fault> {
+        let Marker { nonce, run, left, lease, nodes } = marker;
         let result = self.fits(&run, &lease, &nodes);
         let mut state = self.state();
         state.refusal = result.clone().err();
@@ -308,15 +308,23 @@ fn never_ran(fault: Fault) -> Fault {
     }
 }
 
-type Marker = (String, String, u64, String, String);
+/// The marker of a member.
+pub(super) struct Marker {
+    /// Empty if there is none.
+    nonce: String,
+    run: String,
+    /// For how many milliseconds it grants nothing.
+    left: u64,
+    lease: String,
+    nodes: String,
+}
 
-fn parse(reply: Value) -> Result<Marker, Fault> {
-    let Value::Array(values) = reply else { return Err(unexpected(&reply)) };
-    let Ok([nonce, run, left, lease, nodes]) = <[Value; 5]>::try_from(values) else {
-        return Err(Fault::Server { detail: "unexpected marker of a member".into() });
-    };
-    let text = |value| Ok(String::from_utf8_lossy(&bulk(value)?).into_owned());
-    Ok((text(nonce)?, text(run)?, number(&left), text(lease)?, text(nodes)?))
+impl Reply for Marker {
+    fn read(reply: &Value) -> Option<Self> {
+        let [nonce, run, left, lease, nodes] = reply.items()? else { return None };
+        let (nonce, run, left) = (nonce.text()?, run.text()?, left.number());
+        Some(Self { nonce, run, left, lease: lease.text()?, nodes: nodes.text()? })
+    }
 }
 
 /// The fewest members of a quorum: with two, none may fail.
@@ -405,18 +413,14 @@ impl Redis {
     /// Stores a hold where it is missing, whether or not the member may grant.
     pub(crate) async fn repair(&self, renew: Renew, ttl: u64) -> Result<Attempt, Fault> {
         let request = Acquire::new(renew.resource, renew.owner, ttl);
-        let mut command = match request.resource.kind {
-            Kind::Mutex => lock::acquire_mutex(&request, false),
-            _ => lock::acquire(&request, self.inner.wakes),
-        };
+        let (route, key) = (&self.inner.route, name(&request.resource));
         // By its text: after a `SCRIPT FLUSH`, a call by hash would be repeated after the release that follows
         // it.
-        command.call_by_text();
-        let answer = self.inner.route.call(name(&request.resource), command).await?;
-        match request.resource.kind {
-            Kind::Mutex => lock::held_by(&answer, &request.owner),
-            _ => lock::settle(Ok(answer), false),
+        if request.resource.kind == Kind::Mutex {
+            let holder = route.call(key, lock::acquire_mutex(&request, false).by_text()).await?;
+            return Ok(lock::held_by(&holder, &request.owner));
         }
+        route.call(key, lock::acquire(&request, self.inner.wakes).by_text()).await
     }
 
     /// Releases an acquire that was not granted by a majority. Notifies no waiter if `is_silent`.
@@ -444,19 +448,16 @@ impl Redis {
     ) -> Result<u64, Fault> {
         let call = script::TOKEN_RAISE.call(1).arg(keys::token(&lock)).arg(token);
         let call = call.ttl_or_empty(fenced.ttl);
-        Ok(number(&self.inner.route.call(lock.as_bytes(), call).await?))
+        self.inner.route.call(lock.as_bytes(), call).await
     }
 
     /// How far the clock of the server is ahead of this machine's, in milliseconds.
     pub(crate) async fn clock_ahead(&self) -> Result<i64, Fault> {
         let wall = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let before = wall();
-        let time = self.inner.route.call(b"", Command::plain("TIME")).await?;
+        let Time(theirs) = self.inner.route.call(b"", Command::plain("TIME")).await?;
         let ours = (before + wall()) / 2;
-        let Value::Array(parts) = &time else { return Err(unexpected(&time)) };
-        let [seconds, micros] = &parts[..] else { return Err(unexpected(&time)) };
-        let theirs = number(seconds) as i64 * 1000 + number(micros) as i64 / 1000;
-        Ok(theirs - ours.as_millis() as i64)
+        Ok(theirs.as_millis() as i64 - ours.as_millis() as i64)
     }
 
     /// The host of the server, if it has one.

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use super::cluster::Cluster;
 use super::connection::follower::Follower;
 use super::connection::subscriber::{Event, Mode, Subscriber};
+use super::error_reply::ErrorReply;
 use super::keys;
 use super::primary::Primary;
 use crate::backend::subscriptions::{Edge, Subscriptions, Topic};
@@ -300,8 +301,9 @@ impl PubSub {
                 return Err(fault);
             }
             // No server can publish there.
-            Event::Rejected(channels, Fault::Server { detail })
-                if self.mode() == Mode::Sharded && detail.contains("unknown command") =>
+            Event::Rejected(channels, fault)
+                if self.mode() == Mode::Sharded
+                    && ErrorReply::is_behind(&fault, ErrorReply::is_unknown_command) =>
             {
                 channels
                     .iter()

@@ -5,9 +5,6 @@
 //! shortens a TTL, so steps that ran before one failed do no harm. A key that is missing at both nodes
 //! has expired.
 
-use super::resp::Value;
-
-use super::answers::renewed;
 use super::command::Command;
 use super::{Inner, keys, name, permits, script};
 use crate::OwnerId;
@@ -64,16 +61,20 @@ impl Inner {
     }
 
     /// Sends one step. Where replicas must acknowledge a renewal, they acknowledge each step.
-    async fn step(&self, key: &[u8], renew: &Renew, step: Command) -> Result<Renewed, Fault> {
-        let is_renewal = |answer: &Value| {
-            renew.ttl.is_some() && matches!(answer, Value::Int(left) if *left >= -1)
-        };
-        renewed(self.route.write(key, step, is_renewal).await?)
+    async fn step(
+        &self,
+        key: &[u8],
+        renew: &Renew,
+        step: Command<Renewed>,
+    ) -> Result<Renewed, Fault> {
+        let is_renewal =
+            |answer: &Renewed| renew.ttl.is_some() && matches!(answer, Renewed::Held(_));
+        self.route.write(key, step, is_renewal).await
     }
 }
 
 /// Creates a request to renew or check one key, which must have a field for `owner` if one is given.
-fn key_step(key: &[u8], renew: &Renew, owner: Option<&OwnerId>) -> Command {
+fn key_step(key: &[u8], renew: &Renew, owner: Option<&OwnerId>) -> Command<Renewed> {
     let call = script::KEY_RENEW.call(1).arg(key).arg(renew.ttl.unwrap_or(0));
     match owner {
         Some(owner) => call.owner(owner),

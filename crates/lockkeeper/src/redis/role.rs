@@ -6,7 +6,6 @@
 use super::resp::Value;
 
 use super::command::Command;
-use super::number;
 
 /// The role of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,32 +43,26 @@ impl Role {
     /// The id of the data of a primary, or of a replica with a link: `INFO replication` says it. Both have the same
     /// one, and no other primary has it: a promoted replica starts a new one.
     pub(super) fn data_id(info: &Value) -> Option<String> {
-        let Value::Bulk(info) = info else { return None };
-        let info = String::from_utf8_lossy(info);
+        let info = info.text()?;
         let has_all =
             field(&info, "role")? == "master" || field(&info, "master_link_status")? == "up";
         field(&info, "master_replid").filter(|_| has_all).map(str::to_owned)
     }
 
     fn of_role(parts: &[Value]) -> Option<Self> {
-        let text = |value: &Value| match value {
-            Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            Value::Status(text) => Some(text.clone()),
-            _ => None,
-        };
-        match (text(parts.first()?)?.as_str(), parts) {
+        match (parts.first()?.text()?.as_str(), parts) {
             ("master", [_, _, Value::Array(replicas), ..]) => {
                 let has_data = |one: &&Value| match one {
-                    Value::Array(parts) => parts.get(2).is_some_and(|offset| number(offset) > 0),
+                    Value::Array(parts) => parts.get(2).is_some_and(|offset| offset.number() > 0),
                     _ => false,
                 };
                 let synced = replicas.iter().filter(has_data).count();
                 Some(Self::Primary { replicas: replicas.len(), synced })
             }
             ("slave", [_, host, port, rest @ ..]) => {
-                let link = rest.first().and_then(text);
+                let link = rest.first().and_then(Value::text);
                 let is_up = matches!(link.as_deref(), Some("connected" | "sync"));
-                Some(Self::Replica(text(host)?, u16::try_from(number(port)).ok()?, is_up))
+                Some(Self::Replica(host.text()?, u16::try_from(port.number()).ok()?, is_up))
             }
             _ => None,
         }

@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::connection::asker::Asker;
 use super::connection::follower::Follower;
 use super::connection::subscriber::{Event, Mode, Subscriber};
+use super::error_reply::ErrorReply;
 use super::primary::Primary;
 use super::sentinel_view::{Answers, SentinelView, distinct, questions, understand};
 use super::server::Server;
@@ -143,7 +144,7 @@ impl Sentinel {
                 Err(Fault::Unreachable { detail, .. } | Fault::Refused { detail }) => {
                     said.push(format!("{address}: {detail}"));
                 }
-                Err(Fault::Server { detail }) if detail.contains("unknown command") => {
+                Err(fault) if ErrorReply::is_behind(fault, ErrorReply::is_unknown_command) => {
                     said.push(format!("{address} is not a sentinel: use redis://{address}"));
                 }
                 Err(Fault::Server { detail }) => {

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::redis::resp::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::slot_map::{self, Node, Redirect};
@@ -14,8 +13,9 @@ use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::connection::committer::Ticket;
 use crate::redis::keys;
-use crate::redis::shard::Shard;
-use crate::redis::shard::Standing;
+use crate::redis::reply::{self, Reply};
+use crate::redis::resp::Value;
+use crate::redis::shard::{Shard, Standing, Written};
 use crate::redis::slot;
 
 /// How often one request may be redirected.
@@ -129,13 +129,14 @@ impl Cluster {
     }
 
     /// Sends a request to the node that serves this key, and follows redirections. See the module. If
-    /// `is_write` says so of the answer, waits for replicas.
-    pub(crate) async fn attempt(
+    /// its answer tells that it `wrote`, waits for replicas.
+    pub(crate) async fn attempt<T: Reply>(
         &self,
         key: &[u8],
-        mut command: Command,
-        is_write: Option<impl Fn(&Value) -> bool>,
-    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        command: Command<T>,
+        wrote: Option<&(dyn Fn(&T) -> bool + Sync)>,
+    ) -> Result<Written<T>, Fault> {
+        let mut command = command.raw();
         let slot = slot::of(key);
         let due = Instant::now() + self.options.response_timeout;
         let mut asked: Option<Arc<Shard>> = None;
@@ -143,24 +144,24 @@ impl Cluster {
             if self.is_closed() {
                 return Err(Fault::Closed);
             }
-            let asks = asked.is_some();
+            command.asks = asked.is_some();
             let Some(shard) = asked.take().or_else(|| self.owner(slot)) else {
                 self.suspect();
                 let detail = format!("no node of the cluster serves slot {slot}");
                 return Err(Fault::Refused { detail: detail.into() });
             };
-            if asks {
+            if command.asks {
                 // A rejected call by hash would have used up the permission to ask.
                 command.call_by_text();
             }
-            let hop = Hop { key, slot, due, shard, asks };
+            let hop = Hop { key, slot, due, shard, asks: command.asks };
             let named = |fault| self.named(fault, slot, &hop.shard);
-            let replied = self.send(&hop, &command, is_write.is_some()).await;
+            let replied = self.send(&hop, &command, wrote.is_some()).await;
             let Some(replied) = replied.map_err(named)? else { continue };
             match self.follow(&hop, &replied.reply).await? {
                 ControlFlow::Continue(next) => asked = next,
                 ControlFlow::Break(()) => {
-                    return self.conclude(&hop, replied, is_write).await.map_err(named);
+                    return self.conclude(&hop, replied, wrote).await.map_err(named);
                 }
             }
         }
@@ -219,7 +220,7 @@ impl Cluster {
             return Ok(None);
         }
         let outcome = if asks || connection.is_live() {
-            Some(connection.outcome(command.clone(), due, asks).await)
+            Some(connection.outcome(command.clone(), due).await)
         } else {
             connection.outcome_unless(command.clone(), due, self.has_moved(*slot, shard)).await
         };
@@ -259,12 +260,12 @@ impl Cluster {
     }
 
     /// Returns the answer, if it counts, once replicas have it.
-    async fn conclude(
+    async fn conclude<T: Reply>(
         &self,
         Hop { key, slot, shard, asks, .. }: &Hop<'_>,
         Replied { reply, ticket, standing, epoch }: Replied,
-        is_write: Option<impl Fn(&Value) -> bool>,
-    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        wrote: Option<&(dyn Fn(&T) -> bool + Sync)>,
+    ) -> Result<Written<T>, Fault> {
         if asks_for_map(&reply) {
             self.suspect();
         }
@@ -274,7 +275,7 @@ impl Cluster {
                 let detail = format!("the new node of slot {slot} has no known address yet");
                 return Err(Fault::Refused { detail: detail.into() });
             }
-            reply => reply.checked()?,
+            reply => reply::taken(reply)?,
         };
         let stands = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
             true => Ok(()),
@@ -284,14 +285,14 @@ impl Cluster {
             }
         };
         stands()?;
-        let is_write = is_write.is_some_and(|is_write| is_write(&answer));
-        let Some(committer) = shard.committer.as_ref().filter(|_| is_write) else {
-            return Ok((answer, Ok(())));
+        let has_written = wrote.is_some_and(|wrote| wrote(&answer));
+        let Some(committer) = shard.committer.as_ref().filter(|_| has_written) else {
+            return Ok(Written { answer, acknowledged: Ok(()) });
         };
         let asked = asks.then(|| keys::commit_beside(key));
         let acknowledged = committer.commit(ticket, &shard.connection, asked).await;
         stands()?;
-        Ok((answer, acknowledged))
+        Ok(Written { answer, acknowledged })
     }
 }
 

@@ -113,20 +113,13 @@ pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, F
         Value::Array(ranges) => ranges.iter().filter_map(|range| range_of(range, host)).collect(),
         _ => Vec::new(),
     };
-    let info = replies.next().map(text_of).unwrap_or_default();
+    let mut text = || replies.next().and_then(|reply| reply.text()).unwrap_or_default();
+    let (info, id) = (text(), text());
     let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
     let epoch = epoch.and_then(|epoch| epoch.trim().parse().ok());
     let is_cut_off = info.lines().any(|line| line.trim() == "cluster_state:fail");
-    let id = replies.next().map(text_of).filter(|id| !id.is_empty());
+    let id = Some(id).filter(|id| !id.is_empty());
     Ok(Told { host: host.to_owned(), port, id, epoch, is_cut_off, ranges })
-}
-
-fn text_of(value: Value) -> String {
-    match value {
-        Value::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
-        Value::Status(text) => text,
-        _ => String::new(),
-    }
 }
 
 /// Parses first and last slot, the primary, and its replicas. `asked` is the host of the node that
@@ -149,12 +142,12 @@ fn range_of(value: &Value, asked: &str) -> Option<Range> {
 fn node_of(value: &Value, asked: &str) -> Option<Node> {
     let Value::Array(parts) = value else { return None };
     let [host, Value::Int(port), id, ..] = &parts[..] else { return None };
-    let host = match text_of(host.clone()) {
+    let host = match host.text().unwrap_or_default() {
         host if host.is_empty() => asked.to_owned(),
         host if host == "?" => return None,
         host => host,
     };
-    Some(Node { id: text_of(id.clone()), host, port: u16::try_from(*port).ok()? })
+    Some(Node { id: id.text().unwrap_or_default(), host, port: u16::try_from(*port).ok()? })
 }
 
 /// A redirection: the request did not run here.

@@ -49,6 +49,8 @@ mod tests {
     use crate::redis::command::Command;
     use crate::redis::connection::Connection;
     use crate::redis::primary::Primary;
+    use crate::redis::reply::Word;
+    use crate::redis::resp::Value;
     use crate::redis::url;
 
     #[tokio::test]
@@ -65,14 +67,14 @@ mod tests {
             (primary, connection)
         };
         let (left, first) = open();
-        first.call(Command::plain("PING")).await.unwrap();
+        first.call::<Word>(Command::plain("PING")).await.unwrap();
         let late = proxy.connections()[0];
         proxy.hold_connection(late, true);
-        let set = Command::plain("SET").arg("key").arg("late");
+        let set = Command::<Value>::plain("SET").arg("key").arg("late");
         assert!(first.call(set).await.unwrap_err().maybe_ran());
         left.park();
         let (_primary, second) = open();
-        second.call(Command::plain("PING")).await.unwrap();
+        second.call::<Word>(Command::plain("PING")).await.unwrap();
         proxy.hold_connection(late, false);
         proxy.wait_for_end(late).await;
         assert_eq!(server.cli(&["EXISTS", "key"]).int(), 0);

@@ -17,6 +17,7 @@ use crate::options::ClientOptions;
 use crate::redis::command::Command;
 use crate::redis::error_reply::ErrorReply;
 use crate::redis::member::Membership;
+use crate::redis::reply;
 use crate::redis::role::Role;
 use crate::redis::server::{Address, Server};
 
@@ -165,10 +166,9 @@ pub(super) async fn introduce(
     let mut identity = match replies.next().map(Value::checked) {
         Some(Ok(Value::Bulk(info))) => Identity::parse(&info),
         // A missing password is reported when connecting, not at the first lock.
-        Some(Err(Fault::Denied { detail })) if detail.starts_with("NOAUTH") => {
-            return Err(Fault::Denied { detail });
+        Some(Err(fault)) if fault.may_pass() || ErrorReply::has_code(&fault, "NOAUTH") => {
+            return Err(fault);
         }
-        Some(Err(fault)) if fault.may_pass() => return Err(fault),
         _ => None,
     };
     let role = replies.next();
@@ -187,10 +187,9 @@ pub(super) async fn introduce(
 /// Joins a quorum: reads the marker of the member, or writes one.
 pub(super) async fn join(wire: &mut Wire, membership: &Membership) -> Result<(), Fault> {
     loop {
-        let mut question = membership.question();
-        question.call_by_text();
+        let question = membership.question().by_text().raw();
         let reply = only(wire.exchange(&[question]).await.map_err(never_ran)?);
-        membership.joined(reply.checked()?)?;
+        membership.joined(reply::taken(reply)?)?;
         // Again, if markers were allowed while the question was under way.
         if !membership.is_to_mark() {
             return Ok(());
@@ -223,14 +222,9 @@ pub(super) async fn ensure_primary(
 fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
     let Value::Array(parts) = role else { return None };
     let [kind, Value::Array(masters)] = &parts[..] else { return None };
-    let text = |value: &Value| match value {
-        Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::Status(text) => Some(text.clone()),
-        _ => None,
-    };
     let (host, port) =
-        server.address.host().filter(|_| text(kind).as_deref() == Some("sentinel"))?;
-    let master = masters.first().and_then(text).unwrap_or_else(|| "MASTER-NAME".to_owned());
+        server.address.host().filter(|_| kind.text().as_deref() == Some("sentinel"))?;
+    let master = masters.first().and_then(Value::text).unwrap_or_else(|| "MASTER-NAME".to_owned());
     let url = RedisUrl::sentinel(master, [host]).port(port);
     let url = match u32::try_from(server.database) {
         Ok(database @ 1..) => url.database(database),
@@ -242,8 +236,7 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
 
 /// Returns the run id of the server from `INFO server`; `None` if the user may not read it.
 fn run_id_of(reply: Value) -> Option<String> {
-    let Value::Bulk(text) = reply else { return None };
-    let text = String::from_utf8_lossy(&text);
+    let text = reply.text()?;
     let run = text.lines().find_map(|line| line.strip_prefix("run_id:"));
     run.map(|run| run.trim().to_owned())
 }

@@ -18,6 +18,7 @@ use super::wire::{Wire, broken_by};
 use super::{Carrier, Shared, State};
 use crate::backend::Fault;
 use crate::redis::command::Command;
+use crate::redis::reply::Word;
 use crate::redis::server::Server;
 
 /// The number of reads in a row, before other tasks get a turn.
@@ -327,7 +328,7 @@ impl<'a> Io<'a> {
         if state.requests.answered == self.answered && !state.closed {
             let due = now + self.shared.options.response_timeout;
             // An error is an answer; without one the connection is given up.
-            state.requests.add(Command::plain("PING"), due, false, None);
+            state.requests.add(Command::<Word>::plain("PING").raw(), due, false, None);
         }
         self.answered = state.requests.answered;
         self.ping_at = now + self.shared.options.keep_alive;

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::live::{Live, OUT_MAX};
 use crate::backend::Fault;
 use crate::redis::command::Command;
-use crate::redis::shape::Shape;
+use crate::redis::reply::Form;
 
 mod unanswered;
 
@@ -37,7 +37,7 @@ pub(super) type Outcome = Result<Value, Fault>;
 /// A request and its reply.
 struct Slot {
     state: State,
-    shape: Shape,
+    form: Form,
     /// Kept for a repetition; a free slot keeps it until it is used again, and its buffer with it.
     command: Option<Command>,
     due: Instant,
@@ -50,10 +50,10 @@ struct Slot {
 }
 
 impl Slot {
-    fn new(shape: Shape, due: Instant) -> Self {
+    fn new(form: Form, due: Instant) -> Self {
         Self {
             state: State::Waiting,
-            shape,
+            form,
             command: None,
             due,
             late: false,
@@ -103,7 +103,7 @@ impl Requests {
         late: bool,
         waker: Option<Waker>,
     ) -> usize {
-        let slot = self.occupy(command.shape(), due);
+        let slot = self.occupy(command.form(), due);
         let request = &mut self.slots[slot];
         (request.has_caller, request.waker) = (waker.is_some(), waker);
         (request.command, request.late) = (Some(command), late);
@@ -128,14 +128,14 @@ impl Requests {
 
     /// Takes a slot, for a request without a caller. In place: a slot is large, and a copy of it costs
     /// more than all of its fields that change (250 instructions per acquire and release).
-    fn occupy(&mut self, shape: Shape, due: Instant) -> usize {
+    fn occupy(&mut self, form: Form, due: Instant) -> usize {
         let Some(slot) = self.free.pop() else {
-            self.slots.push(Slot::new(shape, due));
+            self.slots.push(Slot::new(form, due));
             return self.slots.len() - 1;
         };
         let request = &mut self.slots[slot];
         request.state = State::Waiting;
-        (request.shape, request.due, request.late, request.end) = (shape, due, false, 0);
+        (request.form, request.due, request.late, request.end) = (form, due, false, 0);
         slot
     }
 
@@ -148,9 +148,10 @@ impl Requests {
         if command.as_ref().is_some_and(|command| command.asks) {
             // Both or none, and nothing in between: it would allow another request.
             let (due, late) = (*due, *late);
-            let asking = self.occupy(Shape::Any, due);
+            let command = Command::plain("ASKING");
+            let asking = self.occupy(command.form(), due);
             self.slots[asking].late = late;
-            self.slots[asking].command = Some(Command::plain("ASKING"));
+            self.slots[asking].command = Some(command);
             self.encode(asking);
         }
         let (Some(live), request) = (&mut self.live, &mut self.slots[slot]) else { return false };
@@ -261,7 +262,7 @@ impl Requests {
         let Some(live) = &self.live else { return Err(Astray) };
         for (n, reply) in replies.iter().enumerate() {
             let request = live.sent.get(n).map(|slot| &self.slots[*slot]);
-            let fits = |request: &Slot| request.end <= live.taken && request.shape.fits(reply);
+            let fits = |request: &Slot| request.end <= live.taken && request.form.fits(reply);
             if !request.is_some_and(fits) {
                 return Err(Astray);
             }
@@ -313,8 +314,12 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
+    fn pttl(name: &str) -> Command {
+        Command::<i64>::plain("PTTL").arg(name).raw()
+    }
+
     fn add(requests: &mut Requests, name: &str) -> usize {
-        requests.add(Command::plain("PTTL").arg(name), soon(), false, Some(Waker::noop().clone()))
+        requests.add(pttl(name), soon(), false, Some(Waker::noop().clone()))
     }
 
     fn live(requests: &mut Requests) -> &mut Live {
@@ -382,7 +387,7 @@ mod tests {
             let mut requests = connected();
             let (now, waker) = (Instant::now(), Some(Waker::noop().clone()));
             requests.add(Command::plain("ASKING"), now, late, None);
-            let slot = requests.add(Command::plain("PTTL").arg("a"), now, late, waker);
+            let slot = requests.add(pttl("a"), now, late, waker);
             write(&mut requests);
             assert_eq!(requests.expire(now, NEVER, no_answer), breaks);
             let outcome = number(&mut requests, slot);
@@ -502,7 +507,7 @@ mod tests {
     #[test]
     fn an_unknown_script_is_sent_again_with_its_text_and_only_once() {
         let mut requests = connected();
-        let call = || crate::redis::script::LOCK_INSPECT.call(1).arg("a");
+        let call = || crate::redis::script::LOCK_INSPECT.call(1).arg("a").raw();
         let slot = requests.add(call(), soon(), false, Some(Waker::noop().clone()));
         assert!(write(&mut requests).contains("EVALSHA"));
         let unknown = || Value::Error(Box::new(ErrorReply::parse("NOSCRIPT No matching script")));
@@ -518,7 +523,7 @@ mod tests {
     #[test]
     fn the_permission_to_ask_is_sent_only_with_its_request() {
         let name = "x".repeat(OUT_MAX);
-        let mut asking = Command::plain("PTTL").arg("a");
+        let mut asking = pttl("a");
         asking.asks = true;
         let ask = |requests: &mut Requests| {
             add(requests, &name);

@@ -10,6 +10,7 @@ use super::leftovers::Tail;
 use super::votes::{Votes, maybe_ran};
 use super::{Inner, SLOW};
 use crate::backend::{Acquire, Answer, Attempt, Backend, Fault, Fenced, Release, Resource, Ttl};
+use crate::redis::error_reply::ErrorReply;
 use crate::redis::member::Trust;
 use crate::{LockName, OwnerId};
 
@@ -166,7 +167,7 @@ impl Inner {
         while votes.granted.len() < self.majority {
             let Some((member, answer)) = fan.next_by(until).await else { break };
             // As one server does, whose connection repeats it: here no release of it has been sent yet.
-            if repeats > 0 && says(&answer, "NOSCRIPT") {
+            if repeats > 0 && says(&answer, NOSCRIPT) {
                 repeats -= 1;
                 fan.add(ask(&member));
                 // Before the caller can release what the others have granted.
@@ -425,12 +426,15 @@ impl Inner {
     }
 }
 
+/// A member does not know the script.
+const NOSCRIPT: &str = "NOSCRIPT";
+
 /// A member has another marker than the client knows.
 pub(super) const REJOIN: &str = "REJOIN";
 
 /// Whether a member has answered with an error of this code.
 pub(super) fn says(answer: &Result<Attempt, Fault>, code: &str) -> bool {
-    matches!(answer, Err(Fault::Refused { detail }) if detail.starts_with(code))
+    answer.as_ref().is_err_and(|fault| ErrorReply::has_code(fault, code))
 }
 
 fn quarantined(left: Duration) -> Fault {

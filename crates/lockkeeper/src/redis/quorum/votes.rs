@@ -113,16 +113,7 @@ impl Inner {
     /// A member and what it said.
     pub(super) fn said(&self, member: usize, fault: &Fault) -> String {
         let address = self.members[member].membership().address();
-        let said = match fault {
-            Fault::Unreachable { detail, .. }
-            | Fault::Refused { detail }
-            | Fault::Unacknowledged { detail }
-            | Fault::Denied { detail }
-            | Fault::Invalid { detail }
-            | Fault::Server { detail } => detail.to_string(),
-            Fault::WrongKind { found } => format!("in use as {found}"),
-            Fault::Closed => "closed".to_owned(),
-        };
+        let said = fault.to_string();
         if said.contains(address) { said } else { format!("{address}: {said}") }
     }
 }
