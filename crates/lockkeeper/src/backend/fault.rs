@@ -126,6 +126,43 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
+    /// The store does not answer, and the request has not executed.
+    pub(crate) fn silent(detail: impl Into<Detail>) -> Self {
+        Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+    }
+
+    /// The store did not answer, and the request may have executed.
+    pub(crate) fn unanswered(detail: impl Into<Detail>) -> Self {
+        Fault::Unreachable { maybe_ran: true, detail: detail.into() }
+    }
+
+    pub(crate) fn refused(detail: impl Into<Detail>) -> Self {
+        Fault::Refused { detail: detail.into() }
+    }
+
+    pub(crate) fn invalid(detail: impl Into<Detail>) -> Self {
+        Fault::Invalid { detail: detail.into() }
+    }
+
+    /// Changes the text of a fault that may pass.
+    pub(crate) fn map(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Fault::Unreachable { maybe_ran, detail } => {
+                Fault::Unreachable { maybe_ran, detail: detail.map(change) }
+            }
+            Fault::Refused { detail } => Fault::Refused { detail: detail.map(change) },
+            fault => fault,
+        }
+    }
+
+    /// The request was not sent.
+    pub(crate) fn never_ran(self) -> Self {
+        match self {
+            Fault::Unreachable { detail, .. } => Fault::silent(detail),
+            fault => fault,
+        }
+    }
+
     /// Adds the error of the system or the store. Neither its `Display` nor its `Debug` may show a password.
     pub fn caused_by(mut self, error: impl Error + Send + Sync + 'static) -> Self {
         match &mut self {

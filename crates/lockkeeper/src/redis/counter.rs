@@ -6,7 +6,6 @@
 //! semaphore.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::command::{Argument, Command};
@@ -44,21 +43,17 @@ impl Inner {
     /// it still may.
     pub(super) fn settle(&self, name: &LockName, id: OwnerId) {
         if self.route.fences() {
-            self.settled().note(name, id);
+            locked(&self.settled).note(name, id);
         }
     }
 
     /// Appends the requests whose answers the store may delete. The store also expires answers by
     /// itself, but a busy semaphore would accumulate many.
     pub(super) fn forgetting<T>(&self, mut call: Command<T>, name: &LockName) -> Command<T> {
-        for id in self.settled().take(name) {
+        for id in locked(&self.settled).take(name) {
             call = call.owner(&id);
         }
         call
-    }
-
-    fn settled(&self) -> MutexGuard<'_, Settled> {
-        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn change_count(

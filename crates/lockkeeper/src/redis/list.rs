@@ -15,7 +15,7 @@ use super::reply::{Counted, Held, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, error_reply, keys, script};
+use super::{Inner, keys, script};
 use crate::backend::{
     ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
     Select, Snapshot, Topic, Ttl,
@@ -75,7 +75,7 @@ impl Inner {
         let incomplete = is_gone || began != version;
         let uncovered = Some(cluster.uncovered()).filter(|count| *count > 0);
         let silent = uncovered.map(|count| format!("{count} of {SLOTS} slots have no primary"));
-        let faults = silent.map(error_reply::silent).into_iter().collect();
+        let faults = silent.map(Fault::silent).into_iter().collect();
         let page = Page { incomplete, faults, ..Page::default() };
         let after = shards.next().map(|(next, _)| format!("{next}:0:{began}").into_bytes());
         let (id, shard) = found.map_or((String::new(), None), |(id, shard)| (id, Some(shard)));
@@ -121,7 +121,7 @@ impl Inner {
                 let server = shard.primary.server();
                 let address = server.map(|server| server.address.to_string()).unwrap_or_default();
                 let said = fault.to_string().replace(&format!("{address}: "), "");
-                page.faults.push(error_reply::silent(format!("{address}: {said}")));
+                page.faults.push(Fault::silent(format!("{address}: {said}")));
                 (Vec::new(), 0)
             }
             Err(fault) => return Err(fault),

@@ -168,7 +168,7 @@ impl Inner {
     ) -> Result<Attempt, Fault> {
         let holder = match holder {
             // Also after another acquire has found that out: this one was sent before.
-            Err(fault) if ErrorReply::is_behind(&fault, ErrorReply::is_syntax_error) => {
+            Err(fault) if ErrorReply::behind(&fault).is_some_and(ErrorReply::is_syntax_error) => {
                 self.set_nx_get.store(false, Ordering::Relaxed);
                 self.send_mutex(request, acquire_mutex(request, false)).await?
             }

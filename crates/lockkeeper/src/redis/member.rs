@@ -15,7 +15,7 @@
 //! - **A member that is down fails at once.** The others decide, and nothing is gained by waiting for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::command::Command;
+use super::locked;
 use super::publish::Wakes;
 use super::reply::{Reply, Time};
 use super::resp::Value;
@@ -63,10 +64,6 @@ impl Group {
     /// The list of members is right.
     pub(crate) fn allow_marks(&self) {
         self.may_mark.store(true, Ordering::Relaxed);
-    }
-
-    fn runs(&self) -> MutexGuard<'_, Vec<Option<String>>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,10 +127,6 @@ impl Membership {
         Arc::new(Self { group: Arc::clone(group), index, state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn index(&self) -> usize {
         self.index
     }
@@ -148,7 +141,7 @@ impl Membership {
     }
 
     pub(crate) fn trust(&self) -> Trust {
-        let state = self.state();
+        let state = locked(&self.state);
         let left = state.trusted_at.saturating_duration_since(Instant::now());
         match (&state.refusal, &state.down) {
             (Some(refusal), _) => Trust::Refused(refusal.fault.clone()),
@@ -165,15 +158,15 @@ impl Membership {
 
     /// The nonce with which it may be asked for a grant now; a fault if it may not.
     pub(super) fn nonce(&self) -> Result<String, Fault> {
-        let state = self.state();
+        let state = locked(&self.state);
         let is_trusted =
             state.refusal.is_none() && !state.is_suspected && state.trusted_at <= Instant::now();
         let nonce = state.nonce.clone().filter(|_| is_trusted);
-        nonce.ok_or_else(|| Fault::Refused { detail: "it grants nothing for now".into() })
+        nonce.ok_or_else(|| Fault::refused("it grants nothing for now"))
     }
 
     fn lacks_marker(&self) -> bool {
-        let state = self.state();
+        let state = locked(&self.state);
         state.has_joined && state.nonce.is_none() && state.down.is_none()
     }
 
@@ -184,28 +177,28 @@ impl Membership {
 
     /// Its marker could not be read or written.
     fn not_marked(&self, fault: Fault) {
-        if self.state().unmarked.replace(fault.clone()).is_none() {
+        if locked(&self.state).unmarked.replace(fault.clone()).is_none() {
             tracing::warn!(member = self.address(), %fault, "cannot mark a member");
         }
     }
 
     pub(crate) fn has_marker(&self) -> bool {
-        let state = self.state();
+        let state = locked(&self.state);
         state.nonce.is_some() && state.down.is_none()
     }
 
     /// For how long it has been down.
     pub(crate) fn down_for(&self) -> Option<Duration> {
-        self.state().down.as_ref().map(|(_, since)| since.elapsed())
+        locked(&self.state).down.as_ref().map(|(_, since)| since.elapsed())
     }
 
     fn is_suspected(&self) -> bool {
-        self.state().is_suspected
+        locked(&self.state).is_suspected
     }
 
     /// The marker may be another one. Returns whether that is new.
     fn suspect(&self) -> bool {
-        !std::mem::replace(&mut self.state().is_suspected, true)
+        !std::mem::replace(&mut locked(&self.state).is_suspected, true)
     }
 
     /// The request to read the marker, or to write one.
@@ -220,7 +213,7 @@ impl Membership {
     pub(super) fn joined(&self, marker: Marker) -> Result<(), Fault> {
         let Marker { nonce, run, left, lease, nodes } = marker;
         let result = self.fits(&run, &lease, &nodes);
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.refusal = result.clone().err();
         if result.is_ok() {
             let trusted_at = Instant::now() + Duration::from_millis(left);
@@ -264,7 +257,7 @@ impl Membership {
             );
             return refuse(true, detail);
         }
-        let mut runs = self.group.runs();
+        let mut runs = locked(&self.group.runs);
         let mut others = runs.iter().enumerate().filter(|(other, _)| *other != self.index);
         if let Some((other, _)) = others.find(|(_, other)| other.as_deref() == Some(run)) {
             let other = &self.group.nodes[other];
@@ -279,13 +272,13 @@ impl Membership {
 
     /// The connection is gone. Until it is back, the others decide.
     pub(super) fn left(&self, fault: &Fault) {
-        self.group.runs()[self.index] = None;
-        self.state().down = Some((never_ran(fault.clone()), Instant::now()));
+        locked(&self.group.runs)[self.index] = None;
+        locked(&self.state).down = Some((fault.clone().never_ran(), Instant::now()));
     }
 
     /// It could not be connected to.
     pub(super) fn failed(&self, fault: &Fault) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         if state.down.is_none() {
             tracing::warn!(member = self.address(), %fault, "cannot connect to a member");
         }
@@ -297,14 +290,6 @@ impl Membership {
         }
         drop(state);
         self.group.changed.notify_waiters();
-    }
-}
-
-/// Of a request that was not sent.
-fn never_ran(fault: Fault) -> Fault {
-    match fault {
-        Fault::Unreachable { detail, .. } => Fault::Unreachable { maybe_ran: false, detail },
-        fault => fault,
     }
 }
 
@@ -336,7 +321,7 @@ const MEMBER: &str =
 /// Creates the members that these URLs name, in the order of their addresses. They connect in the
 /// background.
 pub(crate) fn members(urls: &[&str], options: &ClientOptions) -> Result<Vec<Redis>, Fault> {
-    let invalid = |detail: String| Err(Fault::Invalid { detail: detail.into() });
+    let invalid = |detail: String| Err(Fault::invalid(detail));
     let mut servers = Vec::with_capacity(urls.len());
     for (number, url) in (1..).zip(urls) {
         let server = match url::parse(url, options) {

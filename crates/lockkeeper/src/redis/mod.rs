@@ -168,6 +168,11 @@ const VICTIMS_MAX: usize = 1000;
 /// How long the announcement of a holder is waited for: it is only for people.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(1);
 
+/// Locks a mutex, whatever has panicked while it was locked.
+fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }

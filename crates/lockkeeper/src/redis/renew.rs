@@ -63,8 +63,7 @@ impl Inner {
         for ((renew, before), answer) in batch.iter().zip(before).zip(&mut answers) {
             if standing(renew) != before {
                 // Perhaps the answer of an old primary.
-                let detail = "the primary has changed".into();
-                *answer = Err(Fault::Unreachable { maybe_ran: true, detail });
+                *answer = Err(Fault::unanswered("the primary has changed"));
             }
         }
         answers
@@ -109,7 +108,8 @@ impl Inner {
                 Ok(written) => written,
                 Err(fault) => return vec![Err(fault); batch.len()],
             };
-        let is_of_replica = |fault| ErrorReply::is_behind(fault, ErrorReply::is_of_replica);
+        let is_of_replica =
+            |fault| ErrorReply::behind(fault).is_some_and(ErrorReply::is_of_replica);
         if answer.iter().any(|answer| answer.as_ref().is_err_and(is_of_replica)) {
             self.route.leave(key, standing);
         }

@@ -284,7 +284,7 @@ pub(super) fn ttl(left: i64) -> Ttl {
 }
 
 pub(super) fn unfit(kind: Kind) -> Fault {
-    Fault::Invalid { detail: format!("a {kind} has no such request").into() }
+    Fault::invalid(format!("a {kind} has no such request"))
 }
 
 #[cfg(test)]

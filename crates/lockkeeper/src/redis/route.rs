@@ -6,7 +6,7 @@
 //! connections to kill. The connection keeps that list, by the run id of each server. A cluster has one
 //! such connection per shard, and one list for all of them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,6 +16,7 @@ use super::cluster::{self, Cluster};
 use super::command::Command;
 use super::connection::Connection;
 use super::connection::committer::{Committer, Terms};
+use super::locked;
 use super::member::Membership;
 use super::primary::Primary;
 use super::replicated::{self, Replicated};
@@ -280,7 +281,7 @@ impl Route {
 
     /// Ends the search, and all connections.
     pub(super) fn close(&self) {
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        locked(&self.watcher).abort_all();
         match &self.way {
             Way::One(shard, _) => shard.close(),
             Way::Cluster(cluster) => cluster.close(),
@@ -290,15 +291,8 @@ impl Route {
 
 /// Names the server in a fault that does not.
 fn named(fault: Fault, address: &str) -> Fault {
-    let at = |text: String| match text.starts_with(address) {
+    fault.map(|text| match text.starts_with(address) {
         true => text,
         false => format!("{address}: {text}"),
-    };
-    match fault {
-        Fault::Unreachable { maybe_ran, detail } => {
-            Fault::Unreachable { maybe_ran, detail: detail.map(at) }
-        }
-        Fault::Refused { detail } => Fault::Refused { detail: detail.map(at) },
-        fault => fault,
-    }
+    })
 }

@@ -52,8 +52,7 @@ impl Shard {
         }
         let acknowledged = committer.commit(ticket, &self.connection, None).await;
         if self.primary.epoch() != epoch {
-            let detail = "the primary has changed".into();
-            return Err(Fault::Unreachable { maybe_ran: true, detail });
+            return Err(Fault::unanswered("the primary has changed"));
         }
         Ok(Written { answer, acknowledged })
     }

@@ -55,7 +55,7 @@ pub(super) fn check(name: &LockName) -> Result<(), Fault> {
         "the keys of {name:?} would be in several slots of the cluster, because its braces enclose no \
          hash tag; use {other:?}, for example"
     );
-    Err(Fault::Invalid { detail: detail.into() })
+    Err(Fault::invalid(detail))
 }
 
 /// Rejects further names for one request if they split, or are in other slots than the first.
@@ -67,8 +67,9 @@ pub(super) fn check_together<'a>(
     for other in others {
         check(other)?;
         if of(other.as_bytes()) != slot {
-            let detail = format!("{first:?} and {other:?} are in different slots of the cluster");
-            return Err(Fault::Invalid { detail: detail.into() });
+            return Err(Fault::invalid(format!(
+                "{first:?} and {other:?} are in different slots of the cluster"
+            )));
         }
     }
     Ok(())

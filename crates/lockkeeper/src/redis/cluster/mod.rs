@@ -49,6 +49,7 @@ use super::shard::Standing;
 use super::slot::{self, SLOTS};
 use crate::backend::{Fault, Lane};
 use crate::options::ClientOptions;
+use crate::redis::locked;
 
 mod leads;
 mod redirects;
@@ -184,7 +185,7 @@ impl Cluster {
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.map)
     }
 
     /// Applies the newest of these answers.

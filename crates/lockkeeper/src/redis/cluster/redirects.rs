@@ -12,6 +12,7 @@ use super::{Cluster, Map, index, number};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::connection::committer::Ticket;
+use crate::redis::error_reply::ErrorReply;
 use crate::redis::keys;
 use crate::redis::reply::{self, Reply};
 use crate::redis::resp::Value;
@@ -38,20 +39,13 @@ impl Cluster {
         }
     }
 
-    /// Learns from the text of an error of the node at the host `asked`, if it is a redirection.
-    pub(crate) fn learn(&self, error: &str, asked: &str) -> bool {
-        let (code, detail) = error.split_once(' ').unwrap_or_default();
-        match Redirect::parse(code, detail, asked) {
-            Some(Redirect::Moved(slot, host, port)) => {
-                let node = self.map().node_at(&host, port);
-                match node {
-                    Some(node) => self.moved(slot, &node),
-                    None => self.suspect(),
-                }
-                true
-            }
-            _ => false,
-        }
+    /// Learns from an error of the node at the host `asked`, if it is a redirection.
+    pub(crate) fn learn(&self, error: &ErrorReply, asked: &str) -> bool {
+        let redirect = Redirect::of(error, asked);
+        let Some(Redirect::Moved(slot, host, port)) = redirect else { return false };
+        let node = self.map().node_at(&host, port);
+        node.map_or_else(|| self.suspect(), |node| self.moved(slot, &node));
+        true
     }
 
     /// Returns the node at the address that a redirection has named. One that is not known must name a node
@@ -69,8 +63,7 @@ impl Cluster {
             let mut map = self.map();
             let node = told.itself().filter(|_| !map.is_foreign(&told));
             let node = node.ok_or_else(|| {
-                let detail = format!("{host}:{port} is not known to be a node of this cluster");
-                Fault::Refused { detail: detail.into() }
+                Fault::refused(format!("{host}:{port} is not known to be a node of this cluster"))
             })?;
             map.ids.insert((host.to_owned(), port), node.id.clone());
             Ok(node)
@@ -80,10 +73,7 @@ impl Cluster {
         }
         // A new map may name it first.
         self.suspect();
-        let late = |_| {
-            let detail = format!("{host}:{port} has not told its id in time").into();
-            Err(Fault::Unreachable { maybe_ran: false, detail })
-        };
+        let late = |_| Err(Fault::silent(format!("{host}:{port} has not told its id in time")));
         timeout_at(due, meeting).await.unwrap_or_else(late)
     }
 
@@ -147,8 +137,7 @@ impl Cluster {
             command.asks = asked.is_some();
             let Some(shard) = asked.take().or_else(|| self.owner(slot)) else {
                 self.suspect();
-                let detail = format!("no node of the cluster serves slot {slot}");
-                return Err(Fault::Refused { detail: detail.into() });
+                return Err(Fault::refused(format!("no node of the cluster serves slot {slot}")));
             };
             if command.asks {
                 // A rejected call by hash would have used up the permission to ask.
@@ -165,8 +154,7 @@ impl Cluster {
                 }
             }
         }
-        let detail = format!("redirected more than {REDIRECTS} times for slot {slot}");
-        Err(Fault::Refused { detail: detail.into() })
+        Err(Fault::refused(format!("redirected more than {REDIRECTS} times for slot {slot}")))
     }
 
     /// Names the node and the slots of a shard in a fault of theirs.
@@ -180,18 +168,11 @@ impl Cluster {
             (None, None) => String::new(),
         };
         drop(map);
-        let name = |text: String| {
+        fault.map(|text| {
             let text = text.replace(&format!(" to {node}"), "");
             // Behind it: the code of an error comes first.
             format!("{text} (node {node}, slots {first}-{last})")
-        };
-        match fault {
-            Fault::Unreachable { maybe_ran, detail } => {
-                Fault::Unreachable { maybe_ran, detail: detail.map(name) }
-            }
-            Fault::Refused { detail } => Fault::Refused { detail: detail.map(name) },
-            fault => fault,
-        }
+        })
     }
 
     /// Sends a request. Returns `None` if its slot has another owner before it is sent.
@@ -237,7 +218,8 @@ impl Cluster {
     ) -> Result<ControlFlow<(), Option<Arc<Shard>>>, Fault> {
         let server = hop.shard.primary.server();
         let host = server.as_ref().and_then(|server| server.address.host());
-        let next = match Redirect::of(reply, host.map_or("", |(host, _)| host)) {
+        let Value::Error(error) = reply else { return Ok(ControlFlow::Break(())) };
+        let next = match Redirect::of(error, host.map_or("", |(host, _)| host)) {
             Some(Redirect::Moved(slot, host, port)) => {
                 let node = tokio::select! {
                     biased;
@@ -272,17 +254,15 @@ impl Cluster {
         let answer = match reply {
             // To a node whose address is not known yet.
             Value::Error(error) if matches!(&error.code[..], "MOVED" | "ASK") => {
-                let detail = format!("the new node of slot {slot} has no known address yet");
-                return Err(Fault::Refused { detail: detail.into() });
+                return Err(Fault::refused(format!(
+                    "the new node of slot {slot} has no known address yet"
+                )));
             }
             reply => reply::taken(reply)?,
         };
         let stands = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
             true => Ok(()),
-            false => {
-                let detail = "the slot has moved, or its primary has changed".into();
-                Err(Fault::Unreachable { maybe_ran: true, detail })
-            }
+            false => Err(Fault::unanswered("the slot has moved, or its primary has changed")),
         };
         stands()?;
         let has_written = wrote.is_some_and(|wrote| wrote(&answer));

@@ -4,6 +4,7 @@ use crate::redis::resp::Value;
 
 use crate::backend::Fault;
 use crate::redis::command::Command;
+use crate::redis::error_reply::ErrorReply;
 use crate::redis::server::Server;
 use crate::redis::slot::SLOTS;
 
@@ -102,8 +103,9 @@ pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, F
         Value::checked(reply).map_err(|fault| match fault {
             Fault::Server { detail } if is_no_cluster(&detail) => {
                 let address = &server.address;
-                let detail = format!("{address} is not a node of a cluster: use redis://{address}");
-                Fault::Invalid { detail: detail.into() }
+                Fault::invalid(format!(
+                    "{address} is not a node of a cluster: use redis://{address}"
+                ))
             }
             fault => fault,
         })
@@ -160,15 +162,9 @@ pub(super) enum Redirect {
 }
 
 impl Redirect {
-    /// Understands an error reply of the node at the host `asked`.
-    pub(super) fn of(reply: &Value, asked: &str) -> Option<Self> {
-        let Value::Error(error) = reply else { return None };
-        Self::parse(&error.code, &error.detail, asked)
-    }
-
-    /// `MOVED 3999 10.0.0.1:6381`; the host may be empty.
-    pub(super) fn parse(code: &str, detail: &str, asked: &str) -> Option<Self> {
-        let mut words = detail.split(' ');
+    /// Understands `MOVED 3999 10.0.0.1:6381` of the node at the host `asked`; its own host may be empty.
+    pub(super) fn of(error: &ErrorReply, asked: &str) -> Option<Self> {
+        let mut words = error.detail.split(' ');
         let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
         let (host, port) = words.next()?.trim_end_matches(':').rsplit_once(':')?;
         let host = match host {
@@ -177,7 +173,7 @@ impl Redirect {
             host => host.trim_start_matches('[').trim_end_matches(']'),
         };
         let port = port.parse().ok()?;
-        match code {
+        match &error.code[..] {
             "MOVED" => Some(Self::Moved(slot, host.to_owned(), port)),
             "ASK" => Some(Self::Ask(host.to_owned(), port)),
             _ => None,
@@ -275,14 +271,15 @@ mod tests {
     #[test]
     fn redirections_are_understood() {
         let moved = |host: &str| Some(Redirect::Moved(7, host.to_owned(), 6381));
-        assert_eq!(Redirect::parse("MOVED", "7 10.0.0.1:6381", "h"), moved("10.0.0.1"));
-        assert_eq!(Redirect::parse("MOVED", "7 :6381", "h"), moved("h"));
-        assert_eq!(Redirect::parse("MOVED", "7 ::1:6381", "h"), moved("::1"));
-        assert_eq!(Redirect::parse("MOVED", "7 a:6381: use another", "h"), moved("a"));
-        assert_eq!(Redirect::parse("MOVED", "7 ?:6381", "h"), None);
-        assert_eq!(Redirect::parse("ASK", "7 a:1", "h"), Some(Redirect::Ask("a".to_owned(), 1)));
-        assert_eq!(Redirect::parse("TRYAGAIN", "Multiple keys request", "h"), None);
-        assert_eq!(Redirect::parse("MOVED", "16384 a:1", "h"), None);
+        let parse = |text: &str| Redirect::of(&ErrorReply::parse(text), "h");
+        assert_eq!(parse("MOVED 7 10.0.0.1:6381"), moved("10.0.0.1"));
+        assert_eq!(parse("MOVED 7 :6381"), moved("h"));
+        assert_eq!(parse("MOVED 7 ::1:6381"), moved("::1"));
+        assert_eq!(parse("MOVED 7 a:6381: use another"), moved("a"));
+        assert_eq!(parse("MOVED 7 ?:6381"), None);
+        assert_eq!(parse("ASK 7 a:1"), Some(Redirect::Ask("a".to_owned(), 1)));
+        assert_eq!(parse("TRYAGAIN Multiple keys request"), None);
+        assert_eq!(parse("MOVED 16384 a:1"), None);
     }
 
     #[test]

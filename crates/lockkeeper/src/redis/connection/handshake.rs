@@ -24,15 +24,13 @@ use crate::redis::server::{Address, Server};
 /// Opens a socket and logs in.
 pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<Wire, Fault> {
     let socket = socket::connect(&server.address, options).await;
-    let mut wire = Wire::new(socket.map_err(broken_by).map_err(never_ran)?);
+    let mut wire = Wire::new(socket.map_err(broken_by).map_err(Fault::never_ran)?);
     let introduced = async {
         log_in(&mut wire, server).await?;
         ensure_node(&mut wire, server).await
     };
-    match introduced.await {
-        Ok(()) => Ok(wire),
-        Err(fault) => Err(never_ran(fault)),
-    }
+    // No request of a caller was sent yet.
+    introduced.await.map_err(Fault::never_ran).map(|()| wire)
 }
 
 /// Fails if another node of a cluster answers than the one that is expected: its address may belong to a node
@@ -43,8 +41,7 @@ async fn ensure_node(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
     match reply.checked() {
         Ok(Value::Bulk(id)) if id != node.as_bytes() => {
             let (address, id) = (&server.address, String::from_utf8_lossy(&id));
-            let detail = format!("the node at {address} is {id}, and no longer {node}");
-            Err(Fault::Refused { detail: detail.into() })
+            Err(Fault::refused(format!("the node at {address} is {id}, and no longer {node}")))
         }
         Err(fault) if fault.may_pass() => Err(fault),
         _ => Ok(()),
@@ -94,14 +91,6 @@ fn rejected(error: &ErrorReply, server: &Server) -> Fault {
 
 fn only(mut replies: Vec<Value>) -> Value {
     replies.pop().unwrap_or(Value::Nil)
-}
-
-/// No request of a caller was sent yet.
-fn never_ran(fault: Fault) -> Fault {
-    match fault {
-        Fault::Unreachable { detail, .. } => Fault::Unreachable { maybe_ran: false, detail },
-        fault => fault,
-    }
 }
 
 /// A password that is longer may be cut where it is quoted; so much of it is no word of a message.
@@ -162,11 +151,11 @@ pub(super) async fn introduce(
     if server.database != 0 {
         hello.push(Command::plain("SELECT").arg(server.database));
     }
-    let mut replies = wire.exchange(&hello).await.map_err(never_ran)?.into_iter();
+    let mut replies = wire.exchange(&hello).await.map_err(Fault::never_ran)?.into_iter();
     let mut identity = match replies.next().map(Value::checked) {
         Some(Ok(Value::Bulk(info))) => Identity::parse(&info),
         // A missing password is reported when connecting, not at the first lock.
-        Some(Err(fault)) if fault.may_pass() || ErrorReply::has_code(&fault, "NOAUTH") => {
+        Some(Err(fault)) if fault.may_pass() || ErrorReply::is_behind(&fault, "NOAUTH") => {
             return Err(fault);
         }
         _ => None,
@@ -188,7 +177,7 @@ pub(super) async fn introduce(
 pub(super) async fn join(wire: &mut Wire, membership: &Membership) -> Result<(), Fault> {
     loop {
         let question = membership.question().by_text().raw();
-        let reply = only(wire.exchange(&[question]).await.map_err(never_ran)?);
+        let reply = only(wire.exchange(&[question]).await.map_err(Fault::never_ran)?);
         membership.joined(reply::taken(reply)?)?;
         // Again, if markers were allowed while the question was under way.
         if !membership.is_to_mark() {
@@ -205,17 +194,16 @@ pub(super) async fn ensure_primary(
     server: &Server,
 ) -> Result<(), Fault> {
     if let Some(url) = role.as_ref().and_then(|role| url_of_sentinel(role, server)) {
-        let detail = format!("{} is a sentinel: use {url}", server.address);
-        return Err(Fault::Invalid { detail: detail.into() });
+        return Err(Fault::invalid(format!("{} is a sentinel: use {url}", server.address)));
     }
     let mut role = role.as_ref().and_then(Role::parse);
     if role.is_none() {
-        let reply = only(wire.exchange(&[Role::second_question()]).await.map_err(never_ran)?);
+        let reply =
+            only(wire.exchange(&[Role::second_question()]).await.map_err(Fault::never_ran)?);
         role = Role::parse(&reply);
     }
     let Some(Role::Replica(host, port, _)) = role else { return Ok(()) };
-    let detail = format!("{} is a replica of {host}:{port}, not a primary", server.address);
-    Err(Fault::Refused { detail: detail.into() })
+    Err(Fault::refused(format!("{} is a replica of {host}:{port}, not a primary", server.address)))
 }
 
 /// The URL for a sentinel, with the first of its masters, if this answer to `ROLE` is that of a sentinel.
@@ -255,7 +243,7 @@ async fn kill(
     };
     let kills: Vec<_> = there.map(|(old, _)| kill(old)).collect();
     let known = fates().all(|fate| fate != Fate::Unknown);
-    let replies = wire.exchange(&kills).await.map_err(never_ran)?;
+    let replies = wire.exchange(&kills).await.map_err(Fault::never_ran)?;
     let killed = |reply: &Value| matches!(reply, Value::Int(_) | Value::Status(_));
     Ok(known && replies.iter().all(killed))
 }
@@ -333,10 +321,9 @@ pub(super) async fn within<T>(
     limit: Duration,
     opening: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
-        let detail = format!("not connected within {limit:?}");
-        Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() })
-    })
+    tokio::time::timeout(limit, opening)
+        .await
+        .unwrap_or_else(|_| Err(Fault::silent(format!("not connected within {limit:?}"))))
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
@@ -51,6 +51,7 @@ use super::reply::{self, Reply};
 use crate::backend::Fault;
 use crate::fork::Origin;
 use crate::options::ClientOptions;
+use crate::redis::locked;
 use follower::Follower;
 use given_up::GivenUp;
 use requests::{Outcome, Requests};
@@ -379,7 +380,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn is_forked(&self) -> bool {
@@ -512,10 +513,7 @@ impl Shared {
 
     fn no_answer(&self) -> Fault {
         let timeout = self.options.response_timeout;
-        Fault::Unreachable {
-            maybe_ran: true,
-            detail: format!("no answer within {timeout:?}").into(),
-        }
+        Fault::unanswered(format!("no answer within {timeout:?}"))
     }
 }
 
@@ -545,11 +543,11 @@ impl State {
             }
             // The server has answered: it is there.
             (Some(Fault::Refused { detail }), None) => {
-                return Fault::Refused { detail: format!("no connection: {detail}").into() };
+                return Fault::refused(format!("no connection: {detail}"));
             }
             (_, None) => format!("no connection to {address}"),
             (_, Some(_)) => format!("{address} does not read requests"),
         };
-        Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+        Fault::silent(detail)
     }
 }

@@ -337,7 +337,7 @@ mod tests {
     }
 
     fn fault() -> Fault {
-        Fault::Unreachable { maybe_ran: true, detail: "cut".into() }
+        Fault::unanswered("cut")
     }
 
     #[test]
@@ -382,7 +382,7 @@ mod tests {
     /// One that was redirected shortly before its deadline, say.
     #[test]
     fn a_request_that_was_handed_in_late_does_not_break_the_connection() {
-        let no_answer = || Fault::Unreachable { maybe_ran: true, detail: "no answer".into() };
+        let no_answer = || Fault::unanswered("no answer");
         for (late, breaks) in [(false, true), (true, false)] {
             let mut requests = connected();
             let (now, waker) = (Instant::now(), Some(Waker::noop().clone()));
@@ -480,7 +480,7 @@ mod tests {
     fn what_was_not_sent_in_time_is_never_sent() {
         let mut requests = Requests::default();
         let slot = add(&mut requests, "a");
-        let never_sent = || Fault::Unreachable { maybe_ran: false, detail: "".into() };
+        let never_sent = || Fault::silent("");
         assert!(!requests.expire(requests.slots[slot].due, never_sent, fault));
         assert_eq!(number(&mut requests, slot), Some(Err(never_sent())));
         requests.live = Some(Live::new(1, None, None));

@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use super::Redis;
 use super::member::{self, Trust};
+use super::pubsub;
 use crate::LockName;
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
@@ -103,7 +104,7 @@ impl Quorum {
         }
         let members = member::members(urls, options).map_err(failed)?;
         let group = Arc::clone(members[0].membership().group());
-        let (hub, orders) = wakes::hub();
+        let (hub, orders) = pubsub::hub();
         let (leftovers, tails) = Leftovers::new();
         let inner = Arc::new_cyclic(|me| Inner {
             me: Weak::clone(me),
@@ -250,7 +251,7 @@ impl Inner {
                 "a quorum has no {kind}: {reason}; use a lock, spin lock, fenced lock or mutex, or \
                  one server"
             );
-            return Err(Fault::Invalid { detail: detail.into() });
+            return Err(Fault::invalid(detail));
         }
         ttl.map_or(Ok(()), |ttl| ensure_ttl(ttl, self.longest_lease))
     }

@@ -101,12 +101,12 @@ impl Inner {
             Some(Fault::WrongKind { found }) => Fault::WrongKind { found },
             Some(Fault::Closed) => Fault::Closed,
             Some(Fault::Denied { .. }) => Fault::Denied { detail: detail.into() },
-            Some(Fault::Invalid { .. }) => Fault::Invalid { detail: detail.into() },
+            Some(Fault::Invalid { .. }) => Fault::invalid(detail),
             Some(_) => Fault::Server { detail: detail.into() },
             None if maybe_ran || last(|f| matches!(f, Fault::Unreachable { .. })).is_some() => {
                 Fault::Unreachable { maybe_ran, detail: detail.into() }
             }
-            None => Fault::Refused { detail: detail.into() },
+            None => Fault::refused(detail),
         }
     }
 

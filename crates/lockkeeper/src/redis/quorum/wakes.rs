@@ -20,23 +20,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Inner;
-use crate::backend::subscriptions::{Edge, Subscriptions};
+use crate::backend::subscriptions::Edge;
 use crate::backend::{Backend, Fault, Lane, Topic};
+use crate::redis::pubsub::Order;
 
 /// How long a message of too few members waits for the others.
 const OTHERS: Duration = Duration::from_millis(10);
 
 /// How long to wait before a member is asked again to listen.
 const AGAIN: Duration = Duration::from_millis(500);
-
-type Order = (Topic, Edge);
-
-/// Creates a hub that sends its edges as orders.
-pub(super) fn hub() -> (Subscriptions, mpsc::UnboundedReceiver<Order>) {
-    let (orders, inbox) = mpsc::unbounded_channel();
-    let hub = Subscriptions::new(move |topic, edge| drop(orders.send((topic.clone(), edge))));
-    (hub, inbox)
-}
 
 /// Listens for each topic that has subscribers.
 pub(super) async fn run(inner: Weak<Inner>, mut orders: mpsc::UnboundedReceiver<Order>) {
