@@ -144,26 +144,15 @@ macro_rules! lock_methods {
                 Ok(self.handle.holders().await?.into_iter().next())
             }
 
-            /// Force-releases the lock; true if it was held. A holder that is a lockkeeper client is
-            /// notified at once if it listens, and finds out at its next check otherwise.
+            /// Force-releases the lock; true if it was held. A holder that is a lockkeeper client receives
+            /// the reason, which may be empty: at once if it listens, and otherwise at its next check.
             ///
             /// The request is sent once. If its answer is lost, the outcome is unknown.
             ///
             /// # Errors
             /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else, which is
             /// then left alone.
-            pub async fn force_unlock(&self) -> $crate::Result<bool> {
-                self.handle.force_unlock(String::new()).await
-            }
-
-            /// [`force_unlock`](Self::force_unlock) with a reason that is passed to the holder.
-            ///
-            /// # Errors
-            /// As [`force_unlock`](Self::force_unlock).
-            pub async fn force_unlock_because(
-                &self,
-                reason: impl Into<String>,
-            ) -> $crate::Result<bool> {
+            pub async fn force_unlock(&self, reason: impl Into<String>) -> $crate::Result<bool> {
                 self.handle.force_unlock(reason.into()).await
             }
         }

@@ -197,14 +197,15 @@ impl MultiLock {
     ///
     /// # Errors
     /// As there, of any member: the members before it are force-released then.
-    pub async fn force_unlock(&self) -> Result<bool> {
+    pub async fn force_unlock(&self, reason: impl Into<String>) -> Result<bool> {
+        let reason = reason.into();
         if let Some(permits) = self.members.iter().find(|m| m.resource.kind == Kind::Permits) {
             let detail = "permits are released by their ids, not by force";
             return Err(Error::invalid(Some(&permits.resource.name), detail));
         }
         let mut held = false;
         for member in self.members.iter() {
-            held |= member.force_unlock(String::new()).await?;
+            held |= member.force_unlock(reason.clone()).await?;
         }
         Ok(held)
     }

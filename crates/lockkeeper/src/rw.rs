@@ -187,15 +187,7 @@ macro_rules! rw_methods {
             ///
             /// # Errors
             /// As there.
-            pub async fn force_unlock(&self) -> Result<bool> {
-                self.force_unlock_because("").await
-            }
-
-            /// [`force_unlock`](Self::force_unlock) with a reason that is passed to the holders.
-            ///
-            /// # Errors
-            /// As [`force_unlock`](Self::force_unlock).
-            pub async fn force_unlock_because(&self, reason: impl Into<String>) -> Result<bool> {
+            pub async fn force_unlock(&self, reason: impl Into<String>) -> Result<bool> {
                 self.handle.force_unlock(reason.into()).await
             }
 

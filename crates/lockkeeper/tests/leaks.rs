@@ -27,6 +27,10 @@ const PERMITS: u32 = 5;
 /// Tasks of one process.
 const TASKS: usize = 40;
 
+/// The most turns of the runtime after which something is dropped: finer than any timer, so that some of it is
+/// dropped before it is sent.
+const TURNS: usize = 60;
+
 /// All of it takes a small part of this. Whatever is left behind keeps others waiting for longer.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -57,9 +61,18 @@ enum Fate {
 
 /// The outcome of `work`, if it is not dropped before.
 async fn or_drop<T>(work: impl IntoFuture<Output = T>) -> Option<T> {
-    let work = work;
+    let turns = async {
+        for _ in 0..fastrand::usize(..TURNS) {
+            tokio::task::yield_now().await;
+        }
+    };
     match fastrand::u8(..4) {
         0 => Some(work.await),
+        1 => tokio::select! {
+            biased;
+            done = work.into_future() => Some(done),
+            () = turns => None,
+        },
         _ => timeout(Duration::from_micros(fastrand::u64(..4000)), work).await.ok(),
     }
 }
@@ -196,10 +209,10 @@ async fn use_a_latch(latch: CountDownLatch) {
 /// Only the first of each kind: on the others it would hide what was left behind.
 async fn force(client: &Client) {
     let forced = match fastrand::u8(..4) {
-        0 => client.lock("lock 0").force_unlock_because("for the test").await,
-        1 => client.mutex("mutex 0").force_unlock().await,
-        2 => client.fair_lock("fair 0").force_unlock().await,
-        _ => client.rw_lock("rw 0").force_unlock().await,
+        0 => client.lock("lock 0").force_unlock("for the test").await,
+        1 => client.mutex("mutex 0").force_unlock("").await,
+        2 => client.fair_lock("fair 0").force_unlock("").await,
+        _ => client.rw_lock("rw 0").force_unlock("").await,
     };
     forced.unwrap();
 }

@@ -33,7 +33,7 @@ async fn the_permissions_of_the_manual_are_enough() {
     guard.extend(std::time::Duration::from_secs(20)).await.unwrap();
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    assert!(client.lock("app:a").force_unlock().await.unwrap());
+    assert!(client.lock("app:a").force_unlock("").await.unwrap());
     drop(guard);
     client.mutex("app:m").lock().await.unwrap().release().await.unwrap();
     client.shutdown().await;
@@ -73,7 +73,7 @@ async fn the_permissions_of_the_manual_are_enough_for_every_primitive() {
     let writing = reading.try_upgrade().await.expect("it is the only reader");
     let _reading = writing.downgrade().await.unwrap();
     assert_eq!(rw.holders().await.unwrap().len(), 1);
-    assert!(rw.force_unlock().await.unwrap());
+    assert!(rw.force_unlock("").await.unwrap());
 
     let semaphore = client.semaphore("app:semaphore");
     assert!(semaphore.try_set_permits(2).await.unwrap());
@@ -612,7 +612,7 @@ async fn the_permissions_of_the_manual_are_enough_for_a_quorum() {
     guard.extend(lease).await.unwrap();
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    assert!(client.lock("app:a").force_unlock().await.unwrap());
+    assert!(client.lock("app:a").force_unlock("").await.unwrap());
     drop(guard);
     client.mutex("app:m").lock().await.unwrap().release().await.unwrap();
     client.fenced_lock("app:f").lock().await.unwrap().release().await.unwrap();

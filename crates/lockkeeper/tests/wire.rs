@@ -10,9 +10,6 @@ use lockkeeper::stores::Redis;
 use lockkeeper::{Client, ClientOptions, Error, LockName, OwnerId};
 use testkit::{Cli, RedisServer, Reply, Stopwatch};
 
-/// An owner as Java writes it.
-const JAVA: &str = "6e0c1b7a-3f0e-4a53-9c1d-7d8f0a2b4c6e:42";
-
 /// A name and its channel.
 const NAMES: [(&str, &str); 5] = [
     ("order:7", "redisson_lock__channel:{order:7}"),
@@ -235,94 +232,6 @@ async fn local_waiters_are_served_without_a_message_for_each() {
     assert!((1..100).contains(&zeros), "{zeros} messages for 100 holds");
 }
 
-/// Takes a lock as a Redisson client does (WIRE 2.1): nil, or the time it is still taken for.
-fn java_lock(server: &RedisServer, name: &str, lease: u32) -> Reply {
-    const TAKE: &str = "
-        local free = redis.call('EXISTS', KEYS[1]) == 0
-        if not free and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-          return redis.call('PTTL', KEYS[1])
-        end
-        redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
-        redis.call('PEXPIRE', KEYS[1], ARGV[2])
-        return false";
-    server.cli(&["EVAL", TAKE, "1", name, JAVA, &lease.to_string()]).ok()
-}
-
-/// Gives a lock back as a Redisson client does (WIRE 2.2): nil not its own, 0 still held, 1 free.
-fn java_unlock(server: &RedisServer, name: &str, channel: &str, lease: u32) -> Reply {
-    const GIVE_BACK: &str = "
-        if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return false end
-        if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then
-          redis.call('PEXPIRE', KEYS[1], ARGV[2])
-          return 0
-        end
-        redis.call('DEL', KEYS[1])
-        redis.call('PUBLISH', ARGV[3], 0)
-        return 1";
-    server.cli(&["EVAL", GIVE_BACK, "1", name, JAVA, &lease.to_string(), channel]).ok()
-}
-
-#[tokio::test]
-async fn redisson_respects_our_lock_and_is_notified_of_its_release() {
-    let (server, client) = start().await;
-    for (name, channel) in NAMES {
-        let guard = client.lock(name).lock().await.unwrap();
-        let mut java = server.connection();
-        java.subscribe(&[channel]);
-        let left = java_lock(&server, name, 30_000).int();
-        assert!((25_000..=30_000).contains(&left), "{left}");
-        assert!(java_unlock(&server, name, channel, 30_000).is_nil());
-        assert_eq!(hash(&server, name), held_by(&guard.owner_id().to_string(), "1"));
-        guard.release().await.unwrap();
-        assert_eq!(
-            java.next_message(Duration::from_secs(5)),
-            Some((channel.to_owned(), b"0".to_vec()))
-        );
-        assert!(java_lock(&server, name, 30_000).is_nil());
-    }
-}
-
-#[tokio::test]
-async fn a_lock_of_redisson_is_respected_and_its_release_wakes_us_at_once() {
-    let (server, client) = start().await;
-    for (name, channel) in NAMES {
-        assert!(java_lock(&server, name, 60_000).is_nil());
-        assert!(java_lock(&server, name, 60_000).is_nil());
-        let lock = client.lock(name);
-        assert!(lock.try_lock().await.unwrap().is_none());
-        let holder = lock.holder().await.unwrap().unwrap();
-        assert_eq!((holder.id.as_str(), holder.hold_count, holder.client), (JAVA, 2, None));
-
-        let waiting = lock.clone();
-        let waiter = tokio::spawn(async move { waiting.lock().await });
-        eventually("it waits", || subscribers(&server, channel) == 1).await;
-        assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 0);
-        assert_eq!(hash(&server, name), held_by(JAVA, "1"));
-        assert_ttl(&server, name, 60_000);
-        let freed = Stopwatch::start();
-        assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 1);
-        let guard = waiter.await.unwrap().unwrap();
-        assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
-        assert_eq!(hash(&server, name), held_by(&guard.owner_id().to_string(), "1"));
-        guard.release().await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn a_redisson_hash_is_not_changed_by_a_late_release() {
-    let (server, client) = start().await;
-    let guard = client.lock("a").lock().await.unwrap();
-    server.cli(&["DEL", "a"]).ok();
-    server.cli(&["HSET", "a", JAVA, "1"]).ok();
-    server.cli(&["PEXPIRE", "a", "60000"]).ok();
-    match guard.release().await {
-        Err(Error::NotHeld { holder, .. }) => assert_eq!(holder.unwrap().id, JAVA),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(hash(&server, "a"), held_by(JAVA, "1"));
-    assert_ttl(&server, "a", 60_000);
-}
-
 #[tokio::test]
 async fn a_force_release_publishes_zero_and_a_notice_and_is_logged() {
     let (server, client) = start().await;
@@ -334,7 +243,7 @@ async fn a_force_release_publishes_zero_and_a_notice_and_is_logged() {
         listener.subscribe(&[channel, &notice]);
         let guard = client.lock(name).lock().await.unwrap();
         let id = guard.owner_id().to_string();
-        assert!(operator.lock(name).force_unlock_because("stuck since noon").await.unwrap());
+        assert!(operator.lock(name).force_unlock("stuck since noon").await.unwrap());
         assert_eq!(server.cli(&["EXISTS", name]).int(), 0);
         let told = [
             (channel.to_owned(), "0".to_owned()),
@@ -350,7 +259,7 @@ async fn a_force_release_publishes_zero_and_a_notice_and_is_logged() {
             assert!(entry.text().contains(part), "{part} is not in {}", entry.text());
         }
         assert_ttl(&server, &log, 7 * 24 * 3600 * 1000);
-        assert!(!operator.lock(name).force_unlock().await.unwrap());
+        assert!(!operator.lock(name).force_unlock("").await.unwrap());
         assert_eq!(server.cli(&["LLEN", &log]).int(), 1, "nothing was forced");
     }
 }
@@ -362,8 +271,8 @@ async fn the_last_twenty_force_releases_are_logged() {
     for number in 0..25 {
         let (_one, _other) = (lock.lock().await.unwrap(), mutex.lock().await.unwrap());
         let why = format!("number {number}.");
-        assert!(lock.force_unlock_because(why.clone()).await.unwrap());
-        assert!(mutex.force_unlock_because(why).await.unwrap());
+        assert!(lock.force_unlock(why.clone()).await.unwrap());
+        assert!(mutex.force_unlock(why).await.unwrap());
     }
     for log in ["lockkeeper_forced:{a}", "lockkeeper_forced:{b}"] {
         let entries = server.cli(&["LRANGE", log, "0", "-1"]).ok();
@@ -433,59 +342,6 @@ async fn a_mutex_is_a_string_with_its_owner_and_publishes_on_the_same_channel() 
         let zero = [(channel.to_owned(), "0".to_owned())];
         assert_eq!(messages(&server, &mut listener, channel), zero);
     }
-}
-
-#[tokio::test]
-async fn a_mutex_of_another_library_is_respected_and_never_deleted() {
-    let (server, client) = start().await;
-    let (name, channel) = ("a", "redisson_lock__channel:{a}");
-    let mut listener = server.connection();
-    listener.subscribe(&[channel]);
-    let set = ["SET", name, "another library's token", "NX", "PX", "60000"];
-    assert_eq!(server.cli(&set).text(), "OK");
-    assert!(client.mutex(name).try_lock().await.unwrap().is_none());
-    let holder = client.mutex(name).holder().await.unwrap().unwrap();
-    let shown = (holder.id.as_str(), holder.hold_count, holder.client);
-    assert_eq!(shown, ("another library's token", 1, None));
-    assert_ttl(&server, name, 60_000);
-    // Other libraries do not publish: the waiter polls.
-    let mutex = client.mutex(name);
-    let waiter = tokio::spawn(async move { mutex.lock().await });
-    eventually("it waits", || subscribers(&server, channel) == 2).await;
-    server.cli(&["DEL", name]).ok();
-    let freed = Stopwatch::start();
-    let guard = waiter.await.unwrap().unwrap();
-    assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
-    assert!(server.cli(&set).is_nil(), "the other library respects ours");
-    // Ours is deleted, the other library acquires it, and our late release does not change it.
-    server.cli(&["DEL", name]).ok();
-    assert_eq!(server.cli(&set).text(), "OK");
-    assert!(matches!(guard.release().await, Err(Error::NotHeld { .. })));
-    assert_eq!(server.cli(&["GET", name]).text(), "another library's token");
-    assert_ttl(&server, name, 60_000);
-    assert_eq!(messages(&server, &mut listener, channel), []);
-}
-
-#[tokio::test]
-async fn fifty_waiters_share_one_subscription() {
-    let (server, client) = start().await;
-    let rival = connect(&server).await;
-    let (name, channel) = ("a", "redisson_lock__channel:{a}");
-    assert!(java_lock(&server, name, 60_000).is_nil());
-    let waiters: Vec<_> = (0..100)
-        .map(|number| {
-            let lock = if number % 2 == 0 { &client } else { &rival }.lock(name);
-            tokio::spawn(async move { lock.lock().await.unwrap().release().await.unwrap() })
-        })
-        .collect();
-    eventually("both wait", || subscribers(&server, channel) == 2).await;
-    assert_eq!(server.commandstats("subscribe"), 2, "one for each client");
-    assert_eq!(java_unlock(&server, name, channel, 60_000).int(), 1);
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
-    eventually("no subscriber is left", || subscribers(&server, channel) == 0).await;
-    assert_eq!(server.cli(&["EXISTS", name]).int(), 0);
 }
 
 /// How often the server has executed each command.

@@ -208,7 +208,7 @@ fn the_lease_option_overrides_the_configuration() {
         scene.process("pid");
         let lockkeeper::Remaining::For(left) = scene.remaining("job") else { panic!("held") };
         fs::remove_file(scene.path("pid")).unwrap();
-        scene.ask(async |client| client.lock("job").force_unlock().await.unwrap());
+        scene.ask(async |client| client.lock("job").force_unlock("").await.unwrap());
         left.as_secs()
     };
     assert!((100..=120).contains(&left(&scene, &[])));

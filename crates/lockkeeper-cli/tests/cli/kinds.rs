@@ -30,7 +30,7 @@ fn readers_share_and_a_writer_does_not(scene: &Scene) {
     scene.run(&["-x", "-n", "job", "--", "true"]).assert_code(75);
     drop((one, two));
     // The killed runs did not release: force it instead of waiting for the leases.
-    scene.ask(async |client| client.rw_lock("job").force_unlock().await.unwrap());
+    scene.ask(async |client| client.rw_lock("job").force_unlock("").await.unwrap());
     let _writer = scene.start(&["--exclusive", "job", "-c", &stay("writer")]);
     scene.process("writer");
     scene.run(&["-s", "-n", "job", "--", "true"]).assert_code(75);

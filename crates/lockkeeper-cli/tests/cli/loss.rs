@@ -25,8 +25,8 @@ on_every_store! {
 }
 
 fn force(scene: &Scene, name: &str) {
-    let forced = scene
-        .ask(async |client| client.lock(name).force_unlock_because("for a test").await.unwrap());
+    let forced =
+        scene.ask(async |client| client.lock(name).force_unlock("for a test").await.unwrap());
     assert!(forced, "{name} was not held");
 }
 
@@ -191,9 +191,9 @@ fn every_kind_can_be_lost(scene: &Scene) {
         let run = scene.start(&[kind, "--lease", "3", &name, "-c", &sleeper()]);
         scene.process("pid");
         let forced = scene.ask(async |client| match kind {
-            "--fair" => client.fair_lock(&name).force_unlock().await.unwrap(),
-            "--fenced" => client.fenced_lock(&name).force_unlock().await.unwrap(),
-            _ => client.rw_lock(&name).force_unlock().await.unwrap(),
+            "--fair" => client.fair_lock(&name).force_unlock("").await.unwrap(),
+            "--fenced" => client.fenced_lock(&name).force_unlock("").await.unwrap(),
+            _ => client.rw_lock(&name).force_unlock("").await.unwrap(),
         });
         assert!(forced, "{kind:?}");
         run.outcome().assert_code(76);
@@ -368,7 +368,7 @@ fn an_unconfirmed_release_keeps_the_exit_code() {
         scene.server().resume();
         std::fs::remove_file(scene.path("held")).unwrap();
         std::fs::remove_file(scene.path("go")).unwrap();
-        scene.ask(async |client| client.lock("job").force_unlock().await.unwrap());
+        scene.ask(async |client| client.lock("job").force_unlock("").await.unwrap());
         assert_eq!(scene.remaining("job"), Remaining::Free);
     }
 }

@@ -111,7 +111,7 @@ fn if_run_is_killed_the_on_lost_line_continues(scene: &Scene) {
     let guardian = run.guardian();
     guardian.signal(Signal::STOP);
     eventually("its stop", || guardian.is_stopped());
-    assert!(scene.ask(async |client| client.lock("job").force_unlock().await.unwrap()));
+    assert!(scene.ask(async |client| client.lock("job").force_unlock("").await.unwrap()));
     let hook = scene.process("hook");
     run.pid().signal(Signal::KILL);
     guardian.signal(Signal::CONT);

@@ -6,11 +6,11 @@
 //!   operations, [`fixture`] has the stores and clients.
 //! - [`drops`]: guards and waiters that are dropped with their task or their runtime.
 //! - [`late_answers`]: answers that arrive after the state has changed, or never.
-//! - [`redis`]: thousands of acquires on a real server, dropped at random times.
+//!
+//! `tests/leaks.rs` drops thousands of acquires at random times, on a real server, too.
 
 mod drops;
 mod fixture;
 mod late_answers;
 mod matrix;
 mod operations;
-mod redis;

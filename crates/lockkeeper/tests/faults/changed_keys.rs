@@ -8,7 +8,7 @@ use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fixed_lease_detects_the_deletion_of_its_key_within_one_check() {
-    each(&LEASED, async |primitive| {
+    each(LEASED, async |primitive| {
         // Checked every 200 ms.
         let set = Fixture::new(primitive, options().watchdog_timeout(ms(600))).await;
         let held = set.proxied().leased(LONG).await;

@@ -9,7 +9,7 @@ use crate::support::*;
 /// As after a suspend: the boot clock advanced, the clock of tokio did not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_jumps_past_the_lease_signals_the_loss_within_250_ms() {
-    each(&LEASED, async |primitive| {
+    each(LEASED, async |primitive| {
         let server = started().await;
         let clock = Clock::system();
         let client = connect(&server.url(), options().clock(clock.clone())).await;

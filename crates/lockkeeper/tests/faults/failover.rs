@@ -9,7 +9,8 @@ use testkit::{History, Node, Replicated, Sentinels, Side, Stopwatch, Switch, awa
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::load::{EXCLUSIVE, Load};
+use crate::load::Load;
+use crate::primitives::EXCLUSIVE;
 use crate::support::*;
 
 /// Runs what blocks beside the tasks of the test.
@@ -122,7 +123,7 @@ async fn a_primary_demoted_under_load_is_replaced() {
         connected(&sentinels, acknowledged).await,
     ];
     let names: Vec<_> = (0..EXCLUSIVE.len()).map(|n| format!("name-{n}")).collect();
-    let load = Load::start(&clients, &EXCLUSIVE, &names, SOON).await;
+    let load = Load::start(&clients, EXCLUSIVE, &names, SOON).await;
     let counting = counting(&sentinels, old);
     let switch = failover(&sentinels).await;
     assert_ne!(switch.port, old);

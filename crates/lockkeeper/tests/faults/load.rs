@@ -12,17 +12,6 @@ use tokio::time::Instant;
 use crate::primitives::{Handle, Held, Primitive, set_up};
 use crate::support::*;
 
-/// The primitives that one client at a time can hold, with one permit.
-pub(crate) const EXCLUSIVE: [Primitive; 7] = [
-    Primitive::Lock,
-    Primitive::Mutex,
-    Primitive::Fair,
-    Primitive::Fenced,
-    Primitive::Spin,
-    Primitive::Write,
-    Primitive::Permits,
-];
-
 /// Clients that acquire and release, each name by a task of every client.
 pub(crate) struct Load {
     history: History,

@@ -180,39 +180,6 @@ async fn an_attempt_behind_another_has_its_own_response_timeout() {
     .await;
 }
 
-/// The release hangs, and the local queue behind it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_behind_their_own_client_fail_in_time_during_an_outage() {
-    both(async |kind| {
-        let patience = options().unreachable_after(UNREACHABLE_AFTER);
-        let rig = Rig::new(kind, patience).await;
-        let handle = rig.handle("a");
-        let guard = handle.lease(LONG).lock().await.expect("free");
-        let mut waiters = Vec::new();
-        for _ in 0..8 {
-            let mut waiter = Box::pin(handle.lock());
-            start(&mut waiter).await;
-            waiters.push(tokio::spawn(waiter));
-        }
-        rig.proxy.black_hole(true);
-        let release = tokio::spawn(guard.release());
-        // The first request fails after a response timeout; silence counts from when it was sent.
-        let limit = UNREACHABLE_AFTER + 2 * RESPONSE + SOON;
-        let told = async {
-            for waiter in waiters {
-                assert_unreachable(&joined(waiter).await);
-            }
-        };
-        within(limit, "all who wait", told).await;
-        let answer = within(limit, "the release", joined(release)).await;
-        assert!(matches!(answer, Err(lockkeeper::Error::Unconfirmed { .. })), "{answer:?}");
-        rig.proxy.black_hole(false);
-        rig.proxy.cut();
-        eventually(PATIENCE, "given back", || rig.stored("a").is_empty()).await;
-    })
-    .await;
-}
-
 /// Each connection is made, introduces itself, and is then cut: that is an outage as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_drops_every_connection_sees_few_reconnects() {
@@ -245,7 +212,7 @@ async fn inspection_and_force_release_without_an_answer_are_unreachable() {
     let answer = within(RESPONSE + SOON, "is_locked", lock.is_locked()).await;
     let is_inspect = matches!(answer, Err(Error::Unreachable { phase: Phase::Inspect, .. }));
     assert!(is_inspect, "{answer:?}");
-    let answer = within(RESPONSE + SOON, "force_unlock", lock.force_unlock()).await;
+    let answer = within(RESPONSE + SOON, "force_unlock", lock.force_unlock("")).await;
     let is_force = matches!(answer, Err(Error::Unreachable { phase: Phase::ForceUnlock, .. }));
     assert!(is_force, "{answer:?}");
 }

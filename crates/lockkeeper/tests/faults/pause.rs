@@ -73,7 +73,7 @@ async fn a_server_stopped_past_the_lease_loses_the_lock_before_another_acquires_
 /// test above is about locks and mutexes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_stopped_past_the_lease_loses_every_kind_of_hold_in_time() {
-    each(&LEASED[2..], async |primitive| {
+    each(&LEASED[3..], async |primitive| {
         let lease = ms(3000);
         let set = Fixture::new(primitive, options().watchdog_timeout(lease)).await;
         let held = set.proxied().held().await;

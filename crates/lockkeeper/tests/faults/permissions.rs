@@ -35,27 +35,20 @@ pub(crate) fn assert_denied<T: std::fmt::Debug>(answer: &Result<T, Error>) -> St
 
 /// On one thread, so that its warnings can be collected.
 #[tokio::test]
-async fn without_channels_a_lock_works_and_its_waiters_poll() {
+async fn without_channels_each_client_warns_once() {
     for kind in KINDS {
         let (warnings, _collecting) = Warnings::collect();
         let (server, url) = with_user(&["~*", "+@all", "resetchannels"]);
         let one = connect(&url, options()).await;
         let two = connect(&url, options()).await;
-        for round in 0..3 {
+        for _ in 0..2 {
             let guard = taken(&lock_of(&one, kind, "a")).await;
-            assert_held(&server, kind, "a", &guard, 1);
-            let handle = lock_of(&two, kind, "a");
-            let before = asked(&server);
+            let (before, handle) = (asked(&server), lock_of(&two, kind, "a"));
             let waiter = tokio::spawn(handle.lock());
-            // It polls: a few times a second, and not more.
-            let start = Instant::now();
-            // Announcements and texts of scripts are among these requests.
-            eventually(PATIENCE, "polling", || asked(&server) >= before + 16).await;
-            assert!(start.elapsed() > ms(100), "round {round}: it hammers");
+            eventually(PATIENCE, "polling", || asked(&server) >= before + 6).await;
             guard.release().await.expect("a release needs no channel");
             let guard = within(SOON, "the waiter", joined(waiter)).await;
             guard.expect("freed").release().await.expect("held");
-            assert_free(&server, kind, "a");
         }
         // Once for each client that waits, and once for each that could not tell.
         let polling = warnings.containing("cannot subscribe to wake-ups");
@@ -64,7 +57,7 @@ async fn without_channels_a_lock_works_and_its_waiters_poll() {
     }
 }
 
-/// How often a lock or a mutex was asked for.
+/// How often anything was asked for.
 fn asked(server: &RedisServer) -> u64 {
     server.commandstats("evalsha") + server.commandstats("eval") + server.commandstats("set")
 }
@@ -299,17 +292,16 @@ async fn a_revoked_permission_for_one_key_loses_that_lock_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_channels_every_kind_of_waiter_polls() {
-    each(&Primitive::ALL[2..], async |primitive| {
+    each(&Primitive::ALL, async |primitive| {
         let (server, url) = with_user(&["~*", "+@all", "resetchannels"]);
         let (one, two) = (connect(&url, options()).await, connect(&url, options()).await);
         set_up(&one, primitive, "a").await;
         for _ in 0..2 {
             let held = Handle::new(&one, primitive.exclusive(), "a").held().await;
-            let asked = || server.commandstats("evalsha") + server.commandstats("eval");
-            let (before, started) = (asked(), Instant::now());
+            let (before, started) = (asked(&server), Instant::now());
             let waiter = tokio::spawn(Handle::new(&two, primitive, "a").acquire());
             // Announcements and texts of scripts are among these requests.
-            eventually(PATIENCE, "polling", || asked() >= before + 20).await;
+            eventually(PATIENCE, "polling", || asked(&server) >= before + 20).await;
             // Every 50 to 100 ms, unless it spins.
             assert!(
                 started.elapsed() > ms(200) || primitive == Primitive::Spin,
@@ -330,10 +322,9 @@ async fn without_channels_a_waiter_for_a_latch_polls() {
     let (one, two) = (connect(&url, options()).await, connect(&url, options()).await);
     let (latch, waits) = (one.count_down_latch("a"), two.count_down_latch("a"));
     assert!(latch.try_set_count(1).await.expect("answered"));
-    let asked = || server.commandstats("evalsha") + server.commandstats("eval");
-    let (before, started) = (asked(), Instant::now());
+    let (before, started) = (asked(&server), Instant::now());
     let waiter = tokio::spawn(async move { waits.wait().await });
-    eventually(PATIENCE, "polling", || asked() >= before + 10).await;
+    eventually(PATIENCE, "polling", || asked(&server) >= before + 10).await;
     assert!(started.elapsed() > ms(200), "it hammers");
     assert_eq!(latch.count_down().await.expect("it needs no channel"), 0);
     within(SOON, "the waiter", joined(waiter)).await.expect("opened");

@@ -28,28 +28,25 @@ pub(crate) enum Primitive {
     Semaphore,
 }
 
+/// All primitives whose waiters subscribe.
+pub(crate) const SUBSCRIBING: &[Primitive] = Primitive::ALL.split_at(1).1;
+
+/// The primitives that one client at a time can hold, with one permit.
+pub(crate) const EXCLUSIVE: &[Primitive] = Primitive::ALL.split_at(7).0;
+
 /// All primitives whose holder has a lease.
-pub(crate) const LEASED: [Primitive; 8] = [
-    Primitive::Lock,
-    Primitive::Mutex,
-    Primitive::Fair,
-    Primitive::Fenced,
-    Primitive::Spin,
-    Primitive::Read,
-    Primitive::Write,
-    Primitive::Permits,
-];
+pub(crate) const LEASED: &[Primitive] = Primitive::ALL.split_at(8).0;
 
 impl Primitive {
     pub(crate) const ALL: [Primitive; 9] = [
+        Primitive::Spin,
         Primitive::Lock,
         Primitive::Mutex,
         Primitive::Fair,
         Primitive::Fenced,
-        Primitive::Spin,
-        Primitive::Read,
         Primitive::Write,
         Primitive::Permits,
+        Primitive::Read,
         Primitive::Semaphore,
     ];
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use lockkeeper::{ClientOptions, Error, Kind, Phase};
-use testkit::{FaultProxy, RedisServer};
+use testkit::RedisServer;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -21,175 +21,76 @@ fn short() -> ClientOptions {
 }
 
 /// A reason for which the server does not serve.
-trait Condition: Send + Sync + 'static {
+#[derive(Clone, Copy, Debug)]
+enum Condition {
+    ReadOnly,
+    /// A script that does not end, on another connection.
+    Busy,
+    /// Without memory.
+    Full,
+    /// The connections stay open, and nothing passes.
+    HalfOpen,
+    /// New connections are refused and the existing ones cut.
+    Down,
+}
+
+impl Condition {
     /// What the error must name.
-    const SAYS: &'static str;
-    /// Whether the server answers and refuses, or does not answer.
-    const REFUSES: bool;
-
-    fn begin(&self);
-
-    fn end(&self);
-}
-
-/// A single attempt fails within the response timeout, a limited wait at its limit, and an unlimited wait after
-/// `unreachable_after`. A wait that outlasts the condition acquires the lock. A hold from before is kept.
-async fn is_reported<C: Condition>(url: String, server: Arc<RedisServer>, kind: Kind, it: C) {
-    let client = connect(&url, short()).await;
-    let held = taken(&lock_of(&client, kind, "held")).await;
-    let handle = lock_of(&client, kind, "a");
-    it.begin();
-    let answer = within(RESPONSE + SOON, "one attempt", handle.try_lock()).await;
-    assert_is_of::<C, _>(&answer);
-    let said = answer.unwrap_err().to_string();
-    assert!(said.contains(C::SAYS), "{said:?} does not say {:?}", C::SAYS);
-    assert!(said.contains("\"a\"") && said.contains("acquiring"), "{said}");
-
-    let started = Instant::now();
-    let limited = handle.try_lock_for(ms(300));
-    assert_is_of::<C, _>(&within(ms(300) + SOON, "a limited wait", limited).await);
-    assert!(started.elapsed() >= ms(300), "{:?}", started.elapsed());
-
-    // A client that has not yet seen the outage waits for the whole span.
-    let patient = handle.lock();
-    let answer = within(UNREACHABLE_AFTER + SOON, "a patient wait", patient).await;
-    assert_is_of::<C, _>(&answer);
-    if let Err(Error::Unreachable { silent_for, .. }) = answer {
-        assert!(silent_for.is_some_and(|span| span >= UNREACHABLE_AFTER / 2), "{silent_for:?}");
-    }
-
-    let waiter = tokio::spawn(handle.lock());
-    tokio::task::yield_now().await;
-    it.end();
-    // Its span may have ended just before the condition did; the next acquire succeeds.
-    match within(PATIENCE, "the waiter", joined(waiter)).await {
-        Ok(guard) => guard.release().await.expect("held"),
-        answer => drop(assert_unreachable(&answer)),
-    }
-    let guard = within(SOON, "afterwards", handle.lock()).await;
-    let guard = guard.expect("it is over");
-    assert_held(&server, kind, "a", &guard, 1);
-    guard.release().await.expect("held");
-    assert_free(&server, kind, "a");
-    assert_held(&server, kind, "held", &held, 1);
-    held.release().await.expect("held");
-}
-
-#[track_caller]
-fn assert_is_of<C: Condition, T: std::fmt::Debug>(answer: &Result<T, Error>) {
-    let expected = match answer {
-        Err(Error::Refused { lock: Some(_), phase: Phase::Acquire, .. }) => C::REFUSES,
-        Err(Error::Unreachable { lock: Some(_), phase: Phase::Acquire, .. }) => !C::REFUSES,
-        _ => false,
-    };
-    assert!(expected, "{answer:?}");
-}
-
-/// A wait that begins before the condition and ends after it acquires the lock.
-async fn is_waited_for<C: Condition>(url: String, server: Arc<RedisServer>, kind: Kind, it: C) {
-    let client = connect(&url, options()).await;
-    let handle = lock_of(&client, kind, "a");
-    it.begin();
-    let waiter = tokio::spawn(handle.lock());
-    // Several response timeouts.
-    tokio::time::sleep(3 * RESPONSE).await;
-    assert!(!waiter.is_finished(), "it did not wait");
-    it.end();
-    let guard = within(SOON, "the waiter", joined(waiter)).await;
-    assert_held(&server, kind, "a", &guard.expect("it is over"), 1);
-}
-
-struct ReadOnly(Arc<RedisServer>);
-
-impl Condition for ReadOnly {
-    const SAYS: &'static str = "READONLY";
-    const REFUSES: bool = true;
-
-    fn begin(&self) {
-        self.0.cli(&["REPLICAOF", "127.0.0.1", "1"]).ok();
-    }
-
-    fn end(&self) {
-        self.0.cli(&["REPLICAOF", "NO", "ONE"]).ok();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_only_server_is_reported_until_it_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let condition = ReadOnly(Arc::clone(&server));
-        is_reported(server.url(), server, kind, condition).await;
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_waits_until_a_read_only_server_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let condition = ReadOnly(Arc::clone(&server));
-        is_waited_for(server.url(), server, kind, condition).await;
-    })
-    .await;
-}
-
-/// A script that does not end, on another connection.
-struct Busy(Arc<RedisServer>);
-
-impl Condition for Busy {
-    const SAYS: &'static str = "BUSY";
-    const REFUSES: bool = true;
-
-    fn begin(&self) {
-        self.0.cli(&["CONFIG", "SET", "busy-reply-threshold", "50"]).ok();
-        let mut cli = self.0.connection();
-        // Ends with an error when it is killed.
-        thread::spawn(move || cli.cmd(&["EVAL", "while true do end", "0"]));
-        let busy = || matches!(self.0.cli(&["PING"]), testkit::Reply::Error(_));
-        let end = std::time::Instant::now() + PATIENCE;
-        while !busy() {
-            assert!(std::time::Instant::now() < end, "the server is not busy");
+    fn says(self) -> &'static str {
+        match self {
+            Condition::ReadOnly => "READONLY",
+            Condition::Busy => "BUSY",
+            Condition::Full => "OOM",
+            Condition::HalfOpen => "no answer",
+            Condition::Down => "",
         }
     }
 
-    fn end(&self) {
-        self.0.cli(&["SCRIPT", "KILL"]).ok();
+    /// Whether the server answers and refuses, or does not answer.
+    fn refuses(self) -> bool {
+        !matches!(self, Condition::HalfOpen | Condition::Down)
+    }
+
+    fn begin(self, Rig { server, proxy, .. }: &Rig) {
+        match self {
+            Condition::ReadOnly => drop(server.cli(&["REPLICAOF", "127.0.0.1", "1"]).ok()),
+            Condition::Busy => keep_busy(server),
+            Condition::Full => fill(server),
+            Condition::HalfOpen => proxy.black_hole(true),
+            Condition::Down => down(proxy),
+        }
+    }
+
+    fn end(self, Rig { server, proxy, .. }: &Rig) {
+        match self {
+            Condition::ReadOnly => drop(server.cli(&["REPLICAOF", "NO", "ONE"]).ok()),
+            Condition::Busy => drop(server.cli(&["SCRIPT", "KILL"]).ok()),
+            Condition::Full => drop(server.cli(&["CONFIG", "SET", "maxmemory", "0"]).ok()),
+            Condition::HalfOpen => proxy.black_hole(false),
+            Condition::Down => proxy.refuse(false),
+        }
+    }
+
+    #[track_caller]
+    fn assert_reported<T: std::fmt::Debug>(self, answer: &Result<T, Error>) {
+        let expected = match answer {
+            Err(Error::Refused { lock: Some(_), phase: Phase::Acquire, .. }) => self.refuses(),
+            Err(Error::Unreachable { lock: Some(_), phase: Phase::Acquire, .. }) => !self.refuses(),
+            _ => false,
+        };
+        assert!(expected, "{self:?}: {answer:?}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_server_is_reported_until_it_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let condition = Busy(Arc::clone(&server));
-        is_reported(server.url(), server, kind, condition).await;
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_waits_until_a_busy_server_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let condition = Busy(Arc::clone(&server));
-        is_waited_for(server.url(), server, kind, condition).await;
-    })
-    .await;
-}
-
-struct Full(Arc<RedisServer>);
-
-impl Condition for Full {
-    const SAYS: &'static str = "OOM";
-    const REFUSES: bool = true;
-
-    fn begin(&self) {
-        fill(&self.0);
-    }
-
-    fn end(&self) {
-        self.0.cli(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+fn keep_busy(server: &RedisServer) {
+    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "50"]).ok();
+    let mut cli = server.connection();
+    // Ends with an error when it is killed.
+    thread::spawn(move || cli.cmd(&["EVAL", "while true do end", "0"]));
+    let busy = || matches!(server.cli(&["PING"]), testkit::Reply::Error(_));
+    let end = std::time::Instant::now() + PATIENCE;
+    while !busy() {
+        assert!(std::time::Instant::now() < end, "the server is not busy");
     }
 }
 
@@ -199,76 +100,79 @@ pub(crate) fn fill(server: &RedisServer) {
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).ok();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_is_reported_until_it_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let condition = Full(Arc::clone(&server));
-        is_reported(server.url(), server, kind, condition).await;
-    })
-    .await;
-}
+/// A single attempt fails within the response timeout, a limited wait at its limit, and an unlimited wait after
+/// `unreachable_after`. A wait that outlasts the condition acquires the lock. A hold from before is kept.
+async fn is_reported(it: Condition, kind: Kind) {
+    let rig = Rig::new(kind, short()).await;
+    let (held, handle) = (taken(&rig.handle("held")).await, rig.handle("a"));
+    it.begin(&rig);
+    let answer = within(RESPONSE + SOON, "one attempt", handle.try_lock()).await;
+    it.assert_reported(&answer);
+    let said = answer.unwrap_err().to_string();
+    assert!(said.contains(it.says()), "{said:?} does not say {:?}", it.says());
+    assert!(said.contains("\"a\"") && said.contains("acquiring"), "{said}");
 
-struct HalfOpen(Arc<FaultProxy>);
+    let started = Instant::now();
+    let limited = handle.try_lock_for(ms(300));
+    it.assert_reported(&within(ms(300) + SOON, "a limited wait", limited).await);
+    assert!(started.elapsed() >= ms(300), "{:?}", started.elapsed());
 
-impl Condition for HalfOpen {
-    const SAYS: &'static str = "no answer";
-    const REFUSES: bool = false;
-
-    fn begin(&self) {
-        self.0.black_hole(true);
+    // A client that has not yet seen the outage waits for the whole span.
+    let patient = handle.lock();
+    let answer = within(UNREACHABLE_AFTER + SOON, "a patient wait", patient).await;
+    it.assert_reported(&answer);
+    if let Err(Error::Unreachable { silent_for, .. }) = answer {
+        assert!(silent_for.is_some_and(|span| span >= UNREACHABLE_AFTER / 2), "{silent_for:?}");
     }
 
-    fn end(&self) {
-        self.0.black_hole(false);
+    let waiter = tokio::spawn(handle.lock());
+    tokio::task::yield_now().await;
+    it.end(&rig);
+    // Its span may have ended just before the condition did; the next acquire succeeds.
+    match within(PATIENCE, "the waiter", joined(waiter)).await {
+        Ok(guard) => guard.release().await.expect("held"),
+        answer => drop(assert_unreachable(&answer)),
     }
+    let guard = within(SOON, "afterwards", handle.lock()).await;
+    let guard = guard.expect("it is over");
+    rig.assert_held("a", &guard, 1);
+    guard.release().await.expect("held");
+    rig.assert_free("a");
+    rig.assert_held("held", &held, 1);
+    held.release().await.expect("held");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_half_open_connection_is_reported_until_it_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let proxy = Arc::new(FaultProxy::start(server.port()).await);
-        is_reported(proxy.url(), server, kind, HalfOpen(Arc::clone(&proxy))).await;
-    })
-    .await;
+/// A wait that begins before the condition and ends after it acquires the lock.
+async fn is_waited_for(it: Condition, kind: Kind) {
+    let rig = Rig::new(kind, options()).await;
+    it.begin(&rig);
+    let waiter = tokio::spawn(rig.handle("a").lock());
+    // Several response timeouts.
+    tokio::time::sleep(3 * RESPONSE).await;
+    assert!(!waiter.is_finished(), "it did not wait");
+    it.end(&rig);
+    let guard = within(SOON, "the waiter", joined(waiter)).await;
+    rig.assert_held("a", &guard.expect("it is over"), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_waits_until_a_half_open_connection_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let proxy = Arc::new(FaultProxy::start(server.port()).await);
-        is_waited_for(proxy.url(), server, kind, HalfOpen(Arc::clone(&proxy))).await;
-    })
-    .await;
+macro_rules! conditions {
+    ($($name:ident: $scenario:ident $condition:ident;)*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            both(|kind| $scenario(Condition::$condition, kind)).await;
+        })*
+    };
 }
 
-/// Refuses new connections and cuts the existing ones.
-struct Down(Arc<FaultProxy>);
-
-impl Condition for Down {
-    const SAYS: &'static str = "";
-    const REFUSES: bool = false;
-
-    fn begin(&self) {
-        self.0.refuse(true);
-        self.0.cut();
-    }
-
-    fn end(&self) {
-        self.0.refuse(false);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unreachable_server_is_reported_until_it_recovers() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::start());
-        let proxy = Arc::new(FaultProxy::start(server.port()).await);
-        is_reported(proxy.url(), server, kind, Down(Arc::clone(&proxy))).await;
-    })
-    .await;
+conditions! {
+    a_read_only_server_is_reported_until_it_recovers: is_reported ReadOnly;
+    a_busy_server_is_reported_until_it_recovers: is_reported Busy;
+    a_full_server_is_reported_until_it_recovers: is_reported Full;
+    a_half_open_connection_is_reported_until_it_recovers: is_reported HalfOpen;
+    an_unreachable_server_is_reported_until_it_recovers: is_reported Down;
+    an_acquire_waits_until_a_read_only_server_recovers: is_waited_for ReadOnly;
+    an_acquire_waits_until_a_busy_server_recovers: is_waited_for Busy;
+    an_acquire_waits_until_a_half_open_connection_recovers: is_waited_for HalfOpen;
 }
 
 /// A persistent server that needs seconds to read its dump.
@@ -382,26 +286,6 @@ async fn a_server_that_stops_answering_during_a_limited_wait_is_unreachable() {
         rig.proxy.cut();
         holder.release().await.expect("held");
         eventually(PATIENCE, "free", || rig.stored("a").is_empty()).await;
-    })
-    .await;
-}
-
-/// What a waiter inherits of an outage counts: no one waits `unreachable_after` twice.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_waiters_for_an_unreachable_server_fail_together() {
-    both(async |kind| {
-        let rig = Rig::new(kind, short()).await;
-        rig.proxy.refuse(true);
-        rig.proxy.cut();
-        let (handle, started) = (rig.handle("a"), Instant::now());
-        let waiters: Vec<_> = (0..16).map(|_| tokio::spawn(handle.lock())).collect();
-        let all = async {
-            for waiter in waiters {
-                assert_unreachable(&joined(waiter).await);
-            }
-        };
-        within(UNREACHABLE_AFTER + SOON, "all of them", all).await;
-        assert!(started.elapsed() >= UNREACHABLE_AFTER, "they gave up early");
     })
     .await;
 }

@@ -109,7 +109,7 @@ fn counts(rig: &Rig, primitive: Primitive) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_request_of_a_holder_counts_once() {
-    each(&LEASED, |primitive| async move {
+    each(LEASED, |primitive| async move {
         let fixture = Fixture::new(primitive, options().watchdog_timeout(ms(2400))).await;
         let (rig, release) = (&fixture.rig, primitive.release_script());
         let stored = || counts(rig, primitive);
@@ -136,8 +136,12 @@ async fn every_request_of_a_holder_counts_once() {
         let renewed = renewals.wait_for(4);
         losing_within(PATIENCE, rig, primitive.renew_script(), "renewals", renewed).await;
         assert!(!held.guard().is_lost(), "{primitive:?}");
+        let mut heard = listener(rig, &channel("a"));
         losing(rig, release, "release", held.release()).await.expect("held to the end");
         fixture.assert_nothing_stored();
+        if matches!(primitive, Primitive::Lock | Primitive::Mutex) {
+            assert_eq!(messages(&mut heard), ["0"], "{primitive:?}: told once");
+        }
     })
     .await;
 }
@@ -484,7 +488,7 @@ async fn a_force_release_whose_reply_is_lost_is_done_once() {
     for (script, make) in cases {
         let victim = make(&other).lock().await.expect("free");
         let lock = make(&rig.client);
-        let answer = losing(&rig, script, "force-release", lock.force_unlock()).await;
+        let answer = losing(&rig, script, "force-release", lock.force_unlock("")).await;
         let honest = match &answer {
             Ok(done) => *done,
             Err(error) => matches!(error, Error::Unconfirmed { .. } | Error::Unreachable { .. }),
@@ -492,6 +496,6 @@ async fn a_force_release_whose_reply_is_lost_is_done_once() {
         assert!(honest, "{answer:?}");
         assert_eq!(number(&rig, &["EXISTS", "a"]), 0);
         assert_not_held(&victim.release().await);
-        assert!(!within(SOON, "again", lock.force_unlock()).await.expect("reachable again"));
+        assert!(!within(SOON, "again", lock.force_unlock("")).await.expect("reachable again"));
     }
 }

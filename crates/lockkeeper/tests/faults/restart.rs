@@ -91,22 +91,6 @@ async fn a_waiter_survives_a_restart_with_data() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hold_survives_a_restart_with_data_and_is_renewed_at_once() {
-    both(async |kind| {
-        let server = Arc::new(RedisServer::builder().persistent(true).start());
-        let client = connect(&server.url(), options()).await;
-        let guard = taken(&lock_of(&client, kind, "a")).await;
-        // Less than is due, so that a renewal shows. The next regular one is 20 s away.
-        server.cli(&["PEXPIRE", "a", "30000"]);
-        restart(&server).await;
-        eventually(SOON, "renewed", || pttl(&server, "a") > 45_000).await;
-        assert_held(&server, kind, "a", &guard, 1);
-        guard.release().await.expect("it is held");
-    })
-    .await;
-}
-
 /// The connection for wake-ups takes its time; meanwhile the other one is lost and made again. Several
 /// at once, because it also depends on which of the client's tasks runs first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -207,7 +207,6 @@ pub(crate) enum Sent {
     HandOver,
     Release,
     Renew,
-    Inspect,
 }
 
 impl Sent {
@@ -218,12 +217,10 @@ impl Sent {
             (Sent::HandOver, Kind::Mutex) => lua("MUTEX_HANDOVER"),
             (Sent::Release, Kind::Mutex) => lua("MUTEX_RELEASE"),
             (Sent::Renew, Kind::Mutex) => lua("MUTEX_RENEW"),
-            (Sent::Inspect, Kind::Mutex) => lua("MUTEX_INSPECT"),
             (Sent::Acquire, _) => lua("LOCK_ACQUIRE"),
             (Sent::HandOver, _) => lua("LOCK_HANDOVER"),
             (Sent::Release, _) => lua("LOCK_RELEASE"),
             (Sent::Renew, _) => lua("LOCK_RENEW"),
-            (Sent::Inspect, _) => lua("LOCK_INSPECT"),
         })
     }
 }

@@ -16,18 +16,6 @@ use tokio::time::Instant;
 use crate::primitives::*;
 use crate::support::*;
 
-/// All primitives whose waiters subscribe.
-const SUBSCRIBING: [Primitive; 8] = [
-    Primitive::Lock,
-    Primitive::Mutex,
-    Primitive::Fair,
-    Primitive::Fenced,
-    Primitive::Read,
-    Primitive::Write,
-    Primitive::Permits,
-    Primitive::Semaphore,
-];
-
 /// A waiter behind a proxy for what another client holds.
 struct Waiting {
     set: Fixture,
@@ -65,7 +53,7 @@ impl Waiting {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_subscription_was_cut_acquires_at_once() {
-    each(&SUBSCRIBING, async |primitive| {
+    each(SUBSCRIBING, async |primitive| {
         let mut w = Waiting::new(primitive).await;
         let subscriber = w.set.proxy().wait_for_subscriber().await;
         w.set.proxy().cut_connection(subscriber);
@@ -76,20 +64,8 @@ async fn a_waiter_whose_subscription_was_cut_acquires_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_subscription_the_server_killed_acquires_at_once() {
-    each(&[Primitive::Lock, Primitive::Mutex], async |primitive| {
-        let mut w = Waiting::new(primitive).await;
-        let killed = w.set.server().cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        assert!(killed.int() >= 1, "{killed:?}");
-        w.release().await;
-        w.acquires(SOON).await;
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_between_two_subscriptions_is_found_at_the_second() {
-    each(&SUBSCRIBING, async |primitive| {
+    each(SUBSCRIBING, async |primitive| {
         let mut w = Waiting::new(primitive).await;
         let subscriber = w.set.proxy().wait_for_subscriber().await;
         w.set.proxy().refuse(true);
@@ -107,7 +83,7 @@ async fn a_release_between_two_subscriptions_is_found_at_the_second() {
 /// The other client has a subscription for notices, too: only the waiter's is swallowed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_subscription_receives_nothing_acquires_within_the_recheck() {
-    each(&SUBSCRIBING, async |primitive| {
+    each(SUBSCRIBING, async |primitive| {
         let mut w = Waiting::new(primitive).await;
         let subscriber = w.set.proxy().wait_for_subscriber().await;
         w.set.proxy().black_hole_connection(subscriber, true);
@@ -155,7 +131,7 @@ async fn a_key_deleted_without_a_message_is_found_within_the_recheck() {
 /// One wake-up is not enough: each waiter of a client that lost its subscription is served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_waiter_behind_a_cut_subscription_is_served() {
-    each(&SUBSCRIBING, async |primitive| {
+    each(SUBSCRIBING, async |primitive| {
         let mut w = Waiting::new(primitive).await;
         let others: Vec<_> = (0..10)
             .map(|_| {
@@ -179,7 +155,7 @@ async fn every_waiter_behind_a_cut_subscription_is_served() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_without_a_ttl_is_not_polled_in_a_tight_loop() {
-    each(&SUBSCRIBING, async |primitive| {
+    each(SUBSCRIBING, async |primitive| {
         let w = Waiting::new(primitive).await;
         w.set.server().cli(&["PERSIST", "a"]).ok();
         let subscriber = w.set.proxy().wait_for_subscriber().await;
@@ -329,58 +305,35 @@ impl Backend for ReadsZero {
     }
 }
 
-/// A thousand tasks queue behind one of their own client until their wait limits. Then the subscription ends,
-/// though the lock is still held.
+/// A thousand tasks queue behind one of their own client until their wait limits, or are cancelled. Then the
+/// subscription ends, though the lock is still held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_waiters_that_timed_out_leave_no_subscription() {
+async fn waiters_that_time_out_or_are_cancelled_leave_no_subscription() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
         let holder = taken(&rig.direct_lock("a").await).await;
         let handle = rig.handle("a");
         let first = tokio::spawn(handle.lock());
         eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
-        let mut waiters = Vec::new();
-        for _ in 0..1000 {
-            let mut waiter = Box::pin(handle.try_lock_for(ms(3000)));
-            start(&mut waiter).await;
-            waiters.push(waiter);
+        let (mut timed, mut cancelled) = (Vec::new(), Vec::new());
+        for _ in 0..500 {
+            timed.push(Box::pin(handle.try_lock_for(ms(3000))));
+            start(timed.last_mut().expect("pushed")).await;
+            cancelled.push(Box::pin(handle.lock()));
+            start(cancelled.last_mut().expect("pushed")).await;
         }
         holder.release().await.expect("held");
         let guard = within(SOON, "the first", joined(first)).await.expect("freed");
-        for waiter in waiters {
+        for waiter in timed {
             let answer = within(PATIENCE, "a limited wait", waiter).await;
             assert!(answer.expect("the server answers").is_none());
         }
+        assert_eq!(listeners(&rig.server, "a"), 1, "for those who still wait");
+        drop(cancelled);
         eventually(SOON, "no subscriber is left", || listeners(&rig.server, "a") == 0).await;
         rig.assert_held("a", &guard, 1);
         guard.release().await.expect("held");
         rig.assert_free("a");
-    })
-    .await;
-}
-
-/// The same for cancelled waiters.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancelled_waiters_leave_no_subscription() {
-    both(async |kind| {
-        let rig = Rig::new(kind, options()).await;
-        let holder = taken(&rig.direct_lock("a").await).await;
-        let handle = rig.handle("a");
-        let first = tokio::spawn(handle.lock());
-        eventually(PATIENCE, "listening", || listeners(&rig.server, "a") == 1).await;
-        let mut waiters = Vec::new();
-        for _ in 0..100 {
-            let mut waiter = Box::pin(handle.lock());
-            start(&mut waiter).await;
-            waiters.push(waiter);
-        }
-        holder.release().await.expect("held");
-        let guard = within(SOON, "the first", joined(first)).await.expect("freed");
-        assert_eq!(listeners(&rig.server, "a"), 1, "for those who still wait");
-        drop(waiters);
-        eventually(SOON, "no subscriber is left", || listeners(&rig.server, "a") == 0).await;
-        rig.assert_held("a", &guard, 1);
-        guard.release().await.expect("held");
     })
     .await;
 }

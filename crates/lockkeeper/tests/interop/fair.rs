@@ -16,7 +16,6 @@ use crate::support::*;
 
 on_versions! { [newest v3_27]
     each_side_excludes_the_other_and_sees_its_holds
-    each_side_wakes_the_next_in_the_queue
     waiters_are_served_in_the_order_of_arrival
     a_waiter_that_times_out_leaves_the_queue
     many_acquires_by_java_keep_our_queue_positions
@@ -24,7 +23,6 @@ on_versions! { [newest v3_27]
     our_waiter_removed_by_java_queues_again
     a_force_release_wakes_the_next_in_the_queue
     a_lease_that_expires_frees_the_lock
-    the_lock_of_our_dead_holder_is_free_when_its_lease_expires
     our_dead_waiter_is_skipped_while_another_of_ours_waits
     our_dead_waiter_blocks_java_until_another_of_ours_asks
     nothing_is_lost_under_stress
@@ -218,27 +216,6 @@ async fn each_side_excludes_the_other_and_sees_its_holds(redisson: Redisson) {
     nothing_is_left(server(), name).await;
 }
 
-async fn each_side_wakes_the_next_in_the_queue(redisson: Redisson) {
-    let stage = Stage::new(redisson, "fair, wake-up").await;
-    let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
-    let (mut by_us, mut by_java) = (Handovers::default(), Handovers::default());
-    for _ in 0..5 {
-        let holds = Holder::Ours(lock.lock().await.unwrap());
-        let waits = Waiter::java(server(), name, &stage.one).await;
-        let released = holds.release().await;
-        let (holds, granted) = waits.served().await;
-        by_us.record(released, granted);
-        let waits = Waiter::ours(server(), name, &lock).await;
-        let released = holds.release().await;
-        let (holds, granted) = waits.served().await;
-        by_java.record(released, granted);
-        holds.release().await;
-    }
-    by_us.show(&format!("{name}, ours to Java"));
-    by_java.show(&format!("{name}, Java to ours"));
-    nothing_is_left(server(), name).await;
-}
-
 async fn waiters_are_served_in_the_order_of_arrival(redisson: Redisson) {
     let stage = Stage::new(redisson, "fair, order").await;
     let name = stage.name.as_str();
@@ -389,7 +366,7 @@ async fn a_force_release_wakes_the_next_in_the_queue(redisson: Redisson) {
     assert_eq!(holder(server(), name), Some(stage.one.owner()), "it took nothing away");
 
     let waits = Waiter::ours(server(), name, &lock).await;
-    assert!(lock.force_unlock().await.unwrap());
+    assert!(lock.force_unlock("").await.unwrap());
     let (ours, _) = within(SOON, "the next", waits.served()).await;
     let Holder::Java(java) = holds else { unreachable!() };
     assert!(!java.is_held().ok());
@@ -439,24 +416,6 @@ async fn a_lease_that_expires_frees_the_lock(redisson: Redisson) {
     assert!(stage.two.fair(name).unlock().err().is_not_owner());
     holds.release().await;
     nothing_is_left(server(), name).await;
-}
-
-async fn the_lock_of_our_dead_holder_is_free_when_its_lease_expires(redisson: Redisson) {
-    let stage = Stage::new(redisson, "fair, dead holder").await;
-    let (lock, name) = (stage.client.fair_lock(&stage.name), stage.name.as_str());
-    let child = killed_process(server(), "fair", ms(5_000), name);
-    child.expect_line("held");
-    let next = Waiter::java(server(), name, &stage.one).await;
-    let last = one_of_ours_for_an_old_java(redisson, name, &lock).await;
-    let asked = Instant::now();
-    let left = server().cli(&["PTTL", name]).int();
-    let ends = asked + Duration::from_millis(left.try_into().unwrap());
-    child.kill();
-    let (holds, granted) = next.served().await;
-    assert!(granted + ms(50) >= ends, "before its end");
-    assert!(awake_between(ends, granted) < SPOKEN, "long after its end");
-    holds.release().await;
-    served_in_turn(server(), name, last).await;
 }
 
 async fn our_dead_waiter_is_skipped_while_another_of_ours_waits(redisson: Redisson) {

@@ -1,6 +1,6 @@
 //! `RFencedLock` and our `FencedLock`: one lock and one sequence of tokens, which only grows.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper::{ClientOptions, Fence};
 use testkit::java::Lock;
@@ -10,7 +10,6 @@ use crate::support::*;
 
 on_versions! { [newest v3_27]
     tokens_are_one_growing_sequence
-    a_waiter_is_woken_with_a_greater_token
     reentries_on_either_side_keep_the_sequence_growing
     a_plain_lock_of_the_name_excludes_and_issues_no_token
     tokens_grow_across_a_loss_of_all_data_from_the_first_that_rust_issues
@@ -53,43 +52,6 @@ async fn tokens_are_one_growing_sequence(redisson: Redisson) {
         assert!(fence.admit(mine).is_err());
     }
     assert_eq!(server().cli(&["TTL", &token_key(&name)]).int(), -1, "Java's has no end either");
-}
-
-async fn a_waiter_is_woken_with_a_greater_token(redisson: Redisson) {
-    let Stage { client, name, one, .. } = Stage::new(redisson, "woken with a token").await;
-    let channel = lock_channel(&name);
-    let (ours, theirs) = (client.fenced_lock(&name), one.fenced(&name));
-    let mut last = theirs.lock_and_get_token().await.ok();
-    for round in 0..3 {
-        listened_to(server(), &channel, 0).await;
-        assert!(ours.try_lock().await.unwrap().is_none());
-        let waiter = tokio::spawn({
-            let ours = ours.clone();
-            async move { (ours.lock().await.unwrap(), Instant::now()) }
-        });
-        listened_to(server(), &channel, 1).await;
-        let release = theirs.unlock().await;
-        let (guard, granted) = joined(waiter).await;
-        let token = guard.token();
-        assert!(token > last, "{token} after Java's {last}");
-        assert!(round == 0 || awake_between(release.started, granted) < SOON);
-        release.ok();
-        last = token;
-
-        listened_to(server(), &channel, 0).await;
-        let refused = theirs.try_lock_and_get_token_within(Duration::ZERO, None);
-        assert_eq!(refused.await.ok(), None);
-        let waiter = theirs.lock_and_get_token();
-        listened_to(server(), &channel, 1).await;
-        let released = Instant::now();
-        guard.release().await.unwrap();
-        let grant = waiter.await;
-        assert!(round == 0 || awake_between(released, grant.ended) < SOON);
-        let token = grant.ok();
-        assert!(token > last, "{token} after ours, {last}");
-        last = token;
-    }
-    theirs.unlock().await.ok();
 }
 
 /// A re-entry has a new token in Java, and shares the first one here.

@@ -36,7 +36,6 @@ async fn holds_until_it_is_killed() {
     let lease = ms(lease.parse().unwrap());
     let options = ClientOptions::new().watchdog_timeout(lease);
     let client = Client::connect_with(url, options).await.unwrap();
-    let permits = client.permit_semaphore(name);
     if kind == "semaphore" {
         let _permit = client.semaphore(name).acquire(1).await.unwrap();
         println!("\nheld");
@@ -45,8 +44,6 @@ async fn holds_until_it_is_killed() {
     let lock: AnyLock = match kind {
         "fair" => client.fair_lock(name).into(),
         "read" => client.rw_lock(name).reader(),
-        "write" => client.rw_lock(name).writer(),
-        "permit" => permits.into(),
         _ => panic!("unknown: {kind}"),
     };
     let guard = lock.lease(lease).lock().await.unwrap();

@@ -11,7 +11,6 @@ use crate::support::*;
 
 on_versions! { [newest v3_27]
     both_sides_count_the_same_latch
-    each_side_wakes_all_waiters
     deleting_it_opens_it
     a_latch_that_java_set_to_zero_is_open
     a_latch_counted_down_from_both_sides_opens_once
@@ -55,45 +54,6 @@ async fn both_sides_count_the_same_latch(redisson: Redisson) {
     java.count_down().ok();
     assert_eq!(ours.count_down().await.unwrap(), 0);
     assert_eq!(server().cli(&["EXISTS", &stage.name]).int(), 0);
-}
-
-async fn each_side_wakes_all_waiters(redisson: Redisson) {
-    let stage = Stage::new(redisson, "latch, wake-up").await;
-    let (ours, name) = (stage.client.count_down_latch(&stage.name), stage.name.as_str());
-    let (one, two) = (stage.one.latch(name), stage.two.latch(name));
-    let three = stage.peer.on(&format!("{name} 3")).latch(name);
-    let (mut by_us, mut by_java) = (Handovers::default(), Handovers::default());
-    for round in 0..6 {
-        let set_here = round % 2 == 0;
-        assert!(if set_here {
-            ours.try_set_count(1).await.unwrap()
-        } else {
-            three.try_set_count(1).ok()
-        });
-        let (there, here) = ([one.wait(), two.wait()], [waits(&ours), waits(&ours)]);
-        listened_to(server(), &channel(name), 2).await;
-        let opened = if round < 3 {
-            let opened = Instant::now();
-            ours.count_down().await.unwrap();
-            opened
-        } else {
-            let answer = three.count_down().await;
-            let opened = answer.started;
-            answer.ok();
-            opened
-        };
-        let handovers = if round < 3 { &mut by_us } else { &mut by_java };
-        for waits in there {
-            let answer = waits.await;
-            handovers.record(opened, answer.ended);
-            answer.ok();
-        }
-        for waits in here {
-            handovers.record(opened, joined(waits).await);
-        }
-    }
-    by_us.show(&format!("{name}, opened by us"));
-    by_java.show(&format!("{name}, opened by Java"));
 }
 
 /// Redisson's message for a deleted latch closes the gate of its own waiters, which sleep on.

@@ -22,7 +22,6 @@ on_versions! { [newest v3_27 v3_14]
     a_force_release_by_rust_frees_a_java_lock_and_wakes_java
     a_force_release_by_java_frees_a_rust_lock_and_wakes_rust
     a_waiter_that_times_out_consumes_no_wake_up_of_the_other_side
-    a_dropped_guard_wakes_java
     leave_for_excludes_java_until_it_expires
 }
 
@@ -306,13 +305,13 @@ fn assert_remaining(remaining: Remaining, least: Duration, most: Duration) {
 async fn a_force_release_by_rust_frees_a_java_lock_and_wakes_java(redisson: Redisson) {
     let Stage { client, name, one, two, .. } = Stage::new(redisson, "forced by rust").await;
     let ours = client.lock(&name);
-    assert!(!ours.force_unlock().await.unwrap(), "nobody held it");
+    assert!(!ours.force_unlock("").await.unwrap(), "nobody held it");
     one.lock(&name).lock().await.ok();
     one.lock(&name).lock().await.ok();
     let waiter = two.lock(&name).lock();
     listened_to(server(), &lock_channel(&name), 1).await;
     let forced = Instant::now();
-    assert!(ours.force_unlock_because("maintenance").await.unwrap());
+    assert!(ours.force_unlock("maintenance").await.unwrap());
     let grant = waiter.await;
     let took = awake_between(forced, grant.ended);
     assert!(took < SOON, "{took:?}");
@@ -382,19 +381,6 @@ async fn a_waiter_that_times_out_consumes_no_wake_up_of_the_other_side(redisson:
     assert!(awake_between(release.started, granted) < SOON);
     release.ok();
     guard.release().await.unwrap();
-}
-
-async fn a_dropped_guard_wakes_java(redisson: Redisson) {
-    let Stage { client, name, one, .. } = Stage::new(redisson, "dropped").await;
-    let guard = client.lock(&name).lock().await.unwrap();
-    let waiter = one.lock(&name).lock();
-    listened_to(server(), &lock_channel(&name), 1).await;
-    let dropped = Instant::now();
-    drop(guard);
-    let grant = waiter.await;
-    assert!(awake_between(dropped, grant.ended) < SOON);
-    grant.ok();
-    one.lock(&name).unlock().await.ok();
 }
 
 async fn leave_for_excludes_java_until_it_expires(redisson: Redisson) {

@@ -9,7 +9,6 @@ use crate::support::*;
 
 on_versions! { [newest v3_27 v3_14]
     a_holder_of_all_members_excludes_the_other_side
-    a_release_of_all_members_wakes_the_other_side
     opposite_orders_of_both_sides_do_not_deadlock
     opposite_orders_lose_nothing
 }
@@ -68,39 +67,6 @@ async fn a_holder_of_all_members_excludes_the_other_side(redisson: Redisson) {
         assert_eq!(held(&names), 1);
         guard.release().await.unwrap();
     }
-}
-
-async fn a_release_of_all_members_wakes_the_other_side(redisson: Redisson) {
-    let Stage { client, name, one, .. } = Stage::new(redisson, "multi wakes").await;
-    let names = names(&name);
-    let (ours, theirs) = (multi(&client, &names), one.multi(&backwards(&names)));
-    theirs.lock().await.ok();
-    for round in 0..4 {
-        let waiter = tokio::spawn({
-            let ours = ours.clone();
-            async move { (ours.lock().await.unwrap(), Instant::now()) }
-        });
-        // It waits for the first, with empty hands.
-        listened_to(server(), &lock_channel(&names[0]), 1).await;
-        let release = theirs.unlock().await;
-        let (guard, granted) = joined(waiter).await;
-        let took = awake_between(release.ended, granted);
-        assert!(round == 0 || took < SOON, "{took:?}");
-        release.ok();
-        assert_eq!(held(&names), 3);
-
-        let waiter = theirs.lock();
-        listened_to(server(), &lock_channel(&names[2]), 1).await;
-        let released = Instant::now();
-        guard.release().await.unwrap();
-        let grant = waiter.await;
-        let took = awake_between(released, grant.ended);
-        assert!(round == 0 || took < SOON, "{took:?}");
-        grant.ok();
-        assert_eq!(held(&names), 3);
-        listened_to(server(), &lock_channel(&names[2]), 0).await;
-    }
-    theirs.unlock().await.ok();
 }
 
 /// Java gives up what it cannot complete within 1.5 s a member, and we within 1.5 s; then it is the

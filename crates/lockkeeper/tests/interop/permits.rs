@@ -2,16 +2,13 @@
 //! sixteen bytes. Both sides publish what is given back, so waiters of either side are told within
 //! milliseconds.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lockkeeper::{ClientOptions, LostReason, PermitId, PermitSemaphore, PermitsGuard};
 use testkit::Redisson;
 use tokio::task::JoinHandle;
 
-use crate::killed_process::killed_process;
-use crate::semaphore::{Inside, asleep, channel};
+use crate::semaphore::{asleep, channel};
 use crate::support::*;
 
 on_versions! { [newest v3_27]
@@ -21,10 +18,8 @@ on_versions! { [newest v3_27]
     a_released_permit_wakes_the_other_side
     adding_permits_wakes_the_other_side
     a_permit_whose_lease_expires_becomes_free
-    a_permit_of_a_dead_process_becomes_free
     a_permit_without_a_lease_does_not_expire_on_either_side
     a_ttl_applies_to_both_sides
-    at_most_as_many_holders_as_permits
 }
 
 fn taken_key(name: &str) -> String {
@@ -151,34 +146,11 @@ async fn a_lease_is_changed_from_the_other_side(redisson: Redisson) {
     assert!(!java.update_lease(&own.to_string(), LONG).ok());
 }
 
+/// One guard releases as many permits as there are waiters. `cluster` has one permit, there and back.
 async fn a_released_permit_wakes_the_other_side(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, wake-up").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
-    let (mut by_us, mut by_java) = (Handovers::default(), Handovers::default());
-    ours.try_set_permits(1).await.unwrap();
-    for _ in 0..5 {
-        let guard = ours.lease(LONG).acquire(1).await.unwrap();
-        let there = java.acquire();
-        listened_to(server(), &channel(name), 1).await;
-        let released = Instant::now();
-        guard.release().await.unwrap();
-        let answer = there.await;
-        by_us.record(released, answer.ended);
-        let id = answer.ok();
-
-        let here = waits(&ours, 1);
-        listened_to(server(), &channel(name), 1).await;
-        let answer = java.release(&id).await;
-        let (guard, granted) = joined(here).await;
-        by_java.record(answer.started, granted);
-        answer.ok();
-        guard.release().await.unwrap();
-    }
-    by_us.show(&format!("{name}, ours to Java"));
-    by_java.show(&format!("{name}, Java to ours"));
-
-    // One guard releases as many permits as there are waiters.
     ours.set_permits(2).await.unwrap();
     let guard = ours.lease(LONG).acquire(2).await.unwrap();
     let there = [java.acquire(), stage.two.permits(name).acquire()];
@@ -255,23 +227,6 @@ async fn a_permit_whose_lease_expires_becomes_free(redisson: Redisson) {
     assert_eq!(ours.available().await.unwrap(), 1);
 }
 
-async fn a_permit_of_a_dead_process_becomes_free(redisson: Redisson) {
-    let stage = Stage::new(redisson, "permits, death").await;
-    let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
-    ours.try_set_permits(1).await.unwrap();
-    let child = killed_process(server(), "permit", ms(4_000), name);
-    child.expect_line("held");
-    child.kill();
-    let asked = Instant::now();
-    let left = server().cli(&["ZRANGE", &taken_key(name), "0", "0", "WITHSCORES"]);
-    let left = left.array()[1].int() - now();
-    let ends = asked + Duration::from_millis(left.try_into().expect("it has just died"));
-    let answer = stage.one.permits(name).acquire().await;
-    assert!(answer.ended + ms(50) >= ends, "before its end");
-    assert!(awake_between(ends, answer.ended) < SOON, "long after its end");
-    stage.one.permits(name).release(&answer.ok()).ok();
-}
-
 async fn a_permit_without_a_lease_does_not_expire_on_either_side(redisson: Redisson) {
     /// As Redisson writes "never".
     const NEVER: i64 = 922_337_203_685_477;
@@ -320,40 +275,4 @@ async fn a_ttl_applies_to_both_sides(redisson: Redisson) {
     assert!(!java.try_release(&id).ok());
     assert!(guard.release().await.is_err());
     assert_eq!(server().cli(&["EXISTS", name]).int(), 0, "nobody makes it anew");
-}
-
-async fn at_most_as_many_holders_as_permits(redisson: Redisson) {
-    const PERMITS: u64 = 3;
-    const ROUNDS: usize = 40;
-    let stage = Stage::new(redisson, "permits, stress").await;
-    let permits = stage.client.permit_semaphore(&stage.name);
-    permits.try_set_permits(PERMITS).await.unwrap();
-    let inside = Arc::new(Inside::default());
-    let mut tasks = Vec::new();
-    for number in 0..4 {
-        let (peer, name, there) = (stage.peer, stage.name.clone(), Arc::clone(&inside));
-        tasks.push(tokio::spawn(async move {
-            let java = peer.on(&format!("{name} stress {number}")).permits(&name);
-            for _ in 0..ROUNDS {
-                let id = java.acquire().await.ok();
-                there.enter().await;
-                java.release(&id).await.ok();
-            }
-        }));
-        let (ours, here) = (permits.clone(), Arc::clone(&inside));
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..ROUNDS {
-                let guard = ours.acquire(1).await.unwrap();
-                here.enter().await;
-                guard.release().await.unwrap();
-            }
-        }));
-    }
-    for task in tasks {
-        joined(task).await;
-    }
-    let most = inside.most.load(Ordering::SeqCst);
-    assert_eq!(most, PERMITS as i64, "were inside at once");
-    assert_eq!(stage.one.permits(&stage.name).available().ok(), PERMITS as i64);
-    assert_eq!(server().cli(&["EXISTS", &taken_key(&stage.name)]).int(), 0);
 }

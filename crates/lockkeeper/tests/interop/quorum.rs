@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::{Client, ClientOptions, Error, Holder, LostReason, Mutex, Remaining};
+use lockkeeper::{Client, ClientOptions, Holder, Mutex, Remaining};
 use testkit::{FaultProxy, History, RedisServer, Redlock, RedlockMutex, RedlockPeer, Reply};
 
 use crate::support::*;
@@ -36,15 +36,10 @@ macro_rules! on_libraries {
 on_libraries! {
     a_holder_excludes_the_other_side
     a_release_frees_the_lock_for_the_other_side
-    the_other_side_acquires_when_a_lease_expires
-    our_watchdog_excludes_the_other_side
-    a_lost_hold_cannot_release_the_lock_of_the_other_side
     both_sides_contend_without_overlap
     a_member_that_lost_its_data_lets_the_other_side_in_beside_us
     a_member_that_lost_its_data_does_not_let_us_in_beside_the_other_side
 }
-
-const LEASE: Duration = Duration::from_secs(2);
 
 /// Of our holds; a member that is new does not vote for so long.
 const LONGEST: Duration = Duration::from_secs(6);
@@ -75,17 +70,6 @@ impl Quorum {
             Some(Reply::Bulk(value)) => value.clone(),
             _ => panic!("{values:?}"),
         }
-    }
-
-    /// When a majority will be free, unless a lease is extended.
-    fn ends(&self, name: &str) -> SystemTime {
-        let mut ends = self.0.each_ref().map(|member| member.cli(&["PEXPIRETIME", name]).int());
-        ends.sort_unstable();
-        UNIX_EPOCH + ms(ends[1].try_into().expect("it has an end"))
-    }
-
-    fn delete(&self, name: &str) {
-        self.0.iter().for_each(|member| drop(member.cli(&["DEL", name]).ok()));
     }
 }
 
@@ -171,24 +155,6 @@ async fn a_release_frees_the_lock_for_the_other_side(library: Redlock) {
     theirs.release().await.ok();
 }
 
-async fn the_other_side_acquires_when_a_lease_expires(library: Redlock) {
-    let Pair { ours, theirs, name } = Pair::new(library, "lease").await;
-    assert!(theirs.try_acquire(LEASE).await.ok());
-    let end = quorum().ends(&name);
-    let guard = within(PATIENCE, "their lease ends", ours.lease(LEASE).lock()).await.unwrap();
-    assert_had_after(end, SystemTime::now());
-
-    let end = quorum().ends(&name);
-    let grant = theirs.acquire(LONG, PATIENCE).await;
-    assert_had_after(end, grant.wall);
-    assert!(grant.ok());
-    assert_eq!(guard.lost().await, LostReason::Expired);
-    let value = quorum().value(&name);
-    assert_is_not_ours(guard.release().await, &value);
-    assert_eq!(quorum().value(&name), value);
-    theirs.release().await.ok();
-}
-
 /// The values of rslock are no text; how these are shown is not what is tested.
 #[track_caller]
 fn assert_is(holder: Option<Holder>, value: &[u8]) {
@@ -197,45 +163,6 @@ fn assert_is(holder: Option<Holder>, value: &[u8]) {
     if let Ok(text) = std::str::from_utf8(value) {
         assert_eq!(holder.id, text);
     }
-}
-
-#[track_caller]
-fn assert_is_not_ours(released: Result<(), Error>, value: &[u8]) {
-    match released {
-        Err(Error::NotHeld { holder, .. }) => assert_is(holder.map(|holder| *holder), value),
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn our_watchdog_excludes_the_other_side(library: Redlock) {
-    let Pair { ours, theirs, .. } = Pair::new(library, "watchdog").await;
-    let guard = ours.lock().await.unwrap();
-    assert!(!theirs.acquire(LONG, LONGEST + LEASE).await.ok());
-    assert!(!guard.is_lost());
-    guard.release().await.unwrap();
-}
-
-async fn a_lost_hold_cannot_release_the_lock_of_the_other_side(library: Redlock) {
-    let Pair { ours, theirs, name } = Pair::new(library, "lost").await;
-    assert!(theirs.try_acquire(LONG).await.ok());
-    quorum().delete(&name);
-    let guard = ours.lease(LONGEST).lock().await.unwrap();
-    assert!(!theirs.extend(LONG).await.err().class().is_empty());
-    match library {
-        // It does not say.
-        Redlock::Rslock => theirs.release().await.ok(),
-        _ => assert!(!theirs.release().await.err().class().is_empty()),
-    }
-    assert_eq!(quorum().value(&name), guard.owner_id().to_string().as_bytes());
-
-    quorum().delete(&name);
-    assert!(theirs.try_acquire(LONG).await.ok());
-    let value = quorum().value(&name);
-    let extended = guard.extend(LONGEST).await;
-    assert!(matches!(extended, Err(Error::Lost { .. })), "{extended:?}");
-    assert_is_not_ours(guard.release().await, &value);
-    assert_eq!(quorum().value(&name), value);
-    theirs.release().await.ok();
 }
 
 async fn both_sides_contend_without_overlap(library: Redlock) {

@@ -222,9 +222,9 @@ fn assert_says_not_owner(library: Redlock, thrown: &str) {
 
 async fn a_force_release_works_across_sides(library: Redlock) {
     let Pair { client, ours, theirs, .. } = Pair::new(library, "forced").await;
-    assert!(!ours.force_unlock().await.unwrap());
+    assert!(!ours.force_unlock("").await.unwrap());
     assert!(theirs.try_acquire(LONG).await.ok());
-    assert!(ours.force_unlock_because("maintenance").await.unwrap());
+    assert!(ours.force_unlock("maintenance").await.unwrap());
     assert_says_not_owner(library, &theirs.release().await.err().to_string());
     assert!(theirs.try_acquire(LONG).await.ok());
     theirs.release().await.ok();

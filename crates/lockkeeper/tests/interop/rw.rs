@@ -17,17 +17,12 @@ use crate::support::*;
 on_versions! { [newest v3_27]
     readers_share_and_a_writer_excludes_on_both_sides
     holds_are_visible_from_the_other_side
-    our_last_reader_wakes_a_java_writer
-    the_last_java_reader_wakes_our_writer
-    our_writer_wakes_all_java_readers
-    a_java_writer_wakes_all_our_readers
     a_downgrade_wakes_our_readers_and_java_readers_recheck
     who_writes_may_read
     our_waiting_writer_blocks_only_our_readers
     a_force_release_is_detected_on_the_other_side
     one_name_is_one_kind_to_us_and_not_to_java
     a_lease_that_expires_frees_the_lock
-    our_dead_reader_stops_blocking_when_its_lease_expires
     our_dead_reader_expires_while_java_reads
     a_hold_without_a_lease_is_renewed_until_its_process_dies
     nothing_is_lost_under_stress
@@ -162,97 +157,6 @@ async fn holds_are_visible_from_the_other_side(redisson: Redisson) {
     assert!(!exists(name));
 }
 
-async fn our_last_reader_wakes_a_java_writer(redisson: Redisson) {
-    let stage = Stage::new(redisson, "rw, our readers").await;
-    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
-    let write = stage.one.write(name);
-    let mut handovers = Handovers::default();
-    for _ in 0..5 {
-        let (one, other) = (lock.read().await.unwrap(), lock.read().await.unwrap());
-        let waits = write.lock();
-        listened_to(server(), &channel(name), 1).await;
-        one.release().await.unwrap();
-        let released = Instant::now();
-        other.release().await.unwrap();
-        handovers.record(released, ended(waits.await));
-        write.unlock().ok();
-    }
-    handovers.show(name);
-}
-
-async fn the_last_java_reader_wakes_our_writer(redisson: Redisson) {
-    let stage = Stage::new(redisson, "rw, Java's readers").await;
-    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
-    let (one, two) = (stage.one.read(name), stage.two.read(name));
-    let (mut handovers, mut took) = (Handovers::default(), Vec::new());
-    for _ in 0..5 {
-        one.lock().ok();
-        two.lock().ok();
-        let waits = waits(lock.write());
-        listened_to(server(), &channel(name), 1).await;
-        one.unlock().ok();
-        let released = java_unlocks(&two).await;
-        let (guard, granted) = joined(waits).await;
-        handovers.record(released, granted);
-        took.push(awake_between(released, granted));
-        guard.release().await.unwrap();
-    }
-    // A writer of ours looks by itself every 0.6 to 1.2 s.
-    took.sort();
-    assert!(took[2] < ms(300), "it was not told: {took:?}");
-    handovers.show(name);
-}
-
-async fn our_writer_wakes_all_java_readers(redisson: Redisson) {
-    let stage = Stage::new(redisson, "rw, our writer").await;
-    let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
-    let readers = [stage.one.read(name), stage.two.read(name)];
-    let mut handovers = Handovers::default();
-    for _ in 0..5 {
-        let writer = lock.lease(LONG).write().await.unwrap();
-        let waits = readers.each_ref().map(Lock::lock);
-        listened_to(server(), &channel(name), 1).await;
-        // Redisson's message reaches only readers that already sleep.
-        assert!(waits.iter().all(|waits| waits.answer_within(SHORT).is_none()));
-        let released = Instant::now();
-        writer.release().await.unwrap();
-        for waits in waits {
-            handovers.record(released, ended(waits.await));
-        }
-        for reader in &readers {
-            reader.unlock().ok();
-        }
-    }
-    handovers.show(name);
-}
-
-async fn a_java_writer_wakes_all_our_readers(redisson: Redisson) {
-    let stage = Stage::new(redisson, "rw, Java's writer").await;
-    let name = stage.name.as_str();
-    let other = connect(server(), ClientOptions::new()).await;
-    let write = stage.one.write(name);
-    let mut handovers = Handovers::default();
-    for _ in 0..5 {
-        write.lock().ok();
-        let tasks = [&stage.client, &stage.client, &other].map(|client| {
-            let lock = client.rw_lock(name);
-            waits(lock.read())
-        });
-        listened_to(server(), &channel(name), 2).await;
-        let released = java_unlocks(&write).await;
-        let mut guards = Vec::new();
-        for task in tasks {
-            let (guard, granted) = joined(task).await;
-            handovers.record(released, granted);
-            guards.push(guard);
-        }
-        for guard in guards {
-            guard.release().await.unwrap();
-        }
-    }
-    handovers.show(name);
-}
-
 async fn a_downgrade_wakes_our_readers_and_java_readers_recheck(redisson: Redisson) {
     let stage = Stage::new(redisson, "rw, downgrade").await;
     let (lock, name) = (stage.client.rw_lock(&stage.name), stage.name.as_str());
@@ -361,7 +265,7 @@ async fn a_force_release_is_detected_on_the_other_side(redisson: Redisson) {
     tokio::time::sleep(SHORT).await;
     assert!(!ours.is_finished());
     let forced = Instant::now();
-    assert!(lock.force_unlock().await.unwrap());
+    assert!(lock.force_unlock("").await.unwrap());
     let (guard, granted) = joined(ours).await;
     assert!(awake_between(forced, granted) < SOON);
     assert!(stage.two.write(name).unlock().err().is_not_owner());
@@ -429,21 +333,6 @@ async fn a_lease_that_expires_frees_the_lock(redisson: Redisson) {
         assert!(began.elapsed() < lease + SOON, "the only living reader becomes the writer");
     };
     writer.release().await.unwrap();
-}
-
-async fn our_dead_reader_stops_blocking_when_its_lease_expires(redisson: Redisson) {
-    let stage = Stage::new(redisson, "rw, dead reader").await;
-    let name = stage.name.as_str();
-    for kind in ["read", "write"] {
-        let child = killed_process(server(), kind, ms(4_000), name);
-        child.expect_line("held");
-        child.kill();
-        let ends = end(server(), name);
-        let granted = ended(stage.one.write(name).lock().await);
-        assert!(granted + ms(50) >= ends, "before its end");
-        assert!(awake_between(ends, granted) < SOON, "long after its end");
-        stage.one.write(name).unlock().ok();
-    }
 }
 
 /// A server and a peer with a quick watchdog, one of whose threads reads `x`.

@@ -12,9 +12,6 @@ use crate::support::*;
 
 on_versions! { [newest v3_27]
     a_holder_excludes_the_other_side
-    a_java_spin_waiter_acquires_after_a_release_of_rust
-    a_release_of_a_spin_lock_wakes_a_java_lock_waiter
-    a_rust_spin_waiter_acquires_after_a_java_spin_release
     a_rust_lock_waiter_acquires_after_a_java_spin_release_within_the_recheck
 }
 
@@ -47,58 +44,6 @@ async fn a_holder_excludes_the_other_side(redisson: Redisson) {
     assert!(client.spin_lock(&name).try_lock().await.unwrap().is_none());
     one.spin(&name).unlock().await.ok();
     client.spin_lock(&name).try_lock().await.unwrap().unwrap().release().await.unwrap();
-}
-
-async fn a_java_spin_waiter_acquires_after_a_release_of_rust(redisson: Redisson) {
-    let Stage { client, name, one, .. } = Stage::new(redisson, "java spins").await;
-    for (round, spin) in [true, false, true, false].into_iter().enumerate() {
-        let guard = held(&client, &name, spin).await;
-        let waiter = one.spin(&name).lock();
-        assert!(waiter.answer_within(SHORT).is_none());
-        let released = Instant::now();
-        guard.release().await.unwrap();
-        let grant = waiter.await;
-        let took = awake_between(released, grant.ended);
-        assert!(round == 0 || took < SOON, "{took:?}");
-        grant.ok();
-        one.spin(&name).unlock().await.ok();
-    }
-}
-
-async fn a_release_of_a_spin_lock_wakes_a_java_lock_waiter(redisson: Redisson) {
-    let Stage { client, name, one, .. } = Stage::new(redisson, "spin wakes").await;
-    for round in 0..4 {
-        listened_to(server(), &lock_channel(&name), 0).await;
-        let guard = held(&client, &name, true).await;
-        let waiter = one.lock(&name).lock();
-        listened_to(server(), &lock_channel(&name), 1).await;
-        let released = Instant::now();
-        guard.release().await.unwrap();
-        let grant = waiter.await;
-        let took = awake_between(released, grant.ended);
-        assert!(round == 0 || took < SOON, "{took:?}");
-        grant.ok();
-        one.lock(&name).unlock().await.ok();
-    }
-}
-
-async fn a_rust_spin_waiter_acquires_after_a_java_spin_release(redisson: Redisson) {
-    let Stage { client, name, one, .. } = Stage::new(redisson, "rust spins").await;
-    for round in 0..3 {
-        one.spin(&name).lock().await.ok();
-        let mut waiter = tokio::spawn({
-            let lock = client.spin_lock(&name);
-            async move { (lock.lock().await.unwrap(), Instant::now()) }
-        });
-        assert!(tokio::time::timeout(SHORT, &mut waiter).await.is_err(), "Java holds it");
-        assert_eq!(listeners(server(), &lock_channel(&name)), 0, "who spins does not listen");
-        let release = one.spin(&name).unlock().await;
-        let (guard, granted) = joined(waiter).await;
-        let took = awake_between(release.started, granted);
-        assert!(round == 0 || took < SOON, "{took:?}");
-        release.ok();
-        guard.release().await.unwrap();
-    }
 }
 
 async fn a_rust_lock_waiter_acquires_after_a_java_spin_release_within_the_recheck(

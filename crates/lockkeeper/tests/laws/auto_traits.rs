@@ -69,7 +69,7 @@ async fn futures_can_be_sent() {
     assert_eq!(send(lock.remaining()).await.unwrap(), Remaining::Free);
     assert_eq!(send(lock.hold_count(&owner)).await.unwrap(), 0);
     assert!(!send(lock.is_held_by(&owner)).await.unwrap());
-    assert!(!send(lock.force_unlock()).await.unwrap());
+    assert!(!send(lock.force_unlock("")).await.unwrap());
     assert_eq!(send(lock.run(async |_| 7)).await.unwrap().output, 7);
     assert_eq!(send(lock.try_run(async |_| 7)).await.unwrap().unwrap().output, 7);
     let guard = sent(lock.lock()).await.unwrap();

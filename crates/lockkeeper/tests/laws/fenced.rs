@@ -85,7 +85,7 @@ pub(crate) async fn a_handoff_issues_a_token_only_to_a_fenced_waiter(store: &Sto
 pub(crate) async fn after_a_force_release_the_next_token_is_greater(store: &Store) {
     let (ours, theirs) = pair::<FencedLock>(store).await;
     let victim = ours.lease(store.long()).lock().await.unwrap();
-    assert!(theirs.force_unlock().await.unwrap());
+    assert!(theirs.force_unlock("").await.unwrap());
     assert!(next(&theirs).await > token(&victim));
 }
 

@@ -8,7 +8,7 @@ use crate::store::{Exclusive, Store, assert_is, one, pair, poll_once};
 
 pub(crate) async fn a_force_release_of_a_free_lock_is_false<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
-    assert!(!lock.force_unlock().await.unwrap());
+    assert!(!lock.force_unlock("").await.unwrap());
     assert_eq!(store.stored(&store.name("lock")), 0);
 }
 
@@ -18,9 +18,9 @@ pub(crate) async fn a_force_release_of_a_held_lock_is_true_and_frees_it<L: Exclu
     let (ours, theirs) = pair::<L>(store).await;
     let guard = theirs.lease(store.long()).lock().await.unwrap();
     store.is_everywhere(&store.name("lock")).await;
-    assert!(ours.force_unlock().await.unwrap());
+    assert!(ours.force_unlock("").await.unwrap());
     assert!(!ours.is_locked().await.unwrap());
-    assert!(!ours.force_unlock().await.unwrap(), "only once");
+    assert!(!ours.force_unlock("").await.unwrap(), "only once");
     drop(guard);
 }
 
@@ -33,7 +33,7 @@ pub(crate) async fn the_holder_is_notified_of_a_force_release_at_once<L: Exclusi
         let victim = store.client_with(options()).await;
         let guard = L::of(&victim, store.name("lock")).lock().await.unwrap();
         tokio::time::sleep(Duration::from_micros(125 * round)).await;
-        assert!(lock.force_unlock_because("the host is gone").await.unwrap());
+        assert!(lock.force_unlock("the host is gone").await.unwrap());
         let reason = store.promptly("the holder is notified", guard.lost()).await;
         assert_eq!(reason, LostReason::Revoked("the host is gone".to_owned()), "round {round}");
         assert!(guard.is_lost());
@@ -41,31 +41,21 @@ pub(crate) async fn the_holder_is_notified_of_a_force_release_at_once<L: Exclusi
     }
 }
 
-pub(crate) async fn the_reason_is_optional<L: Exclusive>(store: &Store) {
-    let options = store.options().watchdog_timeout(store.long());
-    let victim = store.client_with(options).await;
-    let guard = L::of(&victim, store.name("lock")).lock().await.unwrap();
-    store.receives_notices_of(&guard).await;
-    assert!(one::<L>(store).await.force_unlock().await.unwrap());
-    let reason = store.promptly("the holder is notified", guard.lost()).await;
-    assert_eq!(reason, LostReason::Revoked(String::new()));
-}
-
 pub(crate) async fn a_client_can_force_release_its_own_lock<L: Exclusive>(store: &Store) {
     let options = store.options().watchdog_timeout(store.long());
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let guard = lock.lock().await.unwrap();
     store.receives_notices_of(&guard).await;
-    assert!(lock.force_unlock_because("stuck").await.unwrap());
+    assert!(lock.force_unlock("").await.unwrap());
     let reason = store.promptly("it is told", guard.lost()).await;
-    assert_eq!(reason, LostReason::Revoked("stuck".to_owned()));
+    assert_eq!(reason, LostReason::Revoked(String::new()));
     assert!(lock.try_lock().await.unwrap().is_some(), "and may have it anew");
 }
 
 pub(crate) async fn a_release_after_a_force_release_is_not_held<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = theirs.lease(store.long()).lock().await.unwrap();
-    assert!(ours.force_unlock().await.unwrap());
+    assert!(ours.force_unlock("").await.unwrap());
     let next = ours.lease(store.long()).lock().await.unwrap();
     assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
     assert_eq!(ours.holder().await.unwrap().expect("held").id, next.owner_id().to_string());
@@ -110,7 +100,7 @@ pub(crate) async fn a_waiter_of_another_client_acquires_at_once<L: Exclusive>(st
     let third: L = one(store).await;
     let mut waiting = third.lock();
     assert!(poll_once(&mut waiting).is_pending());
-    assert!(ours.force_unlock().await.unwrap());
+    assert!(ours.force_unlock("").await.unwrap());
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();
     next.release().await.unwrap();
 }
@@ -121,7 +111,7 @@ pub(crate) async fn a_waiter_of_the_holders_client_acquires_at_once<L: Exclusive
     store.receives_notices_of(&guard).await;
     let mut waiting = theirs.lock();
     assert!(poll_once(&mut waiting).is_pending());
-    assert!(ours.force_unlock().await.unwrap());
+    assert!(ours.force_unlock("").await.unwrap());
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();
     // Where its own client wakes the waiter, the holder was notified before.
     assert!(guard.is_lost() || !L::QUEUED);
@@ -134,7 +124,7 @@ pub(crate) async fn a_force_release_affects_one_lock_only<L: Exclusive>(store: &
     let guard = L::of(&victim, store.name("lock")).lock().await.unwrap();
     let other = L::of(&victim, store.name("other")).lock().await.unwrap();
     store.receives_notices_of(&guard).await;
-    assert!(one::<L>(store).await.force_unlock_because("why").await.unwrap());
+    assert!(one::<L>(store).await.force_unlock("why").await.unwrap());
     assert_eq!(guard.lost().await, LostReason::Revoked("why".to_owned()));
     assert!(!other.is_lost());
     other.release().await.unwrap();
@@ -147,7 +137,7 @@ pub(crate) async fn a_reason_of_many_lines_arrives_as_one<L: Exclusive>(store: &
     let guard = L::of(&victim, store.name("lock")).lock().await.unwrap();
     store.receives_notices_of(&guard).await;
     let why = "stuck since noon\r\nrevoked everything ✂";
-    assert!(one::<L>(store).await.force_unlock_because(why).await.unwrap());
+    assert!(one::<L>(store).await.force_unlock(why).await.unwrap());
     let LostReason::Revoked(heard) = store.promptly("it is told", guard.lost()).await else {
         panic!("expected to be revoked");
     };

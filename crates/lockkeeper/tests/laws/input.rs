@@ -21,7 +21,7 @@ pub(crate) async fn an_empty_name_is_rejected<L: Exclusive>(store: &Store) {
     refused("is_locked", lock.is_locked().await);
     refused("remaining", lock.remaining().await);
     refused("holder", lock.holder().await);
-    refused("force_unlock", lock.force_unlock().await);
+    refused("force_unlock", lock.force_unlock("").await);
     let ran = lock.run(async |_| ()).await;
     assert_is!(ran, Err(lockkeeper::RunError::Acquire(Error::Invalid { .. })));
 }
@@ -129,7 +129,7 @@ pub(crate) async fn any_bytes_make_a_name<L: Exclusive>(store: &Store) {
         assert!(poll_once(&mut waiting).is_pending());
         guard.release().await.unwrap();
         let next = store.promptly("the waiter is woken", waiting).await.unwrap();
-        assert!(theirs.force_unlock().await.unwrap());
+        assert!(theirs.force_unlock("").await.unwrap());
         drop(next);
     }
 }
@@ -168,7 +168,7 @@ pub(crate) async fn a_prefix_is_put_before_every_name<L: Exclusive>(store: &Stor
 pub(crate) async fn an_error_names_the_lock_and_the_phase<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    assert!(theirs.force_unlock().await.unwrap());
+    assert!(theirs.force_unlock("").await.unwrap());
     let said = guard.release().await.unwrap_err().to_string();
     assert!(said.contains(&store.name("lock")) && said.contains("releasing"), "{said}");
     let guard = ours.lease(store.lease()).lock().await.unwrap();

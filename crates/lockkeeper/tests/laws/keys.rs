@@ -38,7 +38,7 @@ pub(crate) async fn a_key_that_is_not_a_lock_is_rejected_and_not_changed(store: 
             lock.is_locked().await.map(drop),
             lock.remaining().await.map(drop),
             lock.holder().await.map(drop),
-            lock.force_unlock().await.map(drop),
+            lock.force_unlock("").await.map(drop),
         ] {
             assert_is!((&what, answer), (_, Err(Error::WrongKind { .. })));
         }
@@ -67,7 +67,7 @@ pub(crate) async fn a_key_that_is_not_a_mutex_is_rejected_and_not_changed(store:
             mutex.is_locked().await.map(drop),
             mutex.remaining().await.map(drop),
             mutex.holder().await.map(drop),
-            mutex.force_unlock().await.map(drop),
+            mutex.force_unlock("").await.map(drop),
         ] {
             assert_is!((&what, answer), (_, Err(Error::WrongKind { .. })));
         }
@@ -78,7 +78,7 @@ pub(crate) async fn a_key_that_is_not_a_mutex_is_rejected_and_not_changed(store:
     server.cli(&["SET", &name, "data"]).ok();
     let mutex = client.mutex(&name);
     assert!(mutex.try_lock().await.unwrap().is_none());
-    assert_is!(mutex.force_unlock().await, Err(Error::WrongKind { .. }));
+    assert_is!(mutex.force_unlock("").await, Err(Error::WrongKind { .. }));
     assert_eq!(server.cli(&["GET", &name]).text(), "data");
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn a_lock_without_a_ttl_is_busy_and_has_no_remaining_time(store
     assert_eq!(lock.remaining().await.unwrap(), Remaining::Forever);
     assert!(lock.is_locked().await.unwrap());
     assert!(lock.try_lock_for(store.lease()).await.unwrap().is_none());
-    assert!(lock.force_unlock().await.unwrap(), "a lock that never ends can be forced");
+    assert!(lock.force_unlock("").await.unwrap(), "a lock that never ends can be forced");
     lock.lock().await.unwrap().release().await.unwrap();
 }
 

@@ -27,7 +27,7 @@ pub(crate) async fn a_name_of_the_other_kind_is_rejected<L: Exclusive>(store: &S
         assert_is!(lock.is_locked().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.remaining().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.holder().await, Err(Error::WrongKind { .. }));
-        assert_is!(lock.force_unlock().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.force_unlock("").await, Err(Error::WrongKind { .. }));
     }
     assert!(!guard.is_lost(), "the refusals change nothing");
     assert_eq!(other.holder().await.unwrap().expect("held").id, guard.owner_id().to_string());

@@ -197,7 +197,7 @@ pub(crate) async fn leave_for_can_exceed_the_previous_lease<L: Exclusive>(store:
     let guard = lock.lock().await.unwrap();
     guard.leave_for(store.long() * 2).await.unwrap();
     assert!(left(lock.remaining().await) > store.long());
-    assert!(lock.force_unlock().await.unwrap());
+    assert!(lock.force_unlock("").await.unwrap());
 }
 
 pub(crate) async fn leave_for_is_not_renewed_for_a_local_waiter<L: Exclusive>(store: &Store) {

@@ -107,7 +107,7 @@ pub(crate) async fn a_client_that_is_shut_down_rejects_everything<L: Exclusive>(
     assert_is!(lock.is_locked().await, Err(Error::Closed { .. }));
     assert_is!(lock.remaining().await, Err(Error::Closed { .. }));
     assert_is!(lock.holder().await, Err(Error::Closed { .. }));
-    assert_is!(lock.force_unlock().await, Err(Error::Closed { .. }));
+    assert_is!(lock.force_unlock("").await, Err(Error::Closed { .. }));
     assert_is!(lock.run(async |_| ()).await, Err(RunError::Acquire(Error::Closed { .. })));
     let error = L::of(&client, store.name("new")).lock().await.unwrap_err();
     assert_is!(&error, Error::Closed { .. });

@@ -128,7 +128,7 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
         semaphore.acquire(2).await.unwrap(),
     );
     let _forced = client.lock("forced").lock().await.unwrap();
-    assert!(client.lock("forced").force_unlock_because("why").await.unwrap());
+    assert!(client.lock("forced").force_unlock("why").await.unwrap());
     let keys = || server.cli(&["KEYS", "*"]).array().to_vec();
     let there = async |prefix: &str| {
         let there = || keys().iter().any(|key| key.text().starts_with(prefix));

@@ -196,7 +196,7 @@ pub(crate) async fn a_counter_without_holders_is_not_listed(store: &Store) {
     let fenced = client.fenced_lock(store.name("token")).lock().await.unwrap();
     fenced.release().await.unwrap();
     let _forced = client.lock(store.name("forced")).lock().await.unwrap();
-    assert!(client.lock(store.name("forced")).force_unlock().await.unwrap());
+    assert!(client.lock(store.name("forced")).force_unlock("").await.unwrap());
     assert_eq!(listed(store).await, []);
 }
 

@@ -323,7 +323,6 @@ laws! {
         a_force_release_of_a_free_lock_is_false
         a_force_release_of_a_held_lock_is_true_and_frees_it
         the_holder_is_notified_of_a_force_release_at_once
-        the_reason_is_optional
         a_client_can_force_release_its_own_lock
         a_release_after_a_force_release_is_not_held
         a_force_release_with_expected_holders_spares_other_holders

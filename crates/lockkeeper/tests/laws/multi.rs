@@ -472,7 +472,7 @@ pub(crate) async fn a_force_released_member_is_lost_with_the_reason(store: &Stor
     let guard = plain(store, &client).lock().await.unwrap();
     store.receives_notices_of(&guard.members()[0]).await;
     let lost = tokio::spawn(guard.lost());
-    assert!(other.lock(store.name("c")).force_unlock_because("enough").await.unwrap());
+    assert!(other.lock(store.name("c")).force_unlock("enough").await.unwrap());
     let (name, reason) = store.promptly("it is told", lost).await.unwrap();
     assert_eq!(name.to_string(), store.name("c"));
     assert_eq!(reason, LostReason::Revoked("enough".to_owned()));
@@ -635,10 +635,10 @@ pub(crate) async fn other_clients_see_and_force_release_all_members(store: &Stor
     let permit = semaphore.acquire(1).await.unwrap();
     assert!(with_permits.is_locked().await.unwrap());
     let guard = client.mutex(store.name("b")).lock().await.unwrap();
-    assert_is!(with_permits.force_unlock().await, Err(Error::Invalid { .. }));
+    assert_is!(with_permits.force_unlock("").await, Err(Error::Invalid { .. }));
     assert!(multi.is_locked().await.unwrap(), "it is refused before anything is forced");
-    assert!(multi.force_unlock().await.unwrap());
-    assert!(!multi.is_locked().await.unwrap() && !multi.force_unlock().await.unwrap());
+    assert!(multi.force_unlock("").await.unwrap());
+    assert!(!multi.is_locked().await.unwrap() && !multi.force_unlock("").await.unwrap());
     assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
     permit.release().await.unwrap();
 }

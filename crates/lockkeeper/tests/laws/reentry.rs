@@ -320,7 +320,7 @@ pub(crate) async fn all_guards_of_a_force_released_lock_are_lost<L: Reentrant>(s
     let outer = lock.lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     store.receives_notices_of(&outer).await;
-    assert!(one::<L>(store).await.force_unlock_because("why").await.unwrap());
+    assert!(one::<L>(store).await.force_unlock("why").await.unwrap());
     let why = LostReason::Revoked("why".to_owned());
     assert_eq!(store.promptly("outer", outer.lost()).await, why);
     assert_eq!(store.promptly("inner", inner.lost()).await, why);

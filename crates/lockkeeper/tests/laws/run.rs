@@ -118,7 +118,7 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_is_force_released<L: Exclu
         begun.await.unwrap();
         store.receives_notices_for(&theirs).await;
         assert!(!dropped.is_set());
-        theirs.force_unlock_because("enough").await.unwrap()
+        theirs.force_unlock("enough").await.unwrap()
     };
     let (ran, forced) = store.promptly("run ends", async { tokio::join!(run, force) }).await;
     assert!(forced);

@@ -221,7 +221,7 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
         watch.next().await.unwrap();
         watch.look().await.unwrap();
         assert!(inspector.list(store.name("held")).next().await.unwrap().is_some());
-        assert!(ours.lock(store.name("held")).force_unlock().await.unwrap());
+        assert!(ours.lock(store.name("held")).force_unlock("").await.unwrap());
         drop(held);
         ours.check().await.unwrap();
         ours.shutdown().await;

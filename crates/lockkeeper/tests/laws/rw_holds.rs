@@ -380,12 +380,12 @@ pub(crate) async fn all_readers_of_a_force_released_lock_are_lost_with_the_reaso
         store.receives_notices_of(reader).await;
     }
     let (operator, _) = pair(store).await;
-    assert!(operator.force_unlock_because("the host is gone").await.unwrap());
+    assert!(operator.force_unlock("the host is gone").await.unwrap());
     for reader in &readers {
         let reason = store.promptly("it is told", reader.lost()).await;
         assert_eq!(reason, LostReason::Revoked("the host is gone".to_owned()));
     }
-    assert!(!operator.force_unlock().await.unwrap(), "only once");
+    assert!(!operator.force_unlock("").await.unwrap(), "only once");
     assert_eq!(store.traces(&name), 0);
     let writer = operator.try_write().await.unwrap().expect("it is free");
     for reader in readers {
@@ -401,7 +401,7 @@ pub(crate) async fn the_writer_of_a_force_released_lock_is_lost_with_the_reason(
     store.receives_notices_of(&writer).await;
     let (operator, _) = pair(store).await;
     let waits = listening(store, operator.read()).await;
-    assert!(operator.force_unlock_because("stuck").await.unwrap());
+    assert!(operator.force_unlock("stuck").await.unwrap());
     for hold in [writer.hold(), nested.hold()] {
         let reason = store.promptly("it is told", hold.lost()).await;
         assert_eq!(reason, LostReason::Revoked("stuck".to_owned()));
@@ -415,7 +415,7 @@ pub(crate) async fn the_writer_of_a_force_released_lock_is_lost_with_the_reason(
 
 pub(crate) async fn a_force_release_of_a_free_lock_is_false(store: &Store) {
     let (lock, _) = pair(store).await;
-    assert!(!lock.force_unlock().await.unwrap());
+    assert!(!lock.force_unlock("").await.unwrap());
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
 
@@ -544,7 +544,7 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
         assert_is!(lock.is_read_locked().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.is_write_locked().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.remaining().await, Err(Error::WrongKind { .. }));
-        assert_is!(lock.force_unlock().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.force_unlock("").await, Err(Error::WrongKind { .. }));
     };
     for lock in [
         AnyLock::from(client.lock(&name)),
@@ -579,8 +579,8 @@ pub(crate) async fn the_name_of_a_read_write_lock_is_rejected_for_other_kinds(st
         ] {
             assert_is!(other.try_lock().await, Err(Error::WrongKind { .. }));
         }
-        assert_is!(client.lock(&name).force_unlock().await, Err(Error::WrongKind { .. }));
-        assert_is!(client.mutex(&name).force_unlock().await, Err(Error::WrongKind { .. }));
+        assert_is!(client.lock(&name).force_unlock("").await, Err(Error::WrongKind { .. }));
+        assert_is!(client.mutex(&name).force_unlock("").await, Err(Error::WrongKind { .. }));
         let (permits, ids) = (client.semaphore(&name), client.permit_semaphore(&name));
         assert_is!(permits.try_set_permits(3).await, Err(Error::WrongKind { .. }));
         assert_is!(permits.acquire(1).await, Err(Error::WrongKind { .. }));

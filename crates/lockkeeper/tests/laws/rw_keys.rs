@@ -35,7 +35,7 @@ pub(crate) async fn redisson_readers_are_respected_and_listed(store: &Store) {
     assert!(refused.is_busy());
     refused.into_guard().release().await.unwrap();
     assert_eq!(store.server().cli(&["HGET", &name, JAVA]).text(), "1", "it is left alone");
-    assert!(lock.force_unlock().await.unwrap());
+    assert!(lock.force_unlock("").await.unwrap());
     assert_eq!(store.traces(&name), 0);
 }
 

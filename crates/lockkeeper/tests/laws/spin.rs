@@ -94,7 +94,7 @@ pub(crate) async fn a_pause_is_never_shorter_than_a_millisecond(store: &Store) {
     for backoff in [Backoff::constant(Duration::ZERO), Backoff::exponential().max(Duration::ZERO)] {
         let took = attempts(store, backoff, 21).await;
         assert!(took >= Duration::from_millis(20), "21 attempts in {took:?}");
-        one::<Lock>(store).await.force_unlock().await.unwrap();
+        one::<Lock>(store).await.force_unlock("").await.unwrap();
     }
 }
 

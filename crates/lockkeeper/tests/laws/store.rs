@@ -641,13 +641,9 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         let lock = self.any();
         async move { lock.holder().await }
     }
-    fn force_unlock(&self) -> impl Future<Output = Result<bool>> + Send {
-        let lock = self.any();
-        async move { lock.force_unlock().await }
-    }
-    fn force_unlock_because(&self, why: &str) -> impl Future<Output = Result<bool>> + Send {
+    fn force_unlock(&self, why: &str) -> impl Future<Output = Result<bool>> + Send {
         let (lock, why) = (self.any(), why.to_owned());
-        async move { lock.force_unlock_because(why).await }
+        async move { lock.force_unlock(why).await }
     }
     fn run<T, W: Future<Output = T>>(
         &self,

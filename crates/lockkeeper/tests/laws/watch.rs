@@ -154,7 +154,7 @@ pub(crate) async fn a_watch_that_is_dropped_half_way_loses_nothing(store: &Store
             });
             assert_eq!(heard[heard.len() - 1], (expected, format!("{name} {turn}")));
             if expected == "appeared" {
-                assert!(client.lock(format!("{name} {turn}")).force_unlock().await.unwrap());
+                assert!(client.lock(format!("{name} {turn}")).force_unlock("").await.unwrap());
             }
         }
         drop(guard);

@@ -247,52 +247,6 @@ async fn a_writer_is_written_as_redisson_writes_it() {
 }
 
 #[tokio::test]
-async fn a_downgrade_wakes_readers_and_ends_with_the_nested_reader() {
-    let lock = Plain::new().await;
-    let (mut listener, mut cli) = lock.listen();
-    lock.grant(Acquire { ttl: 60_000, ..taking(WRITE, 0) }).await;
-    lock.busy(taking(READ, 3)).await;
-    lock.grant(beside(READ, 1, 0)).await;
-    // Nested or not, no reader shortens a writer.
-    near(lock.pttl("a"), 60_000);
-    assert_eq!(lock.release(WRITE, 0).await, Released::Freed { listeners: Some(1) });
-    assert_eq!(lock.fields(), pairs(&[("mode", "read"), (OWNERS[1], "1")]));
-    near(lock.pttl("a"), 30_000);
-    assert_eq!(heard(&mut listener, &mut cli, CHANNELS[0]), [b"1"]);
-    lock.grant(taking(READ, 3)).await;
-}
-
-#[tokio::test]
-async fn an_upgrade_ignores_expired_readers() {
-    let lock = Plain::new().await;
-    lock.grant(taking(READ, 0)).await;
-    lock.grant(taking(READ, 3)).await;
-    lock.busy(beside(WRITE, 1, 0)).await;
-    // As if its time were over: the field stays, because another one keeps the lock.
-    lock.server.cli(&["DEL", &key_of(3, 1)]).ok();
-    lock.busy(taking(WRITE, 1)).await;
-    lock.grant(beside(WRITE, 1, 0)).await;
-    let field = format!("{}:write", OWNERS[1]);
-    assert_eq!(lock.fields(), pairs(&[("mode", "write"), (OWNERS[0], "1"), (&field, "1")]));
-    assert_eq!(lock.renew(READ, 3, Some(30_000)).await, Ok(Renewed::Taken));
-    assert!(matches!(lock.renew(READ, 0, None).await, Ok(Renewed::Held(_))));
-}
-
-#[tokio::test]
-async fn a_partial_release_of_a_writer_keeps_the_lease_of_its_readers() {
-    let lock = Plain::new().await;
-    lock.grant(taking(WRITE, 0)).await;
-    lock.grant(Acquire { count: 2, ..taking(WRITE, 0) }).await;
-    lock.grant(Acquire { ttl: 90_000, ..beside(READ, 1, 0) }).await;
-    let release = Release { keep: 1, ttl: Some(5_000), ..Release::new(of(WRITE), id(OWNERS[0])) };
-    assert_eq!(lock.store.release(release.clone()).await, Ok(Released::Kept));
-    near(lock.pttl("a"), 90_000);
-    assert_eq!(lock.release(READ, 1).await, Released::Freed { listeners: Some(0) });
-    assert_eq!(lock.store.release(Release { leave: true, ..release }).await, Ok(Released::Kept));
-    near(lock.pttl("a"), 5_000);
-}
-
-#[tokio::test]
 async fn a_check_restores_the_ttl_that_a_redisson_reader_shortened() {
     let lock = Plain::new().await;
     lock.grant(Acquire { ttl: 120_000, ..taking(READ, 0) }).await;
@@ -308,28 +262,6 @@ async fn a_check_restores_the_ttl_that_a_redisson_reader_shortened() {
     let part = Release { keep: 1, ttl: Some(5_000), ..Release::new(of(READ), id(OWNERS[3])) };
     assert_eq!(lock.store.release(part).await, Ok(Released::Absent { holder: None }));
     assert!(!lock.keys().contains(&key_of(3, 1)));
-}
-
-#[tokio::test]
-async fn a_handoff_keeps_nested_readers() {
-    let lock = Plain::new().await;
-    let (mut listener, mut cli) = lock.listen();
-    let hand = |from: usize, to: usize| Acquire {
-        from: Some(id(OWNERS[from])),
-        ttl: 60_000,
-        ..taking(WRITE, to)
-    };
-    lock.grant(taking(WRITE, 0)).await;
-    lock.grant(hand(0, 1)).await;
-    lock.grant(hand(0, 1)).await;
-    let field = format!("{}:write", OWNERS[1]);
-    assert_eq!(lock.fields(), pairs(&[("mode", "write"), (&field, "1")]));
-    assert!(heard(&mut listener, &mut cli, CHANNELS[0]).is_empty(), "it was never free");
-    lock.grant(beside(READ, 2, 1)).await;
-    assert!(lock.busy(hand(1, 0)).await <= 30_000);
-    assert_eq!(heard(&mut listener, &mut cli, CHANNELS[0]), [b"1"]);
-    assert_eq!(lock.fields(), pairs(&[("mode", "read"), (OWNERS[2], "1")]));
-    assert_eq!(lock.store.acquire(hand(1, 0)).await, Ok(Attempt::Gone));
 }
 
 #[tokio::test]

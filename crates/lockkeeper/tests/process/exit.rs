@@ -78,7 +78,7 @@ fn leaves_it_free() {
             .filter(|program| {
                 let held = held(program);
                 if held {
-                    observer.force_unlock().wait().expect("the store answers");
+                    observer.force_unlock("").wait().expect("the store answers");
                 }
                 held
             })

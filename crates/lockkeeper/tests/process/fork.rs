@@ -94,7 +94,7 @@ fn blocking_client(url: &str) {
         assert_closed(lock.try_lock().wait());
         assert_closed(lock.try_lock_for(PATIENCE).wait());
         assert_closed(lock.is_locked().wait());
-        assert_closed(lock.force_unlock().wait());
+        assert_closed(lock.force_unlock("").wait());
         // Another owner, which would wait behind the parent's.
         let other = lock.clone();
         assert_closed(thread::spawn(move || other.lock().wait().map(drop)).join().unwrap());

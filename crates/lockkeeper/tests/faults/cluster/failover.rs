@@ -6,7 +6,8 @@ use lockkeeper::{AnyGuard, Kind, LostReason};
 use testkit::{Cluster, Shape};
 
 use super::{connected, on, primaries, started};
-use crate::load::{EXCLUSIVE, Load};
+use crate::load::Load;
+use crate::primitives::EXCLUSIVE;
 use crate::support::*;
 
 /// Every name is acquired again soon after the failover of shard 0, those of the other shards during it, and
@@ -24,7 +25,7 @@ async fn survives(kill: bool) {
     for name in &kept {
         holds.push(taken(&lock_of(&clients[0], Kind::Lock, name)).await);
     }
-    let load = Load::start(&clients, &EXCLUSIVE, &names.concat(), Duration::ZERO).await;
+    let load = Load::start(&clients, EXCLUSIVE, &names.concat(), Duration::ZERO).await;
     let before = load.grants();
     let fail_over = move |cluster: &Cluster| match kill {
         true => cluster.fail_over_by_killing(0).port(),

@@ -248,7 +248,7 @@ async fn holds_in_half_migrated_slots_are_renewed() {
     let clients = [connected(&cluster, lasting.clone()).await, connected(&cluster, lasting).await];
     let names = names(&cluster, LEASED.len() * STATES.len());
     let mut holds = Vec::new();
-    for (primitive, names) in LEASED.into_iter().zip(names.chunks(STATES.len())) {
+    for (primitive, names) in LEASED.iter().copied().zip(names.chunks(STATES.len())) {
         for case in Case::all(&cluster, names) {
             set_up(&clients[0], primitive, &case.name).await;
             let count = if primitive == Primitive::Read { 2 } else { 1 };

@@ -6,7 +6,8 @@ use std::time::Duration;
 use testkit::{Cluster, Shape, Stopwatch};
 
 use super::{connected, on, started};
-use crate::load::{EXCLUSIVE, Load};
+use crate::load::Load;
+use crate::primitives::EXCLUSIVE;
 use crate::primitives::ends_by_itself;
 use crate::support::*;
 
@@ -30,7 +31,7 @@ async fn all_slots_move_under_load() {
         clients.push(connected(&cluster, options()).await);
     }
     let names: Vec<_> = (0..3).flat_map(|shard| cluster.names_on(shard, EXCLUSIVE.len())).collect();
-    let load = Load::start(&clients, &EXCLUSIVE, &names, Duration::ZERO).await;
+    let load = Load::start(&clients, EXCLUSIVE, &names, Duration::ZERO).await;
     let before = cluster.slot_map();
     let grants = load.grants();
     on(&cluster, |cluster| cluster.reshard_all(1)).await;

@@ -5,20 +5,8 @@ use std::sync::Arc;
 use testkit::{Cluster, Flavour, Shape};
 
 use super::{connected, on, started};
-use crate::primitives::{Handle, Primitive, each, set_up};
+use crate::primitives::{Handle, Primitive, SUBSCRIBING, each, set_up};
 use crate::support::*;
-
-/// The primitives with a channel to wait on.
-const WAITING: [Primitive; 8] = [
-    Primitive::Lock,
-    Primitive::Mutex,
-    Primitive::Fair,
-    Primitive::Fenced,
-    Primitive::Read,
-    Primitive::Write,
-    Primitive::Permits,
-    Primitive::Semaphore,
-];
 
 /// How many sharded channels of its waiters have a subscriber at the primary of a shard.
 fn listening(cluster: &Cluster, shard: usize, primitive: Primitive, name: &str) -> usize {
@@ -33,9 +21,9 @@ async fn woken_after_a_migration(released_meanwhile: bool) {
     // Redis 6.2 has no sharded channels.
     let cluster = started(Cluster::builder(Shape::Primaries).flavour(Flavour::System)).await;
     let holder = connected(&cluster, options()).await;
-    let names = cluster.names_on(0, WAITING.len());
-    each(&WAITING, |primitive| {
-        let at = WAITING.iter().position(|one| *one == primitive).expect("one of them");
+    let names = cluster.names_on(0, SUBSCRIBING.len());
+    each(SUBSCRIBING, |primitive| {
+        let at = SUBSCRIBING.iter().position(|one| *one == primitive).expect("one of them");
         let (cluster, name) = (Arc::clone(&cluster), names[at].clone());
         let holder = holder.clone();
         async move {

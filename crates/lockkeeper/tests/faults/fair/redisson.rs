@@ -12,49 +12,6 @@ fn lowered(rig: &Rig, owners: &[&str], by: i64) -> Vec<i64> {
     owners.iter().map(|owner| scores[*owner] - by).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redisson_waiters_and_ours_are_served_in_queue_order() {
-    let rig = Rig::new("a");
-    let guard = rig.held().await;
-    let ends = rig.ends();
-    let lock = rig.lock().await;
-    let (early, late) = (Java::new(&rig, 1, WAIT), Java::new(&rig, 2, WAIT));
-    assert!(!early.take());
-    let (first, first_task) = rig.waiter(&lock).await;
-    assert!(!late.take());
-    let (second, second_task) = rig.waiter(&lock).await;
-    let all = [early.id.as_str(), &first, &late.id, &second];
-    assert_eq!(rig.queue(), all);
-    let scores = lowered(&rig, &all, ends);
-    let expected = [WAIT, 2 * WAIT, 3 * WAIT, 4 * WAIT];
-    let close = scores.iter().zip(expected).all(|(found, due)| (found - due).abs() <= 5);
-    assert!(close, "{scores:?}");
-
-    let mut listener = rig.listen(&all);
-    guard.release().await.unwrap();
-    assert_eq!(rig.told(&mut listener), [early.id.as_str()]);
-    assert!(lock.try_lock().await.unwrap().is_none(), "it is another's turn");
-    let due = lowered(&rig, &all[1..], WAIT);
-    assert!(early.take(), "nobody was faster");
-    assert_eq!(lowered(&rig, &all[1..], 0), due);
-
-    let due = lowered(&rig, &all[2..], WAIT);
-    early.unlock();
-    let guard = within(SOON, "ours", first_task).await;
-    assert_eq!(guard.owner_id().to_string(), first);
-    assert_eq!(lowered(&rig, &all[2..], 0), due, "an acquire while Redisson waits");
-    assert_eq!(rig.queue(), all[2..]);
-
-    guard.release().await.unwrap();
-    assert!(late.take());
-    assert_eq!(rig.queue(), all[3..]);
-    late.unlock();
-    let guard = within(SOON, "ours", second_task).await;
-    assert_eq!(guard.owner_id().to_string(), second);
-    guard.release().await.unwrap();
-    assert_eq!(rig.keys(), [""; 0]);
-}
-
 /// Redisson never sets an end to its queue, and does not look for one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_with_a_redisson_waiter_has_no_ttl() {
@@ -124,31 +81,6 @@ async fn a_redisson_waiter_with_a_short_timeout_keeps_its_position_until_then() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_waiter_moves_up_the_rest_only_while_redisson_waits() {
-    let rig = Rig::new("a");
-    let guard = rig.held().await;
-    let lock = rig.lock().await;
-    let (first, first_task) = rig.waiter(&lock).await;
-    let (second, second_task) = rig.waiter(&lock).await;
-    let java = Java::new(&rig, 1, WAIT);
-    assert!(!java.take());
-    let (third, third_task) = rig.waiter(&lock).await;
-    let (ahead, behind) = ([first.as_str()], [java.id.as_str(), &third]);
-    let (stays, due) = (lowered(&rig, &ahead, 0), lowered(&rig, &behind, WAIT));
-    cancel(second_task).await;
-    eventually(SOON, "it has left", || rig.queue() == [ahead[0], behind[0], behind[1]]).await;
-    assert_eq!(lowered(&rig, &ahead, 0), stays);
-    assert_eq!(lowered(&rig, &behind, 0), due);
-    assert_eq!(rig.scores().get(&second), None);
-    guard.release().await.unwrap();
-    within(SOON, "the first", first_task).await.release().await.unwrap();
-    assert!(java.take());
-    java.unlock();
-    within(SOON, "the third", third_task).await.release().await.unwrap();
-    assert_eq!(rig.keys(), [""; 0]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_without_a_valid_timeout_is_removed_and_the_next_is_woken() {
     let rig = Rig::new("a");
     let lock = rig.lock().await;
@@ -178,46 +110,6 @@ async fn a_head_without_a_valid_timeout_is_removed_and_the_next_is_woken() {
     assert_eq!(guard.owner_id().to_string(), id);
     guard.release().await.unwrap();
     assert_eq!(rig.keys(), [""; 0]);
-}
-
-/// Redisson removes a waiter past its timeout, even a live one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_timeout_of_a_long_waiter_is_raised() {
-    let rig = Rig::new("a");
-    let guard = rig.held().await;
-    let lock = rig.lock().await;
-    let (id, task) = rig.waiter(&lock).await;
-    let (stays, other_task) = rig.waiter(&lock).await;
-    let high = rig.scores()[&stays];
-    rig.cmd(&["ZADD", &rig.timeouts_key(), &(rig.now() + 10_000).to_string(), &id]);
-    eventually(SOON, "it is raised", || rig.scores()[&id] >= rig.now() + WAIT).await;
-    let raised = rig.scores()[&id];
-    assert!((raised - rig.ends() - WAIT).abs() <= 5, "as if it had come now: {raised}");
-    assert_eq!(rig.scores()[&stays], high, "never lowered");
-    assert_eq!(rig.queue(), [id, stays]);
-    guard.release().await.unwrap();
-    within(SOON, "the first", task).await.release().await.unwrap();
-    within(SOON, "the second", other_task).await.release().await.unwrap();
-}
-
-/// All three keys of Redisson are deleted while clients wait, as `RFairLock.delete` does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_acquire_after_their_queue_was_deleted() {
-    let rig = Rig::new("a");
-    let guard = rig.held().await;
-    let (one, two) = (rig.lock().await, rig.lock().await);
-    let mut tasks = Vec::new();
-    for lock in [&one, &two, &one, &two] {
-        tasks.push(rig.waiter(lock).await.1);
-    }
-    rig.cmd(&["DEL", &rig.name, &rig.queue_key(), &rig.timeouts_key()]);
-    eventually(ms(8_000), "one has it, the others wait", || rig.queue().len() == 3).await;
-    assert!(rig.holder().is_some());
-    for task in tasks {
-        drop(tokio::spawn(async move { task.await.unwrap().release().await.unwrap() }));
-    }
-    eventually(ms(8_000), "all have had it", || rig.keys().is_empty()).await;
-    assert!(guard.release().await.is_err(), "it was deleted");
 }
 
 /// What Java does not know of must not outlive what it drops.

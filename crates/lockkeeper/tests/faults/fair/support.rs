@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+pub(crate) use crate::support::{LONG, PATIENCE, SOON, eventually, ms};
 use lockkeeper::{Client, FairLock, LockGuard};
 pub(crate) use testkit::Stopwatch;
 use testkit::{Cli, RedisServer, Reply};
@@ -12,34 +13,12 @@ use tokio::task::JoinHandle;
 /// How long Redisson's waiters keep their places, in ms.
 pub(crate) const WAIT: i64 = 300_000;
 
-/// What happens at once has happened after this. Below the shortest re-check of a waiter, 2.5 s.
-pub(crate) const SOON: Duration = Duration::from_secs(2);
-
-/// What a test waits for at most where the time itself is not what is tested.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Too long to end within a test.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
 /// A waiter without a heartbeat for three seconds is skipped, and the next heartbeat comes within about a
 /// second.
 pub(crate) const DEATH: Duration = Duration::from_millis(4_500);
 
 /// The same where the machine stood still meanwhile: a silence of all is forgiven once.
 pub(crate) const DEATH_AT_WORST: Duration = Duration::from_millis(7_500);
-
-pub(crate) fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-/// Looks until `condition` holds, which must be within `limit`. For what only the server knows.
-pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    let watch = Stopwatch::start();
-    while !condition() {
-        assert!(watch.elapsed() < limit, "not within {limit:?}: {what}");
-        tokio::time::sleep(ms(2)).await;
-    }
-}
 
 /// The outcome of a task, which must come within `limit`; its panic is the test's.
 pub(crate) async fn within<T>(limit: Duration, what: &str, task: JoinHandle<T>) -> T {

@@ -254,7 +254,7 @@ async fn an_identity_whose_hold_did_not_end_with_its_release_is_not_used_again()
         last = guard.owner_id();
         match end {
             0 => {
-                assert!(theirs.fair_lock("it").force_unlock().await.unwrap());
+                assert!(theirs.fair_lock("it").force_unlock("").await.unwrap());
                 // Before the client has read the notice.
                 let released = guard.release().await;
                 assert!(matches!(released, Err(Error::NotHeld { .. })), "{released:?}");
@@ -303,7 +303,7 @@ async fn a_force_release_before_the_answer_to_an_acquire_is_noticed_with_its_rea
     flaky.script([Gate::Slow(ms(2000))]);
     let acquire = tokio::spawn(ours.lock("it").lock());
     sleep(ms(1500)).await;
-    assert!(theirs.lock("it").force_unlock_because("stuck").await.unwrap());
+    assert!(theirs.lock("it").force_unlock("stuck").await.unwrap());
     let guard = joined(acquire).await.unwrap();
     let start = Instant::now();
     assert_eq!(guard.lost().await, LostReason::Revoked("stuck".to_owned()));

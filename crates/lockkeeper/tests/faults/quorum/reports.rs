@@ -1,7 +1,6 @@
 //! What a check, a list and an inspector report of a quorum whose members differ.
 
-use lockkeeper::blocking::{self, Wait};
-use lockkeeper::{Client, ClientOptions, Error, LockInfo, MemberInfo, Remaining, Report, Severity};
+use lockkeeper::{Client, ClientOptions, LockInfo, MemberInfo, Remaining, Report, Severity};
 use testkit::{Quorum, RedisServer};
 
 use crate::support::*;
@@ -266,22 +265,4 @@ async fn a_hold_of_a_minority_is_shown_without_a_holder() {
         }
         node.server().cli(&["DEL", "job"]).ok();
     }
-}
-
-#[test]
-fn threads_lock_on_a_quorum() {
-    let quorum = Quorum::start(3);
-    let connect = || blocking::connect_with(quorum.url(), quorum_options()).unwrap();
-    connect().shutdown().wait();
-    trust(&quorum);
-    let client = connect();
-    let guard = client.lock("job").lock().wait().unwrap();
-    let [info] = &client.inspector().inspect("job").wait().unwrap().holders[..] else { panic!() };
-    assert_eq!(info.id, guard.owner_id().to_string());
-    let named = connect().lock("job").try_lock().wait().unwrap();
-    assert!(named.is_none(), "another client holds it");
-    guard.release().wait().unwrap();
-    assert!(matches!(client.fair_lock("job").try_lock().wait(), Err(Error::Invalid { .. })));
-    // Its longest lease is not the default.
-    assert!(matches!(blocking::connect(quorum.url()), Err(Error::Invalid { .. })));
 }
