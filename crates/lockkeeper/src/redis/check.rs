@@ -6,7 +6,7 @@ use super::Inner;
 use super::cluster::Cluster;
 use super::command::Command;
 use super::connection::committer::Terms;
-use super::reply::Time;
+use super::reply::{Info, Time};
 use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
@@ -38,16 +38,15 @@ impl Inner {
         let setting = |name: &str| Command::plain("CONFIG").arg("GET").arg(name);
         // No connection has this id: the command only checks the permission.
         let kill = Command::plain("CLIENT").arg("KILL").arg("ID").arg(i64::MAX);
-        let (time, infos, settings) = tokio::try_join!(
+        let (time, info, kill, settings) = tokio::try_join!(
             shard.connection.read(vec![Command::plain("TIME")]),
-            shard.connection.read::<Value>(vec![Command::plain("INFO"), kill]),
+            shard.connection.read(vec![Command::plain("INFO")]),
+            shard.connection.read::<Value>(vec![kill]),
             shard.connection.read(SETTINGS.map(setting).into())
         )?;
         let config = Config::of(settings);
         let after = wall();
-        let mut infos = infos.into_iter();
-        let (info, kill) = (infos.next(), infos.next());
-        if kill.is_none_or(|killed| killed.is_err()) {
+        if kill.iter().any(Result::is_err) {
             shard.connection.never_fences();
         }
 
@@ -56,8 +55,8 @@ impl Inner {
             Ok(Time(time)) => clock(time, before, after),
             Err(fault) => unseen("clock", "TIME", &fault),
         }));
-        let info = match info.unwrap_or(Err(Fault::Closed)) {
-            Ok(info) => Info(info.text().unwrap_or_default()),
+        let info: Info = match info.into_iter().next().unwrap_or(Err(Fault::Closed)) {
+            Ok(info) => info,
             Err(fault) => {
                 findings.push(unseen("server", "INFO", &fault));
                 findings.extend(self.route.check().await.0);
@@ -123,7 +122,7 @@ impl Inner {
             let coverage = Command::plain("CONFIG").arg("GET").arg(COVERAGE);
             let (nodes, coverage) =
                 tokio::join!(shard.connection.call(nodes), shard.connection.call(coverage));
-            findings.extend(nodes.ok().as_ref().and_then(moving).map(|one| at(&address, one)));
+            findings.extend(nodes.ok().and_then(moving).map(|one| at(&address, one)));
             if Config::of([coverage]).get(COVERAGE) == Some("yes") {
                 strict.push(address);
             }
@@ -144,8 +143,7 @@ fn at(address: &str, finding: Finding) -> Finding {
 }
 
 /// Finds slots that are half-migrated, from `CLUSTER NODES`: `[93->-ID]` leaves this node.
-fn moving(nodes: &Value) -> Option<Finding> {
-    let text = nodes.text()?;
+fn moving(Info(text): Info) -> Option<Finding> {
     let own = text.lines().find(|line| line.contains("myself"))?;
     let slots = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("->-"));
     let slots: Vec<_> = slots.map(|(slot, _)| slot).collect();
@@ -171,19 +169,6 @@ fn wall() -> Duration {
 fn unseen(subject: &str, command: &str, fault: &Fault) -> Finding {
     let detail = format!("could not be looked at: {command} was refused ({fault})");
     Finding::note(subject, detail, &format!("allow the user {command}, for this check alone"))
-}
-
-/// The reply of `INFO`: lines of `field:value`.
-struct Info(String);
-
-impl Info {
-    fn get(&self, field: &str) -> Option<&str> {
-        self.0.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
-    }
-
-    fn number(&self, field: &str) -> u64 {
-        self.get(field).and_then(|value| value.parse().ok()).unwrap_or(0)
-    }
 }
 
 /// The reply of `CONFIG GET`; hosted servers often reject it.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::command::{Argument, Command};
-use super::reply::Reply;
+use super::reply::{Counted, Reply};
 use super::*;
 use crate::LockName;
 use crate::backend::CountChange;
@@ -99,11 +99,11 @@ impl Inner {
         self.settle(&resource.name, id);
         Ok(answer)
     }
+}
 
-    pub(super) async fn inspect_counter(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let call = script::COUNTER_INSPECT.call(1).arg(name(resource));
-        Ok(self.route.call(name(resource), call).await?.0)
-    }
+/// Creates a request for the free permits, or the count.
+pub(super) fn inspect(name: &LockName) -> Command<Counted> {
+    script::COUNTER_INSPECT.call(1).arg(name.as_bytes())
 }
 
 /// Answered requests by name, until a later request lets the store delete their answers.

@@ -7,7 +7,7 @@
 use super::command::{Command, Script};
 use super::publish::Wakes;
 use super::reply::{Forced, Renewals, Reply};
-use super::{Inner, keys, script};
+use super::{keys, script};
 use crate::LockName;
 use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Renew, Resource, Snapshot};
 
@@ -41,15 +41,10 @@ pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
 }
 
-impl Inner {
-    pub(super) async fn inspect_fair(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let name = &resource.name;
-        let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
-        let call = call.arg(keys::timeouts(name)).arg(keys::seen(name));
-        let queue = self.route.call(name.as_bytes(), call).await;
-        let holders = self.inspect_holders(&script::LOCK_INSPECT, resource).await?;
-        Ok(Snapshot { queue: queue?, ..holders })
-    }
+/// Creates a request for the waiters.
+pub(super) fn queue(name: &LockName) -> Command<Vec<Vec<u8>>> {
+    let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
+    call.arg(keys::timeouts(name)).arg(keys::seen(name))
 }
 
 /// Whether the entry is a queue position and not a hold.

@@ -15,7 +15,7 @@ use super::reply::{Counted, Held, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, keys, script};
+use super::{Inner, keys, permits, rw, script};
 use crate::backend::{
     ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
     Select, Snapshot, Topic, Ttl,
@@ -202,7 +202,7 @@ impl Inner {
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
         let (whole, large): (Vec<_>, Vec<_>) = hashes.into_iter().partition(|(_, h, _)| h.is_whole);
-        let inspect = whole.iter().map(|(name, ..)| super::rw::inspect(name, self.wakes)).collect();
+        let inspect = whole.iter().map(|(name, ..)| rw::inspect(name, self.wakes)).collect();
         // A script that reads a large hash would block the server.
         let modes = large.iter().map(|(name, ..)| mode(name)).collect();
         let (answers, modes) =
@@ -216,15 +216,17 @@ impl Inner {
             let snapshot = match answer {
                 Ok(Held(snapshot)) => snapshot,
                 // The script is not loaded yet, or the key has changed its type.
-                Err(_) => match self.inspected_rw(&name).await {
-                    Ok(snapshot) => snapshot,
-                    Err(fault) if fault.may_pass() => return Err(fault),
-                    Err(Fault::WrongKind { .. }) => continue,
-                    Err(_) => {
-                        *incomplete = true;
-                        continue;
+                Err(_) => {
+                    match self.route.call(name.as_bytes(), rw::inspect(&name, self.wakes)).await {
+                        Ok(Held(snapshot)) => snapshot,
+                        Err(fault) if fault.may_pass() => return Err(fault),
+                        Err(Fault::WrongKind { .. }) => continue,
+                        Err(_) => {
+                            *incomplete = true;
+                            continue;
+                        }
                     }
-                },
+                }
             };
             if !snapshot.holders.is_empty() {
                 let written = snapshot.holders.iter().any(|holder| !holder.shared);
@@ -340,7 +342,7 @@ impl Inner {
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
         let (counted, taken) = tokio::try_join!(
-            shard.connection.read(names.iter().map(super::permits::inspect).collect()),
+            shard.connection.read(names.iter().map(permits::inspect).collect()),
             shard.connection.read(names.iter().map(taken).collect())
         )?;
         let mut found = Vec::new();
@@ -366,7 +368,7 @@ impl Inner {
 
     async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
         let key = name.as_bytes();
-        let Counted(snapshot) = self.route.call(key, super::permits::inspect(name)).await?;
+        let Counted(snapshot) = self.route.call(key, permits::inspect(name)).await?;
         let ids = self.route.read(key, vec![taken(name)]).await?.pop();
         Ok(of_permits(name, snapshot, ids.unwrap_or(Err(Fault::Closed))))
     }
@@ -533,37 +535,6 @@ fn is_owner(field: &[u8]) -> bool {
     let number = rest.strip_prefix(b":").map(|rest| rest.strip_prefix(b"-").unwrap_or(rest));
     Uuid::try_parse_ascii(client).is_ok()
         && number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
-}
-
-/// The recorded force-releases of a lock.
-pub(super) struct ForcedLog(Vec<ForcedUnlock>);
-
-impl Reply for ForcedLog {
-    fn read(reply: &Value) -> Option<Self> {
-        let Value::Array(entries) = reply else { return None };
-        Some(Self(entries.iter().filter_map(forced).collect()))
-    }
-}
-
-/// Parses time, client and reason, then alternating former holder and its client: host, pid,
-/// program and start, all empty if unknown.
-fn forced(entry: &Value) -> Option<ForcedUnlock> {
-    let parts: Vec<_> = entry.items()?.iter().map(Value::text).collect::<Option<_>>()?;
-    let [at, by, reason, victims @ ..] = &parts[..] else { return None };
-    let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));
-    let (mut holders, mut clients) = (Vec::new(), Vec::new());
-    for victim in victims.chunks_exact(5) {
-        let [id, host, pid, program, started] = victim else { continue };
-        holders.push(id.clone());
-        clients.push(pid.parse().ok().zip(time(started)).map(|(pid, started)| ClientInfo {
-            host: host.clone(),
-            pid,
-            program: program.clone(),
-            started,
-        }));
-    }
-    let (at, by, reason) = (time(at)?, by.clone(), reason.clone());
-    Some(ForcedUnlock { at, by, reason, holders, clients })
 }
 
 #[cfg(test)]

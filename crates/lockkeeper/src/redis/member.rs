@@ -25,8 +25,7 @@ use uuid::Uuid;
 use super::command::Command;
 use super::locked;
 use super::publish::Wakes;
-use super::reply::{Reply, Time};
-use super::resp::Value;
+use super::reply::{Marker, Time};
 use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
@@ -290,25 +289,6 @@ impl Membership {
         }
         drop(state);
         self.group.changed.notify_waiters();
-    }
-}
-
-/// The marker of a member.
-pub(super) struct Marker {
-    /// Empty if there is none.
-    nonce: String,
-    run: String,
-    /// For how many milliseconds it grants nothing.
-    left: u64,
-    lease: String,
-    nodes: String,
-}
-
-impl Reply for Marker {
-    fn read(reply: &Value) -> Option<Self> {
-        let [nonce, run, left, lease, nodes] = reply.items()? else { return None };
-        let (nonce, run, left) = (nonce.text()?, run.text()?, left.number());
-        Some(Self { nonce, run, left, lease: lease.text()?, nodes: nodes.text()? })
     }
 }
 

@@ -310,24 +310,22 @@ impl Inner {
     }
 
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
-        self.fits(&resource.name)?;
-        match resource.kind {
-            Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
-            Kind::Mutex => self.inspect_holders(&script::MUTEX_INSPECT, &resource).await,
-            Kind::Fair => self.inspect_fair(&resource).await,
-            Kind::Read | Kind::Write => self.inspect_rw(&resource).await,
-            Kind::Semaphore | Kind::Latch => self.inspect_counter(&resource).await,
-            Kind::Permits => self.inspect_permits(&resource).await,
-        }
-    }
-
-    async fn inspect_holders(
-        &self,
-        script: &'static Script<Held<2>>,
-        resource: &Resource,
-    ) -> Result<Snapshot, Fault> {
-        let call = script.call(1).arg(name(resource));
-        let Held(mut snapshot) = self.route.call(name(resource), call).await?;
+        let (name, key) = (&resource.name, name(&resource));
+        self.fits(name)?;
+        let of = |script: &'static Script<Held<2>>| script.call(1).arg(key);
+        let mut snapshot = match resource.kind {
+            Kind::Lock => self.route.call(key, of(&script::LOCK_INSPECT)).await?.0,
+            Kind::Mutex => self.route.call(key, of(&script::MUTEX_INSPECT)).await?.0,
+            Kind::Fair => {
+                let queue = self.route.call(key, fair::queue(name)).await?;
+                Snapshot { queue, ..self.route.call(key, of(&script::LOCK_INSPECT)).await?.0 }
+            }
+            Kind::Read | Kind::Write => {
+                self.route.call(key, rw::inspect(name, self.wakes)).await?.0
+            }
+            Kind::Semaphore | Kind::Latch => self.route.call(key, counter::inspect(name)).await?.0,
+            Kind::Permits => self.route.call(key, permits::inspect(name)).await?.0,
+        };
         snapshot.holders = self.described(snapshot.holders).await;
         Ok(snapshot)
     }
@@ -351,7 +349,7 @@ impl Backend for Redis {
         let identity = Arc::clone(&self.inner.identity);
         let (key, route) = (name.as_bytes(), &self.inner.route);
         let capabilities = Capabilities::new(route.fences(), identity).taking_together();
-        capabilities.in_lane(route.lane(key)).in_group(route.group(key)).advising(
+        capabilities.in_lane(route.standing(key).lane).in_group(route.group(key)).advising(
             "allow the user the commands, keys and channels that the manual lists (manual::redis)",
         )
     }

@@ -71,10 +71,6 @@ impl Inner {
         let is_there = !matches!(answer, Released::Absent { .. });
         Ok(if is_there { Changed::Done } else { Changed::Nothing })
     }
-
-    pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        Ok(self.route.call(name(resource), inspect(&resource.name)).await?.0)
-    }
 }
 
 /// Creates a request for the free and acquired permits.

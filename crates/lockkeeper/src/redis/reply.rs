@@ -2,12 +2,13 @@
 //! definition by which the caller takes it: one that cannot be read belongs to another request. So none is wider
 //! than what servers send.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::error_reply::ErrorReply;
 use super::resp::Value;
 use crate::backend::{
-    Attempt, Changed, Fault, HolderEntry, Kind, Released, Renewed, Snapshot, Ttl,
+    Attempt, Changed, ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, Released, Renewed,
+    Snapshot, Ttl,
 };
 use crate::name::Brief;
 
@@ -276,6 +277,75 @@ impl Reply for Counted {
             temporary: *temporary == 1,
             ..Snapshot::default()
         }))
+    }
+}
+
+/// The marker of a member of a quorum.
+pub(super) struct Marker {
+    /// Empty if there is none.
+    pub(super) nonce: String,
+    pub(super) run: String,
+    /// For how many milliseconds it grants nothing.
+    pub(super) left: u64,
+    pub(super) lease: String,
+    pub(super) nodes: String,
+}
+
+impl Reply for Marker {
+    fn read(reply: &Value) -> Option<Self> {
+        let [nonce, run, left, lease, nodes] = reply.items()? else { return None };
+        let (nonce, run, left) = (nonce.text()?, run.text()?, left.number());
+        Some(Self { nonce, run, left, lease: lease.text()?, nodes: nodes.text()? })
+    }
+}
+
+/// The recorded force-releases of a lock.
+pub(super) struct ForcedLog(pub(super) Vec<ForcedUnlock>);
+
+impl Reply for ForcedLog {
+    fn read(reply: &Value) -> Option<Self> {
+        let Value::Array(entries) = reply else { return None };
+        Some(Self(entries.iter().filter_map(forced).collect()))
+    }
+}
+
+/// Parses time, client and reason, then alternating former holder and its client: host, pid,
+/// program and start, all empty if unknown.
+fn forced(entry: &Value) -> Option<ForcedUnlock> {
+    let parts: Vec<_> = entry.items()?.iter().map(Value::text).collect::<Option<_>>()?;
+    let [at, by, reason, victims @ ..] = &parts[..] else { return None };
+    let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));
+    let (mut holders, mut clients) = (Vec::new(), Vec::new());
+    for victim in victims.chunks_exact(5) {
+        let [id, host, pid, program, started] = victim else { continue };
+        holders.push(id.clone());
+        clients.push(pid.parse().ok().zip(time(started)).map(|(pid, started)| ClientInfo {
+            host: host.clone(),
+            pid,
+            program: program.clone(),
+            started,
+        }));
+    }
+    let (at, by, reason) = (time(at)?, by.clone(), reason.clone());
+    Some(ForcedUnlock { at, by, reason, holders, clients })
+}
+
+/// The reply to `INFO`, and to its like: lines of a field and its value.
+pub(super) struct Info(pub(super) String);
+
+impl Reply for Info {
+    fn read(reply: &Value) -> Option<Self> {
+        if let Value::Bulk(_) = reply { reply.text().map(Self) } else { None }
+    }
+}
+
+impl Info {
+    pub(super) fn get(&self, field: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
+    }
+
+    pub(super) fn number(&self, field: &str) -> u64 {
+        self.get(field).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 }
 

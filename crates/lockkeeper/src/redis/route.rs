@@ -216,13 +216,6 @@ impl Route {
         }
     }
 
-    pub(super) fn lane(&self, key: &[u8]) -> Lane {
-        match &self.way {
-            Way::One(shard, _) => shard.lane,
-            Way::Cluster(cluster) => cluster.standing(key).lane,
-        }
-    }
-
     /// Which server answers for a key now.
     pub(super) fn standing(&self, key: &[u8]) -> Standing {
         match &self.way {

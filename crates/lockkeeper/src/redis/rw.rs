@@ -12,8 +12,8 @@ use super::command::{Command, Script};
 use super::keys::Derived;
 use super::publish::Wakes;
 use super::reply::{Forced, Held, Renewals, Reply, unfit};
-use super::{Inner, keys, name, script};
-use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource, Snapshot};
+use super::{keys, name, script};
+use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource};
 use crate::{LockName, OwnerId};
 
 /// Creates a call with the lock, other keys of it and, in a cluster, [`keys::whole`]: the scripts use
@@ -83,18 +83,6 @@ pub(super) fn release_write(request: &Release, wakes: Wakes) -> Command<Released
     let name = &request.resource.name;
     let call = call(&script::WRITE_RELEASE, name, &[keys::writers(name)], wakes);
     release(call, request, wakes)
-}
-
-impl Inner {
-    pub(super) async fn inspect_rw(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let mut snapshot = self.inspected_rw(&resource.name).await?;
-        snapshot.holders = self.described(snapshot.holders).await;
-        Ok(snapshot)
-    }
-
-    pub(super) async fn inspected_rw(&self, name: &LockName) -> Result<Snapshot, Fault> {
-        Ok(self.route.call(name.as_bytes(), inspect(name, self.wakes)).await?.0)
-    }
 }
 
 /// Creates a request for the holders.

@@ -11,9 +11,7 @@
 //! the reply to the operator is lost.
 
 use super::command::{Script, Text, by_hash};
-use super::list::ForcedLog;
-use super::member::Marker;
-use super::reply::{Counted, Forced, Held, Renewals};
+use super::reply::{Counted, Forced, ForcedLog, Held, Marker, Renewals};
 use crate::backend::{Attempt, Changed, Released, Renewed};
 
 /// A script has a type of reply and one file, which follows the parts that it shares with others.

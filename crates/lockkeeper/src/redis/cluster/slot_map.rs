@@ -5,6 +5,7 @@ use crate::redis::resp::Value;
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::error_reply::ErrorReply;
+use crate::redis::reply::{Info, Reply};
 use crate::redis::server::Server;
 use crate::redis::slot::SLOTS;
 
@@ -115,12 +116,11 @@ pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, F
         Value::Array(ranges) => ranges.iter().filter_map(|range| range_of(range, host)).collect(),
         _ => Vec::new(),
     };
-    let mut text = || replies.next().and_then(|reply| reply.text()).unwrap_or_default();
-    let (info, id) = (text(), text());
-    let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
-    let epoch = epoch.and_then(|epoch| epoch.trim().parse().ok());
-    let is_cut_off = info.lines().any(|line| line.trim() == "cluster_state:fail");
-    let id = Some(id).filter(|id| !id.is_empty());
+    let info = replies.next().and_then(|reply| Info::read(&reply));
+    let info = info.unwrap_or(Info(String::new()));
+    let epoch = info.get("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
+    let is_cut_off = info.get("cluster_state") == Some("fail");
+    let id = replies.next().and_then(|id| id.text()).filter(|id| !id.is_empty());
     Ok(Told { host: host.to_owned(), port, id, epoch, is_cut_off, ranges })
 }
 

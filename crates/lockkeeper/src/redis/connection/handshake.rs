@@ -17,7 +17,7 @@ use crate::options::ClientOptions;
 use crate::redis::command::Command;
 use crate::redis::error_reply::ErrorReply;
 use crate::redis::member::Membership;
-use crate::redis::reply;
+use crate::redis::reply::{self, Info, Reply};
 use crate::redis::role::Role;
 use crate::redis::server::{Address, Server};
 
@@ -224,9 +224,7 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
 
 /// Returns the run id of the server from `INFO server`; `None` if the user may not read it.
 fn run_id_of(reply: Value) -> Option<String> {
-    let text = reply.text()?;
-    let run = text.lines().find_map(|line| line.strip_prefix("run_id:"));
-    run.map(|run| run.trim().to_owned())
+    Info::read(&reply)?.get("run_id").map(str::to_owned)
 }
 
 /// Kills connections that were given up. Returns whether no request can execute on any of them.
