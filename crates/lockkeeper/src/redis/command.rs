@@ -74,7 +74,7 @@ pub(super) struct Command<T = Value> {
     count: usize,
     body: Body,
     form: Form,
-    in_order: bool,
+    pub(super) in_order: bool,
     /// It follows `ASKING`: a node serves it that is about to get its slot.
     pub(super) asks: bool,
     reply: PhantomData<fn() -> T>,
@@ -182,12 +182,6 @@ impl<T> Command<T> {
     pub(super) fn in_order(mut self) -> Self {
         self.in_order = true;
         self
-    }
-
-    /// Turns a call into one by text, for a server that does not know the hash and so did not run the script,
-    /// if it may be sent again.
-    pub(super) fn call_again_by_text(&mut self) -> bool {
-        !self.in_order && self.call_by_text()
     }
 
     /// The same as a call by text.

@@ -47,11 +47,6 @@ pub(super) fn queue(name: &LockName) -> Command<Vec<Vec<u8>>> {
     call.arg(keys::timeouts(name)).arg(keys::seen(name))
 }
 
-/// Whether the entry is a queue position and not a hold.
-pub(super) fn is_place(renew: &Renew) -> bool {
-    renew.resource.kind == Kind::Fair && renew.waiting
-}
-
 /// Renews queue positions. Consecutive entries of one lock share its keys.
 pub(super) fn keep_places(batch: &[&Renew], wakes: Wakes) -> Command<Renewals> {
     let locks = || batch.chunk_by(|a, b| a.resource == b.resource);

@@ -194,20 +194,7 @@ pub(super) fn held_by(holder: &Holder, owner: &OwnerId) -> Attempt {
     }
 }
 
-/// Whether the entry is a hold of a lock or a fair lock, which are hashes of owners.
-pub(super) fn is_hash(renew: &Renew) -> bool {
-    matches!(renew.resource.kind, Kind::Lock | Kind::Fair) && !renew.waiting
-}
-
-pub(super) fn renew_locks(batch: &[&Renew], _: Wakes) -> Command<Renewals> {
-    renew(&script::LOCK_RENEW, batch)
-}
-
-pub(super) fn renew_mutexes(batch: &[&Renew], _: Wakes) -> Command<Renewals> {
-    renew(&script::MUTEX_RENEW, batch)
-}
-
-fn renew(script: &'static Script<Renewals>, batch: &[&Renew]) -> Command<Renewals> {
+pub(super) fn renew(script: &'static Script<Renewals>, batch: &[&Renew]) -> Command<Renewals> {
     let mut call = script.call(batch.len());
     for renew in batch {
         call = call.arg(name(&renew.resource));

@@ -12,7 +12,7 @@ use super::error_reply::ErrorReply;
 use super::publish::Wakes;
 use super::reply::Renewals;
 use super::shard::Written;
-use super::{Inner, fair, lock, name, permits, rw};
+use super::{Inner, fair, lock, name, permits, rw, script};
 use crate::backend::{Fault, Kind, Renew, Renewed};
 
 /// A script that renews many holds of one kind.
@@ -22,11 +22,25 @@ struct Renewal {
 }
 
 const RENEWALS: &[Renewal] = &[
-    Renewal { takes: lock::is_hash, call: lock::renew_locks },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Mutex, call: lock::renew_mutexes },
-    Renewal { takes: fair::is_place, call: fair::keep_places },
+    // A lock and a fair lock are hashes of owners.
+    Renewal {
+        takes: |renew| matches!(renew.resource.kind, Kind::Lock | Kind::Fair) && !renew.waiting,
+        call: |batch, _| lock::renew(&script::LOCK_RENEW, batch),
+    },
+    Renewal {
+        takes: |renew| renew.resource.kind == Kind::Mutex,
+        call: |batch, _| lock::renew(&script::MUTEX_RENEW, batch),
+    },
+    // A queue position.
+    Renewal {
+        takes: |renew| renew.resource.kind == Kind::Fair && renew.waiting,
+        call: fair::keep_places,
+    },
     Renewal { takes: |renew| renew.resource.kind == Kind::Read, call: rw::renew_readers },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Write, call: rw::renew_writers },
+    Renewal {
+        takes: |renew| renew.resource.kind == Kind::Write,
+        call: |batch, _| rw::renew(&script::WRITE_RENEW, batch, None),
+    },
     Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
 ];
 

@@ -59,31 +59,6 @@ impl Value {
         if let Value::Error(error) = self { Err(error.fault()) } else { Ok(self) }
     }
 
-    /// The elements of a list, or the fields and values of a map.
-    pub(super) fn items(&self) -> Option<&[Value]> {
-        match self {
-            Value::Array(items) | Value::Map(items) => Some(items),
-            _ => None,
-        }
-    }
-
-    /// A text in either form.
-    pub(super) fn text(&self) -> Option<String> {
-        match self {
-            Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            Value::Status(text) => Some(text.clone()),
-            _ => None,
-        }
-    }
-
-    /// A number in either form; 0 if it is none.
-    pub(super) fn number(&self) -> u64 {
-        match self {
-            Value::Int(number) => number.unsigned_abs(),
-            value => value.text().and_then(|text| text.parse().ok()).unwrap_or(0),
-        }
-    }
-
     /// Whether it says that the server is a replica.
     pub(super) fn is_of_replica(&self) -> bool {
         matches!(self, Value::Error(error) if error.is_of_replica())

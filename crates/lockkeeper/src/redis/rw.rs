@@ -111,7 +111,7 @@ pub(super) fn renew_readers(batch: &[&Renew], wakes: Wakes) -> Command<Renewals>
     renew(&script::READ_RENEW, batch, whole.map(|renew| keys::whole(&renew.resource.name)))
 }
 
-fn renew(
+pub(super) fn renew(
     script: &'static Script<Renewals>,
     batch: &[&Renew],
     whole: Option<Derived<'_>>,
@@ -128,10 +128,6 @@ fn renew(
         call = call.arg(keys::tagged(&renew.resource.name));
     }
     call
-}
-
-pub(super) fn renew_writers(batch: &[&Renew], _: Wakes) -> Command<Renewals> {
-    renew(&script::WRITE_RENEW, batch, None)
 }
 
 /// Force-releases the whole lock, whichever side is given.

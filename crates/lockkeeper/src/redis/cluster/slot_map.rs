@@ -92,25 +92,20 @@ pub(super) fn questions() -> [Command; 3] {
     ["SLOTS", "INFO", "MYID"].map(|verb| Command::plain("CLUSTER").arg(verb))
 }
 
-/// Whether a server says that it is not in a cluster, or a sentinel that it does not know the question.
-fn is_no_cluster(detail: &str) -> bool {
-    ["cluster support disabled", "unknown command"].iter().any(|words| detail.contains(words))
-}
-
 /// Understands the replies of this node to the questions.
 pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, Fault> {
     let mut replies = replies.into_iter();
-    let slots = replies.next().map_or(Err(Fault::Closed), |reply| {
-        Value::checked(reply).map_err(|fault| match fault {
-            Fault::Server { detail } if is_no_cluster(&detail) => {
-                let address = &server.address;
-                Fault::invalid(format!(
-                    "{address} is not a node of a cluster: use redis://{address}"
-                ))
-            }
-            fault => fault,
-        })
-    })?;
+    let slots = match replies.next().unwrap_or(Value::Nil) {
+        // A server that is not in a cluster, or a sentinel.
+        Value::Error(error)
+            if error.is_unknown_command() || error.detail.contains("cluster support disabled") =>
+        {
+            let address = &server.address;
+            let detail = format!("{address} is not a node of a cluster: use redis://{address}");
+            return Err(Fault::invalid(detail));
+        }
+        slots => slots.checked()?,
+    };
     let (host, port) = server.address.host().unwrap_or_default();
     let ranges = match slots {
         Value::Array(ranges) => ranges.iter().filter_map(|range| range_of(range, host)).collect(),

@@ -161,7 +161,7 @@ pub(super) async fn introduce(
         _ => None,
     };
     let role = replies.next();
-    let run = replies.next().and_then(run_id_of);
+    let run = replies.next().and_then(|info| Info::read(&info)?.get("run_id").map(str::to_owned));
     // After the three replies that are only for people.
     let selected = replies.nth(3);
     ensure_primary(wire, role, server).await?;
@@ -220,11 +220,6 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
     };
     let url = if matches!(server.address, Address::Tcp(.., Some(_))) { url.tls() } else { url };
     Some(url.as_str().to_owned())
-}
-
-/// Returns the run id of the server from `INFO server`; `None` if the user may not read it.
-fn run_id_of(reply: Value) -> Option<String> {
-    Info::read(&reply)?.get("run_id").map(str::to_owned)
 }
 
 /// Kills connections that were given up. Returns whether no request can execute on any of them.

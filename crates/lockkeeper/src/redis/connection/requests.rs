@@ -272,7 +272,7 @@ impl Requests {
             let Some(slot) = self.live.as_mut().and_then(|live| live.sent.pop_front()) else {
                 return Err(Astray);
             };
-            let is_unknown = is_unknown_script(&reply);
+            let is_unknown = matches!(&reply, Value::Error(error) if error.code == "NOSCRIPT");
             if let Some(live) = self.live.as_mut().filter(|_| is_unknown) {
                 // It knows none any more.
                 live.called.clear();
@@ -281,7 +281,10 @@ impl Requests {
             // The script did not run: sent again with its text, unnoticed by the caller.
             if is_unknown
                 && request.has_caller
-                && request.command.as_mut().is_some_and(Command::call_again_by_text)
+                && request
+                    .command
+                    .as_mut()
+                    .is_some_and(|call| !call.in_order && call.call_by_text())
             {
                 request.late = request.due < in_time();
                 self.encode_or_wait(slot);
@@ -291,10 +294,6 @@ impl Requests {
         }
         Ok(())
     }
-}
-
-fn is_unknown_script(value: &Value) -> bool {
-    matches!(value, Value::Error(error) if error.code == "NOSCRIPT")
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::fan::Fan;
 use crate::LockName;
 use crate::backend::{
     Answer, Backend, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
-    Resource, Select, Snapshot, Ttl,
+    Resource, Select, Snapshot,
 };
 use crate::redis::Redis;
 
@@ -88,10 +88,7 @@ impl Inner {
             merged.waiting = merged.waiting.max(snapshot.waiting);
             tokens.extend(snapshot.token);
             record(&mut merged.forced, snapshot.forced);
-            ends.extend(snapshot.ttl.map(|ttl| match ttl {
-                Ttl::Millis(left) => left,
-                Ttl::Forever => u64::MAX,
-            }));
+            ends.extend(snapshot.ttl);
             for holder in snapshot.holders {
                 match holders.iter_mut().find(|(known, _)| known.id == holder.id) {
                     Some((known, count)) => {
@@ -109,11 +106,8 @@ impl Inner {
         let held = holders.into_iter().filter(|(_, count)| *count >= self.majority);
         merged.holders = held.map(|(holder, _)| holder).collect();
         ends.sort_unstable_by(|one, other| other.cmp(one));
-        let left = ends.get(self.majority - 1).filter(|_| !merged.holders.is_empty());
-        merged.ttl = left.map(|left| match *left {
-            u64::MAX => Ttl::Forever,
-            left => Ttl::Millis(left),
-        });
+        let is_held = !merged.holders.is_empty();
+        merged.ttl = ends.get(self.majority - 1).copied().filter(|_| is_held);
         // A token that was returned is at a majority, some of which may not have answered. A greater one was
         // issued by members that granted later, and no holder has it.
         tokens.sort_unstable_by(|one, other| other.cmp(one));

@@ -214,11 +214,6 @@ impl Inner {
         matches!(trust, Trust::Trusted | Trust::Quarantined(_))
     }
 
-    /// When a hold that is stored now has expired, whatever its lease.
-    fn lease_ends(&self) -> Instant {
-        Instant::now() + self.longest_lease
-    }
-
     /// Until when the members may answer a request about a hold with this TTL.
     fn limit(&self, ttl: u64) -> Instant {
         // Before the engine stops waiting, which cannot say what each member said.
@@ -231,7 +226,8 @@ impl Inner {
         let down_for = self.members[member].membership().down_for();
         let may_have_it = down_for.is_none_or(|down_for| down_for < self.longest_lease);
         if release.keep == 0 && !release.leave && release.ttl.is_none() && may_have_it {
-            self.leftovers.note(release, member, self.lease_ends());
+            // Then it has expired, whatever its lease.
+            self.leftovers.note(release, member, Instant::now() + self.longest_lease);
         }
     }
 

@@ -203,20 +203,21 @@ impl TopicState {
 
     fn message(&mut self, inner: &Inner, topic: &Topic, member: usize) {
         self.counts[member] += 1;
-        let mut counts = self.counts.clone();
-        counts.sort_unstable_by(|one, other| other.cmp(one));
-        let reached = counts[self.majority - 1];
-        if reached > self.reached {
+        if self.reached_by_majority() > self.reached {
             self.wake(inner, topic);
         } else if self.counts[member] > self.reached {
             self.due.get_or_insert(Instant::now() + OTHERS);
         }
     }
 
-    fn wake(&mut self, inner: &Inner, topic: &Topic) {
+    fn reached_by_majority(&self) -> u64 {
         let mut counts = self.counts.clone();
         counts.sort_unstable_by(|one, other| other.cmp(one));
-        (self.reached, self.due) = (counts[self.majority - 1].max(self.reached), None);
+        counts[self.majority - 1]
+    }
+
+    fn wake(&mut self, inner: &Inner, topic: &Topic) {
+        (self.reached, self.due) = (self.reached_by_majority().max(self.reached), None);
         // One that is ahead has sent messages that the others did not send.
         self.counts.iter_mut().for_each(|count| *count = self.reached.min(*count));
         self.woken = Some(Instant::now());
