@@ -9,7 +9,7 @@ use super::publish::Wakes;
 use super::reply::{Forced, Renewals, Reply};
 use super::{keys, script};
 use crate::LockName;
-use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Renew, Resource, Snapshot};
+use crate::backend::{Acquire, Attempt, Release, Released, Renew, Resource};
 
 /// Creates a call that begins with the five keys of the lock.
 fn call<T: Reply>(script: &'static Script<T>, name: &LockName, more: usize) -> Command<T> {

@@ -6,19 +6,18 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use uuid::Uuid;
 
 use super::command::{Argument, Command};
-use super::reply::{Counted, Held, Reply, Scan, Word, ttl};
+use super::reply::{Counted, ForcedLog, Held, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
 use super::{Inner, keys, permits, rw, script};
 use crate::backend::{
-    ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
-    Select, Snapshot, Topic, Ttl,
+    Fault, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot, Topic, Ttl,
 };
 use crate::model;
 use crate::{LockName, PermitId};

@@ -11,7 +11,7 @@ use super::publish::Wakes;
 use super::reply::{Forced, Renewals};
 use super::{Inner, keys, name, script};
 use crate::OwnerId;
-use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Released, Renew, Resource};
+use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource};
 
 /// The holder of a mutex that is not free.
 type Holder = Option<Vec<u8>>;
