@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use lockkeeper::ClientOptions;
+use lockkeeper::RedisOptions;
 use serde::Deserialize;
 
 use crate::duration;
@@ -58,7 +58,7 @@ impl FromStr for Acknowledgement {
 
 impl Acknowledgement {
     /// The settings of a client whose locks have this lease.
-    pub(crate) fn apply(self, options: ClientOptions, lease: Duration) -> ClientOptions {
+    pub(crate) fn apply(self, options: RedisOptions, lease: Duration) -> RedisOptions {
         match self.replicas {
             0 => options.unacknowledged(),
             replicas => {

@@ -1,5 +1,6 @@
 //! `doctor`: risks to locks on this store, and its speed.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::time::Duration;
 
@@ -56,8 +57,9 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<Code, Fail
 async fn pairs_per_second(client: &Client) -> Option<u64> {
     let started = Instant::now();
     let mut tasks = JoinSet::new();
+    let run = RandomState::new().hash_one(());
     for task in 0..TASKS {
-        let lock = client.lock(format!("lockkeeper:check:{}:{task}", client.id()));
+        let lock = client.lock(format!("lockkeeper:check:{run:016x}:{task}"));
         tasks.spawn(async move {
             let mut pairs = 0;
             while pairs < PAIRS && started.elapsed() < COUNTED {

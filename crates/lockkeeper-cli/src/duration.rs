@@ -8,7 +8,7 @@ use std::time::Duration;
 use humantime::DurationError;
 
 /// The longest one: beyond a century it is a mistake, and the library would refuse it as a lease.
-const MAX: Duration = lockkeeper::MAX_LEASE;
+const MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Parses a duration; the error is a sentence for the user.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error, LONGEST_LEASE, WATCHDOG_TIMEOUT};
+use lockkeeper::{Client, ClientOptions, Error, RedisOptions};
 
 use crate::acknowledgement::Acknowledgement;
 use crate::args::Global;
@@ -23,6 +23,9 @@ pub(crate) const PASSWORD_VARIABLE: &str = "LOCKKEEPER_PASSWORD_FILE";
 /// Names a file whose first line is the password of the sentinels.
 pub(crate) const SENTINEL_PASSWORD_VARIABLE: &str = "LOCKKEEPER_SENTINEL_PASSWORD_FILE";
 
+/// The library's default, of a lease and of the longest lease on a quorum.
+const LEASE: Duration = Duration::from_secs(30);
+
 const ADVICE: &str = "choose a store with --url file:PATH or LOCKKEEPER_URL";
 
 /// A chosen store, not yet connected. No `Debug`: its URL may contain a password.
@@ -30,6 +33,8 @@ pub(crate) struct Store {
     url: String,
     /// Settings for all subcommands.
     pub(crate) options: ClientOptions,
+    /// Part of the options.
+    redis: RedisOptions,
     /// The lease in the configuration.
     lease: Option<Duration>,
     /// The longest lease, if the store is a quorum.
@@ -51,19 +56,19 @@ impl Store {
             )));
         }
         let wakeups = global.cluster_wakeups.or(config.cluster_wakeups);
-        let mut options =
-            options(&config)?.cluster_wakeups(wakeups.map(Into::into).unwrap_or_default());
+        let mut redis =
+            redis_options(&config)?.cluster_wakeups(wakeups.map(Into::into).unwrap_or_default());
         let scheme = url.split(':').next().unwrap_or_default();
         let is_quorum = scheme == "quorum";
         if let Some(path) = file(PASSWORD_VARIABLE, &config.password_file)
             && (is_quorum || scheme.starts_with("redis"))
         {
-            options = options.password(secret::read(&path)?);
+            redis = redis.password(secret::read(&path)?);
         }
         if let Some(path) = file(SENTINEL_PASSWORD_VARIABLE, &config.sentinel_password_file)
             && scheme.ends_with("+sentinel")
         {
-            options = options.sentinel_password(secret::read(&path)?);
+            redis = redis.sentinel_password(secret::read(&path)?);
         }
         if global.longest_lease.is_some() && !is_quorum {
             let shown = secret::shown(&url);
@@ -71,14 +76,18 @@ impl Store {
                 "--longest-lease is for a quorum, and {shown} ({source}) is none: set the lease with --lease"
             )));
         }
-        let longest_lease = is_quorum
-            .then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LONGEST_LEASE));
+        let longest_lease =
+            is_quorum.then(|| global.longest_lease.or(config.longest_lease).unwrap_or(LEASE));
+        let mut options = ClientOptions::new().redis(redis.clone());
+        if let Some(prefix) = &config.prefix {
+            options = options.name_prefix(prefix);
+        }
         if let Some(longest) = longest_lease {
-            let lease = WATCHDOG_TIMEOUT.min(longest);
+            let lease = LEASE.min(longest);
             options = options.longest_lease(longest).watchdog_timeout(lease);
         }
         let Config { lease, acknowledged_by, .. } = config;
-        Ok(Self { url, options, lease, longest_lease, acknowledged_by, source })
+        Ok(Self { url, options, redis, lease, longest_lease, acknowledged_by, source })
     }
 
     /// The lease of a subcommand: the option, the configuration, or the default.
@@ -90,7 +99,7 @@ impl Store {
                  clients may set a longer one with --longest-lease"
             ))),
             Some(lease) => Ok(lease),
-            None => Ok(WATCHDOG_TIMEOUT.min(longest)),
+            None => Ok(LEASE.min(longest)),
         }
     }
 
@@ -103,9 +112,16 @@ impl Store {
         lease: Duration,
     ) -> ClientOptions {
         match given.or(self.acknowledged_by) {
-            Some(acknowledgement) => acknowledgement.apply(options, lease),
+            Some(acknowledgement) => {
+                options.redis(acknowledgement.apply(self.redis.clone(), lease))
+            }
             None => options,
         }
+    }
+
+    /// The settings, for a subcommand that acquires no lock: no replica acknowledges anything.
+    pub(crate) fn unacknowledged(&self) -> ClientOptions {
+        self.options.clone().redis(self.redis.clone().unacknowledged())
     }
 
     /// The URL without its password.
@@ -115,7 +131,7 @@ impl Store {
 
     /// Opens the store for reading: it need not be writable, and no replica acknowledges anything.
     pub(crate) async fn connect_to_look(&self) -> Result<Client, Failure> {
-        self.connect_with(self.options.clone().read_only().unacknowledged()).await
+        self.connect_with(self.unacknowledged().read_only()).await
     }
 
     /// Opens the store with settings derived from [`options`](Store::options).
@@ -175,11 +191,8 @@ fn file(variable: &str, configured: &Option<PathBuf>) -> Option<PathBuf> {
     variable.map(PathBuf::from).or_else(|| configured.clone())
 }
 
-fn options(config: &Config) -> Result<ClientOptions, Failure> {
-    let mut options = ClientOptions::new().client_name("lockkeeper-cli");
-    if let Some(prefix) = &config.prefix {
-        options = options.name_prefix(prefix);
-    }
+fn redis_options(config: &Config) -> Result<RedisOptions, Failure> {
+    let mut options = RedisOptions::new().client_name("lockkeeper-cli");
     if let Some(path) = &config.tls_ca {
         options = options.tls_ca(pem(path)?);
     }

@@ -23,7 +23,7 @@ use crate::{display, json};
 
 pub(crate) async fn run(global: &Global, args: &UnlockArgs) -> Result<Code, Failure> {
     let store = choose(global)?;
-    let client = store.connect_with(as_operator(store.options.clone())).await?;
+    let client = store.connect_with(as_operator(store.unacknowledged())).await?;
     let inspector = client.inspector();
     let mut confirmed = Vec::new();
     let (lock, released) = loop {
@@ -183,7 +183,7 @@ fn reason(args: &UnlockArgs) -> String {
 
 /// Settings of a client that may force-release: the record names the operator, not only this program.
 pub(crate) fn as_operator(options: ClientOptions) -> ClientOptions {
-    options.program(format!("{} (lockkeeper)", operator())).unacknowledged()
+    options.program(format!("{} (lockkeeper)", operator()))
 }
 
 /// The user name from the environment (under `sudo` the original user), else from the system.

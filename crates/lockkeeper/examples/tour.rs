@@ -85,10 +85,8 @@ async fn queue(operator: &Client) -> Result<()> {
     act(2, "Queue: a fair lock serves its waiters in the order of their requests");
     const NAME: &str = "tour:printer";
     let mut workers = JoinSet::new();
-    let mut clients = Vec::new();
     for (position, who) in NAMES.into_iter().enumerate() {
         let client = Client::connect(STORE).await?;
-        clients.push((who, client.id()));
         workers.spawn(async move {
             let asked = Instant::now();
             let guard = client.fair_lock(NAME).lock().await?;

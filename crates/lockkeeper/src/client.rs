@@ -13,11 +13,12 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lock::{Lock, Mutex};
 use crate::memory::Memory;
-use crate::options::Backoff;
-use crate::options::{Acknowledgement, ClientOptions};
+use crate::options::{Backoff, ClientOptions};
+#[cfg(feature = "redis")]
+use crate::redis_options::Acknowledgement;
 use crate::{
-    ClientId, CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock,
-    Semaphore, SpinLock,
+    CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock, Semaphore,
+    SpinLock,
 };
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
@@ -60,7 +61,7 @@ impl Client {
     /// | `redis+sentinel://[user:password@]host[:port],host[:port]/MASTER-NAME[/db]` | the primary that these sentinels know, followed through failovers; `?sentinel_user=U&sentinel_password=P` log in to the sentinels, `sentinel_tls=no` is for sentinels without TLS |
     /// | `redis+replicated://[user:password@]host[:port],host[:port][/db]` | the primary among these servers, found by their roles |
     /// | `redis+cluster://[user:password@]host[:port],host[:port]` | the Redis Cluster that has these nodes, and others; one that answers is enough: see [the manual](crate::manual::cluster) |
-    /// | `quorum:redis://…,redis://…,redis://…` | independent Redis servers of which a majority decides: see [`quorum`](Client::quorum) |
+    /// | `quorum:redis://…,redis://…,redis://…` | independent Redis servers of which a majority decides: see [`RedisUrl::quorum`](crate::RedisUrl::quorum) |
     /// | `redis+unix:///path[?db=N&user=U&pass=P]` | a Redis server on a Unix socket |
     ///
     /// # Errors
@@ -73,11 +74,17 @@ impl Client {
         Self::ready(&options)?;
         // A word without a colon is no scheme, and may be a password.
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-        if matches!(scheme, "memory" | "file")
-            && matches!(options.acknowledgement, Acknowledgement::By(..))
-        {
-            let detail = "an embedded store has no replicas that could acknowledge";
-            return Err(Error::invalid(None, detail));
+        #[cfg(feature = "redis")]
+        if matches!(options.redis.acknowledgement, Acknowledgement::By(..)) {
+            let which = match scheme {
+                "memory" | "file" => "an embedded store has",
+                "quorum" => "members of a quorum have",
+                _ => "",
+            };
+            if !which.is_empty() {
+                let detail = format!("{which} no replicas that could acknowledge");
+                return Err(Error::invalid(None, detail));
+            }
         }
         let backend: Arc<dyn Backend> = match scheme {
             "memory" => memory(&url["memory".len()..])?,
@@ -86,40 +93,10 @@ impl Client {
             | "redis+replicated" | "rediss+replicated" | "redis+cluster" | "rediss+cluster" => {
                 redis(url, &options).await?
             }
-            "quorum" => quorum(&members_of(&url["quorum:".len()..]), &options).await?,
+            "quorum" => quorum(&url["quorum:".len()..], &options).await?,
             _ => return Err(unknown(scheme)),
         };
         Self::on(backend, options)
-    }
-
-    /// Opens a quorum of independent Redis servers with the default settings. See
-    /// [`quorum_with`](Client::quorum_with).
-    ///
-    /// # Errors
-    /// As [`quorum_with`](Client::quorum_with).
-    pub async fn quorum<M: AsRef<str>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
-        Self::quorum_with(members, ClientOptions::new()).await
-    }
-
-    /// Opens a quorum of independent Redis servers: at least three, of which a majority decides. Each is
-    /// the URL of one server, with a user, password, database and TLS of its own.
-    ///
-    /// A quorum has [`lock`](Client::lock), [`spin_lock`](Client::spin_lock),
-    /// [`fenced_lock`](Client::fenced_lock) and [`mutex`](Client::mutex); requests of all other kinds fail
-    /// with [`Invalid`](Error::Invalid). For one [`longest_lease`](ClientOptions::longest_lease) after the
-    /// very first client of a quorum, none is granted: see [the manual](crate::manual::quorum).
-    ///
-    /// # Errors
-    /// As [`connect_with`](Client::connect_with): [`Unreachable`](Error::Unreachable) if no majority can be
-    /// reached, [`Invalid`](Error::Invalid) also if a member belongs to another quorum.
-    pub async fn quorum_with<M: AsRef<str>>(
-        members: impl IntoIterator<Item = M>,
-        options: ClientOptions,
-    ) -> Result<Self> {
-        let members: Vec<_> = members.into_iter().collect();
-        let members: Vec<_> = members.iter().map(AsRef::as_ref).collect();
-        Self::ready(&options)?;
-        Self::on(quorum(&members, &options).await?, options)
     }
 
     /// Makes a client on a new embedded store: for tests, examples, and locks within one process.
@@ -219,9 +196,11 @@ impl Client {
         Owner { client: self.core.id, number: fastrand::u64(..) }
     }
 
-    /// The identity of this client: the first part of its owner ids in the store.
-    pub fn id(&self) -> ClientId {
-        ClientId(self.core.id)
+    /// The first part of the owner ids of this client in the store. For tests, as `backend`.
+    #[cfg(feature = "unstable-backend")]
+    #[doc(hidden)]
+    pub fn id(&self) -> uuid::Uuid {
+        self.core.id
     }
 
     /// How long this client's quorum still grants nothing, because it is used for the first time, or because too
@@ -359,34 +338,14 @@ async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
     Err(Error::invalid(None, "a redis URL needs the feature \"redis\" of lockkeeper"))
 }
 
-/// Splits `redis://a,redis://b` where a URL begins: a comma may be part of a password.
-fn members_of(list: &str) -> Vec<&str> {
-    let begins = |rest: &str| {
-        let scheme = rest.trim_start().split_once(':').map_or("", |(scheme, _)| scheme);
-        let is_plain = scheme.bytes().all(|b| b.is_ascii_alphabetic() || b == b'+');
-        let has_slashes = || rest.trim_start()[scheme.len()..].starts_with("://");
-        !scheme.is_empty() && is_plain && (has_slashes() || scheme == "redis+unix")
-    };
-    let (mut members, mut from) = (Vec::new(), 0);
-    for (at, _) in list.match_indices(',').filter(|(at, _)| begins(&list[at + 1..])) {
-        members.push(list[from..at].trim());
-        from = at + 1;
-    }
-    members.push(list[from..].trim());
-    members
-}
-
 #[cfg(feature = "redis")]
-async fn quorum(members: &[&str], options: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    if matches!(options.acknowledgement, Acknowledgement::By(..)) {
-        let detail = "members of a quorum have no replicas that could acknowledge";
-        return Err(Error::invalid(None, detail));
-    }
-    Ok(Arc::new(crate::redis::quorum::Quorum::connect(members, options).await?))
+async fn quorum(members: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
+    let members = crate::redis::url::members(members);
+    Ok(Arc::new(crate::redis::quorum::Quorum::connect(&members, options).await?))
 }
 
 #[cfg(not(feature = "redis"))]
-async fn quorum(_: &[&str], _: &ClientOptions) -> Result<Arc<dyn Backend>> {
+async fn quorum(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
     Err(Error::invalid(None, "a quorum needs the feature \"redis\" of lockkeeper"))
 }
 

@@ -342,7 +342,7 @@ impl Clients {
     fn complete(&self, entry: HolderEntry) -> HolderEntry {
         let text = std::str::from_utf8(&entry.id).unwrap_or_default();
         let (client, hold) = if let Ok(owner) = text.parse::<OwnerId>() {
-            (self.entries.get(&owner.client().0), self.holds.get(&owner))
+            (self.entries.get(&owner.client), self.holds.get(&owner))
         } else if let Ok(permit) = text.parse::<PermitId>() {
             let half: Option<[u8; 8]> = permit.as_bytes()[..8].try_into().ok();
             let id = half.and_then(|half| self.halves.get(&half));

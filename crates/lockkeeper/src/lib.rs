@@ -35,7 +35,7 @@ mod permits;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
-mod redis_url;
+mod redis_options;
 mod run;
 mod rw;
 mod semaphore;
@@ -62,12 +62,22 @@ pub mod stores {
     pub use crate::redis::{Redis, script_text};
 }
 
+/// For tests, **exempt from semver** as `backend`.
+#[cfg(feature = "unstable-backend")]
+#[doc(hidden)]
+pub use {
+    clock::Clock,
+    options::{
+        DRIFT_FIXED, DRIFT_RATIO, MAX_LEASE, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER,
+        WATCHDOG_TIMEOUT,
+    },
+};
+
 pub use any::AnyLock;
 #[doc(inline)]
 pub use backend::{ClientInfo, Finding, ForcedUnlock, Kind, Seen, Severity};
 pub use check::Report;
 pub use client::Client;
-pub use clock::Clock;
 pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, StaleTokenError};
@@ -81,14 +91,13 @@ pub use inspector::{Inspector, Listing, LockInfo, MemberInfo};
 pub use latch::CountDownLatch;
 pub use lock::{Lock, Mutex};
 pub use multi::{MultiGuard, MultiLock};
-pub use name::{ClientId, LockName, Owner, OwnerId, ParseIdError, PermitId};
-pub use options::{
-    Backoff, CONNECT_TIMEOUT, ClientOptions, DRIFT_FIXED, DRIFT_RATIO, LONGEST_LEASE, LeaseTime,
-    MAX_LEASE, RECHECK, RESPONSE_TIMEOUT, UNREACHABLE_AFTER, WATCHDOG_TIMEOUT, Wakeups,
-};
+pub use name::{LockName, Owner, OwnerId, ParseIdError, PermitId};
+pub use options::{Backoff, ClientOptions, LeaseTime};
 pub use permits::PermitSemaphore;
 #[cfg(feature = "redis")]
-pub use redis_url::RedisUrl;
+pub use redis::url::RedisUrl;
+#[cfg(feature = "redis")]
+pub use redis_options::{RedisOptions, Wakeups};
 pub use run::{Completed, RunError};
 pub use rw::{FencedRwLock, RwLock};
 pub use semaphore::{Permit, Semaphore};

@@ -102,29 +102,6 @@ impl fmt::Debug for LockName {
     }
 }
 
-/// The identity of a [`Client`](crate::Client): the first part of its owner ids in the store.
-#[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct ClientId(pub(crate) Uuid);
-
-impl fmt::Display for ClientId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_hyphenated().fmt(f)
-    }
-}
-
-impl fmt::Debug for ClientId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-#[doc(hidden)]
-impl From<Uuid> for ClientId {
-    fn from(id: Uuid) -> Self {
-        Self(id)
-    }
-}
-
 /// The identity of one hold in the store, written `<client uuid>:<number>` as Redisson does.
 ///
 /// A new one is drawn for every first acquire, so that a request that arrives late can only ever touch
@@ -132,32 +109,30 @@ impl From<Uuid> for ClientId {
 /// one again, if every request of the earlier hold was answered.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct OwnerId {
-    client: Uuid,
+    pub(crate) client: Uuid,
     number: u64,
 }
 
 impl OwnerId {
     /// A fresh identity of `client`: 63 random bits, so that Java reads the number as a positive
-    /// `long`.
-    ///
-    /// For stores and their tests, as [`backend`](crate::backend).
+    /// `long`. For stores and their tests, as `backend`.
     #[doc(hidden)]
-    pub fn fresh(client: impl Into<ClientId>) -> Self {
-        Self { client: client.into().0, number: fastrand::u64(..) >> 1 }
+    pub fn fresh(client: Uuid) -> Self {
+        Self { client, number: fastrand::u64(..) >> 1 }
     }
 
-    /// The client this hold belongs to.
-    pub fn client(&self) -> ClientId {
-        ClientId(self.client)
+    /// The client this hold belongs to. For tests, as `backend`.
+    #[cfg(feature = "unstable-backend")]
+    #[doc(hidden)]
+    pub fn client(&self) -> Uuid {
+        self.client
     }
 
-    /// The part after the client.
     #[cfg(feature = "redis")]
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The identity of `client` with this number.
     #[cfg(feature = "redis")]
     pub(crate) fn numbered(client: Uuid, number: u64) -> Self {
         Self { client, number }

@@ -4,44 +4,26 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+#[cfg(feature = "redis")]
+use crate::redis_options::RedisOptions;
 
-/// 30 s: how long a lock without a lease outlives its process: Redisson's `lockWatchdogTimeout`.
-/// Long enough to survive a failover, short enough that a crash does not block the others for long.
+/// Redisson's `lockWatchdogTimeout`: long enough to survive a failover, short enough that a crash does not block the
+/// others for long.
 pub const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// 3 s: how long opening a connection may take before the server counts as unreachable.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// 3 s: how long an answer may take before the connection is given up. A tenth of the watchdog timeout,
-/// so that a renewal can be repeated several times before the lease is lost.
+/// A tenth of the watchdog timeout, so that a renewal can be repeated several times before the lease is lost.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// 30 s: after how long without an answer an idle connection to Redis is pinged: Redisson's
-/// `pingConnectionInterval`. Shorter than the few minutes after which firewalls, routers and load
-/// balancers silently drop a connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-
-/// 10 s: how long a waiting acquire retries on a store that does not answer.
+/// Long enough for a restart or a failover.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// 20 ms: the pause before the first reconnect; it doubles up to `MAX_BACKOFF` and is jittered,
-/// so that a fleet does not reconnect all at once.
-const MIN_BACKOFF: Duration = Duration::from_millis(20);
-
-/// 1 s: the longest pause between two reconnects.
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
-
-/// 5 s: the longest sleep of a waiter between two attempts, because wake-ups can get lost.
+/// The longest sleep of a waiter between two attempts, because wake-ups can get lost.
 pub const RECHECK: Duration = Duration::from_secs(5);
 
-/// The longest lease on a quorum of servers.
-pub const LONGEST_LEASE: Duration = WATCHDOG_TIMEOUT;
-
-/// The part of a lease that is not used because clocks run differently, in addition to
-/// [`DRIFT_FIXED`].
+/// Clocks of different machines run at slightly different speeds.
 pub const DRIFT_RATIO: f64 = 0.01;
 
-/// The fixed part of a lease that is not used: Redis expires keys to the millisecond.
+/// Redis expires keys to the millisecond.
 pub const DRIFT_FIXED: Duration = Duration::from_millis(2);
 
 /// The longest lease: beyond a century a duration is a mistake, and near the largest number that
@@ -56,8 +38,7 @@ pub const MAX_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 ///
 /// let options = ClientOptions::new()
 ///     .watchdog_timeout(Duration::from_secs(10))
-///     .name_prefix("shop:")
-///     .client_name("checkout");
+///     .name_prefix("shop:");
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "settings have an effect when a client is made with them"]
@@ -65,7 +46,6 @@ pub struct ClientOptions {
     pub(crate) watchdog_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
-    pub(crate) keep_alive: Duration,
     pub(crate) unreachable_after: Duration,
     pub(crate) min_backoff: Duration,
     pub(crate) max_backoff: Duration,
@@ -73,42 +53,12 @@ pub struct ClientOptions {
     pub(crate) drift_fixed: Duration,
     pub(crate) token_ttl: Option<Duration>,
     pub(crate) name_prefix: Vec<u8>,
-    pub(crate) client_name: Option<String>,
     pub(crate) program: Option<String>,
-    pub(crate) tls: Tls,
-    pub(crate) password: Secret,
-    pub(crate) sentinel_password: Secret,
     pub(crate) clock: Option<Clock>,
     pub(crate) read_only: bool,
-    pub(crate) acknowledgement: Acknowledgement,
-    pub(crate) cluster_wakeups: Wakeups,
     pub(crate) longest_lease: Duration,
-}
-
-/// How waiters in a Redis Cluster are notified of a release.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Wakeups {
-    /// By sharded messages (`SPUBLISH`) where the servers support them, from Redis 7.0 on, and by plain
-    /// ones otherwise. As Redisson 3.28 and later do by default.
-    #[default]
-    Auto,
-    /// By plain messages (`PUBLISH`), which every node passes on to all others. As Redisson before 3.22
-    /// does, and later ones whose `shardedSubscriptionMode` is `OFF`.
-    Classic,
-    /// In both ways: for Redisson 3.22 to 3.27, which does not reliably detect sharded messages, and for a
-    /// mixture of clients.
-    Both,
-}
-
-/// Which writes count: those that replicas have.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Acknowledgement {
-    /// By one replica, where the client follows failovers and the primary has a replica.
-    Default,
-    Off,
-    /// By this many replicas within this span.
-    By(u32, Duration),
+    #[cfg(feature = "redis")]
+    pub(crate) redis: RedisOptions,
 }
 
 /// The lease of a hold: fixed, or renewed by the watchdog. A `Duration` is a fixed lease.
@@ -194,56 +144,25 @@ impl Default for Backoff {
     }
 }
 
-/// A password. Debug output shows only whether it is set.
-#[derive(Clone, Default)]
-pub(crate) struct Secret(pub(crate) Option<String>);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.is_some().fmt(f)
-    }
-}
-
-/// Certificates, as PEM. Debug output shows only whether they are set.
-#[derive(Clone, Default)]
-pub(crate) struct Tls {
-    pub(crate) ca: Option<Vec<u8>>,
-    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls")
-            .field("ca", &self.ca.is_some())
-            .field("identity", &self.identity.is_some())
-            .finish()
-    }
-}
-
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             watchdog_timeout: WATCHDOG_TIMEOUT,
-            connect_timeout: CONNECT_TIMEOUT,
+            connect_timeout: Duration::from_secs(3),
             response_timeout: RESPONSE_TIMEOUT,
-            keep_alive: KEEP_ALIVE,
             unreachable_after: UNREACHABLE_AFTER,
-            min_backoff: MIN_BACKOFF,
-            max_backoff: MAX_BACKOFF,
+            min_backoff: Duration::from_millis(20),
+            max_backoff: Duration::from_secs(1),
             drift_ratio: DRIFT_RATIO,
             drift_fixed: DRIFT_FIXED,
             token_ttl: None,
             name_prefix: Vec::new(),
-            client_name: None,
             program: None,
-            tls: Tls::default(),
-            password: Secret::default(),
-            sentinel_password: Secret::default(),
             clock: None,
             read_only: false,
-            acknowledgement: Acknowledgement::Default,
-            cluster_wakeups: Wakeups::Auto,
-            longest_lease: LONGEST_LEASE,
+            longest_lease: WATCHDOG_TIMEOUT,
+            #[cfg(feature = "redis")]
+            redis: RedisOptions::new(),
         }
     }
 }
@@ -263,48 +182,40 @@ impl ClientOptions {
     }
 
     /// The lease of a lock for which none was given; it is renewed every third of it.
-    /// [`WATCHDOG_TIMEOUT`] by default. If you shorten it, shorten the
-    /// [`response_timeout`](ClientOptions::response_timeout), too: a renewal is repeated only after
-    /// the last one has timed out.
+    /// 30 s by default. If you shorten it, shorten the [`response_timeout`](ClientOptions::response_timeout),
+    /// too: a renewal is repeated only after the last one has timed out. At least 30 ms.
     pub fn watchdog_timeout(mut self, timeout: Duration) -> Self {
         self.watchdog_timeout = timeout;
         self
     }
 
-    /// How long opening a connection may take. [`CONNECT_TIMEOUT`] by default.
+    /// How long opening a connection may take. 3 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long an answer may take. [`RESPONSE_TIMEOUT`] by default.
+    /// How long an answer may take before the connection is given up. 3 s by default.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// After how long without an answer an idle connection to Redis is pinged, so that a connection
-    /// that was dropped on the way is replaced before the next request. 30 s by default.
-    pub fn keep_alive(mut self, period: Duration) -> Self {
-        self.keep_alive = period;
-        self
-    }
-
-    /// How long a waiting acquire retries on a store that does not answer. [`UNREACHABLE_AFTER`] by
-    /// default.
+    /// How long a waiting acquire retries on a store that does not answer. 10 s by default.
     pub fn unreachable_after(mut self, span: Duration) -> Self {
         self.unreachable_after = span;
         self
     }
 
-    /// The shortest and the longest pause between two attempts to reconnect. 20 ms and 1 s by default.
+    /// The shortest and the longest pause between two attempts to reconnect. It doubles each time, and is
+    /// jittered, so that clients do not reconnect all at once. 20 ms and 1 s by default.
     pub fn retry_backoff(mut self, min: Duration, max: Duration) -> Self {
         (self.min_backoff, self.max_backoff) = (min, max);
         self
     }
 
     /// The part of each lease that is not used because clocks differ: `ratio` of it and a fixed
-    /// part. [`DRIFT_RATIO`] and [`DRIFT_FIXED`] by default.
+    /// part. 1 % and 2 ms by default.
     pub fn drift(mut self, ratio: f64, fixed: Duration) -> Self {
         (self.drift_ratio, self.drift_fixed) = (ratio, fixed);
         self
@@ -318,39 +229,18 @@ impl ClientOptions {
         self
     }
 
-    /// Counts a write to Redis only once this many replicas have it: an acquire, a re-entry, a handoff,
-    /// a renewal, and every change of a plain semaphore or a latch. With fewer replicas within
-    /// `timeout`, the request fails with [`Unacknowledged`](crate::Error::Unacknowledged); a waiting
-    /// acquire tries again. Releases and force-releases are not acknowledged.
-    ///
-    /// A hold survives a failover if one of the replicas that acknowledged it is promoted. Only if *all*
-    /// that can be promoted must acknowledge it, that is always so; and then locking stops while one of them is
-    /// down. By default, one replica within a second on `redis+sentinel://`, `redis+replicated://` and
-    /// `redis+cluster://`, as long as the primary has a replica; none on `redis://`.
-    pub fn acknowledged_by(mut self, replicas: u32, timeout: Duration) -> Self {
-        self.acknowledgement = Acknowledgement::By(replicas, timeout);
-        self
-    }
-
-    /// Counts a write as soon as the primary has it: the fastest, and a failover may lose holds.
-    pub fn unacknowledged(mut self) -> Self {
-        self.acknowledgement = Acknowledgement::Off;
-        self
-    }
-
-    /// How waiters in a Redis Cluster are notified. All clients of a lock must agree, those of other
-    /// libraries included: see [`Wakeups`]. Without effect outside of a cluster.
-    pub fn cluster_wakeups(mut self, wakeups: Wakeups) -> Self {
-        self.cluster_wakeups = wakeups;
-        self
-    }
-
-    /// The longest lease of any lock on a quorum: see [`Client::quorum`](crate::Client::quorum). A longer
+    /// The longest lease of any lock on a quorum: see [`RedisUrl::quorum`](crate::RedisUrl::quorum). A longer
     /// one is refused. A member that may have lost its data grants nothing for this long, and neither does
-    /// a new quorum. All clients of a quorum need the same. [`LONGEST_LEASE`] by default; without effect on
-    /// other stores.
+    /// a new quorum. All clients of a quorum need the same. 30 s by default; without effect on other stores.
     pub fn longest_lease(mut self, span: Duration) -> Self {
         self.longest_lease = span;
+        self
+    }
+
+    /// The settings of Redis servers; without effect on other stores, where no replica can acknowledge anything.
+    #[cfg(feature = "redis")]
+    pub fn redis(mut self, redis: RedisOptions) -> Self {
+        self.redis = redis;
         self
     }
 
@@ -360,52 +250,18 @@ impl ClientOptions {
         self
     }
 
-    /// The name shown in `CLIENT LIST`. `lockkeeper` by default.
-    pub fn client_name(mut self, name: impl Into<String>) -> Self {
-        self.client_name = Some(name.into());
-        self
-    }
-
     /// The program name shown for holders of this client. The name of the executable by default.
     pub fn program(mut self, name: impl Into<String>) -> Self {
         self.program = Some(name.into());
         self
     }
 
-    /// The password of Redis servers whose URL has none: it need not be put into the URL.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Secret(Some(password.into()));
-        self
-    }
-
-    /// The same for the sentinels of a `redis+sentinel://` URL.
-    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
-        self.sentinel_password = Secret(Some(password.into()));
-        self
-    }
-
-    /// The certificate authority (PEM) to trust for `rediss://`, instead of the system's.
-    pub fn tls_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.tls.ca = Some(pem.into());
-        self
-    }
-
-    /// The certificate and key (PEM) of this client for `rediss://`.
-    pub fn tls_identity(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.tls.identity = Some((cert.into(), key.into()));
-        self
-    }
-
-    /// Another clock than the machine's own, for tests.
+    /// Another clock than the machine's own. For tests, as `backend`.
+    #[cfg(feature = "unstable-backend")]
+    #[doc(hidden)]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
-    }
-
-    /// What `CLIENT LIST` shows.
-    #[cfg(feature = "redis")]
-    pub(crate) fn shown_name(&self) -> &str {
-        self.client_name.as_deref().unwrap_or("lockkeeper")
     }
 
     /// The pause after this many failures in a row: short at first, as a restart takes a moment,
@@ -423,8 +279,9 @@ impl ClientOptions {
         for (what, span) in [
             ("connect timeout", self.connect_timeout),
             ("response timeout", self.response_timeout),
-            ("keep-alive period", self.keep_alive),
             ("retry back-off", self.min_backoff),
+            #[cfg(feature = "redis")]
+            ("keep-alive period", self.redis.keep_alive),
         ] {
             if span.is_zero() || span > MAX_LEASE {
                 return refuse(&format!("the {what} must be more than zero and under a century"));
@@ -442,24 +299,13 @@ impl ClientOptions {
         if self.token_ttl.is_some_and(|ttl| ttl < Duration::from_secs(1) || ttl > MAX_LEASE) {
             return refuse("tokens must be kept for at least a second and under a century");
         }
-        if let Acknowledgement::By(replicas, timeout) = self.acknowledgement
-            && (replicas == 0 || timeout < MIN_ACKNOWLEDGEMENT || timeout > self.watchdog_timeout)
-        {
-            return refuse(
-                "acknowledgement needs at least one replica, and a timeout between a millisecond \
-                 and the watchdog timeout",
-            );
-        }
-        let name = self.client_name.as_deref().unwrap_or_default();
-        if name.bytes().any(|b| !(b'!'..=b'~').contains(&b)) {
-            return refuse("the client name must be printable ASCII without spaces");
+        #[cfg(feature = "redis")]
+        if let Some(fault) = self.redis.fault(self.watchdog_timeout) {
+            return refuse(fault);
         }
         Ok(())
     }
 }
-
-/// `WAIT` counts in milliseconds, and 0 waits for ever.
-const MIN_ACKNOWLEDGEMENT: Duration = Duration::from_millis(1);
 
 /// Below this a third of the timeout comes near the granularity of timers.
 pub(crate) const MIN_WATCHDOG: Duration = Duration::from_millis(30);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, Client, ClientOptions, Error, LockGuard, MultiLock, RedisUrl};
+use lockkeeper::{
+    AnyGuard, Client, ClientOptions, Error, LockGuard, MultiLock, RedisOptions, RedisUrl,
+};
 use testkit::{Cluster, Flavour, Node, RedisServer, Replicated, Sentinels, Shape};
 
 /// The commands in the section on permissions, each as one line.
@@ -217,7 +219,9 @@ async fn without_channels_of_sentinels_a_failover_is_noticed_later() {
 async fn the_permissions_of_the_manual_are_enough_for_replicas() {
     let servers = tokio::task::spawn_blocking(Replicated::start).await.unwrap();
     set_users(&servers);
-    let acknowledged = || ClientOptions::new().acknowledged_by(2, Duration::from_secs(1));
+    let acknowledged = || {
+        ClientOptions::new().redis(RedisOptions::new().acknowledged_by(2, Duration::from_secs(1)))
+    };
     let url = RedisUrl::replicated(hosts(servers.nodes())).user("locks").password("secret");
     let single = servers.primary().server().url_with("locks", "secret");
     for url in [url.as_str(), &single] {
@@ -446,7 +450,8 @@ async fn inspection_of_a_cluster_needs_only_the_documented_permissions() {
     let _fair = holder.fair_lock(&names[1]).lock().await.unwrap();
     let _lock = holder.lock(&names[2]).lock().await.unwrap();
     let url = cluster_url(&cluster, "ops");
-    let client = Client::connect_with(&url, ClientOptions::new().unacknowledged()).await.unwrap();
+    let options = ClientOptions::new().redis(RedisOptions::new().unacknowledged());
+    let client = Client::connect_with(&url, options).await.unwrap();
     let (inspector, mut listed) = (client.inspector(), Vec::new());
     let mut listing = inspector.list("*");
     while let Some(page) = listing.next().await.unwrap() {
@@ -588,6 +593,10 @@ async fn the_script_of_the_manual_refuses_an_older_token() {
 /// The block of the manual for the members of a quorum.
 const MEMBER: usize = 8;
 
+fn quorum_url(members: &[RedisServer]) -> RedisUrl {
+    RedisUrl::quorum(members.iter().map(|member| format!("127.0.0.1:{}", member.port())))
+}
+
 #[tokio::test]
 async fn the_permissions_of_the_manual_are_enough_for_a_quorum() {
     let members = [(); 3].map(|()| RedisServer::start());
@@ -600,10 +609,10 @@ async fn the_permissions_of_the_manual_are_enough_for_a_quorum() {
         let options = ClientOptions::new().longest_lease(lease).watchdog_timeout(lease);
         options.unreachable_after(Duration::from_secs(30))
     };
-    let urls = members.each_ref().map(|member| member.url_with("locks", "secret"));
+    let url = quorum_url(&members).user("locks").password("secret");
     let (client, other) = (
-        Client::quorum_with(&urls, options()).await.unwrap(),
-        Client::quorum_with(&urls, options()).await.unwrap(),
+        Client::connect_with(&url, options()).await.unwrap(),
+        Client::connect_with(&url, options()).await.unwrap(),
     );
     // After the cold start.
     let guard = client.lock("app:a").lock().await.unwrap();
@@ -630,7 +639,7 @@ async fn a_member_without_a_permission_of_the_manual_does_not_join() {
     let command = acl(MEMBER);
     let (user, needed) = command.split_at(3);
     assert_eq!(user, ["ACL", "SETUSER", "locks"]);
-    let urls = members.each_ref().map(|member| member.url_with("locks", "secret"));
+    let url = quorum_url(&members).user("locks").password("secret");
     for without in needed {
         for member in &members {
             member.cli(&["ACL", "DELUSER", "locks"]).ok();
@@ -641,7 +650,7 @@ async fn a_member_without_a_permission_of_the_manual_does_not_join() {
             };
             member.cli(&["ACL", "SETUSER", "locks", &only]).ok();
         }
-        let connected = Client::quorum(&urls).await;
+        let connected = Client::connect(&url).await;
         let Err(Error::Denied { detail, .. }) = &connected else {
             panic!("{without}: {connected:?}");
         };
@@ -662,14 +671,14 @@ async fn inspection_of_a_quorum_needs_only_the_documented_permissions() {
             member.cli(command).ok();
         }
     };
-    let urls = members.each_ref().map(|member| member.url());
+    let url = quorum_url(&members);
     // No cold start.
-    Client::quorum(&urls).await.unwrap().shutdown().await;
+    Client::connect(&url).await.unwrap().shutdown().await;
     on_all(&["HSET", "lockkeeper_quorum", "since", "0"]);
-    let holder = Client::quorum(&urls).await.unwrap();
+    let holder = Client::connect(&url).await.unwrap();
     let _lock = holder.lock("a").lock().await.unwrap();
     let _mutex = holder.mutex("b").lock().await.unwrap();
-    let urls = members.each_ref().map(|member| member.url_with("ops", "secret"));
+    let url = quorum_url(&members).user("ops").password("secret");
     for block in INSPECTED_MEMBER {
         on_all(&["DEL", "lockkeeper_quorum"]);
         on_all(&["ACL", "DELUSER", "ops"]);
@@ -677,7 +686,7 @@ async fn inspection_of_a_quorum_needs_only_the_documented_permissions() {
             member.cli(&acl(2)).ok();
             member.cli(&acl(block)).ok();
         }
-        let client = Client::quorum(&urls).await.unwrap();
+        let client = Client::connect(&url).await.unwrap();
         let (inspector, mut names) = (client.inspector(), std::collections::BTreeSet::new());
         // The mutex is found once its client has said that it holds it.
         while names.len() < 2 {

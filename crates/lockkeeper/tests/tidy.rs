@@ -294,7 +294,7 @@ fn the_manual_states_the_defaults_as_they_are() {
     let (guarantees, failures) = (read("guarantees.md"), read("failures.md"));
     let drift = (lockkeeper::DRIFT_RATIO * 100.0, lockkeeper::DRIFT_FIXED.as_millis());
     for (page, stated) in [
-        (&guarantees, format!("([`RECHECK`], {} s)", lockkeeper::RECHECK.as_secs())),
+        (&guarantees, format!("bounded re-check ({} s)", lockkeeper::RECHECK.as_secs())),
         (&guarantees, format!("{} % of the lease + {} ms", drift.0, drift.1)),
         (&failures, format!("unreachable_after`] ({} s)", lockkeeper::UNREACHABLE_AFTER.as_secs())),
     ] {

@@ -8,7 +8,7 @@ mod serve;
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions};
+use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, RedisOptions};
 use serve::{Kind, Locks};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -30,7 +30,7 @@ impl<const MUTEX: bool, const ACKNOWLEDGED: bool> Locks for Served<MUTEX, ACKNOW
     async fn connect(url: String, lease: Duration) -> Result<Self, Error> {
         let options = ClientOptions::new().watchdog_timeout(lease).longest_lease(lease);
         let options = match ACKNOWLEDGED {
-            true => options.acknowledged_by(1, Duration::from_secs(1)),
+            true => options.redis(RedisOptions::new().acknowledged_by(1, Duration::from_secs(1))),
             false => options,
         };
         // A short lease leaves less time for an answer.

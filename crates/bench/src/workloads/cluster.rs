@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Client, ClientOptions};
+use lockkeeper::{Client, ClientOptions, RedisOptions};
 use testkit::{Cluster, Reply, Shape};
 
 use super::Bench;
@@ -39,7 +39,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Without acknowledgement, as on one server.
 fn connect(bench: &Bench, cluster: &Cluster) -> Result<Client> {
-    let options = ClientOptions::new().unacknowledged();
+    let options = ClientOptions::new().redis(RedisOptions::new().unacknowledged());
     Ok(bench.runtime.block_on(Client::connect_with(cluster.url(), options))?)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{CONNECT_TIMEOUT, ClientOptions, RESPONSE_TIMEOUT};
+use lockkeeper::ClientOptions;
 use rustix::process::Signal;
 
 use crate::args::RunArgs;
@@ -25,6 +25,9 @@ const GRACE: Duration = Duration::from_secs(5);
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The library's default of both.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The settings of a run.
 #[derive(Debug)]
@@ -75,9 +78,8 @@ impl Plan {
     /// The settings of the client: an unanswered renewal must be retried more than once within the lease,
     /// and connecting must not take longer than the wait limit.
     pub(super) fn options(&self, options: ClientOptions, wait: Option<Duration>) -> ClientOptions {
-        let response = (self.lease / 5).clamp(MIN_RESPONSE_TIMEOUT, RESPONSE_TIMEOUT);
-        let connect =
-            wait.map_or(CONNECT_TIMEOUT, |wait| wait.clamp(MIN_CONNECT_TIMEOUT, CONNECT_TIMEOUT));
+        let response = (self.lease / 5).clamp(MIN_RESPONSE_TIMEOUT, TIMEOUT);
+        let connect = wait.map_or(TIMEOUT, |wait| wait.clamp(MIN_CONNECT_TIMEOUT, TIMEOUT));
         options.watchdog_timeout(self.lease).response_timeout(response).connect_timeout(connect)
     }
 

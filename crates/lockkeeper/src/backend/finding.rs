@@ -38,6 +38,8 @@ impl fmt::Display for Severity {
     }
 }
 
+/// For stores, as `backend`.
+#[doc(hidden)]
 impl Finding {
     /// Creates a finding without a problem.
     pub fn fine(subject: &str, detail: impl Into<String>) -> Self {

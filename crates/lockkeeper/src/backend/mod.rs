@@ -507,7 +507,8 @@ pub struct ClientInfo {
 }
 
 impl ClientInfo {
-    /// Describes this process.
+    /// For stores and their tests, as `backend`.
+    #[doc(hidden)]
     pub fn of_this_process() -> Self {
         let program = std::env::current_exe()
             .ok()

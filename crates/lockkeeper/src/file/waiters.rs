@@ -82,7 +82,7 @@ impl Db {
         let (mut front, mut silent) = (Vec::new(), HashSet::new());
         while let Some(row) = rows.next()? {
             let (place, owner, mut heard) = read(row)?;
-            let client = owner.client();
+            let client = owner.client;
             if front.len() >= FRONT && !silent.contains(&client) {
                 heard = as_of_the_back(heard, now);
             }
@@ -92,7 +92,7 @@ impl Db {
                 break;
             }
             // A client speaks for all of its waiters: those behind the front have died with it.
-            if owners.iter().all(|owner| owner.client() != client) {
+            if owners.iter().all(|owner| owner.client != client) {
                 silent.insert(client);
             }
         }

@@ -337,7 +337,7 @@ impl State {
     /// Notifies the client of `victim` that its hold was force-released.
     fn wake_victim(&mut self, victim: &OwnerId, reason: &str) {
         let payload = notice(&victim.to_string(), reason).into_bytes().into();
-        self.wakes.push(Wake { topic: Topic::Notice(victim.client().0), payload });
+        self.wakes.push(Wake { topic: Topic::Notice(victim.client), payload });
     }
 
     /// Issues the next fencing token of a name. It grows even if the stored one was lost. A repeated
@@ -358,7 +358,7 @@ impl State {
     /// Describes a holder for people.
     fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> HolderEntry {
         let holder = HolderEntry::new(owner.to_string().into_bytes(), u64::from(count), shared);
-        let announced = self.clients.get(&owner.client().0);
+        let announced = self.clients.get(&owner.client);
         let Some(announced) = announced.filter(|announced| announced.until >= now) else {
             return holder;
         };

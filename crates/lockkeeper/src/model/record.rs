@@ -78,8 +78,8 @@ impl Record {
     /// Returns the clients that hold the lock.
     pub(crate) fn clients(&self) -> Vec<Uuid> {
         match self.entry.as_ref().map(|entry| &entry.value) {
-            Some(Value::Lock { owner, .. } | Value::Mutex { owner }) => vec![owner.client().0],
-            Some(Value::Rw(holds)) => holds.owners().map(|owner| owner.client().0).collect(),
+            Some(Value::Lock { owner, .. } | Value::Mutex { owner }) => vec![owner.client],
+            Some(Value::Rw(holds)) => holds.owners().map(|owner| owner.client).collect(),
             Some(Value::Number(_)) | None => Vec::new(),
         }
     }

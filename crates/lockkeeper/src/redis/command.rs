@@ -447,7 +447,7 @@ fn encode_client(client: Uuid) -> EncodedOwner {
 impl Argument for OwnerId {
     #[inline(never)]
     fn write(&self, body: &mut Vec<u8>) {
-        let mut owner = encoded_client(self.client().0);
+        let mut owner = encoded_client(self.client);
         let (_, digits) = owner.split_last_chunk_mut().expect("there is room for them");
         let count = write_digits(self.number(), digits);
         // Always two digits.

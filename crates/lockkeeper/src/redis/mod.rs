@@ -60,7 +60,7 @@ mod slot;
 #[cfg(test)]
 mod testing;
 mod tls;
-mod url;
+pub(crate) mod url;
 
 /// A Redis server as a store.
 #[derive(Clone, Debug)]

@@ -161,6 +161,8 @@ impl Replicated {
 
     fn follow(&self, primary: &Primary, server: &Server) {
         locked(&self.known).last = Some(server.clone());
+        // The old primary is one of them.
+        primary.note_replicas(self.servers.len() > 2);
         primary.lead_to(server);
     }
 

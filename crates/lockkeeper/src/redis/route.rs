@@ -27,7 +27,8 @@ use super::shard::{Shard, Standing, Written};
 use super::url::Topology;
 use super::{keys, slot};
 use crate::backend::{Fault, Finding, Lane};
-use crate::options::{Acknowledgement, ClientOptions};
+use crate::options::ClientOptions;
+use crate::redis_options::Acknowledgement;
 
 /// The way to the servers of a store. See the module.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Which replicas must acknowledge a write. `moves` if the primary may be another server later.
 fn terms(options: &ClientOptions, moves: bool) -> Option<Terms> {
-    match options.acknowledgement {
+    match options.redis.acknowledgement {
         Acknowledgement::By(replicas, timeout) => {
             Some(Terms { replicas, timeout, is_strict: true })
         }

@@ -12,7 +12,7 @@ pub(super) type Config = std::sync::Arc<rustls::ClientConfig>;
 pub(super) enum Config {}
 
 #[cfg(not(feature = "tls"))]
-pub(super) fn config(_: &crate::options::Tls) -> Result<Config, crate::backend::Fault> {
+pub(super) fn config(_: &crate::redis_options::Tls) -> Result<Config, crate::backend::Fault> {
     Err(super::url::invalid("a rediss:// URL needs the feature \"tls\" of lockkeeper"))
 }
 
@@ -27,8 +27,8 @@ mod enabled {
 
     use super::Config;
     use crate::backend::Fault;
-    use crate::options::Tls;
     use crate::redis::url::invalid;
+    use crate::redis_options::Tls;
 
     /// Reads the settings: once, not for every connection.
     pub(crate) fn config(tls: &Tls) -> Result<Config, Fault> {

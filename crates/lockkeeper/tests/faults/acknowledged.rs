@@ -19,7 +19,7 @@ async fn replicated(replicas: usize) -> Arc<Replicated> {
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn by(replicas: u32) -> ClientOptions {
-    options().acknowledged_by(replicas, TIMEOUT)
+    acknowledged_by(replicas, TIMEOUT)
 }
 
 /// Answers `Unacknowledged`.
@@ -154,7 +154,7 @@ async fn what_cannot_be_acknowledged_is_told() {
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
     let error = Client::connect_with("memory:", by(1)).await.expect_err("no replicas");
     assert!(error.to_string().contains("no replicas"), "{error}");
-    for wrong in [by(0), options().acknowledged_by(1, Duration::ZERO)] {
+    for wrong in [by(0), acknowledged_by(1, Duration::ZERO)] {
         let error = Client::connect_with(&server.url(), wrong).await.expect_err("no sense");
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     }
@@ -257,6 +257,32 @@ async fn a_new_connection_remembers_that_there_was_a_replica() {
     assert_unacknowledged(client.lock("c").try_lock().await);
     let guard = taken(&lock_of(&client, Kind::Lock, "c")).await;
     assert_held(primary, Kind::Lock, "c", &guard, 1);
+}
+
+/// The other replica has not been told yet of the one that is promoted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_server_needs_its_replicas_for_a_while() {
+    let servers = replicated(2).await;
+    let client = connect(&servers.url(), options()).await;
+    let lock = lock_of(&client, Kind::Lock, "a");
+    taken(&lock).await.release().await.expect("held");
+    let promoting = Arc::clone(&servers);
+    let promote = move || {
+        promoting.primary().server().kill();
+        promoting.promote(promoting.replicas()[0]);
+    };
+    joined(tokio::task::spawn_blocking(promote)).await;
+    let first_answer = async {
+        loop {
+            match lock.try_lock().await {
+                Err(Error::Unreachable { .. }) => {}
+                answer => return answer,
+            }
+        }
+    };
+    assert_unacknowledged(within(PATIENCE, "the new primary", first_answer).await);
+    let guard = taken(&lock).await;
+    assert_held(servers.primary().server(), Kind::Lock, "a", &guard, 1);
 }
 
 /// Each time that acknowledgement ends, there is one warning. On one thread, so that it can be collected.

@@ -136,9 +136,9 @@ async fn replicas_and_what_they_acknowledge_are_reported() {
     let starting = || std::sync::Arc::new(Replicated::start());
     let servers = joined(tokio::task::spawn_blocking(starting)).await;
     let url = servers.url();
-    let by = |replicas| options().acknowledged_by(replicas, ms(300));
+    let by = |replicas| acknowledged_by(replicas, ms(300));
     for (options, says) in [
-        (options().unacknowledged(), "note 2 replicas, and none must acknowledge"),
+        (unacknowledged(), "note 2 replicas, and none must acknowledge"),
         (options(), "note 2 replicas, and 1 must acknowledge"),
         (by(1), "note 2 replicas, and 1 must acknowledge"),
         (by(2), "fine 2 replicas, and all must acknowledge"),
@@ -149,7 +149,7 @@ async fn replicas_and_what_they_acknowledge_are_reported() {
     }
     let primary = servers.primary().server();
     primary.cli(&["CONFIG", "SET", "min-replicas-to-write", "3"]).ok();
-    let report = check_with(&url, options().unacknowledged()).await;
+    let report = check_with(&url, unacknowledged()).await;
     assert!(said(&report, "replication").contains("danger min-replicas-to-write is 3"));
     primary.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]).ok();
 
@@ -163,7 +163,7 @@ async fn replicas_and_what_they_acknowledge_are_reported() {
     };
     let late = || lag("slave0").max(lag("slave1")) > 3;
     eventually(PATIENCE, "a replica is late", late).await;
-    let said_of = said(&check_with(&url, options().unacknowledged()).await, "replication");
+    let said_of = said(&check_with(&url, unacknowledged()).await, "replication");
     assert!(said_of.contains(&format!("{} is late (online", replica.port())), "{said_of}");
     replica.resume();
     let killed = std::sync::Arc::clone(&servers);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper::{Client, Error, Kind, Phase, Severity};
+use lockkeeper::{Client, Error, Kind, Phase, RedisOptions, Severity};
 use testkit::{FaultProxy, RedisServer, Stopwatch};
 use tokio::time::Instant;
 
@@ -108,7 +108,7 @@ async fn a_connection_closed_while_idle_does_not_fail_the_next_attempt() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_lost_silently_while_idle_does_not_fail_the_next_attempt() {
     both(async |kind| {
-        let rig = Rig::new(kind, options().keep_alive(ms(300))).await;
+        let rig = Rig::new(kind, options().redis(RedisOptions::new().keep_alive(ms(300)))).await;
         let idle = rig.proxy.connections()[0];
         rig.proxy.black_hole_connection(idle, true);
         // The ping finds out, before the next request.
@@ -122,7 +122,11 @@ async fn a_connection_lost_silently_while_idle_does_not_fail_the_next_attempt() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_client_pings_once_per_period_and_keeps_its_connection() {
     let period = ms(200);
-    let rig = Rig::new(Kind::Lock, options().keep_alive(period).response_timeout(PATIENCE)).await;
+    let rig = Rig::new(
+        Kind::Lock,
+        options().redis(RedisOptions::new().keep_alive(period)).response_timeout(PATIENCE),
+    )
+    .await;
     let (pings, started) = (rig.proxy.expect_request(b"PING\r\n"), Instant::now());
     pings.wait_for(5).await;
     // The first may have been due just after the watch began.
@@ -235,8 +239,10 @@ async fn cuts_cost_a_connection_each() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_has_two_named_connections() {
     let server = RedisServer::start();
-    let other = connect(&server.url(), options().client_name("other")).await;
-    let client = connect(&server.url(), options().client_name("checkout")).await;
+    let other =
+        connect(&server.url(), options().redis(RedisOptions::new().client_name("other"))).await;
+    let client =
+        connect(&server.url(), options().redis(RedisOptions::new().client_name("checkout"))).await;
     let mut busy = Vec::new();
     let mut waiters = Vec::new();
     let mut held = Vec::new();

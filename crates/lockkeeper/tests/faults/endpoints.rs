@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper::{Client, Kind, Severity};
+use lockkeeper::{Client, Kind, RedisOptions, Severity};
 use testkit::{FaultProxy, Node, RedisServer, Replicated, ReplicatedBuilder, Side};
 
 use crate::permissions::set_user;
@@ -110,7 +110,8 @@ async fn a_lost_request_does_not_execute_on_a_server_that_is_promoted_again() {
     let servers = started(Replicated::builder().replicas(1)).await;
     let (first, second) = (servers.primary().server(), servers.replicas()[0].server());
     let endpoint = FaultProxy::start(first.port()).await;
-    let client = connect(&endpoint.url(), options().keep_alive(LONG)).await;
+    let client =
+        connect(&endpoint.url(), options().redis(RedisOptions::new().keep_alive(LONG))).await;
     taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
     let (late, id) = (endpoint.connections()[0], requests_of(first));
 
@@ -195,7 +196,7 @@ async fn of_two_primaries_the_one_that_others_follow_is_used() {
     let first = servers.primary();
     // A second primary, without followers.
     servers.promote(servers.replicas()[0]);
-    let client = connect(&servers.url(), options().unacknowledged()).await;
+    let client = connect(&servers.url(), unacknowledged()).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     assert_held(first.server(), Kind::Lock, "a", &guard, 1);
     drop((guard, client));
@@ -266,7 +267,7 @@ async fn misses_one_question(is_natted: bool) {
         replicate(replica, &elsewhere);
         servers.await_in_sync(1);
     }
-    let options = options().connect_timeout(ms(500)).unacknowledged();
+    let options = unacknowledged().connect_timeout(ms(500));
     let client = connect(&servers.url(), options).await;
     servers.cut(primary, Side::Clients);
     let mut waiting = Box::pin(lock_of(&client, Kind::Lock, "a").try_lock_for(ms(9000)));
@@ -315,7 +316,7 @@ async fn a_primary_without_followers_is_not_used_before_the_others_have_answered
     for far in [primary, replica] {
         far.proxy().delay(ms(200));
     }
-    let patient = options().unacknowledged().connect_timeout(PATIENCE);
+    let patient = unacknowledged().connect_timeout(PATIENCE);
     let client = connect(&servers.url(), patient.response_timeout(PATIENCE)).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
@@ -355,7 +356,7 @@ async fn a_replica_that_names_its_primary_otherwise_counts_or_is_reported() {
         replica.server().cli(&["REPLICAOF", host, &port.to_string()]).ok();
     };
     follow("localhost", primary.port());
-    let client = connect(&servers.url(), options().unacknowledged()).await;
+    let client = connect(&servers.url(), unacknowledged()).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
     let elsewhere = RedisServer::start();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as StdInstant;
 
-use lockkeeper::{Client, ClientOptions, Error, Kind, LostReason};
+use lockkeeper::{Client, ClientOptions, Error, Kind, LostReason, RedisOptions};
 use testkit::{History, Node, Replicated, Sentinels, Side, Stopwatch, Switch, awake_between};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -117,7 +117,7 @@ async fn a_primary_demoted_under_load_is_replaced() {
     let sentinels = started().await;
     let old = sentinels.servers().primary().port();
     // A release that only the old primary has costs one lease.
-    let acknowledged = options().watchdog_timeout(SOON).acknowledged_by(2, ms(300));
+    let acknowledged = acknowledged_by(2, ms(300)).watchdog_timeout(SOON);
     let clients = [
         connected(&sentinels, acknowledged.clone()).await,
         connected(&sentinels, acknowledged).await,
@@ -216,7 +216,7 @@ async fn a_primary_that_hangs_is_left_at_once() {
 async fn a_grant_under_way_across_the_failover_does_not_count() {
     let sentinels = proxied().await;
     let old = sentinels.servers().primary().port();
-    let client = connected(&sentinels, options().unacknowledged().response_timeout(LONG)).await;
+    let client = connected(&sentinels, unacknowledged().response_timeout(LONG)).await;
     // The script is known, and the connection is there.
     taken(&lock_of(&client, Kind::Lock, "b")).await.release().await.expect("held");
     let server = node(&sentinels, old).server();
@@ -237,7 +237,7 @@ async fn a_grant_under_way_across_the_failover_does_not_count() {
 async fn a_hold_that_the_new_primary_does_not_have_is_lost() {
     let sentinels = proxied().await;
     let servers = sentinels.servers();
-    let client = connected(&sentinels, options().unacknowledged()).await;
+    let client = connected(&sentinels, unacknowledged()).await;
     for replica in servers.replicas() {
         // They keep the link and get nothing more.
         replica.server().cli(&["REPLICAOF", "127.0.0.1", "1"]).ok();
@@ -267,8 +267,8 @@ async fn a_hold_that_the_new_primary_does_not_have_is_lost() {
 async fn two_clients_around_a_partition_overlap_only_without_acknowledgement() {
     for acknowledged in [false, true] {
         let sentinels = proxied().await;
-        let all = options().acknowledged_by(2, ms(300)).unreachable_after(SOON);
-        let of = |on| if on { all.clone() } else { options().unacknowledged() };
+        let all = acknowledged_by(2, ms(300)).unreachable_after(SOON);
+        let of = |on| if on { all.clone() } else { unacknowledged() };
         // Its sentinels do not reach it, either.
         let inside = connect(&sentinels.url(), of(acknowledged)).await;
         let old = sentinels.servers().primary();
@@ -363,9 +363,9 @@ async fn sentinels_over_tls_are_followed() {
     let servers = Replicated::builder().tls();
     let sentinels = blocking(move || Arc::new(servers.sentinels().start())).await;
     let server = sentinels.servers().primary().server();
-    let trusting = options().tls_ca(server.ca_pem());
+    let trusting = RedisOptions::new().tls_ca(server.ca_pem());
     let trusting = trusting.tls_identity(server.client_cert_pem(), server.client_key_pem());
-    let client = connected(&sentinels, trusting).await;
+    let client = connected(&sentinels, options().redis(trusting)).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     let switch = failover(&sentinels).await;
     let new = node(&sentinels, switch.port).server();

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper::stores::script_text;
-use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Error, Kind};
+use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Error, Kind, RedisOptions};
 use testkit::{FaultProxy, RedisServer, Reply, Stopwatch};
 use tracing::field::{Field, Visit};
 
@@ -39,6 +39,16 @@ pub(crate) fn options() -> ClientOptions {
         .connect_timeout(SOON)
         .response_timeout(RESPONSE)
         .retry_backoff(ms(20), ms(200))
+}
+
+/// As [`options`], and a write counts as soon as the primary has it.
+pub(crate) fn unacknowledged() -> ClientOptions {
+    options().redis(RedisOptions::new().unacknowledged())
+}
+
+/// As [`options`], and a write counts once this many replicas have it.
+pub(crate) fn acknowledged_by(replicas: u32, timeout: Duration) -> ClientOptions {
+    options().redis(RedisOptions::new().acknowledged_by(replicas, timeout))
 }
 
 pub(crate) async fn connect(url: &str, options: ClientOptions) -> Client {

@@ -1,6 +1,6 @@
 //! TLS: trusted servers, client certificates, and errors.
 
-use lockkeeper::{Client, ClientOptions, Kind};
+use lockkeeper::{Client, ClientOptions, Kind, RedisOptions};
 use testkit::RedisServer;
 use tokio::io::AsyncWriteExt;
 
@@ -23,18 +23,22 @@ async fn works(server: &RedisServer, options: ClientOptions) {
     }
 }
 
+fn trusting(server: &RedisServer) -> ClientOptions {
+    options().redis(RedisOptions::new().tls_ca(server.ca_pem()))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_private_ca_is_trusted_when_configured() {
     let server = RedisServer::builder().tls().start();
-    works(&server, options().tls_ca(server.ca_pem())).await;
+    works(&server, trusting(&server)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_certificate_and_a_password_are_accepted() {
     let server = RedisServer::builder().tls_with_client_certificate().password("p@ss:w/rd").start();
-    let identified = options()
-        .tls_ca(server.ca_pem())
-        .tls_identity(server.client_cert_pem(), server.client_key_pem());
+    let identified = RedisOptions::new().tls_ca(server.ca_pem());
+    let identified = identified.tls_identity(server.client_cert_pem(), server.client_key_pem());
+    let identified = options().redis(identified);
     let shown = format!("{identified:?}");
     assert!(!shown.contains("BEGIN") && !shown.contains("[45, 45"), "{shown}");
     works(&server, identified).await;
@@ -44,7 +48,7 @@ async fn a_client_certificate_and_a_password_are_accepted() {
 async fn a_server_of_another_ca_is_rejected_and_the_error_says_so() {
     let server = RedisServer::builder().tls().start();
     let other = RedisServer::builder().tls().start();
-    for options in [options().tls_ca(other.ca_pem()), options()] {
+    for options in [trusting(&other), options()] {
         let url = server.url();
         let connecting = Client::connect_with(&url, options);
         let answer = within(SOON + SOON, "an answer", connecting).await;
@@ -77,7 +81,7 @@ async fn a_server_without_tls_is_reported() {
 async fn a_missing_client_certificate_is_reported() {
     let server = RedisServer::builder().tls_with_client_certificate().start();
     let url = server.url();
-    let connecting = Client::connect_with(&url, options().tls_ca(server.ca_pem()));
+    let connecting = Client::connect_with(&url, trusting(&server));
     let answer = within(SOON + SOON, "an answer", connecting).await;
     assert!(answer.is_err(), "{answer:?}");
     let said = answer.expect_err("refused").to_string().to_lowercase();
@@ -88,7 +92,7 @@ async fn a_missing_client_certificate_is_reported() {
 async fn a_wrong_password_over_tls_is_denied_and_not_printed() {
     let server = RedisServer::builder().tls().password("right").start();
     let url = server.url_with("", "wr0ng-s3cret");
-    let connecting = Client::connect_with(&url, options().tls_ca(server.ca_pem()));
+    let connecting = Client::connect_with(&url, trusting(&server));
     let error = within(SOON + SOON, "an answer", connecting).await;
     let error = error.expect_err("the password is wrong");
     assert!(matches!(error, lockkeeper::Error::Denied { .. }), "{error:?}");
@@ -99,7 +103,7 @@ async fn a_wrong_password_over_tls_is_denied_and_not_printed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_survives_a_lost_tls_connection() {
     let server = RedisServer::builder().tls().start();
-    let client = connect(&server.url(), options().tls_ca(server.ca_pem())).await;
+    let client = connect(&server.url(), trusting(&server)).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     let notices = || !server.cli(&["PUBSUB", "CHANNELS", "lockkeeper_notice:*"]).array().is_empty();
     eventually(PATIENCE, "listening for notices", notices).await;

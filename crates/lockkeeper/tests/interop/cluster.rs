@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::{
     AnyGuard, AnyLock, Client, ClientOptions, Fence, MultiGuard, MultiLock, Permit, RECHECK,
-    Wakeups,
+    RedisOptions, Wakeups,
 };
 use testkit::java::{JavaPeerBuilder, Lock, Pending, Permits, Semaphore, Worker};
 use testkit::{Cli, Cluster, History, JavaPeer, Redisson, Shape};
@@ -74,9 +74,13 @@ const BOTH: Fleet =
 /// Half of what a waiter of ours sleeps at least before it tries again by itself, a writer.
 const PROMPT: Duration = Duration::from_millis(500);
 
+fn woken_by(wakeups: Wakeups) -> ClientOptions {
+    ClientOptions::new().redis(RedisOptions::new().cluster_wakeups(wakeups))
+}
+
 impl Fleet {
     fn options(self) -> ClientOptions {
-        ClientOptions::new().cluster_wakeups(self.wakeups)
+        woken_by(self.wakeups)
     }
 
     async fn client(self) -> Client {
@@ -84,7 +88,7 @@ impl Fleet {
             Wakeups::Classic => wakeups_of_v3_27().await,
             wakeups => wakeups,
         };
-        connect(Cluster::shared(), self.options().cluster_wakeups(wakeups)).await
+        connect(Cluster::shared(), woken_by(wakeups)).await
     }
 
     /// How many subscriptions a waiter of ours has.

@@ -78,7 +78,7 @@ async fn connect(urls: [String; 3], longest: Duration) -> Client {
     let options = ClientOptions::new().longest_lease(longest).watchdog_timeout(longest);
     // The cold start is no outage.
     let options = options.response_timeout(LONGEST).unreachable_after(PATIENCE);
-    let client = Client::quorum_with(urls, options).await.unwrap();
+    let client = Client::connect_with(format!("quorum:{}", urls.join(",")), options).await.unwrap();
     let first = client.mutex("first").lock();
     within(PATIENCE, "the cold start", first).await.unwrap().release().await.unwrap();
     client

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error, Result};
+use lockkeeper::{Client, ClientOptions, Error, RedisOptions, Result};
 
 use crate::store::assert_is;
 
@@ -80,6 +80,10 @@ async fn an_invalid_url_is_rejected() {
     }
 }
 
+fn named(name: &str) -> ClientOptions {
+    ClientOptions::new().redis(RedisOptions::new().client_name(name))
+}
+
 #[tokio::test]
 async fn invalid_settings_are_rejected() {
     let o = ClientOptions::new;
@@ -101,9 +105,9 @@ async fn invalid_settings_are_rejected() {
         ("tokens for no time", o().token_ttl(Duration::ZERO)),
         ("tokens for 999 ms", o().token_ttl(ms(999))),
         ("tokens for ever", o().token_ttl(Duration::MAX)),
-        ("client name with a space", o().client_name("a b")),
-        ("client name with a line break", o().client_name("a\nb")),
-        ("client name not ASCII", o().client_name("caf\u{e9}")),
+        ("client name with a space", named("a b")),
+        ("client name with a line break", named("a\nb")),
+        ("client name not ASCII", named("caf\u{e9}")),
     ] {
         refused(Client::connect_with("memory:", options.clone()).await, what);
         // Rejected before a connection is made: no server listens there.
@@ -121,7 +125,7 @@ async fn settings_at_their_limits_work() {
         o().drift(0.49, Duration::MAX / 4),
         o().unreachable_after(Duration::MAX),
         o().unreachable_after(Duration::ZERO),
-        o().client_name(""),
+        named(""),
         o().name_prefix(b"\xff\x00{"),
     ] {
         locks(&Client::connect_with("memory:", options).await.unwrap()).await;

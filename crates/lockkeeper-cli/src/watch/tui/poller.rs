@@ -66,7 +66,7 @@ fn seen(watch: &mut Watch, took: Duration) -> Look {
 /// Retries while the store is unreachable; any other error is permanent.
 async fn connect(store: &Store, reports: &UnboundedSender<Report>) -> Option<Inspector> {
     loop {
-        match store.connect_with(as_operator(store.options.clone()).read_only()).await {
+        match store.connect_with(as_operator(store.unacknowledged()).read_only()).await {
             Ok(client) => return Some(client.inspector()),
             Err(failure) if failure.code == Code::UNREACHABLE => {
                 reports.send(Report::Failed(failure.message)).ok()?;

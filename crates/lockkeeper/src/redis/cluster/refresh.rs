@@ -9,9 +9,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Cluster;
-use super::slot_map::{self, Told};
+use super::slot_map::{self, Node, Told};
 use crate::backend::Fault;
-use crate::options::Wakeups;
 use crate::redis::command::Command;
 use crate::redis::connection::asker::Asker;
 use crate::redis::connection::committer::Committer;
@@ -19,6 +18,7 @@ use crate::redis::locked;
 use crate::redis::publish::Wakes;
 use crate::redis::resp::Value;
 use crate::redis::server::Server;
+use crate::redis_options::Wakeups;
 
 /// The shortest time between two questions for the slot map.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -86,7 +86,7 @@ impl Cluster {
 
     /// How wake-ups travel: as the options say, or as the servers support it.
     pub(crate) async fn wakes(&self) -> Wakes {
-        match self.options.cluster_wakeups {
+        match self.options.redis.wakeups {
             Wakeups::Classic => return Wakes::Classic,
             Wakeups::Both => return Wakes::Both,
             Wakeups::Auto => {}
@@ -130,6 +130,8 @@ impl Cluster {
         let mut asking = JoinSet::new();
         let mut answers: Vec<(Server, Result<Told, Fault>)> = Vec::new();
         let (mut servers, mut slow) = (servers.into_iter(), 0);
+        // Nothing tells yet whether an answer is of another cluster.
+        let is_first = self.map().ranges.is_empty();
         loop {
             let counts = |told: &Told| !self.map().is_foreign(told);
             let found = answers.iter().any(|(_, told)| told.as_ref().is_ok_and(counts));
@@ -145,7 +147,8 @@ impl Cluster {
             match timeout_at(until.min(Instant::now() + ANSWER), asking.join_next()).await {
                 Ok(Some(answer)) => answers.extend(answer),
                 Ok(None) => break,
-                Err(_) if found || Instant::now() >= until => break,
+                Err(_) if Instant::now() >= until => break,
+                Err(_) if found && (!is_first || self.all_seeds_are_in(&answers)) => break,
                 // They are slow: ask others, too.
                 Err(_) => slow = asking.len(),
             }
@@ -153,6 +156,16 @@ impl Cluster {
         // Late answers are dropped, and the connections are kept.
         asking.detach_all();
         answers
+    }
+
+    /// Whether each seed has answered, or is a node of a cluster that has.
+    fn all_seeds_are_in(&self, answers: &[(Server, Result<Told, Fault>)]) -> bool {
+        self.seeds.iter().all(|seed| {
+            let names = |node: &Node| seed.address.host() == Some((&node.host, node.port));
+            answers.iter().any(|(server, told)| {
+                server.is_same(seed) || told.as_ref().is_ok_and(|told| told.nodes().any(names))
+            })
+        })
     }
 
     pub(super) fn asker(&self, server: &Server) -> Arc<Asker> {

@@ -317,8 +317,8 @@ impl Rounds {
                     self.warn(&fault);
                     set(State::Refused(*epoch, fault));
                     // It may never pass: less and less often.
-                    let pause =
-                        (shared.options.max_backoff * failures).min(shared.options.keep_alive);
+                    let pause = (shared.options.max_backoff * failures)
+                        .min(shared.options.redis.keep_alive);
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = follower.changed() => {}
@@ -342,7 +342,7 @@ impl Rounds {
                     Some(join) => vec![join],
                     None => return Fault::Closed,
                 },
-                () = sleep(self.shared.options.keep_alive) => Vec::new(),
+                () = sleep(self.shared.options.redis.keep_alive) => Vec::new(),
                 // Nothing is expected between rounds: this is the end of the connection.
                 reply = opened.wire.next() => match reply {
                     Ok(Value::Push(_)) => continue,

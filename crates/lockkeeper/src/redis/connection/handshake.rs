@@ -11,7 +11,6 @@ use crate::redis::resp::Value;
 
 use super::socket;
 use super::wire::{Wire, broken_by};
-use crate::RedisUrl;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
 use crate::redis::command::Command;
@@ -20,6 +19,7 @@ use crate::redis::member::Membership;
 use crate::redis::reply::{self, Info, Reply};
 use crate::redis::role::Role;
 use crate::redis::server::{Address, Server};
+use crate::redis::url::RedisUrl;
 
 /// Opens a socket and logs in.
 pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<Wire, Fault> {
@@ -121,7 +121,7 @@ pub(super) fn naming(options: &ClientOptions) -> [Command; 3] {
     let client = |verb: &str| Command::plain("CLIENT").arg(verb);
     let version = env!("CARGO_PKG_VERSION");
     [
-        client("SETNAME").arg(options.shown_name()),
+        client("SETNAME").arg(options.redis.shown_name()),
         client("SETINFO").arg("LIB-NAME").arg("lockkeeper"),
         client("SETINFO").arg("LIB-VER").arg(version),
     ]

@@ -226,7 +226,7 @@ impl<'a> Io<'a> {
             written: 0,
             is_writing: false,
             has_yielded: false,
-            ping_at: Instant::now() + shared.options.keep_alive,
+            ping_at: Instant::now() + shared.options.redis.keep_alive,
             expire_at: None,
             answered: shared.lock().requests.answered,
         }
@@ -326,7 +326,7 @@ impl<'a> Io<'a> {
             state.requests.add(Command::<Word>::plain("PING").raw(), due, false, None);
         }
         self.answered = state.requests.answered;
-        self.ping_at = now + self.shared.options.keep_alive;
+        self.ping_at = now + self.shared.options.redis.keep_alive;
     }
 
     /// Writes encoded requests, those that arrive meanwhile included.

@@ -92,7 +92,7 @@ impl Quorum {
     /// Connects to a majority of the members, and to the others in the background.
     ///
     /// # Errors
-    /// See [`Client::quorum_with`](crate::Client::quorum_with).
+    /// As [`Client::connect_with`](crate::Client::connect_with).
     pub async fn connect(urls: &[&str], options: &ClientOptions) -> ClientResult<Self> {
         let failed = |fault| Error::from_fault(fault, None, Phase::Connect, None);
         if options.watchdog_timeout > options.longest_lease {

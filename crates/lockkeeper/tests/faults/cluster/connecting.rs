@@ -1,6 +1,6 @@
 //! The ways to a cluster.
 
-use lockkeeper::{Client, Kind};
+use lockkeeper::{Client, Kind, RedisOptions};
 use testkit::{Cluster, FaultProxy, Flavour, RedisServer, Shape};
 
 use super::{connected, primaries, started};
@@ -86,7 +86,7 @@ async fn a_user_with_a_password_is_served_over_tls() {
         let user = ["ACL", "SETUSER", "al@ce", "on", ">s3:cret", "~*", "&*", "+@all"];
         node.server().cli(&user).ok();
     }
-    let trusting = options().tls_ca(cluster.node(0).server().ca_pem());
+    let trusting = options().redis(RedisOptions::new().tls_ca(cluster.node(0).server().ca_pem()));
     let admin = connected(&cluster, trusting.clone()).await;
     let url = cluster.url().replace(":p%40ss%20word@", "al%40ce:s3%3Acret@");
     let user = connect(&url, trusting.clone()).await;

@@ -66,7 +66,7 @@ async fn a_dead_shard_is_named() {
     let name = cluster.name_on(0);
     let address = |index: usize| format!("127.0.0.1:{}", cluster.node(index).port());
     cluster.node(1).server().cli(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]).ok();
-    for options in [options(), options().unacknowledged()] {
+    for options in [options(), unacknowledged()] {
         let client = connected(&cluster, options).await;
         taken(&lock_of(&client, Kind::Lock, &name)).await.release().await.expect("held");
         let report = within(PATIENCE, "the report", client.check()).await.expect("it answers");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error, Kind};
+use lockkeeper::{Client, ClientOptions, Error, Kind, RedisOptions};
 use testkit::{Cli, Cluster, RedisServer, Reply, RequestWatch, Shape};
 use tokio::time::Instant;
 
@@ -100,7 +100,7 @@ struct Watched {
 impl Watched {
     async fn new(options: ClientOptions) -> Self {
         let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
-        let client = connected(&cluster, options.unacknowledged()).await;
+        let client = connected(&cluster, options.redis(RedisOptions::new().unacknowledged())).await;
         let name = cluster.names_on(0, 2).remove(1);
         for shard in 0..3 {
             let lock = lock_of(&client, Kind::Lock, &cluster.name_on(shard));
@@ -192,8 +192,7 @@ async fn a_redirected_request_without_an_answer_is_not_repeated() {
 /// first goes to the second, long before its deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_was_not_sent_follows_its_slot() {
-    let patient = options().response_timeout(LONG);
-    for options in [patient.clone(), patient.unacknowledged()] {
+    for options in [options(), unacknowledged()].map(|options| options.response_timeout(LONG)) {
         let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
         let client = connected(&cluster, options).await;
         let name = cluster.name_on(0);
@@ -233,7 +232,7 @@ fn runs(monitor: &mut Cli, server: &RedisServer, name: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_that_the_asked_node_does_not_know_runs_there_once() {
     let cluster = primaries().await;
-    let client = connected(&cluster, options().unacknowledged()).await;
+    let client = connected(&cluster, unacknowledged()).await;
     let name = cluster.name_on(0);
     let (lock, owner) = (client.lock(&name), client.new_owner());
     let outer = lock.as_owner(&owner).lock().await.expect("free");

@@ -16,7 +16,8 @@ const OLD: [usize; 3] = [0, 1, 2];
 const NEW: [usize; 3] = [2, 3, 4];
 
 async fn connected(quorum: &Quorum, list: [usize; 3]) -> lockkeeper::Result<Client> {
-    Client::quorum_with(list.map(|index| quorum.node(index).url()), leased()).await
+    let urls = list.map(|index| quorum.node(index).url());
+    Client::connect_with(format!("quorum:{}", urls.join(",")), leased()).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -169,7 +169,8 @@ async fn two_members_that_are_one_server_are_refused() {
     let quorum = started(Quorum::builder(3).proxied()).await;
     let second = FaultProxy::start(quorum.server(1).port()).await;
     let urls = [quorum.node(0).url(), quorum.node(1).url(), second.url()];
-    let refused = invalid(Client::quorum_with(urls, leased()).await);
+    let refused =
+        invalid(Client::connect_with(format!("quorum:{}", urls.join(",")), leased()).await);
     for port in [quorum.node(1).port(), second.port()] {
         assert!(refused.contains(&format!("127.0.0.1:{port}")), "{refused}");
     }

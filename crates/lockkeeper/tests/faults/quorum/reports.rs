@@ -63,7 +63,8 @@ async fn a_quorum_on_separate_hosts_is_safe() {
     // Shorter than the leases of a check on other stores.
     let lease = ms(5_000);
     let options = quorum_options().longest_lease(lease).watchdog_timeout(lease);
-    let connect = || Client::quorum_with(&urls, options.clone());
+    let url = format!("quorum:{}", urls.join(","));
+    let connect = || Client::connect_with(&url, options.clone());
     connect().await.unwrap().shutdown().await;
     trust(&quorum);
     let client = connect().await.unwrap();
@@ -162,8 +163,8 @@ async fn a_unix_socket_is_on_this_host() {
     let quorum = start(Quorum::builder(2)).await;
     let local = RedisServer::builder().unix_socket();
     let local = joined(tokio::task::spawn_blocking(|| local.start())).await;
-    let urls = [quorum.urls(), vec![local.url()]].concat();
-    let client = Client::quorum_with(&urls, quorum_options()).await.unwrap();
+    let url = format!("{},{}", quorum.url(), local.url());
+    let client = Client::connect_with(url, quorum_options()).await.unwrap();
     let report = check(&client).await;
     let hosts = of(&report, "hosts");
     assert_eq!(hosts.len(), 2, "{report:#?}");

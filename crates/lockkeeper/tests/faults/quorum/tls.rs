@@ -1,6 +1,6 @@
 //! Members that speak TLS only, each with a CA of its own.
 
-use lockkeeper::{Client, ClientOptions, Kind};
+use lockkeeper::{Client, ClientOptions, Kind, RedisOptions};
 use testkit::Quorum;
 
 use super::{LEASE, held_on, host, leased, started};
@@ -9,7 +9,7 @@ use crate::support::*;
 /// Trusts these members.
 fn trusting(quorum: &Quorum, members: &[usize]) -> ClientOptions {
     let certificates = members.iter().map(|index| quorum.server(*index).ca_pem());
-    leased().tls_ca(certificates.collect::<Vec<_>>().concat())
+    leased().redis(RedisOptions::new().tls_ca(certificates.collect::<Vec<_>>().concat()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
