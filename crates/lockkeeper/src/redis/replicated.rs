@@ -164,6 +164,8 @@ impl Replicated {
 
     fn follow(&self, primary: &Primary, server: &Server) {
         self.known().last = Some(server.clone());
+        // The old primary is one of them.
+        primary.note_replicas(self.servers.len() > 2);
         primary.lead_to(server);
     }
 

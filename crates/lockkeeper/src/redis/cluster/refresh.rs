@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Cluster;
-use super::slot_map::{self, Told};
+use super::slot_map::{self, Node, Told};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::connection::asker::Asker;
@@ -128,6 +128,8 @@ impl Cluster {
         let mut asking = JoinSet::new();
         let mut answers: Vec<(Server, Result<Told, Fault>)> = Vec::new();
         let (mut servers, mut slow) = (servers.into_iter(), 0);
+        // Nothing tells yet whether an answer is of another cluster.
+        let is_first = self.map().ranges.is_empty();
         loop {
             let counts = |told: &Told| !self.map().is_foreign(told);
             let found = answers.iter().any(|(_, told)| told.as_ref().is_ok_and(counts));
@@ -143,7 +145,8 @@ impl Cluster {
             match timeout_at(until.min(Instant::now() + ANSWER), asking.join_next()).await {
                 Ok(Some(answer)) => answers.extend(answer),
                 Ok(None) => break,
-                Err(_) if found || Instant::now() >= until => break,
+                Err(_) if Instant::now() >= until => break,
+                Err(_) if found && (!is_first || self.all_seeds_are_in(&answers)) => break,
                 // They are slow: ask others, too.
                 Err(_) => slow = asking.len(),
             }
@@ -151,6 +154,16 @@ impl Cluster {
         // Late answers are dropped, and the connections are kept.
         asking.detach_all();
         answers
+    }
+
+    /// Whether each seed has answered, or is a node of a cluster that has.
+    fn all_seeds_are_in(&self, answers: &[(Server, Result<Told, Fault>)]) -> bool {
+        self.seeds.iter().all(|seed| {
+            let names = |node: &Node| seed.address.host() == Some((&node.host, node.port));
+            answers.iter().any(|(server, told)| {
+                server.is_same(seed) || told.as_ref().is_ok_and(|told| told.nodes().any(names))
+            })
+        })
     }
 
     pub(super) fn asker(&self, server: &Server) -> Arc<Asker> {

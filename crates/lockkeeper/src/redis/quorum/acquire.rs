@@ -125,10 +125,9 @@ impl Inner {
             }
             // The client that has the first member gets the others, or releases all of them and notifies
             // this one. A client that has died does neither: soon all members are asked at once again.
-            let soon = fastrand::u64(250..500);
-            votes.busy.push(Some(soon));
-            return Ok(votes.busy(1));
+            return Ok(votes.busy_for_now());
         }
+        let mut late = 0;
         for tries in 0..PATIENCE {
             if tries > 0 {
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(500..4_000))).await;
@@ -142,11 +141,17 @@ impl Inner {
                 return self.granted_first(request, votes, rest, limit).await;
             }
             stored.extend(rest.unanswered());
+            late = rest.unanswered().count();
             if Instant::now() >= limit {
                 break;
             }
         }
-        self.withdraw(request, &votes, stored.into_iter(), voters.len());
+        // A slow member may have the hold of another client, and the votes that are given back wake up no waiter
+        // then. In case it has none, this client looks again soon.
+        self.withdraw(request, &votes, stored.into_iter(), voters.len() - late);
+        if late > 0 && votes.is_split() {
+            return Ok(votes.busy_for_now());
+        }
         self.not_granted(&votes, voters.len())
     }
 

@@ -62,6 +62,12 @@ impl Votes {
         voters - self.busy.len() < majority
     }
 
+    /// The busy answer, to ask again soon.
+    pub(super) fn busy_for_now(mut self) -> Attempt {
+        self.busy.push(Some(fastrand::u64(250..500)));
+        self.busy(1)
+    }
+
     /// The busy answer: until a majority may be free.
     pub(super) fn busy(&self, majority: usize) -> Attempt {
         let free = self.granted.len();
