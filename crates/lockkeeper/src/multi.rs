@@ -29,7 +29,7 @@ use crate::{Error, LockName, LostReason, Result};
 ///
 /// The locks are acquired in one order everywhere, whatever the order in which they are named, so two
 /// that name the same locks never deadlock. An acquire holds the first of them while it waits for the next,
-/// but not for longer than 1.5 s for one that the same holder keeps: it then releases all and starts anew.
+/// but at first not for longer than 1.5 s for one that the same holder keeps: it then releases all and starts anew.
 /// Plain locks of one client are acquired in a single request if all are free. The loss of one is the loss
 /// of all.
 ///

@@ -1,15 +1,16 @@
 //! Several locks as one: all or none.
 //!
-//! All clients acquire the members in one order, in every round, and hold the earlier ones while they wait
-//! for a later one: in one order that cannot deadlock. A program that keeps another order can still hold
-//! what is waited for and wait for what is held here. Its holder stays then. So a member that one holder has
-//! kept for [`MEMBER_WAIT`] ends the round: all is released, and that member is waited for alone. For the others
-//! it then waits for a [`GRACE`] only, because who releases one of them often releases the next a moment later.
-//! If one is still busy, that one is waited for alone: in the end the one that others acquire first. After as
-//! many rounds as there are members it goes in order again, and waits for [`LAST_MEMBER_WAIT`]: the holder may as
-//! well be one that keeps it for long, and each further round would give up the positions that it waits for. Not
-//! for longer, because holders that wait for each other stand still meanwhile. That goes for holders in this
-//! client, too: their tasks may keep another order.
+//! All clients acquire the members in one order, and hold the earlier ones while they wait for a later one: in one
+//! order that cannot deadlock. A program that keeps another order can still hold what is waited for and wait for
+//! what is held here. Its holder stays then. That goes for holders in this client, too: their tasks may keep another
+//! order. So a member that one holder has kept for [`MEMBER_WAIT`] ends the round: all is released, and that member
+//! is waited for alone. For the others this round waits for a [`GRACE`] only, because who releases one of them often
+//! releases the next a moment later, and cycles of our own must cost little. If another is still busy, that one is
+//! waited for alone: in the end the one that others acquire first.
+//!
+//! After as many such rounds as there are members, the next round goes in order again and waits longer for each
+//! member: the holder may as well be one that keeps it for long, and the number of rounds must have a limit. Not
+//! twice as long, because holders that wait for each other stand still meanwhile.
 //!
 //! Waiting is not limited by time alone: behind a long queue that moves, each round would give up the
 //! positions that the last one had waited for.
@@ -35,11 +36,7 @@ use crate::error::{Error, Phase, Result};
 /// How long to wait in the first round for one member that one holder keeps, while others are held.
 const MEMBER_WAIT: Duration = Duration::from_millis(1500);
 
-/// The same in further rounds. Below the 3 s after which Redisson gives up two members, so that not both do.
-const LAST_MEMBER_WAIT: Duration = Duration::from_millis(2500);
-
-/// How long to wait for the others after one was waited for alone. They are not in order then: short, so that
-/// cycles of our own cost little.
+/// How long to wait for each of the others after one was waited for alone.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// How long to wait for the answer who the holders of that member are.
@@ -113,7 +110,7 @@ impl Assembly<'_> {
                 return error.map_or(Ok(None), Err);
             }
             if first == 0 && error.is_none() {
-                (member_wait, alone) = (LAST_MEMBER_WAIT, 0);
+                (member_wait, alone) = (member_wait.saturating_mul(3) / 2, 0);
             }
             alone += 1;
             first = if error.is_some() || alone <= self.parts.len() { by } else { 0 };

@@ -75,7 +75,7 @@ impl Db {
 
     /// Counts the listening processes.
     fn count_waiters(&self, listed: &mut Listed, moment: Moment) -> Result<(), Hitch> {
-        let topic = Topic::told_of(&listed.resource).and_then(|topic| written(&topic));
+        let topic = Topic::shared_by(&listed.resource).and_then(|topic| written(&topic));
         if let (Some(topic), None) = (topic, listed.snapshot.waiting) {
             listed.snapshot.waiting = Some(self.listeners(&topic, moment.now)?);
         }

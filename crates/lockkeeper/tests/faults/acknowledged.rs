@@ -259,6 +259,32 @@ async fn a_new_connection_remembers_that_there_was_a_replica() {
     assert_held(primary, Kind::Lock, "c", &guard, 1);
 }
 
+/// The other replica has not been told yet of the one that is promoted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_server_needs_its_replicas_for_a_while() {
+    let servers = replicated(2).await;
+    let client = connect(&servers.url(), options()).await;
+    let lock = lock_of(&client, Kind::Lock, "a");
+    taken(&lock).await.release().await.expect("held");
+    let promoting = Arc::clone(&servers);
+    let promote = move || {
+        promoting.primary().server().kill();
+        promoting.promote(promoting.replicas()[0]);
+    };
+    joined(tokio::task::spawn_blocking(promote)).await;
+    let first_answer = async {
+        loop {
+            match lock.try_lock().await {
+                Err(Error::Unreachable { .. }) => {}
+                answer => return answer,
+            }
+        }
+    };
+    assert_unacknowledged(within(PATIENCE, "the new primary", first_answer).await);
+    let guard = taken(&lock).await;
+    assert_held(servers.primary().server(), Kind::Lock, "a", &guard, 1);
+}
+
 /// Each time that acknowledgement ends, there is one warning. On one thread, so that it can be collected.
 #[tokio::test]
 async fn locks_without_acknowledgement_are_warned_of_once() {

@@ -64,7 +64,7 @@ const WAITING: f64 = 8.0;
 /// client can have a majority with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_rest_while_a_lock_is_on_a_bare_majority() {
-    let quorum = start(Quorum::builder(3)).await;
+    let quorum = start(Quorum::builder(3).proxied()).await;
     let holder = trusted(&quorum).await;
     let mut waiters = Vec::new();
     for _ in 0..4 {
@@ -72,9 +72,9 @@ async fn waiters_rest_while_a_lock_is_on_a_bare_majority() {
     }
     let scripts =
         |server: &RedisServer| server.commandstats("evalsha") + server.commandstats("eval");
-    // Whichever is asked first.
-    for lacking in 0..3 {
-        let name = format!("job {lacking}");
+    // Whichever is asked first, and whether a member that holds it is near or not.
+    for (lacking, distance) in [(0, 0), (1, 0), (2, 0), (0, 40)] {
+        let name = format!("job {lacking} {distance}");
         let guard = holder.lock(&name).lock().await.expect("free");
         eventually(PATIENCE, "held", || held_on(&quorum, &name).len() == 3).await;
         quorum.server(lacking).cli(&["DEL", &name]).ok();
@@ -85,6 +85,7 @@ async fn waiters_rest_while_a_lock_is_on_a_bare_majority() {
         let waiting: Vec<_> = waiting.collect();
         let listening = |of: usize| listeners(quorum.server(of), &name) == waiters.len() as i64;
         eventually(PATIENCE, "all wait", || (0..3).all(listening)).await;
+        quorum.node(2).proxy().delay(ms(distance));
         let before = [0, 1, 2].map(|index| scripts(quorum.server(index)));
         let begun = Instant::now();
         tokio::time::sleep(COUNTED_FOR).await;
@@ -93,6 +94,7 @@ async fn waiters_rest_while_a_lock_is_on_a_bare_majority() {
             let each = calls / waiters.len() as f64 / begun.elapsed().as_secs_f64();
             assert!(each <= WAITING, "{each} calls a second on member {index}");
         }
+        quorum.node(2).proxy().delay(ms(0));
         guard.release().await.expect("held");
         for waiter in waiting {
             within(PATIENCE, "its turn", joined(waiter)).await.expect("held");
