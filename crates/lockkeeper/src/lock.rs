@@ -178,8 +178,8 @@ macro_rules! owner_methods {
     };
 }
 
-/// Locks whose owners may be held to one hold each.
-macro_rules! reentrancy_methods {
+/// The options of locks that an owner can hold more than once, and that can issue fencing tokens.
+macro_rules! option_methods {
     ($Type:ident) => {
         impl $Type {
             /// The same lock, but an owner that asks for it twice gets an
@@ -187,18 +187,9 @@ macro_rules! reentrancy_methods {
             /// here: in the store nothing differs.
             #[must_use = "it is a new handle that is not reentrant"]
             pub fn non_reentrant(&self) -> Self {
-                let mut handle = self.handle.clone();
-                handle.reentrant = false;
-                Self { handle }
+                Self { handle: $crate::handle::Handle { reentrant: false, ..self.handle.clone() } }
             }
-        }
-    };
-}
 
-/// Locks that can issue fencing tokens.
-macro_rules! fenced_methods {
-    ($Type:ident) => {
-        impl $Type {
             /// The same lock, issuing a [fencing token](crate::FencedLock) with each grant.
             #[must_use = "it is a new handle that issues tokens"]
             pub fn fenced(&self) -> $crate::FencedLock {
@@ -208,7 +199,7 @@ macro_rules! fenced_methods {
     };
 }
 
-pub(crate) use {fenced_methods, lock_methods, owner_methods, reentrancy_methods};
+pub(crate) use {lock_methods, option_methods, owner_methods};
 
 /// The reentrant lock, Redisson's `RLock`: a hash `name → {owner → hold count}` with a TTL.
 ///
@@ -247,8 +238,7 @@ pub struct Lock {
 
 lock_methods!(Lock, LockGuard);
 owner_methods!(Lock);
-reentrancy_methods!(Lock);
-fenced_methods!(Lock);
+option_methods!(Lock);
 
 impl Lock {
     /// The same lock, whose waiters never subscribe: they poll, with these pauses. Redisson's `RSpinLock`.

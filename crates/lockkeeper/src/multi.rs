@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, join_all};
 
 use crate::any::AnyLock;
 use crate::backend::Kind;
@@ -89,9 +89,8 @@ impl MultiLock {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind, however many were held by then.
     pub fn lock(&self) -> impl Future<Output = Result<MultiGuard>> + Send + use<> {
-        let locking = self.try_lock_for(Duration::MAX);
         // Waiting without a limit ends with the locks or with an error.
-        async move { locking.await?.ok_or(Error::Closed { lock: None }) }
+        self.try_lock_for(Duration::MAX).map(|held| held?.ok_or(Error::Closed { lock: None }))
     }
 
     /// Makes one attempt. If one of the locks is busy it is `Ok(None)`, and none is held.

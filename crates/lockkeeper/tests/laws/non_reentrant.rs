@@ -1,5 +1,7 @@
 //! Locks that are configured as non-reentrant.
 
+use std::time::Duration;
+
 use lockkeeper::{Error, FairLock, Lock, RunError};
 
 use crate::store::{Reentrant, Store, assert_is, one, poll_once};

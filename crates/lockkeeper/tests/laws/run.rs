@@ -4,6 +4,7 @@ use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use lockkeeper::{Clock, Error, LostReason, RunError};
 use tokio::time::{Instant, sleep, timeout};
@@ -226,7 +227,7 @@ pub(crate) async fn work_that_panics_releases_the_lock<L: Exclusive>(store: &Sto
     let (ours, theirs) = pair::<L>(store).await;
     let task = tokio::spawn(async move {
         let work = |_| async { panic!("this panic is part of the law") };
-        ours.lease(std::time::Duration::from_secs(30)).run::<(), _>(work).await.unwrap();
+        ours.lease(Duration::from_secs(30)).run::<(), _>(work).await.unwrap();
     });
     assert!(task.await.unwrap_err().is_panic());
     let next = store.promptly("it is released", theirs.lock()).await.unwrap();
