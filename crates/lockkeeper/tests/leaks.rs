@@ -173,7 +173,7 @@ async fn use_permits(client: &Client) {
         1 => drop(or_drop(permit.release()).await.map(Result::unwrap)),
         2 => {
             permit.forget();
-            semaphore.release(count).await.unwrap();
+            semaphore.add_permits(i64::from(count)).await.unwrap();
         }
         3 => {
             semaphore.add_permits(i64::from(count)).await.unwrap();
