@@ -161,7 +161,7 @@ impl Subscriber {
                 _ => Err(error.fault()),
             },
             Value::Status(_) => self.answered(),
-            _ => Err(astray()),
+            _ => Err(misfit()),
         }
     }
 
@@ -169,20 +169,20 @@ impl Subscriber {
     fn answered(&mut self) -> Result<Option<Event>, Fault> {
         match self.expected.pop_front() {
             Some(Expected { request: Request::Ping, .. }) => Ok(None),
-            _ => Err(astray()),
+            _ => Err(misfit()),
         }
     }
 
     fn received(&mut self, data: Vec<Value>) -> Result<Option<Event>, Fault> {
         let mut data = data.into_iter();
-        let Some(Value::Bulk(kind)) = data.next() else { return Err(astray()) };
+        let Some(Value::Bulk(kind)) = data.next() else { return Err(misfit()) };
         match &kind[..] {
             b"pong" if self.wire.is_resp2 => self.answered(),
             b"message" | b"smessage" => match (data.next(), data.next()) {
                 (Some(Value::Bulk(channel)), Some(Value::Bulk(payload))) => {
                     Ok(Some(Event::Message { channel, payload }))
                 }
-                _ => Err(astray()),
+                _ => Err(misfit()),
             },
             b"subscribe" | b"ssubscribe" => {
                 let confirmed = self.confirmed(data.next(), |request| match request {
@@ -218,12 +218,12 @@ impl Subscriber {
                 }
                 Ok(channel)
             }
-            _ => Err(astray()),
+            _ => Err(misfit()),
         }
     }
 }
 
-fn astray() -> Fault {
+fn misfit() -> Fault {
     Fault::silent("a message did not fit its request")
 }
 
@@ -234,35 +234,8 @@ mod tests {
     use super::*;
     use crate::redis::url;
 
-    async fn subscriber(server: &RedisServer, mode: Mode) -> Subscriber {
-        let options = ClientOptions::new();
-        let server = url::server(&server.url(), &options).unwrap();
-        Subscriber::open(&server, &options, mode).await.unwrap()
-    }
-
     async fn next(subscriber: &mut Subscriber) -> Event {
         subscriber.event().await.expect("the connection serves")
-    }
-
-    #[tokio::test]
-    async fn messages_of_both_modes_arrive_once_confirmed() {
-        let server = RedisServer::start();
-        for (mode, publish) in [(Mode::Plain, "PUBLISH"), (Mode::Sharded, "SPUBLISH")] {
-            let mut subscriber = subscriber(&server, mode).await;
-            let (a, b) = (b"a".to_vec(), b"b".to_vec());
-            subscriber.subscribe(vec![a.clone(), b.clone()]);
-            assert_eq!(next(&mut subscriber).await, Event::Subscribed(a.clone()));
-            assert_eq!(next(&mut subscriber).await, Event::Subscribed(b.clone()));
-            subscriber.ping();
-            assert_eq!(server.cli(&[publish, "a", "0"]).int(), 1);
-            let message = Event::Message { channel: a.clone(), payload: b"0".to_vec() };
-            assert_eq!(next(&mut subscriber).await, message);
-            subscriber.unsubscribe(vec![a]);
-            subscriber.subscribe(vec![b"c".to_vec()]);
-            assert_eq!(next(&mut subscriber).await, Event::Subscribed(b"c".to_vec()));
-            assert_eq!(server.cli(&[publish, "a", "0"]).int(), 0);
-            assert!(subscriber.expected.is_empty());
-        }
     }
 
     #[tokio::test]
