@@ -185,33 +185,22 @@ impl Subscriber {
                 _ => Err(misfit()),
             },
             b"subscribe" | b"ssubscribe" => {
-                let confirmed = self.confirmed(data.next(), |request| match request {
-                    Request::Subscribe(channels) => Some(channels),
-                    _ => None,
-                });
-                confirmed.map(|channel| Some(Event::Subscribed(channel)))
+                self.confirmed(data.next(), true).map(|channel| Some(Event::Subscribed(channel)))
             }
-            b"unsubscribe" | b"sunsubscribe" => {
-                let confirmed = self.confirmed(data.next(), |request| match request {
-                    Request::Unsubscribe(channels) => Some(channels),
-                    _ => None,
-                });
-                confirmed.map(|_| None)
-            }
+            b"unsubscribe" | b"sunsubscribe" => self.confirmed(data.next(), false).map(|_| None),
             // Of features that were not asked for.
             _ => Ok(None),
         }
     }
 
     /// Strikes off the first channel that is expected to be confirmed, if it is this one.
-    fn confirmed(
-        &mut self,
-        channel: Option<Value>,
-        asked: fn(&mut Request) -> Option<&mut VecDeque<Vec<u8>>>,
-    ) -> Result<Vec<u8>, Fault> {
-        let first = self.expected.front_mut().and_then(|expected| asked(&mut expected.request));
-        match (first, channel) {
-            (Some(channels), Some(Value::Bulk(channel))) if channels.front() == Some(&channel) => {
+    fn confirmed(&mut self, channel: Option<Value>, subscribed: bool) -> Result<Vec<u8>, Fault> {
+        let first = self.expected.front_mut().map(|expected| &mut expected.request);
+        match (first, channel, subscribed) {
+            (Some(Request::Subscribe(channels)), Some(Value::Bulk(channel)), true)
+            | (Some(Request::Unsubscribe(channels)), Some(Value::Bulk(channel)), false)
+                if channels.front() == Some(&channel) =>
+            {
                 channels.pop_front();
                 if channels.is_empty() {
                     self.expected.pop_front();
