@@ -390,17 +390,11 @@ impl Redis {
 
     /// Releases an acquire that was not granted by a majority. Notifies no waiter if `is_silent`.
     pub(crate) fn withdraw(&self, release: Release, is_silent: bool) -> Answer<Released> {
-        if !is_silent {
-            return self.release(release);
-        }
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            let command = match release.resource.kind {
-                Kind::Mutex => lock::release_mutex(&release, Wakes::Silent),
-                _ => lock::release(&release, Wakes::Silent),
-            };
-            let answer = inner.route.call(name(&release.resource), command).await;
-            inner.settled_release(answer)
+            let wakes = if is_silent { Wakes::Silent } else { inner.wakes };
+            let command = inner.releasing(&release, wakes)?;
+            inner.settled_release(inner.route.call(name(&release.resource), command).await)
         })
     }
 
