@@ -29,9 +29,7 @@ use super::reply::{Marker, Time};
 use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
-use crate::backend::{
-    Acquire, Answer, Attempt, Backend, Fault, Fenced, Kind, Release, Released, Renew,
-};
+use crate::backend::{Acquire, Answer, Attempt, Fault, Fenced, Kind, Release, Released, Renew};
 use crate::options::ClientOptions;
 
 /// How long to wait before the marker is read again if that failed.
