@@ -22,7 +22,6 @@ mod fork;
 mod guard;
 mod handle;
 mod hold;
-mod holder;
 mod inspector;
 mod latch;
 mod lock;
@@ -75,7 +74,9 @@ pub use {
 
 pub use any::AnyLock;
 #[doc(inline)]
-pub use backend::{ClientInfo, Finding, ForcedUnlock, Kind, Seen, Severity};
+pub use backend::{
+    ClientInfo, Finding, ForcedUnlock, Holder, Kind, LockInfo, MemberInfo, Seen, Severity, Ttl,
+};
 pub use check::Report;
 pub use client::Client;
 pub use error::{Error, LostReason, Phase, Result};
@@ -86,8 +87,7 @@ pub use guard::{
     UpgradeError, WriteGuard,
 };
 pub use hold::{AnyGuard, Hold};
-pub use holder::{Holder, Remaining};
-pub use inspector::{Inspector, Listing, LockInfo, MemberInfo};
+pub use inspector::{Inspector, Listing};
 pub use latch::CountDownLatch;
 pub use lock::{Lock, Mutex};
 pub use multi::{MultiGuard, MultiLock};

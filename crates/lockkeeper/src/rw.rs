@@ -4,10 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::any::AnyLock;
-use crate::backend::Kind;
+use crate::backend::{Holder, Kind, Ttl};
 use crate::guard::{FencedReadGuard, FencedWriteGuard, ReadGuard, WriteGuard};
 use crate::handle::Handle;
-use crate::holder::{Holder, Remaining};
 use crate::lock::fenced_methods;
 use crate::options::LeaseTime;
 use crate::{LockName, Owner, Result};
@@ -178,7 +177,7 @@ macro_rules! rw_methods {
             ///
             /// # Errors
             /// As [`holders`](Self::holders).
-            pub async fn remaining(&self) -> Result<Remaining> {
+            pub async fn remaining(&self) -> Result<Option<Ttl>> {
                 self.handle.remaining().await
             }
 

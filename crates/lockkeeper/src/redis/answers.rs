@@ -68,7 +68,7 @@ pub(super) fn renewed(value: Value) -> Result<Renewed, Fault> {
 }
 
 pub(super) fn ttl(left: i64) -> Ttl {
-    u64::try_from(left).map_or(Ttl::Forever, Ttl::Millis)
+    u64::try_from(left).map_or(Ttl::Forever, Ttl::millis)
 }
 
 pub(super) fn number(value: &Value) -> u64 {

@@ -113,9 +113,9 @@ impl Inner {
         }
     }
 
-    pub(super) async fn inspect_counter(&self, resource: &Resource) -> Result<Snapshot, Fault> {
+    pub(super) async fn inspect_counter(&self, resource: &Resource) -> Result<LockInfo, Fault> {
         let call = script::COUNTER_INSPECT.call(1).arg(name(resource));
-        counted(self.route.call(name(resource), call).await?)
+        counted(resource, self.route.call(name(resource), call).await?)
     }
 }
 
@@ -165,7 +165,7 @@ pub(super) fn remembered(script: &'static Script, keys: usize, resource: &Resour
 }
 
 /// Parses TTL, value, number of acquired permits and whether the semaphore is temporary.
-pub(super) fn counted(value: Value) -> Result<Snapshot, Fault> {
+pub(super) fn counted(resource: &Resource, value: Value) -> Result<LockInfo, Fault> {
     let parts = match &value {
         Value::Array(parts) => &parts[..],
         _ => &[],
@@ -178,5 +178,6 @@ pub(super) fn counted(value: Value) -> Result<Snapshot, Fault> {
         _ => None,
     };
     let (ttl, taken) = (count.map(|_| ttl(*left)), taken.unsigned_abs());
-    Ok(Snapshot { ttl, count, taken, temporary: *temporary == 1, ..Snapshot::default() })
+    let temporary = *temporary == 1;
+    Ok(LockInfo { ttl, count, taken, temporary, ..LockInfo::new(resource) })
 }

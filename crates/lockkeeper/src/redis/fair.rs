@@ -8,7 +8,7 @@ use super::command::{Command, Script};
 use super::publish::Wakes;
 use super::{Inner, keys, script, strings};
 use crate::LockName;
-use crate::backend::{Acquire, Fault, Kind, Release, Renew, Resource, Snapshot};
+use crate::backend::{Acquire, Fault, Holder, Kind, LockInfo, Release, Renew, Resource};
 
 /// Creates a call that begins with the five keys of the lock.
 fn call(script: &'static Script, name: &LockName, more: usize) -> Command {
@@ -41,13 +41,14 @@ pub(super) fn release(request: &Release, wakes: Wakes) -> Command {
 }
 
 impl Inner {
-    pub(super) async fn inspect_fair(&self, resource: &Resource) -> Result<Snapshot, Fault> {
+    pub(super) async fn inspect_fair(&self, resource: &Resource) -> Result<LockInfo, Fault> {
         let name = &resource.name;
         let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
         let call = call.arg(keys::timeouts(name)).arg(keys::seen(name));
         let queue = self.route.call(name.as_bytes(), call).await;
-        let holders = self.inspect_holders(&script::LOCK_INSPECT, resource).await?;
-        Ok(Snapshot { queue: strings(queue?)?, ..holders })
+        let mut lock = self.inspect_holders(&script::LOCK_INSPECT, resource).await?;
+        lock.queue = strings(queue?)?.into_iter().map(|id| Holder::new(id, 0, false)).collect();
+        Ok(lock)
     }
 }
 

@@ -17,8 +17,8 @@ use super::shard::Shard;
 use super::slot::SLOTS;
 use super::{Inner, bulk, error_reply, keys, number, script, strings, ttl, unexpected};
 use crate::backend::{
-    ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
-    Select, Snapshot, Topic, Ttl,
+    ClientInfo, Fault, ForcedUnlock, Holder, Kind, List, LockInfo, Page, Pattern, Resource, Select,
+    Topic, Ttl,
 };
 use crate::model;
 use crate::{LockName, PermitId};
@@ -177,7 +177,7 @@ impl Inner {
         shard: &Shard,
         names: Vec<LockName>,
         incomplete: &mut bool,
-    ) -> Result<Vec<Listed>, Fault> {
+    ) -> Result<Vec<LockInfo>, Fault> {
         let mut reads = Vec::with_capacity(3 * names.len());
         for name in &names {
             reads.push(some_fields(name));
@@ -215,7 +215,7 @@ impl Inner {
         shard: &Shard,
         hashes: Vec<(LockName, Hash, i64)>,
         incomplete: &mut bool,
-    ) -> Result<Vec<Listed>, Fault> {
+    ) -> Result<Vec<LockInfo>, Fault> {
         let read = |(name, hash, _): &(LockName, Hash, i64)| match hash.is_whole {
             true => super::rw::inspect(name, self.wakes),
             // A script that reads a large hash would block the server.
@@ -229,11 +229,13 @@ impl Inner {
                 found.extend(hash.mode.is_some().then(|| hash.listed(name, left, None)).flatten());
                 continue;
             }
-            let snapshot = match answer.and_then(super::rw::inspected) {
-                Ok(snapshot) => snapshot,
+            let resource = Resource { kind: Kind::Read, name };
+            let inspected = answer.and_then(|answer| super::rw::inspected(&resource, answer));
+            let mut lock = match inspected {
+                Ok(lock) => lock,
                 // The script is not loaded yet, or the key has changed its type.
-                Err(_) => match self.inspected_rw(&name).await {
-                    Ok(snapshot) => snapshot,
+                Err(_) => match self.inspected_rw(&resource).await {
+                    Ok(lock) => lock,
                     Err(fault) if fault.may_pass() => return Err(fault),
                     Err(Fault::WrongKind { .. }) => continue,
                     Err(_) => {
@@ -242,68 +244,64 @@ impl Inner {
                     }
                 },
             };
-            if !snapshot.holders.is_empty() {
-                let written = snapshot.holders.iter().any(|holder| !holder.shared);
-                let kind = if written { Kind::Write } else { Kind::Read };
-                found.push(Listed { resource: Resource { kind, name }, snapshot });
+            if lock.holders.iter().any(|holder| !holder.shared) {
+                lock.kind = Kind::Write;
             }
+            found.extend((!lock.holders.is_empty()).then_some(lock));
         }
         Ok(found)
     }
 
     /// Counts the listening clients of all locks with one request.
-    async fn count_waiters(&self, shard: &Shard, locks: &mut [Listed]) -> Result<(), Fault> {
+    async fn count_waiters(&self, shard: &Shard, locks: &mut [LockInfo]) -> Result<(), Fault> {
         if locks.is_empty() {
             return Ok(());
         }
         let Some(counting) = self.wakes.counting() else { return Ok(()) };
         let mut ask = Command::plain("PUBSUB").arg(counting);
-        for listed in locks.iter() {
-            let channel = Topic::told_of(&listed.resource).and_then(|t| keys::topic_channel(&t));
+        for lock in locks.iter() {
+            let channel = Topic::told_of(&lock.resource()).and_then(|t| keys::topic_channel(&t));
             ask = ask.arg(channel.unwrap_or_default());
         }
         let answer = shard.connection.read(vec![ask]).await?.pop();
         // A missing permission is not an error: the counts stay unknown.
         let Some(Ok(Value::Array(values))) = answer else { return Ok(()) };
-        for (listed, pair) in locks.iter_mut().zip(values.chunks(2)) {
-            let is_counted = match listed.resource.kind {
+        for (lock, pair) in locks.iter_mut().zip(values.chunks(2)) {
+            let is_counted = match lock.kind {
                 Kind::Fair => false,
-                Kind::Latch => self.wakes.of_latch(&listed.resource.name) == self.wakes,
+                Kind::Latch => self.wakes.of_latch(&lock.name) == self.wakes,
                 _ => true,
             };
             if let [_, count] = pair
                 && is_counted
             {
-                listed.snapshot.waiting = Some(number(count));
+                lock.waiting = Some(number(count));
             }
         }
         Ok(())
     }
 
     /// Returns all details of one name.
-    async fn describe(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
+    async fn describe(&self, name: &LockName, kind: Option<Kind>) -> Result<LockInfo, Fault> {
         let kind = match kind {
             Some(kind) => kind,
             None => self.seems(name).await?,
         };
         let resource = Resource { kind, name: name.clone() };
-        let mut listed = match kind {
-            Kind::Permits => self.describe_permits(name).await?,
-            _ => {
-                let snapshot = self.inspect(resource.clone()).await?;
-                Listed { resource, snapshot }
-            }
+        let mut lock = match kind {
+            Kind::Permits => self.describe_permits(&resource).await?,
+            _ => self.inspect(resource).await?,
         };
         if kind == Kind::Fair {
-            listed.snapshot.waiting = Some(listed.snapshot.queue.len() as u64);
+            lock.waiting = Some(lock.queue.len() as u64);
         }
         if let Some(shard) = self.route.shard(name.as_bytes()) {
-            self.count_waiters(&shard, std::slice::from_mut(&mut listed)).await?;
+            self.count_waiters(&shard, std::slice::from_mut(&mut lock)).await?;
         }
         let token =
             self.route.read(name.as_bytes(), vec![of_key("GET", keys::token(name))]).await?.pop();
         if let Some(Ok(Value::Bulk(token))) = token {
-            listed.snapshot.token = String::from_utf8_lossy(&token).parse().ok();
+            lock.token = String::from_utf8_lossy(&token).parse().ok();
         }
         let log = self
             .route
@@ -311,14 +309,14 @@ impl Inner {
             .await;
         match log {
             Ok(Value::Array(entries)) => {
-                listed.snapshot.forced = entries.into_iter().filter_map(forced).collect();
+                lock.forced = entries.into_iter().filter_map(forced).collect();
             }
             Ok(other) => return Err(unexpected(&other)),
             // A missing permission is not an error: the details stay unknown.
             Err(fault) if fault.may_pass() => return Err(fault),
             Err(_) => {}
         }
-        Ok(listed)
+        Ok(lock)
     }
 
     /// Determines the kind of a name. A missing key is a free lock.
@@ -362,24 +360,22 @@ impl Inner {
         shard: &Shard,
         names: Vec<LockName>,
         incomplete: &mut bool,
-    ) -> Result<Vec<Listed>, Fault> {
+    ) -> Result<Vec<LockInfo>, Fault> {
         let reads = names.iter().flat_map(|name| [super::permits::inspect(name), taken(name)]);
         let mut answers = shard.connection.read(reads.collect()).await?.into_iter();
         let mut found = Vec::new();
         for name in names {
             let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-            let listed = match (next().and_then(counted), next()) {
-                (Ok(snapshot), ids) => Ok(of_permits(&name, snapshot, ids)),
+            let resource = Resource { kind: Kind::Permits, name };
+            let lock = match (next().and_then(|answer| counted(&resource, answer)), next()) {
+                (Ok(lock), ids) => Ok(with_permits(lock, ids)),
                 // The script is not loaded yet, or the key is something else.
-                (Err(_), _) => self.describe_permits(&name).await,
+                (Err(_), _) => self.describe_permits(&resource).await,
             };
-            match listed {
-                Ok(Listed {
-                    snapshot: Snapshot { taken: 0, .. } | Snapshot { count: None, .. },
-                    ..
-                })
+            match lock {
+                Ok(LockInfo { taken: 0, .. } | LockInfo { count: None, .. })
                 | Err(Fault::WrongKind { .. }) => {}
-                Ok(listed) => found.push(listed),
+                Ok(lock) => found.push(lock),
                 Err(fault) if fault.may_pass() => return Err(fault),
                 Err(_) => *incomplete = true,
             }
@@ -387,11 +383,11 @@ impl Inner {
         Ok(found)
     }
 
-    async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
-        let snapshot =
-            counted(self.route.call(name.as_bytes(), super::permits::inspect(name)).await?)?;
+    async fn describe_permits(&self, resource: &Resource) -> Result<LockInfo, Fault> {
+        let lock = self.inspect_permits(resource).await?;
+        let name = &resource.name;
         let ids = self.route.read(name.as_bytes(), vec![taken(name)]).await?.pop();
-        Ok(of_permits(name, snapshot, ids.unwrap_or(Ok(Value::Nil))))
+        Ok(with_permits(lock, ids.unwrap_or(Ok(Value::Nil))))
     }
 }
 
@@ -402,9 +398,9 @@ fn taken(name: &LockName) -> Command {
     ids.arg("LIMIT").arg("0").arg(HOLDERS_MAX)
 }
 
-fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Value, Fault>) -> Listed {
-    snapshot.holders = ids.into_iter().flat_map(scored).map(permit_holder).collect();
-    Listed { resource: Resource { kind: Kind::Permits, name: name.clone() }, snapshot }
+fn with_permits(mut lock: LockInfo, ids: Result<Value, Fault>) -> LockInfo {
+    lock.holders = ids.into_iter().flat_map(scored).map(permit_holder).collect();
+    lock
 }
 
 /// Parses the cursor of a page.
@@ -452,15 +448,15 @@ fn scored(value: Value) -> Vec<(Vec<u8>, f64)> {
     pairs
 }
 
-fn permit_holder((id, end): (Vec<u8>, f64)) -> HolderEntry {
+fn permit_holder((id, end): (Vec<u8>, f64)) -> Holder {
     let bytes: Result<[u8; 16], _> = id[..].try_into();
     let shown = bytes.map(|bytes| PermitId::from_bytes(bytes).to_string().into_bytes());
     let id = shown.unwrap_or(id);
     let ttl = match end {
         end if end >= model::ENDLESS as f64 => Ttl::Forever,
-        end => Ttl::Millis((end - now_ms() as f64) as u64),
+        end => Ttl::millis((end - now_ms() as f64) as u64),
     };
-    HolderEntry { ttl: Some(ttl), ..HolderEntry::new(id, 1, true) }
+    Holder { ttl: Some(ttl), ..Holder::new(id, 1, true) }
 }
 
 /// The kinds of lock that a key may belong to.
@@ -527,22 +523,20 @@ impl Hash {
     }
 
     /// Returns `None` for a hash without a mode and with more fields than a lock has.
-    fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Option<Listed> {
+    fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Option<LockInfo> {
         if self.mode.is_none() && self.holders.len() > FIELDS_MAX {
             return None;
         }
         let kind = self.kind(queued.is_some_and(|queued| queued > 0));
         let shares = self.mode.is_some();
         let holders = self.holders.into_iter();
-        let holders =
-            holders.map(|(id, count, shared)| HolderEntry::new(id, count, shared && shares));
-        let snapshot = Snapshot {
+        let holders = holders.map(|(id, count, shared)| Holder::new(id, count, shared && shares));
+        Some(LockInfo {
             holders: holders.collect(),
             ttl: Some(ttl(left)),
             waiting: queued.filter(|_| kind == Kind::Fair),
-            ..Snapshot::default()
-        };
-        Some(Listed { resource: Resource { kind, name }, snapshot })
+            ..LockInfo::new(&Resource { kind, name })
+        })
     }
 }
 

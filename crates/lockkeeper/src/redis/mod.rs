@@ -11,8 +11,8 @@ use tokio::sync::{Notify, mpsc};
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
-    Finding, HolderEntry, Kind, Lane, List, Page, Release, Released, Renew, Renewed, Resource,
-    Snapshot, Subscription, Topic,
+    Finding, Holder, Kind, Lane, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource,
+    Subscription, Topic,
 };
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::model;
@@ -323,7 +323,7 @@ impl Inner {
             call = call.arg(id);
         }
         // Read before the holders are notified: then they may withdraw their announcements.
-        let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
+        let known = self.inspect(resource.clone()).await.map_or(Vec::new(), |lock| lock.holders);
         let answer = self.route.call(name(&resource), call).await?;
         if matches!(&answer, Value::Bulk(said) if said == b"other") {
             return Ok(Changed::Other);
@@ -336,7 +336,7 @@ impl Inner {
         let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
         let mut log = log.arg(by.to_string()).arg(reason);
         for victim in victims.into_iter().take(VICTIMS_MAX) {
-            let client = known.iter().find(|holder| holder.id == victim);
+            let client = known.iter().find(|holder| holder.stored == victim);
             log =
                 clients::victim(log.arg(victim), client.and_then(|holder| holder.client.as_ref()));
         }
@@ -346,7 +346,7 @@ impl Inner {
         Ok(Changed::Done)
     }
 
-    async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
+    async fn inspect(&self, resource: Resource) -> Result<LockInfo, Fault> {
         self.fits(&resource.name)?;
         match resource.kind {
             Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
@@ -363,28 +363,30 @@ impl Inner {
         &self,
         script: &'static Script,
         resource: &Resource,
-    ) -> Result<Snapshot, Fault> {
+    ) -> Result<LockInfo, Fault> {
         let answer = self.route.call(name(resource), script.call(1).arg(name(resource))).await?;
         let Some((ttl, mut values)) = standing(answer)? else {
-            return Ok(Snapshot::default());
+            return Ok(LockInfo::new(resource));
         };
         let mut holders = Vec::new();
         while let (Some(id), Some(count)) = (values.next(), values.next()) {
-            holders.push(HolderEntry::new(bulk(id)?, number(&count), false));
+            holders.push(Holder::new(bulk(id)?, number(&count), false));
         }
         let holders = self.described(holders).await;
-        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+        Ok(LockInfo { holders, ttl: Some(ttl), ..LockInfo::new(resource) })
     }
 
     /// Adds what the clients of the holders have announced. In a cluster that may be on another shard,
     /// which may be down: then it stays unknown.
-    async fn described(&self, holders: Vec<HolderEntry>) -> Vec<HolderEntry> {
-        let described = holders.into_iter().map(async |holder: HolderEntry| {
-            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.id));
-            let Ok(Some(client)) = asking.await else { return holder };
-            let id = std::str::from_utf8(&holder.id).ok();
-            let owner: Option<OwnerId> = id.and_then(|id| id.parse().ok());
-            holder.described(&client, client.holds.iter().find(|hold| Some(hold.owner) == owner))
+    async fn described(&self, holders: Vec<Holder>) -> Vec<Holder> {
+        let described = holders.into_iter().map(async |mut holder: Holder| {
+            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.stored));
+            if let Ok(Some(client)) = asking.await {
+                let owner: Option<OwnerId> = holder.id.parse().ok();
+                let hold = client.holds.iter().find(|hold| Some(hold.owner) == owner);
+                holder.describe(&client, hold);
+            }
+            holder
         });
         join_all(described).await
     }
@@ -435,7 +437,7 @@ impl Backend for Redis {
         })
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.inspect(resource).await })
     }

@@ -73,8 +73,8 @@ impl Inner {
         Ok(if answer == Value::Nil { Changed::Nothing } else { Changed::Done })
     }
 
-    pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        counted(self.route.call(name(resource), inspect(&resource.name)).await?)
+    pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<LockInfo, Fault> {
+        counted(resource, self.route.call(name(resource), inspect(&resource.name)).await?)
     }
 }
 

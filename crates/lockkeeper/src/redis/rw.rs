@@ -14,7 +14,7 @@ use super::command::{Command, Script};
 use super::keys::Derived;
 use super::publish::Wakes;
 use super::{Inner, bulk, keys, name, number, script, standing, unfit};
-use crate::backend::{Acquire, Fault, HolderEntry, Release, Renew, Resource, Snapshot};
+use crate::backend::{Acquire, Fault, Holder, LockInfo, Release, Renew, Resource};
 use crate::{LockName, OwnerId};
 
 /// Creates a call with the lock, other keys of it and, in a cluster, [`keys::whole`]: the scripts use
@@ -82,14 +82,15 @@ pub(super) fn release_write(request: &Release, wakes: Wakes) -> Command {
 }
 
 impl Inner {
-    pub(super) async fn inspect_rw(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let mut snapshot = self.inspected_rw(&resource.name).await?;
-        snapshot.holders = self.described(snapshot.holders).await;
-        Ok(snapshot)
+    pub(super) async fn inspect_rw(&self, resource: &Resource) -> Result<LockInfo, Fault> {
+        let mut lock = self.inspected_rw(resource).await?;
+        lock.holders = self.described(lock.holders).await;
+        Ok(lock)
     }
 
-    pub(super) async fn inspected_rw(&self, name: &LockName) -> Result<Snapshot, Fault> {
-        inspected(self.route.call(name.as_bytes(), inspect(name, self.wakes)).await?)
+    pub(super) async fn inspected_rw(&self, resource: &Resource) -> Result<LockInfo, Fault> {
+        let name = &resource.name;
+        inspected(resource, self.route.call(name.as_bytes(), inspect(name, self.wakes)).await?)
     }
 }
 
@@ -99,17 +100,17 @@ pub(super) fn inspect(name: &LockName, wakes: Wakes) -> Command {
 }
 
 /// Parses the TTL, then alternating owner, hold count and whether the hold is shared.
-pub(super) fn inspected(answer: Value) -> Result<Snapshot, Fault> {
+pub(super) fn inspected(resource: &Resource, answer: Value) -> Result<LockInfo, Fault> {
     let Some((ttl, mut values)) = standing(answer)? else {
-        return Ok(Snapshot::default());
+        return Ok(LockInfo::new(resource));
     };
     let mut holders = Vec::new();
     while let (Some(id), Some(count), Some(shared)) = (values.next(), values.next(), values.next())
     {
         let (id, count, shared) = (bulk(id)?, number(&count), shared == Value::Int(1));
-        holders.push(HolderEntry::new(id, count, shared));
+        holders.push(Holder::new(id, count, shared));
     }
-    Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+    Ok(LockInfo { holders, ttl: Some(ttl), ..LockInfo::new(resource) })
 }
 
 fn owner_or_empty(call: Command, owner: Option<OwnerId>) -> Command {

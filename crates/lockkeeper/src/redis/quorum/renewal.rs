@@ -171,8 +171,7 @@ impl Renewal {
         let (mut held, mut lacking, mut is_taken) = (Vec::new(), 0, false);
         for (_, answer) in self.of(entry) {
             match answer {
-                Ok(Renewed::Held(Ttl::Millis(left))) => held.push(*left),
-                Ok(Renewed::Held(Ttl::Forever)) => held.push(u64::MAX),
+                Ok(Renewed::Held(ttl)) => held.push(*ttl),
                 Ok(answer) => {
                     lacking += 1;
                     is_taken |= *answer == Renewed::Taken;
@@ -183,9 +182,7 @@ impl Renewal {
         if held.len() >= majority {
             // A majority had it until then.
             held.sort_unstable_by(|one, other| other.cmp(one));
-            let left = held[majority - 1];
-            let ttl = if left == u64::MAX { Ttl::Forever } else { Ttl::Millis(left) };
-            return Some(Ok(Renewed::Held(ttl)));
+            return Some(Ok(Renewed::Held(held[majority - 1])));
         }
         let lost = if is_taken { Renewed::Taken } else { Renewed::Gone };
         (all - lacking < majority).then_some(Ok(lost))
@@ -212,10 +209,10 @@ impl Renewal {
         let mut repairs = Vec::new();
         for ((renew, verdict), answer) in self.batch.iter().zip(verdicts).zip(answers) {
             // A vote of a waiter is soon withdrawn.
-            if let (Ok(Renewed::Held(Ttl::Millis(left))), Ok(Renewed::Gone | Renewed::Taken)) =
+            if let (Ok(Renewed::Held(Ttl::For(left))), Ok(Renewed::Gone | Renewed::Taken)) =
                 (verdict, answer)
             {
-                repairs.push((member, renew.clone(), renew.ttl.unwrap_or(*left)));
+                repairs.push((member, renew.clone(), renew.ttl.unwrap_or(left.as_millis() as u64)));
             }
         }
         self.inner.repair(repairs).await;
