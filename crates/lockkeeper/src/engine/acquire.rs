@@ -53,8 +53,8 @@ impl Request {
                         Some((Grant { pending, front, token, sent: answer.1 }, now))
                     }
                     None => {
-                        let attempted = AcquireLoop::after(self, front, started, pending);
-                        Box::pin(attempted.run(Some(answer))).await?
+                        let acquiring = AcquireLoop::new(self, front, started);
+                        Box::pin(acquiring.run_after(answer, pending)).await?
                     }
                 }
             }

@@ -156,7 +156,7 @@ impl Core {
 
     /// Returns the last change of a client: withdraws it, or announces only the locks that it left
     /// held.
-    pub(super) fn farewell(&self) -> Change {
+    pub(super) fn withdrawal(&self) -> Change {
         let now = self.clock.now();
         match self.left(now).is_empty() {
             true => Change::Withdraw { client: self.id },
@@ -255,7 +255,7 @@ impl Core {
         for lease in leases {
             match one_by_one {
                 true => self.reaper.adopt(Box::pin(look_for_missed_notice(lease))),
-                false => lease.hurry(),
+                false => lease.check_now(),
             }
         }
     }
@@ -267,7 +267,7 @@ async fn look_for_missed_notice(lease: Arc<Lease>) {
     let has_it = |found: LockInfo| found.holders.iter().any(|holder| holder.id == id);
     if !lease.core.backend.inspect(lease.resource.clone()).await.map_or(true, has_it) {
         look_for_record(&lease).await;
-        lease.hurry();
+        lease.check_now();
     }
 }
 

@@ -37,9 +37,16 @@ pub(crate) async fn insist(
         let now = core.clock.now();
         let ends = now + core.options.unreachable_after.min(RETRY_COUNTERS);
         let send = || core.backend.adjust(request.clone());
-        let tried =
-            retry_until(&core, &resource.name, (now, ends), send, |_| {}, || core.is_closed())
-                .await;
+        let tried = retry_until(
+            &core,
+            &resource.name,
+            (now, ends),
+            None,
+            send,
+            |_| {},
+            || core.is_closed(),
+        )
+        .await;
         tried.answer.map_err(|fault| {
             let maybe_ran = tried.maybe_ran || fault.maybe_ran();
             match fault {

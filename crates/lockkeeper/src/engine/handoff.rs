@@ -45,7 +45,7 @@ pub(super) async fn hand_off(
         outcome = Some(Ok(()));
         let Waiter { served, handoff } = successor;
         let ends = tried.sent + Duration::from_millis(handoff.ttl);
-        let pending = PendingAcquire::granted(core, &lease.resource, handoff.owner, ends);
+        let pending = PendingAcquire::handed_off(core, &lease.resource, handoff.owner, ends);
         let grant = Grant { pending, front, token, sent: tried.sent };
         let refused = served.send(Box::new(Served::Granted(grant))).err().map(|served| *served);
         let Some(Served::Granted(returned)) = refused else { return Ok(()) };
@@ -76,7 +76,9 @@ async fn give_up_handoff(
     if maybe_ran || fault.maybe_ran() {
         let Handoff { owner, ttl, .. } = successor.handoff;
         let ends = sent + Duration::from_millis(ttl);
-        drop(PendingAcquire::indeterminate(core, &lease.resource, owner, ends));
+        let mut pending = PendingAcquire::handed_off(core, &lease.resource, owner, ends);
+        pending.late = Some(ends);
+        drop(pending);
     }
     if fault.may_pass() {
         core.local_queues.fail(&lease.resource, &fault);
@@ -86,7 +88,7 @@ async fn give_up_handoff(
         front.give(successor);
     }
     let request = Release { owner: from, ..lease.release_of(0) };
-    let mut tried = lease.send_release(request, core.clock.now()).await;
+    let mut tried = lease.send_release(request, core.clock.now(), None).await;
     // The handoff may have been executed after all; the undo from above removes it.
     tried.maybe_ran |= maybe_ran;
     lease.verdict(tried)
@@ -104,5 +106,6 @@ async fn send_handoff(lease: &Lease, from: OwnerId, successor: &Waiter) -> Retri
         core.backend.acquire(Acquire { from: Some(from), fenced, ..acquire })
     };
     let failed = |fault: &Fault| lease.note_release(fault);
-    retry_until(core, &lease.resource.name, (now, ends), send, failed, || core.is_abandoned()).await
+    let stop = || core.is_abandoned();
+    retry_until(core, &lease.resource.name, (now, ends), None, send, failed, stop).await
 }

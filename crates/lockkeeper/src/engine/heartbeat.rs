@@ -76,7 +76,7 @@ pub(super) struct Heartbeat {
 
 impl Heartbeat {
     /// Sends them when due. Returns whether there are waiters.
-    pub(super) fn beat(&mut self, core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) -> bool {
+    pub(super) fn send(&mut self, core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) -> bool {
         if lock(&core.positions.all).is_empty() {
             self.last = None;
             return false;
@@ -90,14 +90,14 @@ impl Heartbeat {
             let core = Arc::clone(core);
             tasks.spawn(async move {
                 let batches = groups.iter().flat_map(|group| group.chunks(BATCH));
-                join_all(batches.map(|batch| send(&core, batch))).await;
+                join_all(batches.map(|batch| send_batch(&core, batch))).await;
             });
         }
         true
     }
 }
 
-async fn send(core: &Core, waiters: &[Waiter]) {
+async fn send_batch(core: &Core, waiters: &[Waiter]) {
     let requests = waiters.iter().map(|waiter| Renew {
         waiting: true,
         ..Renew::new(waiter.resource.clone(), waiter.owner, None)

@@ -26,16 +26,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::local_queue::{Front, Grant};
 use super::request::{Queueing, Request};
 use super::terms::{HoldId, Holds, Term, TermSpec};
-use super::turns::Turns;
 use super::{Core, Tick, lock};
 use crate::backend::{Fault, Kind, Release, Renew, Renewed, Resource, Subscription, Ttl};
 use crate::error::{Error, LostReason, Phase, Result};
-use crate::{LockName, Owner, OwnerId};
+use crate::{Owner, OwnerId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Status {
@@ -60,8 +59,10 @@ pub(crate) struct Lease {
     pub(crate) reentrant: bool,
     /// The named owner, if there is one.
     pub(crate) named: Option<Owner>,
-    pub(super) turns: Turns,
-    pub(super) state: Mutex<State>,
+    /// The turn to send a request about it: one at a time, in the order in which they ask. A task that re-enters
+    /// in a loop must not pass the releases of its earlier holds again and again.
+    pub(super) turn: Semaphore,
+    pub(super) state: Mutex<LeaseState>,
     /// A release got no answer: its caller stops waiting after `unreachable_after`.
     pub(super) in_trouble: AtomicBool,
     /// A request about it got no answer: its identity is not used again.
@@ -72,7 +73,7 @@ pub(crate) struct Lease {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct LeaseState {
     pub(super) status: Status,
     /// Until when the hold is safe: earlier than the lease can expire at the store.
     pub(super) deadline: Tick,
@@ -81,11 +82,11 @@ pub(super) struct State {
     /// It is lost, and its front is on the way to the next local waiter.
     passes_on: bool,
     /// Until when the lock must stay held after its guards are released.
-    pub(super) floor: Option<Tick>,
+    pub(super) held_until: Option<Tick>,
     /// When the watchdog asks the store about it.
     pub(super) ask_at: Tick,
-    /// When it was last asked to do so at once.
-    hurried: Tick,
+    /// Since when it is to do so at once.
+    checked_since: Tick,
     /// A request of the watchdog is under way.
     pub(super) asking: bool,
     pub(super) failures: u32,
@@ -96,9 +97,6 @@ pub(super) struct State {
     pub(super) token: Option<u64>,
     /// The longest time between two requests of the watchdog.
     look_every: Duration,
-    /// The shortest TTL that an unanswered partial release may still set, where it cannot be
-    /// revoked, and the name that it is about.
-    pub(super) cut: Option<(u64, LockName)>,
     /// The last renewal was executed, but not acknowledged.
     unacknowledged: bool,
     /// The subscription of a waiter of a fair lock, for the next waiter with this identity.
@@ -129,21 +127,21 @@ impl Lease {
             permits: request.count,
             reentrant: request.reentrant && request.resource.kind.is_reentrant(),
             named: request.owner.clone(),
-            turns: Turns::default(),
+            turn: Semaphore::new(1),
             in_trouble: AtomicBool::new(false),
-            indeterminate: AtomicBool::new(pending.indeterminate),
+            indeterminate: AtomicBool::new(pending.is_indeterminate()),
             ended: Notify::new(),
             late: pending.late(),
-            state: Mutex::new(State {
+            state: Mutex::new(LeaseState {
                 status: Status::Held,
                 deadline: deadline(core, sent, term.ttl),
                 holds: Holds::one(term.sent_at(sent)),
                 // Without it, other tasks of this client may try at once.
                 front: Some(front).filter(|_| request.queueing() == Queueing::Exclusive),
                 passes_on: false,
-                floor: None,
+                held_until: None,
                 ask_at: Tick::NEVER,
-                hurried: sent,
+                checked_since: sent,
                 asking: false,
                 failures: 0,
                 slot: None,
@@ -153,7 +151,6 @@ impl Lease {
                     Kind::Read => REASSERT,
                     _ => Duration::MAX,
                 },
-                cut: None,
                 unacknowledged: false,
                 listening,
             }),
@@ -267,7 +264,7 @@ impl Lease {
     }
 
     /// Marks it released and returns the front of the local queue. The caller sends the release.
-    pub(super) fn finish(&self, state: &mut State) -> Option<Front> {
+    pub(super) fn finish(&self, state: &mut LeaseState) -> Option<Front> {
         if state.status == Status::Held {
             state.status = Status::Released;
         }
@@ -328,7 +325,7 @@ impl Lease {
     }
 
     /// Returns the state after the store has extended the lease, unless the lease is lost all the same.
-    fn still_held(&self, phase: Phase) -> Result<MutexGuard<'_, State>> {
+    fn still_held(&self, phase: Phase) -> Result<MutexGuard<'_, LeaseState>> {
         let now = self.core.clock.now();
         let state = lock(&self.state);
         let reason = match &state.status {
@@ -386,7 +383,10 @@ impl Lease {
             return Todo::Later(due);
         }
         state.asking = true;
-        let ttl = self.reasserted(&state, now).or_else(|| state.renewed_ttl());
+        let ttl = match self.core.restores_ttl(&self.resource) {
+            true => state.remaining_ttl(now),
+            false => state.renewed_ttl(),
+        };
         state.reschedule(&self.core);
         let renew = self.renewal(ttl);
         Todo::Ask(renew, state.due())
@@ -438,16 +438,9 @@ impl Lease {
         self.lose_after(reason, ttl.is_some() && extended());
     }
 
-    /// Returns what the holds are owed where the TTL at the store may have been cut, to set it
-    /// again: by a late partial release, or as [`Core::restores_ttl`] says.
-    fn reasserted(&self, state: &State, now: Tick) -> Option<u64> {
-        let may_be_cut = self.core.restores_ttl(&self.resource) || state.cut(&self.core).is_some();
-        if may_be_cut { state.owed(now) } else { None }
-    }
-
     fn confirmed(
         &self,
-        state: &mut State,
+        state: &mut LeaseState,
         ttl: Option<u64>,
         found: Ttl,
         (sent, now): (Tick, Tick),
@@ -464,29 +457,25 @@ impl Lease {
                 state.deadline = (sent + left).minus(self.core.drift(found));
             }
         }
-        // Only by the terms that remain: the release of another hold meanwhile has cut the TTL
+        // Only by the terms that remain: the release of another hold meanwhile has shortened the TTL
         // after this renewal.
-        let due = match state.cut(&self.core) {
-            Some(_) => state.owed(sent),
-            None => state.renewed_ttl(),
-        };
-        if let Some(ttl) = ttl.min(due) {
+        if let Some(ttl) = ttl.min(state.renewed_ttl()) {
             tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
-            state.deadline = state.deadline.max(state.safe_until(&self.core, sent, ttl));
+            state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
         }
     }
 
     /// Makes the watchdog ask the store at once, because the connection was lost for a while. A request that
     /// is under way does not count.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn check_now(&self) {
         let mut state = lock(&self.state);
-        state.hurried = self.core.clock.now();
+        state.checked_since = self.core.clock.now();
         state.ask_after(&self.core, Tick::from_nanos(0));
         state.reschedule(&self.core);
     }
 }
 
-impl State {
+impl LeaseState {
     /// The loss reason of a passed deadline.
     pub(super) fn why_late(&self) -> LostReason {
         match self.renewed_ttl() {
@@ -509,45 +498,28 @@ impl State {
     pub(super) fn period(&self, core: &Core) -> Duration {
         let third = |ttl: u64| Duration::from_nanos(ttl.saturating_mul(1_000_000) / 3);
         let period = self.renewed_ttl().map_or_else(|| core.options.watchdog_timeout / 3, third);
-        let period = self.cut(core).map_or(period, |cut| period.min(third(cut)));
         period.min(self.look_every)
-    }
-
-    /// Notes that a request may cut the TTL to `ttl`, and may execute late. Returns the previous
-    /// value.
-    pub(super) fn may_be_cut(&mut self, name: &LockName, ttl: u64) -> Option<(u64, LockName)> {
-        let ttl = self.cut.as_ref().map_or(ttl, |(cut, _)| ttl.min(*cut));
-        self.cut.replace((ttl, name.clone()))
-    }
-
-    /// The TTL that an unanswered request may set at any time. A request that is under way counts
-    /// as unanswered.
-    pub(super) fn cut(&self, core: &Core) -> Option<u64> {
-        let (ttl, name) = self.cut.as_ref()?;
-        (!core.revokes_lost_requests(name)).then_some(*ttl)
-    }
-
-    /// Until when it is safe after a request with `ttl` was sent at `sent`: a late cut leaves at
-    /// least its own TTL from its execution on.
-    pub(super) fn safe_until(&self, core: &Core, sent: Tick, ttl: u64) -> Tick {
-        deadline(core, sent, self.cut(core).map_or(ttl, |cut| ttl.min(cut)))
     }
 
     /// The store has extended the lease to `ttl` from `sent` on.
     fn extended(&mut self, core: &Core, sent: Tick, ttl: u64) {
-        self.deadline = self.deadline.max(self.safe_until(core, sent, ttl));
+        self.deadline = self.deadline.max(deadline(core, sent, ttl));
         self.ask_after(core, sent);
         self.reschedule(core);
     }
 
     /// Returns the TTL that the holds need from `now` on; `None` when their terms have passed.
-    pub(super) fn owed(&self, now: Tick) -> Option<u64> {
+    pub(super) fn remaining_ttl(&self, now: Tick) -> Option<u64> {
         let ends = self.holds.terms().map(|term| match term {
             Term::Renewed(ttl) => *ttl,
             Term::Fixed(end) => end.since(now).as_millis() as u64,
         });
-        let floor = self.floor.map(|floor| floor.since(now).as_millis() as u64);
-        ends.chain(floor).max().filter(|ttl| *ttl > 0)
+        ends.chain(self.left_for(now)).max().filter(|ttl| *ttl > 0)
+    }
+
+    /// For how many milliseconds the lock must stay held after its guards are released.
+    pub(super) fn left_for(&self, now: Tick) -> Option<u64> {
+        self.held_until.map(|until| until.since(now).as_millis() as u64)
     }
 
     /// Schedules the next request of the watchdog after one that was sent at `sent`.
@@ -555,7 +527,7 @@ impl State {
         self.ask_at = if self.deadline == Tick::NEVER {
             // A lease without an end is not checked: the store does not record its owner.
             Tick::NEVER
-        } else if sent < self.hurried {
+        } else if sent < self.checked_since {
             Tick::from_nanos(0)
         } else {
             sent + self.period(core)

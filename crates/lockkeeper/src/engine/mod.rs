@@ -41,7 +41,6 @@ pub(crate) mod request;
 mod retry;
 pub(crate) mod terms;
 mod tick;
-mod turns;
 mod wait;
 mod watchdog;
 
@@ -322,7 +321,7 @@ impl Core {
         self.reaper.drained().await;
         self.registry.stop();
         if self.announced.load(Ordering::Relaxed) {
-            let _ = self.backend.adjust(self.farewell()).await;
+            let _ = self.backend.adjust(self.withdrawal()).await;
         }
     }
 

@@ -16,9 +16,8 @@
 //!   was killed at the server.
 //! - Where the user may not kill connections, the undo is repeated until the lost request's lease would
 //!   have expired.
-//! - Only one request takes time from a hold that continues: a partial release. A lease remembers the
-//!   shortest TTL that a lost partial release may still set, and promises no more
-//!   (`State::safe_until`).
+//! - Only one request takes time from a hold that continues: a partial release, where a lost one can be
+//!   revoked. Elsewhere it leaves the TTL as it is.
 //! - Hold counts are absolute, so a repeated request changes nothing. Semaphores and latches need
 //!   increments; there the store remembers the answer to each request for as long as the request could
 //!   be repeated.
@@ -59,12 +58,11 @@ pub(crate) struct PendingAcquire {
     armed: bool,
     /// The store keeps a queue position or a writer's mark for it.
     is_stored: bool,
-    /// A request got no answer: whether the store granted it is unknown.
-    pub(super) indeterminate: bool,
     /// When the first unanswered request was sent. The TTL of a mutex may count from it.
     first_indeterminate: Option<Tick>,
-    /// Until when the last unanswered request may execute, where it cannot be revoked.
-    late: Option<Tick>,
+    /// Until when the last unanswered request may execute, where it cannot be revoked. If there is one, whether
+    /// the store granted it is unknown.
+    pub(super) late: Option<Tick>,
     /// The store may keep a queue position for it, which does not expire with a lease.
     queued: bool,
     /// When everything that may be stored has expired.
@@ -88,7 +86,6 @@ impl PendingAcquire {
             owner,
             armed: false,
             is_stored: false,
-            indeterminate: false,
             first_indeterminate: None,
             late: None,
             queued: false,
@@ -98,7 +95,7 @@ impl PendingAcquire {
     }
 
     /// Creates it for a hold that a handoff has granted.
-    pub(crate) fn granted(
+    pub(super) fn handed_off(
         core: &Arc<Core>,
         resource: &Resource,
         owner: OwnerId,
@@ -106,18 +103,6 @@ impl PendingAcquire {
     ) -> Self {
         let mut pending = Self::of(core, resource, owner);
         (pending.armed, pending.ends) = (true, ends);
-        pending
-    }
-
-    /// Creates it for a hold that may or may not be granted.
-    pub(crate) fn indeterminate(
-        core: &Arc<Core>,
-        resource: &Resource,
-        owner: OwnerId,
-        ends: Tick,
-    ) -> Self {
-        let mut pending = Self::granted(core, resource, owner, ends);
-        (pending.indeterminate, pending.late) = (true, Some(ends));
         pending
     }
 
@@ -158,6 +143,10 @@ impl PendingAcquire {
         };
     }
 
+    pub(super) fn is_indeterminate(&self) -> bool {
+        self.late.is_some()
+    }
+
     /// Until when an unanswered request may still acquire the lock, where it cannot be revoked.
     pub(super) fn late(&self) -> Option<Tick> {
         // A semaphore remembers each request, and a late one acquires nothing.
@@ -176,13 +165,13 @@ impl PendingAcquire {
         match answer {
             Ok(Attempt::Granted { .. }) => {}
             Ok(Attempt::Busy { .. }) if waits => self.is_stored = true,
-            Ok(_) => self.armed = self.indeterminate,
+            Ok(_) => self.armed = self.is_indeterminate(),
             // A look at a latch leaves nothing to undo: it is never armed.
             Err(fault) if fault.maybe_ran() && self.armed => {
-                (self.indeterminate, self.late) = (true, Some(self.ends));
+                self.late = Some(self.ends);
                 self.first_indeterminate.get_or_insert(sent);
             }
-            Err(_) => self.armed = self.indeterminate || self.is_stored,
+            Err(_) => self.armed = self.is_indeterminate() || self.is_stored,
         }
         // Scripts refresh the TTL each time they run; a repeated `SET NX` does not.
         match self.resource.kind {
@@ -302,7 +291,7 @@ pub(crate) async fn undo(core: Arc<Core>, release: Release, give_up: Tick, late:
     }
     let retry = |ends| {
         let now = core.clock.now();
-        retry_until(&core, name, (now, ends), send, |_| {}, || core.is_abandoned())
+        retry_until(&core, name, (now, ends), None, send, |_| {}, || core.is_abandoned())
     };
     let first = retry(give_up).await;
     let late = late.filter(|_| !core.revokes_lost_requests(name));

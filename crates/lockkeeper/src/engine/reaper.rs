@@ -32,11 +32,11 @@ enum Job {
 /// The handle to which abandoned futures are sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper {
-    inner: Arc<Inner>,
+    inner: Arc<ReaperState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ReaperState {
     jobs: mpsc::UnboundedSender<Job>,
     executor: Arc<Executor>,
     undoing: Mutex<HashMap<Lane, Arc<Semaphore>>>,
@@ -46,7 +46,7 @@ impl Reaper {
     pub(crate) fn start(executor: Arc<Executor>) -> Self {
         let (jobs, inbox) = mpsc::unbounded_channel();
         tokio::spawn(reap(inbox));
-        Self { inner: Arc::new(Inner { jobs, executor, undoing: Mutex::default() }) }
+        Self { inner: Arc::new(ReaperState { jobs, executor, undoing: Mutex::default() }) }
     }
 
     /// Returns the right to send one undo request to this lane. It limits requests and not jobs: a

@@ -75,6 +75,7 @@ async fn add_hold(
         core,
         &lease.resource.name,
         (core.clock.now(), give_up),
+        None,
         send,
         |fault| lease.note(fault),
         || !lease.is_held(),

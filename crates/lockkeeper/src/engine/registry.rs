@@ -139,15 +139,12 @@ impl Registry {
         all: bool,
     ) -> (Vec<Arc<Lease>>, bool) {
         let slots = lock(&self.slots);
-        let leases = || slots.leases.iter().take(SCANNED_MAX).flatten();
-        let is_old = |lease: &&Arc<Lease>| now.since(lease.granted) >= old;
-        let hidden =
-            |lease: &&Arc<Lease>| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
-        let chosen = leases().filter(|lease| is_old(lease) && hidden(lease));
-        let chosen = chosen.chain(leases().filter(|lease| is_old(lease) && !hidden(lease)));
-        let chosen = chosen.chain(leases().filter(|lease| all && !is_old(lease) && hidden(lease)));
-        let chosen = chosen.chain(leases().filter(|lease| all && !is_old(lease) && !hidden(lease)));
-        let chosen: Vec<_> = chosen.take(ANNOUNCED_MAX).cloned().collect();
+        let is_old = |lease: &Lease| now.since(lease.granted) >= old;
+        let hidden = |lease: &Lease| matches!(lease.resource.kind, Kind::Mutex | Kind::Semaphore);
+        let leases = slots.leases.iter().take(SCANNED_MAX).flatten();
+        let mut chosen: Vec<_> = leases.filter(|lease| all || is_old(lease)).collect();
+        chosen.sort_by_key(|lease| (!is_old(lease), !hidden(lease)));
+        let chosen: Vec<_> = chosen.into_iter().take(ANNOUNCED_MAX).cloned().collect();
         let more = chosen.len() < slots.due.len() - slots.free.len();
         (chosen, more)
     }

@@ -18,7 +18,7 @@ use super::identities::LINGER;
 use super::lease::{Lease, Status, deadline};
 use super::local_queue::{Front, Others};
 use super::pending_acquire;
-use super::retry::{Retried, retry_after, retry_until};
+use super::retry::{Retried, retry_until};
 use super::terms::HoldId;
 use super::{RETRY_COUNTERS, RunToCompletion, Tick, lock};
 use crate::backend::{Answer, BoxFuture, Detail, Fault, Holder, Kind, Release, Released, Resource};
@@ -30,11 +30,15 @@ pub(super) struct Turn(Arc<Lease>);
 
 impl Turn {
     pub(super) fn try_take(lease: &Arc<Lease>) -> Option<Self> {
-        lease.turns.try_take().then(|| Self(Arc::clone(lease)))
+        lease.turn.try_acquire().ok()?.forget();
+        Some(Self(Arc::clone(lease)))
     }
 
     pub(super) async fn take(lease: &Arc<Lease>) -> Self {
-        lease.turns.take().await;
+        // It is never closed.
+        if let Ok(turn) = lease.turn.acquire().await {
+            turn.forget();
+        }
         Self(Arc::clone(lease))
     }
 }
@@ -49,14 +53,14 @@ impl Deref for Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.turns.give_back();
+        self.0.turn.add_permits(1);
     }
 }
 
 /// What the release of one guard requires.
 enum Plan {
     /// Other guards of the owner remain, and need this TTL.
-    Partial { keep: u32, owed: Option<u64> },
+    Partial { keep: u32, ttl: Option<u64> },
     /// It was the last one.
     Last(Option<Front>),
     /// It was the last one, but the lock stays held for this many milliseconds.
@@ -204,9 +208,8 @@ impl Lease {
     pub(super) fn undo(&self) {
         let now = self.core.clock.now();
         let ends = now + self.longest(now);
-        let left = lock(&self.state).floor.map(|floor| floor.since(now).as_millis() as u64);
-        let release = match left {
-            // One of its guards left the lock held until `floor`, which is not to be undone.
+        let release = match lock(&self.state).left_for(now) {
+            // One of its guards left the lock held, which is not to be undone.
             Some(ttl) if ttl > 0 => Release { ttl: Some(ttl), leave: true, ..self.release_of(1) },
             _ => self.release_of(0),
         };
@@ -285,7 +288,16 @@ fn begin(
     let now = turn.core.clock.now();
     let mut front = match plan(&turn, hold, leave, now) {
         Plan::Last(front) => front,
-        plan => return Err(Box::pin(async move { not_last(&turn, plan, now).await })),
+        Plan::Partial { keep, ttl } => {
+            return Err(Box::pin(async move { partial(&turn, keep, ttl).await }));
+        }
+        Plan::Leave(front, ttl) => {
+            return Err(Box::pin(async move { stay(&turn, front, ttl, now).await }));
+        }
+        Plan::Nothing => {
+            let closed = Error::Closed { lock: Some(turn.resource.name.clone()) };
+            return Err(Box::pin(std::future::ready(Err(closed))));
+        }
     };
     turn.after_end(None);
     if let Some(successor) = front.as_mut().and_then(|front| front.successor(now))
@@ -324,7 +336,7 @@ impl Last {
 
     async fn repeat(mut self, fault: Fault) -> Result<()> {
         let release = self.turn.release_of(0);
-        let tried = self.turn.retry_release(release, self.sent, Some(fault)).await;
+        let tried = self.turn.send_release(release, self.sent, Some(fault)).await;
         self.end(tried)
     }
 
@@ -343,20 +355,6 @@ impl Last {
     }
 }
 
-async fn not_last(lease: &Arc<Lease>, plan: Plan, now: Tick) -> Result<()> {
-    match plan {
-        Plan::Partial { keep, owed } => partial(lease, keep, owed).await,
-        Plan::Leave(front, ttl) => {
-            let left = stay(lease, front, ttl).await;
-            lease.undo_late(Some(now + Duration::from_millis(ttl)));
-            left
-        }
-        Plan::Last(_) | Plan::Nothing => {
-            Err(Error::Closed { lock: Some(lease.resource.name.clone()) })
-        }
-    }
-}
-
 fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     let mut state = lock(&lease.state);
     state.holds.remove(hold);
@@ -368,41 +366,42 @@ fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
     }
     if let Some(ttl) = leave {
         let end = now + Duration::from_millis(ttl);
-        state.floor = state.floor.max(Some(end));
+        state.held_until = state.held_until.max(Some(end));
     }
     let keep = state.holds.len();
     if keep > 0 {
-        match state.owed(now) {
+        match state.remaining_ttl(now) {
             Some(ttl) => {
                 let held = state.status == Status::Held;
-                return Plan::Partial { keep, owed: held.then_some(ttl) };
+                return Plan::Partial { keep, ttl: held.then_some(ttl) };
             }
             // The terms of the remaining guards have passed: the whole lease has expired.
             None if state.status == Status::Held => {
                 state.status = Status::Lost(LostReason::Expired)
             }
-            None => return Plan::Partial { keep, owed: None },
+            None => return Plan::Partial { keep, ttl: None },
         }
     }
-    let rest = state.floor.map(|floor| floor.since(now).as_millis() as u64);
+    let left_for = state.left_for(now);
     let front = lease.finish(&mut state);
-    match rest {
+    match left_for {
         Some(ttl) if ttl > 0 => Plan::Leave(front, ttl),
         _ => Plan::Last(front),
     }
 }
 
-async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> {
+async fn partial(lease: &Lease, keep: u32, ttl: Option<u64>) -> Result<()> {
     let core = &lease.core;
     let sent = core.clock.now();
-    let cut = ttl.and_then(|ttl| {
+    // Where a lost request cannot be revoked, it could shorten the TTL at any time: the TTL stays there.
+    let ttl = ttl.filter(|_| core.revokes_lost_requests(&lease.resource.name));
+    if let Some(ttl) = ttl {
         // Before it is sent: from then on the store may count the shorter TTL.
         let mut state = lock(&lease.state);
         state.deadline = state.deadline.min(deadline(core, sent, ttl));
         state.reschedule(core);
-        state.may_be_cut(&lease.resource.name, ttl)
-    });
-    let tried = lease.send_release(Release { ttl, ..lease.release_of(keep) }, sent).await;
+    }
+    let tried = lease.send_release(Release { ttl, ..lease.release_of(keep) }, sent, None).await;
     match &tried.answer {
         // No earlier try can have removed the last hold, so the lease is lost.
         Ok(Released::Absent { holder }) => {
@@ -411,10 +410,6 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
         }
         Ok(_) if ttl.is_some() => {
             let mut state = lock(&lease.state);
-            if !tried.maybe_ran {
-                // It was executed, once.
-                state.cut = cut;
-            }
             state.ask_after(core, sent);
             state.reschedule(core);
         }
@@ -423,12 +418,13 @@ async fn partial(lease: &Arc<Lease>, keep: u32, ttl: Option<u64>) -> Result<()> 
     lease.verdict(tried)
 }
 
-async fn stay(lease: &Arc<Lease>, front: Option<Front>, ttl: u64) -> Result<()> {
+async fn stay(lease: &Lease, front: Option<Front>, ttl: u64, now: Tick) -> Result<()> {
     lease.after_end(None);
     lease.leave_identity(false);
     let request = Release { ttl: Some(ttl), leave: true, ..lease.release_of(1) };
-    let tried = lease.send_release(request, lease.core.clock.now()).await;
+    let tried = lease.send_release(request, lease.core.clock.now(), None).await;
     drop(front);
+    lease.undo_late(Some(now + Duration::from_millis(ttl)));
     if let Ok(Released::Absent { holder }) = tried.answer {
         // No earlier try can have removed it.
         return Err(lease.not_held(holder));
@@ -466,13 +462,8 @@ fn others(lease: &Lease, front: &Front, listeners: Option<u64>) -> Others {
 
 /// The requests of a release, and what their answers mean.
 impl Lease {
-    /// Sends a release until it is answered or the lease has expired.
-    pub(super) async fn send_release(&self, release: Release, now: Tick) -> Retried<Released> {
-        self.retry_release(release, now, None).await
-    }
-
-    /// The same after `fault` of a first try.
-    async fn retry_release(
+    /// Sends a release until it is answered or the lease has expired, after `fault` if a first try had one.
+    pub(super) async fn send_release(
         &self,
         release: Release,
         now: Tick,
@@ -494,10 +485,7 @@ impl Lease {
         };
         let send = || core.backend.release(release.clone());
         let (name, stop) = (&self.resource.name, || core.is_abandoned());
-        match fault {
-            None => retry_until(core, name, (now, ends), send, failed, stop).await,
-            Some(fault) => retry_after(core, name, fault, (now, ends), send, failed, stop).await,
-        }
+        retry_until(core, name, (now, ends), fault, send, failed, stop).await
     }
 
     /// Decides by the first answer. If an answer finds the lock absent after an unanswered request,

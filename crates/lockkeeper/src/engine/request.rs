@@ -84,7 +84,7 @@ impl Request {
     /// Returns the topic of the wake-ups of a waiter.
     pub(super) fn topic(&self, owner: OwnerId) -> Topic {
         let turn = || Topic::Turn(self.resource.name.clone(), owner);
-        Topic::told_of(&self.resource).unwrap_or_else(turn)
+        Topic::shared_by(&self.resource).unwrap_or_else(turn)
     }
 }
 

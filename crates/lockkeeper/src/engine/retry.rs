@@ -18,32 +18,13 @@ pub(super) struct Retried<T> {
 }
 
 /// Sends a request about `name` until it is answered, fails for good, or `stop` says so. The first
-/// try is always sent; no other is sent at `ends` or later. `failed` is called once for each fault
-/// that may pass.
+/// try is always sent, unless it was sent before and has failed with `fault`; no other is sent at `ends` or
+/// later. `failed` is called once for each fault that may pass.
 pub(super) async fn retry_until<T, F: Future<Output = Result<T, Fault>>>(
     core: &Core,
     name: &LockName,
-    (now, ends): (Tick, Tick),
-    mut send: impl FnMut() -> F,
-    failed: impl FnMut(&Fault),
-    stop: impl Fn() -> bool,
-) -> Retried<T> {
-    let answer = send().await;
-    core.note(name, now, &answer);
-    match answer {
-        Err(fault) if fault.may_pass() => {
-            retry_after(core, name, fault, (now, ends), send, failed, stop).await
-        }
-        answer => Retried { answer, sent: now, maybe_ran: false },
-    }
-}
-
-/// The same after `fault` of a first try.
-pub(super) async fn retry_after<T, F: Future<Output = Result<T, Fault>>>(
-    core: &Core,
-    name: &LockName,
-    mut fault: Fault,
     (mut sent, ends): (Tick, Tick),
+    mut fault: Option<Fault>,
     mut send: impl FnMut() -> F,
     mut failed: impl FnMut(&Fault),
     stop: impl Fn() -> bool,
@@ -51,20 +32,22 @@ pub(super) async fn retry_after<T, F: Future<Output = Result<T, Fault>>>(
     let (mut failures, mut maybe_ran) = (0, false);
     let over = || stop() || core.clock.now() >= ends;
     loop {
-        failed(&fault);
-        if !over() {
-            tokio::time::sleep(core.options.backoff(failures)).await;
+        if let Some(fault) = fault.take() {
+            failed(&fault);
+            if !over() {
+                tokio::time::sleep(core.options.backoff(failures)).await;
+            }
+            if over() {
+                return Retried { answer: Err(fault), sent, maybe_ran };
+            }
+            failures += 1;
+            maybe_ran |= fault.maybe_ran();
+            sent = core.clock.now();
         }
-        if over() {
-            return Retried { answer: Err(fault), sent, maybe_ran };
-        }
-        failures += 1;
-        maybe_ran |= fault.maybe_ran();
-        sent = core.clock.now();
         let answer = send().await;
         core.note(name, sent, &answer);
         match answer {
-            Err(next) if next.may_pass() => fault = next,
+            Err(next) if next.may_pass() => fault = Some(next),
             answer => return Retried { answer, sent, maybe_ran },
         }
     }

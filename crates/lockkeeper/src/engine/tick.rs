@@ -91,7 +91,7 @@ impl Ticker {
         let next = watchdog::renew(&core, now, &mut self.tasks);
         core.fail_waiters_in_outage();
         let lingering = core.identities.sweep(now);
-        let waiting = self.heartbeat.beat(&core, now, &mut self.tasks);
+        let waiting = self.heartbeat.send(&core, now, &mut self.tasks);
         let holding = next.is_some() || self.woken;
         let announcing = self.announcer.announce(&core, now, holding, &mut self.tasks);
         let until = match next {
@@ -145,7 +145,7 @@ impl Ticker {
         for lease in self.registry.all() {
             let is_of = |lanes: &Vec<_>| lanes.contains(&core.lane(&lease.resource.name));
             if lanes.as_ref().is_none_or(is_of) {
-                lease.hurry();
+                lease.check_now();
             }
         }
     }

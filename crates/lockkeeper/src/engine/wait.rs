@@ -53,11 +53,8 @@ const LEAVING: u64 = 2;
 /// How often a waiting writer renews its mark in the store, which expires after two seconds.
 const INTENT: Duration = Duration::from_millis(1200);
 
-/// A grant, and when it arrived.
-type Granted = (Grant, Tick);
-
-/// `None` if the lock is busy at the wait limit.
-pub(super) type Outcome = Result<Option<Granted>>;
+/// A grant, and when it arrived; `None` if the lock is busy at the wait limit.
+pub(super) type Outcome = Result<Option<(Grant, Tick)>>;
 
 impl Request {
     /// Waits until a latch is open. Returns false when the wait limit passes first.
@@ -120,8 +117,6 @@ pub(super) struct AcquireLoop<'a> {
     pending: Option<PendingAcquire>,
     wakes: Wakes,
     started: Tick,
-    /// The current time, valid until the next `await`.
-    now: Option<Tick>,
     /// When the store answered busy, unless it gave another answer since. Decides at the wait
     /// limit.
     busy: Option<Tick>,
@@ -161,7 +156,7 @@ enum Step {
 }
 
 impl<'a> AcquireLoop<'a> {
-    fn new(request: &'a Request, mut front: Front, now: Tick) -> Self {
+    pub(super) fn new(request: &'a Request, mut front: Front, started: Tick) -> Self {
         let Request { core, resource, .. } = request;
         let mut pending = None;
         if resource.kind == Kind::Fair
@@ -176,8 +171,7 @@ impl<'a> AcquireLoop<'a> {
             front,
             pending,
             wakes: Wakes::None,
-            started: now,
-            now: Some(now),
+            started,
             busy: None,
             failures: Failures::default(),
             warned: false,
@@ -186,23 +180,16 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// The same after a first attempt.
-    pub(super) fn after(
-        request: &'a Request,
-        front: Front,
-        started: Tick,
-        pending: PendingAcquire,
-    ) -> Self {
-        Self { pending: Some(pending), ..Self::new(request, front, started) }
+    /// Continues after a first attempt.
+    pub(super) async fn run_after(mut self, answer: Answered, pending: PendingAcquire) -> Outcome {
+        self.pending = Some(pending);
+        self.run(Some(answer)).await
     }
 
     /// Tries until the lock is granted, the wait limit passes or the store fails. `answer` is the
     /// answer to an attempt that was made already.
-    pub(super) async fn run(mut self, mut answer: Option<Answered>) -> Outcome {
+    async fn run(mut self, mut answer: Option<Answered>) -> Outcome {
         let pause = self.front.pause(self.started);
-        if answer.is_some() || !pause.is_zero() {
-            self.now = None;
-        }
         if answer.is_none() && !pause.is_zero() {
             self.nap(pause).await;
         }
@@ -225,7 +212,7 @@ impl<'a> AcquireLoop<'a> {
     /// Makes one attempt. Returns `None` if the wait limit passes before the answer arrives.
     async fn attempt(&mut self) -> Result<Option<Answered>> {
         let core = &self.request.core;
-        let sent = self.now.take().unwrap_or_else(|| core.clock.now());
+        let sent = core.clock.now();
         if self.was_opened() {
             return Ok(Some((Ok(Attempt::GRANTED), sent)));
         }
@@ -390,7 +377,7 @@ impl<'a> AcquireLoop<'a> {
             Entered::Occupied => return Ok(Step::GiveUp),
         };
         // After a wait that may have been long, an unanswered request is not repeated.
-        self.pending = self.pending.take().filter(|pending| !pending.indeterminate);
+        self.pending = self.pending.take().filter(|pending| !pending.is_indeterminate());
         self.again()
     }
 

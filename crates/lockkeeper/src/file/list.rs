@@ -75,7 +75,7 @@ impl Db {
 
     /// Counts the listening processes.
     fn count_waiters(&self, lock: &mut LockInfo, moment: Moment) -> Result<(), Hitch> {
-        let topic = Topic::told_of(&lock.resource()).and_then(|topic| written(&topic));
+        let topic = Topic::shared_by(&lock.resource()).and_then(|topic| written(&topic));
         if let (Some(topic), None) = (topic, lock.waiting) {
             lock.waiting = Some(self.listeners(&topic, moment.now)?);
         }

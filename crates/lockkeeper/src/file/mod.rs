@@ -210,9 +210,12 @@ impl Backend for File {
     fn capabilities(&self, _name: &LockName) -> Capabilities {
         // One thread executes requests in order: an earlier one has ended when a later one is
         // answered.
-        Capabilities::new(true, Arc::clone(&self.inner.identity)).taking_together().advising(
-            "let the user write to the file, to those beside it (-wal, -shm) and to their directory",
-        )
+        Capabilities {
+            takes_together: true,
+            permission_advice: "let the user write to the file, to those beside it (-wal, -shm) and to \
+                                their directory",
+            ..Capabilities::new(true, Arc::clone(&self.inner.identity))
+        }
     }
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {

@@ -247,12 +247,12 @@ impl Worker {
         if topic == Topic::Reconnected {
             return;
         }
-        self.hub.asking(&topic);
+        self.hub.requested(&topic);
         let heard = self.database().and_then(|db| db.listen(&topic));
         match heard {
             Ok(mail) => {
                 self.deliver(Ok(mail));
-                self.hub.heard(&topic);
+                self.hub.confirmed(&topic);
                 self.hub.confirm(&topic);
             }
             Err(fault) if fault.may_pass() => {
@@ -313,7 +313,7 @@ impl Worker {
         if mail.missed {
             tracing::debug!("wake-ups were missed: everybody looks again");
             for topic in self.hub.broken() {
-                self.hub.heard(&topic);
+                self.hub.confirmed(&topic);
                 self.hub.confirm(&topic);
             }
             self.hub.wake(&Topic::Reconnected, b"");

@@ -403,17 +403,3 @@ pub(crate) fn read_notice(line: &[u8]) -> Option<(OwnerId, String)> {
     let (victim, reason) = text.strip_prefix("revoked ")?.split_once(' ')?;
     Some((victim.parse().ok()?, reason.to_owned()))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_notice_reads_back_and_never_spans_two_lines() {
-        let victim = OwnerId::fresh(Uuid::new_v4());
-        let line = notice(&victim.to_string(), "stuck\nsince noon");
-        assert!(!line.contains('\n'));
-        assert_eq!(read_notice(line.as_bytes()), Some((victim, "stuck since noon".to_owned())));
-        assert_eq!(read_notice(b"hello"), None);
-    }
-}

@@ -260,7 +260,7 @@ impl Inner {
         let Some(counting) = self.wakes.counting() else { return Ok(()) };
         let mut ask = Command::plain("PUBSUB").arg(counting);
         for lock in locks.iter() {
-            let channel = Topic::told_of(&lock.resource()).and_then(|t| keys::topic_channel(&t));
+            let channel = Topic::shared_by(&lock.resource()).and_then(|t| keys::topic_channel(&t));
             ask = ask.arg(channel.unwrap_or_default());
         }
         let answer = shard.connection.read(vec![ask]).await?.pop();

@@ -396,10 +396,14 @@ impl Backend for Redis {
     fn capabilities(&self, name: &LockName) -> Capabilities {
         let identity = Arc::clone(&self.inner.identity);
         let (key, route) = (name.as_bytes(), &self.inner.route);
-        let capabilities = Capabilities::new(route.fences(), identity).taking_together();
-        capabilities.in_lane(route.lane(key)).in_group(route.group(key)).advising(
-            "allow the user the commands, keys and channels that the manual lists (manual::redis)",
-        )
+        Capabilities {
+            takes_together: true,
+            lane: route.lane(key),
+            group: route.group(key),
+            permission_advice: "allow the user the commands, keys and channels that the manual \
+                                lists (manual::redis)",
+            ..Capabilities::new(route.fences(), identity)
+        }
     }
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {

@@ -181,7 +181,7 @@ impl PubSub {
             None => counts.push((self.home, 1)),
         }
         if outstanding(counts) > before {
-            self.hub.asking(topic);
+            self.hub.requested(topic);
         }
     }
 
@@ -202,7 +202,7 @@ impl PubSub {
         }
         drop(pending);
         if now < before {
-            self.hub.heard(topic);
+            self.hub.confirmed(topic);
             self.hub.confirm(topic);
         }
     }

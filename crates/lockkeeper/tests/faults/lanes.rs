@@ -83,7 +83,9 @@ impl Lanes {
 
 impl Backend for Lanes {
     fn capabilities(&self, name: &LockName) -> Capabilities {
-        self.inner.capabilities(name).in_lane(lane_of(name))
+        let mut capabilities = self.inner.capabilities(name);
+        capabilities.lane = lane_of(name);
+        capabilities
     }
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {

@@ -422,7 +422,7 @@ fn hold_of(server: &RedisServer, primitive: Primitive, owner: &str) -> (Duration
 }
 
 /// A partial release stalls and is repeated; the owner holds it once more, for longer; then what stalled
-/// arrives and cuts the time to live. No guard may count on more than that leaves.
+/// arrives. It cannot be revoked here, so it must not shorten the TTL: no guard may count on more than that leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partial_release_that_arrives_late_cuts_no_promised_lease() {
     for primitive in [Primitive::Lock, Primitive::Fair, Primitive::Read, Primitive::Write] {
@@ -451,10 +451,7 @@ async fn a_partial_release_that_arrives_late_cuts_no_promised_lease() {
             assert_eq!(count, 1, "{primitive:?}: it comes late");
             let least = left + before.elapsed();
             assert!(promised <= least, "{primitive:?}: {promised:?} promised of {least:?}");
-            // And it is renewed in time for what may come at any moment.
-            let renewed = || hold_of(server, primitive, &owner).0 > short;
-            eventually(PATIENCE, "it is renewed", renewed).await;
-            assert!(!again.is_lost(), "{primitive:?}: {again:?}");
+            assert!(left > short && !again.is_lost(), "{primitive:?}: {left:?}, {again:?}");
             drop((again, inner));
             eventually(PATIENCE, "free", || pttl(server, "a") == -2).await;
         }

@@ -326,13 +326,14 @@ impl Backend for Quorum {
     fn capabilities(&self, name: &LockName) -> Capabilities {
         let revokes = |member: &Redis| member.capabilities(name).revokes_lost_requests;
         let revokes = self.inner.members.iter().all(revokes);
-        let advice =
-            "allow the user, on each member, what the manual lists (manual::redis, manual::quorum)";
-        let capabilities = Capabilities::new(revokes, Arc::clone(&self.inner.identity))
-            .withdrawing()
-            .advising(advice)
-            .lacking(&LACKS);
-        Capabilities { longest_lease: self.inner.longest_lease, ..capabilities }
+        Capabilities {
+            keeps_identities: false,
+            permission_advice: "allow the user, on each member, what the manual lists \
+                                (manual::redis, manual::quorum)",
+            lacks: &LACKS,
+            longest_lease: self.inner.longest_lease,
+            ..Capabilities::new(revokes, Arc::clone(&self.inner.identity))
+        }
     }
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {
