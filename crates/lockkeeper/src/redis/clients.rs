@@ -144,7 +144,7 @@ fn write_holds(holds: &[Holding]) -> String {
         |time: &SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     for Holding { owner, resource, count, since, left } in holds {
         let since = millis(since);
-        let (number, kind) = (owner.number(), resource.kind.as_str());
+        let (number, kind) = (owner.number, resource.kind.as_str());
         let _ = write!(text, "{number} {kind} {count} {since} ");
         for byte in resource.name.as_bytes() {
             let _ = write!(text, "{byte:02x}");
@@ -159,7 +159,7 @@ fn write_holds(holds: &[Holding]) -> String {
 
 fn read_holding(client: Uuid, line: &str) -> Option<Holding> {
     let mut parts = line.split(' ');
-    let owner = OwnerId::numbered(client, parts.next()?.parse().ok()?);
+    let owner = OwnerId { client, number: parts.next()?.parse().ok()? };
     let kind = Kind::from_word(parts.next()?)?;
     let count = parts.next()?.parse().ok()?;
     let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));

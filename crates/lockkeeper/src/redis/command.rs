@@ -426,7 +426,7 @@ impl Argument for OwnerId {
     fn write(&self, body: &mut Vec<u8>) {
         let mut owner = encoded_client(self.client);
         let (_, digits) = owner.split_last_chunk_mut().expect("there is room for them");
-        let count = write_digits(self.number(), digits);
+        let count = write_digits(self.number, digits);
         // Always two digits.
         [owner[1], owner[2]] = PAIRS[CLIENT + count];
         let end = 5 + CLIENT + count;
@@ -454,7 +454,7 @@ mod tests {
         let edges = tens.flat_map(|ten| [ten - 1, ten, ten + 1, ten / 10 * 11]);
         for number in edges.chain([1234, 50_607, 90_090_909, 1 << 63, u64::MAX]) {
             // Two clients, each once more after the other.
-            let owners = [Uuid::new_v4(), Uuid::new_v4()].map(|id| OwnerId::numbered(id, number));
+            let owners = [Uuid::new_v4(), Uuid::new_v4()].map(|id| OwnerId { client: id, number });
             for owner in owners.iter().chain(&owners) {
                 let ours = Command::plain("SET").arg("k").owner(owner).arg("PX").arg(number);
                 let mut theirs = redis::cmd("SET");
