@@ -25,7 +25,7 @@
 //! | [`CountDownLatch`] | waits until N events have happened |
 //! | *Look inside* | |
 //! | [`Inspector`], [`Listing`] | all locks of a store, page by page, and force-release |
-//! | [`LockInfo`], [`Holder`], [`Remaining`] | one lock, its holders, its TTL |
+//! | [`LockInfo`], [`Holder`], [`Ttl`] | one lock, its holders, its TTL |
 //! | [`Watch`], [`Event`] | changes |
 //! | [`Report`], [`Finding`] | the risks that [`Client::check`] has found |
 //! | *Settings and errors* | |
