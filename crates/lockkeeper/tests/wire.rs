@@ -93,7 +93,8 @@ fn subscribers(server: &RedisServer, channel: &str) -> i64 {
 async fn a_lock_is_a_hash_of_owner_to_hold_count_with_a_ttl() {
     let (server, client) = start().await;
     for (name, _) in NAMES {
-        let guard = client.lock(name).lock().await.unwrap();
+        let lock = client.lock(name).as_owner(&client.new_owner());
+        let guard = lock.lock().await.unwrap();
         let id = guard.owner_id().to_string();
         assert_owner_form(&id);
         assert!(id.starts_with(&client.id().to_string()));
@@ -101,10 +102,10 @@ async fn a_lock_is_a_hash_of_owner_to_hold_count_with_a_ttl() {
         assert_eq!(hash(&server, name), held_by(&id, "1"));
         assert_ttl(&server, name, 30_000);
 
-        let second = guard.reenter_for(Duration::from_secs(60)).await.unwrap();
+        let second = lock.lease(Duration::from_secs(60)).lock().await.unwrap();
         assert_eq!(hash(&server, name), held_by(&id, "2"));
         assert_ttl(&server, name, 60_000);
-        let third = guard.reenter_for(Duration::from_secs(1)).await.unwrap();
+        let third = lock.lease(Duration::from_secs(1)).lock().await.unwrap();
         assert_eq!(hash(&server, name), held_by(&id, "3"));
         assert_ttl(&server, name, 60_000);
         third.release().await.unwrap();

@@ -43,7 +43,7 @@ async fn a_release_found_done_after_the_deadline_is_unconfirmed() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
         let guard = rig.handle("a").lease(ms(1000)).lock().await.expect("free");
-        let deadline = guard.deadline();
+        let deadline = tokio::time::Instant::now() + guard.remaining();
         rig.lose_reply(Sent::Release);
         // The repetition cannot get through before the lease has ended.
         rig.proxy.refuse(true);

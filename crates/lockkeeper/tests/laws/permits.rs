@@ -231,7 +231,7 @@ pub(crate) async fn extend_and_leave_for_set_a_new_lease(store: &Store) {
     let guard = ours.lease(store.steady_lease()).acquire(1).await.unwrap();
     store.signalled(guard.lost()).await;
     assert_is!(guard.extend(store.long()).await, Err(Error::Lost { .. }));
-    assert_is!(guard.hold().reenter().await, Err(Error::Invalid { .. }));
+    assert_is!(lockkeeper::AnyGuard::from(guard).reenter().await, Err(Error::Invalid { .. }));
 }
 
 pub(crate) async fn the_total_may_be_set_and_changed(store: &Store) {
