@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Release, Released, Resource};
-use lockkeeper::{AnyLock, Client, Error, Hold, Kind, LeaseTime, LostReason, OwnerId, RwLock, Ttl};
+use lockkeeper::{AnyLock, Client, Error, Hold, Kind, LeaseTime, LostReason, OwnerId, RwLock};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::rw::{listening, pair};
@@ -360,7 +360,7 @@ pub(crate) async fn a_lost_guard_neither_reads_nor_writes_nor_reenters(store: &S
     assert_is!(writer.reenter().await, Err(Error::Lost { .. }));
     assert_is!(writer.downgrade().await, Err(Error::Lost { .. }));
     eventually("nothing is left", async || {
-        lock.remaining().await.unwrap() == None && store.traces(&store.name("lock")) == 0
+        lock.remaining().await.unwrap().is_none() && store.traces(&store.name("lock")) == 0
     })
     .await;
 }
