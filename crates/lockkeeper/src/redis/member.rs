@@ -46,7 +46,7 @@ pub(crate) struct Group {
     runs: Mutex<Vec<Option<String>>>,
     /// A member without a marker gets one. Not before the list was found to be right: a wrong one would
     /// keep the clients with the right one out.
-    may_mark: AtomicBool,
+    pub(crate) may_mark: AtomicBool,
     /// Whenever a member joins, or fails to.
     pub(crate) changed: Notify,
 }
@@ -57,18 +57,13 @@ impl Group {
         let may_mark = AtomicBool::new(false);
         Arc::new(Self { nodes, lease, runs, may_mark, changed: Notify::new() })
     }
-
-    /// The list of members is right.
-    pub(crate) fn allow_marks(&self) {
-        self.may_mark.store(true, Ordering::Relaxed);
-    }
 }
 
 /// The membership of one server. See the module.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    group: Arc<Group>,
-    index: usize,
+    pub(crate) group: Arc<Group>,
+    pub(crate) index: usize,
     state: Mutex<State>,
 }
 
@@ -122,14 +117,6 @@ impl Membership {
             down: None,
         };
         Arc::new(Self { group: Arc::clone(group), index, state: Mutex::new(state) })
-    }
-
-    pub(crate) fn index(&self) -> usize {
-        self.index
-    }
-
-    pub(crate) fn group(&self) -> &Arc<Group> {
-        &self.group
     }
 
     /// As it was configured.
@@ -187,10 +174,6 @@ impl Membership {
     /// For how long it has been down.
     pub(crate) fn down_for(&self) -> Option<Duration> {
         locked(&self.state).down.as_ref().map(|(_, since)| since.elapsed())
-    }
-
-    fn is_suspected(&self) -> bool {
-        locked(&self.state).is_suspected
     }
 
     /// The marker may be another one. Returns whether that is new.
@@ -358,7 +341,7 @@ impl Redis {
         let inner = Arc::downgrade(&self.inner);
         tokio::spawn(async move {
             // A connection that breaks joins anew.
-            while membership.is_suspected() {
+            while locked(&membership.state).is_suspected {
                 let Some(inner) = inner.upgrade().filter(|inner| !inner.route.is_closed()) else {
                     return;
                 };

@@ -26,7 +26,7 @@ pub(super) struct Place {
 pub(super) struct Primary {
     place: watch::Sender<Place>,
     /// The address never changes, only the server behind it.
-    is_fixed: bool,
+    pub(super) is_fixed: bool,
     /// Whether it has replicas as far as others know, also if none of them has a link to it yet.
     has_replicas: AtomicBool,
     suspected: Arc<Notify>,
@@ -67,11 +67,6 @@ impl Primary {
 
     pub(super) fn watch(&self) -> watch::Receiver<Place> {
         self.place.subscribe()
-    }
-
-    /// Whether no other address is searched.
-    pub(super) fn is_fixed(&self) -> bool {
-        self.is_fixed
     }
 
     pub(super) fn epoch(&self) -> u64 {

@@ -280,13 +280,13 @@ impl Rounds {
         let set =
             |new: State| state.send_if_modified(|old| std::mem::replace(old, new.clone()) != new);
         loop {
-            let before = follower.tried().server.clone();
+            let before = follower.tried.server.clone();
             let connected = tokio::select! {
                 connected = follower.open(|server, _| shared.connect(server)) => connected,
                 // Those that joined while there is no connection.
                 () = refuse(&mut joins) => return,
             };
-            let Place { epoch, server } = follower.tried();
+            let Place { epoch, server } = &follower.tried;
             if !server.iter().zip(&before).any(|(server, before)| server.is_same(before)) {
                 // After a failover its replicas have no link to it yet.
                 let needs = before.is_some() && shared.primary.has_replicas();

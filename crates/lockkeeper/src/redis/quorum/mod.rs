@@ -103,7 +103,7 @@ impl Quorum {
             return Err(Error::invalid(None, detail));
         }
         let members = member::members(urls, options).map_err(failed)?;
-        let group = Arc::clone(members[0].membership().group());
+        let group = Arc::clone(&members[0].membership().group);
         let (hub, orders) = pubsub::hub();
         let (leftovers, tails) = Leftovers::new();
         let inner = Arc::new_cyclic(|me| Inner {
@@ -120,7 +120,7 @@ impl Quorum {
             is_closed: AtomicBool::new(false),
         });
         inner.joined(options.connect_timeout).await.map_err(failed)?;
-        group.allow_marks();
+        group.may_mark.store(true, Ordering::Relaxed);
         inner.mark().await.map_err(failed)?;
         tokio::spawn(wakes::run(Arc::downgrade(&inner), orders));
         tokio::spawn(leftovers::run(Arc::downgrade(&inner), tails));
@@ -144,7 +144,7 @@ impl Quorum {
 impl Inner {
     /// Waits until a majority has joined, and a little longer for the others.
     async fn joined(&self, limit: Duration) -> Result<(), Fault> {
-        let group = self.members[0].membership().group();
+        let group = &self.members[0].membership().group;
         let mut until = Instant::now() + limit;
         let spare = self.members.len() - self.majority;
         loop {
