@@ -36,7 +36,6 @@ use crate::options::ClientOptions;
 const REJOIN: Duration = Duration::from_millis(500);
 
 /// What all members of a quorum have in common.
-#[derive(Debug)]
 pub(crate) struct Group {
     /// The addresses of the members, sorted.
     pub(crate) nodes: Vec<String>,
@@ -60,14 +59,12 @@ impl Group {
 }
 
 /// The membership of one server. See the module.
-#[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) group: Arc<Group>,
     pub(crate) index: usize,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
 struct State {
     /// It has joined once.
     has_joined: bool,

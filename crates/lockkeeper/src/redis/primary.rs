@@ -77,6 +77,11 @@ impl Primary {
         self.place.borrow().server.clone()
     }
 
+    /// Its address, if it is known.
+    pub(super) fn address(&self) -> Option<String> {
+        self.place.borrow().server.as_ref().map(|server| server.address.to_string())
+    }
+
     /// Whether this is the current primary.
     pub(super) fn is(&self, server: &Server) -> bool {
         let place = self.place.borrow();

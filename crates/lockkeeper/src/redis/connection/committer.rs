@@ -85,7 +85,6 @@ enum State {
 }
 
 /// What a request needs to be acknowledged: taken before it is sent.
-#[derive(Debug)]
 pub(crate) struct Ticket {
     state: State,
     carrier: Carrier,
@@ -96,12 +95,6 @@ struct Join {
     answer: oneshot::Sender<Result<(), Fault>>,
     /// A key that the server accepts if it is asked to, where it has no slot of its own yet.
     asked: Option<Vec<u8>>,
-}
-
-impl std::fmt::Debug for Committer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Committer").field(&self.shared.terms).finish()
-    }
 }
 
 fn unacknowledged(detail: impl Into<Detail>) -> Fault {
@@ -462,7 +455,7 @@ impl Rounds {
 
     fn warn(&mut self, reason: impl Display) {
         if !std::mem::replace(&mut self.warned, true) {
-            let server = self.shared.primary.server().map(|server| server.address.to_string());
+            let server = self.shared.primary.address();
             tracing::warn!(
                 server,
                 %reason,

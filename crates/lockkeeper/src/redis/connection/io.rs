@@ -97,8 +97,7 @@ async fn serve(shared: &Shared, mut follower: Follower, mut wire: Option<Wire>) 
         match connected {
             Ok(connected) => {
                 wire = Some(connected);
-                let server = follower.tried.server.as_ref();
-                let server = server.map(|server| server.address.to_string());
+                let server = shared.primary.address();
                 tracing::info!(server, "connected to the store");
                 (shared.on_reconnect)();
             }

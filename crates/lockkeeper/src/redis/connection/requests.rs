@@ -64,7 +64,6 @@ impl Slot {
     }
 }
 
-#[derive(Debug)]
 enum State {
     Free,
     Waiting,

@@ -19,6 +19,7 @@
 //! Only exclusive locks: N members with k permits each would grant more than k of them to majorities, and
 //! keep N orders of a queue.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -66,12 +67,17 @@ const DRAINED_WITHIN: Duration = Duration::from_millis(250);
 const LAST_MEMBERS: Duration = Duration::from_secs(1);
 
 /// A quorum of servers as a store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Quorum {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Quorum").field(&self.inner.identity).finish()
+    }
+}
+
 struct Inner {
     me: Weak<Inner>,
     /// In the order of their addresses, which is the same for all clients.
