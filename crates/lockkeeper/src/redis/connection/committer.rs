@@ -528,6 +528,13 @@ mod tests {
     async fn a_new_primary_needs_the_replicas_that_are_known_for_a_while() {
         let servers = Replicated::start();
         servers.nodes().iter().for_each(|node| servers.promote(node));
+        // The old primary knows a little later that it has lost its replicas.
+        for node in servers.nodes() {
+            while !node.server().cli(&["INFO", "replication"]).text().contains("connected_slaves:0")
+            {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
         let (options, primary) = (ClientOptions::new(), Primary::unknown());
         let terms = Terms { replicas: 1, timeout: Duration::from_millis(100), is_strict: false };
         let key = Box::new(|_| Some(b"key".to_vec()));
