@@ -360,20 +360,17 @@ impl<'a> AcquireLoop<'a> {
         let handoff = || Some(Handoff::new(request));
         self.front = match LocalQueues::enter(core, &request.resource, handoff) {
             Entered::Front(front) => front,
-            Entered::Queued(mut position) => {
-                let served = until(&core.clock, request.limit, position.wait()).await;
-                match served.or_else(|| position.failure().map(Served::Failed)) {
-                    Some(Served::Front(front)) => front,
-                    Some(Served::Failed(fault)) => {
-                        return Err(core.error(fault, &request.resource, Phase::Acquire));
-                    }
-                    // Permits are held without a front, so they are never handed off.
-                    Some(Served::Granted(_)) | None => {
-                        self.busy = self.busy.filter(|_| !core.is_silent(&request.resource.name));
-                        return Ok(Step::GiveUp);
-                    }
+            Entered::Queued(position) => match Box::pin(position.serve(request)).await {
+                Some(Served::Front(front)) => front,
+                Some(Served::Failed(fault)) => {
+                    return Err(core.error(fault, &request.resource, Phase::Acquire));
                 }
-            }
+                // Permits are held without a front, so they are never handed off.
+                Some(Served::Granted(_)) | None => {
+                    self.busy = self.busy.filter(|_| !core.is_silent(&request.resource.name));
+                    return Ok(Step::GiveUp);
+                }
+            },
             Entered::Occupied => return Ok(Step::GiveUp),
         };
         // After a wait that may have been long, an unanswered request is not repeated.

@@ -3,17 +3,17 @@
 use rusqlite::ErrorCode;
 use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 
-use super::path::Place;
+use super::path::Location;
 use crate::backend::Fault;
 
 /// Converts an error of SQLite. A failed request has changed nothing: its transaction was rolled
 /// back.
-pub(super) fn of(error: rusqlite::Error, place: &Place) -> Fault {
-    meaning(&error, place).caused_by(error)
+pub(super) fn of(error: rusqlite::Error, location: &Location) -> Fault {
+    meaning(&error, location).caused_by(error)
 }
 
-fn meaning(error: &rusqlite::Error, place: &Place) -> Fault {
-    let detail = format!("{}: {error}", place.path().display());
+fn meaning(error: &rusqlite::Error, location: &Location) -> Fault {
+    let detail = format!("{}: {error}", location.path().display());
     let rusqlite::Error::SqliteFailure(failure, _) = error else {
         return Fault::Server { detail: detail.into() };
     };
@@ -25,16 +25,16 @@ fn meaning(error: &rusqlite::Error, place: &Place) -> Fault {
             maybe_ran: false,
             detail: format!(
                 "{}: another process is writing to it and does not come to an end",
-                place.path().display()
+                location.path().display()
             ).into(),
         },
         ErrorCode::DiskFull => Fault::Refused { detail: format!("{detail}: the disk is full").into() },
-        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => place.denied("cannot be written"),
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => location.denied("cannot be written"),
         ErrorCode::CannotOpen if no_descriptors() => {
             Fault::Refused { detail: format!("{detail}: this process has too many files open").into() }
         }
         ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied => {
-            place.denied("cannot be opened")
+            location.denied("cannot be opened")
         }
         // The index belongs to another file that a process still has open.
         ErrorCode::SystemIoFailure if failure.extended_code == SQLITE_IOERR_SHORT_READ => {
@@ -42,14 +42,14 @@ fn meaning(error: &rusqlite::Error, place: &Place) -> Fault {
                 detail: format!(
                     "{} was deleted or replaced, and a process that has the old one open has not let \
                      go of it yet: they do within seconds, unless they are stopped",
-                    place.path().display()
+                    location.path().display()
                 ).into(),
             }
         }
         // A quota or a loose cable: may be temporary.
         ErrorCode::SystemIoFailure => Fault::Refused { detail: detail.into() },
         ErrorCode::NotADatabase => Fault::Invalid {
-            detail: format!("{} is no file of locks: name another path", place.path().display()).into(),
+            detail: format!("{} is no file of locks: name another path", location.path().display()).into(),
         },
         ErrorCode::DatabaseCorrupt => Fault::Server {
             detail: format!(
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn errors_mean_what_a_caller_can_do_about_them() {
-        let place = Place::find(&std::env::temp_dir().join("locks.db")).unwrap();
+        let location = Location::find(&std::env::temp_dir().join("locks.db"), false).unwrap();
         let fault = |code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            let fault = of(error, &place);
+            let fault = of(error, &location);
             assert!(format!("{fault:?}").contains("locks.db"), "{fault:?} names the file");
             fault
         };
