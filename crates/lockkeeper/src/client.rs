@@ -15,6 +15,8 @@ use crate::lock::{Lock, Mutex};
 use crate::memory::Memory;
 use crate::options::{Backoff, ClientOptions};
 #[cfg(feature = "redis")]
+use crate::redis::{Redis, quorum::Quorum, url::members};
+#[cfg(feature = "redis")]
 use crate::redis_options::Acknowledgement;
 use crate::{
     CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock, Semaphore,
@@ -73,7 +75,7 @@ impl Client {
         let url = url.as_ref();
         Self::ready(&options)?;
         // A word without a colon is no scheme, and may be a password.
-        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
         #[cfg(feature = "redis")]
         if matches!(options.redis.acknowledgement, Acknowledgement::By(..)) {
             let which = match scheme {
@@ -87,16 +89,22 @@ impl Client {
             }
         }
         let backend: Arc<dyn Backend> = match scheme {
-            "memory" => memory(&url["memory".len()..])?,
-            "file" => file(&url["file".len()..], &options).await?,
+            "memory" => match rest.trim_start_matches("//") {
+                "" => Memory::new(),
+                name => Memory::named(name),
+            },
+            #[cfg(all(feature = "file", unix))]
+            "file" => Arc::new(crate::file::File::open(rest, &options).await?),
+            #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
             | "redis+replicated" | "rediss+replicated" | "redis+cluster" | "rediss+cluster" => {
-                redis(url, &options).await?
+                Arc::new(Redis::connect(url, &options).await?)
             }
-            "quorum" => quorum(&url["quorum:".len()..], &options).await?,
+            #[cfg(feature = "redis")]
+            "quorum" => Arc::new(Quorum::connect(&members(rest), &options).await?),
             _ => return Err(unknown(scheme)),
         };
-        Self::on(backend, options)
+        Ok(Self::on(backend, options))
     }
 
     /// Makes a client on a new embedded store: for tests, examples, and locks within one process.
@@ -104,7 +112,7 @@ impl Client {
     /// # Panics
     /// If called outside of a tokio runtime.
     pub fn memory() -> Self {
-        Self { core: Core::start(Memory::new(), ClientOptions::new()), _carrier: None }
+        Self::on(Memory::new(), ClientOptions::new())
     }
 
     /// Makes a client on a custom store. See [`backend`](crate::backend).
@@ -116,7 +124,8 @@ impl Client {
     /// If called outside of a tokio runtime.
     #[cfg(feature = "unstable-backend")]
     pub fn with_backend(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
-        Self::on(backend, options)
+        options.validate()?;
+        Ok(Self::on(backend, options))
     }
 
     /// Whether a client can be made with these settings, here.
@@ -130,9 +139,8 @@ impl Client {
         Err(Error::invalid(None, detail))
     }
 
-    fn on(backend: Arc<dyn Backend>, options: ClientOptions) -> Result<Self> {
-        options.validate()?;
-        Ok(Self { core: Core::start(backend, options), _carrier: None })
+    fn on(backend: Arc<dyn Backend>, options: ClientOptions) -> Self {
+        Self { core: Core::start(backend, options), _carrier: None }
     }
 
     /// The reentrant lock of this name.
@@ -210,7 +218,7 @@ impl Client {
         #[cfg(feature = "redis")]
         if !self.core.is_closed() {
             let store: &dyn Any = &*self.core.backend;
-            return store.downcast_ref::<crate::redis::quorum::Quorum>()?.quarantine();
+            return store.downcast_ref::<Quorum>()?.quarantine();
         }
         None
     }
@@ -305,51 +313,17 @@ impl fmt::Debug for Client {
     }
 }
 
-fn memory(rest: &str) -> Result<Arc<dyn Backend>> {
-    let name = rest.strip_prefix(':').map(|name| name.trim_start_matches("//"));
-    Ok(match name {
-        Some("") => Memory::new(),
-        Some(name) => Memory::named(name),
-        None => return Err(Error::invalid(None, "write memory: or memory:NAME")),
-    })
-}
-
-#[cfg(all(feature = "file", unix))]
-async fn file(rest: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    let Some(path) = rest.strip_prefix(':') else {
-        return Err(Error::invalid(None, "write file:PATH"));
-    };
-    Ok(Arc::new(crate::file::File::open(path, options).await?))
-}
-
-#[cfg(not(all(feature = "file", unix)))]
-async fn file(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    let needs = if cfg!(unix) { "the feature \"file\" of lockkeeper" } else { "a Unix system" };
-    Err(Error::invalid(None, format!("a file URL needs {needs}")))
-}
-
-#[cfg(feature = "redis")]
-async fn redis(url: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    Ok(Arc::new(crate::redis::Redis::connect(url, options).await?))
-}
-
-#[cfg(not(feature = "redis"))]
-async fn redis(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    Err(Error::invalid(None, "a redis URL needs the feature \"redis\" of lockkeeper"))
-}
-
-#[cfg(feature = "redis")]
-async fn quorum(members: &str, options: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    let members = crate::redis::url::members(members);
-    Ok(Arc::new(crate::redis::quorum::Quorum::connect(&members, options).await?))
-}
-
-#[cfg(not(feature = "redis"))]
-async fn quorum(_: &str, _: &ClientOptions) -> Result<Arc<dyn Backend>> {
-    Err(Error::invalid(None, "a quorum needs the feature \"redis\" of lockkeeper"))
-}
-
 fn unknown(scheme: &str) -> Error {
+    let is_of_redis = scheme == "quorum" || scheme.starts_with("redis");
+    let needs = match scheme {
+        "file" if cfg!(not(unix)) => Some("a Unix system"),
+        "file" => Some("the feature \"file\" of lockkeeper"),
+        _ => (is_of_redis && cfg!(not(feature = "redis")))
+            .then_some("the feature \"redis\" of lockkeeper"),
+    };
+    if let Some(needs) = needs {
+        return Error::invalid(None, format!("a URL with {scheme}: needs {needs}"));
+    }
     let known = "memory:, file:, redis://, rediss://, redis+unix://, redis+sentinel://, \
                  redis+replicated://, redis+cluster:// and quorum:";
     // Only a certain scheme: anything else may contain a password.

@@ -74,19 +74,17 @@ pub enum LostReason {
 
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LostReason::Expired => f.write_str("its lease expired"),
-            LostReason::Unreachable => f.write_str("the store did not answer its renewals in time"),
-            LostReason::Unacknowledged => {
-                f.write_str("too few replicas acknowledged its renewals in time")
-            }
-            LostReason::Deleted => f.write_str("the store no longer has it"),
-            LostReason::Taken => f.write_str("another owner holds it"),
-            LostReason::Revoked(why) if why.is_empty() => f.write_str("it was force-unlocked"),
-            LostReason::Revoked(why) => write!(f, "it was force-unlocked: {why}"),
-            LostReason::Closed => f.write_str("the client was closed"),
-            LostReason::Released => f.write_str("it was released"),
-        }
+        f.write_str(match self {
+            LostReason::Expired => "its lease expired",
+            LostReason::Unreachable => "the store did not answer its renewals in time",
+            LostReason::Unacknowledged => "too few replicas acknowledged its renewals in time",
+            LostReason::Deleted => "the store no longer has it",
+            LostReason::Taken => "another owner holds it",
+            LostReason::Revoked(why) if why.is_empty() => "it was force-unlocked",
+            LostReason::Revoked(why) => return write!(f, "it was force-unlocked: {why}"),
+            LostReason::Closed => "the client was closed",
+            LostReason::Released => "it was released",
+        })
     }
 }
 
@@ -330,36 +328,32 @@ impl Error {
         phase: Phase,
         silent_for: Option<Duration>,
     ) -> Self {
-        let (name, kind) = lock.map(|(name, kind)| (name.clone(), kind)).unzip();
+        let (lock, kind) = lock.map(|(name, kind)| (name.clone(), kind)).unzip();
+        let (detail, source) = match &fault {
+            Fault::Unreachable { detail, .. }
+            | Fault::Refused { detail }
+            | Fault::Unacknowledged { detail }
+            | Fault::Denied { detail }
+            | Fault::Invalid { detail }
+            | Fault::Server { detail } => detail.clone().into_parts(),
+            Fault::WrongKind { .. } | Fault::Closed => Default::default(),
+        };
         match fault {
-            Fault::Unreachable { detail, .. } => {
-                let (detail, source) = detail.into_parts();
-                Error::Unreachable { lock: name, phase, detail, silent_for, source }
+            Fault::Unreachable { .. } => {
+                Error::Unreachable { lock, phase, detail, silent_for, source }
             }
-            Fault::Refused { detail } => {
-                let (detail, source) = detail.into_parts();
-                Error::Refused { lock: name, phase, detail, refused_for: silent_for, source }
+            Fault::Refused { .. } => {
+                Error::Refused { lock, phase, detail, refused_for: silent_for, source }
             }
-            Fault::Unacknowledged { detail } => {
-                let (detail, source) = detail.into_parts();
-                Error::Unacknowledged { lock: name, phase, detail, source }
-            }
-            Fault::Denied { detail } => {
-                let (detail, source) = detail.into_parts();
-                Error::Denied { lock: name, phase, detail, source }
-            }
-            Fault::WrongKind { found } => match name.zip(kind) {
+            Fault::Unacknowledged { .. } => Error::Unacknowledged { lock, phase, detail, source },
+            Fault::Denied { .. } => Error::Denied { lock, phase, detail, source },
+            Fault::WrongKind { found } => match lock.zip(kind) {
                 Some((lock, kind)) => Error::WrongKind { lock, kind, found },
-                None => Error::Server { lock: None, phase, detail: found, source: None },
+                None => Error::Server { lock: None, phase, detail: found, source },
             },
-            Fault::Invalid { detail } => {
-                Error::Invalid { lock: name, detail: detail.into_parts().0 }
-            }
-            Fault::Server { detail } => {
-                let (detail, source) = detail.into_parts();
-                Error::Server { lock: name, phase, detail, source }
-            }
-            Fault::Closed => Error::Closed { lock: name },
+            Fault::Invalid { .. } => Error::Invalid { lock, detail },
+            Fault::Server { .. } => Error::Server { lock, phase, detail, source },
+            Fault::Closed => Error::Closed { lock },
         }
     }
 }

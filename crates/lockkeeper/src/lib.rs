@@ -1,5 +1,39 @@
 #![doc = include_str!("manual/rustdoc_links.md")]
 #![doc = include_str!("manual/rustdoc_pictures.md")]
+//! | | |
+//! |---|---|
+//! | *Start* | |
+//! | [`Client`] | a connection to a store, from which locks are made |
+//! | [`blocking`] | the same for threads: `.wait()` in place of `.await` |
+//! | [`manual`] | guarantees, failures, stores, the command line |
+//! | *Locks* | |
+//! | [`Lock`] | one holder at a time, reentrant |
+//! | [`Mutex`] | one holder at a time, shared with the Redlock family |
+//! | [`FairLock`] | first come, first served |
+//! | [`FencedLock`], [`Fence`] | a lock with tokens, and their check at the resource |
+//! | [`RwLock`] | many readers or one writer |
+//! | [`MultiLock`] | several locks, all or none |
+//! | [`AnyLock`] | a lock of any kind |
+//! | *Guards* | |
+//! | [`LockGuard`], [`MutexGuard`], [`FencedGuard`] | one hold; dropped, it is released |
+//! | [`ReadGuard`], [`WriteGuard`] | the same of a read/write lock, with upgrade and downgrade |
+//! | [`MultiGuard`], [`AnyGuard`] | holds of several locks; a hold of any kind |
+//! | [`Hold`] | the state of a hold, and its loss |
+//! | *Counters* | |
+//! | [`Semaphore`] | at most N at a time |
+//! | [`PermitSemaphore`] | the same with ids and leases |
+//! | [`CountDownLatch`] | waits until N events have happened |
+//! | *Look inside* | |
+//! | [`Inspector`], [`Listing`] | all locks of a store, page by page, and force-release |
+//! | [`LockInfo`], [`Holder`], [`Remaining`] | one lock, its holders, its TTL |
+//! | [`Watch`], [`Event`] | changes |
+//! | [`Report`], [`Finding`] | the risks that [`Client::check`] has found |
+//! | *Settings and errors* | |
+//! | [`ClientOptions`], [`RedisOptions`] | timeouts, leases, passwords, replicas |
+//! | [`RedisUrl`] | a URL made of parts that may contain any character |
+//! | [`LeaseTime`], [`Backoff`] | how long a hold is valid; how a waiter polls |
+//! | [`Error`], [`RunError`] | by what the caller can do about them |
+//! | [`LostReason`] | why a hold is no longer valid |
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

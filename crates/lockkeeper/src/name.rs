@@ -110,7 +110,7 @@ impl fmt::Debug for LockName {
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct OwnerId {
     pub(crate) client: Uuid,
-    number: u64,
+    pub(crate) number: u64,
 }
 
 impl OwnerId {
@@ -126,16 +126,6 @@ impl OwnerId {
     #[doc(hidden)]
     pub fn client(&self) -> Uuid {
         self.client
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn numbered(client: Uuid, number: u64) -> Self {
-        Self { client, number }
     }
 
     /// 24 bytes: shorter than the output of [`Display`](fmt::Display), for large numbers of them.

@@ -117,20 +117,52 @@ pub enum Fault {
 /// What the store said, for logs: an error of ours says more.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::Unreachable { detail, .. }
-            | Fault::Refused { detail }
-            | Fault::Unacknowledged { detail }
-            | Fault::Denied { detail }
-            | Fault::Invalid { detail }
-            | Fault::Server { detail } => detail.fmt(f),
-            Fault::WrongKind { found } => write!(f, "the name is in use as {found}"),
-            Fault::Closed => f.write_str("the client is closed"),
+        match (self, self.detail()) {
+            (_, Some(detail)) => detail.fmt(f),
+            (Fault::WrongKind { found }, _) => write!(f, "the name is in use as {found}"),
+            _ => f.write_str("the client is closed"),
         }
     }
 }
 
 impl Fault {
+    /// The store does not answer, and the request has not executed.
+    pub(crate) fn silent(detail: impl Into<Detail>) -> Self {
+        Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+    }
+
+    /// The store did not answer, and the request may have executed.
+    pub(crate) fn unanswered(detail: impl Into<Detail>) -> Self {
+        Fault::Unreachable { maybe_ran: true, detail: detail.into() }
+    }
+
+    pub(crate) fn refused(detail: impl Into<Detail>) -> Self {
+        Fault::Refused { detail: detail.into() }
+    }
+
+    pub(crate) fn invalid(detail: impl Into<Detail>) -> Self {
+        Fault::Invalid { detail: detail.into() }
+    }
+
+    /// Changes the text of a fault that may pass.
+    pub(crate) fn map(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Fault::Unreachable { maybe_ran, detail } => {
+                Fault::Unreachable { maybe_ran, detail: detail.map(change) }
+            }
+            Fault::Refused { detail } => Fault::Refused { detail: detail.map(change) },
+            fault => fault,
+        }
+    }
+
+    /// The request was not sent.
+    pub(crate) fn never_ran(self) -> Self {
+        match self {
+            Fault::Unreachable { detail, .. } => Fault::silent(detail),
+            fault => fault,
+        }
+    }
+
     /// Adds the error of the system or the store. Neither its `Display` nor its `Debug` may show a password.
     pub fn caused_by(mut self, error: impl Error + Send + Sync + 'static) -> Self {
         match &mut self {
@@ -143,6 +175,23 @@ impl Fault {
             Fault::WrongKind { .. } | Fault::Closed => {}
         }
         self
+    }
+
+    fn detail(&self) -> Option<&Detail> {
+        match self {
+            Fault::Unreachable { detail, .. }
+            | Fault::Refused { detail }
+            | Fault::Unacknowledged { detail }
+            | Fault::Denied { detail }
+            | Fault::Invalid { detail }
+            | Fault::Server { detail } => Some(detail),
+            Fault::WrongKind { .. } | Fault::Closed => None,
+        }
+    }
+
+    /// The error of the system or the store behind it.
+    pub(crate) fn source(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        self.detail()?.source.as_deref()
     }
 
     /// Whether the fault may be temporary, so that a waiter keeps waiting.

@@ -297,8 +297,8 @@ impl Attempt {
     }
 }
 
-/// A time to live as reported by a store.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A time to live as reported by a store. The longest never expires.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Ttl {
     /// Expires in this many milliseconds.
     Millis(u64),

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::resp::Value;
-
+use super::Inner;
 use super::cluster::Cluster;
 use super::command::Command;
 use super::connection::committer::Terms;
+use super::reply::{Info, Time};
+use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, number, strings, unexpected};
 use crate::backend::{Fault, Finding};
 
 /// The settings that affect locks.
@@ -38,26 +38,25 @@ impl Inner {
         let setting = |name: &str| Command::plain("CONFIG").arg("GET").arg(name);
         // No connection has this id: the command only checks the permission.
         let kill = Command::plain("CLIENT").arg("KILL").arg("ID").arg(i64::MAX);
-        let mut reads = vec![Command::plain("TIME"), Command::plain("INFO"), kill];
-        reads.extend(SETTINGS.map(setting));
-        let mut answers = shard.connection.read(reads).await?.into_iter();
-        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-        let (time, info, kill) = (next(), next(), next());
-        let config = Config::of(SETTINGS.map(|_| next()));
+        let (time, info, kill, settings) = tokio::try_join!(
+            shard.connection.read(vec![Command::plain("TIME")]),
+            shard.connection.read(vec![Command::plain("INFO")]),
+            shard.connection.read::<Value>(vec![kill]),
+            shard.connection.read(SETTINGS.map(setting).into())
+        )?;
+        let config = Config::of(settings);
         let after = wall();
-        if kill.is_err() {
+        if kill.iter().any(Result::is_err) {
             shard.connection.never_fences();
         }
 
         let mut findings = Vec::new();
-        findings.push(match time {
-            Ok(Value::Array(parts)) => clock(&parts, before, after),
-            Ok(other) => return Err(unexpected(&other)),
+        findings.extend(time.into_iter().map(|time| match time {
+            Ok(Time(time)) => clock(time, before, after),
             Err(fault) => unseen("clock", "TIME", &fault),
-        });
-        let info = match info {
-            Ok(Value::Bulk(text)) => Info(String::from_utf8_lossy(&text).into_owned()),
-            Ok(other) => return Err(unexpected(&other)),
+        }));
+        let info: Info = match info.into_iter().next().unwrap_or(Err(Fault::Closed)) {
+            Ok(info) => info,
             Err(fault) => {
                 findings.push(unseen("server", "INFO", &fault));
                 findings.extend(self.route.check().await.0);
@@ -121,9 +120,9 @@ impl Inner {
             }
             let nodes = Command::plain("CLUSTER").arg("NODES");
             let coverage = Command::plain("CONFIG").arg("GET").arg(COVERAGE);
-            let Ok(answers) = shard.connection.read(vec![nodes, coverage]).await else { continue };
-            let Ok([nodes, coverage]) = <[_; 2]>::try_from(answers) else { continue };
-            findings.extend(nodes.ok().as_ref().and_then(moving).map(|one| at(&address, one)));
+            let (nodes, coverage) =
+                tokio::join!(shard.connection.call(nodes), shard.connection.call(coverage));
+            findings.extend(nodes.ok().and_then(moving).map(|one| at(&address, one)));
             if Config::of([coverage]).get(COVERAGE) == Some("yes") {
                 strict.push(address);
             }
@@ -144,9 +143,7 @@ fn at(address: &str, finding: Finding) -> Finding {
 }
 
 /// Finds slots that are half-migrated, from `CLUSTER NODES`: `[93->-ID]` leaves this node.
-fn moving(nodes: &Value) -> Option<Finding> {
-    let Value::Bulk(text) = nodes else { return None };
-    let text = String::from_utf8_lossy(text);
+fn moving(Info(text): Info) -> Option<Finding> {
     let own = text.lines().find(|line| line.contains("myself"))?;
     let slots = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("->-"));
     let slots: Vec<_> = slots.map(|(slot, _)| slot).collect();
@@ -174,37 +171,16 @@ fn unseen(subject: &str, command: &str, fault: &Fault) -> Finding {
     Finding::note(subject, detail, &format!("allow the user {command}, for this check alone"))
 }
 
-/// The reply of `INFO`: lines of `field:value`.
-struct Info(String);
-
-impl Info {
-    fn get(&self, field: &str) -> Option<&str> {
-        self.0.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
-    }
-
-    fn number(&self, field: &str) -> u64 {
-        self.get(field).and_then(|value| value.parse().ok()).unwrap_or(0)
-    }
-}
-
 /// The reply of `CONFIG GET`; hosted servers often reject it.
 struct Config(Option<Vec<(String, String)>>);
 
 impl Config {
-    fn of<const N: usize>(answers: [Result<Value, Fault>; N]) -> Self {
+    fn of(answers: impl IntoIterator<Item = Result<Vec<Vec<u8>>, Fault>>) -> Self {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        let mut pairs = Vec::new();
-        for answer in answers {
-            match answer {
-                Ok(other) => {
-                    let parts = strings(other).unwrap_or_default();
-                    let pair = |pair: &[Vec<u8>]| (text(&pair[0]), text(&pair[1]));
-                    pairs.extend(parts.chunks_exact(2).map(pair));
-                }
-                Err(_) => return Self(None),
-            }
-        }
-        Self(Some(pairs))
+        let pair = |pair: &[Vec<u8>]| (text(&pair[0]), text(&pair[1]));
+        let pairs = |parts: Vec<Vec<u8>>| parts.chunks_exact(2).map(pair).collect::<Vec<_>>();
+        let answers = answers.into_iter().map(|answer| answer.map(pairs));
+        Self(answers.collect::<Result<Vec<_>, _>>().ok().map(|all| all.concat()))
     }
 
     fn get(&self, setting: &str) -> Option<&str> {
@@ -217,11 +193,7 @@ impl Config {
 const CLOCK_NOTE: Duration = Duration::from_secs(1);
 const CLOCK_DANGER: Duration = Duration::from_secs(60);
 
-fn clock(parts: &[Value], before: Duration, after: Duration) -> Finding {
-    let [seconds, micros] = parts else {
-        return Finding::note("clock", "the server's clock could not be read", "");
-    };
-    let theirs = Duration::from_secs(number(seconds)) + Duration::from_micros(number(micros));
+fn clock(theirs: Duration, before: Duration, after: Duration) -> Finding {
     let apart = before.saturating_sub(theirs).max(theirs.saturating_sub(after));
     let apart_by = match apart.as_millis() {
         0 => "less than a millisecond".to_owned(),

@@ -4,13 +4,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::resp::Value;
 use futures_util::future::join_all;
 use uuid::Uuid;
 
 use super::command::Command;
 use super::list::{cursor, of_key, place};
-use super::{Inner, keys, script, strings};
+use super::{Inner, keys, script};
 use crate::backend::{
     Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource, Seen,
 };
@@ -35,8 +34,8 @@ impl Inner {
     pub(super) async fn withdraw(&self, client: Uuid) -> Result<Changed, Fault> {
         let id = client.as_hyphenated().to_string();
         let (list, key) = (keys::clients(), keys::client(client));
-        let listed = self.route.call(list, Command::plain("ZREM").arg(list).arg(id));
-        let note = self.route.call(&key, Command::plain("DEL").arg(&key));
+        let listed = self.route.call::<i64>(list, Command::plain("ZREM").arg(list).arg(id));
+        let note = self.route.call::<i64>(&key, Command::plain("DEL").arg(&key));
         let (listed, note) = tokio::join!(listed, note);
         listed.and(note).map(|_| Changed::Done)
     }
@@ -52,10 +51,10 @@ impl Inner {
     async fn read_clients(&self, ids: &[Uuid]) -> Vec<Result<Option<ClientEntry>, Fault>> {
         let clients = join_all(ids.iter().map(async |id| {
             let key = keys::client(*id);
-            let reads = vec![of_key("HGETALL", &key), of_key("PTTL", &key)];
-            let mut answers = self.route.read(&key, reads).await?.into_iter();
-            let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-            let (fields, left) = (next(), next());
+            let (fields, left) = tokio::join!(
+                self.route.call(&key, of_key("HGETALL", &key)),
+                self.route.call(&key, of_key("PTTL", &key))
+            );
             Ok(said(*id, fields?, left.ok()))
         }));
         clients.await
@@ -67,14 +66,13 @@ impl Inner {
         let first = place(request);
         let last = first + u64::from(request.limit.max(1)) - 1;
         let range = of_key("ZRANGE", keys::clients()).arg(first).arg(last);
-        let ids = self.route.read(keys::clients(), vec![range]).await;
-        let ids = match ids.and_then(|mut ids| ids.pop().unwrap_or(Ok(Value::Nil))) {
+        let ids: Vec<Vec<u8>> = match self.route.call(keys::clients(), range).await {
             // Without permission to list the clients, or while only their shard is down, the locks can
             // still be listed.
             Err(fault) if self.is_beside_the_point(&fault) => {
                 return Ok(Page { incomplete: true, ..Page::default() });
             }
-            ids => strings(ids?)?,
+            ids => ids?,
         };
         let more = ids.len() as u64 > last - first;
         let ids: Vec<_> = ids.iter().filter_map(|id| Uuid::try_parse_ascii(id).ok()).collect();
@@ -99,8 +97,7 @@ impl Inner {
 }
 
 /// Parses the key of a client whose remaining TTL is `left` milliseconds.
-fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
-    let fields = strings(fields).ok()?;
+fn said(id: Uuid, fields: Vec<Vec<u8>>, left: Option<i64>) -> Option<ClientEntry> {
     let field = |name: &str| {
         let found = fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes());
         found.map(|pair| String::from_utf8_lossy(&pair[1]).into_owned())
@@ -116,7 +113,6 @@ fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
     let holds = holds.lines().filter_map(|line| read_holding(id, line)).collect();
     // Earlier versions do not write these fields.
     let millis = |name: &str| field(name)?.parse::<u64>().ok().filter(|millis| *millis > 0);
-    let left = left.and_then(|left| if let Value::Int(left) = left { Some(left) } else { None });
     let left = left.and_then(|left| u64::try_from(left).ok());
     let seen = match (millis("ttl"), millis("every"), left) {
         (Some(ttl), Some(every), Some(left)) => Some(Seen::new(ttl.saturating_sub(left), every)),
@@ -127,7 +123,7 @@ fn said(id: Uuid, fields: Value, left: Option<Value>) -> Option<ClientEntry> {
 }
 
 /// Appends the client of a former holder; empty arguments if it is unknown.
-pub(super) fn victim(call: Command, client: Option<&ClientInfo>) -> Command {
+pub(super) fn victim<T>(call: Command<T>, client: Option<&ClientInfo>) -> Command<T> {
     let Some(ClientInfo { host, pid, program, started }) = client else {
         return call.arg("").arg("").arg("").arg("");
     };
@@ -144,7 +140,7 @@ fn write_holds(holds: &[Holding]) -> String {
         |time: &SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     for Holding { owner, resource, count, since, left } in holds {
         let since = millis(since);
-        let (number, kind) = (owner.number(), resource.kind.as_str());
+        let (number, kind) = (owner.number, resource.kind.as_str());
         let _ = write!(text, "{number} {kind} {count} {since} ");
         for byte in resource.name.as_bytes() {
             let _ = write!(text, "{byte:02x}");
@@ -159,7 +155,7 @@ fn write_holds(holds: &[Holding]) -> String {
 
 fn read_holding(client: Uuid, line: &str) -> Option<Holding> {
     let mut parts = line.split(' ');
-    let owner = OwnerId::numbered(client, parts.next()?.parse().ok()?);
+    let owner = OwnerId { client, number: parts.next()?.parse().ok()? };
     let kind = Kind::from_word(parts.next()?)?;
     let count = parts.next()?.parse().ok()?;
     let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));

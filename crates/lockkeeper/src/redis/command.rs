@@ -7,37 +7,40 @@
 //! thread.
 
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::sync::LazyLock;
 
 use uuid::Uuid;
 
 use super::publish::Wakes;
-use super::shape::Shape;
+use super::reply::{Form, Reply};
+use super::resp::Value;
 use crate::OwnerId;
 use crate::backend::Fenced;
 
-/// A script and the hash by which it is called.
-#[derive(Debug)]
-pub(super) struct Script {
+/// A script, and the type of its reply.
+pub(super) struct Script<T> {
+    pub(super) text: Text,
+    reply: PhantomData<fn() -> T>,
+}
+
+/// The text of a script and the hash by which it is called.
+pub(super) struct Text {
     pub(super) source: &'static str,
     /// `EVALSHA` and the hash, encoded.
     head: LazyLock<Vec<u8>>,
-    /// The form of its reply, as in its header.
-    returns: Shape,
 }
 
-impl Script {
+impl<T: Reply> Script<T> {
     /// `head` must encode the head of `source`: see [`by_hash`].
-    pub(super) const fn new(source: &'static str, returns: Shape, head: fn() -> Vec<u8>) -> Self {
-        Self { source, head: LazyLock::new(head), returns }
+    pub(super) const fn new(source: &'static str, head: fn() -> Vec<u8>) -> Self {
+        Self { text: Text { source, head: LazyLock::new(head) }, reply: PhantomData }
     }
 
     /// Creates a call with `keys` keys: append them, then the arguments.
     #[inline(always)]
-    pub(super) fn call(&'static self, keys: usize) -> Command {
-        let (head, body) = (Head::Hash(self), spare_buffer());
-        let mut call =
-            Command { head, count: 0, body, shape: self.returns, in_order: false, asks: false };
+    pub(super) fn call(&'static self, keys: usize) -> Command<T> {
+        let mut call = Command::new(Head::Hash(&self.text));
         call.push(keys);
         call
     }
@@ -53,42 +56,56 @@ pub(super) fn by_hash(source: &str) -> Vec<u8> {
 }
 
 /// What precedes the arguments of a command.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum Head {
     /// Nothing: the name of the command is the first argument.
     Plain,
     /// A call of a script by its hash.
-    Hash(&'static Script),
+    Hash(&'static Text),
     /// A call of a script by its text.
-    Text(&'static Script),
+    Text(&'static Text),
 }
 
-/// An encoded request, and the form of its reply.
-#[derive(Clone, Debug)]
-pub(super) struct Command {
+/// An encoded request, and the type of its reply.
+#[derive(Clone)]
+pub(super) struct Command<T = Value> {
     head: Head,
     /// The number of arguments in `body`.
     count: usize,
-    body: Vec<u8>,
-    shape: Shape,
-    in_order: bool,
+    body: Body,
+    form: Form,
+    pub(super) in_order: bool,
     /// It follows `ASKING`: a node serves it that is about to get its slot.
     pub(super) asks: bool,
+    reply: PhantomData<fn() -> T>,
 }
 
-impl Command {
+impl<T: Reply> Command<T> {
+    #[inline(always)]
+    fn new(head: Head) -> Self {
+        let (form, reply) = (Form::of::<T>(), PhantomData);
+        Self { head, count: 0, body: Body::spare(), form, in_order: false, asks: false, reply }
+    }
+
     #[inline(always)]
     pub(super) fn plain(name: &str) -> Self {
-        let (shape, body) = (Shape::of_name(name.as_bytes()), spare_buffer());
-        let mut command =
-            Self { head: Head::Plain, count: 0, body, shape, in_order: false, asks: false };
+        let mut command = Self::new(Head::Plain);
         command.push(name);
         command
+    }
+}
+
+impl<T> Command<T> {
+    /// The same without the type of its reply, which keeps its form.
+    #[inline(always)]
+    pub(super) fn raw(self) -> Command {
+        let Self { head, count, body, form, in_order, asks, .. } = self;
+        Command { head, count, body, form, in_order, asks, reply: PhantomData }
     }
 
     /// Declares that the reply is a list of exactly `count` values.
     pub(super) fn answering_each(mut self, count: usize) -> Self {
-        self.shape = Shape::Each(count);
+        self.form.each = Some(count);
         self
     }
 
@@ -97,7 +114,7 @@ impl Command {
     #[inline(always)]
     pub(super) fn push(&mut self, argument: impl Argument) {
         self.count += 1;
-        argument.write(&mut self.body);
+        argument.write(&mut self.body.0);
     }
 
     #[inline(always)]
@@ -151,13 +168,13 @@ impl Command {
         }
     }
 
-    pub(super) fn shape(&self) -> Shape {
-        self.shape
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     /// Whether its buffer is too large to be kept for other commands.
     pub(super) fn is_large(&self) -> bool {
-        self.body.capacity() > SPARE_BYTES
+        self.body.0.capacity() > SPARE_BYTES
     }
 
     /// Declares that it must not run after requests that follow it: if the server does not know its script, the
@@ -167,10 +184,10 @@ impl Command {
         self
     }
 
-    /// Turns a call into one by text, for a server that does not know the hash and so did not run the script,
-    /// if it may be sent again.
-    pub(super) fn call_again_by_text(&mut self) -> bool {
-        !self.in_order && self.call_by_text()
+    /// The same as a call by text.
+    pub(super) fn by_text(mut self) -> Self {
+        self.call_by_text();
+        self
     }
 
     /// Turns a call by hash into a call by text. Returns false for any other command.
@@ -186,7 +203,7 @@ impl Command {
 
     /// The same for the first call of each script that must run in order, so that the server knows it. `called`
     /// are the scripts that were called before.
-    pub(super) fn call_first_by_text(&mut self, called: &mut Vec<&'static Script>) {
+    pub(super) fn call_first_by_text(&mut self, called: &mut Vec<&'static Text>) {
         if self.in_order
             && let Head::Hash(script) = self.head
             && !called.iter().any(|one| std::ptr::eq(*one, script))
@@ -208,7 +225,7 @@ impl Command {
                 write_argument(out, script.source.as_bytes());
             }
         }
-        out.extend_from_slice(&self.body);
+        out.extend_from_slice(&self.body.0);
     }
 }
 
@@ -220,17 +237,23 @@ thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-fn spare_buffer() -> Vec<u8> {
-    let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
-    spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(256))
+/// The arguments of a command, in a buffer that is used again.
+#[derive(Clone)]
+struct Body(Vec<u8>);
+
+impl Body {
+    fn spare() -> Self {
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        Self(spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(256)))
+    }
 }
 
-impl Drop for Command {
+impl Drop for Body {
     fn drop(&mut self) {
-        if self.is_large() {
+        if self.0.capacity() > SPARE_BYTES {
             return;
         }
-        let mut body = std::mem::take(&mut self.body);
+        let mut body = std::mem::take(&mut self.0);
         // Fails while the thread ends.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
@@ -426,7 +449,7 @@ impl Argument for OwnerId {
     fn write(&self, body: &mut Vec<u8>) {
         let mut owner = encoded_client(self.client);
         let (_, digits) = owner.split_last_chunk_mut().expect("there is room for them");
-        let count = write_digits(self.number(), digits);
+        let count = write_digits(self.number, digits);
         // Always two digits.
         [owner[1], owner[2]] = PAIRS[CLIENT + count];
         let end = 5 + CLIENT + count;
@@ -439,9 +462,9 @@ impl Argument for OwnerId {
 mod tests {
     use super::*;
 
-    static SCRIPT: Script = Script::new("return 1", Shape::Number, || by_hash("return 1"));
+    static SCRIPT: Script<i64> = Script::new("return 1", || by_hash("return 1"));
 
-    fn encoded(command: &Command) -> String {
+    fn encoded<T>(command: &Command<T>) -> String {
         let mut out = Vec::new();
         command.encode(&mut out);
         String::from_utf8(out).unwrap()
@@ -454,9 +477,10 @@ mod tests {
         let edges = tens.flat_map(|ten| [ten - 1, ten, ten + 1, ten / 10 * 11]);
         for number in edges.chain([1234, 50_607, 90_090_909, 1 << 63, u64::MAX]) {
             // Two clients, each once more after the other.
-            let owners = [Uuid::new_v4(), Uuid::new_v4()].map(|id| OwnerId::numbered(id, number));
+            let owners = [Uuid::new_v4(), Uuid::new_v4()].map(|id| OwnerId { client: id, number });
             for owner in owners.iter().chain(&owners) {
-                let ours = Command::plain("SET").arg("k").owner(owner).arg("PX").arg(number);
+                let ours =
+                    Command::<Value>::plain("SET").arg("k").owner(owner).arg("PX").arg(number);
                 let mut theirs = redis::cmd("SET");
                 theirs.arg("k").arg(owner.to_string()).arg("PX").arg(number);
                 assert_eq!(encoded(&ours).as_bytes(), theirs.get_packed_command());
@@ -476,12 +500,12 @@ mod tests {
         theirs.arg("return 1").arg(1).arg("key").arg(7);
         assert_eq!(encoded(&call).as_bytes(), theirs.get_packed_command());
         assert!(!call.call_by_text(), "not twice");
-        assert!(!Command::plain("PING").call_by_text());
+        assert!(!Command::<Value>::plain("PING").call_by_text());
     }
 
     #[test]
     fn a_reused_buffer_is_empty() {
-        drop(Command::plain("PING").arg("left over"));
-        assert_eq!(encoded(&Command::plain("PING")), "*1\r\n$4\r\nPING\r\n");
+        drop(Command::<Value>::plain("PING").arg("left over"));
+        assert_eq!(encoded(&Command::<Value>::plain("PING")), "*1\r\n$4\r\nPING\r\n");
     }
 }

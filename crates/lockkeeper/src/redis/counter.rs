@@ -6,19 +6,17 @@
 //! semaphore.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::resp::Value;
-
 use super::command::{Argument, Command};
+use super::reply::{Counted, Reply};
 use super::*;
 use crate::LockName;
 use crate::backend::CountChange;
 
 impl Inner {
     /// Creates a request to acquire permits of a semaphore.
-    pub(super) fn acquire_counter(&self, request: &Acquire) -> Command {
+    pub(super) fn acquire_counter(&self, request: &Acquire) -> Command<Attempt> {
         let call = remembered(&script::SEMAPHORE_ACQUIRE, 2, &request.resource);
         let call = call.owner(&request.owner).arg(request.count);
         let call = match self.wakes.counting().filter(|_| request.waits) {
@@ -28,7 +26,7 @@ impl Inner {
         self.forgetting(call, &request.resource.name)
     }
 
-    pub(super) async fn release_counter(&self, request: &Release) -> Result<Value, Fault> {
+    pub(super) async fn release_counter(&self, request: &Release) -> Result<Released, Fault> {
         self.fits(&request.resource.name)?;
         let call = remembered(&script::SEMAPHORE_RELEASE, 2, &request.resource);
         let call = call.owner(&request.owner).arg(request.count).arg(u8::from(request.undo));
@@ -45,21 +43,17 @@ impl Inner {
     /// it still may.
     pub(super) fn settle(&self, name: &LockName, id: OwnerId) {
         if self.route.fences() {
-            self.settled().note(name, id);
+            locked(&self.settled).note(name, id);
         }
     }
 
     /// Appends the requests whose answers the store may delete. The store also expires answers by
     /// itself, but a busy semaphore would accumulate many.
-    pub(super) fn forgetting(&self, mut call: Command, name: &LockName) -> Command {
-        for id in self.settled().take(name) {
+    pub(super) fn forgetting<T>(&self, mut call: Command<T>, name: &LockName) -> Command<T> {
+        for id in locked(&self.settled).take(name) {
             call = call.owner(&id);
         }
         call
-    }
-
-    fn settled(&self) -> MutexGuard<'_, Settled> {
-        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn change_count(
@@ -79,7 +73,7 @@ impl Inner {
     /// Appends the arguments of a change after its keys, and sends it.
     pub(super) async fn change(
         &self,
-        call: Command,
+        call: Command<Changed>,
         resource: &Resource,
         id: OwnerId,
         change: CountChange,
@@ -101,22 +95,15 @@ impl Inner {
             CountChange::Delete => call.arg("delete").arg("0").arg(""),
         };
         let call = self.forgetting(call.arg(wakes.publish()).arg(channel), &resource.name);
-        let answer = bulk(self.route.write(name(resource), call, |_| true).await?)?;
+        let answer = self.route.write(name(resource), call, |_| true).await?;
         self.settle(&resource.name, id);
-        match &answer[..] {
-            b"DONE" => Ok(Changed::Done),
-            b"NOTHING" => Ok(Changed::Nothing),
-            count => match std::str::from_utf8(count).unwrap_or_default().parse() {
-                Ok(count) => Ok(Changed::Count(count)),
-                Err(_) => Err(unexpected(&Value::Bulk(answer))),
-            },
-        }
+        Ok(answer)
     }
+}
 
-    pub(super) async fn inspect_counter(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let call = script::COUNTER_INSPECT.call(1).arg(name(resource));
-        counted(self.route.call(name(resource), call).await?)
-    }
+/// Creates a request for the free permits, or the count.
+pub(super) fn inspect(name: &LockName) -> Command<Counted> {
+    script::COUNTER_INSPECT.call(1).arg(name.as_bytes())
 }
 
 /// Answered requests by name, until a later request lets the store delete their answers.
@@ -160,23 +147,10 @@ impl Settled {
 }
 
 /// Creates a call of a script that remembers its answer.
-pub(super) fn remembered(script: &'static Script, keys: usize, resource: &Resource) -> Command {
+pub(super) fn remembered<T: Reply>(
+    script: &'static Script<T>,
+    keys: usize,
+    resource: &Resource,
+) -> Command<T> {
     script.call(keys).arg(name(resource)).arg(keys::replies(&resource.name))
-}
-
-/// Parses TTL, value, number of acquired permits and whether the semaphore is temporary.
-pub(super) fn counted(value: Value) -> Result<Snapshot, Fault> {
-    let parts = match &value {
-        Value::Array(parts) => &parts[..],
-        _ => &[],
-    };
-    let [Value::Int(left), count, Value::Int(taken), Value::Int(temporary)] = parts else {
-        return Err(unexpected(&value));
-    };
-    let count = match count {
-        Value::Int(count) => Some(*count),
-        _ => None,
-    };
-    let (ttl, taken) = (count.map(|_| ttl(*left)), taken.unsigned_abs());
-    Ok(Snapshot { ttl, count, taken, temporary: *temporary == 1, ..Snapshot::default() })
 }

@@ -34,11 +34,6 @@ pub(super) fn of_connection(error: io::Error, maybe_ran: bool) -> Fault {
     Fault::Unreachable { maybe_ran, detail }.caused_by(error)
 }
 
-/// A part of the store that does not answer.
-pub(super) fn silent(detail: String) -> Fault {
-    Fault::Unreachable { maybe_ran: false, detail: detail.into() }
-}
-
 impl ErrorReply {
     /// Parses the text of an error.
     pub(super) fn parse(text: &str) -> Self {
@@ -54,6 +49,20 @@ impl ErrorReply {
     /// Whether it says that the server is a replica. One that lost its primary may refuse reads, too.
     pub(super) fn is_of_replica(&self) -> bool {
         ["READONLY", "MASTERDOWN"].iter().any(|word| self.says(word))
+    }
+
+    /// The error reply behind a fault.
+    pub(super) fn behind(fault: &Fault) -> Option<&Self> {
+        fault.source()?.downcast_ref()
+    }
+
+    pub(super) fn is_behind(fault: &Fault, code: &str) -> bool {
+        Self::behind(fault).is_some_and(|error| error.code == code)
+    }
+
+    /// Whether the server does not accept such arguments.
+    pub(super) fn is_syntax_error(&self) -> bool {
+        self.code == "ERR" && self.detail.starts_with("syntax error")
     }
 
     /// Whether the server does not know the command.
@@ -88,13 +97,13 @@ impl ErrorReply {
                 Fault::WrongKind { found: "a value of another type".to_owned() }
             }
             // Errors of our own scripts: the request is invalid in the current state.
-            "UNSET" | "TOOMANY" => Fault::Invalid { detail: detail.clone().into() },
+            "UNSET" | "TOOMANY" => Fault::invalid(detail.clone()),
             "MOVED" | "ASK" => Fault::Invalid {
                 detail: advised(
                     "the server is a node of a cluster; use redis+cluster:// and the same address",
                 ),
             },
-            "CROSSSLOT" => Fault::Invalid { detail: text.into() },
+            "CROSSSLOT" => Fault::invalid(text),
             // In words of our own: those of the servers are long, and one of them may be the password.
             "NOAUTH" => Fault::Denied {
                 detail: "NOAUTH the server needs a password: give it in the URL, as in \
@@ -117,7 +126,7 @@ impl ErrorReply {
             _ if told(&["max number of clients"]) => Fault::Refused {
                 detail: advised("raise maxclients of the server, or close connections to it"),
             },
-            _ if says(&NOT_NOW) => Fault::Refused { detail: text.into() },
+            _ if says(&NOT_NOW) => Fault::refused(text),
             _ => Fault::Server { detail: text.into() },
         }
     }
@@ -175,7 +184,7 @@ mod tests {
         let kind = of_words("WRONGKIND", "a read/write lock");
         assert_eq!(kind, Fault::WrongKind { found: "a read/write lock".to_owned() });
         let unset = of_words("UNSET", "no permits set");
-        assert_eq!(unset, Fault::Invalid { detail: "no permits set".into() });
+        assert_eq!(unset, Fault::invalid("no permits set"));
         assert!(of_words("LOADING", "Redis is loading").may_pass());
         assert!(of_words("OOM", "command not allowed").may_pass());
         assert!(matches!(of_words("NOPERM", "User x has no"), Fault::Denied { .. }));

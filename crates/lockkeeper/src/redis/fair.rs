@@ -6,22 +6,23 @@
 
 use super::command::{Command, Script};
 use super::publish::Wakes;
-use super::{Inner, keys, script, strings};
+use super::reply::{Forced, Renewals, Reply};
+use super::{keys, script};
 use crate::LockName;
-use crate::backend::{Acquire, Fault, Kind, Release, Renew, Resource, Snapshot};
+use crate::backend::{Acquire, Attempt, Release, Released, Renew, Resource};
 
 /// Creates a call that begins with the five keys of the lock.
-fn call(script: &'static Script, name: &LockName, more: usize) -> Command {
+fn call<T: Reply>(script: &'static Script<T>, name: &LockName, more: usize) -> Command<T> {
     with_keys(script.call(5 + more), name)
 }
 
-fn with_keys(call: Command, name: &LockName) -> Command {
+fn with_keys<T>(call: Command<T>, name: &LockName) -> Command<T> {
     let call = call.arg(name.as_bytes()).arg(keys::queue(name));
     call.arg(keys::timeouts(name)).arg(keys::seen(name)).arg(keys::grace(name))
 }
 
 /// Creates a request to acquire a fair lock.
-pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command {
+pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
     let name = &request.resource.name;
     let call = match request.fenced {
         None => call(&script::FAIR_ACQUIRE, name, 0),
@@ -33,31 +34,21 @@ pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command {
 }
 
 /// Creates a request to release a fair lock.
-pub(super) fn release(request: &Release, wakes: Wakes) -> Command {
+pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     let name = &request.resource.name;
     let call = call(&script::FAIR_RELEASE, name, 0).owner(&request.owner).arg(request.keep);
     let call = call.arg(wakes.publish()).arg(keys::channel(name));
     call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
 }
 
-impl Inner {
-    pub(super) async fn inspect_fair(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let name = &resource.name;
-        let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
-        let call = call.arg(keys::timeouts(name)).arg(keys::seen(name));
-        let queue = self.route.call(name.as_bytes(), call).await;
-        let holders = self.inspect_holders(&script::LOCK_INSPECT, resource).await?;
-        Ok(Snapshot { queue: strings(queue?)?, ..holders })
-    }
-}
-
-/// Whether the entry is a queue position and not a hold.
-pub(super) fn is_place(renew: &Renew) -> bool {
-    renew.resource.kind == Kind::Fair && renew.waiting
+/// Creates a request for the waiters.
+pub(super) fn queue(name: &LockName) -> Command<Vec<Vec<u8>>> {
+    let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
+    call.arg(keys::timeouts(name)).arg(keys::seen(name))
 }
 
 /// Renews queue positions. Consecutive entries of one lock share its keys.
-pub(super) fn keep_places(batch: &[&Renew], wakes: Wakes) -> Command {
+pub(super) fn keep_places(batch: &[&Renew], wakes: Wakes) -> Command<Renewals> {
     let locks = || batch.chunk_by(|a, b| a.resource == b.resource);
     let mut call = script::FAIR_KEEP.call(5 * locks().count());
     for places in locks() {
@@ -73,7 +64,7 @@ pub(super) fn keep_places(batch: &[&Renew], wakes: Wakes) -> Command {
     call
 }
 
-pub(super) fn force_unlock(resource: &Resource, reason: String, wakes: Wakes) -> Command {
+pub(super) fn force_unlock(resource: &Resource, reason: String, wakes: Wakes) -> Command<Forced> {
     let name = &resource.name;
     let call =
         call(&script::FAIR_FORCE_UNLOCK, name, 0).arg(wakes.publish()).arg(keys::channel(name));

@@ -6,19 +6,18 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::resp::Value;
 use uuid::Uuid;
 
 use super::command::{Argument, Command};
-use super::counter::counted;
+use super::reply::{Counted, ForcedLog, Held, Reply, Scan, Word, ttl};
+use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, bulk, error_reply, keys, number, script, strings, ttl, unexpected};
+use super::{Inner, keys, permits, rw, script};
 use crate::backend::{
-    ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, Page, Pattern, Resource,
-    Select, Snapshot, Topic, Ttl,
+    Fault, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot, Topic, Ttl,
 };
 use crate::model;
 use crate::{LockName, PermitId};
@@ -75,7 +74,7 @@ impl Inner {
         let incomplete = is_gone || began != version;
         let uncovered = Some(cluster.uncovered()).filter(|count| *count > 0);
         let silent = uncovered.map(|count| format!("{count} of {SLOTS} slots have no primary"));
-        let faults = silent.map(error_reply::silent).into_iter().collect();
+        let faults = silent.map(Fault::silent).into_iter().collect();
         let page = Page { incomplete, faults, ..Page::default() };
         let after = shards.next().map(|(next, _)| format!("{next}:0:{began}").into_bytes());
         let (id, shard) = found.map_or((String::new(), None), |(id, shard)| (id, Some(shard)));
@@ -102,18 +101,9 @@ impl Inner {
         limit: u32,
     ) -> Result<(Vec<Vec<u8>>, u64), Fault> {
         let scan = Command::plain("SCAN").arg(from).arg("COUNT").arg(limit);
-        let answer = shard.connection.read(vec![scan]).await?.pop();
-        let (next, keys) = match answer {
-            Some(Ok(Value::Array(parts))) => match <[Value; 2]>::try_from(parts) {
-                Ok([next, keys]) => (number(&next), strings(keys)?),
-                Err(parts) => return Err(unexpected(&Value::Array(parts))),
-            },
-            Some(Ok(other)) => return Err(unexpected(&other)),
-            Some(Err(fault)) => return Err(fault),
-            None => return Err(unexpected(&Value::Nil)),
-        };
-        let mut seen = HashSet::with_capacity(keys.len());
-        let keys = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
+        let Scan { next, found } = shard.connection.call(scan).await?;
+        let mut seen = HashSet::with_capacity(found.len());
+        let keys = found.into_iter().filter(|key| seen.insert(key.clone())).collect();
         Ok((keys, next))
     }
 
@@ -130,7 +120,7 @@ impl Inner {
                 let server = shard.primary.server();
                 let address = server.map(|server| server.address.to_string()).unwrap_or_default();
                 let said = fault.to_string().replace(&format!("{address}: "), "");
-                page.faults.push(error_reply::silent(format!("{address}: {said}")));
+                page.faults.push(Fault::silent(format!("{address}: {said}")));
                 (Vec::new(), 0)
             }
             Err(fault) => return Err(fault),
@@ -156,10 +146,8 @@ impl Inner {
         let mut semaphores = Vec::new();
         for (candidate, kind) in keys.into_iter().zip(types) {
             match kind {
-                Ok(Value::Status(kind)) if kind == "hash" => hashes.extend(candidate.hash),
-                Ok(Value::Status(kind)) if kind == "zset" => {
-                    semaphores.extend(candidate.permits);
-                }
+                Ok(Word(kind)) if kind == "hash" => hashes.extend(candidate.hash),
+                Ok(Word(kind)) if kind == "zset" => semaphores.extend(candidate.permits),
                 Ok(_) => {}
                 Err(_) => page.incomplete = true,
             }
@@ -178,27 +166,23 @@ impl Inner {
         names: Vec<LockName>,
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
-        let mut reads = Vec::with_capacity(3 * names.len());
-        for name in &names {
-            reads.push(some_fields(name));
-            reads.push(of_key("PTTL", name.as_bytes()));
-            reads.push(of_key("LLEN", keys::queue(name)));
-        }
-        let mut answers = shard.connection.read(reads).await?.into_iter();
+        let lengths = names.iter().map(|name| of_key("LLEN", keys::queue(name)));
+        let (fields, ttls, lengths) = tokio::try_join!(
+            shard.connection.read(names.iter().map(some_fields).collect()),
+            shard.connection.read(names.iter().map(|n| of_key("PTTL", n.as_bytes())).collect()),
+            shard.connection.read::<i64>(lengths.collect())
+        )?;
         let (mut found, mut shared) = (Vec::new(), Vec::new());
-        for name in names {
-            let (fields, left, queued) = (answers.next(), answers.next(), answers.next());
-            let (Some(Ok(fields)), Some(Ok(Value::Int(left)))) = (fields, left) else {
+        for (((name, fields), left), queued) in names.into_iter().zip(fields).zip(ttls).zip(lengths)
+        {
+            let (Ok(fields), Ok(left)) = (fields, left) else {
                 // The key may have changed its type meanwhile, or the user may not read it.
                 *incomplete = true;
                 continue;
             };
             // -2: the lock expired between the two reads.
             let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
-            let queued = match queued {
-                Some(Ok(Value::Int(queued))) => Some(queued.unsigned_abs()),
-                _ => None,
-            };
+            let queued = queued.ok().map(i64::unsigned_abs);
             if hash.mode.is_some() || !hash.is_whole {
                 shared.push((name, hash, left));
             } else {
@@ -216,31 +200,32 @@ impl Inner {
         hashes: Vec<(LockName, Hash, i64)>,
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
-        let read = |(name, hash, _): &(LockName, Hash, i64)| match hash.is_whole {
-            true => super::rw::inspect(name, self.wakes),
-            // A script that reads a large hash would block the server.
-            false => of_key("HGET", name.as_bytes()).arg("mode"),
-        };
-        let answers = shard.connection.read(hashes.iter().map(read).collect()).await?;
+        let (whole, large): (Vec<_>, Vec<_>) = hashes.into_iter().partition(|(_, h, _)| h.is_whole);
+        let inspect = whole.iter().map(|(name, ..)| rw::inspect(name, self.wakes)).collect();
+        // A script that reads a large hash would block the server.
+        let modes = large.iter().map(|(name, ..)| mode(name)).collect();
+        let (answers, modes) =
+            tokio::try_join!(shard.connection.read(inspect), shard.connection.read(modes))?;
         let mut found = Vec::new();
-        for ((name, mut hash, left), answer) in hashes.into_iter().zip(answers) {
-            if !hash.is_whole {
-                hash.mode = answer.and_then(bulk).ok();
-                found.extend(hash.mode.is_some().then(|| hash.listed(name, left, None)).flatten());
-                continue;
-            }
-            let snapshot = match answer.and_then(super::rw::inspected) {
-                Ok(snapshot) => snapshot,
+        for ((name, hash, left), mode) in large.into_iter().zip(modes) {
+            let hash = mode.ok().flatten().map(|mode| Hash { mode: Some(mode), ..hash });
+            found.extend(hash.and_then(|hash| hash.listed(name, left, None)));
+        }
+        for ((name, ..), answer) in whole.into_iter().zip(answers) {
+            let snapshot = match answer {
+                Ok(Held(snapshot)) => snapshot,
                 // The script is not loaded yet, or the key has changed its type.
-                Err(_) => match self.inspected_rw(&name).await {
-                    Ok(snapshot) => snapshot,
-                    Err(fault) if fault.may_pass() => return Err(fault),
-                    Err(Fault::WrongKind { .. }) => continue,
-                    Err(_) => {
-                        *incomplete = true;
-                        continue;
+                Err(_) => {
+                    match self.route.call(name.as_bytes(), rw::inspect(&name, self.wakes)).await {
+                        Ok(Held(snapshot)) => snapshot,
+                        Err(fault) if fault.may_pass() => return Err(fault),
+                        Err(Fault::WrongKind { .. }) => continue,
+                        Err(_) => {
+                            *incomplete = true;
+                            continue;
+                        }
                     }
-                },
+                }
             };
             if !snapshot.holders.is_empty() {
                 let written = snapshot.holders.iter().any(|holder| !holder.shared);
@@ -262,10 +247,10 @@ impl Inner {
             let channel = Topic::shared_by(&listed.resource).and_then(|t| keys::topic_channel(&t));
             ask = ask.arg(channel.unwrap_or_default());
         }
-        let answer = shard.connection.read(vec![ask]).await?.pop();
+        let answer: Option<Result<Value, Fault>> = shard.connection.read(vec![ask]).await?.pop();
         // A missing permission is not an error: the counts stay unknown.
-        let Some(Ok(Value::Array(values))) = answer else { return Ok(()) };
-        for (listed, pair) in locks.iter_mut().zip(values.chunks(2)) {
+        let Some(Ok(values)) = answer else { return Ok(()) };
+        for (listed, pair) in locks.iter_mut().zip(values.items().unwrap_or_default().chunks(2)) {
             let is_counted = match listed.resource.kind {
                 Kind::Fair => false,
                 Kind::Latch => self.wakes.of_latch(&listed.resource.name) == self.wakes,
@@ -274,7 +259,7 @@ impl Inner {
             if let [_, count] = pair
                 && is_counted
             {
-                listed.snapshot.waiting = Some(number(count));
+                listed.snapshot.waiting = Some(count.number());
             }
         }
         Ok(())
@@ -300,9 +285,9 @@ impl Inner {
         if let Some(shard) = self.route.shard(name.as_bytes()) {
             self.count_waiters(&shard, std::slice::from_mut(&mut listed)).await?;
         }
-        let token =
+        let token: Option<Result<Option<Vec<u8>>, Fault>> =
             self.route.read(name.as_bytes(), vec![of_key("GET", keys::token(name))]).await?.pop();
-        if let Some(Ok(Value::Bulk(token))) = token {
+        if let Some(Ok(Some(token))) = token {
             listed.snapshot.token = String::from_utf8_lossy(&token).parse().ok();
         }
         let log = self
@@ -310,10 +295,7 @@ impl Inner {
             .call(name.as_bytes(), script::FORCED_READ.call(1).arg(keys::forced(name)))
             .await;
         match log {
-            Ok(Value::Array(entries)) => {
-                listed.snapshot.forced = entries.into_iter().filter_map(forced).collect();
-            }
-            Ok(other) => return Err(unexpected(&other)),
+            Ok(ForcedLog(forced)) => listed.snapshot.forced = forced,
             // A missing permission is not an error: the details stay unknown.
             Err(fault) if fault.may_pass() => return Err(fault),
             Err(_) => {}
@@ -323,35 +305,30 @@ impl Inner {
 
     /// Determines the kind of a name. A missing key is a free lock.
     async fn seems(&self, name: &LockName) -> Result<Kind, Fault> {
-        let reads = vec![
-            of_key("TYPE", name.as_bytes()),
-            some_fields(name),
-            of_key("HGET", name.as_bytes()).arg("mode"),
-            of_key("LLEN", keys::queue(name)),
-            of_key("EXISTS", keys::permit_ends(name)),
-            of_key("GET", name.as_bytes()),
-        ];
-        let mut answers = self.route.read(name.as_bytes(), reads).await?.into_iter();
-        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-        let (form, fields, mode) = (next()?, next(), next());
-        let (queued, permits, text) = (next(), next(), next());
-        let is = |answer: Result<Value, Fault>| matches!(answer, Ok(Value::Int(n)) if n > 0);
-        let Value::Status(form) = form else { return Err(unexpected(&form)) };
+        let key = name.as_bytes();
+        let counts =
+            vec![of_key("LLEN", keys::queue(name)), of_key("EXISTS", keys::permit_ends(name))];
+        let (form, fields, counts, texts) = tokio::try_join!(
+            self.route.call(key, of_key("TYPE", key)),
+            self.route.read(key, vec![some_fields(name)]),
+            self.route.read::<i64>(key, counts),
+            self.route.read(key, vec![mode(name), of_key("GET", key)])
+        )?;
+        let is = |n: usize| counts.get(n).is_some_and(|count| count.as_ref().is_ok_and(|n| *n > 0));
+        let (queued, permits) = (is(0), is(1));
+        let mut texts = texts.into_iter().map(|text| text.ok().flatten());
+        let (mode, text) = (texts.next().flatten(), texts.next().flatten());
+        let Word(form) = form;
         Ok(match &form[..] {
-            "string" if is(permits) => Kind::Permits,
-            "string" => match text {
-                Ok(Value::Bulk(text)) if is_number(&text) => Kind::Semaphore,
-                _ => Kind::Mutex,
-            },
-            "hash" => match fields.ok().and_then(Hash::parse) {
-                Some(hash) => {
-                    let mode = mode.and_then(bulk).ok();
-                    Hash { mode, ..hash }.kind(is(queued))
-                }
+            "string" if permits => Kind::Permits,
+            "string" if text.is_some_and(|text| is_number(&text)) => Kind::Semaphore,
+            "string" => Kind::Mutex,
+            "hash" => match fields.into_iter().find_map(|fields| Hash::parse(fields.ok()?)) {
+                Some(hash) => Hash { mode, ..hash }.kind(queued),
                 // Inspected as a lock, the error tells what the key is.
                 None => Kind::Lock,
             },
-            _ if is(queued) => Kind::Fair,
+            _ if queued => Kind::Fair,
             _ => Kind::Lock,
         })
     }
@@ -363,15 +340,16 @@ impl Inner {
         names: Vec<LockName>,
         incomplete: &mut bool,
     ) -> Result<Vec<Listed>, Fault> {
-        let reads = names.iter().flat_map(|name| [super::permits::inspect(name), taken(name)]);
-        let mut answers = shard.connection.read(reads.collect()).await?.into_iter();
+        let (counted, taken) = tokio::try_join!(
+            shard.connection.read(names.iter().map(permits::inspect).collect()),
+            shard.connection.read(names.iter().map(taken).collect())
+        )?;
         let mut found = Vec::new();
-        for name in names {
-            let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-            let listed = match (next().and_then(counted), next()) {
-                (Ok(snapshot), ids) => Ok(of_permits(&name, snapshot, ids)),
+        for ((name, counted), ids) in names.into_iter().zip(counted).zip(taken) {
+            let listed = match counted {
+                Ok(Counted(snapshot)) => Ok(of_permits(&name, snapshot, ids)),
                 // The script is not loaded yet, or the key is something else.
-                (Err(_), _) => self.describe_permits(&name).await,
+                Err(_) => self.describe_permits(&name).await,
             };
             match listed {
                 Ok(Listed {
@@ -388,22 +366,22 @@ impl Inner {
     }
 
     async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
-        let snapshot =
-            counted(self.route.call(name.as_bytes(), super::permits::inspect(name)).await?)?;
-        let ids = self.route.read(name.as_bytes(), vec![taken(name)]).await?.pop();
-        Ok(of_permits(name, snapshot, ids.unwrap_or(Ok(Value::Nil))))
+        let key = name.as_bytes();
+        let Counted(snapshot) = self.route.call(key, permits::inspect(name)).await?;
+        let ids = self.route.read(key, vec![taken(name)]).await?.pop();
+        Ok(of_permits(name, snapshot, ids.unwrap_or(Err(Fault::Closed))))
     }
 }
 
 /// Creates a request for the acquired permits, the first ones.
-fn taken(name: &LockName) -> Command {
+fn taken(name: &LockName) -> Command<Scored> {
     let ids = of_key("ZRANGEBYSCORE", keys::permit_ends(name));
     let ids = ids.arg(format!("({}", now_ms())).arg("+inf").arg("WITHSCORES");
     ids.arg("LIMIT").arg("0").arg(HOLDERS_MAX)
 }
 
-fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Value, Fault>) -> Listed {
-    snapshot.holders = ids.into_iter().flat_map(scored).map(permit_holder).collect();
+fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Scored, Fault>) -> Listed {
+    snapshot.holders = ids.into_iter().flat_map(|ids| ids.0).map(permit_holder).collect();
     Listed { resource: Resource { kind: Kind::Permits, name: name.clone() }, snapshot }
 }
 
@@ -422,11 +400,16 @@ fn now_ms() -> u128 {
 }
 
 /// Reads only some fields of a hash: one with other data may have millions.
-fn some_fields(name: &LockName) -> Command {
+fn some_fields(name: &LockName) -> Command<Scan> {
     of_key("HSCAN", name.as_bytes()).arg("0").arg("COUNT").arg(HOLDERS_MAX)
 }
 
-pub(super) fn of_key(command: &str, key: impl Argument) -> Command {
+/// Reads the mode of a read/write lock.
+fn mode(name: &LockName) -> Command<Option<Vec<u8>>> {
+    of_key("HGET", name.as_bytes()).arg("mode")
+}
+
+pub(super) fn of_key<T: Reply>(command: &str, key: impl Argument) -> Command<T> {
     Command::plain(command).arg(key)
 }
 
@@ -434,22 +417,22 @@ fn is_number(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
 }
 
-/// Parses members with scores, either alternating or as pairs.
-fn scored(value: Value) -> Vec<(Vec<u8>, f64)> {
-    let Value::Array(values) = value else { return Vec::new() };
-    let mut flat = values.into_iter().flat_map(|value| match value {
-        Value::Array(pair) => pair,
-        other => vec![other],
-    });
-    let mut pairs = Vec::new();
-    while let (Some(Value::Bulk(member)), Some(score)) = (flat.next(), flat.next()) {
-        let score = match score {
-            Value::Bulk(text) => String::from_utf8_lossy(&text).parse().unwrap_or(0.0),
-            _ => 0.0,
+/// Members with their scores, either alternating or as pairs.
+struct Scored(Vec<(Vec<u8>, f64)>);
+
+impl Reply for Scored {
+    fn read(reply: &Value) -> Option<Self> {
+        let Value::Array(items) = reply else { return None };
+        let flat: Vec<_> = items
+            .iter()
+            .flat_map(|item| item.items().unwrap_or(std::slice::from_ref(item)))
+            .collect();
+        let scored = |pair: &[&Value]| {
+            let Value::Bulk(member) = pair[0] else { return None };
+            Some((member.clone(), pair[1].text()?.parse().unwrap_or(0.0)))
         };
-        pairs.push((member, score));
+        flat.chunks_exact(2).map(scored).collect::<Option<_>>().map(Self)
     }
-    pairs
 }
 
 fn permit_holder((id, end): (Vec<u8>, f64)) -> HolderEntry {
@@ -493,12 +476,9 @@ struct Hash {
 
 impl Hash {
     /// Parses the reply of HSCAN; `None` if no field is an owner.
-    fn parse(scanned: Value) -> Option<Self> {
-        let Value::Array(parts) = scanned else { return None };
-        let [cursor, fields] = <[Value; 2]>::try_from(parts).ok()?;
-        let mut fields = strings(fields).ok()?.into_iter();
-        let is_whole = number(&cursor) == 0;
-        let mut hash = Hash { mode: None, holders: Vec::new(), is_whole };
+    fn parse(Scan { next, found }: Scan) -> Option<Self> {
+        let mut fields = found.into_iter();
+        let mut hash = Hash { mode: None, holders: Vec::new(), is_whole: next == 0 };
         while let (Some(field), Some(value)) = (fields.next(), fields.next()) {
             if field == b"mode" {
                 hash.mode = Some(value);
@@ -554,29 +534,6 @@ fn is_owner(field: &[u8]) -> bool {
     let number = rest.strip_prefix(b":").map(|rest| rest.strip_prefix(b"-").unwrap_or(rest));
     Uuid::try_parse_ascii(client).is_ok()
         && number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
-}
-
-/// Parses time, client and reason, then alternating former holder and its client: host, pid,
-/// program and start, all empty if unknown.
-fn forced(entry: Value) -> Option<ForcedUnlock> {
-    let parts = strings(entry).ok()?;
-    let parts: Vec<_> =
-        parts.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect();
-    let [at, by, reason, victims @ ..] = &parts[..] else { return None };
-    let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));
-    let (mut holders, mut clients) = (Vec::new(), Vec::new());
-    for victim in victims.chunks_exact(5) {
-        let [id, host, pid, program, started] = victim else { continue };
-        holders.push(id.clone());
-        clients.push(pid.parse().ok().zip(time(started)).map(|(pid, started)| ClientInfo {
-            host: host.clone(),
-            pid,
-            program: program.clone(),
-            started,
-        }));
-    }
-    let (at, by, reason) = (time(at)?, by.clone(), reason.clone());
-    Some(ForcedUnlock { at, by, reason, holders, clients })
 }
 
 #[cfg(test)]

@@ -5,16 +5,19 @@
 
 use std::sync::atomic::Ordering;
 
-use super::resp::Value;
-
 use super::command::{Command, Script};
+use super::error_reply::ErrorReply;
 use super::publish::Wakes;
-use super::{Inner, attempt, keys, name, script, unexpected};
+use super::reply::{Forced, Renewals};
+use super::{Inner, keys, name, script};
 use crate::OwnerId;
-use crate::backend::{Acquire, Attempt, Fault, Kind, Release, Renew, Resource};
+use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource};
+
+/// The holder of a mutex that is not free.
+type Holder = Option<Vec<u8>>;
 
 /// Creates a request to acquire a lock.
-pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command {
+pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
     if !request.also.is_empty() {
         return acquire_together(request);
     }
@@ -28,7 +31,11 @@ pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command {
 }
 
 /// Creates a request to acquire a free lock from a member of a quorum with this nonce.
-pub(super) fn acquire_from_member(request: &Acquire, wakes: Wakes, nonce: &str) -> Command {
+pub(super) fn acquire_from_member(
+    request: &Acquire,
+    wakes: Wakes,
+    nonce: &str,
+) -> Command<Attempt> {
     let script = match request.fenced {
         None => &script::LOCK_ACQUIRE_MEMBER,
         Some(_) => &script::LOCK_ACQUIRE_MEMBER_FENCED,
@@ -38,11 +45,11 @@ pub(super) fn acquire_from_member(request: &Acquire, wakes: Wakes, nonce: &str) 
 
 #[inline(always)]
 fn acquire_by(
-    script: &'static Script,
+    script: &'static Script<Attempt>,
     request: &Acquire,
     wakes: Wakes,
     is_member: bool,
-) -> Command {
+) -> Command<Attempt> {
     let mut call = script.call(1 + usize::from(request.fenced.is_some()) + usize::from(is_member));
     call.push(name(&request.resource));
     if request.fenced.is_some() {
@@ -64,7 +71,7 @@ fn acquire_by(
     call.waiting_on(request.fenced, channel, wakes)
 }
 
-fn acquire_together(request: &Acquire) -> Command {
+fn acquire_together(request: &Acquire) -> Command<Attempt> {
     let call = script::LOCK_ACQUIRE_TOGETHER.call(1 + request.also.len());
     let mut call = call.arg(name(&request.resource));
     for (name, _) in &request.also {
@@ -78,7 +85,7 @@ fn acquire_together(request: &Acquire) -> Command {
 }
 
 /// Creates a request to release a lock.
-pub(super) fn release(request: &Release, wakes: Wakes) -> Command {
+pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     let mut call = script::LOCK_RELEASE.call(1);
     call.push(name(&request.resource));
     call.push(request.owner);
@@ -92,7 +99,7 @@ pub(super) fn release(request: &Release, wakes: Wakes) -> Command {
 }
 
 /// Creates a request to release a mutex.
-pub(super) fn release_mutex(request: &Release, wakes: Wakes) -> Command {
+pub(super) fn release_mutex(request: &Release, wakes: Wakes) -> Command<Released> {
     let mut call = script::MUTEX_RELEASE.call(1);
     call.push(name(&request.resource));
     call.push(request.owner);
@@ -102,12 +109,8 @@ pub(super) fn release_mutex(request: &Release, wakes: Wakes) -> Command {
 }
 
 /// Creates a request to acquire a mutex: by `SET … NX GET`, if the server accepts it.
-pub(super) fn acquire_mutex(request: &Acquire, set_nx_get: bool) -> Command {
+pub(super) fn acquire_mutex(request: &Acquire, set_nx_get: bool) -> Command<Holder> {
     let (owner, key) = (&request.owner, name(&request.resource));
-    if let Some(from) = &request.from {
-        let call = script::MUTEX_HANDOVER.call(1).arg(key).owner(from).owner(owner);
-        return call.arg(request.ttl);
-    }
     if set_nx_get {
         let mut set = Command::plain("SET");
         set.push(key);
@@ -120,44 +123,62 @@ pub(super) fn acquire_mutex(request: &Acquire, set_nx_get: bool) -> Command {
 }
 
 /// Creates a request to acquire a mutex from a member of a quorum with this nonce.
-pub(super) fn acquire_mutex_from_member(request: &Acquire, nonce: &str) -> Command {
+fn acquire_mutex_from_member(request: &Acquire, nonce: &str) -> Command<Holder> {
     let call = script::MUTEX_ACQUIRE_MEMBER.call(2).arg(name(&request.resource)).arg(keys::MARKER);
-    call.owner(&request.owner).arg(request.ttl).arg(nonce)
+    // Its release follows it, and would find nothing yet.
+    call.owner(&request.owner).arg(request.ttl).arg(nonce).in_order()
+}
+
+/// Creates a request to hand a mutex off.
+pub(super) fn hand_off_mutex(request: &Acquire) -> Command<Attempt> {
+    let call = script::MUTEX_HANDOVER.call(1).arg(name(&request.resource));
+    request.from.iter().fold(call, Command::arg).owner(&request.owner).arg(request.ttl)
 }
 
 impl Inner {
-    pub(super) fn sets_nx_get(&self) -> bool {
-        self.set_nx_get.load(Ordering::Relaxed)
-    }
-
-    /// Interprets the reply to the acquire of a mutex that is not free.
-    pub(super) async fn mutex_reply(
-        &self,
-        reply: Result<Value, Fault>,
-        request: &Acquire,
-    ) -> Result<Attempt, Fault> {
-        let reply = match reply {
-            // Also after another acquire has found that out: this one was sent before.
-            Err(Fault::Server { detail }) if detail.contains("syntax error") => {
-                self.set_nx_get.store(false, Ordering::Relaxed);
-                self.grant(request, acquire_mutex(request, false)).await
-            }
-            reply => reply,
+    /// Acquires a mutex. What one server answers at once is in place, as for other locks.
+    pub(super) async fn acquire_mutex(&self, request: &Acquire) -> Result<Attempt, Fault> {
+        self.fits(&request.resource.name)?;
+        let command = match &self.membership {
+            Some(membership) => acquire_mutex_from_member(request, &membership.nonce()?),
+            None => acquire_mutex(request, self.set_nx_get.load(Ordering::Relaxed)),
         };
-        self.held_by(reply?, request).await
+        match self.send_mutex(request, command).await {
+            // A free mutex needs nothing more.
+            Ok(None) => Ok(Attempt::GRANTED),
+            holder => Box::pin(self.busy_mutex(request, holder)).await,
+        }
     }
 
-    /// Interprets the value of a busy mutex. A number may be a plain lock of another library, but
-    /// one without a TTL is a counter, and waiting for it would never end.
-    async fn held_by(&self, holder: Value, request: &Acquire) -> Result<Attempt, Fault> {
-        let attempt = held_by(&holder, &request.owner)?;
-        let Value::Bulk(holder) = holder else { return Ok(attempt) };
-        let is_number = !attempt.is_granted()
-            && std::str::from_utf8(&holder).is_ok_and(|text| text.parse::<i64>().is_ok());
-        if is_number {
+    fn send_mutex(
+        &self,
+        request: &Acquire,
+        command: Command<Holder>,
+    ) -> impl Future<Output = Result<Holder, Fault>> {
+        let is_granted = |holder: &Holder| held_by(holder, &request.owner).is_granted();
+        self.route.write(name(&request.resource), command, is_granted)
+    }
+
+    /// Interprets the reply to the acquire of a mutex that is not free. A number may be a plain lock of another
+    /// library, but one without a TTL is a counter, and waiting for it would never end.
+    async fn busy_mutex(
+        &self,
+        request: &Acquire,
+        holder: Result<Holder, Fault>,
+    ) -> Result<Attempt, Fault> {
+        let holder = match holder {
+            // Also after another acquire has found that out: this one was sent before.
+            Err(fault) if ErrorReply::behind(&fault).is_some_and(ErrorReply::is_syntax_error) => {
+                self.set_nx_get.store(false, Ordering::Relaxed);
+                self.send_mutex(request, acquire_mutex(request, false)).await?
+            }
+            holder => holder?,
+        };
+        let attempt = held_by(&holder, &request.owner);
+        let text = holder.as_deref().and_then(|holder| std::str::from_utf8(holder).ok());
+        if !attempt.is_granted() && text.is_some_and(|text| text.parse::<i64>().is_ok()) {
             let key = name(&request.resource);
-            let left = self.route.call(key, Command::plain("PTTL").arg(key)).await?;
-            if left == Value::Int(-1) {
+            if self.route.call::<i64>(key, Command::plain("PTTL").arg(key)).await? == -1 {
                 let found = "a number that never ends: a semaphore or a latch".to_owned();
                 return Err(Fault::WrongKind { found });
             }
@@ -166,45 +187,14 @@ impl Inner {
     }
 }
 
-/// Interprets the answer to an acquire. For a handoff, a key of another kind means that the hold no
-/// longer exists.
-pub(super) fn settle(answer: Result<Value, Fault>, hand_over: bool) -> Result<Attempt, Fault> {
-    match answer {
-        Err(Fault::WrongKind { .. }) if hand_over => Ok(Attempt::Gone),
-        answer => answer.and_then(attempt),
-    }
-}
-
-/// Whether this answer to the acquire of a mutex grants it.
-pub(super) fn is_granted(answer: &Value, owner: &OwnerId) -> bool {
-    held_by(answer, owner).is_ok_and(|attempt| attempt.is_granted())
-}
-
-pub(super) fn held_by(holder: &Value, owner: &OwnerId) -> Result<Attempt, Fault> {
+pub(super) fn held_by(holder: &Holder, owner: &OwnerId) -> Attempt {
     match holder {
-        Value::Nil => Ok(Attempt::GRANTED),
-        Value::Bulk(id) if *id == owner.encode(&mut OwnerId::encode_buffer()) => {
-            Ok(Attempt::GRANTED)
-        }
-        Value::Bulk(_) => Ok(Attempt::busy(None)),
-        other => Err(unexpected(other)),
+        Some(id) if id != owner.encode(&mut OwnerId::encode_buffer()) => Attempt::busy(None),
+        _ => Attempt::GRANTED,
     }
 }
 
-/// Whether the entry is a hold of a lock or a fair lock, which are hashes of owners.
-pub(super) fn is_hash(renew: &Renew) -> bool {
-    matches!(renew.resource.kind, Kind::Lock | Kind::Fair) && !renew.waiting
-}
-
-pub(super) fn renew_locks(batch: &[&Renew], _: Wakes) -> Command {
-    renew(&script::LOCK_RENEW, batch)
-}
-
-pub(super) fn renew_mutexes(batch: &[&Renew], _: Wakes) -> Command {
-    renew(&script::MUTEX_RENEW, batch)
-}
-
-fn renew(script: &'static Script, batch: &[&Renew]) -> Command {
+pub(super) fn renew(script: &'static Script<Renewals>, batch: &[&Renew]) -> Command<Renewals> {
     let mut call = script.call(batch.len());
     for renew in batch {
         call = call.arg(name(&renew.resource));
@@ -216,11 +206,11 @@ fn renew(script: &'static Script, batch: &[&Renew]) -> Command {
 }
 
 pub(super) fn force_unlock(
-    script: &'static Script,
+    script: &'static Script<Forced>,
     resource: &Resource,
     reason: String,
     wakes: Wakes,
-) -> Command {
+) -> Command<Forced> {
     let call = script.call(1).arg(name(resource)).arg(wakes.publish());
     call.arg(keys::channel(&resource.name)).arg(keys::NOTICE).arg(reason)
 }

@@ -15,17 +15,17 @@
 //! - **A member that is down fails at once.** The others decide, and nothing is gained by waiting for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::resp::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::answers::{bulk, number, unexpected};
 use super::command::Command;
+use super::locked;
 use super::publish::Wakes;
+use super::reply::{Marker, Time};
 use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
@@ -63,10 +63,6 @@ impl Group {
     /// The list of members is right.
     pub(crate) fn allow_marks(&self) {
         self.may_mark.store(true, Ordering::Relaxed);
-    }
-
-    fn runs(&self) -> MutexGuard<'_, Vec<Option<String>>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,10 +126,6 @@ impl Membership {
         Arc::new(Self { group: Arc::clone(group), index, state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn index(&self) -> usize {
         self.index
     }
@@ -148,7 +140,7 @@ impl Membership {
     }
 
     pub(crate) fn trust(&self) -> Trust {
-        let state = self.state();
+        let state = locked(&self.state);
         let left = state.trusted_at.saturating_duration_since(Instant::now());
         match (&state.refusal, &state.down) {
             (Some(refusal), _) => Trust::Refused(refusal.fault.clone()),
@@ -165,15 +157,15 @@ impl Membership {
 
     /// The nonce with which it may be asked for a grant now; a fault if it may not.
     pub(super) fn nonce(&self) -> Result<String, Fault> {
-        let state = self.state();
+        let state = locked(&self.state);
         let is_trusted =
             state.refusal.is_none() && !state.is_suspected && state.trusted_at <= Instant::now();
         let nonce = state.nonce.clone().filter(|_| is_trusted);
-        nonce.ok_or_else(|| Fault::Refused { detail: "it grants nothing for now".into() })
+        nonce.ok_or_else(|| Fault::refused("it grants nothing for now"))
     }
 
     fn lacks_marker(&self) -> bool {
-        let state = self.state();
+        let state = locked(&self.state);
         state.has_joined && state.nonce.is_none() && state.down.is_none()
     }
 
@@ -184,32 +176,32 @@ impl Membership {
 
     /// Its marker could not be read or written.
     fn not_marked(&self, fault: Fault) {
-        if self.state().unmarked.replace(fault.clone()).is_none() {
+        if locked(&self.state).unmarked.replace(fault.clone()).is_none() {
             tracing::warn!(member = self.address(), %fault, "cannot mark a member");
         }
     }
 
     pub(crate) fn has_marker(&self) -> bool {
-        let state = self.state();
+        let state = locked(&self.state);
         state.nonce.is_some() && state.down.is_none()
     }
 
     /// For how long it has been down.
     pub(crate) fn down_for(&self) -> Option<Duration> {
-        self.state().down.as_ref().map(|(_, since)| since.elapsed())
+        locked(&self.state).down.as_ref().map(|(_, since)| since.elapsed())
     }
 
     fn is_suspected(&self) -> bool {
-        self.state().is_suspected
+        locked(&self.state).is_suspected
     }
 
     /// The marker may be another one. Returns whether that is new.
     fn suspect(&self) -> bool {
-        !std::mem::replace(&mut self.state().is_suspected, true)
+        !std::mem::replace(&mut locked(&self.state).is_suspected, true)
     }
 
     /// The request to read the marker, or to write one.
-    pub(super) fn question(&self) -> Command {
+    pub(super) fn question(&self) -> Command<Marker> {
         let nonce = Uuid::new_v4().to_string();
         let call = script::QUORUM_JOIN.call(1).arg(keys::MARKER).arg(&nonce);
         let call = call.arg(self.group.lease).arg(self.group.nodes.join(","));
@@ -217,10 +209,10 @@ impl Membership {
     }
 
     /// Learns from the marker.
-    pub(super) fn joined(&self, reply: Value) -> Result<(), Fault> {
-        let (nonce, run, left, lease, nodes) = parse(reply)?;
+    pub(super) fn joined(&self, marker: Marker) -> Result<(), Fault> {
+        let Marker { nonce, run, left, lease, nodes } = marker;
         let result = self.fits(&run, &lease, &nodes);
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.refusal = result.clone().err();
         if result.is_ok() {
             let trusted_at = Instant::now() + Duration::from_millis(left);
@@ -264,7 +256,7 @@ impl Membership {
             );
             return refuse(true, detail);
         }
-        let mut runs = self.group.runs();
+        let mut runs = locked(&self.group.runs);
         let mut others = runs.iter().enumerate().filter(|(other, _)| *other != self.index);
         if let Some((other, _)) = others.find(|(_, other)| other.as_deref() == Some(run)) {
             let other = &self.group.nodes[other];
@@ -279,13 +271,13 @@ impl Membership {
 
     /// The connection is gone. Until it is back, the others decide.
     pub(super) fn left(&self, fault: &Fault) {
-        self.group.runs()[self.index] = None;
-        self.state().down = Some((never_ran(fault.clone()), Instant::now()));
+        locked(&self.group.runs)[self.index] = None;
+        locked(&self.state).down = Some((fault.clone().never_ran(), Instant::now()));
     }
 
     /// It could not be connected to.
     pub(super) fn failed(&self, fault: &Fault) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         if state.down.is_none() {
             tracing::warn!(member = self.address(), %fault, "cannot connect to a member");
         }
@@ -300,25 +292,6 @@ impl Membership {
     }
 }
 
-/// Of a request that was not sent.
-fn never_ran(fault: Fault) -> Fault {
-    match fault {
-        Fault::Unreachable { detail, .. } => Fault::Unreachable { maybe_ran: false, detail },
-        fault => fault,
-    }
-}
-
-type Marker = (String, String, u64, String, String);
-
-fn parse(reply: Value) -> Result<Marker, Fault> {
-    let Value::Array(values) = reply else { return Err(unexpected(&reply)) };
-    let Ok([nonce, run, left, lease, nodes]) = <[Value; 5]>::try_from(values) else {
-        return Err(Fault::Server { detail: "unexpected marker of a member".into() });
-    };
-    let text = |value| Ok(String::from_utf8_lossy(&bulk(value)?).into_owned());
-    Ok((text(nonce)?, text(run)?, number(&left), text(lease)?, text(nodes)?))
-}
-
 /// The fewest members of a quorum: with two, none may fail.
 const MEMBERS_MIN: usize = 3;
 
@@ -328,7 +301,7 @@ const MEMBER: &str =
 /// Creates the members that these URLs name, in the order of their addresses. They connect in the
 /// background.
 pub(crate) fn members(urls: &[&str], options: &ClientOptions) -> Result<Vec<Redis>, Fault> {
-    let invalid = |detail: String| Err(Fault::Invalid { detail: detail.into() });
+    let invalid = |detail: String| Err(Fault::invalid(detail));
     let mut servers = Vec::with_capacity(urls.len());
     for (number, url) in (1..).zip(urls) {
         let server = match url::parse(url, options) {
@@ -405,18 +378,14 @@ impl Redis {
     /// Stores a hold where it is missing, whether or not the member may grant.
     pub(crate) async fn repair(&self, renew: Renew, ttl: u64) -> Result<Attempt, Fault> {
         let request = Acquire::new(renew.resource, renew.owner, ttl);
-        let mut command = match request.resource.kind {
-            Kind::Mutex => lock::acquire_mutex(&request, false),
-            _ => lock::acquire(&request, self.inner.wakes),
-        };
+        let (route, key) = (&self.inner.route, name(&request.resource));
         // By its text: after a `SCRIPT FLUSH`, a call by hash would be repeated after the release that follows
         // it.
-        command.call_by_text();
-        let answer = self.inner.route.call(name(&request.resource), command).await?;
-        match request.resource.kind {
-            Kind::Mutex => lock::held_by(&answer, &request.owner),
-            _ => lock::settle(Ok(answer), false),
+        if request.resource.kind == Kind::Mutex {
+            let holder = route.call(key, lock::acquire_mutex(&request, false).by_text()).await?;
+            return Ok(lock::held_by(&holder, &request.owner));
         }
+        route.call(key, lock::acquire(&request, self.inner.wakes).by_text()).await
     }
 
     /// Releases an acquire that was not granted by a majority. Notifies no waiter if `is_silent`.
@@ -444,19 +413,16 @@ impl Redis {
     ) -> Result<u64, Fault> {
         let call = script::TOKEN_RAISE.call(1).arg(keys::token(&lock)).arg(token);
         let call = call.ttl_or_empty(fenced.ttl);
-        Ok(number(&self.inner.route.call(lock.as_bytes(), call).await?))
+        self.inner.route.call(lock.as_bytes(), call).await
     }
 
     /// How far the clock of the server is ahead of this machine's, in milliseconds.
     pub(crate) async fn clock_ahead(&self) -> Result<i64, Fault> {
         let wall = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let before = wall();
-        let time = self.inner.route.call(b"", Command::plain("TIME")).await?;
+        let Time(theirs) = self.inner.route.call(b"", Command::plain("TIME")).await?;
         let ours = (before + wall()) / 2;
-        let Value::Array(parts) = &time else { return Err(unexpected(&time)) };
-        let [seconds, micros] = &parts[..] else { return Err(unexpected(&time)) };
-        let theirs = number(seconds) as i64 * 1000 + number(micros) as i64 / 1000;
-        Ok(theirs - ours.as_millis() as i64)
+        Ok(theirs.as_millis() as i64 - ours.as_millis() as i64)
     }
 
     /// The host of the server, if it has one.

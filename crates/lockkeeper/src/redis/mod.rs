@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use resp::Value;
 use tokio::sync::{Notify, mpsc};
 
 use crate::backend::subscriptions::Subscriptions;
@@ -18,15 +17,14 @@ use crate::error::{Error, Phase, Result as ClientResult};
 use crate::model;
 use crate::options::ClientOptions;
 use crate::{LockName, OwnerId};
-use answers::{attempt, bulk, number, standing, strings, ttl, unexpected, unfit};
 use command::{Command, Script};
 use member::Membership;
 use publish::Wakes;
 use pubsub::Order;
+use reply::{Forced, Held, unfit};
 use route::Route;
 use server::Server;
 
-mod answers;
 mod check;
 mod clients;
 mod cluster;
@@ -48,6 +46,7 @@ pub(crate) mod quorum;
 mod renew;
 mod renew_by_key;
 mod replicated;
+mod reply;
 mod resp;
 mod role;
 mod route;
@@ -56,7 +55,6 @@ mod script;
 mod sentinel;
 mod sentinel_view;
 mod server;
-mod shape;
 mod shard;
 mod slot;
 #[cfg(test)]
@@ -170,9 +168,9 @@ const VICTIMS_MAX: usize = 1000;
 /// How long the announcement of a holder is waited for: it is only for people.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether it acquires a free lock.
-fn is_first(request: &Acquire) -> bool {
-    request.from.is_none() && (request.count == 1 || request.resource.kind == Kind::Mutex)
+/// Locks a mutex, whatever has panicked while it was locked.
+fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn name(resource: &Resource) -> &[u8] {
@@ -185,39 +183,38 @@ impl Inner {
         if self.wakes.is_cluster() { slot::check(name) } else { Ok(()) }
     }
 
-    /// Creates the request to acquire.
-    fn acquiring(&self, request: &Acquire) -> Result<Command, Fault> {
+    /// Creates the request to acquire, for every kind but a mutex that is not handed off.
+    fn acquiring(&self, request: &Acquire) -> Result<Command<Attempt>, Fault> {
         self.fits(&request.resource.name)?;
         if self.wakes.is_cluster() && !request.also.is_empty() {
             let others = request.also.iter().map(|(name, _)| name);
             slot::check_together(&request.resource.name, others)?;
         }
-        if let Some(membership) = &self.membership {
-            // Only where it is missing: a hold that is there is re-entered, repeated or handed off.
-            let nonce = is_first(request).then(|| membership.nonce()).transpose()?;
-            let command = match (request.resource.kind, nonce) {
-                (Kind::Mutex, Some(nonce)) => lock::acquire_mutex_from_member(request, &nonce),
-                (Kind::Mutex, None) => lock::acquire_mutex(request, false),
-                (_, Some(nonce)) => lock::acquire_from_member(request, self.wakes, &nonce),
-                (_, None) => lock::acquire(request, self.wakes),
-            };
-            // Its release follows it, and would find nothing yet.
-            return Ok(command.in_order());
-        }
-        match request.resource.kind {
-            Kind::Lock => Ok(lock::acquire(request, self.wakes)),
-            Kind::Fair => Ok(fair::acquire(request, self.wakes)),
-            Kind::Read => rw::acquire_read(request, self.wakes),
-            Kind::Write => rw::acquire_write(request, self.wakes),
-            Kind::Semaphore => Ok(self.acquire_counter(request)),
-            Kind::Permits => permits::acquire(request, self.wakes),
-            Kind::Mutex => Ok(lock::acquire_mutex(request, self.sets_nx_get())),
-            Kind::Latch => Err(unfit(request.resource.kind)),
+        match (request.resource.kind, &self.membership) {
+            (kind, Some(membership)) => {
+                // Only where it is missing: a hold that is there is re-entered, repeated or handed off.
+                let is_first = request.from.is_none() && request.count == 1;
+                let command = match is_first.then(|| membership.nonce()).transpose()? {
+                    Some(nonce) => lock::acquire_from_member(request, self.wakes, &nonce),
+                    None if kind == Kind::Mutex => lock::hand_off_mutex(request),
+                    None => lock::acquire(request, self.wakes),
+                };
+                // Its release follows it, and would find nothing yet.
+                Ok(command.in_order())
+            }
+            (Kind::Mutex, None) => Ok(lock::hand_off_mutex(request)),
+            (Kind::Lock, None) => Ok(lock::acquire(request, self.wakes)),
+            (Kind::Fair, None) => Ok(fair::acquire(request, self.wakes)),
+            (Kind::Read, None) => rw::acquire_read(request, self.wakes),
+            (Kind::Write, None) => rw::acquire_write(request, self.wakes),
+            (Kind::Semaphore, None) => Ok(self.acquire_counter(request)),
+            (Kind::Permits, None) => permits::acquire(request, self.wakes),
+            (Kind::Latch, None) => Err(unfit(request.resource.kind)),
         }
     }
 
     /// Creates the request to release, for every kind that has nothing to do afterwards.
-    fn releasing(&self, request: &Release) -> Result<Command, Fault> {
+    fn releasing(&self, request: &Release) -> Result<Command<Released>, Fault> {
         self.fits(&request.resource.name)?;
         match request.resource.kind {
             Kind::Lock => Ok(lock::release(request, self.wakes)),
@@ -231,74 +228,42 @@ impl Inner {
     }
 
     /// Interprets the answer to a release.
-    fn settled_release(&self, answer: Result<Value, Fault>) -> Result<Released, Fault> {
+    fn settled_release(&self, answer: Result<Released, Fault>) -> Result<Released, Fault> {
         match answer {
             // The key belongs to something else, so this hold no longer exists.
             Err(Fault::WrongKind { .. }) => Ok(Released::Absent { holder: None }),
-            answer => answer.and_then(|value| self.released(value)),
-        }
-    }
-
-    fn released(&self, value: Value) -> Result<Released, Fault> {
-        Ok(match value {
-            Value::Int(told) if told >= 0 => {
-                let listeners = self.wakes.counting().map(|_| told.unsigned_abs());
-                Released::Freed { listeners }
-            }
-            Value::Int(_) => {
-                if !self.publish_warned.swap(true, Ordering::Relaxed) {
+            Ok(Released::Freed { listeners }) => {
+                if listeners.is_none() && !self.publish_warned.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         "no permission to publish wake-ups: waiters find out by polling"
                     );
                 }
-                Released::Freed { listeners: None }
+                Ok(Released::Freed {
+                    listeners: listeners.filter(|_| self.wakes.counting().is_some()),
+                })
             }
-            Value::Nil => Released::Absent { holder: None },
-            Value::Bulk(id) => {
-                Released::Absent { holder: Some(String::from_utf8_lossy(&id).into_owned()) }
-            }
-            Value::Status(word) if word == "KEPT" => Released::Kept,
-            other => return Err(unexpected(&other)),
-        })
-    }
-
-    /// Sends an acquire. What one server answers at once is in place, to keep the box of the answer small.
-    async fn acquire(&self, request: &Acquire) -> Result<Attempt, Fault> {
-        let command = self.acquiring(request)?;
-        let alone = self.route.only().filter(|shard| shard.committer.is_none());
-        let reply = match alone {
-            Some(shard) => shard.connection.call(command).await,
-            None => Box::pin(self.grant(request, command)).await,
-        };
-        let hands_over = request.from.is_some();
-        match request.resource.kind {
-            // A free mutex needs nothing more.
-            Kind::Mutex if !hands_over && reply != Ok(Value::Nil) => {
-                Box::pin(self.mutex_reply(reply, request)).await
-            }
-            Kind::Lock | Kind::Write | Kind::Mutex => lock::settle(reply, hands_over),
-            _ => lock::settle(reply, false),
+            answer => answer,
         }
     }
 
-    /// Sends the request to acquire. If it is granted, waits for replicas.
-    async fn grant(&self, request: &Acquire, command: Command) -> Result<Value, Fault> {
-        let is_granted = |answer: &Value| match request.resource.kind {
-            Kind::Mutex if request.from.is_none() => lock::is_granted(answer, &request.owner),
-            _ => matches!(answer, Value::Nil | Value::Bulk(_)),
-        };
-        self.route.write(name(&request.resource), command, is_granted).await
+    /// Sends an acquire. If it is granted, waits for replicas.
+    async fn acquire(&self, request: &Acquire) -> Result<Attempt, Fault> {
+        let is_handoff = request.from.is_some();
+        if request.resource.kind == Kind::Mutex && !is_handoff {
+            return self.acquire_mutex(request).await;
+        }
+        let command = self.acquiring(request)?;
+        match self.route.write(name(&request.resource), command, Attempt::is_granted).await {
+            // The hold no longer exists.
+            Err(Fault::WrongKind { .. }) if is_handoff => Ok(Attempt::Gone),
+            attempt => attempt,
+        }
     }
 
-    /// Sends a release. In place for one server, as an acquire.
     async fn release(&self, request: &Release) -> Result<Released, Fault> {
-        let answer = match (self.route.only(), request.resource.kind) {
-            (_, Kind::Semaphore) => Box::pin(self.release_counter(request)).await,
-            (Some(shard), _) => shard.connection.call(self.releasing(request)?).await,
-            (None, _) => {
-                let command = self.releasing(request)?;
-                Box::pin(self.route.call(name(&request.resource), command)).await
-            }
+        let answer = match request.resource.kind {
+            Kind::Semaphore => Box::pin(self.release_counter(request)).await,
+            _ => self.route.call(name(&request.resource), self.releasing(request)?).await,
         };
         self.settled_release(answer)
     }
@@ -324,11 +289,9 @@ impl Inner {
         }
         // Read before the holders are notified: then they may withdraw their announcements.
         let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
-        let answer = self.route.call(name(&resource), call).await?;
-        if matches!(&answer, Value::Bulk(said) if said == b"other") {
+        let Forced(Some(victims)) = self.route.call(name(&resource), call).await? else {
             return Ok(Changed::Other);
-        }
-        let victims = strings(answer)?;
+        };
         if victims.is_empty() {
             return Ok(Changed::Nothing);
         }
@@ -347,33 +310,24 @@ impl Inner {
     }
 
     async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
-        self.fits(&resource.name)?;
-        match resource.kind {
-            Kind::Lock => self.inspect_holders(&script::LOCK_INSPECT, &resource).await,
-            Kind::Mutex => self.inspect_holders(&script::MUTEX_INSPECT, &resource).await,
-            Kind::Fair => self.inspect_fair(&resource).await,
-            Kind::Read | Kind::Write => self.inspect_rw(&resource).await,
-            Kind::Semaphore | Kind::Latch => self.inspect_counter(&resource).await,
-            Kind::Permits => self.inspect_permits(&resource).await,
-        }
-    }
-
-    /// Parses the TTL, then alternating owner and hold count.
-    async fn inspect_holders(
-        &self,
-        script: &'static Script,
-        resource: &Resource,
-    ) -> Result<Snapshot, Fault> {
-        let answer = self.route.call(name(resource), script.call(1).arg(name(resource))).await?;
-        let Some((ttl, mut values)) = standing(answer)? else {
-            return Ok(Snapshot::default());
+        let (name, key) = (&resource.name, name(&resource));
+        self.fits(name)?;
+        let of = |script: &'static Script<Held<2>>| script.call(1).arg(key);
+        let mut snapshot = match resource.kind {
+            Kind::Lock => self.route.call(key, of(&script::LOCK_INSPECT)).await?.0,
+            Kind::Mutex => self.route.call(key, of(&script::MUTEX_INSPECT)).await?.0,
+            Kind::Fair => {
+                let queue = self.route.call(key, fair::queue(name)).await?;
+                Snapshot { queue, ..self.route.call(key, of(&script::LOCK_INSPECT)).await?.0 }
+            }
+            Kind::Read | Kind::Write => {
+                self.route.call(key, rw::inspect(name, self.wakes)).await?.0
+            }
+            Kind::Semaphore | Kind::Latch => self.route.call(key, counter::inspect(name)).await?.0,
+            Kind::Permits => self.route.call(key, permits::inspect(name)).await?.0,
         };
-        let mut holders = Vec::new();
-        while let (Some(id), Some(count)) = (values.next(), values.next()) {
-            holders.push(HolderEntry::new(bulk(id)?, number(&count), false));
-        }
-        let holders = self.described(holders).await;
-        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+        snapshot.holders = self.described(snapshot.holders).await;
+        Ok(snapshot)
     }
 
     /// Adds what the clients of the holders have announced. In a cluster that may be on another shard,
@@ -396,7 +350,7 @@ impl Backend for Redis {
         let (key, route) = (name.as_bytes(), &self.inner.route);
         Capabilities {
             takes_together: true,
-            lane: route.lane(key),
+            lane: route.standing(key).lane,
             group: route.group(key),
             permission_advice: "allow the user the commands, keys and channels that the manual \
                                 lists (manual::redis)",

@@ -1,15 +1,14 @@
 //! The permit semaphore on Redis.
 
-use super::resp::Value;
-
 use super::command::Command;
-use super::counter::{counted, remembered};
+use super::counter::remembered;
+use super::reply::{Counted, Renewals, Reply};
 use super::*;
 use crate::backend::{CountChange, PermitChange};
 use crate::{LockName, PermitId};
 
 /// Creates a request to acquire permits.
-pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Result<Command, Fault> {
+pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Result<Command<Attempt>, Fault> {
     model::check_acquire(request)?;
     let ids = joined(PermitId::of(request.owner, request.count));
     let call = call(&script::PERMITS_ACQUIRE, &request.resource).arg(ids).arg(request.ttl);
@@ -21,7 +20,7 @@ pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Result<Command, Fault>
 /// Creates a request to release permits. An undo does no more: an acquire that executes later still
 /// acquires permits, which expire with their lease. The engine prevents that with
 /// [`revokes_lost_requests`](crate::backend::Capabilities::revokes_lost_requests).
-pub(super) fn release(request: &Release, wakes: Wakes) -> Result<Command, Fault> {
+pub(super) fn release(request: &Release, wakes: Wakes) -> Result<Command<Released>, Fault> {
     let lease = match (request.keep, request.ttl) {
         (0, _) => None,
         (_, None) => return Err(unfit(request.resource.kind)),
@@ -67,37 +66,33 @@ impl Inner {
         let call = settling(call, resource, ids, lease, true, self.wakes).owner(&id);
         let call = self.forgetting(call, &resource.name);
         // A released permit would expire in any case.
-        let is_lasting = |_: &Value| lease.is_some();
-        let answer = self.route.write(name(resource), call, is_lasting).await?;
+        let answer = self.route.write(name(resource), call, |_| lease.is_some()).await?;
         self.settle(&resource.name, id);
-        Ok(if answer == Value::Nil { Changed::Nothing } else { Changed::Done })
-    }
-
-    pub(super) async fn inspect_permits(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        counted(self.route.call(name(resource), inspect(&resource.name)).await?)
+        let is_there = !matches!(answer, Released::Absent { .. });
+        Ok(if is_there { Changed::Done } else { Changed::Nothing })
     }
 }
 
 /// Creates a request for the free and acquired permits.
-pub(super) fn inspect(name: &LockName) -> Command {
+pub(super) fn inspect(name: &LockName) -> Command<Counted> {
     with_keys(script::COUNTER_INSPECT.call(3), name)
 }
 
 /// Appends the arguments that release permits or set their lease.
 fn settling(
-    call: Command,
+    call: Command<Released>,
     resource: &Resource,
     ids: Vec<u8>,
     lease: Option<u64>,
     all: bool,
     wakes: Wakes,
-) -> Command {
+) -> Command<Released> {
     let call = call.arg(ids).ttl_or_empty(lease).arg(u8::from(all));
     call.arg(wakes.publish()).arg(keys::permits_channel(&resource.name))
 }
 
 /// Renews holds, and sweeps expired permits of the same semaphores.
-pub(super) fn renew(batch: &[&Renew], wakes: Wakes) -> Command {
+pub(super) fn renew(batch: &[&Renew], wakes: Wakes) -> Command<Renewals> {
     let mut call = script::PERMITS_RENEW.call(3 * batch.len());
     for renew in batch {
         call = with_keys(call, &renew.resource.name);
@@ -111,18 +106,18 @@ pub(super) fn renew(batch: &[&Renew], wakes: Wakes) -> Command {
 }
 
 /// Renews a hold by one key.
-pub(super) fn renew_ends(renew: &Renew) -> Command {
+pub(super) fn renew_ends(renew: &Renew) -> Command<Renewed> {
     let call = script::PERMIT_ENDS_RENEW.call(1).arg(keys::permit_ends(&renew.resource.name));
     let ids = joined(PermitId::of(renew.owner, renew.count));
     call.arg(ids).arg(renew.ttl.unwrap_or(0))
 }
 
-fn call(script: &'static Script, resource: &Resource) -> Command {
+fn call<T: Reply>(script: &'static Script<T>, resource: &Resource) -> Command<T> {
     with_keys(script.call(3), &resource.name)
 }
 
 /// Appends the keys: the semaphore, its acquired permits and the mark of a temporary one.
-fn with_keys(call: Command, name: &LockName) -> Command {
+fn with_keys<T>(call: Command<T>, name: &LockName) -> Command<T> {
     call.arg(name.as_bytes()).arg(keys::permit_ends(name)).arg(keys::temporary(name))
 }
 

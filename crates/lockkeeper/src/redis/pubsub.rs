@@ -6,7 +6,7 @@
 //! were missed. `cluster_pubsub.rs` says which connections a cluster has.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -14,7 +14,9 @@ use tokio::sync::{Notify, mpsc};
 use super::cluster::Cluster;
 use super::connection::follower::Follower;
 use super::connection::subscriber::{Event, Mode, Subscriber};
+use super::error_reply::ErrorReply;
 use super::keys;
+use super::locked;
 use super::primary::Primary;
 use crate::backend::subscriptions::{Edge, Subscriptions, Topic};
 use crate::backend::{Fault, Lane};
@@ -148,13 +150,9 @@ impl PubSub {
         if self.home.is_some() { Mode::Sharded } else { Mode::Plain }
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<Topic, Vec<(Home, u32)>>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// No confirmation of this connection is expected.
     fn forget(&self, topic: &Topic) {
-        let mut pending = self.pending();
+        let mut pending = locked(&self.pending);
         if let Some(counts) = pending.get_mut(topic) {
             counts.retain(|(home, _)| *home != self.home);
             if counts.is_empty() {
@@ -173,7 +171,7 @@ impl PubSub {
 
     /// The server is asked to listen on this topic.
     fn asking(&self, topic: &Topic) {
-        let mut pending = self.pending();
+        let mut pending = locked(&self.pending);
         let counts = pending.entry(topic.clone()).or_default();
         let before = outstanding(counts);
         match counts.iter_mut().find(|(home, _)| *home == self.home) {
@@ -187,7 +185,7 @@ impl PubSub {
 
     /// The server listens on this topic.
     fn heard(&self, topic: &Topic) {
-        let mut pending = self.pending();
+        let mut pending = locked(&self.pending);
         let Some(counts) = pending.get_mut(topic) else { return };
         let before = outstanding(counts);
         for (home, count) in counts.iter_mut() {
@@ -300,8 +298,9 @@ impl PubSub {
                 return Err(fault);
             }
             // No server can publish there.
-            Event::Rejected(channels, Fault::Server { detail })
-                if self.mode() == Mode::Sharded && detail.contains("unknown command") =>
+            Event::Rejected(channels, fault)
+                if self.mode() == Mode::Sharded
+                    && ErrorReply::behind(&fault).is_some_and(ErrorReply::is_unknown_command) =>
             {
                 channels
                     .iter()
@@ -328,12 +327,12 @@ impl PubSub {
     /// The slot of a channel has moved: its topics move to another connection, and the others of this one
     /// start anew.
     fn learn(&self, fault: &Fault) -> bool {
-        let (Fault::Invalid { detail }, Some(cluster)) = (fault, &self.cluster) else {
+        let (Some(error), Some(cluster)) = (ErrorReply::behind(fault), &self.cluster) else {
             return false;
         };
         let server = self.primary.server();
         let host = server.as_ref().and_then(|server| server.address.host());
-        cluster.learn(&detail.to_string(), host.map_or("", |(host, _)| host))
+        cluster.learn(error, host.map_or("", |(host, _)| host))
     }
 
     fn topics(&self, channel: &[u8]) -> &[Topic] {

@@ -5,33 +5,48 @@
 
 use std::collections::BTreeMap;
 
-use super::resp::Value;
 use futures_util::future::join_all;
 
-use super::answers::{is_of_replica, renewed, unexpected};
 use super::command::Command;
+use super::error_reply::ErrorReply;
 use super::publish::Wakes;
-use super::{Inner, fair, lock, name, permits, rw};
+use super::reply::Renewals;
+use super::shard::Written;
+use super::{Inner, fair, lock, name, permits, rw, script};
 use crate::backend::{Fault, Kind, Renew, Renewed};
 
 /// A script that renews many holds of one kind.
 struct Renewal {
     takes: fn(&Renew) -> bool,
-    call: fn(&[&Renew], Wakes) -> Command,
+    call: fn(&[&Renew], Wakes) -> Command<Renewals>,
 }
 
 const RENEWALS: &[Renewal] = &[
-    Renewal { takes: lock::is_hash, call: lock::renew_locks },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Mutex, call: lock::renew_mutexes },
-    Renewal { takes: fair::is_place, call: fair::keep_places },
+    // A lock and a fair lock are hashes of owners.
+    Renewal {
+        takes: |renew| matches!(renew.resource.kind, Kind::Lock | Kind::Fair) && !renew.waiting,
+        call: |batch, _| lock::renew(&script::LOCK_RENEW, batch),
+    },
+    Renewal {
+        takes: |renew| renew.resource.kind == Kind::Mutex,
+        call: |batch, _| lock::renew(&script::MUTEX_RENEW, batch),
+    },
+    // A queue position.
+    Renewal {
+        takes: |renew| renew.resource.kind == Kind::Fair && renew.waiting,
+        call: fair::keep_places,
+    },
     Renewal { takes: |renew| renew.resource.kind == Kind::Read, call: rw::renew_readers },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Write, call: rw::renew_writers },
+    Renewal {
+        takes: |renew| renew.resource.kind == Kind::Write,
+        call: |batch, _| rw::renew(&script::WRITE_RENEW, batch, None),
+    },
     Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
 ];
 
 impl Inner {
     /// Renews holds with one script for each kind, and in a cluster for each slot.
-    pub(super) async fn renew(&self, batch: &[Renew]) -> Vec<Result<Renewed, Fault>> {
+    pub(super) async fn renew(&self, batch: &[Renew]) -> Renewals {
         let standing = |renew: &Renew| self.route.standing(name(&renew.resource));
         let mut before: Vec<_> = batch.iter().map(standing).collect();
         let fits = |renew: &Renew| self.fits(&renew.resource.name);
@@ -62,8 +77,7 @@ impl Inner {
         for ((renew, before), answer) in batch.iter().zip(before).zip(&mut answers) {
             if standing(renew) != before {
                 // Perhaps the answer of an old primary.
-                let detail = "the primary has changed".into();
-                *answer = Err(Fault::Unreachable { maybe_ran: true, detail });
+                *answer = Err(Fault::unanswered("the primary has changed"));
             }
         }
         answers
@@ -72,7 +86,7 @@ impl Inner {
     /// Renews holds of one kind with one script. If the whole script is rejected because of one
     /// entry (for example a key without permission), each hold is renewed alone, so that the others
     /// are not lost.
-    async fn renew_kind(&self, step: &Renewal, batch: &[&Renew]) -> Vec<Result<Renewed, Fault>> {
+    async fn renew_kind(&self, step: &Renewal, batch: &[&Renew]) -> Renewals {
         let answers = self.renew_together(step, batch).await;
         // In a slot that is being moved, keys on both sides cannot be in one request.
         let is_split = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(Fault::is_moving);
@@ -92,37 +106,29 @@ impl Inner {
     }
 
     /// A fault of the request is the fault of each entry.
-    async fn renew_together(
-        &self,
-        step: &Renewal,
-        batch: &[&Renew],
-    ) -> Vec<Result<Renewed, Fault>> {
+    async fn renew_together(&self, step: &Renewal, batch: &[&Renew]) -> Renewals {
         let key = name(&batch[0].resource);
         let standing = self.route.standing(key);
         // A renewal moves a deadline only once it is acknowledged; a check moves none.
         let is_renewal = |renew: &Renew, answer: &Result<Renewed, Fault>| {
             renew.ttl.is_some() && !renew.waiting && matches!(answer, Ok(Renewed::Held(_)))
         };
-        let parsed = |values: &[Value]| -> Vec<_> { values.iter().cloned().map(renewed).collect() };
-        let has_renewal = |answer: &Value| match answer {
-            Value::Array(values) => {
-                batch.iter().zip(parsed(values)).any(|(renew, answer)| is_renewal(renew, &answer))
-            }
-            _ => false,
+        let has_renewal = |answers: &Renewals| {
+            batch.iter().zip(answers).any(|(renew, answer)| is_renewal(renew, answer))
         };
         let command = (step.call)(batch, self.wakes).answering_each(batch.len());
-        let (answers, unacknowledged) = match self.route.attempt(key, command, has_renewal).await {
-            Ok((Value::Array(values), acknowledged)) => {
-                if values.iter().any(is_of_replica) {
-                    self.route.leave(key, standing);
-                }
-                (parsed(&values), acknowledged.err())
-            }
-            Ok((other, _)) => return vec![Err(unexpected(&other)); batch.len()],
-            Err(fault) => return vec![Err(fault); batch.len()],
-        };
-        let answers = answers.into_iter().zip(batch).map(|(answer, renew)| match &unacknowledged {
-            Some(fault) if is_renewal(renew, &answer) => Err(fault.clone()),
+        let Written { answer, acknowledged } =
+            match self.route.attempt(key, command, &has_renewal).await {
+                Ok(written) => written,
+                Err(fault) => return vec![Err(fault); batch.len()],
+            };
+        let is_of_replica =
+            |fault| ErrorReply::behind(fault).is_some_and(ErrorReply::is_of_replica);
+        if answer.iter().any(|answer| answer.as_ref().is_err_and(is_of_replica)) {
+            self.route.leave(key, standing);
+        }
+        let answers = answer.into_iter().zip(batch).map(|(answer, renew)| match &acknowledged {
+            Err(fault) if is_renewal(renew, &answer) => Err(fault.clone()),
             _ => answer,
         });
         answers.collect()

@@ -5,9 +5,6 @@
 //! shortens a TTL, so steps that ran before one failed do no harm. A key that is missing at both nodes
 //! has expired.
 
-use super::resp::Value;
-
-use super::answers::renewed;
 use super::command::Command;
 use super::{Inner, keys, name, permits, script};
 use crate::OwnerId;
@@ -64,16 +61,20 @@ impl Inner {
     }
 
     /// Sends one step. Where replicas must acknowledge a renewal, they acknowledge each step.
-    async fn step(&self, key: &[u8], renew: &Renew, step: Command) -> Result<Renewed, Fault> {
-        let is_renewal = |answer: &Value| {
-            renew.ttl.is_some() && matches!(answer, Value::Int(left) if *left >= -1)
-        };
-        renewed(self.route.write(key, step, is_renewal).await?)
+    async fn step(
+        &self,
+        key: &[u8],
+        renew: &Renew,
+        step: Command<Renewed>,
+    ) -> Result<Renewed, Fault> {
+        let is_renewal =
+            |answer: &Renewed| renew.ttl.is_some() && matches!(answer, Renewed::Held(_));
+        self.route.write(key, step, is_renewal).await
     }
 }
 
 /// Creates a request to renew or check one key, which must have a field for `owner` if one is given.
-fn key_step(key: &[u8], renew: &Renew, owner: Option<&OwnerId>) -> Command {
+fn key_step(key: &[u8], renew: &Renew, owner: Option<&OwnerId>) -> Command<Renewed> {
     let call = script::KEY_RENEW.call(1).arg(key).arg(renew.ttl.unwrap_or(0));
     match owner {
         Some(owner) => call.owner(owner),
@@ -89,9 +90,7 @@ mod tests {
     use super::*;
     use crate::ClientOptions;
     use crate::backend::{Acquire, Backend, Resource, Ttl};
-    use crate::redis::publish::Wakes;
-    use crate::redis::testing::{declared, run};
-    use crate::redis::{Redis, lock, rw};
+    use crate::redis::Redis;
 
     const OLD: u64 = 60_000;
     const NEW: u64 = 90_000;
@@ -183,26 +182,5 @@ mod tests {
         let held = Held::new(Kind::Permits).await;
         held.acquire(Acquire { count: 2, temporary: Some(5), ..held.request() }).await;
         held.assert_renews(&["a", "{a}:timeout", "lockkeeper_temporary:{a}"]).await;
-    }
-
-    #[tokio::test]
-    async fn other_renewals_have_one_key_anyway() {
-        let server = RedisServer::start();
-        let redis = Redis::connect(&server.url(), &ClientOptions::new()).await.unwrap();
-        let owner = OwnerId::fresh(Uuid::new_v4());
-        let of = |kind| Renew::new(Resource { kind, name: "a".into() }, owner, Some(NEW));
-        let wakes = Wakes::Sharded;
-        for (kind, call) in [
-            (Kind::Lock, lock::renew_locks(&[&of(Kind::Lock)], wakes)),
-            (Kind::Fair, lock::renew_locks(&[&of(Kind::Fair)], wakes)),
-            (Kind::Mutex, lock::renew_mutexes(&[&of(Kind::Mutex)], wakes)),
-            (Kind::Write, rw::renew_writers(&[&of(Kind::Write)], wakes)),
-        ] {
-            assert_eq!(declared(call), [b"a".to_vec()], "{kind}");
-            assert_eq!(redis.inner.renew_in_steps(&of(kind)).await, None);
-        }
-        assert_eq!(run(&server, permits::renew_ends(&of(Kind::Permits))).int(), -2);
-        assert_eq!(declared(permits::renew_ends(&of(Kind::Permits))), [b"{a}:timeout".to_vec()]);
-        assert_eq!(declared(key_step(b"k", &of(Kind::Read), Some(&owner))), [b"k".to_vec()]);
     }
 }

@@ -22,13 +22,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::connection::asker::Asker;
+use super::locked;
 use super::primary::Primary;
 use super::resp::Value;
 use super::role::Role;
@@ -158,12 +159,8 @@ impl Replicated {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn follow(&self, primary: &Primary, server: &Server) {
-        self.known().last = Some(server.clone());
+        locked(&self.known).last = Some(server.clone());
         // The old primary is one of them.
         primary.note_replicas(self.servers.len() > 2);
         primary.lead_to(server);
@@ -193,7 +190,7 @@ impl Replicated {
         asking.detach_all();
         for Asker { server, .. } in self.servers.iter().map(|asker| &**asker) {
             if !answers.iter().any(|told| told.server.is_same(server)) {
-                let role = Err(Fault::Unreachable { maybe_ran: false, detail: "no answer".into() });
+                let role = Err(Fault::silent("no answer"));
                 // Others may follow it.
                 let addresses = addresses(server).await;
                 let (of, data_id) = (Vec::new(), None);
@@ -208,15 +205,16 @@ impl Replicated {
         if !answers.iter().any(Told::is_primary) {
             return true;
         }
-        let is_settled =
-            |found| self.known().is_last(found) || is_decided(answers, found, self.servers.len());
+        let is_settled = |found| {
+            locked(&self.known).is_last(found) || is_decided(answers, found, self.servers.len())
+        };
         most_followed(answers).is_ok_and(is_settled)
     }
 
     /// Returns the primary that most servers follow, unless a silent one may be the primary.
     fn find<'a>(&self, answers: &'a [Told]) -> Result<&'a Server, Fault> {
         let (silent, heard): (Vec<_>, Vec<_>) = answers.iter().partition(|told| told.role.is_err());
-        let mut known = self.known();
+        let mut known = locked(&self.known);
         for told in heard {
             known.silent.remove(&told.server.address.to_string());
         }
@@ -237,8 +235,7 @@ impl Replicated {
             0 => "was the primary",
             _ => "has replicas that follow it",
         };
-        let detail = format!("{} does not answer, and {reason}", other.server.address);
-        Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() })
+        Err(Fault::silent(format!("{} does not answer, and {reason}", other.server.address)))
     }
 
     /// What endangers locks about these servers.
@@ -279,8 +276,7 @@ async fn role(asker: &Asker, options: &ClientOptions) -> Result<(Role, Option<St
     }
     let mut replies = replies.into_iter();
     replies.next().map(Value::checked).transpose()?;
-    let detail = "the server does not tell its role".into();
-    Err(Fault::Unreachable { maybe_ran: false, detail })
+    Err(Fault::silent("the server does not tell its role"))
 }
 
 /// The addresses of a host: a server and its replicas may name it differently.
@@ -317,7 +313,7 @@ fn most_followed(answers: &[Told]) -> Result<&Told, Fault> {
     let followers = |primary: &Told| followers(answers, primary).count();
     let mut primaries: Vec<_> = answers.iter().filter(|told| told.is_primary()).collect();
     primaries.sort_by_key(|told| std::cmp::Reverse(followers(told)));
-    let lost = |detail: String| Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() });
+    let lost = |detail: String| Err(Fault::silent(detail));
     match primaries[..] {
         [only] => Ok(only),
         [first, second, ..] if followers(first) > followers(second) => Ok(first),

@@ -6,7 +6,7 @@
 use super::resp::Value;
 
 use super::command::Command;
-use super::number;
+use super::reply::{Info, Reply};
 
 /// The role of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -36,51 +36,43 @@ impl Role {
     pub(super) fn parse(answer: &Value) -> Option<Self> {
         match answer {
             Value::Array(parts) => Self::of_role(parts),
-            Value::Bulk(info) => Self::of_info(&String::from_utf8_lossy(info)),
-            _ => None,
+            info => Self::of_info(&Info::read(info)?),
         }
     }
 
     /// The id of the data of a primary, or of a replica with a link: `INFO replication` says it. Both have the same
     /// one, and no other primary has it: a promoted replica starts a new one.
     pub(super) fn data_id(info: &Value) -> Option<String> {
-        let Value::Bulk(info) = info else { return None };
-        let info = String::from_utf8_lossy(info);
-        let has_all =
-            field(&info, "role")? == "master" || field(&info, "master_link_status")? == "up";
-        field(&info, "master_replid").filter(|_| has_all).map(str::to_owned)
+        let info = Info::read(info)?;
+        let has_all = info.get("role")? == "master" || info.get("master_link_status")? == "up";
+        info.get("master_replid").filter(|_| has_all).map(str::to_owned)
     }
 
     fn of_role(parts: &[Value]) -> Option<Self> {
-        let text = |value: &Value| match value {
-            Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            Value::Status(text) => Some(text.clone()),
-            _ => None,
-        };
-        match (text(parts.first()?)?.as_str(), parts) {
+        match (parts.first()?.text()?.as_str(), parts) {
             ("master", [_, _, Value::Array(replicas), ..]) => {
                 let has_data = |one: &&Value| match one {
-                    Value::Array(parts) => parts.get(2).is_some_and(|offset| number(offset) > 0),
+                    Value::Array(parts) => parts.get(2).is_some_and(|offset| offset.number() > 0),
                     _ => false,
                 };
                 let synced = replicas.iter().filter(has_data).count();
                 Some(Self::Primary { replicas: replicas.len(), synced })
             }
             ("slave", [_, host, port, rest @ ..]) => {
-                let link = rest.first().and_then(text);
+                let link = rest.first().and_then(Value::text);
                 let is_up = matches!(link.as_deref(), Some("connected" | "sync"));
-                Some(Self::Replica(text(host)?, u16::try_from(number(port)).ok()?, is_up))
+                Some(Self::Replica(host.text()?, u16::try_from(port.number()).ok()?, is_up))
             }
             _ => None,
         }
     }
 
-    fn of_info(info: &str) -> Option<Self> {
-        let field = |name| field(info, name);
+    fn of_info(info: &Info) -> Option<Self> {
+        let field = |name| info.get(name);
         match field("role")? {
             "master" => {
                 // slave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=0
-                let replicas: Vec<_> = info.lines().filter(|line| is_replica(line)).collect();
+                let replicas: Vec<_> = info.0.lines().filter(|line| is_replica(line)).collect();
                 let has_data = |line: &&&str| {
                     let offset = line.split(',').find_map(|part| part.strip_prefix("offset="));
                     offset.is_some_and(|offset| offset != "0")
@@ -97,10 +89,6 @@ impl Role {
             _ => None,
         }
     }
-}
-
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 fn is_replica(line: &str) -> bool {

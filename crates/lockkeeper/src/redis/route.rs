@@ -6,10 +6,9 @@
 //! connections to kill. The connection keeps that list, by the run id of each server. A cluster has one
 //! such connection per shard, and one list for all of them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::resp::Value;
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
@@ -17,12 +16,14 @@ use super::cluster::{self, Cluster};
 use super::command::Command;
 use super::connection::Connection;
 use super::connection::committer::{Committer, Terms};
+use super::locked;
 use super::member::Membership;
 use super::primary::Primary;
 use super::replicated::{self, Replicated};
+use super::reply::Reply;
 use super::sentinel::{self, Sentinel};
 use super::server::Server;
-use super::shard::{Shard, Standing};
+use super::shard::{Shard, Standing, Written};
 use super::url::Topology;
 use super::{keys, slot};
 use crate::backend::{Fault, Finding, Lane};
@@ -127,48 +128,52 @@ impl Route {
         Self { way: Way::One(Arc::new(shard), Finder::Fixed), watcher: Mutex::default() }
     }
 
-    /// Sends a request that concerns this key.
-    pub(super) async fn call(&self, key: &[u8], command: Command) -> Result<Value, Fault> {
+    /// Sends a request that concerns this key. In place for one server, to keep the box of an answer small.
+    pub(super) async fn call<T: Reply>(&self, key: &[u8], command: Command<T>) -> Result<T, Fault> {
         match &self.way {
             Way::One(shard, _) => shard.connection.call(command).await,
             Way::Cluster(cluster) => {
-                Ok(cluster.attempt(key, command, None::<fn(&Value) -> bool>).await?.0)
+                Box::pin(async { Ok(cluster.attempt(key, command, None).await?.answer) }).await
             }
         }
     }
 
-    /// Sends a request that concerns this key. If its answer tells that it was a write, waits until
-    /// replicas have it, where that is asked for.
-    pub(super) async fn write(
+    /// The same, and if its answer tells that it `wrote`, waits until replicas have it, where that is asked for.
+    pub(super) async fn write<T: Reply>(
         &self,
         key: &[u8],
-        command: Command,
-        is_write: impl Fn(&Value) -> bool,
-    ) -> Result<Value, Fault> {
-        let (answer, acknowledged) = self.attempt(key, command, is_write).await?;
-        acknowledged.map(|()| answer)
+        command: Command<T>,
+        wrote: impl Fn(&T) -> bool + Sync,
+    ) -> Result<T, Fault> {
+        match &self.way {
+            Way::One(shard, _) if shard.committer.is_none() => shard.connection.call(command).await,
+            _ => {
+                let written = Box::pin(self.attempt(key, command, &wrote)).await?;
+                written.acknowledged.map(|()| written.answer)
+            }
+        }
     }
 
     /// The same, but returns the answer also if replicas do not have the write.
-    pub(super) async fn attempt(
+    pub(super) async fn attempt<T: Reply>(
         &self,
         key: &[u8],
-        command: Command,
-        is_write: impl Fn(&Value) -> bool,
-    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        command: Command<T>,
+        wrote: &(dyn Fn(&T) -> bool + Sync),
+    ) -> Result<Written<T>, Fault> {
         match &self.way {
-            Way::One(shard, _) => shard.write(command, is_write).await,
-            Way::Cluster(cluster) => cluster.attempt(key, command, Some(is_write)).await,
+            Way::One(shard, _) => shard.write(command, wrote).await,
+            Way::Cluster(cluster) => cluster.attempt(key, command, Some(wrote)).await,
         }
     }
 
     /// Sends many requests that concern this key. Returns one answer for each; an error if the connection
     /// failed.
-    pub(super) async fn read(
+    pub(super) async fn read<T: Reply>(
         &self,
         key: &[u8],
-        reads: Vec<Command>,
-    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
+        reads: Vec<Command<T>>,
+    ) -> Result<Vec<Result<T, Fault>>, Fault> {
         if let Way::One(shard, _) = &self.way {
             return shard.connection.read(reads).await;
         }
@@ -209,13 +214,6 @@ impl Route {
         match &self.way {
             Way::One(..) => 0,
             Way::Cluster(_) => slot::of(key),
-        }
-    }
-
-    pub(super) fn lane(&self, key: &[u8]) -> Lane {
-        match &self.way {
-            Way::One(shard, _) => shard.lane,
-            Way::Cluster(cluster) => cluster.standing(key).lane,
         }
     }
 
@@ -277,7 +275,7 @@ impl Route {
 
     /// Ends the search, and all connections.
     pub(super) fn close(&self) {
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        locked(&self.watcher).abort_all();
         match &self.way {
             Way::One(shard, _) => shard.close(),
             Way::Cluster(cluster) => cluster.close(),
@@ -287,15 +285,8 @@ impl Route {
 
 /// Names the server in a fault that does not.
 fn named(fault: Fault, address: &str) -> Fault {
-    let at = |text: String| match text.starts_with(address) {
+    fault.map(|text| match text.starts_with(address) {
         true => text,
         false => format!("{address}: {text}"),
-    };
-    match fault {
-        Fault::Unreachable { maybe_ran, detail } => {
-            Fault::Unreachable { maybe_ran, detail: detail.map(at) }
-        }
-        Fault::Refused { detail } => Fault::Refused { detail: detail.map(at) },
-        fault => fault,
-    }
+    })
 }

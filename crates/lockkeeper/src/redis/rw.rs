@@ -8,18 +8,22 @@
 //! lock to a waiting reader, and do not hand it off among themselves. A window that opens by the clock
 //! alone would be missed again and again under a stream of writers.
 
-use super::resp::Value;
-
 use super::command::{Command, Script};
 use super::keys::Derived;
 use super::publish::Wakes;
-use super::{Inner, bulk, keys, name, number, script, standing, unfit};
-use crate::backend::{Acquire, Fault, HolderEntry, Release, Renew, Resource, Snapshot};
+use super::reply::{Forced, Held, Renewals, Reply, unfit};
+use super::{keys, name, script};
+use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource};
 use crate::{LockName, OwnerId};
 
 /// Creates a call with the lock, other keys of it and, in a cluster, [`keys::whole`]: the scripts use
 /// keys that they cannot declare, and must not run while some of them are at another node.
-fn call(script: &'static Script, name: &LockName, others: &[Derived<'_>], wakes: Wakes) -> Command {
+fn call<T: Reply>(
+    script: &'static Script<T>,
+    name: &LockName,
+    others: &[Derived<'_>],
+    wakes: Wakes,
+) -> Command<T> {
     let whole = wakes.is_cluster().then(|| keys::whole(name));
     let count = 1 + others.len() + usize::from(whole.is_some());
     let keys = others.iter().chain(&whole);
@@ -27,7 +31,7 @@ fn call(script: &'static Script, name: &LockName, others: &[Derived<'_>], wakes:
 }
 
 /// Creates a request to acquire the read side.
-pub(super) fn acquire_read(request: &Acquire, wakes: Wakes) -> Result<Command, Fault> {
+pub(super) fn acquire_read(request: &Acquire, wakes: Wakes) -> Result<Command<Attempt>, Fault> {
     if request.from.is_some() || !request.also.is_empty() {
         return Err(unfit(request.resource.kind));
     }
@@ -39,7 +43,7 @@ pub(super) fn acquire_read(request: &Acquire, wakes: Wakes) -> Result<Command, F
 }
 
 /// Creates a request to acquire the write side.
-pub(super) fn acquire_write(request: &Acquire, wakes: Wakes) -> Result<Command, Fault> {
+pub(super) fn acquire_write(request: &Acquire, wakes: Wakes) -> Result<Command<Attempt>, Fault> {
     let Acquire { resource, owner, ttl, count, fenced, .. } = request;
     if !request.also.is_empty() {
         return Err(unfit(resource.kind));
@@ -70,49 +74,23 @@ pub(super) fn acquire_write(request: &Acquire, wakes: Wakes) -> Result<Command, 
 }
 
 /// Creates a request to release the read side.
-pub(super) fn release_read(request: &Release, wakes: Wakes) -> Command {
+pub(super) fn release_read(request: &Release, wakes: Wakes) -> Command<Released> {
     release(call(&script::READ_RELEASE, &request.resource.name, &[], wakes), request, wakes)
 }
 
 /// Creates a request to release the write side.
-pub(super) fn release_write(request: &Release, wakes: Wakes) -> Command {
+pub(super) fn release_write(request: &Release, wakes: Wakes) -> Command<Released> {
     let name = &request.resource.name;
     let call = call(&script::WRITE_RELEASE, name, &[keys::writers(name)], wakes);
     release(call, request, wakes)
 }
 
-impl Inner {
-    pub(super) async fn inspect_rw(&self, resource: &Resource) -> Result<Snapshot, Fault> {
-        let mut snapshot = self.inspected_rw(&resource.name).await?;
-        snapshot.holders = self.described(snapshot.holders).await;
-        Ok(snapshot)
-    }
-
-    pub(super) async fn inspected_rw(&self, name: &LockName) -> Result<Snapshot, Fault> {
-        inspected(self.route.call(name.as_bytes(), inspect(name, self.wakes)).await?)
-    }
-}
-
 /// Creates a request for the holders.
-pub(super) fn inspect(name: &LockName, wakes: Wakes) -> Command {
+pub(super) fn inspect(name: &LockName, wakes: Wakes) -> Command<Held<3>> {
     call(&script::RW_INSPECT, name, &[], wakes).arg(keys::tagged(name))
 }
 
-/// Parses the TTL, then alternating owner, hold count and whether the hold is shared.
-pub(super) fn inspected(answer: Value) -> Result<Snapshot, Fault> {
-    let Some((ttl, mut values)) = standing(answer)? else {
-        return Ok(Snapshot::default());
-    };
-    let mut holders = Vec::new();
-    while let (Some(id), Some(count), Some(shared)) = (values.next(), values.next(), values.next())
-    {
-        let (id, count, shared) = (bulk(id)?, number(&count), shared == Value::Int(1));
-        holders.push(HolderEntry::new(id, count, shared));
-    }
-    Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
-}
-
-fn owner_or_empty(call: Command, owner: Option<OwnerId>) -> Command {
+fn owner_or_empty<T>(call: Command<T>, owner: Option<OwnerId>) -> Command<T> {
     match owner {
         Some(owner) => call.owner(&owner),
         None => call.arg(""),
@@ -120,20 +98,24 @@ fn owner_or_empty(call: Command, owner: Option<OwnerId>) -> Command {
 }
 
 /// Appends the release arguments of both sides.
-fn release(call: Command, request: &Release, wakes: Wakes) -> Command {
+fn release(call: Command<Released>, request: &Release, wakes: Wakes) -> Command<Released> {
     let call = call.owner(&request.owner).arg(request.keep).arg(wakes.publish());
     let call = call.arg(keys::rw_channel(&request.resource.name));
     let call = call.arg(keys::tagged(&request.resource.name));
     call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
 }
 
-pub(super) fn renew_readers(batch: &[&Renew], wakes: Wakes) -> Command {
+pub(super) fn renew_readers(batch: &[&Renew], wakes: Wakes) -> Command<Renewals> {
     // In a cluster, all names of a batch are in one slot.
     let whole = batch.first().filter(|_| wakes.is_cluster());
     renew(&script::READ_RENEW, batch, whole.map(|renew| keys::whole(&renew.resource.name)))
 }
 
-fn renew(script: &'static Script, batch: &[&Renew], whole: Option<Derived<'_>>) -> Command {
+pub(super) fn renew(
+    script: &'static Script<Renewals>,
+    batch: &[&Renew],
+    whole: Option<Derived<'_>>,
+) -> Command<Renewals> {
     let mut call = script.call(batch.len() + usize::from(whole.is_some()));
     for renew in batch {
         call = call.arg(name(&renew.resource));
@@ -148,12 +130,8 @@ fn renew(script: &'static Script, batch: &[&Renew], whole: Option<Derived<'_>>) 
     call
 }
 
-pub(super) fn renew_writers(batch: &[&Renew], _: Wakes) -> Command {
-    renew(&script::WRITE_RENEW, batch, None)
-}
-
 /// Force-releases the whole lock, whichever side is given.
-pub(super) fn force_unlock(resource: &Resource, reason: String, wakes: Wakes) -> Command {
+pub(super) fn force_unlock(resource: &Resource, reason: String, wakes: Wakes) -> Command<Forced> {
     let call = call(&script::RW_FORCE_UNLOCK, &resource.name, &[], wakes).arg(wakes.publish());
     let call = call.arg(keys::rw_channel(&resource.name)).arg(keys::NOTICE).arg(reason);
     call.arg(keys::tagged(&resource.name))
@@ -161,75 +139,46 @@ pub(super) fn force_unlock(resource: &Resource, reason: String, wakes: Wakes) ->
 
 #[cfg(test)]
 mod tests {
-    use testkit::{RedisServer, Reply};
     use uuid::Uuid;
 
     use super::*;
     use crate::backend::{Fenced, Kind};
-    use crate::redis::testing::{cluster, declared, run};
+    use crate::redis::testing::declared;
 
-    /// What the reply to a request must be.
-    type Expected = fn(&Reply) -> bool;
-
-    /// All requests for two locks of one slot, each with what its reply must be.
-    fn steps(wakes: Wakes) -> Vec<(Command, Expected)> {
+    /// The keys that all requests for two locks of one slot declare.
+    fn all_declared(wakes: Wakes) -> Vec<Vec<Vec<u8>>> {
         let client = Uuid::new_v4();
         let [one, other] = [(); 2].map(|()| OwnerId::fresh(client));
         let of = |kind, name: &str| Resource { kind, name: name.into() };
-        let (read, read_too, write) =
-            (of(Kind::Read, "{s}a"), of(Kind::Read, "{s}b"), of(Kind::Write, "{s}a"));
+        let (read, write) = (of(Kind::Read, "{s}a"), of(Kind::Write, "{s}a"));
         let first = |resource: &Resource| Acquire::new(resource.clone(), one, 60_000);
-        let waiter = Acquire { owner: other, waits: true, ..first(&write) };
         let hand_off = Acquire { owner: other, from: Some(one), ..first(&write) };
-        let fenced = |request: &Acquire| {
-            let fenced = Some(Fenced { ttl: None });
-            acquire_write(&Acquire { fenced, ..request.clone() }, wakes).unwrap()
-        };
-        let renew = |resource: &Resource, owner| Renew::new(resource.clone(), owner, Some(90_000));
-        let (one_reads, one_reads_too) = (renew(&read, one), renew(&read_too, one));
-        let release = |resource: &Resource, owner| Release::new(resource.clone(), owner);
-        let is_held = |reply: &Reply| reply.array().iter().all(|left| left.int() > 0);
-        vec![
-            (acquire_read(&first(&read), wakes).unwrap(), Reply::is_nil),
-            (acquire_read(&first(&read_too), wakes).unwrap(), Reply::is_nil),
-            (renew_readers(&[&one_reads, &one_reads_too], wakes), |reply| {
-                reply.array().len() == 2 && reply.array().iter().all(|left| left.int() > 0)
-            }),
-            (inspect(&read.name, wakes), |reply| reply.array().len() == 4),
-            (acquire_write(&waiter, wakes).unwrap(), |reply| reply.int() > 60_000),
-            (release_write(&release(&write, other), wakes), |reply| !reply.text().is_empty()),
-            (release_read(&release(&read, one), wakes), |reply| reply.int() == 0),
-            (acquire_write(&first(&write), wakes).unwrap(), Reply::is_nil),
-            (acquire_write(&hand_off, wakes).unwrap(), Reply::is_nil),
-            (renew_writers(&[&renew(&write, other)], wakes), is_held),
-            (release_write(&release(&write, other), wakes), |reply| reply.int() == 0),
-            (fenced(&first(&write)), |reply| !reply.text().is_empty()),
-            (fenced(&hand_off), |reply| !reply.text().is_empty()),
-            (force_unlock(&write, String::new(), wakes), |reply| reply.array().len() == 1),
-        ]
+        let fenced = Acquire { fenced: Some(Fenced { ttl: None }), ..first(&write) };
+        let fenced_hand_off = Acquire { fenced: fenced.fenced, ..hand_off.clone() };
+        let writes = [first(&write), hand_off, fenced, fenced_hand_off];
+        let renewals = [read.clone(), of(Kind::Read, "{s}b")];
+        let renewals = renewals.map(|resource| Renew::new(resource, one, Some(90_000)));
+        let mut all = writes.map(|write| declared(acquire_write(&write, wakes).unwrap())).to_vec();
+        all.extend([
+            declared(acquire_read(&first(&read), wakes).unwrap()),
+            declared(renew_readers(&[&renewals[0], &renewals[1]], wakes)),
+            declared(inspect(&read.name, wakes)),
+            declared(release_read(&Release::new(read, one), wakes)),
+            declared(release_write(&Release::new(write.clone(), one), wakes)),
+            declared(force_unlock(&write, String::new(), wakes)),
+        ]);
+        all
     }
 
+    /// A renewal of a writer alone is served throughout a migration.
     #[test]
-    fn all_requests_declare_the_whole_slot_in_a_cluster_and_mean_the_same() {
-        let (single, cluster) = (RedisServer::start(), cluster());
-        let servers =
-            [(Wakes::Plain, &single), (Wakes::Classic, &cluster), (Wakes::Sharded, &cluster)];
-        for (wakes, server) in servers {
-            server.cli(&["FLUSHALL"]).ok();
-            for (number, (command, is_right)) in steps(wakes).into_iter().enumerate() {
-                let reply = run(server, command);
-                assert!(is_right(&reply), "{wakes:?}: {number} answers {reply:?}");
-                let names = server.cli(&["KEYS", "*_whole*"]);
-                assert_eq!(names.array().len(), 0, "it never exists");
-            }
-            for (number, (command, _)) in steps(wakes).into_iter().enumerate() {
-                let keys = declared(command);
-                let is_whole = |key: &Vec<u8>| key.starts_with(b"lockkeeper_whole:{s}");
-                // A renewal of a writer is served throughout a migration.
-                let expected = wakes.is_cluster() && number != 9;
-                assert_eq!(keys.last().is_some_and(is_whole), expected, "{wakes:?}: {number}");
-                let count = keys.iter().filter(|key| is_whole(key)).count();
-                assert_eq!(count, usize::from(expected), "{wakes:?}: {number}");
+    fn all_requests_declare_the_whole_slot_in_a_cluster() {
+        let is_whole = |key: &&Vec<u8>| key.starts_with(b"lockkeeper_whole:{s}");
+        for wakes in [Wakes::Plain, Wakes::Classic, Wakes::Sharded] {
+            for keys in all_declared(wakes) {
+                let expected = usize::from(wakes.is_cluster());
+                assert_eq!(keys.iter().filter(is_whole).count(), expected, "{wakes:?}: {keys:?}");
+                assert_eq!(keys.last().iter().filter(|key| is_whole(key)).count(), expected);
             }
         }
     }

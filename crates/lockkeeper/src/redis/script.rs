@@ -10,20 +10,21 @@
 //! **A force-release notifies the former holders inside the script**, so that they learn of it even if
 //! the reply to the operator is lost.
 
-use super::command::{Script, by_hash};
-use super::shape::Shape;
+use super::command::{Script, Text, by_hash};
+use super::reply::{Counted, Forced, ForcedLog, Held, Marker, Renewals};
+use crate::backend::{Attempt, Changed, Released, Renewed};
 
-/// A script has a reply form and one file, which follows the parts that it shares with others.
+/// A script has a type of reply and one file, which follows the parts that it shares with others.
 /// Scripts that issue tokens are the same file with one more part, which the others do not need.
 macro_rules! scripts {
-    ($($NAME:ident: $shape:ident = $($file:literal)+;)*) => {
-        $(pub(super) static $NAME: Script = {
+    ($($NAME:ident: $reply:ty = $($file:literal)+;)*) => {
+        $(pub(super) static $NAME: Script<$reply> = {
             const SOURCE: &str = concat!($(include_str!(concat!("lua/", $file))),+);
-            Script::new(SOURCE, Shape::$shape, || by_hash(SOURCE))
+            Script::new(SOURCE, || by_hash(SOURCE))
         };)*
 
         /// All scripts by name.
-        pub(super) static ALL: &[(&str, &Script)] = &[$((stringify!($NAME), &$NAME)),*];
+        pub(super) static ALL: &[(&str, &Text)] = &[$((stringify!($NAME), &$NAME.text)),*];
     };
 }
 
@@ -36,48 +37,48 @@ scripts! {
     LOCK_HANDOVER: Attempt = "lock_handover.lua";
     LOCK_HANDOVER_FENCED: Attempt = "token.lua" "lock_handover.lua";
     LOCK_RELEASE: Released = "notify.lua" "lock_release.lua";
-    LOCK_RENEW: List = "lock_renew.lua";
+    LOCK_RENEW: Renewals = "lock_renew.lua";
     LOCK_FORCE_UNLOCK: Forced = "notify.lua" "holders_match.lua" "lock_force_unlock.lua";
-    LOCK_INSPECT: List = "lock_inspect.lua";
+    LOCK_INSPECT: Held<2> = "lock_inspect.lua";
     FAIR_ACQUIRE: Attempt = "notify.lua" "hash.lua" "fair.lua" "fair_acquire.lua";
     FAIR_ACQUIRE_FENCED: Attempt = "notify.lua" "hash.lua" "token.lua" "fair.lua" "fair_acquire.lua";
     FAIR_RELEASE: Released = "notify.lua" "fair.lua" "fair_release.lua";
-    FAIR_KEEP: List = "notify.lua" "fair.lua" "fair_keep.lua";
+    FAIR_KEEP: Renewals = "notify.lua" "fair.lua" "fair_keep.lua";
     FAIR_FORCE_UNLOCK: Forced = "notify.lua" "hash.lua" "fair.lua" "holders_match.lua" "fair_force_unlock.lua";
-    FAIR_QUEUE: List = "fair.lua" "fair_queue.lua";
-    MUTEX_ACQUIRE: Text = "mutex_acquire.lua";
-    MUTEX_ACQUIRE_MEMBER: Text = "member.lua" "mutex_acquire.lua";
+    FAIR_QUEUE: Vec<Vec<u8>> = "fair.lua" "fair_queue.lua";
+    MUTEX_ACQUIRE: Option<Vec<u8>> = "mutex_acquire.lua";
+    MUTEX_ACQUIRE_MEMBER: Option<Vec<u8>> = "member.lua" "mutex_acquire.lua";
     MUTEX_HANDOVER: Attempt = "mutex_handover.lua";
     MUTEX_RELEASE: Released = "notify.lua" "mutex_release.lua";
-    MUTEX_RENEW: List = "mutex_renew.lua";
+    MUTEX_RENEW: Renewals = "mutex_renew.lua";
     MUTEX_FORCE_UNLOCK: Forced = "notify.lua" "holders_match.lua" "mutex_force_unlock.lua";
-    MUTEX_INSPECT: List = "mutex_inspect.lua";
+    MUTEX_INSPECT: Held<2> = "mutex_inspect.lua";
     READ_ACQUIRE: Attempt = "rw.lua" "read_acquire.lua";
     READ_RELEASE: Released = "notify.lua" "rw.lua" "read_release.lua";
-    READ_RENEW: List = "rw.lua" "read_renew.lua";
+    READ_RENEW: Renewals = "rw.lua" "read_renew.lua";
     WRITE_ACQUIRE: Attempt = "busy.lua" "unfenced.lua" "rw.lua" "write_acquire.lua";
     WRITE_ACQUIRE_FENCED: Attempt = "busy.lua" "token.lua" "rw.lua" "write_acquire.lua";
     WRITE_HANDOVER: Attempt = "notify.lua" "unfenced.lua" "rw.lua" "write_handover.lua";
     WRITE_HANDOVER_FENCED: Attempt = "notify.lua" "token.lua" "rw.lua" "write_handover.lua";
     WRITE_RELEASE: Released = "notify.lua" "rw.lua" "write_release.lua";
-    WRITE_RENEW: List = "rw.lua" "write_renew.lua";
+    WRITE_RENEW: Renewals = "rw.lua" "write_renew.lua";
     RW_FORCE_UNLOCK: Forced = "notify.lua" "rw.lua" "holders_match.lua" "rw_force_unlock.lua";
-    RW_INSPECT: List = "rw.lua" "rw_inspect.lua";
+    RW_INSPECT: Held<3> = "rw.lua" "rw_inspect.lua";
     SEMAPHORE_ACQUIRE: Attempt = "busy.lua" "counter.lua" "replies.lua" "semaphore_acquire.lua";
     SEMAPHORE_RELEASE: Released = "notify.lua" "counter.lua" "replies.lua" "semaphore_release.lua";
-    SEMAPHORE_CHANGE: Word = "notify.lua" "counter.lua" "replies.lua" "permits.lua" "semaphore_change.lua";
-    LATCH_CHANGE: Word = "notify.lua" "counter.lua" "replies.lua" "latch_change.lua";
-    COUNTER_INSPECT: List = "counter.lua" "counter_inspect.lua";
+    SEMAPHORE_CHANGE: Changed = "notify.lua" "counter.lua" "replies.lua" "permits.lua" "semaphore_change.lua";
+    LATCH_CHANGE: Changed = "notify.lua" "counter.lua" "replies.lua" "latch_change.lua";
+    COUNTER_INSPECT: Counted = "counter.lua" "counter_inspect.lua";
     PERMITS_ACQUIRE: Attempt = "notify.lua" "busy.lua" "counter.lua" "permits.lua" "permits_acquire.lua";
     PERMITS_RELEASE: Released = "notify.lua" "counter.lua" "permits.lua" "permits_release.lua";
     PERMITS_CHANGE: Released = "notify.lua" "counter.lua" "replies.lua" "permits.lua" "permits_release.lua";
-    PERMITS_RENEW: List = "notify.lua" "counter.lua" "permits.lua" "permits_renew.lua";
-    PERMIT_ENDS_RENEW: Number = "counter.lua" "permits.lua" "permit_ends_renew.lua";
-    KEY_RENEW: Number = "key_renew.lua";
-    QUORUM_JOIN: List = "quorum_join.lua";
-    TOKEN_RAISE: Text = "token_raise.lua";
-    CLIENT_ANNOUNCE: Nothing = "client_announce.lua";
-    CLIENT_LIST: Nothing = "client_list.lua";
-    FORCED_LOG: Nothing = "forced_log.lua";
-    FORCED_READ: List = "forced_read.lua";
+    PERMITS_RENEW: Renewals = "notify.lua" "counter.lua" "permits.lua" "permits_renew.lua";
+    PERMIT_ENDS_RENEW: Renewed = "counter.lua" "permits.lua" "permit_ends_renew.lua";
+    KEY_RENEW: Renewed = "key_renew.lua";
+    QUORUM_JOIN: Marker = "quorum_join.lua";
+    TOKEN_RAISE: u64 = "token_raise.lua";
+    CLIENT_ANNOUNCE: () = "client_announce.lua";
+    CLIENT_LIST: () = "client_list.lua";
+    FORCED_LOG: () = "forced_log.lua";
+    FORCED_READ: ForcedLog = "forced_read.lua";
 }

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
@@ -26,6 +26,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::connection::asker::Asker;
 use super::connection::follower::Follower;
 use super::connection::subscriber::{Event, Mode, Subscriber};
+use super::error_reply::ErrorReply;
+use super::locked;
 use super::primary::Primary;
 use super::sentinel_view::{Answers, SentinelView, distinct, questions, understand};
 use super::server::Server;
@@ -97,14 +99,6 @@ impl Sentinel {
         format!("{}/{}", self.of.master, self.of.login.database)
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Asker>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Finds the primary for the first time, within the connect timeout.
     pub(super) async fn find_first(&self, primary: &Primary) -> Result<(), Fault> {
         let until = Instant::now() + self.options.connect_timeout;
@@ -125,8 +119,9 @@ impl Sentinel {
     fn why_not(&self, answers: &Answers) -> Fault {
         let master = &self.of.master;
         if answers.iter().any(|(_, told)| told.is_ok()) {
-            let detail = format!("the sentinels know no master named {master:?}: check the URL");
-            return Fault::Invalid { detail: detail.into() };
+            return Fault::invalid(format!(
+                "the sentinels know no master named {master:?}: check the URL"
+            ));
         }
         let mut said = Vec::new();
         for (address, told) in answers {
@@ -143,7 +138,9 @@ impl Sentinel {
                 Err(Fault::Unreachable { detail, .. } | Fault::Refused { detail }) => {
                     said.push(format!("{address}: {detail}"));
                 }
-                Err(Fault::Server { detail }) if detail.contains("unknown command") => {
+                Err(fault)
+                    if ErrorReply::behind(fault).is_some_and(ErrorReply::is_unknown_command) =>
+                {
                     said.push(format!("{address} is not a sentinel: use redis://{address}"));
                 }
                 Err(Fault::Server { detail }) => {
@@ -153,13 +150,13 @@ impl Sentinel {
             }
         }
         let detail = format!("no sentinel of {master:?} answered ({})", said.join("; "));
-        Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+        Fault::silent(detail)
     }
 
     /// Asks all sentinels at once. Waits for the first answer, then a while for others: until the
     /// majority has answered, or for `all` of them.
     async fn ask_all(&self, all: bool) -> Answers {
-        let known = self.known().clone();
+        let known = locked(&self.known).clone();
         let (mut asking, mut answers) = (JoinSet::new(), Vec::new());
         for (address, asker) in known.clone() {
             let (options, questions) = (self.options.clone(), questions(&self.of.master));
@@ -182,7 +179,7 @@ impl Sentinel {
         asking.detach_all();
         for address in known.into_keys() {
             if !answers.iter().any(|(answered, _)| *answered == address) {
-                let late = Fault::Unreachable { maybe_ran: false, detail: "no answer".into() };
+                let late = Fault::silent("no answer");
                 answers.push((address, Err(late)));
             }
         }
@@ -200,7 +197,7 @@ impl Sentinel {
             }
         }
         // Held until the end: an announcement comes before or after, not in between.
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let address =
             |(host, port): &(String, u16)| self.of.login.at(host, *port).address.to_string();
         let best = votes.iter().max_by_key(|((epoch, named), votes)| {
@@ -243,7 +240,7 @@ impl Sentinel {
     /// Adds sentinels that others know of, and forgets those that were added and that no sentinel
     /// names any more.
     fn learn(&self, told: &[&SentinelView]) {
-        let mut known = self.known();
+        let mut known = locked(&self.known);
         let mut others = HashMap::new();
         for (id, host, port) in told.iter().flat_map(|told| &told.others) {
             if !told.iter().any(|told| told.id.as_ref() == Some(id)) {
@@ -284,7 +281,7 @@ impl Sentinel {
             return;
         }
         let Ok(port) = gone.2.parse() else { return };
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         if state.address == Some(self.of.login.at(gone.1, port).address.to_string()) {
             if state.floor == state.epoch {
                 tracing::warn!(announcement = %payload, "the primary was replaced");
@@ -408,7 +405,7 @@ pub(super) async fn watch(sentinel: Arc<Sentinel>, primary: Arc<Primary>) {
     // suspicion they are asked again and again, less and less often.
     let mut refresh = REFRESH;
     loop {
-        let known = sentinel.known().clone();
+        let known = locked(&sentinel.known).clone();
         listened.retain(|address, listener: &mut AbortHandle| {
             let is_known = known.contains_key(address);
             if !is_known {
@@ -429,7 +426,7 @@ pub(super) async fn watch(sentinel: Arc<Sentinel>, primary: Arc<Primary>) {
         }
         lost = if is_lost { lost + 1 } else { 0 };
         let pause = match (is_lost, is_heard) {
-            _ if sentinel.state().outdated.is_some() => DOUBT,
+            _ if locked(&sentinel.state).outdated.is_some() => DOUBT,
             (true, _) => sentinel.options.backoff(lost).max(AGAIN),
             (_, true) => refresh,
             (_, false) => refresh.min(UNANIMOUS),

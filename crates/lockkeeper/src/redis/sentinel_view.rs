@@ -45,7 +45,7 @@ pub(super) fn understand(replies: Vec<Value>) -> Result<SentinelView, Fault> {
     }
     let primary = match primary {
         Value::Array(parts) => match &parts[..] {
-            [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
+            [host, port] => host.text().zip(port.text().and_then(|port| port.parse().ok())),
             _ => None,
         },
         _ => None,
@@ -62,24 +62,11 @@ pub(super) fn understand(replies: Vec<Value>) -> Result<SentinelView, Fault> {
         Value::Array(list) => list.iter().filter_map(other).collect(),
         _ => Vec::new(),
     };
-    Ok(SentinelView { id: text(id), primary, epoch, replicas, others })
+    Ok(SentinelView { id: id.text(), primary, epoch, replicas, others })
 }
 
 /// Returns the fields of a map, which is a list in RESP2.
 fn fields(value: &Value) -> HashMap<String, String> {
-    let pair = |(name, value): (&Value, &Value)| text(name).zip(text(value));
-    match value {
-        Value::Array(list) | Value::Map(list) => {
-            list.chunks_exact(2).map(|two| (&two[0], &two[1])).filter_map(pair).collect()
-        }
-        _ => HashMap::new(),
-    }
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::Status(text) => Some(text.clone()),
-        _ => None,
-    }
+    let pair = |pair: &[Value]| pair[0].text().zip(pair[1].text());
+    value.items().unwrap_or_default().chunks_exact(2).filter_map(pair).collect()
 }

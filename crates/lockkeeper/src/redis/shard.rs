@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::resp::Value;
-
 use super::command::Command;
 use super::connection::Connection;
 use super::connection::committer::Committer;
 use super::primary::Primary;
+use super::reply::Reply;
 use crate::backend::{Fault, Lane};
 
 /// Which server answers for a key at a time: an answer counts only if that has not changed.
@@ -27,30 +26,35 @@ pub(super) struct Shard {
     pub(super) committer: Option<Committer>,
 }
 
+/// The answer to a request that may be a write, and whether replicas have it.
+pub(super) struct Written<T> {
+    pub(super) answer: T,
+    pub(super) acknowledged: Result<(), Fault>,
+}
+
 impl Shard {
-    /// Sends a request. If its answer tells that it was a write, waits until replicas have it, and
-    /// returns whether they do.
-    pub(super) async fn write(
+    /// Sends a request. If its answer tells that it `wrote`, waits until replicas have it.
+    pub(super) async fn write<T: Reply>(
         &self,
-        command: Command,
-        is_write: impl Fn(&Value) -> bool,
-    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        command: Command<T>,
+        wrote: impl Fn(&T) -> bool,
+    ) -> Result<Written<T>, Fault> {
         let Some(committer) = &self.committer else {
-            return Ok((self.connection.call(command).await?, Ok(())));
+            let answer = self.connection.call(command).await?;
+            return Ok(Written { answer, acknowledged: Ok(()) });
         };
         let due = self.connection.due();
         let ticket = committer.ticket(&self.connection, due).await?;
         let epoch = self.primary.epoch();
         let answer = self.connection.call(command).await?;
-        if !is_write(&answer) {
-            return Ok((answer, Ok(())));
+        if !wrote(&answer) {
+            return Ok(Written { answer, acknowledged: Ok(()) });
         }
         let acknowledged = committer.commit(ticket, &self.connection, None).await;
         if self.primary.epoch() != epoch {
-            let detail = "the primary has changed".into();
-            return Err(Fault::Unreachable { maybe_ran: true, detail });
+            return Err(Fault::unanswered("the primary has changed"));
         }
-        Ok((answer, acknowledged))
+        Ok(Written { answer, acknowledged })
     }
 
     /// Ends its connections.

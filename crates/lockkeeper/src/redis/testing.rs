@@ -20,10 +20,9 @@ pub(super) fn cluster() -> RedisServer {
 }
 
 /// Returns the arguments of a command; a script is called by its text.
-pub(super) fn arguments(mut command: Command) -> Vec<Vec<u8>> {
-    command.call_by_text();
+pub(super) fn arguments<T>(command: Command<T>) -> Vec<Vec<u8>> {
     let mut encoded = Vec::new();
-    command.encode(&mut encoded);
+    command.by_text().encode(&mut encoded);
     let mut rest = &encoded[..];
     let mut next = |length: Option<usize>| {
         let line = || rest.iter().position(|byte| *byte == b'\r').expect("a line");
@@ -44,7 +43,7 @@ pub(super) fn arguments(mut command: Command) -> Vec<Vec<u8>> {
 }
 
 /// Returns the keys that a script call declares.
-pub(super) fn declared(command: Command) -> Vec<Vec<u8>> {
+pub(super) fn declared<T>(command: Command<T>) -> Vec<Vec<u8>> {
     let arguments = arguments(command);
     let count = String::from_utf8_lossy(&arguments[2]).parse().expect("a number of keys");
     arguments[3..].iter().take(count).cloned().collect()
@@ -56,6 +55,6 @@ pub(super) fn reply(text: &[u8]) -> Value {
 }
 
 /// Runs a command on a server.
-pub(super) fn run(server: &RedisServer, command: Command) -> Reply {
+pub(super) fn run<T>(server: &RedisServer, command: Command<T>) -> Reply {
     server.cli(&arguments(command)).ok()
 }

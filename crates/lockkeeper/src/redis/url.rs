@@ -51,7 +51,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// let url = RedisUrl::quorum(["a", "b", "c"]).database(1);
 /// assert_eq!(url.as_str(), "quorum:redis://a/1,redis://b/1,redis://c/1");
 /// ```
-#[derive(Clone, Default, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 #[must_use = "a URL has an effect when a client connects to it"]
 pub struct RedisUrl {
     /// After `redis` or `rediss`; or `quorum:`.
@@ -105,7 +105,19 @@ impl RedisUrl {
 
     fn new<H: Into<String>>(kind: &'static str, hosts: impl IntoIterator<Item = H>) -> Self {
         let hosts = hosts.into_iter().map(Into::into).collect();
-        Self { kind, hosts, ..Self::default() }.with(|_| {})
+        let url = Self {
+            kind,
+            hosts,
+            port: None,
+            user: None,
+            password: None,
+            master: None,
+            database: None,
+            is_tls: false,
+            parameters: Vec::new(),
+            text: String::new(),
+        };
+        url.with(|_| {})
     }
 
     /// Changes a part, and composes the text.

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use lockkeeper::{Client, ClientOptions, Error, RedisOptions, Result};
 
-use crate::store::assert_is;
-
 const SECRET: &str = "s3cr3t-Pa55";
 
 async fn locks(client: &Client) {
@@ -15,14 +13,11 @@ async fn locks(client: &Client) {
     guard.release().await.unwrap();
 }
 
-fn no_secret(shown: &str) {
-    assert!(!shown.contains(SECRET), "the password is shown: {shown}");
-}
-
 fn refused(answer: Result<Client>, what: &str) -> String {
     match answer {
         Err(error @ Error::Invalid { .. }) => {
-            no_secret(&format!("{error} {error:?}"));
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains(SECRET), "{what}: the password is shown: {shown}");
             error.to_string()
         }
         other => panic!("{what}: expected Invalid, got {other:?}"),
@@ -75,6 +70,12 @@ async fn an_invalid_url_is_rejected() {
         format!("redis://ann:{SECRET}@[bad"),
         format!("redis://:{SECRET}@127.0.0.1/{SECRET}"),
         format!("redis+unix:{SECRET}"),
+        format!("{SECRET}@host:6379"),
+        format!("user:{SECRET}@host:6379"),
+        format!(":{SECRET}@host:6379"),
+        format!("{SECRET}@host"),
+        format!("//{SECRET}@host:6379"),
+        format!("redis//user:{SECRET}@host"),
     ] {
         refused(Client::connect(&url).await, &url);
     }
@@ -129,22 +130,5 @@ async fn settings_at_their_limits_work() {
         o().name_prefix(b"\xff\x00{"),
     ] {
         locks(&Client::connect_with("memory:", options).await.unwrap()).await;
-    }
-}
-
-#[tokio::test]
-async fn a_password_in_an_invalid_url_is_not_printed() {
-    for url in [
-        "s3cret@host:6379",
-        "user:s3cret@host:6379",
-        ":s3cret@host:6379",
-        "s3cret@host",
-        "//s3cret@host:6379",
-        "redis//user:s3cret@host",
-    ] {
-        let error = Client::connect(url).await.expect_err("it is no URL");
-        let said = format!("{error} {error:?}");
-        assert!(!said.contains("s3cret"), "{url} is shown: {said}");
-        assert_is!(error, Error::Invalid { .. });
     }
 }

@@ -49,6 +49,7 @@ use super::shard::Standing;
 use super::slot::{self, SLOTS};
 use crate::backend::{Fault, Lane};
 use crate::options::ClientOptions;
+use crate::redis::locked;
 
 mod leads;
 mod redirects;
@@ -184,7 +185,7 @@ impl Cluster {
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.map)
     }
 
     /// Applies the newest of these answers.
@@ -384,6 +385,16 @@ mod tests {
         (servers, cluster)
     }
 
+    fn range(first: u16, last: u16, primary: &Node) -> Range {
+        Range { first, last, primary: primary.clone(), replicas: Vec::new() }
+    }
+
+    /// The slots as a node knows them.
+    fn told(by: &Node, epoch: Option<u64>, ranges: Vec<Range>) -> Told {
+        let (host, port) = (by.host.clone(), by.port);
+        Told { id: None, host, port, epoch, is_cut_off: false, ranges }
+    }
+
     fn node(servers: &testkit::Cluster, index: usize) -> Node {
         let node = servers.node(index);
         let id = node.server().cli(&["CLUSTER", "MYID"]).ok().text().to_owned();
@@ -413,16 +424,8 @@ mod tests {
         cluster.moved(slot, &replica);
         let promoted = replica.server(&cluster.seeds[0]);
         assert!(shard.primary.is(&promoted));
-        let range = Range { first: 0, last: SLOTS - 1, primary, replicas: vec![replica] };
-        let Node { host, port, .. } = other.clone();
-        let told = |epoch, ranges| Told {
-            id: None,
-            host: host.clone(),
-            port,
-            epoch,
-            is_cut_off: false,
-            ranges,
-        };
+        let range = Range { replicas: vec![replica], ..range(0, SLOTS - 1, &primary) };
+        let told = |epoch, ranges| told(&other, epoch, ranges);
         let age = |at: Instant| cluster.map().led.values_mut().for_each(|(led, _)| *led = at);
         age(Instant::now() + Duration::from_secs(60));
         cluster.apply(vec![told(epoch, vec![range.clone()])]);
@@ -448,11 +451,10 @@ mod tests {
         let (servers, cluster) = opened().await;
         let known = cluster.map().epoch;
         let told = |index, id: Option<&str>| {
-            let Node { host, port, id: own } = node(&servers, index);
-            let primary = Node { id: id.unwrap_or(&own).to_owned(), host: host.clone(), port };
+            let by = node(&servers, index);
+            let primary = Node { id: id.unwrap_or(&by.id).to_owned(), ..by.clone() };
             let epoch = known.map(|epoch| if id.is_some() { epoch + 9 } else { epoch });
-            let ranges = vec![Range { first: 0, last: SLOTS - 1, primary, replicas: Vec::new() }];
-            Told { id: None, host, port, epoch, is_cut_off: false, ranges }
+            told(&by, epoch, vec![range(0, SLOTS - 1, &primary)])
         };
         let foreign = || [0, 1, 2].map(|index| told(index, Some("foreign"))).to_vec();
         let aged = || cluster.map().earlier = Some(Instant::now() - EARLIER);
@@ -527,15 +529,9 @@ mod tests {
         cluster.moved(slot, &replica);
         let led = replica.server(&cluster.seeds[0]);
         assert!(first.primary.is(&led));
-        let of = |first, last, primary: &Node| Range {
-            first,
-            last,
-            primary: primary.clone(),
-            replicas: Vec::new(),
-        };
-        let ranges = vec![of(0, slot, &primary), of(slot + 1, SLOTS - 1, &replica)];
-        let (epoch, Node { host, port, .. }) = (cluster.map().epoch, node(&servers, 1));
-        cluster.apply(vec![Told { id: None, host, port, epoch, is_cut_off: false, ranges }]);
+        let ranges = vec![range(0, slot, &primary), range(slot + 1, SLOTS - 1, &replica)];
+        let epoch = cluster.map().epoch;
+        cluster.apply(vec![told(&node(&servers, 1), epoch, ranges)]);
         assert!(first.primary.is(&primary.server(&cluster.seeds[0])), "{first:?}");
         let second = cluster.owner(slot + 1).unwrap();
         assert!(second.primary.is(&led) && second.lane != first.lane, "{second:?}");

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::redis::resp::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::slot_map::{self, Node, Redirect};
@@ -13,9 +12,11 @@ use super::{Cluster, Map, index, number};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::connection::committer::Ticket;
+use crate::redis::error_reply::ErrorReply;
 use crate::redis::keys;
-use crate::redis::shard::Shard;
-use crate::redis::shard::Standing;
+use crate::redis::reply::{self, Reply};
+use crate::redis::resp::Value;
+use crate::redis::shard::{Shard, Standing, Written};
 use crate::redis::slot;
 
 /// How often one request may be redirected.
@@ -38,20 +39,13 @@ impl Cluster {
         }
     }
 
-    /// Learns from the text of an error of the node at the host `asked`, if it is a redirection.
-    pub(crate) fn learn(&self, error: &str, asked: &str) -> bool {
-        let (code, detail) = error.split_once(' ').unwrap_or_default();
-        match Redirect::parse(code, detail, asked) {
-            Some(Redirect::Moved(slot, host, port)) => {
-                let node = self.map().node_at(&host, port);
-                match node {
-                    Some(node) => self.moved(slot, &node),
-                    None => self.suspect(),
-                }
-                true
-            }
-            _ => false,
-        }
+    /// Learns from an error of the node at the host `asked`, if it is a redirection.
+    pub(crate) fn learn(&self, error: &ErrorReply, asked: &str) -> bool {
+        let redirect = Redirect::of(error, asked);
+        let Some(Redirect::Moved(slot, host, port)) = redirect else { return false };
+        let node = self.map().node_at(&host, port);
+        node.map_or_else(|| self.suspect(), |node| self.moved(slot, &node));
+        true
     }
 
     /// Returns the node at the address that a redirection has named. One that is not known must name a node
@@ -69,8 +63,7 @@ impl Cluster {
             let mut map = self.map();
             let node = told.itself().filter(|_| !map.is_foreign(&told));
             let node = node.ok_or_else(|| {
-                let detail = format!("{host}:{port} is not known to be a node of this cluster");
-                Fault::Refused { detail: detail.into() }
+                Fault::refused(format!("{host}:{port} is not known to be a node of this cluster"))
             })?;
             map.ids.insert((host.to_owned(), port), node.id.clone());
             Ok(node)
@@ -80,10 +73,7 @@ impl Cluster {
         }
         // A new map may name it first.
         self.suspect();
-        let late = |_| {
-            let detail = format!("{host}:{port} has not told its id in time").into();
-            Err(Fault::Unreachable { maybe_ran: false, detail })
-        };
+        let late = |_| Err(Fault::silent(format!("{host}:{port} has not told its id in time")));
         timeout_at(due, meeting).await.unwrap_or_else(late)
     }
 
@@ -129,13 +119,14 @@ impl Cluster {
     }
 
     /// Sends a request to the node that serves this key, and follows redirections. See the module. If
-    /// `is_write` says so of the answer, waits for replicas.
-    pub(crate) async fn attempt(
+    /// its answer tells that it `wrote`, waits for replicas.
+    pub(crate) async fn attempt<T: Reply>(
         &self,
         key: &[u8],
-        mut command: Command,
-        is_write: Option<impl Fn(&Value) -> bool>,
-    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        command: Command<T>,
+        wrote: Option<&(dyn Fn(&T) -> bool + Sync)>,
+    ) -> Result<Written<T>, Fault> {
+        let mut command = command.raw();
         let slot = slot::of(key);
         let due = Instant::now() + self.options.response_timeout;
         let mut asked: Option<Arc<Shard>> = None;
@@ -143,29 +134,27 @@ impl Cluster {
             if self.is_closed() {
                 return Err(Fault::Closed);
             }
-            let asks = asked.is_some();
+            command.asks = asked.is_some();
             let Some(shard) = asked.take().or_else(|| self.owner(slot)) else {
                 self.suspect();
-                let detail = format!("no node of the cluster serves slot {slot}");
-                return Err(Fault::Refused { detail: detail.into() });
+                return Err(Fault::refused(format!("no node of the cluster serves slot {slot}")));
             };
-            if asks {
+            if command.asks {
                 // A rejected call by hash would have used up the permission to ask.
                 command.call_by_text();
             }
-            let hop = Hop { key, slot, due, shard, asks };
+            let hop = Hop { key, slot, due, shard, asks: command.asks };
             let named = |fault| self.named(fault, slot, &hop.shard);
-            let replied = self.send(&hop, &command, is_write.is_some()).await;
+            let replied = self.send(&hop, &command, wrote.is_some()).await;
             let Some(replied) = replied.map_err(named)? else { continue };
             match self.follow(&hop, &replied.reply).await? {
                 ControlFlow::Continue(next) => asked = next,
                 ControlFlow::Break(()) => {
-                    return self.conclude(&hop, replied, is_write).await.map_err(named);
+                    return self.conclude(&hop, replied, wrote).await.map_err(named);
                 }
             }
         }
-        let detail = format!("redirected more than {REDIRECTS} times for slot {slot}");
-        Err(Fault::Refused { detail: detail.into() })
+        Err(Fault::refused(format!("redirected more than {REDIRECTS} times for slot {slot}")))
     }
 
     /// Names the node and the slots of a shard in a fault of theirs.
@@ -179,18 +168,11 @@ impl Cluster {
             (None, None) => String::new(),
         };
         drop(map);
-        let name = |text: String| {
+        fault.map(|text| {
             let text = text.replace(&format!(" to {node}"), "");
             // Behind it: the code of an error comes first.
             format!("{text} (node {node}, slots {first}-{last})")
-        };
-        match fault {
-            Fault::Unreachable { maybe_ran, detail } => {
-                Fault::Unreachable { maybe_ran, detail: detail.map(name) }
-            }
-            Fault::Refused { detail } => Fault::Refused { detail: detail.map(name) },
-            fault => fault,
-        }
+        })
     }
 
     /// Sends a request. Returns `None` if its slot has another owner before it is sent.
@@ -219,7 +201,7 @@ impl Cluster {
             return Ok(None);
         }
         let outcome = if asks || connection.is_live() {
-            Some(connection.outcome(command.clone(), due, asks).await)
+            Some(connection.outcome(command.clone(), due).await)
         } else {
             connection.outcome_unless(command.clone(), due, self.has_moved(*slot, shard)).await
         };
@@ -236,7 +218,8 @@ impl Cluster {
     ) -> Result<ControlFlow<(), Option<Arc<Shard>>>, Fault> {
         let server = hop.shard.primary.server();
         let host = server.as_ref().and_then(|server| server.address.host());
-        let next = match Redirect::of(reply, host.map_or("", |(host, _)| host)) {
+        let Value::Error(error) = reply else { return Ok(ControlFlow::Break(())) };
+        let next = match Redirect::of(error, host.map_or("", |(host, _)| host)) {
             Some(Redirect::Moved(slot, host, port)) => {
                 let node = tokio::select! {
                     biased;
@@ -259,39 +242,37 @@ impl Cluster {
     }
 
     /// Returns the answer, if it counts, once replicas have it.
-    async fn conclude(
+    async fn conclude<T: Reply>(
         &self,
         Hop { key, slot, shard, asks, .. }: &Hop<'_>,
         Replied { reply, ticket, standing, epoch }: Replied,
-        is_write: Option<impl Fn(&Value) -> bool>,
-    ) -> Result<(Value, Result<(), Fault>), Fault> {
+        wrote: Option<&(dyn Fn(&T) -> bool + Sync)>,
+    ) -> Result<Written<T>, Fault> {
         if asks_for_map(&reply) {
             self.suspect();
         }
         let answer = match reply {
             // To a node whose address is not known yet.
             Value::Error(error) if matches!(&error.code[..], "MOVED" | "ASK") => {
-                let detail = format!("the new node of slot {slot} has no known address yet");
-                return Err(Fault::Refused { detail: detail.into() });
+                return Err(Fault::refused(format!(
+                    "the new node of slot {slot} has no known address yet"
+                )));
             }
-            reply => reply.checked()?,
+            reply => reply::taken(reply)?,
         };
         let stands = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
             true => Ok(()),
-            false => {
-                let detail = "the slot has moved, or its primary has changed".into();
-                Err(Fault::Unreachable { maybe_ran: true, detail })
-            }
+            false => Err(Fault::unanswered("the slot has moved, or its primary has changed")),
         };
         stands()?;
-        let is_write = is_write.is_some_and(|is_write| is_write(&answer));
-        let Some(committer) = shard.committer.as_ref().filter(|_| is_write) else {
-            return Ok((answer, Ok(())));
+        let has_written = wrote.is_some_and(|wrote| wrote(&answer));
+        let Some(committer) = shard.committer.as_ref().filter(|_| has_written) else {
+            return Ok(Written { answer, acknowledged: Ok(()) });
         };
         let asked = asks.then(|| keys::commit_beside(key));
         let acknowledged = committer.commit(ticket, &shard.connection, asked).await;
         stands()?;
-        Ok((answer, acknowledged))
+        Ok(Written { answer, acknowledged })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Asks nodes for the slot map: first the seeds, later those that are known.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,6 +14,7 @@ use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::connection::asker::Asker;
 use crate::redis::connection::committer::Committer;
+use crate::redis::locked;
 use crate::redis::publish::Wakes;
 use crate::redis::resp::Value;
 use crate::redis::server::Server;
@@ -60,7 +61,7 @@ impl Cluster {
                 let [one, other] = [one, other].map(|told| format!("{}:{}", told.host, told.port));
                 // Not at once: while a cluster is created, its nodes do not know each other yet.
                 let detail = format!("{one} and {other} are nodes of different clusters");
-                strangers = Some(Fault::Invalid { detail: detail.into() });
+                strangers = Some(Fault::invalid(detail));
             } else if answers.iter().any(|told| !told.ranges.is_empty())
                 // A stranger may only be slow this time.
                 && (strangers.is_none() || answers.len() == self.seeds.len())
@@ -74,8 +75,9 @@ impl Cluster {
                     if let Some(fault) = strangers {
                         return Err(fault);
                     }
-                    let detail = format!("no node of the cluster knows its slots: {said}");
-                    return Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() });
+                    return Err(Fault::silent(format!(
+                        "no node of the cluster knows its slots: {said}"
+                    )));
                 }
                 None => sleep(PAUSE).await,
             }
@@ -167,7 +169,7 @@ impl Cluster {
     }
 
     pub(super) fn asker(&self, server: &Server) -> Arc<Asker> {
-        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut askers = locked(&self.askers);
         let asker = askers.entry(server.address.to_string());
         Arc::clone(asker.or_insert_with(|| Arc::new(Asker::new(server.clone()))))
     }
@@ -209,7 +211,7 @@ impl Cluster {
         // Connections to nodes that are gone are closed.
         let known: HashSet<_> =
             self.nodes().iter().map(|server| server.address.to_string()).collect();
-        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut askers = locked(&self.askers);
         askers.retain(|address, _| known.contains(address));
     }
 }

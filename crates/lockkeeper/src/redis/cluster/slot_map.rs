@@ -4,6 +4,8 @@ use crate::redis::resp::Value;
 
 use crate::backend::Fault;
 use crate::redis::command::Command;
+use crate::redis::error_reply::ErrorReply;
+use crate::redis::reply::{Info, Reply};
 use crate::redis::server::Server;
 use crate::redis::slot::SLOTS;
 
@@ -90,43 +92,31 @@ pub(super) fn questions() -> [Command; 3] {
     ["SLOTS", "INFO", "MYID"].map(|verb| Command::plain("CLUSTER").arg(verb))
 }
 
-/// Whether a server says that it is not in a cluster, or a sentinel that it does not know the question.
-fn is_no_cluster(detail: &str) -> bool {
-    ["cluster support disabled", "unknown command"].iter().any(|words| detail.contains(words))
-}
-
 /// Understands the replies of this node to the questions.
 pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, Fault> {
     let mut replies = replies.into_iter();
-    let slots = replies.next().map_or(Err(Fault::Closed), |reply| {
-        Value::checked(reply).map_err(|fault| match fault {
-            Fault::Server { detail } if is_no_cluster(&detail) => {
-                let address = &server.address;
-                let detail = format!("{address} is not a node of a cluster: use redis://{address}");
-                Fault::Invalid { detail: detail.into() }
-            }
-            fault => fault,
-        })
-    })?;
+    let slots = match replies.next().unwrap_or(Value::Nil) {
+        // A server that is not in a cluster, or a sentinel.
+        Value::Error(error)
+            if error.is_unknown_command() || error.detail.contains("cluster support disabled") =>
+        {
+            let address = &server.address;
+            let detail = format!("{address} is not a node of a cluster: use redis://{address}");
+            return Err(Fault::invalid(detail));
+        }
+        slots => slots.checked()?,
+    };
     let (host, port) = server.address.host().unwrap_or_default();
     let ranges = match slots {
         Value::Array(ranges) => ranges.iter().filter_map(|range| range_of(range, host)).collect(),
         _ => Vec::new(),
     };
-    let info = replies.next().map(text_of).unwrap_or_default();
-    let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
-    let epoch = epoch.and_then(|epoch| epoch.trim().parse().ok());
-    let is_cut_off = info.lines().any(|line| line.trim() == "cluster_state:fail");
-    let id = replies.next().map(text_of).filter(|id| !id.is_empty());
+    let info = replies.next().and_then(|reply| Info::read(&reply));
+    let info = info.unwrap_or(Info(String::new()));
+    let epoch = info.get("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
+    let is_cut_off = info.get("cluster_state") == Some("fail");
+    let id = replies.next().and_then(|id| id.text()).filter(|id| !id.is_empty());
     Ok(Told { host: host.to_owned(), port, id, epoch, is_cut_off, ranges })
-}
-
-fn text_of(value: Value) -> String {
-    match value {
-        Value::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
-        Value::Status(text) => text,
-        _ => String::new(),
-    }
 }
 
 /// Parses first and last slot, the primary, and its replicas. `asked` is the host of the node that
@@ -149,12 +139,12 @@ fn range_of(value: &Value, asked: &str) -> Option<Range> {
 fn node_of(value: &Value, asked: &str) -> Option<Node> {
     let Value::Array(parts) = value else { return None };
     let [host, Value::Int(port), id, ..] = &parts[..] else { return None };
-    let host = match text_of(host.clone()) {
+    let host = match host.text().unwrap_or_default() {
         host if host.is_empty() => asked.to_owned(),
         host if host == "?" => return None,
         host => host,
     };
-    Some(Node { id: text_of(id.clone()), host, port: u16::try_from(*port).ok()? })
+    Some(Node { id: id.text().unwrap_or_default(), host, port: u16::try_from(*port).ok()? })
 }
 
 /// A redirection: the request did not run here.
@@ -167,15 +157,9 @@ pub(super) enum Redirect {
 }
 
 impl Redirect {
-    /// Understands an error reply of the node at the host `asked`.
-    pub(super) fn of(reply: &Value, asked: &str) -> Option<Self> {
-        let Value::Error(error) = reply else { return None };
-        Self::parse(&error.code, &error.detail, asked)
-    }
-
-    /// `MOVED 3999 10.0.0.1:6381`; the host may be empty.
-    pub(super) fn parse(code: &str, detail: &str, asked: &str) -> Option<Self> {
-        let mut words = detail.split(' ');
+    /// Understands `MOVED 3999 10.0.0.1:6381` of the node at the host `asked`; its own host may be empty.
+    pub(super) fn of(error: &ErrorReply, asked: &str) -> Option<Self> {
+        let mut words = error.detail.split(' ');
         let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
         let (host, port) = words.next()?.trim_end_matches(':').rsplit_once(':')?;
         let host = match host {
@@ -184,7 +168,7 @@ impl Redirect {
             host => host.trim_start_matches('[').trim_end_matches(']'),
         };
         let port = port.parse().ok()?;
-        match code {
+        match &error.code[..] {
             "MOVED" => Some(Self::Moved(slot, host.to_owned(), port)),
             "ASK" => Some(Self::Ask(host.to_owned(), port)),
             _ => None,
@@ -282,14 +266,15 @@ mod tests {
     #[test]
     fn redirections_are_understood() {
         let moved = |host: &str| Some(Redirect::Moved(7, host.to_owned(), 6381));
-        assert_eq!(Redirect::parse("MOVED", "7 10.0.0.1:6381", "h"), moved("10.0.0.1"));
-        assert_eq!(Redirect::parse("MOVED", "7 :6381", "h"), moved("h"));
-        assert_eq!(Redirect::parse("MOVED", "7 ::1:6381", "h"), moved("::1"));
-        assert_eq!(Redirect::parse("MOVED", "7 a:6381: use another", "h"), moved("a"));
-        assert_eq!(Redirect::parse("MOVED", "7 ?:6381", "h"), None);
-        assert_eq!(Redirect::parse("ASK", "7 a:1", "h"), Some(Redirect::Ask("a".to_owned(), 1)));
-        assert_eq!(Redirect::parse("TRYAGAIN", "Multiple keys request", "h"), None);
-        assert_eq!(Redirect::parse("MOVED", "16384 a:1", "h"), None);
+        let parse = |text: &str| Redirect::of(&ErrorReply::parse(text), "h");
+        assert_eq!(parse("MOVED 7 10.0.0.1:6381"), moved("10.0.0.1"));
+        assert_eq!(parse("MOVED 7 :6381"), moved("h"));
+        assert_eq!(parse("MOVED 7 ::1:6381"), moved("::1"));
+        assert_eq!(parse("MOVED 7 a:6381: use another"), moved("a"));
+        assert_eq!(parse("MOVED 7 ?:6381"), None);
+        assert_eq!(parse("ASK 7 a:1"), Some(Redirect::Ask("a".to_owned(), 1)));
+        assert_eq!(parse("TRYAGAIN Multiple keys request"), None);
+        assert_eq!(parse("MOVED 16384 a:1"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A connection for questions to one server, beside those that carry requests. Only reads are asked
 //! here, so a question on a connection that has broken is asked again on a new one.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::redis::resp::Value;
 
@@ -10,6 +10,7 @@ use super::wire::Wire;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
 use crate::redis::command::Command;
+use crate::redis::locked;
 use crate::redis::server::Server;
 
 /// Asks one server. The connection is kept for the next question.
@@ -37,24 +38,20 @@ impl Asker {
         options: &ClientOptions,
     ) -> Result<Vec<Value>, Fault> {
         within(options.connect_timeout, async {
-            let kept = self.kept().take();
+            let kept = locked(&self.kept).take();
             if let Some(mut wire) = kept
                 && let Ok(replies) = wire.exchange(questions).await
             {
-                *self.kept() = Some(wire);
+                *locked(&self.kept) = Some(wire);
                 return Ok(replies);
             }
             let mut wire = handshake::connect(&self.server, options).await?;
             wire.exchange(&handshake::naming(options)).await?;
             wire.serve();
             let replies = wire.exchange(questions).await?;
-            *self.kept() = Some(wire);
+            *locked(&self.kept) = Some(wire);
             Ok(replies)
         })
         .await
-    }
-
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Wire>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@
 //! replica may have been promoted. Writes without acknowledgement are warned of, once until one has it again.
 
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::redis::resp::Value;
@@ -31,6 +31,7 @@ use super::{Carrier, Connection};
 use crate::backend::{Detail, Fault};
 use crate::options::ClientOptions;
 use crate::redis::command::Command;
+use crate::redis::locked;
 use crate::redis::primary::{Place, Primary};
 use crate::redis::role::Role;
 use crate::redis::server::Server;
@@ -183,10 +184,7 @@ impl Committer {
                 changed.map_err(|_| Fault::Closed)?;
             }
         });
-        waiting.await.unwrap_or_else(|_| {
-            let detail = "no connection for acknowledgements".into();
-            Err(Fault::Unreachable { maybe_ran: false, detail })
-        })
+        waiting.await.unwrap_or_else(|_| Err(Fault::silent("no connection for acknowledgements")))
     }
 
     /// Waits until enough replicas have the write of a request that was answered.
@@ -211,7 +209,7 @@ impl Committer {
     }
 
     pub(crate) fn close(&self) {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        locked(&self.task).abort_all();
     }
 }
 

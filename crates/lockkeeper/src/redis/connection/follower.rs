@@ -103,6 +103,7 @@ mod tests {
     use crate::redis::connection::committer::{Committer, Terms};
     use crate::redis::connection::given_up::GivenUp;
     use crate::redis::pubsub;
+    use crate::redis::reply::Word;
     use crate::redis::url;
 
     /// Requests, acknowledgements and messages go on at once where the place is now.
@@ -131,7 +132,7 @@ mod tests {
         }
         let watch = Stopwatch::start();
         primary.lead_to(&at(&server.url()));
-        connection.call(Command::plain("PING")).await.unwrap();
+        connection.call::<Word>(Command::plain("PING")).await.unwrap();
         assert_eq!(committer.terms().await.map(|terms| terms.replicas), Some(1));
         subscription.confirmed().await.unwrap();
         assert!(watch.elapsed() < long / 2);

@@ -1,12 +1,13 @@
 //! Connections that were given up, on which requests may still execute: the next connection to their server
 //! kills them. Shared by all connections that may lead to one server in turn.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::handshake::Identity;
+use crate::redis::locked;
 
 /// How long a connection that was given up is remembered if its server is not met again. No request
 /// on it is that late.
@@ -17,21 +18,17 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 pub(crate) struct GivenUp(Arc<Mutex<Vec<(Identity, Instant)>>>);
 
 impl GivenUp {
-    fn list(&self) -> MutexGuard<'_, Vec<(Identity, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn add(&self, identity: &Identity) {
-        self.list().push((identity.clone(), Instant::now()));
+        locked(&self.0).push((identity.clone(), Instant::now()));
     }
 
     pub(super) fn all(&self) -> Vec<Identity> {
-        self.list().iter().map(|(identity, _)| identity.clone()).collect()
+        locked(&self.0).iter().map(|(identity, _)| identity.clone()).collect()
     }
 
     /// Forgets those of `killed` that were to the server of the connection `own`.
     pub(super) fn forget(&self, killed: &[Identity], own: Option<&Identity>) {
-        self.list().retain(|(old, since)| {
+        locked(&self.0).retain(|(old, since)| {
             let is_here = killed.contains(old) && own.is_some_and(|own| old.is_beside(own));
             !is_here && since.elapsed() < REMEMBERED
         });
@@ -49,6 +46,8 @@ mod tests {
     use crate::redis::command::Command;
     use crate::redis::connection::Connection;
     use crate::redis::primary::Primary;
+    use crate::redis::reply::Word;
+    use crate::redis::resp::Value;
     use crate::redis::url;
 
     #[tokio::test]
@@ -65,14 +64,14 @@ mod tests {
             (primary, connection)
         };
         let (left, first) = open();
-        first.call(Command::plain("PING")).await.unwrap();
+        first.call::<Word>(Command::plain("PING")).await.unwrap();
         let late = proxy.connections()[0];
         proxy.hold_connection(late, true);
-        let set = Command::plain("SET").arg("key").arg("late");
+        let set = Command::<Value>::plain("SET").arg("key").arg("late");
         assert!(first.call(set).await.unwrap_err().maybe_ran());
         left.park();
         let (_primary, second) = open();
-        second.call(Command::plain("PING")).await.unwrap();
+        second.call::<Word>(Command::plain("PING")).await.unwrap();
         proxy.hold_connection(late, false);
         proxy.wait_for_end(late).await;
         assert_eq!(server.cli(&["EXISTS", "key"]).int(), 0);

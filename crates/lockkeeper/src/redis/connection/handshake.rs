@@ -16,6 +16,7 @@ use crate::options::ClientOptions;
 use crate::redis::command::Command;
 use crate::redis::error_reply::ErrorReply;
 use crate::redis::member::Membership;
+use crate::redis::reply::{self, Info, Reply};
 use crate::redis::role::Role;
 use crate::redis::server::{Address, Server};
 use crate::redis::url::RedisUrl;
@@ -23,15 +24,13 @@ use crate::redis::url::RedisUrl;
 /// Opens a socket and logs in.
 pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<Wire, Fault> {
     let socket = socket::connect(&server.address, options).await;
-    let mut wire = Wire::new(socket.map_err(broken_by).map_err(never_ran)?);
+    let mut wire = Wire::new(socket.map_err(broken_by).map_err(Fault::never_ran)?);
     let introduced = async {
         log_in(&mut wire, server).await?;
         ensure_node(&mut wire, server).await
     };
-    match introduced.await {
-        Ok(()) => Ok(wire),
-        Err(fault) => Err(never_ran(fault)),
-    }
+    // No request of a caller was sent yet.
+    introduced.await.map_err(Fault::never_ran).map(|()| wire)
 }
 
 /// Fails if another node of a cluster answers than the one that is expected: its address may belong to a node
@@ -42,8 +41,7 @@ async fn ensure_node(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
     match reply.checked() {
         Ok(Value::Bulk(id)) if id != node.as_bytes() => {
             let (address, id) = (&server.address, String::from_utf8_lossy(&id));
-            let detail = format!("the node at {address} is {id}, and no longer {node}");
-            Err(Fault::Refused { detail: detail.into() })
+            Err(Fault::refused(format!("the node at {address} is {id}, and no longer {node}")))
         }
         Err(fault) if fault.may_pass() => Err(fault),
         _ => Ok(()),
@@ -93,14 +91,6 @@ fn rejected(error: &ErrorReply, server: &Server) -> Fault {
 
 fn only(mut replies: Vec<Value>) -> Value {
     replies.pop().unwrap_or(Value::Nil)
-}
-
-/// No request of a caller was sent yet.
-fn never_ran(fault: Fault) -> Fault {
-    match fault {
-        Fault::Unreachable { detail, .. } => Fault::Unreachable { maybe_ran: false, detail },
-        fault => fault,
-    }
 }
 
 /// A password that is longer may be cut where it is quoted; so much of it is no word of a message.
@@ -161,18 +151,17 @@ pub(super) async fn introduce(
     if server.database != 0 {
         hello.push(Command::plain("SELECT").arg(server.database));
     }
-    let mut replies = wire.exchange(&hello).await.map_err(never_ran)?.into_iter();
+    let mut replies = wire.exchange(&hello).await.map_err(Fault::never_ran)?.into_iter();
     let mut identity = match replies.next().map(Value::checked) {
         Some(Ok(Value::Bulk(info))) => Identity::parse(&info),
         // A missing password is reported when connecting, not at the first lock.
-        Some(Err(Fault::Denied { detail })) if detail.starts_with("NOAUTH") => {
-            return Err(Fault::Denied { detail });
+        Some(Err(fault)) if fault.may_pass() || ErrorReply::is_behind(&fault, "NOAUTH") => {
+            return Err(fault);
         }
-        Some(Err(fault)) if fault.may_pass() => return Err(fault),
         _ => None,
     };
     let role = replies.next();
-    let run = replies.next().and_then(run_id_of);
+    let run = replies.next().and_then(|info| Info::read(&info)?.get("run_id").map(str::to_owned));
     // After the three replies that are only for people.
     let selected = replies.nth(3);
     ensure_primary(wire, role, server).await?;
@@ -187,10 +176,9 @@ pub(super) async fn introduce(
 /// Joins a quorum: reads the marker of the member, or writes one.
 pub(super) async fn join(wire: &mut Wire, membership: &Membership) -> Result<(), Fault> {
     loop {
-        let mut question = membership.question();
-        question.call_by_text();
-        let reply = only(wire.exchange(&[question]).await.map_err(never_ran)?);
-        membership.joined(reply.checked()?)?;
+        let question = membership.question().by_text().raw();
+        let reply = only(wire.exchange(&[question]).await.map_err(Fault::never_ran)?);
+        membership.joined(reply::taken(reply)?)?;
         // Again, if markers were allowed while the question was under way.
         if !membership.is_to_mark() {
             return Ok(());
@@ -206,31 +194,25 @@ pub(super) async fn ensure_primary(
     server: &Server,
 ) -> Result<(), Fault> {
     if let Some(url) = role.as_ref().and_then(|role| url_of_sentinel(role, server)) {
-        let detail = format!("{} is a sentinel: use {url}", server.address);
-        return Err(Fault::Invalid { detail: detail.into() });
+        return Err(Fault::invalid(format!("{} is a sentinel: use {url}", server.address)));
     }
     let mut role = role.as_ref().and_then(Role::parse);
     if role.is_none() {
-        let reply = only(wire.exchange(&[Role::second_question()]).await.map_err(never_ran)?);
+        let reply =
+            only(wire.exchange(&[Role::second_question()]).await.map_err(Fault::never_ran)?);
         role = Role::parse(&reply);
     }
     let Some(Role::Replica(host, port, _)) = role else { return Ok(()) };
-    let detail = format!("{} is a replica of {host}:{port}, not a primary", server.address);
-    Err(Fault::Refused { detail: detail.into() })
+    Err(Fault::refused(format!("{} is a replica of {host}:{port}, not a primary", server.address)))
 }
 
 /// The URL for a sentinel, with the first of its masters, if this answer to `ROLE` is that of a sentinel.
 fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
     let Value::Array(parts) = role else { return None };
     let [kind, Value::Array(masters)] = &parts[..] else { return None };
-    let text = |value: &Value| match value {
-        Value::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::Status(text) => Some(text.clone()),
-        _ => None,
-    };
     let (host, port) =
-        server.address.host().filter(|_| text(kind).as_deref() == Some("sentinel"))?;
-    let master = masters.first().and_then(text).unwrap_or_else(|| "MASTER-NAME".to_owned());
+        server.address.host().filter(|_| kind.text().as_deref() == Some("sentinel"))?;
+    let master = masters.first().and_then(Value::text).unwrap_or_else(|| "MASTER-NAME".to_owned());
     let url = RedisUrl::sentinel(master, [host]).port(port);
     let url = match u32::try_from(server.database) {
         Ok(database @ 1..) => url.database(database),
@@ -238,14 +220,6 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
     };
     let url = if matches!(server.address, Address::Tcp(.., Some(_))) { url.tls() } else { url };
     Some(url.as_str().to_owned())
-}
-
-/// Returns the run id of the server from `INFO server`; `None` if the user may not read it.
-fn run_id_of(reply: Value) -> Option<String> {
-    let Value::Bulk(text) = reply else { return None };
-    let text = String::from_utf8_lossy(&text);
-    let run = text.lines().find_map(|line| line.strip_prefix("run_id:"));
-    run.map(|run| run.trim().to_owned())
 }
 
 /// Kills connections that were given up. Returns whether no request can execute on any of them.
@@ -262,7 +236,7 @@ async fn kill(
     };
     let kills: Vec<_> = there.map(|(old, _)| kill(old)).collect();
     let known = fates().all(|fate| fate != Fate::Unknown);
-    let replies = wire.exchange(&kills).await.map_err(never_ran)?;
+    let replies = wire.exchange(&kills).await.map_err(Fault::never_ran)?;
     let killed = |reply: &Value| matches!(reply, Value::Int(_) | Value::Status(_));
     Ok(known && replies.iter().all(killed))
 }
@@ -340,10 +314,9 @@ pub(super) async fn within<T>(
     limit: Duration,
     opening: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
-        let detail = format!("not connected within {limit:?}");
-        Err(Fault::Unreachable { maybe_ran: false, detail: detail.into() })
-    })
+    tokio::time::timeout(limit, opening)
+        .await
+        .unwrap_or_else(|_| Err(Fault::silent(format!("not connected within {limit:?}"))))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::wire::{Wire, broken_by};
 use super::{Carrier, Shared, State};
 use crate::backend::Fault;
 use crate::redis::command::Command;
+use crate::redis::reply::Word;
 use crate::redis::server::Server;
 
 /// The number of reads in a row, before other tasks get a turn.
@@ -47,8 +48,7 @@ pub(super) async fn connect(shared: &Shared, server: Server, epoch: u64) -> Resu
         return Err(Fault::Closed);
     }
     if shared.primary.epoch() != epoch {
-        let detail = "the primary has changed".into();
-        return Err(Fault::Unreachable { maybe_ran: false, detail });
+        return Err(Fault::silent("the primary has changed"));
     }
     let own = introduced.identity;
     shared.given_up.forget(&given_up, own.as_ref());
@@ -249,8 +249,7 @@ impl<'a> Io<'a> {
             return Err(Fault::Closed);
         }
         if state.requests.live.is_none() {
-            let detail = "the connection was given up".into();
-            return Err(Fault::Unreachable { maybe_ran: true, detail });
+            return Err(Fault::unanswered("the connection was given up"));
         }
         loop {
             let at = state.requests.alarm.map_or(self.ping_at, |alarm| alarm.min(self.ping_at));
@@ -311,10 +310,7 @@ impl<'a> Io<'a> {
         if let Some(epoch) = epoch.filter(|_| is_replica) {
             self.shared.primary.leave(epoch);
         }
-        delivered.map_err(|Astray| Fault::Unreachable {
-            maybe_ran: true,
-            detail: "a reply did not fit its request".into(),
-        })
+        delivered.map_err(|Astray| Fault::unanswered("a reply did not fit its request"))
     }
 
     /// Pings a connection without replies for a while. A connection dropped by a firewall or router
@@ -327,7 +323,7 @@ impl<'a> Io<'a> {
         if state.requests.answered == self.answered && !state.closed {
             let due = now + self.shared.options.response_timeout;
             // An error is an answer; without one the connection is given up.
-            state.requests.add(Command::plain("PING"), due, false, None);
+            state.requests.add(Command::<Word>::plain("PING").raw(), due, false, None);
         }
         self.answered = state.requests.answered;
         self.ping_at = now + self.shared.options.redis.keep_alive;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::handshake::Identity;
 use super::socket::Direct;
-use crate::redis::command::Script;
+use crate::redis::command::Text;
 
 /// The bytes that may wait to be written. Beyond them requests stay with their callers, so that a
 /// server that stops reading does not use up memory.
@@ -35,7 +35,7 @@ pub(super) struct Live {
     pub(super) encoded: u64,
     pub(super) taken: u64,
     /// The scripts that were called by requests that must run [in order](crate::redis::command::Command::in_order).
-    pub(super) called: Vec<&'static Script>,
+    pub(super) called: Vec<&'static Text>,
 }
 
 impl Live {

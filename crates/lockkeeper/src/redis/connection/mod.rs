@@ -25,7 +25,7 @@
 //! - **The primary.** A connection goes to the current primary and is given up when that changes, or when
 //!   the server says that it is a replica. A server that says so at once is not used at all. [`follower`]
 //!   says how it gets there.
-//! - **Shapes.** A reply that does not fit its request belongs to another one, and so does one without a
+//! - **Forms.** A reply that does not fit its request belongs to another one, and so does one without a
 //!   request. Then no reply of that connection is trusted any more.
 //! - **Keep-alive.** An idle connection is pinged, so that one that was dropped silently is replaced
 //!   before the next request.
@@ -36,10 +36,9 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use super::resp::Value;
 use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -48,9 +47,11 @@ use tokio::time::Instant;
 use super::command::Command;
 use super::member::Membership;
 use super::primary::Primary;
+use super::reply::{self, Reply};
 use crate::backend::Fault;
 use crate::fork::Origin;
 use crate::options::ClientOptions;
+use crate::redis::locked;
 use follower::Follower;
 use given_up::GivenUp;
 use requests::{Outcome, Requests};
@@ -180,18 +181,21 @@ impl Connection {
         Self { shared, _task: task }
     }
 
-    /// Sends a request and waits for its final outcome, until its deadline. Must be polled to the
-    /// end.
-    pub(super) fn call(&self, command: Command) -> impl Future<Output = Result<Value, Fault>> {
-        self.request(command).map(|outcome| outcome.and_then(Value::checked))
+    /// Sends a request and waits for its final outcome, until its deadline.
+    pub(super) fn call<T: Reply>(
+        &self,
+        command: Command<T>,
+    ) -> impl Future<Output = Result<T, Fault>> {
+        self.request(command.raw(), None).map(|outcome| outcome.and_then(reply::taken))
     }
 
     /// Sends many requests and returns one answer for each; an error if the connection failed.
-    pub(super) async fn read(
+    pub(super) async fn read<T: Reply>(
         &self,
-        reads: Vec<Command>,
-    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
-        let mut requests: Vec<_> = reads.into_iter().map(|read| self.request(read)).collect();
+        reads: Vec<Command<T>>,
+    ) -> Result<Vec<Result<T, Fault>>, Fault> {
+        let mut requests: Vec<_> =
+            reads.into_iter().map(|read| self.request(read.raw(), None)).collect();
         // All are sent before the first answer is waited for.
         std::future::poll_fn(|cx| {
             requests.iter_mut().for_each(|request| request.send(cx));
@@ -200,16 +204,14 @@ impl Connection {
         .await;
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            answers.push(request.await?.checked());
+            answers.push(reply::taken(request.await?));
         }
         Ok(answers)
     }
 
-    /// Sends a request and waits until `due` for the reply; an error reply of the server is a value. With
-    /// `asks`, a node that is about to get the slot of the request serves it.
-    pub(super) async fn outcome(&self, command: Command, due: Instant, asks: bool) -> Outcome {
-        let progress = Progress::New(Some(command));
-        Request { shared: &self.shared, progress, due: Some(due), asks }.await
+    /// Sends a request and waits until `due` for the reply; an error reply of the server is a value.
+    pub(super) fn outcome(&self, command: Command, due: Instant) -> impl Future<Output = Outcome> {
+        self.request(command, Some(due))
     }
 
     /// The same, but a request that has not been sent when `withdrawn` is ready is never sent. Then there is
@@ -220,8 +222,7 @@ impl Connection {
         due: Instant,
         withdrawn: impl Future<Output = ()>,
     ) -> Option<Outcome> {
-        let progress = Progress::New(Some(command));
-        let mut request = Request { shared: &self.shared, progress, due: Some(due), asks: false };
+        let mut request = self.request(command, Some(due));
         tokio::select! {
             biased;
             outcome = &mut request => return Some(outcome),
@@ -250,9 +251,8 @@ impl Connection {
         Instant::now() + self.shared.options.response_timeout
     }
 
-    fn request(&self, command: Command) -> Request<'_> {
-        let progress = Progress::New(Some(command));
-        Request { shared: &self.shared, progress, due: None, asks: false }
+    fn request(&self, command: Command, due: Option<Instant>) -> Request<'_> {
+        Request { shared: &self.shared, progress: Progress::New(Some(command)), due }
     }
 
     /// Records that the user may not kill connections.
@@ -290,7 +290,6 @@ struct Request<'a> {
     shared: &'a Shared,
     progress: Progress,
     due: Option<Instant>,
-    asks: bool,
 }
 
 enum Progress {
@@ -305,7 +304,7 @@ impl Request<'_> {
         if let Progress::New(command) = &mut self.progress
             && let Some(command) = command.take()
         {
-            self.progress = match self.shared.send(command, self.due, self.asks, cx.waker()) {
+            self.progress = match self.shared.send(command, self.due, cx.waker()) {
                 Ok(slot) => Progress::Sent(slot),
                 Err(fault) => Progress::Done(Some(fault)),
             };
@@ -381,7 +380,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn is_forked(&self) -> bool {
@@ -396,13 +395,7 @@ impl Shared {
     }
 
     /// Hands in a request. Returns its slot.
-    fn send(
-        &self,
-        mut command: Command,
-        due: Option<Instant>,
-        asks: bool,
-        waker: &Waker,
-    ) -> Result<usize, Fault> {
+    fn send(&self, command: Command, due: Option<Instant>, waker: &Waker) -> Result<usize, Fault> {
         if self.is_forked() {
             return Err(Fault::Closed);
         }
@@ -417,7 +410,6 @@ impl Shared {
             return Err(fault.clone());
         }
         let alarm = state.requests.alarm;
-        command.asks = asks;
         let slot = state.requests.add(command, due, late, Some(waker.clone()));
         let must_look = state.requests.alarm != alarm;
         let writes = state.requests.live.as_ref().is_some_and(|live| {
@@ -521,10 +513,7 @@ impl Shared {
 
     fn no_answer(&self) -> Fault {
         let timeout = self.options.response_timeout;
-        Fault::Unreachable {
-            maybe_ran: true,
-            detail: format!("no answer within {timeout:?}").into(),
-        }
+        Fault::unanswered(format!("no answer within {timeout:?}"))
     }
 }
 
@@ -554,11 +543,11 @@ impl State {
             }
             // The server has answered: it is there.
             (Some(Fault::Refused { detail }), None) => {
-                return Fault::Refused { detail: format!("no connection: {detail}").into() };
+                return Fault::refused(format!("no connection: {detail}"));
             }
             (_, None) => format!("no connection to {address}"),
             (_, Some(_)) => format!("{address} does not read requests"),
         };
-        Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+        Fault::silent(detail)
     }
 }

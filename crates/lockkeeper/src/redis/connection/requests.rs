@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::live::{Live, OUT_MAX};
 use crate::backend::Fault;
 use crate::redis::command::Command;
-use crate::redis::shape::Shape;
+use crate::redis::reply::Form;
 
 mod unanswered;
 
@@ -37,7 +37,7 @@ pub(super) type Outcome = Result<Value, Fault>;
 /// A request and its reply.
 struct Slot {
     state: State,
-    shape: Shape,
+    form: Form,
     /// Kept for a repetition; a free slot keeps it until it is used again, and its buffer with it.
     command: Option<Command>,
     due: Instant,
@@ -50,10 +50,10 @@ struct Slot {
 }
 
 impl Slot {
-    fn new(shape: Shape, due: Instant) -> Self {
+    fn new(form: Form, due: Instant) -> Self {
         Self {
             state: State::Waiting,
-            shape,
+            form,
             command: None,
             due,
             late: false,
@@ -103,7 +103,7 @@ impl Requests {
         late: bool,
         waker: Option<Waker>,
     ) -> usize {
-        let slot = self.occupy(command.shape(), due);
+        let slot = self.occupy(command.form(), due);
         let request = &mut self.slots[slot];
         (request.has_caller, request.waker) = (waker.is_some(), waker);
         (request.command, request.late) = (Some(command), late);
@@ -128,14 +128,14 @@ impl Requests {
 
     /// Takes a slot, for a request without a caller. In place: a slot is large, and a copy of it costs
     /// more than all of its fields that change (250 instructions per acquire and release).
-    fn occupy(&mut self, shape: Shape, due: Instant) -> usize {
+    fn occupy(&mut self, form: Form, due: Instant) -> usize {
         let Some(slot) = self.free.pop() else {
-            self.slots.push(Slot::new(shape, due));
+            self.slots.push(Slot::new(form, due));
             return self.slots.len() - 1;
         };
         let request = &mut self.slots[slot];
         request.state = State::Waiting;
-        (request.shape, request.due, request.late, request.end) = (shape, due, false, 0);
+        (request.form, request.due, request.late, request.end) = (form, due, false, 0);
         slot
     }
 
@@ -148,9 +148,10 @@ impl Requests {
         if command.as_ref().is_some_and(|command| command.asks) {
             // Both or none, and nothing in between: it would allow another request.
             let (due, late) = (*due, *late);
-            let asking = self.occupy(Shape::Any, due);
+            let command = Command::plain("ASKING");
+            let asking = self.occupy(command.form(), due);
             self.slots[asking].late = late;
-            self.slots[asking].command = Some(Command::plain("ASKING"));
+            self.slots[asking].command = Some(command);
             self.encode(asking);
         }
         let (Some(live), request) = (&mut self.live, &mut self.slots[slot]) else { return false };
@@ -261,7 +262,7 @@ impl Requests {
         let Some(live) = &self.live else { return Err(Astray) };
         for (n, reply) in replies.iter().enumerate() {
             let request = live.sent.get(n).map(|slot| &self.slots[*slot]);
-            let fits = |request: &Slot| request.end <= live.taken && request.shape.fits(reply);
+            let fits = |request: &Slot| request.end <= live.taken && request.form.fits(reply);
             if !request.is_some_and(fits) {
                 return Err(Astray);
             }
@@ -271,7 +272,7 @@ impl Requests {
             let Some(slot) = self.live.as_mut().and_then(|live| live.sent.pop_front()) else {
                 return Err(Astray);
             };
-            let is_unknown = is_unknown_script(&reply);
+            let is_unknown = matches!(&reply, Value::Error(error) if error.code == "NOSCRIPT");
             if let Some(live) = self.live.as_mut().filter(|_| is_unknown) {
                 // It knows none any more.
                 live.called.clear();
@@ -280,7 +281,10 @@ impl Requests {
             // The script did not run: sent again with its text, unnoticed by the caller.
             if is_unknown
                 && request.has_caller
-                && request.command.as_mut().is_some_and(Command::call_again_by_text)
+                && request
+                    .command
+                    .as_mut()
+                    .is_some_and(|call| !call.in_order && call.call_by_text())
             {
                 request.late = request.due < in_time();
                 self.encode_or_wait(slot);
@@ -290,10 +294,6 @@ impl Requests {
         }
         Ok(())
     }
-}
-
-fn is_unknown_script(value: &Value) -> bool {
-    matches!(value, Value::Error(error) if error.code == "NOSCRIPT")
 }
 
 #[cfg(test)]
@@ -313,8 +313,12 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
+    fn pttl(name: &str) -> Command {
+        Command::<i64>::plain("PTTL").arg(name).raw()
+    }
+
     fn add(requests: &mut Requests, name: &str) -> usize {
-        requests.add(Command::plain("PTTL").arg(name), soon(), false, Some(Waker::noop().clone()))
+        requests.add(pttl(name), soon(), false, Some(Waker::noop().clone()))
     }
 
     fn live(requests: &mut Requests) -> &mut Live {
@@ -332,7 +336,7 @@ mod tests {
     }
 
     fn fault() -> Fault {
-        Fault::Unreachable { maybe_ran: true, detail: "cut".into() }
+        Fault::unanswered("cut")
     }
 
     #[test]
@@ -377,12 +381,12 @@ mod tests {
     /// One that was redirected shortly before its deadline, say.
     #[test]
     fn a_request_that_was_handed_in_late_does_not_break_the_connection() {
-        let no_answer = || Fault::Unreachable { maybe_ran: true, detail: "no answer".into() };
+        let no_answer = || Fault::unanswered("no answer");
         for (late, breaks) in [(false, true), (true, false)] {
             let mut requests = connected();
             let (now, waker) = (Instant::now(), Some(Waker::noop().clone()));
             requests.add(Command::plain("ASKING"), now, late, None);
-            let slot = requests.add(Command::plain("PTTL").arg("a"), now, late, waker);
+            let slot = requests.add(pttl("a"), now, late, waker);
             write(&mut requests);
             assert_eq!(requests.expire(now, NEVER, no_answer), breaks);
             let outcome = number(&mut requests, slot);
@@ -475,7 +479,7 @@ mod tests {
     fn what_was_not_sent_in_time_is_never_sent() {
         let mut requests = Requests::default();
         let slot = add(&mut requests, "a");
-        let never_sent = || Fault::Unreachable { maybe_ran: false, detail: "".into() };
+        let never_sent = || Fault::silent("");
         assert!(!requests.expire(requests.slots[slot].due, never_sent, fault));
         assert_eq!(number(&mut requests, slot), Some(Err(never_sent())));
         requests.live = Some(Live::new(1, None, None));
@@ -502,7 +506,7 @@ mod tests {
     #[test]
     fn an_unknown_script_is_sent_again_with_its_text_and_only_once() {
         let mut requests = connected();
-        let call = || crate::redis::script::LOCK_INSPECT.call(1).arg("a");
+        let call = || crate::redis::script::LOCK_INSPECT.call(1).arg("a").raw();
         let slot = requests.add(call(), soon(), false, Some(Waker::noop().clone()));
         assert!(write(&mut requests).contains("EVALSHA"));
         let unknown = || Value::Error(Box::new(ErrorReply::parse("NOSCRIPT No matching script")));
@@ -518,7 +522,7 @@ mod tests {
     #[test]
     fn the_permission_to_ask_is_sent_only_with_its_request() {
         let name = "x".repeat(OUT_MAX);
-        let mut asking = Command::plain("PTTL").arg("a");
+        let mut asking = pttl("a");
         asking.asks = true;
         let ask = |requests: &mut Requests| {
             add(requests, &name);

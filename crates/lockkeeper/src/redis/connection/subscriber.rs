@@ -139,7 +139,7 @@ impl Subscriber {
                 Some(Expected { due, .. }) => {
                     let answer = timeout_at(*due, self.wire.next()).await;
                     let late = format!("no answer within {:?}", self.timeout);
-                    answer.map_err(|_| unreachable(&late))??
+                    answer.map_err(|_| Fault::silent(late))??
                 }
             };
             if let Some(event) = self.understand(reply)? {
@@ -224,11 +224,7 @@ impl Subscriber {
 }
 
 fn astray() -> Fault {
-    unreachable("a message did not fit its request")
-}
-
-fn unreachable(detail: &str) -> Fault {
-    Fault::Unreachable { maybe_ran: false, detail: detail.into() }
+    Fault::silent("a message did not fit its request")
 }
 
 #[cfg(test)]

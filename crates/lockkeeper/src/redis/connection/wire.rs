@@ -59,7 +59,7 @@ impl Wire {
                 tracing::debug!(detail, "not a reply");
                 let error = io::Error::new(io::ErrorKind::InvalidData, detail);
                 let detail = "the answer is not that of a Redis server: check host and port";
-                Err(unreachable(detail).caused_by(error))
+                Err(Fault::unanswered(detail).caused_by(error))
             }
         }
     }
@@ -77,7 +77,7 @@ impl Wire {
         self.parsed = 0;
         self.input.reserve(READ);
         Poll::Ready(match ready!(self.socket.poll_read(cx, &mut self.input)) {
-            Ok(0) => Err(unreachable("the connection was closed")),
+            Ok(0) => Err(Fault::unanswered("the connection was closed")),
             Ok(_) => Ok(()),
             Err(error) => Err(broken_by(error)),
         })
@@ -143,10 +143,6 @@ impl Wire {
         }
         Ok(replies)
     }
-}
-
-fn unreachable(detail: &str) -> Fault {
-    Fault::Unreachable { maybe_ran: true, detail: detail.into() }
 }
 
 pub(super) fn broken_by(error: io::Error) -> Fault {

@@ -1,6 +1,6 @@
 //! Acquires: the vote of the members, and what follows a split vote.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,6 +10,8 @@ use super::leftovers::Tail;
 use super::votes::{Votes, maybe_ran};
 use super::{Inner, SLOW};
 use crate::backend::{Acquire, Answer, Attempt, Backend, Fault, Fenced, Release, Resource, Ttl};
+use crate::redis::error_reply::ErrorReply;
+use crate::redis::locked;
 use crate::redis::member::Trust;
 use crate::{LockName, OwnerId};
 
@@ -56,13 +58,13 @@ impl Inner {
             left.as_secs_f64(),
             said.collect::<Vec<_>>().join("; "),
         );
-        Err(Fault::Refused { detail: detail.into() })
+        Err(Fault::refused(detail))
     }
 
     pub(super) async fn acquire(self: Arc<Self>, request: Acquire) -> Result<Attempt, Fault> {
         self.fits(request.resource.kind, Some(request.ttl))?;
         if !request.also.is_empty() {
-            return Err(Fault::Invalid { detail: "a quorum acquires one lock at a time".into() });
+            return Err(Fault::invalid("a quorum acquires one lock at a time"));
         }
         match request.from {
             Some(from) => self.hand_off(request, from).await,
@@ -171,7 +173,7 @@ impl Inner {
         while votes.granted.len() < self.majority {
             let Some((member, answer)) = fan.next_by(until).await else { break };
             // As one server does, whose connection repeats it: here no release of it has been sent yet.
-            if repeats > 0 && says(&answer, "NOSCRIPT") {
+            if repeats > 0 && says(&answer, NOSCRIPT) {
                 repeats -= 1;
                 fan.add(ask(&member));
                 // Before the caller can release what the others have granted.
@@ -414,13 +416,13 @@ impl Inner {
     }
 
     fn was_split(&self, name: &LockName) -> bool {
-        let split = self.split.lock().unwrap_or_else(PoisonError::into_inner);
+        let split = locked(&self.split);
         split.get(name).is_some_and(|until| *until > Instant::now())
     }
 
     fn note_split(&self, name: &LockName) {
         let now = Instant::now();
-        let mut split = self.split.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut split = locked(&self.split);
         if split.len() >= SPLIT_MAX {
             split.retain(|_, until| *until > now);
         }
@@ -430,16 +432,18 @@ impl Inner {
     }
 }
 
+/// A member does not know the script.
+const NOSCRIPT: &str = "NOSCRIPT";
+
 /// A member has another marker than the client knows.
 pub(super) const REJOIN: &str = "REJOIN";
 
 /// Whether a member has answered with an error of this code.
 pub(super) fn says(answer: &Result<Attempt, Fault>, code: &str) -> bool {
-    matches!(answer, Err(Fault::Refused { detail }) if detail.starts_with(code))
+    answer.as_ref().is_err_and(|fault| ErrorReply::is_behind(fault, code))
 }
 
 fn quarantined(left: Duration) -> Fault {
     let left = left.as_secs_f64();
-    let detail = format!("may have lost data, and grants nothing for another {left:.1} s");
-    Fault::Refused { detail: detail.into() }
+    Fault::refused(format!("may have lost data, and grants nothing for another {left:.1} s"))
 }

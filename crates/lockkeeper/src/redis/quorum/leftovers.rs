@@ -10,7 +10,7 @@
 //! only where the first one was released; if it succeeds, what is left of the first one is struck out.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -22,6 +22,7 @@ use super::Inner;
 use super::fan::Fan;
 use crate::OwnerId;
 use crate::backend::{Answer, Backend, Release, Released};
+use crate::redis::locked;
 
 /// The most that are kept. What is dropped beyond them expires by itself.
 const MAX: usize = 65_536;
@@ -68,13 +69,9 @@ impl Leftovers {
         (Self { kept, tails, followed, noted }, inbox)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a release to be repeated.
     pub(super) fn note(&self, release: &Release, member: usize, until: Instant) {
-        let mut kept = self.kept();
+        let mut kept = locked(&self.kept);
         // `repeat` removes what has expired.
         if kept.len() < MAX {
             let leftover = Leftover { release: release.clone(), until, is_sent: false };
@@ -86,7 +83,7 @@ impl Leftovers {
 
     /// The identity has the lock: nothing of it is to be repeated any more.
     pub(super) fn strike_out(&self, owner: OwnerId, members: usize) {
-        let mut kept = self.kept();
+        let mut kept = locked(&self.kept);
         (0..members).for_each(|member| drop(kept.remove(&(member, owner))));
     }
 
@@ -107,9 +104,11 @@ impl Leftovers {
     /// A member has executed a release, or not.
     fn settle(&self, key: Key, has_answered: bool) {
         match has_answered {
-            true => drop(self.kept().remove(&key)),
+            true => drop(locked(&self.kept).remove(&key)),
             // Unless it was struck out.
-            false => self.kept().get_mut(&key).into_iter().for_each(|one| one.is_sent = false),
+            false => {
+                locked(&self.kept).get_mut(&key).into_iter().for_each(|one| one.is_sent = false)
+            }
         }
     }
 }
@@ -127,7 +126,7 @@ pub(super) async fn run(inner: Weak<Inner>, mut tails: mpsc::UnboundedReceiver<T
     loop {
         let has_left = inner
             .upgrade()
-            .is_some_and(|inner| !inner.is_closed() && !inner.leftovers.kept().is_empty());
+            .is_some_and(|inner| !inner.is_closed() && !locked(&inner.leftovers.kept).is_empty());
         tokio::select! {
             tail = tails.recv() => match (tail, inner.upgrade()) {
                 (Some(tail), Some(inner)) => drop(following.spawn(follow(inner, tail))),
@@ -162,7 +161,7 @@ async fn repeat(inner: Arc<Inner>, member: usize) -> usize {
     let now = Instant::now();
     let (keys, mut answers) = {
         // Sent under the lock: what is struck out afterwards was sent before.
-        let mut kept = inner.leftovers.kept();
+        let mut kept = locked(&inner.leftovers.kept);
         kept.retain(|_, leftover| leftover.until > now);
         let due = kept.iter_mut().filter(|((of, _), one)| *of == member && !one.is_sent);
         let send = |(key, leftover): (&Key, &mut Leftover)| {

@@ -14,7 +14,7 @@ use super::fan::Fan;
 use crate::LockName;
 use crate::backend::{
     Answer, Backend, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
-    Resource, Select, Snapshot, Ttl,
+    Resource, Select, Snapshot,
 };
 use crate::redis::Redis;
 
@@ -56,9 +56,8 @@ impl Inner {
         &self,
         ask: impl Fn(&Redis) -> Answer<T>,
     ) -> Vec<Result<T, Fault>> {
-        let late =
-            || Err(Fault::Unreachable { maybe_ran: true, detail: "no answer in time".into() });
-        let mut answers: Vec<_> = self.members.iter().map(|_| late()).collect();
+        let late = |_| Err(Fault::unanswered("no answer in time"));
+        let mut answers: Vec<_> = self.members.iter().map(late).collect();
         let asked = Fan::new(self.members.iter().map(ask).enumerate());
         for (member, answer) in asked.gather(self.majority).await {
             answers[member] = answer;
@@ -89,10 +88,7 @@ impl Inner {
             merged.waiting = merged.waiting.max(snapshot.waiting);
             tokens.extend(snapshot.token);
             record(&mut merged.forced, snapshot.forced);
-            ends.extend(snapshot.ttl.map(|ttl| match ttl {
-                Ttl::Millis(left) => left,
-                Ttl::Forever => u64::MAX,
-            }));
+            ends.extend(snapshot.ttl);
             for holder in snapshot.holders {
                 match holders.iter_mut().find(|(known, _)| known.id == holder.id) {
                     Some((known, count)) => {
@@ -110,11 +106,8 @@ impl Inner {
         let held = holders.into_iter().filter(|(_, count)| *count >= self.majority);
         merged.holders = held.map(|(holder, _)| holder).collect();
         ends.sort_unstable_by(|one, other| other.cmp(one));
-        let left = ends.get(self.majority - 1).filter(|_| !merged.holders.is_empty());
-        merged.ttl = left.map(|left| match *left {
-            u64::MAX => Ttl::Forever,
-            left => Ttl::Millis(left),
-        });
+        let is_held = !merged.holders.is_empty();
+        merged.ttl = ends.get(self.majority - 1).copied().filter(|_| is_held);
         // A token that was returned is at a majority, some of which may not have answered. A greater one was
         // issued by members that granted later, and no holder has it.
         tokens.sort_unstable_by(|one, other| other.cmp(one));
@@ -182,7 +175,7 @@ impl Inner {
             None => (0, Vec::new()),
         };
         let Some(store) = self.members.get(member) else {
-            return Err(Fault::Invalid { detail: "not a cursor of this list".into() });
+            return Err(Fault::invalid("not a cursor of this list"));
         };
         let is_up: Vec<_> = (0..self.members.len()).map(|member| self.is_up(member)).collect();
         if is_up.iter().filter(|is_up| **is_up).count() < self.majority {

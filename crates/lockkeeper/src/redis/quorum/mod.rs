@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use super::Redis;
 use super::member::{self, Trust};
+use super::pubsub;
 use crate::LockName;
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
@@ -103,7 +104,7 @@ impl Quorum {
         }
         let members = member::members(urls, options).map_err(failed)?;
         let group = Arc::clone(members[0].membership().group());
-        let (hub, orders) = wakes::hub();
+        let (hub, orders) = pubsub::hub();
         let (leftovers, tails) = Leftovers::new();
         let inner = Arc::new_cyclic(|me| Inner {
             me: Weak::clone(me),
@@ -213,11 +214,6 @@ impl Inner {
         matches!(trust, Trust::Trusted | Trust::Quarantined(_))
     }
 
-    /// When a hold that is stored now has expired, whatever its lease.
-    fn lease_ends(&self) -> Instant {
-        Instant::now() + self.longest_lease
-    }
-
     /// Until when the members may answer a request about a hold with this TTL.
     fn limit(&self, ttl: u64) -> Instant {
         // Before the engine stops waiting, which cannot say what each member said.
@@ -230,7 +226,8 @@ impl Inner {
         let down_for = self.members[member].membership().down_for();
         let may_have_it = down_for.is_none_or(|down_for| down_for < self.longest_lease);
         if release.keep == 0 && !release.leave && release.ttl.is_none() && may_have_it {
-            self.leftovers.note(release, member, self.lease_ends());
+            // Then it has expired, whatever its lease.
+            self.leftovers.note(release, member, Instant::now() + self.longest_lease);
         }
     }
 
@@ -250,7 +247,7 @@ impl Inner {
                 "a quorum has no {kind}: {reason}; use a lock, spin lock, fenced lock or mutex, or \
                  one server"
             );
-            return Err(Fault::Invalid { detail: detail.into() });
+            return Err(Fault::invalid(detail));
         }
         ttl.map_or(Ok(()), |ttl| ensure_ttl(ttl, self.longest_lease))
     }

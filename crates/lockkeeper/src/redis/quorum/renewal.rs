@@ -10,7 +10,7 @@
 //! release follows it on the same connection.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -24,6 +24,7 @@ use super::fan::Fan;
 use super::votes::Votes;
 use crate::OwnerId;
 use crate::backend::{Acquire, Answer, Attempt, Backend, BoxFuture, Fault, Renew, Renewed, Ttl};
+use crate::redis::locked;
 
 type Answers = Vec<Result<Renewed, Fault>>;
 
@@ -39,17 +40,13 @@ struct State {
 }
 
 impl Renewing {
-    fn lock(&self) -> MutexGuard<'_, HashMap<OwnerId, State>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn begin(&self, owners: impl IntoIterator<Item = OwnerId>) {
-        let mut states = self.lock();
+        let mut states = locked(&self.0);
         owners.into_iter().for_each(|owner| states.entry(owner).or_default().count += 1);
     }
 
     fn end(&self, owners: impl IntoIterator<Item = OwnerId>) {
-        let mut states = self.lock();
+        let mut states = locked(&self.0);
         for owner in owners {
             if let Some(state) = states.get_mut(&owner) {
                 state.count -= 1;
@@ -62,7 +59,7 @@ impl Renewing {
 
     /// The hold is about to be released: it is not to be repaired any more.
     pub(super) fn ending(&self, owner: OwnerId) -> Ending<'_> {
-        let mut states = self.lock();
+        let mut states = locked(&self.0);
         let state = states.entry(owner).or_default();
         (state.count, state.has_ended) = (state.count + 1, true);
         Ending(self, owner)
@@ -171,8 +168,7 @@ impl Renewal {
         let (mut held, mut lacking, mut is_taken) = (Vec::new(), 0, false);
         for (_, answer) in self.of(entry) {
             match answer {
-                Ok(Renewed::Held(Ttl::Millis(left))) => held.push(*left),
-                Ok(Renewed::Held(Ttl::Forever)) => held.push(u64::MAX),
+                Ok(Renewed::Held(ttl)) => held.push(*ttl),
                 Ok(answer) => {
                     lacking += 1;
                     is_taken |= *answer == Renewed::Taken;
@@ -183,9 +179,7 @@ impl Renewal {
         if held.len() >= majority {
             // A majority had it until then.
             held.sort_unstable_by(|one, other| other.cmp(one));
-            let left = held[majority - 1];
-            let ttl = if left == u64::MAX { Ttl::Forever } else { Ttl::Millis(left) };
-            return Some(Ok(Renewed::Held(ttl)));
+            return Some(Ok(Renewed::Held(held[majority - 1])));
         }
         let lost = if is_taken { Renewed::Taken } else { Renewed::Gone };
         (all - lacking < majority).then_some(Ok(lost))
@@ -193,13 +187,11 @@ impl Renewal {
 
     fn verdict(&self, entry: usize) -> Result<Renewed, Fault> {
         self.verdicts[entry].clone().unwrap_or_else(|| {
-            let late =
-                || Fault::Unreachable { maybe_ran: true, detail: "no answer in time".into() };
             let faults = self.answers.iter().enumerate().filter_map(|(member, answers)| {
                 match answers.as_ref().and_then(|answers| answers.get(entry)) {
                     Some(Ok(_)) => None,
                     Some(Err(fault)) => Some((member, fault.clone())),
-                    None => Some((member, late())),
+                    None => Some((member, Fault::unanswered("no answer in time"))),
                 }
             });
             Err(self.inner.too_few(&faults.collect::<Vec<_>>()))
@@ -268,7 +260,7 @@ impl Inner {
     /// Stores holds where they are missing, unless they were released meanwhile.
     async fn repair(&self, repairs: Vec<(usize, Renew, u64)>) {
         let mut fan = {
-            let states = self.renewing.lock();
+            let states = locked(&self.renewing.0);
             let stands = |owner: &OwnerId| states.get(owner).is_some_and(|state| !state.has_ended);
             let repairs = repairs.into_iter().filter(|(_, renew, _)| stands(&renew.owner));
             let boxed = repairs.map(|(member, renew, ttl)| {

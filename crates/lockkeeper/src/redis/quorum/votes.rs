@@ -107,28 +107,19 @@ impl Inner {
             Some(Fault::WrongKind { found }) => Fault::WrongKind { found },
             Some(Fault::Closed) => Fault::Closed,
             Some(Fault::Denied { .. }) => Fault::Denied { detail: detail.into() },
-            Some(Fault::Invalid { .. }) => Fault::Invalid { detail: detail.into() },
+            Some(Fault::Invalid { .. }) => Fault::invalid(detail),
             Some(_) => Fault::Server { detail: detail.into() },
             None if maybe_ran || last(|f| matches!(f, Fault::Unreachable { .. })).is_some() => {
                 Fault::Unreachable { maybe_ran, detail: detail.into() }
             }
-            None => Fault::Refused { detail: detail.into() },
+            None => Fault::refused(detail),
         }
     }
 
     /// A member and what it said.
     pub(super) fn said(&self, member: usize, fault: &Fault) -> String {
         let address = self.members[member].membership().address();
-        let said = match fault {
-            Fault::Unreachable { detail, .. }
-            | Fault::Refused { detail }
-            | Fault::Unacknowledged { detail }
-            | Fault::Denied { detail }
-            | Fault::Invalid { detail }
-            | Fault::Server { detail } => detail.to_string(),
-            Fault::WrongKind { found } => format!("in use as {found}"),
-            Fault::Closed => "closed".to_owned(),
-        };
+        let said = fault.to_string();
         if said.contains(address) { said } else { format!("{address}: {said}") }
     }
 }

@@ -20,23 +20,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Inner;
-use crate::backend::subscriptions::{Edge, Subscriptions};
+use crate::backend::subscriptions::Edge;
 use crate::backend::{Backend, Fault, Lane, Topic};
+use crate::redis::pubsub::Order;
 
 /// How long a message of too few members waits for the others.
 const OTHERS: Duration = Duration::from_millis(10);
 
 /// How long to wait before a member is asked again to listen.
 const AGAIN: Duration = Duration::from_millis(500);
-
-type Order = (Topic, Edge);
-
-/// Creates a hub that sends its edges as orders.
-pub(super) fn hub() -> (Subscriptions, mpsc::UnboundedReceiver<Order>) {
-    let (orders, inbox) = mpsc::unbounded_channel();
-    let hub = Subscriptions::new(move |topic, edge| drop(orders.send((topic.clone(), edge))));
-    (hub, inbox)
-}
 
 /// Listens for each topic that has subscribers.
 pub(super) async fn run(inner: Weak<Inner>, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -211,20 +203,21 @@ impl TopicState {
 
     fn message(&mut self, inner: &Inner, topic: &Topic, member: usize) {
         self.counts[member] += 1;
-        let mut counts = self.counts.clone();
-        counts.sort_unstable_by(|one, other| other.cmp(one));
-        let reached = counts[self.majority - 1];
-        if reached > self.reached {
+        if self.reached_by_majority() > self.reached {
             self.wake(inner, topic);
         } else if self.counts[member] > self.reached {
             self.due.get_or_insert(Instant::now() + OTHERS);
         }
     }
 
-    fn wake(&mut self, inner: &Inner, topic: &Topic) {
+    fn reached_by_majority(&self) -> u64 {
         let mut counts = self.counts.clone();
         counts.sort_unstable_by(|one, other| other.cmp(one));
-        (self.reached, self.due) = (counts[self.majority - 1].max(self.reached), None);
+        counts[self.majority - 1]
+    }
+
+    fn wake(&mut self, inner: &Inner, topic: &Topic) {
+        (self.reached, self.due) = (self.reached_by_majority().max(self.reached), None);
         // One that is ahead has sent messages that the others did not send.
         self.counts.iter_mut().for_each(|count| *count = self.reached.min(*count));
         self.woken = Some(Instant::now());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lockkeeper::{AnyGuard, Kind, LostReason};
 use testkit::{Cluster, Shape};
 
@@ -132,16 +133,21 @@ async fn a_slot_on_its_way_to_a_silent_node_costs_no_hold_in_another() {
     let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
     let options = options().watchdog_timeout(LEASE).response_timeout(RESPONSE);
     let client = connected(&cluster, options).await;
-    let names = cluster.names_on(0, 2);
-    let stays = taken(&lock_of(&client, Kind::Lock, &names[0])).await;
-    let moves = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
+    // More holds than are renewed at once, in the slot that is renewed first.
+    let mut names = cluster.names_on(0, 2);
+    names.sort_by_key(|name| Cluster::slot_of(name));
+    let many: Vec<_> = (0..1100).map(|n| format!("{{{}}}{n}", names[0])).collect();
+    let stays = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
+    let acquiring = many.iter().map(|name| client.lock(name).lock());
+    let moves = join_all(acquiring).await.into_iter().collect::<Result<Vec<_>, _>>();
+    let moves = moves.expect("free");
     on(&cluster, move |cluster| {
-        cluster.begin_migration(Cluster::slot_of(&names[1]), 1);
-        assert!(cluster.move_key(&names[1]));
+        cluster.begin_migration(Cluster::slot_of(&names[0]), 1);
+        assert!(many.iter().all(|name| cluster.move_key(name)));
     })
     .await;
     cluster.node(1).proxy().black_hole(true);
-    let reason = within(LEASE + PATIENCE, "the loss", moves.lost()).await;
+    let reason = within(LEASE + PATIENCE, "the loss", moves[0].lost()).await;
     assert_eq!(reason, LostReason::Unreachable);
     tokio::time::sleep(LEASE / 4).await;
     assert!(!stays.is_lost());

@@ -63,8 +63,8 @@ impl Requests {
         let Some(slot) = self.live.as_ref().and_then(|live| live.sent.get(n)).copied() else {
             return;
         };
-        let Slot { shape, due, end, .. } = self.slots[slot];
-        let heir = self.occupy(shape, due);
+        let Slot { form, due, end, .. } = self.slots[slot];
+        let heir = self.occupy(form, due);
         let request = &mut self.slots[heir];
         (request.state, request.command) = (State::Sent, None);
         (request.late, request.end) = (true, end);
