@@ -180,15 +180,11 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Continues after a first attempt.
-    pub(super) async fn run_after(mut self, answer: Answered, pending: PendingAcquire) -> Outcome {
-        self.pending = Some(pending);
-        self.run(Some(answer)).await
-    }
-
-    /// Tries until the lock is granted, the wait limit passes or the store fails. `answer` is the
-    /// answer to an attempt that was made already.
-    async fn run(mut self, mut answer: Option<Answered>) -> Outcome {
+    /// Tries until the lock is granted, the wait limit passes or the store fails. The first attempt may
+    /// have been made already.
+    pub(super) async fn run(mut self, first: Option<(Answered, PendingAcquire)>) -> Outcome {
+        let (mut answer, pending) = first.unzip();
+        self.pending = pending.or(self.pending);
         let pause = self.front.pause(self.started);
         if answer.is_none() && !pause.is_zero() {
             self.nap(pause).await;

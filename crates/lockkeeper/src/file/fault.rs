@@ -3,7 +3,7 @@
 use rusqlite::ErrorCode;
 use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 
-use super::path::Location;
+use super::path::{Location, invalid};
 use crate::backend::Fault;
 
 /// Converts an error of SQLite. A failed request has changed nothing: its transaction was rolled
@@ -13,50 +13,41 @@ pub(super) fn of(error: rusqlite::Error, location: &Location) -> Fault {
 }
 
 fn meaning(error: &rusqlite::Error, location: &Location) -> Fault {
-    let detail = format!("{}: {error}", location.path().display());
-    let rusqlite::Error::SqliteFailure(failure, _) = error else {
-        return Fault::Server { detail: detail.into() };
-    };
+    let path = location.path().display();
+    let server = |why| Fault::Server { detail: format!("{path}: {error}{why}").into() };
+    let refused = |why| Fault::Refused { detail: format!("{path}: {error}{why}").into() };
+    let rusqlite::Error::SqliteFailure(failure, _) = error else { return server("") };
     match failure.code {
         ErrorCode::DatabaseBusy
         | ErrorCode::DatabaseLocked
         | ErrorCode::FileLockingProtocolFailed
-        | ErrorCode::OperationInterrupted => Fault::Unreachable {
-            maybe_ran: false,
-            detail: format!(
-                "{}: another process is writing to it and does not come to an end",
-                location.path().display()
-            ).into(),
-        },
-        ErrorCode::DiskFull => Fault::Refused { detail: format!("{detail}: the disk is full").into() },
+        | ErrorCode::OperationInterrupted => {
+            let why = "another process is writing to it and does not come to an end";
+            Fault::Unreachable { maybe_ran: false, detail: format!("{path}: {why}").into() }
+        }
+        ErrorCode::DiskFull => refused(": the disk is full"),
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => location.denied("cannot be written"),
         ErrorCode::CannotOpen if no_descriptors() => {
-            Fault::Refused { detail: format!("{detail}: this process has too many files open").into() }
+            refused(": this process has too many files open")
         }
         ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied => {
             location.denied("cannot be opened")
         }
         // The index belongs to another file that a process still has open.
         ErrorCode::SystemIoFailure if failure.extended_code == SQLITE_IOERR_SHORT_READ => {
-            Fault::Refused {
-                detail: format!(
-                    "{} was deleted or replaced, and a process that has the old one open has not let \
-                     go of it yet: they do within seconds, unless they are stopped",
-                    location.path().display()
-                ).into(),
-            }
+            let why = "was deleted or replaced, and a process that has the old one open has not let go of \
+                       it yet: they do within seconds, unless they are stopped";
+            Fault::Refused { detail: format!("{path} {why}").into() }
         }
         // A quota or a loose cable: may be temporary.
-        ErrorCode::SystemIoFailure => Fault::Refused { detail: detail.into() },
-        ErrorCode::NotADatabase => Fault::Invalid {
-            detail: format!("{} is no file of locks: name another path", location.path().display()).into(),
-        },
-        ErrorCode::DatabaseCorrupt => Fault::Server {
-            detail: format!(
-                "{detail}; stop all that use it and delete it: locks will be free then"
-            ).into(),
-        },
-        _ => Fault::Server { detail: detail.into() },
+        ErrorCode::SystemIoFailure => refused(""),
+        ErrorCode::NotADatabase => {
+            invalid(format!("{path} is no file of locks: name another path"))
+        }
+        ErrorCode::DatabaseCorrupt => {
+            server("; stop all that use it and delete it: locks will be free then")
+        }
+        _ => server(""),
     }
 }
 
