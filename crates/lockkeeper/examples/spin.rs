@@ -14,7 +14,7 @@ async fn main() -> Result<()> {
 
     let seat = client.spin_lock("example:seat:17").lock().await?;
     let backoff = Backoff::exponential().max(Duration::from_millis(16));
-    let second = other.spin_lock("example:seat:17").backoff(backoff);
+    let second = other.lock("example:seat:17").polling(backoff);
     let waiting = tokio::spawn(async move { second.run(|_| async { "seated" }).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     println!("the first one leaves");

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::handle::Handle;
 use crate::holder::Holder;
 use crate::lock::{lock_methods, owner_methods};
-use crate::{FairLock, FencedLock, Lock, Mutex, PermitSemaphore, SpinLock};
+use crate::{FairLock, FencedLock, Lock, Mutex, PermitSemaphore};
 
 /// A lock of any kind: made from a handle of a lock or a permit semaphore by `into()`, and from an
 /// [`RwLock`](crate::RwLock) by [`reader`](crate::RwLock::reader) and [`writer`](crate::RwLock::writer).
@@ -55,4 +55,4 @@ macro_rules! any_lock {
     };
 }
 
-any_lock!(Lock FairLock FencedLock Mutex SpinLock PermitSemaphore);
+any_lock!(Lock FairLock FencedLock Mutex PermitSemaphore);

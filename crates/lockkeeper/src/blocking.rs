@@ -18,8 +18,8 @@
 //! of `.await`. A thread of its own carries the runtime, so that leases are renewed while the caller computes or
 //! sleeps.
 //!
-//! **The owner** of [`Lock`](crate::Lock), [`FairLock`](crate::FairLock), [`FencedLock`](crate::FencedLock),
-//! [`SpinLock`](crate::SpinLock) and [`RwLock`](crate::RwLock) is the thread that calls `lock`, `try_lock` or `run`,
+//! **The owner** of [`Lock`](crate::Lock), [`FairLock`](crate::FairLock), [`FencedLock`](crate::FencedLock)
+//! and [`RwLock`](crate::RwLock) is the thread that calls `lock`, `try_lock` or `run`,
 //! unless the handle has another one ([`as_owner`](crate::Lock::as_owner)). [`this_thread`] names it for
 //! `hold_count` and `is_held_by`. A guard may be released by another thread. A [`MultiLock`](crate::MultiLock) and
 //! what is not reentrant is held by its guard: a thread that asks for it again waits.

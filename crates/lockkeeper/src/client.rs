@@ -20,7 +20,6 @@ use crate::redis::{Redis, quorum::Quorum, url::members};
 use crate::redis_options::Acknowledgement;
 use crate::{
     CountDownLatch, FairLock, FencedLock, Inspector, Owner, PermitSemaphore, RwLock, Semaphore,
-    SpinLock,
 };
 
 /// A connection to a store of locks. Cloning it is cheap and gives the same client.
@@ -169,10 +168,9 @@ impl Client {
         FencedLock::new(Handle { fenced: true, ..handle })
     }
 
-    /// The lock of this name whose waiters poll.
-    pub fn spin_lock(&self, name: impl AsRef<[u8]>) -> SpinLock {
-        let handle = self.handle(Kind::Lock, name.as_ref());
-        SpinLock::new(Handle { spin: Some(Backoff::exponential()), ..handle })
+    /// The lock of this name whose waiters poll, as Redisson's `RSpinLock`: see [`Lock::polling`].
+    pub fn spin_lock(&self, name: impl AsRef<[u8]>) -> Lock {
+        self.lock(name).polling(Backoff::exponential())
     }
 
     /// The semaphore of this name.

@@ -40,7 +40,7 @@ pub struct FairLock {
 lock_methods!(FairLock, LockGuard);
 owner_methods!(FairLock);
 reentrancy_methods!(FairLock);
-fenced_methods!(FairLock, FencedLock);
+fenced_methods!(FairLock);
 
 impl FairLock {
     /// The number of waiters in the queue, as the store says.

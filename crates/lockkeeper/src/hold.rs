@@ -4,9 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::backend::{Kind, Resource, ensure_ttl};
 use crate::carrier::{self, Carrier};
@@ -19,7 +18,6 @@ use crate::engine::terms::{HoldId, TermSpec};
 use crate::engine::{Lease, Tick, lease_millis};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::holder::Holder;
-use crate::options::LeaseTime;
 use crate::{LockName, OwnerId, PermitId};
 
 /// A hold of any kind: what all guards have in common.
@@ -141,14 +139,49 @@ impl AnyGuard {
         self.lease.core.run_to_completion(extend(Arc::clone(&self.lease), self.id, spec)).await
     }
 
+    /// Re-enters the lock for the same owner, with the client's renewed lease. Each guard is released on its
+    /// own.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost) if the lock was lost: a re-entry never acquires a lock that has vanished.
+    /// [`Invalid`](Error::Invalid) if this kind of lock is not reentrant, or its handle was
+    /// `non_reentrant`.
+    ///
+    /// # Cancel safety
+    /// A hold that was added after all is released.
+    pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + use<> {
+        self.reentered()
+    }
+
+    pub(crate) fn reentered<G: FromAcquired>(
+        &self,
+    ) -> impl Future<Output = Result<G>> + Send + use<G> {
+        let lease = Arc::clone(&self.lease);
+        Box::pin(async move {
+            let core = Arc::clone(&lease.core);
+            carrier::ensure_may_wait(Some(&lease.resource.name))?;
+            if !lease.resource.kind.is_reentrant() {
+                let detail = format!("a {} is not reentrant", lease.resource.kind);
+                return Err(Error::invalid(Some(&lease.resource.name), detail));
+            }
+            if !lease.reentrant {
+                return Err(twice(&lease.resource));
+            }
+            let term = TermSpec::renewed(&core.options);
+            let wait = (Duration::MAX, Tick::NEVER);
+            let reentered = core.anywhere(reenter(lease, term, None, wait)).await?;
+            Ok(G::from_acquired(reentered))
+        })
+    }
+
     /// Acquires the read side of a write lock for the same owner.
-    pub(crate) async fn read_too(&self, fenced: bool) -> Result<AnyGuard> {
+    pub(crate) async fn read_too(&self) -> Result<AnyGuard> {
         // Retries on a store that does not answer, as a re-entry does.
         let core = &self.lease.core;
         let give_up = core.clock.now() + core.options.unreachable_after;
         let mut failures = 0;
         let acquired = loop {
-            match self.other_side(Kind::Read, fenced).await {
+            match self.other_side(Kind::Read).await {
                 Err(error) if error.may_pass() && core.clock.now() < give_up => {
                     tokio::time::sleep(core.options.backoff(failures)).await;
                     failures += 1;
@@ -166,19 +199,18 @@ impl AnyGuard {
     }
 
     /// Acquires the other side of a read/write lock for the same owner, beside this hold.
-    pub(crate) async fn other_side(&self, kind: Kind, fenced: bool) -> Result<Option<Acquired>> {
+    pub(crate) async fn other_side(&self, kind: Kind) -> Result<Option<Acquired>> {
         let Lease { core, resource, owner, named, .. } = &*self.lease;
         self.lease.ensure_held(Phase::Acquire)?;
-        let ttl = core.options.watchdog_timeout.as_millis() as u64;
         let request = Request {
             core: Arc::clone(core),
             resource: Resource { kind, name: resource.name.clone() },
-            term: TermSpec { ttl, renewed: true },
+            term: TermSpec::renewed(&core.options),
             wait: Duration::ZERO,
             limit: Tick::NEVER,
             owner: named.clone(),
             count: 1,
-            fenced: fenced.then(|| core.fencing()),
+            fenced: self.lease.fenced.load(Ordering::Relaxed).then(|| core.fencing()),
             reentrant: self.lease.reentrant,
             spin: None,
             beside: Some(*owner),
@@ -223,12 +255,6 @@ pub(crate) trait FromAcquired: Send + 'static {
 impl FromAcquired for AnyGuard {
     fn from_acquired(acquired: Acquired) -> Self {
         Self::new(acquired)
-    }
-}
-
-impl AsRef<AnyGuard> for AnyGuard {
-    fn as_ref(&self) -> &AnyGuard {
-        self
     }
 }
 
@@ -289,12 +315,6 @@ impl Hold {
         self.lease.hold_count()
     }
 
-    /// Until when the hold is valid, by this process's clock, as an instant of tokio's. No round trip.
-    pub fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        now.checked_add(self.remaining()).unwrap_or_else(|| now + Duration::from_secs(1 << 30))
-    }
-
     /// How long the hold is still valid; zero once it is lost.
     pub fn remaining(&self) -> Duration {
         match self.lease.lost_reason() {
@@ -318,55 +338,8 @@ impl Hold {
         Arc::clone(&self.lease).lost()
     }
 
-    /// Re-enters the lock for the same owner. Each guard is released on its own.
-    ///
-    /// # Errors
-    /// [`Lost`](Error::Lost) if the lock was lost: a re-entry never acquires a lock that has vanished.
-    /// [`Invalid`](Error::Invalid) if this kind of lock is not reentrant, or its handle was
-    /// `non_reentrant`.
-    ///
-    /// # Cancel safety
-    /// A hold that was added after all is released.
-    pub fn reenter(&self) -> impl Future<Output = Result<AnyGuard>> + Send + use<> {
-        self.reenter_with(None)
-    }
-
-    /// Re-enters with a lease of its own instead of the client's renewed lease.
-    ///
-    /// # Errors and cancel safety
-    /// As [`reenter`](Hold::reenter).
-    pub fn reenter_for<L: Into<LeaseTime>>(
-        &self,
-        lease: L,
-    ) -> impl Future<Output = Result<AnyGuard>> + Send + use<L> {
-        self.reenter_with(Some(lease.into()))
-    }
-
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
-    }
-
-    pub(crate) fn reenter_with<G: FromAcquired>(
-        &self,
-        lease_time: Option<LeaseTime>,
-    ) -> impl Future<Output = Result<G>> + Send + use<G> {
-        let lease = Arc::clone(&self.lease);
-        Box::pin(async move {
-            let core = Arc::clone(&lease.core);
-            carrier::ensure_may_wait(Some(&lease.resource.name))?;
-            if !lease.resource.kind.is_reentrant() {
-                let detail = format!("a {} is not reentrant", lease.resource.kind);
-                return Err(Error::invalid(Some(&lease.resource.name), detail));
-            }
-            if !lease.reentrant {
-                return Err(twice(&lease.resource));
-            }
-            let default = core.options.watchdog_timeout;
-            let term = TermSpec::new(&lease.resource, lease_time, default)?;
-            let wait = (Duration::MAX, Tick::NEVER);
-            let reentered = core.anywhere(reenter(lease, term, None, wait)).await?;
-            Ok(G::from_acquired(reentered))
-        })
     }
 }
 

@@ -73,7 +73,6 @@ mod redis_options;
 mod run;
 mod rw;
 mod semaphore;
-mod spin;
 mod watch;
 
 #[cfg(feature = "unstable-backend")]
@@ -116,8 +115,7 @@ pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, StaleTokenError};
 pub use guard::{
-    FencedGuard, FencedReadGuard, FencedWriteGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard,
-    UpgradeError, WriteGuard,
+    FencedGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard, UpgradeError, WriteGuard,
 };
 pub use hold::{AnyGuard, Hold};
 pub use holder::{Holder, Remaining};
@@ -133,7 +131,6 @@ pub use redis::url::RedisUrl;
 #[cfg(feature = "redis")]
 pub use redis_options::{RedisOptions, Wakeups};
 pub use run::{Completed, RunError};
-pub use rw::{FencedRwLock, RwLock};
+pub use rw::RwLock;
 pub use semaphore::{Permit, Semaphore};
-pub use spin::SpinLock;
 pub use watch::{Event, Watch};

@@ -1,6 +1,7 @@
 //! The reentrant lock and the plain mutex, and the methods that handles of every kind have.
 
 use crate::handle::Handle;
+use crate::options::Backoff;
 
 /// The methods that every lock handle has.
 macro_rules! lock_methods {
@@ -208,12 +209,12 @@ macro_rules! reentrancy_methods {
 
 /// Locks that can issue fencing tokens.
 macro_rules! fenced_methods {
-    ($Type:ident, $Fenced:ident) => {
+    ($Type:ident) => {
         impl $Type {
             /// The same lock, issuing a [fencing token](crate::FencedLock) with each grant.
             #[must_use = "it is a new handle that issues tokens"]
-            pub fn fenced(&self) -> $crate::$Fenced {
-                $crate::$Fenced::new(self.handle.fenced())
+            pub fn fenced(&self) -> $crate::FencedLock {
+                $crate::FencedLock::new(self.handle.fenced())
             }
         }
     };
@@ -259,7 +260,30 @@ pub struct Lock {
 lock_methods!(Lock, LockGuard);
 owner_methods!(Lock);
 reentrancy_methods!(Lock);
-fenced_methods!(Lock, FencedLock);
+fenced_methods!(Lock);
+
+impl Lock {
+    /// The same lock, whose waiters never subscribe: they poll, with these pauses. Redisson's `RSpinLock`.
+    ///
+    /// For very many names that are rarely and briefly contended, where a subscription for each would
+    /// cost more than a few tries. Unlike Redisson's, its release notifies waiters that have subscribed.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkeeper::Result<()> {
+    /// use std::time::Duration;
+    /// use lockkeeper::Backoff;
+    ///
+    /// let client = lockkeeper::Client::memory();
+    /// let lock = client.lock("seat:17").polling(Backoff::constant(Duration::from_millis(5)));
+    /// lock.lock().await?.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "it is a new handle whose waiters poll"]
+    pub fn polling(&self, pauses: Backoff) -> Self {
+        Self { handle: Handle { spin: Some(pauses), ..self.handle.clone() } }
+    }
+}
 
 /// The plain lock of the Redlock family: `SET name id NX PX ms`. Not reentrant, and about half the
 /// work for the server.

@@ -10,7 +10,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
 
 use crate::any::AnyLock;
 use crate::backend::Kind;
@@ -295,11 +294,6 @@ impl MultiGuard {
         // Calling it starts a release; polling it sends the request.
         let releases = join_all(self.guards.into_iter().map(AnyGuard::release));
         async move { releases.await.into_iter().collect() }
-    }
-
-    /// Until when all holds are valid: the earliest deadline of the members.
-    pub fn deadline(&self) -> Instant {
-        self.guards.iter().map(|guard| guard.deadline()).min().unwrap_or_else(Instant::now)
     }
 
     /// How long all holds are still valid; zero once one of them is lost.

@@ -91,7 +91,7 @@ impl From<Duration> for LeaseTime {
     }
 }
 
-/// How a [`SpinLock`](crate::SpinLock) waits between two tries.
+/// The pauses between the tries of a waiter that polls: see [`Lock::polling`](crate::Lock::polling).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "pauses have an effect when a lock is made with them"]
 pub struct Backoff {

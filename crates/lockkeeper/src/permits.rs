@@ -94,7 +94,7 @@ impl PermitSemaphore {
         Ok(self.handle.inspect().await?.temporary)
     }
 
-    /// Waits until `permits` are held, all under one guard: [`PermitsGuard::permit_ids`](crate::PermitsGuard::permit_ids).
+    /// Waits until `permits` are held, all under one guard: [`Hold::permit_ids`].
     /// In the order of [`Semaphore::acquire`](crate::Semaphore::acquire).
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl PermitSemaphore {
     /// Remaining lease of a permit, as the store says: of any holder, in Java too.
     /// [`Free`](Remaining::Free) if it was released or has expired,
     /// [`Forever`](Remaining::Forever) if it has no end. A guard answers for its own permits without a
-    /// request: [`PermitsGuard::remaining`](crate::PermitsGuard::remaining).
+    /// request: [`Hold::remaining`].
     ///
     /// # Errors
     /// As [`available`](PermitSemaphore::available).

@@ -5,198 +5,11 @@ use std::time::Duration;
 
 use crate::any::AnyLock;
 use crate::backend::Kind;
-use crate::guard::{FencedReadGuard, FencedWriteGuard, ReadGuard, WriteGuard};
+use crate::guard::{ReadGuard, WriteGuard};
 use crate::handle::Handle;
 use crate::holder::{Holder, Remaining};
-use crate::lock::fenced_methods;
 use crate::options::LeaseTime;
 use crate::{LockName, Owner, Result};
-
-/// The methods of a read/write lock, by the types of its guards.
-macro_rules! rw_methods {
-    ($Type:ident, $ReadGuard:ident, $WriteGuard:ident) => {
-        impl $Type {
-            pub(crate) fn new(handle: Handle) -> Self {
-                Self { handle }
-            }
-
-            /// The name, prefix included.
-            pub fn name(&self) -> &LockName {
-                &self.handle.resource.name
-            }
-
-            /// The same lock, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
-            #[must_use = "it is a new handle that has the lease"]
-            pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
-                Self { handle: self.handle.leased(lease.into()) }
-            }
-
-            /// The same lock in the name of `owner`: it re-enters the side that it holds, and may read what
-            /// it writes.
-            #[must_use = "it is a new handle that has the owner"]
-            pub fn as_owner(&self, owner: &Owner) -> Self {
-                Self { handle: self.handle.owned_by(owner) }
-            }
-
-            /// Waits until the lock is acquired for reading.
-            ///
-            /// # Errors
-            /// See [`Lock::lock`](crate::Lock::lock); [`WrongKind`](crate::Error::WrongKind) for a name that
-            /// is in use as another kind of lock.
-            ///
-            /// # Cancel safety
-            /// Dropping the future leaves nothing behind.
-            pub fn read(&self) -> impl Future<Output = Result<$ReadGuard>> + Send + use<> {
-                self.side(Kind::Read).lock(1)
-            }
-
-            /// Makes one attempt to acquire the lock for reading. A busy lock is `Ok(None)`.
-            ///
-            /// # Errors and cancel safety
-            /// As [`read`](Self::read).
-            pub fn try_read(
-                &self,
-            ) -> impl Future<Output = Result<Option<$ReadGuard>>> + Send + use<> {
-                self.side(Kind::Read).try_lock(1, None)
-            }
-
-            /// Waits for the read lock for at most `wait`. See
-            /// [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-            ///
-            /// # Errors and cancel safety
-            /// As [`read`](Self::read).
-            pub fn try_read_for(
-                &self,
-                wait: Duration,
-            ) -> impl Future<Output = Result<Option<$ReadGuard>>> + Send + use<> {
-                self.side(Kind::Read).try_lock(1, Some(wait))
-            }
-
-            /// Waits until the lock is acquired for writing.
-            ///
-            /// # Errors
-            /// As [`read`](Self::read); [`Invalid`](crate::Error::Invalid) for an owner that holds it for
-            /// reading.
-            ///
-            /// # Cancel safety
-            /// As [`read`](Self::read).
-            pub fn write(&self) -> impl Future<Output = Result<$WriteGuard>> + Send + use<> {
-                self.side(Kind::Write).lock(1)
-            }
-
-            /// Makes one attempt to acquire the lock for writing. A busy lock is `Ok(None)`.
-            ///
-            /// # Errors
-            /// As [`write`](Self::write).
-            ///
-            /// # Cancel safety
-            /// As [`read`](Self::read).
-            pub fn try_write(
-                &self,
-            ) -> impl Future<Output = Result<Option<$WriteGuard>>> + Send + use<> {
-                self.side(Kind::Write).try_lock(1, None)
-            }
-
-            /// Waits for the write lock for at most `wait`. See
-            /// [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-            ///
-            /// # Errors
-            /// As [`write`](Self::write).
-            ///
-            /// # Cancel safety
-            /// As [`read`](Self::read).
-            pub fn try_write_for(
-                &self,
-                wait: Duration,
-            ) -> impl Future<Output = Result<Option<$WriteGuard>>> + Send + use<> {
-                self.side(Kind::Write).try_lock(1, Some(wait))
-            }
-
-            /// Its read side, as a lock of any kind.
-            pub fn reader(&self) -> AnyLock {
-                AnyLock::new(self.side(Kind::Read))
-            }
-
-            /// Its write side, as a lock of any kind.
-            pub fn writer(&self) -> AnyLock {
-                AnyLock::new(self.side(Kind::Write))
-            }
-
-            /// The read hold count of `owner`, as the store says.
-            ///
-            /// # Errors
-            /// As [`holders`](Self::holders); [`Invalid`](crate::Error::Invalid) for an owner of another
-            /// client.
-            pub async fn read_count(&self, owner: &Owner) -> Result<u64> {
-                self.side(Kind::Read).hold_count(owner).await
-            }
-
-            /// The write hold count of `owner`, as the store says.
-            ///
-            /// # Errors
-            /// As [`read_count`](Self::read_count).
-            pub async fn write_count(&self, owner: &Owner) -> Result<u64> {
-                self.side(Kind::Write).hold_count(owner).await
-            }
-
-            /// Whether `owner` holds it, for reading or writing, as the store says.
-            ///
-            /// # Errors
-            /// As [`read_count`](Self::read_count).
-            pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-                // Once more, because an upgrade may have come between the first two.
-                Ok(self.write_count(owner).await? > 0
-                    || self.read_count(owner).await? > 0
-                    || self.write_count(owner).await? > 0)
-            }
-
-            /// Whether it is held for reading.
-            ///
-            /// # Errors
-            /// As [`holders`](Self::holders).
-            pub async fn is_read_locked(&self) -> Result<bool> {
-                Ok(self.handle.inspect().await?.holders.iter().any(|holder| holder.shared))
-            }
-
-            /// Whether it is held for writing.
-            ///
-            /// # Errors
-            /// As [`holders`](Self::holders).
-            pub async fn is_write_locked(&self) -> Result<bool> {
-                Ok(self.handle.inspect().await?.holders.iter().any(|holder| !holder.shared))
-            }
-
-            /// The holders: one writer, or readers, or a writer that reads.
-            ///
-            /// # Errors
-            /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else.
-            pub async fn holders(&self) -> Result<Vec<Holder>> {
-                self.handle.holders().await
-            }
-
-            /// The remaining TTL of the key.
-            ///
-            /// # Errors
-            /// As [`holders`](Self::holders).
-            pub async fn remaining(&self) -> Result<Remaining> {
-                self.handle.remaining().await
-            }
-
-            /// Force-releases the lock from readers and writer; true if it was held. See
-            /// [`Lock::force_unlock`](crate::Lock::force_unlock).
-            ///
-            /// # Errors
-            /// As there.
-            pub async fn force_unlock(&self, reason: impl Into<String>) -> Result<bool> {
-                self.handle.force_unlock(reason.into()).await
-            }
-
-            fn side(&self, kind: Kind) -> Handle {
-                self.handle.side(kind)
-            }
-        }
-    };
-}
 
 /// Many readers or one writer: Redisson's `RReadWriteLock`.
 ///
@@ -228,24 +41,195 @@ pub struct RwLock {
     handle: Handle,
 }
 
-fenced_methods!(RwLock, FencedRwLock);
-rw_methods!(RwLock, ReadGuard, WriteGuard);
+impl RwLock {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
 
-/// The read/write lock whose write guards have a fencing token: see [`RwLock::fenced`] and
-/// [`FencedLock`](crate::FencedLock).
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> lockkeeper::Result<()> {
-/// let client = lockkeeper::Client::memory();
-/// let prices = client.rw_lock("prices").fenced();
-/// let writing = prices.write().await?;
-/// assert!(writing.token() > 0);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct FencedRwLock {
-    handle: Handle,
+    /// The name, prefix included.
+    pub fn name(&self) -> &LockName {
+        &self.handle.resource.name
+    }
+
+    /// The same lock, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
+    #[must_use = "it is a new handle that has the lease"]
+    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
+        Self { handle: self.handle.leased(lease.into()) }
+    }
+
+    /// The same lock in the name of `owner`: it re-enters the side that it holds, and may read what
+    /// it writes.
+    #[must_use = "it is a new handle that has the owner"]
+    pub fn as_owner(&self, owner: &Owner) -> Self {
+        Self { handle: self.handle.owned_by(owner) }
+    }
+
+    /// The same lock, whose write guards have a fencing [`token`](crate::Hold::token): see
+    /// [`FencedLock`](crate::FencedLock). Readers have none.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkeeper::Result<()> {
+    /// let client = lockkeeper::Client::memory();
+    /// let writing = client.rw_lock("prices").fenced().write().await?;
+    /// assert!(writing.token().is_some());
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "it is a new handle that issues tokens"]
+    pub fn fenced(&self) -> Self {
+        Self { handle: self.handle.fenced() }
+    }
+
+    /// Waits until the lock is acquired for reading.
+    ///
+    /// # Errors
+    /// See [`Lock::lock`](crate::Lock::lock); [`WrongKind`](crate::Error::WrongKind) for a name that
+    /// is in use as another kind of lock.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub fn read(&self) -> impl Future<Output = Result<ReadGuard>> + Send + use<> {
+        self.side(Kind::Read).lock(1)
+    }
+
+    /// Makes one attempt to acquire the lock for reading. A busy lock is `Ok(None)`.
+    ///
+    /// # Errors and cancel safety
+    /// As [`read`](Self::read).
+    pub fn try_read(&self) -> impl Future<Output = Result<Option<ReadGuard>>> + Send + use<> {
+        self.side(Kind::Read).try_lock(1, None)
+    }
+
+    /// Waits for the read lock for at most `wait`. See
+    /// [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+    ///
+    /// # Errors and cancel safety
+    /// As [`read`](Self::read).
+    pub fn try_read_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<ReadGuard>>> + Send + use<> {
+        self.side(Kind::Read).try_lock(1, Some(wait))
+    }
+
+    /// Waits until the lock is acquired for writing.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Invalid`](crate::Error::Invalid) for an owner that holds it for
+    /// reading.
+    ///
+    /// # Cancel safety
+    /// As [`read`](Self::read).
+    pub fn write(&self) -> impl Future<Output = Result<WriteGuard>> + Send + use<> {
+        self.side(Kind::Write).lock(1)
+    }
+
+    /// Makes one attempt to acquire the lock for writing. A busy lock is `Ok(None)`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Cancel safety
+    /// As [`read`](Self::read).
+    pub fn try_write(&self) -> impl Future<Output = Result<Option<WriteGuard>>> + Send + use<> {
+        self.side(Kind::Write).try_lock(1, None)
+    }
+
+    /// Waits for the write lock for at most `wait`. See
+    /// [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Cancel safety
+    /// As [`read`](Self::read).
+    pub fn try_write_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<WriteGuard>>> + Send + use<> {
+        self.side(Kind::Write).try_lock(1, Some(wait))
+    }
+
+    /// Its read side, as a lock of any kind.
+    pub fn reader(&self) -> AnyLock {
+        AnyLock::new(self.side(Kind::Read))
+    }
+
+    /// Its write side, as a lock of any kind.
+    pub fn writer(&self) -> AnyLock {
+        AnyLock::new(self.side(Kind::Write))
+    }
+
+    /// The read hold count of `owner`, as the store says.
+    ///
+    /// # Errors
+    /// As [`holders`](Self::holders); [`Invalid`](crate::Error::Invalid) for an owner of another
+    /// client.
+    pub async fn read_count(&self, owner: &Owner) -> Result<u64> {
+        self.side(Kind::Read).hold_count(owner).await
+    }
+
+    /// The write hold count of `owner`, as the store says.
+    ///
+    /// # Errors
+    /// As [`read_count`](Self::read_count).
+    pub async fn write_count(&self, owner: &Owner) -> Result<u64> {
+        self.side(Kind::Write).hold_count(owner).await
+    }
+
+    /// Whether `owner` holds it, for reading or writing, as the store says.
+    ///
+    /// # Errors
+    /// As [`read_count`](Self::read_count).
+    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
+        // Once more, because an upgrade may have come between the first two.
+        Ok(self.write_count(owner).await? > 0
+            || self.read_count(owner).await? > 0
+            || self.write_count(owner).await? > 0)
+    }
+
+    /// Whether it is held for reading.
+    ///
+    /// # Errors
+    /// As [`holders`](Self::holders).
+    pub async fn is_read_locked(&self) -> Result<bool> {
+        Ok(self.handle.inspect().await?.holders.iter().any(|holder| holder.shared))
+    }
+
+    /// Whether it is held for writing.
+    ///
+    /// # Errors
+    /// As [`holders`](Self::holders).
+    pub async fn is_write_locked(&self) -> Result<bool> {
+        Ok(self.handle.inspect().await?.holders.iter().any(|holder| !holder.shared))
+    }
+
+    /// The holders: one writer, or readers, or a writer that reads.
+    ///
+    /// # Errors
+    /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else.
+    pub async fn holders(&self) -> Result<Vec<Holder>> {
+        self.handle.holders().await
+    }
+
+    /// The remaining TTL of the key.
+    ///
+    /// # Errors
+    /// As [`holders`](Self::holders).
+    pub async fn remaining(&self) -> Result<Remaining> {
+        self.handle.remaining().await
+    }
+
+    /// Force-releases the lock from readers and writer; true if it was held. See
+    /// [`Lock::force_unlock`](crate::Lock::force_unlock).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn force_unlock(&self, reason: impl Into<String>) -> Result<bool> {
+        self.handle.force_unlock(reason.into()).await
+    }
+
+    fn side(&self, kind: Kind) -> Handle {
+        self.handle.side(kind)
+    }
 }
-
-rw_methods!(FencedRwLock, FencedReadGuard, FencedWriteGuard);

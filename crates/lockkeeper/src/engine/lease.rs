@@ -57,6 +57,8 @@ pub(crate) struct Lease {
     pub(crate) permits: u32,
     /// Whether its owner may hold it more than once.
     pub(crate) reentrant: bool,
+    /// Whether an acquire of it asked for a fencing token: an upgrade then gets one.
+    pub(crate) fenced: AtomicBool,
     /// The named owner, if there is one.
     pub(crate) named: Option<Owner>,
     /// The turn to send a request about it: one at a time, in the order in which they ask. A task that re-enters
@@ -126,6 +128,7 @@ impl Lease {
             since: OnceLock::new(),
             permits: request.count,
             reentrant: request.reentrant && request.resource.kind.is_reentrant(),
+            fenced: AtomicBool::new(request.fenced.is_some()),
             named: request.owner.clone(),
             turn: Semaphore::new(1),
             in_trouble: AtomicBool::new(false),

@@ -1,6 +1,7 @@
 //! Requests about a lease that is held: one more hold, or a new term for one of its holds.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::acquire::Acquired;
@@ -21,6 +22,7 @@ pub(crate) async fn reenter(
     (wait, limit): (Duration, Tick),
 ) -> Result<Acquired> {
     let (core, resource) = (Arc::clone(&lease.core), lease.resource.clone());
+    lease.fenced.fetch_or(fenced.is_some(), Ordering::Relaxed);
     let now = core.clock.now();
     let give_up = limit.min(now + core.options.unreachable_after.min(wait));
     let work = async move {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Tick, lease_millis};
 use crate::backend::Resource;
 use crate::error::{Error, Result};
-use crate::options::{LeaseTime, MIN_WATCHDOG};
+use crate::options::{ClientOptions, LeaseTime, MIN_WATCHDOG};
 
 /// The term that one guard asked for: this many milliseconds, once or renewed by the watchdog.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,11 @@ impl TermSpec {
             return Err(Error::invalid(Some(&resource.name), detail));
         }
         Ok(Self { ttl: lease_millis(resource, span)?, renewed })
+    }
+
+    /// The client's renewed lease.
+    pub(crate) fn renewed(options: &ClientOptions) -> Self {
+        Self { ttl: options.watchdog_timeout.as_millis() as u64, renewed: true }
     }
 }
 

@@ -69,7 +69,7 @@ async fn shutdown_completes_while_a_cancelled_reentry_is_undone() {
     let guard = ours.lock("it").lock().await.unwrap();
     let hold = guard.hold();
     flaky.script([Gate::Never]);
-    let mut reentry = Box::pin(hold.reenter());
+    let mut reentry = Box::pin(guard.reenter());
     assert!(tokio::time::timeout(Duration::ZERO, &mut reentry).await.is_err(), "no answer yet");
     drop(guard);
     sleep(Duration::from_millis(1)).await;

@@ -106,8 +106,10 @@ async fn assert_free_soon(fixture: &Fixture, primitive: Primitive) {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_answered_after_the_release_extends_nothing() {
     let fixture = fixture(Primitive::Lock).await;
-    let renewed = fixture.client.lock("it").lock().await.unwrap();
-    let fixed = renewed.reenter_for(Duration::from_secs(12)).await.unwrap();
+    let owner = fixture.client.new_owner();
+    let lock = fixture.client.lock("it").as_owner(&owner);
+    let renewed = lock.lock().await.unwrap();
+    let fixed = lock.lease(Duration::from_secs(12)).lock().await.unwrap();
     // The store renews after half of it.
     slow_renewal(&fixture.flaky, ms(200)).await;
     sleep(ms(150)).await;

@@ -13,7 +13,7 @@ use lockkeeper::{AnyGuard, AnyLock, Client, Error, Kind, Result};
 use testkit::{ConnId, FaultProxy, History, RedisServer};
 use tokio::time::Instant;
 
-use crate::primitives::{Handle, Held, Primitive};
+use crate::primitives::{Handle, Primitive};
 use crate::support::*;
 
 /// Cancelled or completed acquires, for each of the two runtimes.
@@ -431,16 +431,16 @@ async fn a_partial_release_that_arrives_late_cuts_no_promised_lease() {
             let (server, client) = (&late.rig.server, &late.rig.client);
             // The script is loaded, so that the request itself stalls and not its first try.
             late.rig.hash(primitive.release_script());
-            let Held::Guard(outer) = Handle::new(client, primitive, "a").held().await else {
-                unreachable!("it is a lock")
-            };
+            let lock = Handle::new(client, primitive, "a").lock().expect("it is a lock");
+            let lock = lock.as_owner(&client.new_owner());
+            let outer = lock.lock().await.expect("free");
             let owner = outer.owner_id().to_string();
             let short = ms(9_000);
-            let inner = outer.reenter_for(short).await.expect("held");
+            let inner = lock.lease(short).lock().await.expect("held");
             late.hold();
             within(PATIENCE, "release", outer.release()).await.expect("held");
             let again = match fixed {
-                true => inner.reenter_for(LONG).await,
+                true => lock.lease(LONG).lock().await,
                 false => inner.reenter().await,
             };
             let again = again.expect("held");

@@ -189,7 +189,7 @@ impl Handle {
     }
 
     /// As a lock; none for permits without owners.
-    fn lock(&self) -> Option<AnyLock> {
+    pub(crate) fn lock(&self) -> Option<AnyLock> {
         let Self { client, name, .. } = self;
         Some(match self.primitive {
             Primitive::Lock => client.lock(name).into(),

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper::stores::script_text;
-use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Error, Kind, RedisOptions};
+use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Error, Hold, Kind, RedisOptions};
 use testkit::{FaultProxy, RedisServer, Reply, Stopwatch};
 use tracing::field::{Field, Visit};
 
@@ -140,14 +140,7 @@ pub(crate) fn stored(server: &RedisServer, kind: Kind, name: &str) -> Vec<(Strin
 
 /// Exactly this guard holds it, so often, and with an end.
 #[track_caller]
-pub(crate) fn assert_held(
-    server: &RedisServer,
-    kind: Kind,
-    name: &str,
-    guard: &dyn AsRef<AnyGuard>,
-    count: i64,
-) {
-    let guard = guard.as_ref();
+pub(crate) fn assert_held(server: &RedisServer, kind: Kind, name: &str, guard: &Hold, count: i64) {
     assert_eq!(
         stored(server, kind, name),
         [(guard.owner_id().to_string(), count)],
@@ -294,7 +287,7 @@ impl Rig {
     }
 
     #[track_caller]
-    pub(crate) fn assert_held(&self, name: &str, guard: &dyn AsRef<AnyGuard>, count: i64) {
+    pub(crate) fn assert_held(&self, name: &str, guard: &Hold, count: i64) {
         assert_held(&self.server, self.kind, name, guard, count);
     }
 

@@ -286,8 +286,9 @@ async fn a_shorter_reentry_shortens_a_java_lease_and_not_ours(redisson: Redisson
     theirs.unlock().await.ok();
     theirs.unlock().await.ok();
 
+    let ours = ours.as_owner(&client.new_owner());
     let guard = ours.lease(LONG).lock().await.unwrap();
-    let again = guard.reenter_for(LONG / 2).await.unwrap();
+    let again = ours.lease(LONG / 2).lock().await.unwrap();
     let left = theirs.remaining().await.ok();
     assert!((30_001..=60_000).contains(&left), "{left}");
     again.release().await.unwrap();

@@ -5,8 +5,8 @@ use std::future::Future;
 use lockkeeper::{
     AnyGuard, AnyLock, Backoff, Client, ClientInfo, ClientOptions, Completed, CountDownLatch,
     Error, FairLock, Fence, FencedLock, Hold, Holder, Inspector, Listing, Lock, LockInfo, LockName,
-    LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, ReadGuard,
-    Remaining, RunError, RwLock, Semaphore, SpinLock, StaleTokenError, UpgradeError, Watch,
+    LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, Remaining, RunError,
+    RwLock, Semaphore, StaleTokenError, UpgradeError, Watch,
 };
 
 fn everywhere<T: Send + Sync + 'static>() {}
@@ -23,7 +23,6 @@ fn types_can_be_shared_between_threads() {
     everywhere::<Mutex>();
     everywhere::<FairLock>();
     everywhere::<FencedLock>();
-    everywhere::<SpinLock>();
     everywhere::<Backoff>();
     everywhere::<RwLock>();
     everywhere::<MultiLock>();
@@ -53,7 +52,7 @@ fn types_can_be_shared_between_threads() {
     an_error::<StaleTokenError>();
     fn an_error_of_a_run<T: std::error::Error>() {}
     an_error_of_a_run::<RunError<u8>>();
-    an_error_of_a_run::<UpgradeError<ReadGuard>>();
+    an_error_of_a_run::<UpgradeError>();
 }
 
 /// Also those that borrow a handle are `Send`: they can be awaited inside a spawned task.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, Fence, FencedLock, LostReason};
+use lockkeeper::{AnyGuard, Fence, FencedGuard, FencedLock, Hold, LostReason};
 use tokio::time::sleep;
 
 use crate::store::{Exclusive, Store, one, pair, poll_once};
 
 #[track_caller]
-fn token(guard: impl AsRef<AnyGuard>) -> u64 {
-    guard.as_ref().token().expect("a fenced lock issues tokens")
+fn token(guard: &Hold) -> u64 {
+    guard.token().expect("a fenced lock issues tokens")
 }
 
 /// Takes it and gives it back.
@@ -107,15 +107,15 @@ pub(crate) async fn reentries_share_the_token(store: &Store) {
     let lock = client.lock(store.name("lock")).fenced().as_owner(&client.new_owner());
     let fenced = client.fenced_lock(store.name("fenced")).as_owner(&client.new_owner());
     let first = [fair.lock().await, lock.lock().await, fenced.lock().await].map(Result::unwrap);
-    let tokens = first.each_ref().map(token);
+    let tokens = first.each_ref().map(FencedGuard::token);
     let again = [fair.lock().await, lock.lock().await, fenced.lock().await].map(Result::unwrap);
     for ((first, again), held) in first.into_iter().zip(again).zip(tokens) {
         let third = first.reenter().await.unwrap();
-        assert_eq!([&first, &again, &third].map(token), [held; 3]);
+        assert_eq!([&first, &again, &third].map(FencedGuard::token), [held; 3]);
         assert_eq!(first.hold().token(), Some(held));
         // Whatever the order in which they go.
         first.release().await.unwrap();
-        assert_eq!([&again, &third].map(token), [held; 2]);
+        assert_eq!([&again, &third].map(FencedGuard::token), [held; 2]);
         third.release().await.unwrap();
         again.release().await.unwrap();
     }
@@ -194,13 +194,4 @@ pub(crate) async fn tokens_grow_after_their_record_expired(store: &Store) {
     sleep(kept * 5 / 4).await;
     let later = [next(&client.fenced_lock(store.name("lock"))).await, next(&fair).await];
     assert_growing(&[tokens, later].concat());
-}
-
-/// The laws that are about other locks, too.
-pub(crate) mod primitives {
-    pub(crate) use super::{
-        a_guard_of_an_unfenced_lock_has_no_token, all_fenced_locks_of_one_name_share_the_sequence,
-        reentries_share_the_token, tokens_grow_after_their_record_expired,
-        waiters_of_a_fair_lock_have_growing_tokens,
-    };
 }

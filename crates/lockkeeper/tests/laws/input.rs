@@ -88,10 +88,11 @@ pub(crate) async fn a_guard_rejects_invalid_arguments_and_stays_held<L: Exclusiv
 }
 
 pub(crate) async fn an_invalid_reentry_adds_no_hold<L: Exclusive>(store: &Store) {
-    let lock = store.client().await.lock(store.name("lock"));
+    let client = store.client().await;
+    let lock = client.lock(store.name("lock")).as_owner(&client.new_owner());
     let guard = lock.lease(store.long()).lock().await.unwrap();
-    refused("zero", guard.reenter_for(Duration::ZERO).await);
-    refused("max", guard.reenter_for(lockkeeper::LeaseTime::Renewed(Duration::MAX)).await);
+    refused("zero", lock.lease(Duration::ZERO).lock().await);
+    refused("max", lock.lease(lockkeeper::LeaseTime::Renewed(Duration::MAX)).lock().await);
     assert_eq!(guard.hold_count(), 1);
     assert_eq!(lock.holder().await.unwrap().unwrap().hold_count, 1);
     guard.release().await.unwrap();

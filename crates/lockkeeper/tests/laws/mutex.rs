@@ -1,20 +1,20 @@
 //! The mutex.
 
-use lockkeeper::{Error, Mutex};
+use lockkeeper::{AnyGuard, Error, Mutex};
 
 use crate::store::{Store, one, poll_once};
 
 pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
     let mutex: Mutex = one(store).await;
-    let guard = mutex.lease(store.long()).lock().await.unwrap();
-    match guard.hold().reenter().await {
+    let guard = AnyGuard::from(mutex.lease(store.long()).lock().await.unwrap());
+    match guard.reenter().await {
         Err(Error::Invalid { lock: Some(lock), detail }) => {
             assert_eq!(&lock, mutex.name());
             assert!(detail.contains("mutex") && detail.contains("reentrant"), "{detail}");
         }
         other => panic!("expected Invalid, got {other:?}"),
     }
-    assert_eq!(guard.hold().hold_count(), 1);
+    assert_eq!(guard.hold_count(), 1);
     assert!(!guard.is_lost(), "the refusal changes nothing");
     guard.release().await.unwrap();
 }

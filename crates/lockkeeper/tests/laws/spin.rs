@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Backoff, Client, Lock, SpinLock};
+use lockkeeper::{Backoff, Client, Lock};
 use tokio::time::{Instant, timeout};
 
 use crate::decorators::Counting;
@@ -12,7 +12,7 @@ pub(crate) async fn a_spinning_waiter_does_not_subscribe(store: &Store) {
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = client.spin_lock(store.name("lock"));
-    store.other_holds_for::<SpinLock>(lock.name(), store.lease()).await;
+    store.other_holds_for::<Lock>(lock.name(), store.lease()).await;
     let waiter = tokio::spawn(lock.lock());
     eventually("it has tried several times", async || {
         assert_eq!(store.listeners(&store.name("lock")), 0);
@@ -55,7 +55,7 @@ pub(crate) async fn a_spin_lock_and_a_lock_of_one_name_exclude_each_other(store:
 async fn attempts(store: &Store, backoff: Backoff, tries: u64) -> Duration {
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
-    let lock = client.spin_lock(store.name("lock")).backoff(backoff);
+    let lock = client.lock(store.name("lock")).polling(backoff);
     store.other_holds::<Lock>(lock.name()).await;
     let start = Instant::now();
     let waiter = tokio::spawn(lock.lock());
@@ -99,9 +99,9 @@ pub(crate) async fn a_pause_is_never_shorter_than_a_millisecond(store: &Store) {
 }
 
 pub(crate) async fn the_wait_limit_ends_a_long_pause(store: &Store) {
-    let (ours, theirs) = pair::<SpinLock>(store).await;
+    let (ours, theirs) = pair::<Lock>(store).await;
     let guard = theirs.lease(store.long()).lock().await.unwrap();
-    let slow = ours.backoff(Backoff::constant(store.long()));
+    let slow = ours.polling(Backoff::constant(store.long()));
     let start = Instant::now();
     assert!(slow.try_lock_for(store.lease()).await.unwrap().is_none());
     let took = start.elapsed();
@@ -119,9 +119,9 @@ async fn an_endless_back_off_never_retries() {
     let constant = Backoff::constant(Duration::MAX);
     let growing = Backoff::default().first(Duration::MAX).max(Duration::MAX).factor(u32::MAX);
     for back_off in [constant, growing] {
-        let (lock, theirs) = pair::<SpinLock>(&store).await;
+        let (lock, theirs) = pair::<Lock>(&store).await;
         let guard = theirs.lock().await.unwrap();
-        let lock = lock.backoff(back_off);
+        let lock = lock.polling(back_off);
         assert!(lock.try_lock_for(Duration::from_millis(100)).await.unwrap().is_none());
         let mut waiting = Box::pin(lock.lock());
         assert!(timeout(store.long(), &mut waiting).await.is_err(), "it is held");

@@ -16,9 +16,9 @@ use lockkeeper::stores::Memory;
 use lockkeeper::stores::Quorum;
 use lockkeeper::stores::Redis;
 use lockkeeper::{
-    AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Holder, Kind,
+    AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Hold, Holder, Kind,
     LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Remaining, Result, RunError,
-    RwLock, SpinLock,
+    RwLock,
 };
 use testkit::{Cluster, RedisServer, Replicated, Sentinels, Shape, Stopwatch};
 use tokio::time::{Instant, sleep, timeout};
@@ -396,12 +396,11 @@ impl Store {
         done
     }
 
-    /// Measures an upper bound: in real time without that in which the machine stood still.
+    /// Measures by two clocks: lower bounds by that of the machine, upper bounds without the time in which it
+    /// stood still.
     pub(crate) fn timer(&self) -> Timer {
-        match self.kind {
-            StoreKind::Memory(_) => Timer::Paused(Instant::now()),
-            _ => Timer::Real(Stopwatch::start()),
-        }
+        let watch = (!self.is_paused()).then(Stopwatch::start);
+        Timer { begun: Instant::now(), watch, slack: self.slack() }
     }
 
     /// Until the watchdog has renewed `lock`: after several timeouts on the paused clock, or when the TTL has
@@ -517,8 +516,8 @@ impl Store {
     }
 
     /// Waits until the client of `guard` has subscribed to its notices, soon after the acquire.
-    pub(crate) async fn receives_notices_of(&self, guard: impl AsRef<AnyGuard>) {
-        self.receives_notices(guard.as_ref().owner_id()).await;
+    pub(crate) async fn receives_notices_of(&self, guard: &Hold) {
+        self.receives_notices(guard.owner_id()).await;
     }
 
     async fn receives_notices(&self, holder: OwnerId) {
@@ -704,15 +703,28 @@ exclusive!(Mutex, Mutex, Lock, mutex, const RECHECK: Duration = Duration::from_m
 // The store keeps the queue.
 exclusive!(FairLock, Fair, Mutex, fair_lock, const QUEUED: bool = false;);
 exclusive!(FencedLock, Lock, Mutex, fenced_lock);
-exclusive!(
-    SpinLock,
-    Lock,
-    Mutex,
-    spin_lock,
-    const NOTIFIED: bool = false;,
-    const RECHECK: Duration = Duration::from_millis(128);,
+
+/// A lock whose waiters poll.
+#[derive(Clone, Debug)]
+pub(crate) struct Polling(pub(crate) Lock);
+
+impl Exclusive for Polling {
+    const KIND: Kind = Kind::Lock;
+    type Other = Mutex;
+    const NOTIFIED: bool = false;
+    const RECHECK: Duration = Duration::from_millis(128);
     const TRIES: u64 = 11;
-);
+
+    fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
+        Self(client.spin_lock(name))
+    }
+    fn any(&self) -> AnyLock {
+        self.0.clone().into()
+    }
+    fn name(&self) -> &LockName {
+        self.0.name()
+    }
+}
 
 /// The write side of a read/write lock.
 #[derive(Clone, Debug)]
@@ -745,19 +757,21 @@ impl Reentrant for WriteSide {
     fn as_owner(&self, owner: &Owner) -> Self {
         Self(self.0.as_owner(owner))
     }
-    async fn hold_count(&self, owner: &Owner) -> Result<u64> {
-        self.0.write_count(owner).await
-    }
-    async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-        Ok(self.0.write_count(owner).await? > 0)
-    }
 }
 
 /// A reentrant lock.
 pub(crate) trait Reentrant: Exclusive {
     fn as_owner(&self, owner: &Owner) -> Self;
-    fn hold_count(&self, owner: &Owner) -> impl Future<Output = Result<u64>> + Send;
-    fn is_held_by(&self, owner: &Owner) -> impl Future<Output = Result<bool>> + Send;
+
+    async fn hold_count(&self, owner: &Owner) -> Result<u64> {
+        self.any().hold_count(owner).await
+    }
+}
+
+impl Reentrant for Polling {
+    fn as_owner(&self, owner: &Owner) -> Self {
+        Self(self.0.as_owner(owner))
+    }
 }
 
 macro_rules! reentrant {
@@ -766,30 +780,30 @@ macro_rules! reentrant {
             fn as_owner(&self, owner: &Owner) -> Self {
                 $Type::as_owner(self, owner)
             }
-            async fn hold_count(&self, owner: &Owner) -> Result<u64> {
-                $Type::hold_count(self, owner).await
-            }
-            async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-                $Type::is_held_by(self, owner).await
-            }
         })+
     };
 }
 
-reentrant!(Lock FairLock FencedLock SpinLock);
+reentrant!(Lock FairLock FencedLock);
 
-/// The clock of [`Store::timer`].
-pub(crate) enum Timer {
-    Paused(Instant),
-    Real(Stopwatch),
+/// See [`Store::timer`].
+pub(crate) struct Timer {
+    begun: Instant,
+    watch: Option<Stopwatch>,
+    slack: Duration,
 }
 
 impl Timer {
+    /// For an upper bound.
     pub(crate) fn elapsed(&self) -> Duration {
-        match self {
-            Self::Paused(begun) => begun.elapsed(),
-            Self::Real(watch) => watch.elapsed(),
-        }
+        self.watch.as_ref().map_or_else(|| self.begun.elapsed(), Stopwatch::elapsed)
+    }
+
+    /// It took at least so long, and no longer than `most` on a machine that is not busy.
+    #[track_caller]
+    pub(crate) fn took(&self, least: Duration, most: Duration) {
+        let (took, awake) = (self.begun.elapsed(), self.elapsed());
+        assert!(took >= least && awake < most + self.slack, "{took:?}, not {least:?} to {most:?}");
     }
 }
 
@@ -812,6 +826,11 @@ pub(crate) async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
         assert!(Instant::now() < limit, "never: {what}");
         sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// Until when the hold is valid.
+pub(crate) fn deadline(hold: &Hold) -> Instant {
+    Instant::now() + hold.remaining()
 }
 
 /// Polls once.
