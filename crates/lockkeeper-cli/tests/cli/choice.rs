@@ -206,7 +206,7 @@ fn the_lease_option_overrides_the_configuration() {
         let line = format!("{}; exec sleep 60", crate::support::announce("pid"));
         let _run = scene.start(&[args, &["job", "-c", &line]].concat());
         scene.process("pid");
-        let lockkeeper::Remaining::For(left) = scene.remaining("job") else { panic!("held") };
+        let Some(lockkeeper::Ttl::For(left)) = scene.remaining("job") else { panic!("held") };
         fs::remove_file(scene.path("pid")).unwrap();
         scene.ask(async |client| client.lock("job").force_unlock("").await.unwrap());
         left.as_secs()
@@ -273,14 +273,13 @@ fn a_wrong_url_is_answered_with_a_right_one() {
         ("redis-socket:///run/r.sock", "did you mean redis+unix://"),
         ("valkey://h", "did you mean redis://"),
         ("gopher://h", "known are memory:"),
-        ("redis://h/x", "redis://[user:password@]host[:port][/db], with a number as db"),
+        ("redis://h/x", "is not a number: use redis://[user:password@]host[:port][/db]"),
         ("redis+replicated://[", "redis://[user:password@]host[:port][/db]"),
         ("redis+unix:r.sock", "redis+unix:///path[?db=N"),
     ] {
         let outcome = scene.run(&["--url", url, "job", "--", "true"]);
         outcome.assert_code(64);
         outcome.assert_says(says);
-        assert!(!outcome.errors.contains("InvalidClientConfig"), "{outcome:?}");
     }
 }
 

@@ -77,7 +77,7 @@ impl Inner {
 fn key_step(key: &[u8], renew: &Renew, owner: Option<&OwnerId>) -> Command<Renewed> {
     let call = script::KEY_RENEW.call(1).arg(key).arg(renew.ttl.unwrap_or(0));
     match owner {
-        Some(owner) => call.owner(owner),
+        Some(owner) => call.arg(owner),
         None => call,
     }
 }
@@ -137,7 +137,9 @@ mod tests {
                 (Some(OLD), NEW, NEW),
             ] {
                 match self.renew(ttl).await {
-                    Renewed::Held(Ttl::Millis(left)) => assert!(is_near(left, found), "{left}"),
+                    Renewed::Held(Ttl::For(left)) => {
+                        assert!(is_near(left.as_millis() as u64, found), "{left:?}")
+                    }
                     other => panic!("{other:?}"),
                 }
                 for key in keys {
