@@ -74,20 +74,16 @@ impl Handle {
         &self,
         count: u32,
     ) -> impl Future<Output = Result<G>> + Send + use<G> {
-        self.acquire(count, Duration::MAX, |acquired| granted(acquired).map(G::from_acquired))
+        self.acquire(count, Duration::MAX, |acquired| granted(acquired).and_then(G::from_acquired))
     }
 
-    /// Makes one attempt, or waits for at most `wait`.
+    /// Waits for at most `wait`; zero makes one attempt.
     pub(crate) fn try_lock<G: FromAcquired>(
         &self,
         count: u32,
-        wait: Option<Duration>,
+        wait: Duration,
     ) -> impl Future<Output = Result<Option<G>>> + Send + use<G> {
-        self.acquire(
-            count,
-            wait.unwrap_or_default(),
-            |acquired| Ok(acquired?.map(G::from_acquired)),
-        )
+        self.acquire(count, wait, |acquired| acquired?.map(G::from_acquired).transpose())
     }
 
     /// Acquires, and converts the outcome. The wait limit counts from the first poll. On a client for threads,
@@ -155,28 +151,24 @@ impl Handle {
         count: u32,
         work: impl FnOnce(Hold) -> W,
     ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
-        let locking = Box::pin(self.lock::<AnyGuard>(count));
-        async move {
-            let started = self.core.clock.now();
-            let guard = locking.await.map_err(RunError::Acquire)?;
-            let hold = guard.hold();
-            run(guard, started, || work(hold)).await
-        }
+        let ran = self.try_run(count, Duration::MAX, work);
+        async move { ran.await?.ok_or(RunError::Acquire(Error::Closed { lock: None })) }
     }
 
     /// Acquires within `wait`, runs `work`, releases.
     pub(crate) fn try_run<T, W: Future<Output = T>>(
         &self,
-        wait: Option<Duration>,
+        count: u32,
+        wait: Duration,
         work: impl FnOnce(Hold) -> W,
     ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
-        let locking = Box::pin(self.try_lock::<AnyGuard>(1, wait));
+        let locking = Box::pin(self.try_lock::<AnyGuard>(count, wait));
         async move {
             let started = self.core.clock.now();
             let guard = locking.await.map_err(RunError::Acquire)?;
             let Some(guard) = guard else { return Ok(None) };
             let hold = guard.hold();
-            run(guard, started, || work(hold)).await.map(Some)
+            run(guard, &self.core, started, || work(hold)).await.map(Some)
         }
     }
 
@@ -267,7 +259,7 @@ impl Handle {
 }
 
 /// Waiting without a limit ends with the lock or with an error.
-pub(crate) fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
+fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
     acquired?.ok_or(Error::Closed { lock: None })
 }
 

@@ -116,7 +116,7 @@ pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, StaleTokenError};
 pub use guard::{
-    FencedGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard, UpgradeError, WriteGuard,
+    FencedGuard, LockGuard, MutexGuard, PermitGuard, ReadGuard, UpgradeError, WriteGuard,
 };
 pub use hold::{AnyGuard, Hold};
 pub use inspector::{Inspector, Listing};
@@ -132,5 +132,5 @@ pub use redis::url::RedisUrl;
 pub use redis_options::{RedisOptions, Wakeups};
 pub use run::{Completed, RunError};
 pub use rw::RwLock;
-pub use semaphore::{Permit, Semaphore};
+pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use watch::{Event, Watch};

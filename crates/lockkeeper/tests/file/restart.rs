@@ -64,13 +64,13 @@ async fn counters_without_a_ttl_survive_a_reboot() {
     let client = connect(&file).await;
     let (semaphore, latch) = (client.semaphore("semaphore"), client.count_down_latch("latch"));
     let permits = client.permit_semaphore("permits");
-    semaphore.try_set_permits(5).await.unwrap();
+    semaphore.try_set_permits(5, None).await.unwrap();
     semaphore.acquire(2).await.unwrap().forget();
     latch.try_set_count(3).await.unwrap();
-    permits.try_set_permits(4).await.unwrap();
+    permits.try_set_permits(4, None).await.unwrap();
     let taken = permits.lease(PATIENCE).acquire(3).await.unwrap();
     let short = client.semaphore("short");
-    short.try_set_permits_for(1, PATIENCE).await.unwrap();
+    short.try_set_permits(1, PATIENCE).await.unwrap();
     restart(&file);
 
     assert_eq!(semaphore.available().await.unwrap(), 3);

@@ -1,6 +1,7 @@
 //! Types are `Send`, `Sync` and `'static`, and futures are `Send`.
 
 use std::future::Future;
+use std::time::Duration;
 
 use lockkeeper::{
     AnyGuard, AnyLock, Backoff, Client, ClientInfo, ClientOptions, Completed, CountDownLatch,
@@ -70,17 +71,23 @@ async fn futures_can_be_sent() {
     assert!(!send(lock.is_held_by(&owner)).await.unwrap());
     assert!(!send(lock.force_unlock("")).await.unwrap());
     assert_eq!(send(lock.run(async |_| 7)).await.unwrap().output, 7);
-    assert_eq!(send(lock.try_run(async |_| 7)).await.unwrap().unwrap().output, 7);
+    assert_eq!(
+        send(lock.try_run_for(Duration::ZERO, async |_| 7)).await.unwrap().unwrap().output,
+        7
+    );
     let guard = sent(lock.lock()).await.unwrap();
-    send(guard.extend(std::time::Duration::from_secs(1))).await.unwrap();
+    send(guard.extend(Duration::from_secs(1))).await.unwrap();
     let lost = sent(guard.lost());
     sent(sent(guard).release()).await.unwrap();
     assert_eq!(lost.await, LostReason::Released);
     let guard = send(client.mutex("it").lock()).await.unwrap();
-    send(guard.leave_for(std::time::Duration::from_secs(1))).await.unwrap();
+    send(guard.leave_for(Duration::from_secs(1))).await.unwrap();
     let multi = MultiLock::new([client.lock("a"), client.lock("b")]);
     assert_eq!(send(multi.run(async |_| 7)).await.unwrap().output, 7);
-    assert_eq!(send(multi.try_run(async |_| 7)).await.unwrap().unwrap().output, 7);
+    assert_eq!(
+        send(multi.try_run_for(Duration::ZERO, async |_| 7)).await.unwrap().unwrap().output,
+        7
+    );
     let guard = sent(multi.lock()).await.unwrap();
     let lost = sent(guard.lost());
     sent(sent(guard).release()).await.unwrap();

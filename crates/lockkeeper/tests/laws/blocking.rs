@@ -233,7 +233,7 @@ pub(crate) fn run_holds_the_lock_while_the_thread_works(store: &Store) {
     let held = other.lock().wait().unwrap();
     let never = AtomicU32::new(0);
     let work = async |_| never.fetch_add(1, Ordering::Relaxed);
-    assert!(lock.try_run(work).wait().unwrap().is_none());
+    assert!(lock.try_run_for(Duration::ZERO, work).wait().unwrap().is_none());
     assert!(lock.try_run_for(SHORT, work).wait().unwrap().is_none());
     assert_eq!(never.into_inner(), 0);
     held.release().wait().unwrap();
@@ -243,7 +243,7 @@ pub(crate) fn the_last_drop_waits_for_the_release(store: &Store) {
     type End = fn(Client, LockGuard);
     let observer = client(store);
     let semaphore = observer.semaphore(store.name("semaphore"));
-    semaphore.try_set_permits(1).wait().unwrap();
+    semaphore.try_set_permits(1, None).wait().unwrap();
     let ends: [End; 7] = [
         |client, guard| drop((guard, client)),
         |client, guard| drop((client, guard)),
@@ -356,7 +356,7 @@ pub(crate) fn wait_in_async_code_fails_instead_of_blocking(store: &Store) {
             assert_says(lock.lock().wait(), advice);
             assert_says(lock.is_locked().wait(), advice);
             assert_says(async { lock.try_lock().await }.wait(), advice);
-            assert_says(semaphore.try_set_permits(1).wait(), advice);
+            assert_says(semaphore.try_set_permits(1, None).wait(), advice);
             assert_says(client.count_down_latch("l").wait().wait(), advice);
             assert_says(client.inspector().inspect("new").wait(), advice);
             assert_says(client.check().wait(), advice);

@@ -123,7 +123,7 @@ pub(crate) async fn readers_are_inspected(store: &Store) {
 pub(crate) async fn permits_are_inspected(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
-    assert!(semaphore.try_set_permits_for(5, store.long()).await.unwrap());
+    assert!(semaphore.try_set_permits(5, store.long()).await.unwrap());
     let guard = semaphore.lease(store.long()).acquire(3).await.unwrap();
     let inspector = store.client().await.inspector();
     for found in [
@@ -147,7 +147,7 @@ pub(crate) async fn permits_are_inspected(store: &Store) {
 pub(crate) async fn counters_are_inspected(store: &Store) {
     let (client, inspector) = (store.client().await, store.client().await.inspector());
     let (semaphore, latch) = (store.name("semaphore"), store.name("latch"));
-    assert!(client.semaphore(&semaphore).try_set_permits(5).await.unwrap());
+    assert!(client.semaphore(&semaphore).try_set_permits(5, None).await.unwrap());
     let permit = client.semaphore(&semaphore).acquire(2).await.unwrap();
     assert!(client.count_down_latch(&latch).try_set_count(3).await.unwrap());
     let found = inspector.inspect(&semaphore).await.unwrap();

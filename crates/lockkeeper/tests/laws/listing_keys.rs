@@ -116,9 +116,9 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
     let store = store.apart();
     let (client, server) = (store.client().await, store.server());
     let semaphore = client.semaphore("semaphore");
-    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert!(semaphore.try_set_permits(5, None).await.unwrap());
     let permits = client.permit_semaphore("permits");
-    assert!(permits.try_set_permits(5).await.unwrap());
+    assert!(permits.try_set_permits(5, None).await.unwrap());
     assert!(client.count_down_latch("latch").try_set_count(2).await.unwrap());
     let _held = (
         client.fenced_lock("fenced").lock().await.unwrap(),
@@ -234,7 +234,7 @@ pub(crate) async fn a_semaphore_of_any_name_is_listed_by_its_name(store: &Store)
         format!("{plain}:timeout"),
     ] {
         let semaphore = client.permit_semaphore(&name);
-        assert!(semaphore.try_set_permits(3).await.unwrap());
+        assert!(semaphore.try_set_permits(3, None).await.unwrap());
         let guard = semaphore.acquire(2).await.unwrap();
         let locks = all(&mut inspector.list(format!("*{plain}*"))).await;
         assert_eq!(names(&locks), std::slice::from_ref(&name));

@@ -98,7 +98,7 @@ pub(crate) fn after_the_runtime_ended_every_release_is_closed(store: &Store) {
         let permits = client.permit_semaphore(store.name("permits"));
         permits.set_permits(1).await.unwrap();
         let semaphore = client.semaphore(store.name("semaphore"));
-        semaphore.try_set_permits(1).await.unwrap();
+        semaphore.try_set_permits(1, None).await.unwrap();
         let lock = client.lock(store.name("lock")).lock().await.unwrap();
         let left = client.mutex(store.name("left")).lock().await.unwrap();
         (lock, left, permits.acquire(1).await.unwrap(), semaphore.acquire(1).await.unwrap())
@@ -198,7 +198,7 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
     });
     block_on(async {
         let semaphore = ours.semaphore(store.name("semaphore"));
-        semaphore.try_set_permits(1).await.unwrap();
+        semaphore.try_set_permits(1, None).await.unwrap();
         let permit = semaphore.acquire(1).await.unwrap();
         assert!(semaphore.try_acquire_for(1, SHORT).await.unwrap().is_none());
         permit.release().await.unwrap();

@@ -651,13 +651,6 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         let lock = self.any();
         async move { lock.run(work).await }
     }
-    fn try_run<T, W: Future<Output = T>>(
-        &self,
-        work: impl FnOnce(lockkeeper::Hold) -> W,
-    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
-        let lock = self.any();
-        async move { lock.try_run(work).await }
-    }
     fn try_run_for<T, W: Future<Output = T>>(
         &self,
         wait: Duration,
