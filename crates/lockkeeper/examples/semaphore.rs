@@ -12,7 +12,7 @@ async fn main() -> Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "memory:semaphore".to_owned());
     let client = Client::connect(&url).await?;
     let slots = client.semaphore("example:slots");
-    slots.try_set_permits(3).await?;
+    slots.try_set_permits(3, None).await?;
 
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut downloads = tokio::task::JoinSet::new();

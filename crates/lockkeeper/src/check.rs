@@ -200,12 +200,12 @@ async fn once(lock: AnyLock, lease: Duration) -> Result<bool> {
 
 async fn permits(client: &Client, name: &str) -> Result<bool> {
     let semaphore = client.permit_semaphore(name);
-    Ok(semaphore.try_set_permits_for(1, STAYS).await? && once(semaphore.into(), STAYS).await?)
+    Ok(semaphore.try_set_permits(1, STAYS).await? && once(semaphore.into(), STAYS).await?)
 }
 
 async fn semaphore(client: &Client, name: &str) -> Result<bool> {
     let semaphore = client.semaphore(name);
-    if !semaphore.try_set_permits_for(1, STAYS).await? {
+    if !semaphore.try_set_permits(1, STAYS).await? {
         return Ok(false);
     }
     match semaphore.try_acquire(1).await? {

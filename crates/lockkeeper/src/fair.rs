@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::handle::Handle;
-use crate::lock::{fenced_methods, lock_methods, owner_methods, reentrancy_methods};
+use crate::lock::{lock_methods, option_methods, owner_methods};
 
 /// The lock that is granted in the order of the requests, across processes: Redisson's `RFairLock`,
 /// with Java's waiters in the same queue.
@@ -39,8 +39,7 @@ pub struct FairLock {
 
 lock_methods!(FairLock, LockGuard);
 owner_methods!(FairLock);
-reentrancy_methods!(FairLock);
-fenced_methods!(FairLock);
+option_methods!(FairLock);
 
 impl FairLock {
     /// The number of waiters in the queue, as the store says.

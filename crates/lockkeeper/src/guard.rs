@@ -71,8 +71,8 @@ macro_rules! guard {
         }
 
         impl FromAcquired for $Guard {
-            fn from_acquired(acquired: Acquired) -> Self {
-                Self(AnyGuard::new(acquired))
+            fn from_acquired(acquired: Acquired) -> Result<Self> {
+                AnyGuard::from_acquired(acquired).map(Self)
             }
         }
 
@@ -162,7 +162,7 @@ impl ReadGuard {
         let core = Arc::clone(&self.0.lease().core);
         match core.anywhere(self.0.other_side(Kind::Write)).await {
             Ok(Some(acquired)) => {
-                let writing = WriteGuard::from_acquired(acquired);
+                let writing = WriteGuard(AnyGuard::new(acquired));
                 match upgraded(self.0).await {
                     Ok(()) => Ok(writing),
                     Err((guard, error)) => {
@@ -243,7 +243,7 @@ impl WriteGuard {
 
 guard! {
     /// Permits of a [`PermitSemaphore`](crate::PermitSemaphore).
-    PermitsGuard
+    PermitGuard
 }
 
 /// Why a read guard was not upgraded. It has the read guard: [`into_guard`](UpgradeError::into_guard).

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, CountChange, Kind, Resource, Snapshot};
+use crate::backend::{Change, Changed, CountChange, Holder, Kind, LockInfo, Resource, Ttl};
 use crate::carrier::Carrier;
 use crate::engine::acquire::Acquired;
 use crate::engine::request::Request;
@@ -13,7 +13,6 @@ use crate::engine::terms::TermSpec;
 use crate::engine::{Core, Tick, counter, lease_millis};
 use crate::error::{Error, Phase, Result};
 use crate::hold::{AnyGuard, FromAcquired, Hold};
-use crate::holder::{Holder, Remaining};
 use crate::options::{Backoff, LeaseTime};
 use crate::run::{Completed, RunError, run};
 use crate::{LockName, Owner};
@@ -75,20 +74,16 @@ impl Handle {
         &self,
         count: u32,
     ) -> impl Future<Output = Result<G>> + Send + use<G> {
-        self.acquire(count, Duration::MAX, |acquired| granted(acquired).map(G::from_acquired))
+        self.acquire(count, Duration::MAX, |acquired| granted(acquired).and_then(G::from_acquired))
     }
 
-    /// Makes one attempt, or waits for at most `wait`.
+    /// Waits for at most `wait`; zero makes one attempt.
     pub(crate) fn try_lock<G: FromAcquired>(
         &self,
         count: u32,
-        wait: Option<Duration>,
+        wait: Duration,
     ) -> impl Future<Output = Result<Option<G>>> + Send + use<G> {
-        self.acquire(
-            count,
-            wait.unwrap_or_default(),
-            |acquired| Ok(acquired?.map(G::from_acquired)),
-        )
+        self.acquire(count, wait, |acquired| acquired?.map(G::from_acquired).transpose())
     }
 
     /// Acquires, and converts the outcome. The wait limit counts from the first poll. On a client for threads,
@@ -156,37 +151,34 @@ impl Handle {
         count: u32,
         work: impl FnOnce(Hold) -> W,
     ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
-        let locking = Box::pin(self.lock::<AnyGuard>(count));
-        async move {
-            let started = self.core.clock.now();
-            let guard = locking.await.map_err(RunError::Acquire)?;
-            let hold = guard.hold();
-            run(guard, started, || work(hold)).await
-        }
+        let ran = self.try_run(count, Duration::MAX, work);
+        async move { ran.await?.ok_or(RunError::Acquire(Error::Closed { lock: None })) }
     }
 
     /// Acquires within `wait`, runs `work`, releases.
     pub(crate) fn try_run<T, W: Future<Output = T>>(
         &self,
-        wait: Option<Duration>,
+        count: u32,
+        wait: Duration,
         work: impl FnOnce(Hold) -> W,
     ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
-        let locking = Box::pin(self.try_lock::<AnyGuard>(1, wait));
+        let locking = Box::pin(self.try_lock::<AnyGuard>(count, wait));
         async move {
             let started = self.core.clock.now();
             let guard = locking.await.map_err(RunError::Acquire)?;
             let Some(guard) = guard else { return Ok(None) };
             let hold = guard.hold();
-            run(guard, started, || work(hold)).await.map(Some)
+            run(guard, &self.core, started, || work(hold)).await.map(Some)
         }
     }
 
     /// The holders and their remaining TTL, as the store says.
-    pub(crate) async fn inspect(&self) -> Result<Snapshot> {
+    pub(crate) async fn inspect(&self) -> Result<LockInfo> {
         self.ensure_usable()?;
-        let snapshot =
-            self.core.run_to_completion(self.core.backend.inspect(self.resource.clone())).await;
-        snapshot.map_err(|fault| self.core.error(fault, &self.resource, Phase::Inspect))
+        let Self { core, resource, .. } = self;
+        let found = core.run_to_completion(core.backend.inspect(resource.clone())).await;
+        let lock = found.map_err(|fault| core.error(fault, resource, Phase::Inspect))?;
+        Ok(LockInfo { name: resource.name.without(&core.options.name_prefix), ..lock })
     }
 
     /// Fails for a closed client, and for an empty name.
@@ -203,11 +195,11 @@ impl Handle {
     }
 
     pub(crate) async fn holders(&self) -> Result<Vec<Holder>> {
-        Ok(self.inspect().await?.holders.into_iter().map(Holder::new).collect())
+        Ok(self.inspect().await?.holders)
     }
 
-    pub(crate) async fn remaining(&self) -> Result<Remaining> {
-        Ok(Remaining::new(self.inspect().await?.ttl))
+    pub(crate) async fn remaining(&self) -> Result<Option<Ttl>> {
+        Ok(self.inspect().await?.ttl)
     }
 
     pub(crate) async fn hold_count(&self, owner: &Owner) -> Result<u64> {
@@ -215,9 +207,9 @@ impl Handle {
         let Some(lease) = self.core.owned(&self.resource, owner) else {
             return Ok(0);
         };
-        let id = lease.owner.to_string().into_bytes();
+        let id = lease.owner.to_string();
         let holders = self.inspect().await?.holders;
-        Ok(holders.into_iter().find(|entry| entry.id == id).map_or(0, |entry| entry.count))
+        Ok(holders.into_iter().find(|entry| entry.id == id).map_or(0, |entry| entry.hold_count))
     }
 
     pub(crate) async fn force_unlock(&self, reason: String) -> Result<bool> {
@@ -267,7 +259,7 @@ impl Handle {
 }
 
 /// Waiting without a limit ends with the lock or with an error.
-pub(crate) fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
+fn granted(acquired: Result<Option<Acquired>>) -> Result<Acquired> {
     acquired?.ok_or(Error::Closed { lock: None })
 }
 

@@ -7,17 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::{Kind, Resource, ensure_ttl};
+use crate::backend::{Holder, Kind, Resource, ensure_ttl};
 use crate::carrier::{self, Carrier};
 use crate::engine::acquire::Acquired;
 use crate::engine::owners::twice;
 use crate::engine::reenter::{extend, reenter};
-use crate::engine::release::{Releasing, release_later};
+use crate::engine::release::{self, Releasing, release_later};
 use crate::engine::request::Request;
 use crate::engine::terms::{HoldId, TermSpec};
 use crate::engine::{Lease, Tick, lease_millis};
 use crate::error::{Error, LostReason, Phase, Result};
-use crate::holder::Holder;
 use crate::{LockName, OwnerId, PermitId};
 
 /// A hold of any kind: what all guards have in common.
@@ -169,8 +168,7 @@ impl AnyGuard {
             }
             let term = TermSpec::renewed(&core.options);
             let wait = (Duration::MAX, Tick::NEVER);
-            let reentered = core.anywhere(reenter(lease, term, None, wait)).await?;
-            Ok(G::from_acquired(reentered))
+            G::from_acquired(core.anywhere(reenter(lease, term, None, wait)).await?)
         })
     }
 
@@ -219,6 +217,12 @@ impl AnyGuard {
         request.acquire_beside().await
     }
 
+    /// Keeps it held in the store, without a holder.
+    pub(crate) fn forget(mut self) {
+        self.live = false;
+        release::forget(&self.lease);
+    }
+
     /// The same hold without the duty to release it.
     pub(crate) fn released(&self) -> Self {
         Self { hold: self.hold.clone(), id: self.id, live: false, _carrier: self._carrier.clone() }
@@ -234,8 +238,8 @@ impl AnyGuard {
 async fn described(lease: &Lease, holder: Box<Holder>) -> Box<Holder> {
     let answer =
         lease.core.run_to_completion(lease.core.backend.inspect(lease.resource.clone())).await;
-    let holders = answer.map_or(Vec::new(), |snapshot| snapshot.holders);
-    let found = holders.into_iter().map(Holder::new).find(|found| found.id == holder.id);
+    let holders = answer.map_or(Vec::new(), |lock| lock.holders);
+    let found = holders.into_iter().find(|found| found.id == holder.id);
     found.map_or(holder, Box::new)
 }
 
@@ -248,13 +252,13 @@ impl Deref for AnyGuard {
 }
 
 /// A guard that an acquire can return.
-pub(crate) trait FromAcquired: Send + 'static {
-    fn from_acquired(acquired: Acquired) -> Self;
+pub(crate) trait FromAcquired: Sized + Send + 'static {
+    fn from_acquired(acquired: Acquired) -> Result<Self>;
 }
 
 impl FromAcquired for AnyGuard {
-    fn from_acquired(acquired: Acquired) -> Self {
-        Self::new(acquired)
+    fn from_acquired(acquired: Acquired) -> Result<Self> {
+        Ok(Self::new(acquired))
     }
 }
 

@@ -81,7 +81,7 @@ impl CountDownLatch {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn wait(&self) -> Result<()> {
-        self.opened(Duration::MAX).await.map(drop)
+        self.wait_for(Duration::MAX).await.map(drop)
     }
 
     /// Waits until it is open for at most `span`. Returns false if it did not open by then.
@@ -90,7 +90,8 @@ impl CountDownLatch {
     /// As [`wait`](CountDownLatch::wait); [`Unreachable`](Error::Unreachable) if the store did not
     /// answer at the end, at most one response timeout after it.
     pub async fn wait_for(&self, span: Duration) -> Result<bool> {
-        self.opened(span).await
+        let request = self.handle.request(1, span)?;
+        self.handle.core.anywhere(request.wait_until_open()).await
     }
 
     /// Removes it and wakes its waiters up. Returns false if it was open.
@@ -99,10 +100,5 @@ impl CountDownLatch {
     /// As [`count_down`](CountDownLatch::count_down).
     pub async fn delete(&self) -> Result<bool> {
         Ok(self.handle.change(CountChange::Delete).await? == Changed::Done)
-    }
-
-    async fn opened(&self, wait: Duration) -> Result<bool> {
-        let request = self.handle.request(1, wait)?;
-        self.handle.core.anywhere(request.wait_until_open()).await
     }
 }

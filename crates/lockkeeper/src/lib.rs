@@ -25,7 +25,7 @@
 //! | [`CountDownLatch`] | waits until N events have happened |
 //! | *Look inside* | |
 //! | [`Inspector`], [`Listing`] | all locks of a store, page by page, and force-release |
-//! | [`LockInfo`], [`Holder`], [`Remaining`] | one lock, its holders, its TTL |
+//! | [`LockInfo`], [`Holder`], [`Ttl`] | one lock, its holders, its TTL |
 //! | [`Watch`], [`Event`] | changes |
 //! | [`Report`], [`Finding`] | the risks that [`Client::check`] has found |
 //! | *Settings and errors* | |
@@ -56,7 +56,6 @@ mod fork;
 mod guard;
 mod handle;
 mod hold;
-mod holder;
 mod inspector;
 mod latch;
 mod lock;
@@ -108,18 +107,19 @@ pub use {
 
 pub use any::AnyLock;
 #[doc(inline)]
-pub use backend::{ClientInfo, Finding, ForcedUnlock, Kind, Seen, Severity};
+pub use backend::{
+    ClientInfo, Finding, ForcedUnlock, Holder, Kind, LockInfo, MemberInfo, Seen, Severity, Ttl,
+};
 pub use check::Report;
 pub use client::Client;
 pub use error::{Error, LostReason, Phase, Result};
 pub use fair::FairLock;
 pub use fenced::{Fence, FencedLock, StaleTokenError};
 pub use guard::{
-    FencedGuard, LockGuard, MutexGuard, PermitsGuard, ReadGuard, UpgradeError, WriteGuard,
+    FencedGuard, LockGuard, MutexGuard, PermitGuard, ReadGuard, UpgradeError, WriteGuard,
 };
 pub use hold::{AnyGuard, Hold};
-pub use holder::{Holder, Remaining};
-pub use inspector::{Inspector, Listing, LockInfo, MemberInfo};
+pub use inspector::{Inspector, Listing};
 pub use latch::CountDownLatch;
 pub use lock::{Lock, Mutex};
 pub use multi::{MultiGuard, MultiLock};
@@ -132,5 +132,5 @@ pub use redis::url::RedisUrl;
 pub use redis_options::{RedisOptions, Wakeups};
 pub use run::{Completed, RunError};
 pub use rw::RwLock;
-pub use semaphore::{Permit, Semaphore};
+pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use watch::{Event, Watch};

@@ -56,7 +56,7 @@ macro_rules! lock_methods {
                 &self,
             ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
             + Send + use<> {
-                self.handle.try_lock(1, None)
+                self.handle.try_lock(1, std::time::Duration::ZERO)
             }
 
             /// Waits for the lock for at most `wait`. Everything counts, connecting too. A lock that is
@@ -76,7 +76,7 @@ macro_rules! lock_methods {
                 wait: std::time::Duration,
             ) -> impl std::future::Future<Output = $crate::Result<Option<$crate::$Guard>>>
             + Send + use<> {
-                self.handle.try_lock(1, Some(wait))
+                self.handle.try_lock(1, wait)
             }
 
             /// Waits for the lock, runs `work` under it and releases it. When the lock is lost, the work is
@@ -94,20 +94,8 @@ macro_rules! lock_methods {
                 self.handle.run(1, work)
             }
 
-            /// Runs `work` under the lock if it is free. A busy lock is `Ok(None)`, at once.
-            ///
-            /// # Errors
-            /// See [`RunError`](crate::RunError).
-            pub fn try_run<T, W: std::future::Future<Output = T>>(
-                &self,
-                work: impl FnOnce($crate::Hold) -> W,
-            ) -> impl std::future::Future<
-                Output = $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>>,
-            > {
-                self.handle.try_run(None, work)
-            }
-
-            /// Waits for the lock for at most `wait`, then as [`try_run`](Self::try_run).
+            /// Waits for the lock for at most `wait`, not at all if that is zero, then as [`run`](Self::run). A
+            /// lock that is still busy then is `Ok(None)`.
             ///
             /// # Errors
             /// See [`RunError`](crate::RunError).
@@ -118,7 +106,7 @@ macro_rules! lock_methods {
             ) -> impl std::future::Future<
                 Output = $crate::Result<Option<$crate::Completed<T>>, $crate::RunError<T>>,
             > {
-                self.handle.try_run(Some(wait), work)
+                self.handle.try_run(1, wait, work)
             }
 
             /// Whether the lock is held, as the store says.
@@ -133,7 +121,7 @@ macro_rules! lock_methods {
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked).
-            pub async fn remaining(&self) -> $crate::Result<$crate::Remaining> {
+            pub async fn remaining(&self) -> $crate::Result<Option<$crate::Ttl>> {
                 self.handle.remaining().await
             }
 
@@ -190,8 +178,8 @@ macro_rules! owner_methods {
     };
 }
 
-/// Locks whose owners may be held to one hold each.
-macro_rules! reentrancy_methods {
+/// The options of locks that an owner can hold more than once, and that can issue fencing tokens.
+macro_rules! option_methods {
     ($Type:ident) => {
         impl $Type {
             /// The same lock, but an owner that asks for it twice gets an
@@ -199,18 +187,9 @@ macro_rules! reentrancy_methods {
             /// here: in the store nothing differs.
             #[must_use = "it is a new handle that is not reentrant"]
             pub fn non_reentrant(&self) -> Self {
-                let mut handle = self.handle.clone();
-                handle.reentrant = false;
-                Self { handle }
+                Self { handle: $crate::handle::Handle { reentrant: false, ..self.handle.clone() } }
             }
-        }
-    };
-}
 
-/// Locks that can issue fencing tokens.
-macro_rules! fenced_methods {
-    ($Type:ident) => {
-        impl $Type {
             /// The same lock, issuing a [fencing token](crate::FencedLock) with each grant.
             #[must_use = "it is a new handle that issues tokens"]
             pub fn fenced(&self) -> $crate::FencedLock {
@@ -220,7 +199,7 @@ macro_rules! fenced_methods {
     };
 }
 
-pub(crate) use {fenced_methods, lock_methods, owner_methods, reentrancy_methods};
+pub(crate) use {lock_methods, option_methods, owner_methods};
 
 /// The reentrant lock, Redisson's `RLock`: a hash `name → {owner → hold count}` with a TTL.
 ///
@@ -259,8 +238,7 @@ pub struct Lock {
 
 lock_methods!(Lock, LockGuard);
 owner_methods!(Lock);
-reentrancy_methods!(Lock);
-fenced_methods!(Lock);
+option_methods!(Lock);
 
 impl Lock {
     /// The same lock, whose waiters never subscribe: they poll, with these pauses. Redisson's `RSpinLock`.

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, join_all};
 
 use crate::any::AnyLock;
 use crate::backend::Kind;
 use crate::carrier::Call;
-use crate::engine::Tick;
 use crate::engine::acquire::Acquired;
 use crate::engine::multi::{Terms, acquire_all};
 use crate::engine::request::Request;
@@ -90,11 +89,8 @@ impl MultiLock {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind, however many were held by then.
     pub fn lock(&self) -> impl Future<Output = Result<MultiGuard>> + Send + use<> {
-        let (multi, call) = (self.clone(), self.call());
-        Box::pin(async move {
-            // Waiting without a limit ends with the locks or with an error.
-            multi.acquire(call, Duration::MAX).await?.ok_or(Error::Closed { lock: None })
-        })
+        // Waiting without a limit ends with the locks or with an error.
+        self.try_lock_for(Duration::MAX).map(|held| held?.ok_or(Error::Closed { lock: None }))
     }
 
     /// Makes one attempt. If one of the locks is busy it is `Ok(None)`, and none is held.
@@ -102,7 +98,7 @@ impl MultiLock {
     /// # Errors and cancel safety
     /// As [`lock`](MultiLock::lock).
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + use<> {
-        self.try_lock_until(None)
+        self.try_lock_for(Duration::ZERO)
     }
 
     /// Waits for at most `wait`, for all of them together. See
@@ -114,15 +110,8 @@ impl MultiLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + use<> {
-        self.try_lock_until(Some(wait))
-    }
-
-    fn try_lock_until(
-        &self,
-        wait: Option<Duration>,
-    ) -> impl Future<Output = Result<Option<MultiGuard>>> + Send + use<> {
         let (multi, call) = (self.clone(), self.call());
-        Box::pin(async move { multi.acquire(call, wait.unwrap_or_default()).await })
+        Box::pin(async move { multi.acquire(call, wait).await })
     }
 
     /// Waits for all, runs `work` under them and releases them. When one is lost the work is dropped at
@@ -134,27 +123,12 @@ impl MultiLock {
         &self,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
-        let locked = self.lock();
-        async move {
-            let locked = async { locked.await.map(Some) };
-            // Waiting without a limit ends with the locks or with an error.
-            let completed = self.run_under(locked, work).await?;
-            completed.ok_or(RunError::Acquire(Error::Closed { lock: None }))
-        }
+        let ran = self.try_run_for(Duration::MAX, work);
+        async move { ran.await?.ok_or(RunError::Acquire(Error::Closed { lock: None })) }
     }
 
-    /// Runs `work` if all are free. If one of the locks is busy it is `Ok(None)`, at once.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub fn try_run<T, W: Future<Output = T>>(
-        &self,
-        work: impl FnOnce(Vec<Hold>) -> W,
-    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
-        self.run_under(self.try_lock(), work)
-    }
-
-    /// Waits for at most `wait`, then as [`try_run`](MultiLock::try_run).
+    /// Waits for at most `wait`, not at all if that is zero, then as [`run`](MultiLock::run). If one of the
+    /// locks is still busy then it is `Ok(None)`.
     ///
     /// # Errors
     /// See [`RunError`].
@@ -163,19 +137,15 @@ impl MultiLock {
         wait: Duration,
         work: impl FnOnce(Vec<Hold>) -> W,
     ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
-        self.run_under(self.try_lock_for(wait), work)
-    }
-
-    async fn run_under<T, W: Future<Output = T>>(
-        &self,
-        locked: impl Future<Output = Result<Option<MultiGuard>>>,
-        work: impl FnOnce(Vec<Hold>) -> W,
-    ) -> Result<Option<Completed<T>>, RunError<T>> {
-        let first = self.members.first().ok_or_else(|| RunError::Acquire(no_member()))?;
-        let started = first.core.clock.now();
-        let Some(guard) = locked.await.map_err(RunError::Acquire)? else { return Ok(None) };
-        let holds = guard.guards.iter().map(AnyGuard::hold).collect();
-        run(guard, started, || work(holds)).await.map(Some)
+        let locking = self.try_lock_for(wait);
+        async move {
+            let first = self.members.first().ok_or_else(|| RunError::Acquire(no_member()))?;
+            let core = &first.core;
+            let started = core.clock.now();
+            let Some(guard) = locking.await.map_err(RunError::Acquire)? else { return Ok(None) };
+            let holds = guard.guards.iter().map(AnyGuard::hold).collect();
+            run(guard, core, started, || work(holds)).await.map(Some)
+        }
     }
 
     /// Whether any of the locks is held, as the stores say.
@@ -337,19 +307,6 @@ impl Held for MultiGuard {
 
     fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static {
         self.lost()
-    }
-
-    fn lock(&self) -> &LockName {
-        self.guards[0].name()
-    }
-
-    /// When the last of them was acquired, by the clock of the first, as far as known.
-    fn granted(&self) -> (Tick, Tick) {
-        let lease = self.guards[0].lease();
-        let now = lease.core.clock.now();
-        let held = |guard: &AnyGuard| guard.lease().core.clock.now().since(guard.lease().granted);
-        let held = self.guards.iter().map(held).min().unwrap_or_default();
-        (now.minus(held), now)
     }
 
     fn give_back(self) -> impl Future<Output = Result<()>> + Send + 'static {

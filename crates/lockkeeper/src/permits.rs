@@ -3,29 +3,29 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed};
+use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed, Ttl};
 use crate::engine::{counter, lease_millis};
 use crate::error::Phase;
-use crate::guard::PermitsGuard;
+use crate::guard::PermitGuard;
 use crate::handle::Handle;
 use crate::hold::Hold;
-use crate::holder::Remaining;
 use crate::options::LeaseTime;
 use crate::run::{Completed, RunError};
+use crate::semaphore::semaphore_methods;
 use crate::{Error, LockName, OwnerId, PermitId, Result};
 
 /// A fixed number of permits for all processes together, each with an id and a lease: Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
 /// A permit whose holder died is free when its lease expires, and a holder is notified of a loss:
-/// permits are held by a [`PermitsGuard`], renewed by the watchdog unless a lease was given.
+/// permits are held by a [`PermitGuard`], renewed by the watchdog unless a lease was given.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> lockkeeper::Result<()> {
 /// let client = lockkeeper::Client::memory();
 /// let licences = client.permit_semaphore("licences");
-/// licences.try_set_permits(2).await?;
+/// licences.try_set_permits(2, None).await?;
 ///
 /// let guard = licences.acquire(1).await?;
 /// assert_eq!((licences.available().await?, licences.acquired().await?), (1, 1));
@@ -37,18 +37,11 @@ pub struct PermitSemaphore {
     handle: Handle,
 }
 
-impl PermitSemaphore {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
-    }
+semaphore_methods!(PermitSemaphore, PermitGuard);
 
+impl PermitSemaphore {
     pub(crate) fn into_handle(self) -> Handle {
         self.handle
-    }
-
-    /// The name, prefix included.
-    pub fn name(&self) -> &LockName {
-        &self.handle.resource.name
     }
 
     /// The same semaphore, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
@@ -94,45 +87,6 @@ impl PermitSemaphore {
         Ok(self.handle.inspect().await?.temporary)
     }
 
-    /// Waits until `permits` are held, all under one guard: [`Hold::permit_ids`].
-    /// In the order of [`Semaphore::acquire`](crate::Semaphore::acquire).
-    ///
-    /// # Errors
-    /// [`Invalid`](Error::Invalid) for no permits at all, and for a semaphore that was not set up;
-    /// otherwise as [`Lock::lock`](crate::Lock::lock).
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
-    pub fn acquire(
-        &self,
-        permits: u32,
-    ) -> impl Future<Output = Result<PermitsGuard>> + Send + use<> {
-        self.handle.lock(permits)
-    }
-
-    /// Makes one attempt. Too few free permits are `Ok(None)`.
-    ///
-    /// # Errors and cancel safety
-    /// As [`acquire`](PermitSemaphore::acquire).
-    pub fn try_acquire(
-        &self,
-        permits: u32,
-    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + use<> {
-        self.handle.try_lock(permits, None)
-    }
-
-    /// Waits for at most `wait`. See [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-    ///
-    /// # Errors and cancel safety
-    /// As [`acquire`](PermitSemaphore::acquire).
-    pub fn try_acquire_for(
-        &self,
-        permits: u32,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<PermitsGuard>>> + Send + use<> {
-        self.handle.try_lock(permits, Some(wait))
-    }
-
     /// Waits for `permits`, runs `work` and releases them. When they are lost, the work is dropped at its
     /// next await point.
     ///
@@ -158,50 +112,32 @@ impl PermitSemaphore {
 
     /// Lets a permit expire `span` from now, which may shorten its lease. Returns false if it is no
     /// longer acquired. If you hold its guard, use
-    /// [`PermitsGuard::extend`](crate::PermitsGuard::extend).
+    /// [`PermitGuard::extend`](crate::PermitGuard::extend).
     ///
     /// # Errors
     /// As [`release`](PermitSemaphore::release).
-    pub async fn update_lease(&self, id: PermitId, span: Duration) -> Result<bool> {
+    pub async fn extend(&self, id: PermitId, span: Duration) -> Result<bool> {
         let ttl = lease_millis(&self.handle.resource, span)?;
         self.change_by_id(&[id], PermitChange::Lease(ttl)).await
     }
 
     /// Remaining lease of a permit, as the store says: of any holder, in Java too.
-    /// [`Free`](Remaining::Free) if it was released or has expired,
-    /// [`Forever`](Remaining::Forever) if it has no end. A guard answers for its own permits without a
+    /// `None` if it was released or has expired, [`Forever`](Ttl::Forever) if it has no end. A guard answers for its own permits without a
     /// request: [`Hold::remaining`].
     ///
     /// # Errors
     /// As [`available`](PermitSemaphore::available).
-    pub async fn remaining(&self, id: PermitId) -> Result<Remaining> {
+    pub async fn remaining(&self, id: PermitId) -> Result<Option<Ttl>> {
         let Handle { core, resource, .. } = &self.handle;
         self.handle.ensure_usable()?;
         // A renewal without a TTL only reads.
         let look = Renew::new(resource.clone(), id.as_owner(), None);
         let answer = core.run_to_completion(core.backend.renew(vec![look])).await.pop();
         match answer.unwrap_or(Err(Fault::Closed)) {
-            Ok(Renewed::Held(ttl)) => Ok(Remaining::new(Some(ttl))),
-            Ok(_) => Ok(Remaining::Free),
+            Ok(Renewed::Held(ttl)) => Ok(Some(ttl)),
+            Ok(_) => Ok(None),
             Err(fault) => Err(core.error(fault, resource, Phase::Inspect)),
         }
-    }
-
-    /// Sets it up with this many permits. Returns false if it exists already, and leaves it
-    /// unchanged.
-    ///
-    /// # Errors
-    /// [`Invalid`](Error::Invalid) for 2⁵³ or more.
-    pub async fn try_set_permits(&self, permits: u64) -> Result<bool> {
-        self.handle.create(permits, None).await
-    }
-
-    /// Sets it up, and lets it expire after `span`, with all its permits.
-    ///
-    /// # Errors
-    /// As [`try_set_permits`](PermitSemaphore::try_set_permits).
-    pub async fn try_set_permits_for(&self, permits: u64, span: Duration) -> Result<bool> {
-        self.handle.create(permits, Some(span)).await
     }
 
     /// Sets the total number of permits, free and acquired; sets the semaphore up if necessary.
@@ -211,22 +147,6 @@ impl PermitSemaphore {
     pub async fn set_permits(&self, permits: u64) -> Result<()> {
         self.handle.ensure_countable(permits)?;
         self.handle.change(CountChange::Resize(permits)).await.map(drop)
-    }
-
-    /// Adds permits, or with a negative number removes them. Returns how many are free then.
-    ///
-    /// # Errors
-    /// [`Invalid`](Error::Invalid) for a semaphore that was not set up.
-    pub async fn add_permits(&self, permits: i64) -> Result<i64> {
-        self.handle.add(permits).await
-    }
-
-    /// The number of free permits.
-    ///
-    /// # Errors
-    /// [`WrongKind`](Error::WrongKind) if the name is in use for something else.
-    pub async fn available(&self) -> Result<i64> {
-        Ok(self.handle.inspect().await?.count.unwrap_or(0))
     }
 
     /// The number of acquired permits.

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::LockName;
-use crate::engine::Tick;
+use crate::engine::{Core, Tick};
 use crate::error::{Error, LostReason, Phase};
 use crate::hold::AnyGuard;
 
@@ -71,10 +71,6 @@ pub(crate) trait Held {
     fn loss(&self) -> Option<Loss>;
     /// Resolves when it is no longer held.
     fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static;
-    /// The name of one lock of it.
-    fn lock(&self) -> &LockName;
-    /// Since when it is held, and the current time.
-    fn granted(&self) -> (Tick, Tick);
     fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static;
 }
 
@@ -88,27 +84,20 @@ impl Held for AnyGuard {
         async move { (name, lost.await) }
     }
 
-    fn lock(&self) -> &LockName {
-        self.name()
-    }
-
-    fn granted(&self) -> (Tick, Tick) {
-        let lease = self.lease();
-        (lease.granted, lease.core.clock.now())
-    }
-
     fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         self.release()
     }
 }
 
-/// Runs `work` under `guard`. The clock is read before every poll: after a pause of the whole
+/// Runs `work` under `guard`, which was requested at `started`. The clock is read before every poll: after a pause of the whole
 /// process the work does not get another turn.
 pub(crate) async fn run<T, W: Future<Output = T>>(
     guard: impl Held,
+    core: &Core,
     started: Tick,
     work: impl FnOnce() -> W,
 ) -> Result<Completed<T>, RunError<T>> {
+    let granted = core.clock.now();
     let mut lost = pin!(guard.lost_later());
     let mut work = pin!(Some(work()));
     let outcome = std::future::poll_fn(|cx| {
@@ -130,29 +119,16 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
         Ok(output) => output,
         Err((lock, reason)) => return Err(RunError::Lost { lock, reason, output: None }),
     };
-    let (granted, ended) = guard.granted();
-    let (waited, held) = (granted.since(started), ended.since(granted));
+    let (waited, held) = (granted.since(started), core.clock.now().since(granted));
     // Lost before the work had finished, or meanwhile: the clock decides.
-    let (lock, loss) = (guard.lock().clone(), guard.loss());
-    finished(guard.give_back().await, lock, loss, Completed { output, waited, held })
-}
-
-/// The outcome of finished work, by the state of the lock at its end and the answer to the release.
-fn finished<T>(
-    released: Result<(), Error>,
-    lock: LockName,
-    loss: Option<Loss>,
-    completed: Completed<T>,
-) -> Result<Completed<T>, RunError<T>> {
-    match (released, loss) {
-        (Ok(()), None) => Ok(completed),
-        (_, Some((lock, reason))) => {
-            Err(RunError::Lost { lock, reason, output: Some(completed.output) })
-        }
-        (Err(Error::NotHeld { .. }), None) => {
+    let loss = guard.loss();
+    match (guard.give_back().await, loss) {
+        (Ok(()), None) => Ok(Completed { output, waited, held }),
+        (_, Some((lock, reason))) => Err(RunError::Lost { lock, reason, output: Some(output) }),
+        (Err(Error::NotHeld { lock, .. }), None) => {
             let reason = LostReason::Deleted;
-            Err(RunError::Lost { lock, reason, output: Some(completed.output) })
+            Err(RunError::Lost { lock, reason, output: Some(output) })
         }
-        (Err(source), None) => Err(RunError::Release { source, output: completed.output }),
+        (Err(source), None) => Err(RunError::Release { source, output }),
     }
 }

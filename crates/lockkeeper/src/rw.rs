@@ -4,10 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::any::AnyLock;
-use crate::backend::Kind;
+use crate::backend::{Holder, Kind, Ttl};
 use crate::guard::{ReadGuard, WriteGuard};
 use crate::handle::Handle;
-use crate::holder::{Holder, Remaining};
 use crate::options::LeaseTime;
 use crate::{LockName, Owner, Result};
 
@@ -97,7 +96,7 @@ impl RwLock {
     /// # Errors and cancel safety
     /// As [`read`](Self::read).
     pub fn try_read(&self) -> impl Future<Output = Result<Option<ReadGuard>>> + Send + use<> {
-        self.side(Kind::Read).try_lock(1, None)
+        self.side(Kind::Read).try_lock(1, Duration::ZERO)
     }
 
     /// Waits for the read lock for at most `wait`. See
@@ -109,7 +108,7 @@ impl RwLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<ReadGuard>>> + Send + use<> {
-        self.side(Kind::Read).try_lock(1, Some(wait))
+        self.side(Kind::Read).try_lock(1, wait)
     }
 
     /// Waits until the lock is acquired for writing.
@@ -132,7 +131,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](Self::read).
     pub fn try_write(&self) -> impl Future<Output = Result<Option<WriteGuard>>> + Send + use<> {
-        self.side(Kind::Write).try_lock(1, None)
+        self.side(Kind::Write).try_lock(1, Duration::ZERO)
     }
 
     /// Waits for the write lock for at most `wait`. See
@@ -147,7 +146,7 @@ impl RwLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<WriteGuard>>> + Send + use<> {
-        self.side(Kind::Write).try_lock(1, Some(wait))
+        self.side(Kind::Write).try_lock(1, wait)
     }
 
     /// Its read side, as a lock of any kind.
@@ -216,7 +215,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
-    pub async fn remaining(&self) -> Result<Remaining> {
+    pub async fn remaining(&self) -> Result<Option<Ttl>> {
         self.handle.remaining().await
     }
 

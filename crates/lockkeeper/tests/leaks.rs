@@ -173,7 +173,7 @@ async fn use_permits(client: &Client) {
         1 => drop(or_drop(permit.release()).await.map(Result::unwrap)),
         2 => {
             permit.forget();
-            semaphore.release(count).await.unwrap();
+            semaphore.add_permits(i64::from(count)).await.unwrap();
         }
         3 => {
             semaphore.add_permits(i64::from(count)).await.unwrap();
@@ -310,9 +310,9 @@ async fn set_up(client: &Client) {
     for n in 0..NAMES {
         let permits = u64::from(PERMITS);
         let semaphore = client.semaphore(format!("semaphore {n}"));
-        assert!(semaphore.try_set_permits(permits).await.unwrap());
+        assert!(semaphore.try_set_permits(permits, None).await.unwrap());
         let semaphore = client.permit_semaphore(format!("permits {n}"));
-        assert!(semaphore.try_set_permits(permits).await.unwrap());
+        assert!(semaphore.try_set_permits(permits, None).await.unwrap());
     }
     // One for each cycle, and one more.
     let exact = client.count_down_latch("exact");

@@ -78,7 +78,7 @@ async fn the_permissions_of_the_manual_are_enough_for_every_primitive() {
     assert!(rw.force_unlock("").await.unwrap());
 
     let semaphore = client.semaphore("app:semaphore");
-    assert!(semaphore.try_set_permits(2).await.unwrap());
+    assert!(semaphore.try_set_permits(2, None).await.unwrap());
     let permit = semaphore.acquire(2).await.unwrap();
     assert!(semaphore.try_acquire_for(1, soon).await.unwrap().is_none());
     permit.release().await.unwrap();
@@ -89,7 +89,7 @@ async fn the_permissions_of_the_manual_are_enough_for_every_primitive() {
     permits.set_permits(2).await.unwrap();
     let guard = permits.acquire(1).await.unwrap();
     let [id] = guard.permit_ids()[..] else { panic!("one permit") };
-    assert!(permits.update_lease(id, std::time::Duration::from_secs(9)).await.unwrap());
+    assert!(permits.extend(id, std::time::Duration::from_secs(9)).await.unwrap());
     assert!(permits.release(&[id]).await.unwrap());
     assert_eq!(permits.available().await.unwrap(), 2);
 
@@ -322,7 +322,7 @@ async fn uses_a_cluster(cluster: Cluster, word: &str) {
     let writing = client.rw_lock("app:rw").write().await.unwrap();
     writing.downgrade().await.unwrap().release().await.unwrap();
     let semaphore = client.semaphore("app:semaphore");
-    assert!(semaphore.try_set_permits(2).await.unwrap());
+    assert!(semaphore.try_set_permits(2, None).await.unwrap());
     semaphore.acquire(1).await.unwrap().release().await.unwrap();
     let permits = client.permit_semaphore("app:permits");
     permits.set_permits(2).await.unwrap();
@@ -492,7 +492,7 @@ async fn a_half_migrated_slot_serves_what_the_manual_says() {
     let client = Client::connect_with(cluster.url(), options).await.unwrap();
     let name = |kind: &str| format!("{{slot}}:{kind}");
     let semaphore = client.semaphore(name("semaphore"));
-    assert!(semaphore.try_set_permits(2).await.unwrap());
+    assert!(semaphore.try_set_permits(2, None).await.unwrap());
     let permits = client.permit_semaphore(name("permits"));
     permits.set_permits(2).await.unwrap();
     let latch = client.count_down_latch(name("latch"));

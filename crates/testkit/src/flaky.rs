@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::backend::{
-    Acquire, Answer, Attempt, Backend, BoxFuture, Change, Changed, Fault, Kind, Release, Released,
-    Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Change, Changed, Fault, Kind, LockInfo, Release,
+    Released, Renew, Renewed, Resource, Subscription, Topic,
 };
 use tokio::sync::watch;
 
@@ -255,7 +255,7 @@ impl Backend for Flaky {
         self.call(Verb::Adjust, gated, |store| store.adjust(change), Err)
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         // Whoever waits for a latch looks at it; anything else is looked at by tests.
         let gated = resource.kind == Kind::Latch;
         self.call(Verb::Inspect, gated, |store| store.inspect(resource), Err)

@@ -30,7 +30,7 @@ macro_rules! forward {
         }
     };
     (@ $inner:tt inspect) => {
-        fn inspect(&self, resource: $crate::backend::Resource) -> $crate::backend::Answer<$crate::backend::Snapshot> {
+        fn inspect(&self, resource: $crate::backend::Resource) -> $crate::backend::Answer<$crate::backend::LockInfo> {
             self.$inner.inspect(resource)
         }
     };

@@ -76,7 +76,7 @@ fn quiet_reports_the_state_by_the_exit_code() {
         let _held = permits.acquire(1).wait().unwrap();
         assert_eq!(code(&["permits", "-q"]), Some(0));
         let semaphore = client.semaphore("semaphore");
-        semaphore.try_set_permits(1).wait().unwrap();
+        semaphore.try_set_permits(1, None).wait().unwrap();
         assert_eq!(code(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(1));
         let _permit = semaphore.acquire(1).wait().unwrap();
         assert_eq!(code(&["semaphore", "--quiet", "--kind", "semaphore"]), Some(0));
@@ -155,7 +155,7 @@ fn counters_show_their_counts() {
         let permits = client.permit_semaphore("permits");
         permits.set_permits(5).wait().unwrap();
         let _held = permits.acquire(2).wait().unwrap();
-        client.semaphore("semaphore").try_set_permits(4).wait().unwrap();
+        client.semaphore("semaphore").try_set_permits(4, None).wait().unwrap();
         client.count_down_latch("latch").try_set_count(3).wait().unwrap();
 
         let text = stand.run(["inspect", "permits", "--kind", "permits"]).ok();
@@ -186,9 +186,9 @@ fn tokens_and_force_releases_are_shown() {
         let client = stand.client();
         let guard = client.fenced_lock("a").lock().wait().unwrap();
         let owner = guard.owner_id().to_string();
-        client.inspector().force_unlock("a", Kind::Lock, "first\nreason").wait().unwrap();
+        client.inspector().force_unlock("a", Kind::Lock, None, "first\nreason").wait().unwrap();
         let again = stand.client().fenced_lock("a").lock().wait().unwrap();
-        client.inspector().force_unlock("a", Kind::Lock, "second").wait().unwrap();
+        client.inspector().force_unlock("a", Kind::Lock, None, "second").wait().unwrap();
 
         let document = stand.inspected("a");
         assert_eq!(document["token"], again.token());

@@ -210,7 +210,7 @@ fn a_free_lock_is_not_an_error() {
 fn counters_cannot_be_force_released() {
     on_every_store(|stand| {
         let client = stand.client();
-        client.semaphore("semaphore").try_set_permits(2).wait().unwrap();
+        client.semaphore("semaphore").try_set_permits(2, None).wait().unwrap();
         client.count_down_latch("latch").try_set_count(2).wait().unwrap();
         let refused = ["cannot be force-released"];
         for kind in ["semaphore", "latch"] {

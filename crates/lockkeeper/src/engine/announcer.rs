@@ -20,7 +20,7 @@ use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
-    BoxFuture, Change, ClientEntry, Holding, List, Resource, Seen, Select, Snapshot, Subscription,
+    BoxFuture, Change, ClientEntry, Holding, List, LockInfo, Resource, Seen, Select, Subscription,
     Topic,
 };
 use crate::error::LostReason;
@@ -33,14 +33,8 @@ const WORTH_ANNOUNCING: Duration = Duration::from_secs(1);
 /// subscribe each time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The announcements of one client; see the module.
-#[derive(Default)]
+/// The announcements of one client while it holds a lock, and for [`LINGER`] after that; see the module.
 pub(super) struct Announcer {
-    active: Option<Active>,
-}
-
-/// The state while a lock is held, and for [`LINGER`] after it.
-struct Active {
     last_held: Tick,
     announced: Option<Tick>,
     looked: Tick,
@@ -53,25 +47,22 @@ struct Active {
 impl Announcer {
     /// Announces the client while it holds a lock, and listens for notices. Returns whether it
     /// still has to be called.
-    pub(super) fn announce(
-        &mut self,
+    pub(super) fn run(
+        active: &mut Option<Self>,
         core: &Arc<Core>,
         now: Tick,
         holding: bool,
         tasks: &mut JoinSet<()>,
     ) -> bool {
         if holding {
-            let active = self.active.get_or_insert_with(|| Active::new(core, now));
+            let active = active.get_or_insert_with(|| Self::new(core, now));
             active.last_held = now;
             active.announce(core, now, tasks);
-        } else if self.active.as_ref().is_some_and(|old| now.since(old.last_held) >= LINGER) {
-            self.active = None;
         }
-        self.active.is_some()
+        active.take_if(|active| now.since(active.last_held) >= LINGER);
+        active.is_some()
     }
-}
 
-impl Active {
     fn new(core: &Arc<Core>, now: Tick) -> Self {
         let mut listening = JoinSet::new();
         listening.spawn(receive_notices(Arc::downgrade(core)));
@@ -263,8 +254,8 @@ impl Core {
 
 /// Looks whether the store still has a lease. If it was not force-released, lets the watchdog decide.
 async fn look_for_missed_notice(lease: Arc<Lease>) {
-    let id = lease.owner.to_string().into_bytes();
-    let has_it = |found: Snapshot| found.holders.iter().any(|holder| holder.id == id);
+    let id = lease.owner.to_string();
+    let has_it = |found: LockInfo| found.holders.iter().any(|holder| holder.id == id);
     if !lease.core.backend.inspect(lease.resource.clone()).await.map_or(true, has_it) {
         look_for_record(&lease).await;
         lease.check_now();
@@ -285,7 +276,7 @@ pub(super) async fn look_for_record(lease: &Arc<Lease>) {
         let select = Select::Named(name.clone(), Some(*kind));
         let listed = core.backend.list(List { select, cursor: Vec::new(), limit: 1 }).await;
         let Ok(page) = listed else { return };
-        let mut recorded = page.locks.iter().flat_map(|listed| &listed.snapshot.forced);
+        let mut recorded = page.locks.iter().flat_map(|lock| &lock.forced);
         if let Some(forced) = recorded.find(|forced| forced.holders.contains(&id)) {
             return lease.lose(LostReason::Revoked(model::one_line(&forced.reason)));
         }

@@ -129,8 +129,7 @@ impl State {
     /// Notifies waiters of the number of free permits, if there are any.
     pub(super) fn wake_free(&mut self, name: &LockName, free: i64) {
         if free > 0 {
-            let payload = free.to_string().into_bytes().into();
-            self.wakes.push(Wake { topic: Topic::Permits(name.clone()), payload });
+            self.wake(Topic::Permits(name.clone()), free.to_string().into_bytes());
         }
     }
 
@@ -251,9 +250,9 @@ impl State {
         &mut self,
         resource: &Resource,
         now: u64,
-    ) -> Result<Snapshot, Fault> {
+    ) -> Result<LockInfo, Fault> {
         let count = self.number(&resource.name, now)?;
         let ttl = self.living(&resource.name, now).map(|entry| entry.ttl(now));
-        Ok(Snapshot { ttl, count, ..Snapshot::default() })
+        Ok(LockInfo { ttl, count, ..LockInfo::new(resource) })
     }
 }

@@ -53,7 +53,7 @@ impl Holds {
     }
 
     /// Like `longest`, but removes expired readers, as only writers do.
-    fn bury(&mut self, now: u64) -> Option<u64> {
+    fn drop_expired(&mut self, now: u64) -> Option<u64> {
         self.readers.retain(|reader| reader.until >= now);
         self.longest(now)
     }
@@ -79,7 +79,7 @@ impl Holds {
 
     /// Grants the write lock until then. The lock expires with its last reader if that is later.
     fn write(&mut self, writer: (OwnerId, u32), until: u64, expires: &mut u64, now: u64) {
-        *expires = until.max(self.bury(now).unwrap_or(0));
+        *expires = until.max(self.drop_expired(now).unwrap_or(0));
         self.write_ends = Some(until).filter(|until| until < expires);
         self.writer = Some(writer);
     }
@@ -87,7 +87,7 @@ impl Holds {
     /// Removes the writer. Returns when the lock expires by its readers, if any are left.
     fn end_write(&mut self, now: u64) -> Option<u64> {
         (self.writer, self.write_ends) = (None, None);
-        self.bury(now)
+        self.drop_expired(now)
     }
 
     /// Returns one holder, the writer first.
@@ -113,12 +113,12 @@ impl Entry {
 impl State {
     /// Removes a writer whose lease has expired before the leases of its readers.
     pub(super) fn settle_rw(&mut self, name: &LockName, now: u64) {
-        let Some(mut place) = self.place(name, now) else { return };
-        let Ok((holds, expires)) = place.get_mut().rw() else { return };
+        let Some(mut found) = self.entry(name, now) else { return };
+        let Ok((holds, expires)) = found.get_mut().rw() else { return };
         if holds.is_write_over(now) {
             match holds.end_write(now) {
                 Some(longest) => *expires = longest,
-                None => drop(place.remove()),
+                None => drop(found.remove()),
             }
         }
     }
@@ -152,7 +152,7 @@ impl State {
             let nested = request.beside.is_some_and(|writer| holds.is_written_by(writer));
             let written = holds.writer.is_some();
             if written && !nested && request.count == 1 {
-                let left = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
+                let left = holds.write_ends.map_or(left, |ends| Ttl::millis(ends - now));
                 let out = self.stays_out(name, Some(left), request.waits, now);
                 return Ok(Attempt::busy(out));
             }
@@ -181,15 +181,14 @@ impl State {
             if holds.is_written_by(owner) {
                 holds.writer = Some((owner, request.count));
                 holds.lengthen_write(until, expires);
-                let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-                return Ok(Attempt::Granted { token });
+                return Ok(self.grant(request, now));
             }
             if request.count > 1 {
                 return Ok(Attempt::Gone);
             }
             let mut busy = holds.writer.is_some();
             if !busy {
-                holds.bury(now);
+                holds.drop_expired(now);
                 busy = holds.readers.iter().any(|reader| Some(reader.owner) != request.beside);
             }
             if busy {
@@ -209,14 +208,13 @@ impl State {
             if request.waits {
                 self.wait(name, owner, now);
             }
-            return Ok(Attempt::busy(Some(Ttl::Millis(turn - now))));
+            return Ok(Attempt::busy(Some(Ttl::millis(turn - now))));
         }
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
         holds.write((owner, 1), until, expires, now);
         self.written_at_last(name, owner, now);
-        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-        Ok(Attempt::Granted { token })
+        Ok(self.grant(request, now))
     }
 
     fn hand_write_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Attempt {
@@ -226,13 +224,12 @@ impl State {
         let Ok((holds, expires)) = entry.rw() else { return Attempt::Gone };
         if holds.is_written_by(owner) {
             holds.lengthen_write(until, expires);
-            let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-            return Attempt::Granted { token };
+            return self.grant(request, now);
         }
         if !holds.is_written_by(from) {
             return Attempt::Gone;
         }
-        if holds.bury(now).is_some() {
+        if holds.drop_expired(now).is_some() {
             *expires = holds.end_write(now).unwrap_or(0);
             let left = entry.ttl(now);
             self.wake_written(name);
@@ -241,15 +238,14 @@ impl State {
         if let Some(turn) = self.readers_turn(name, now) {
             self.names.remove(name);
             self.wake_written(name);
-            return Attempt::busy(Some(Ttl::Millis(turn - now)));
+            return Attempt::busy(Some(Ttl::millis(turn - now)));
         }
         let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else {
             return Attempt::Gone;
         };
         holds.write((owner, 1), until, expires, now);
         self.written_at_last(name, owner, now);
-        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-        Attempt::Granted { token }
+        self.grant(request, now)
     }
 
     pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
@@ -262,8 +258,8 @@ impl State {
 
     fn release_read(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
         let name = &request.resource.name;
-        let Some(mut place) = self.place(name, now) else { return absent(None) };
-        let Ok((holds, expires)) = place.get_mut().rw() else { return absent(None) };
+        let Some(mut found) = self.entry(name, now) else { return absent(None) };
+        let Ok((holds, expires)) = found.get_mut().rw() else { return absent(None) };
         let shared = holds.writer.is_none();
         let Some(reader) = holds.reader(request.owner) else {
             return absent(holds.any());
@@ -300,7 +296,7 @@ impl State {
             *expires = longest;
             return Ok(FREED);
         }
-        place.remove();
+        found.remove();
         self.wake(Topic::Rw(name.clone()), b"0");
         Ok(FREED)
     }
@@ -318,10 +314,10 @@ impl State {
 
     /// Releases a write lock. Returns also whether a writer holds it then.
     fn end_write(&mut self, request: &Release, now: u64) -> (Result<Released, Fault>, bool) {
-        let Some(mut place) = self.place(&request.resource.name, now) else {
+        let Some(mut found) = self.entry(&request.resource.name, now) else {
             return (absent(None), false);
         };
-        let Ok((holds, expires)) = place.get_mut().rw() else { return (absent(None), false) };
+        let Ok((holds, expires)) = found.get_mut().rw() else { return (absent(None), false) };
         let Some((_, count)) = holds.writer.as_mut().filter(|(id, _)| *id == request.owner) else {
             return (absent(holds.any()), holds.is_written());
         };
@@ -337,7 +333,7 @@ impl State {
         }
         match holds.end_write(now) {
             Some(longest) => *expires = longest,
-            None => drop(place.remove()),
+            None => drop(found.remove()),
         }
         (Ok(FREED), false)
     }
@@ -359,7 +355,7 @@ impl State {
         let shared = holds.writer.is_none();
         match holds.reader(request.owner) {
             Some(reader) if reader.until >= now => {
-                let found = Ttl::Millis(reader.until - now);
+                let found = Ttl::millis(reader.until - now);
                 reader.until = reader.until.max(now + request.ttl.unwrap_or(0));
                 let until = reader.until;
                 holds.lengthen(until, expires);
@@ -380,7 +376,7 @@ impl State {
         match (holds.is_write_over(now), holds.longest(now)) {
             (true, None) => Ok(Renewed::Gone),
             (false, _) if holds.is_written_by(request.owner) => {
-                let found = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
+                let found = holds.write_ends.map_or(left, |ends| Ttl::millis(ends - now));
                 holds.lengthen_write(now + request.ttl.unwrap_or(0), expires);
                 Ok(Renewed::Held(found))
             }
@@ -395,27 +391,29 @@ impl State {
         now: u64,
     ) -> Result<Changed, Fault> {
         self.settle_rw(&resource.name, now);
-        let Some(mut place) = self.place(&resource.name, now) else { return Ok(Changed::Nothing) };
-        let (holds, _) = place.get_mut().rw()?;
+        let Some(mut found) = self.entry(&resource.name, now) else {
+            return Ok(Changed::Nothing);
+        };
+        let (holds, _) = found.get_mut().rw()?;
         let (message, victims): (_, Vec<_>) =
             (if holds.is_written() { b"1" } else { b"0" }, holds.owners().collect());
-        place.remove();
+        found.remove();
         self.wake(Topic::Rw(resource.name.clone()), message);
         victims.iter().for_each(|victim| self.wake_victim(victim, reason));
         Ok(Changed::Done)
     }
 
-    pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<Snapshot, Fault> {
+    pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<LockInfo, Fault> {
         let Some(entry) = self.living(&resource.name, now) else {
-            return Ok(Snapshot::default());
+            return Ok(LockInfo::new(resource));
         };
         let mut ttl = entry.ttl(now);
         let (holds, _) = entry.rw()?;
         // Changes nothing, as on Redis.
         let over = holds.is_write_over(now);
         if over {
-            let Some(longest) = holds.longest(now) else { return Ok(Snapshot::default()) };
-            ttl = Ttl::Millis(longest - now);
+            let Some(longest) = holds.longest(now) else { return Ok(LockInfo::new(resource)) };
+            ttl = Ttl::millis(longest - now);
         }
         let living = holds.readers.iter().filter(|reader| reader.until >= now);
         let readers = living.map(|reader| (reader.owner, reader.count, true));
@@ -423,7 +421,7 @@ impl State {
         let all: Vec<_> = writer.into_iter().chain(readers).collect();
         let holders =
             all.into_iter().map(|(id, count, shared)| self.holder(id, count, shared, now));
-        Ok(Snapshot { holders: holders.collect(), ttl: Some(ttl), ..Snapshot::default() })
+        Ok(LockInfo { holders: holders.collect(), ttl: Some(ttl), ..LockInfo::new(resource) })
     }
 
     /// Notifies waiters that a writer released the lock, or that readers need no longer wait for one.

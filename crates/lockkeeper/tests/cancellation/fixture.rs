@@ -6,7 +6,8 @@ use std::time::Duration;
 use lockkeeper::backend::BoxFuture;
 use lockkeeper::stores::Memory;
 use lockkeeper::{
-    AnyGuard, AnyLock, Client, ClientOptions, Kind, MultiGuard, MultiLock, Owner, Permit, Result,
+    AnyGuard, AnyLock, Client, ClientOptions, Kind, MultiGuard, MultiLock, Owner, Result,
+    SemaphoreGuard,
 };
 use testkit::Flaky;
 
@@ -61,7 +62,7 @@ pub(crate) enum How {
 
 pub(crate) enum Held {
     Guard(AnyGuard),
-    Permit(Permit),
+    Permit(SemaphoreGuard),
     Multi(MultiGuard),
     /// A wait for a latch leaves nothing held.
     Nothing,
@@ -244,9 +245,9 @@ impl Handle {
         let work = tokio::time::sleep(BUSY);
         match self.primitive {
             Primitive::Multi | Primitive::Mixed | Primitive::Abroad => {
-                matches!(self.multi().try_run(|_| work).await, Ok(Some(_)))
+                matches!(self.multi().try_run_for(Duration::ZERO, |_| work).await, Ok(Some(_)))
             }
-            _ => matches!(self.any().try_run(|_| work).await, Ok(Some(_))),
+            _ => matches!(self.any().try_run_for(Duration::ZERO, |_| work).await, Ok(Some(_))),
         }
     }
 }
@@ -353,8 +354,10 @@ impl Fixture {
     pub(crate) async fn set_up(&self, primitive: Primitive) {
         let permits = u64::from(PERMITS);
         let made = match primitive {
-            Primitive::Permits => self.rival.permit_semaphore("it").try_set_permits(permits).await,
-            Primitive::Semaphore => self.rival.semaphore("it").try_set_permits(permits).await,
+            Primitive::Permits => {
+                self.rival.permit_semaphore("it").try_set_permits(permits, None).await
+            }
+            Primitive::Semaphore => self.rival.semaphore("it").try_set_permits(permits, None).await,
             _ => Ok(true),
         };
         assert!(made.unwrap());

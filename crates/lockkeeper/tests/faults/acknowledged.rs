@@ -73,7 +73,7 @@ async fn all_changes_that_last_are_acknowledged() {
     let lock = client.lock("lock");
     let guard = lock.lock().await.unwrap();
     let semaphore = client.semaphore("semaphore");
-    semaphore.try_set_permits(2).await.unwrap();
+    semaphore.try_set_permits(2, None).await.unwrap();
     let permit = semaphore.acquire(1).await.unwrap();
     let latch = client.count_down_latch("latch");
     latch.try_set_count(2).await.unwrap();

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::backend::{
-    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Fault, Lane, Release, Released,
-    Renew, Renewed, Resource, Snapshot,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Fault, Lane, LockInfo, Release,
+    Released, Renew, Renewed, Resource,
 };
 use lockkeeper::stores::Memory;
 use lockkeeper::{
@@ -123,7 +123,7 @@ impl Backend for Lanes {
         })
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         self.answer(&resource.name.clone(), |inner| inner.inspect(resource))
     }
 }

@@ -33,7 +33,7 @@ async fn listed(client: &Client) -> (BTreeSet<String>, bool) {
 async fn one_of_each(server: &RedisServer, prefix: &str) -> (Client, Vec<lockkeeper::AnyGuard>) {
     let client = connect(&server.url(), options().name_prefix(prefix)).await;
     let permits = client.permit_semaphore("permits");
-    assert!(permits.try_set_permits(3).await.unwrap());
+    assert!(permits.try_set_permits(3, None).await.unwrap());
     let held = vec![
         lockkeeper::AnyGuard::from(client.mutex("mutex").lock().await.unwrap()),
         client.lock("lock").lock().await.unwrap().into(),

@@ -346,7 +346,7 @@ async fn permits_without_a_command_are_denied_and_none_is_acquired() {
     for denied in ["-zadd", "-incrby"] {
         let (server, url) = with_user(&["~*", "&*", "+@all", denied]);
         let semaphore = connect(&server.url(), options()).await.permit_semaphore("a");
-        assert!(semaphore.try_set_permits(5).await.unwrap());
+        assert!(semaphore.try_set_permits(5, None).await.unwrap());
         let client = connect(&url, options()).await;
         for _ in 0..3 {
             assert_denied(&client.permit_semaphore("a").try_acquire(2).await);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::backend::BoxFuture;
 use lockkeeper::{
-    AnyGuard, AnyLock, Client, ClientOptions, Error, Kind, LostReason, Permit, Result,
+    AnyGuard, AnyLock, Client, ClientOptions, Error, Kind, LostReason, Result, SemaphoreGuard,
 };
 use testkit::{FaultProxy, RedisServer};
 use tokio::time::Instant;
@@ -151,7 +151,7 @@ pub(crate) async fn restart(server: &Arc<RedisServer>) {
 #[derive(Debug)]
 pub(crate) enum Held {
     Guard(AnyGuard),
-    Permit(Permit),
+    Permit(SemaphoreGuard),
 }
 
 impl Held {
@@ -331,8 +331,8 @@ pub(crate) async fn waiting(server: &RedisServer, primitive: Primitive) {
 /// Makes a semaphore with one permit.
 pub(crate) async fn set_up(client: &Client, primitive: Primitive, name: &str) {
     let made = match primitive {
-        Primitive::Permits => client.permit_semaphore(name).try_set_permits(1).await,
-        Primitive::Semaphore => client.semaphore(name).try_set_permits(1).await,
+        Primitive::Permits => client.permit_semaphore(name).try_set_permits(1, None).await,
+        Primitive::Semaphore => client.semaphore(name).try_set_permits(1, None).await,
         _ => Ok(true),
     };
     assert!(made.expect("reachable"));

@@ -260,7 +260,7 @@ impl Backend for ReadsZero {
         Box::pin(async move {
             answer.await.map(|attempt| match attempt {
                 Attempt::Busy { listeners, .. } => {
-                    Attempt::Busy { ttl: Some(Ttl::Millis(0)), listeners }
+                    Attempt::Busy { ttl: Some(Ttl::For(Duration::ZERO)), listeners }
                 }
                 other => other,
             })

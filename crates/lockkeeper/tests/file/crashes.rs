@@ -127,7 +127,7 @@ async fn processes_killed_at_any_moment_leave_a_consistent_store() {
     let diary: PathBuf = file.folder().join("diary");
     let client = connect(&file).await;
     let semaphore = client.permit_semaphore("permits");
-    semaphore.try_set_permits(PERMITS).await.unwrap();
+    semaphore.try_set_permits(PERMITS, None).await.unwrap();
 
     let mut workers: Vec<_> = (0..WORKERS).map(|_| start(&file, &diary)).collect();
     let (begin, watch, mut killed) = (Instant::now(), Stopwatch::start(), 0);

@@ -49,7 +49,7 @@ async fn only_expired_locks_are_swept() {
 async fn rows_from_before_a_reboot_are_swept() {
     let file = LockFile::new();
     let client = connect(&file).await;
-    client.semaphore("stays").try_set_permits(2).await.unwrap();
+    client.semaphore("stays").try_set_permits(2, None).await.unwrap();
     let backend = file.backend(&ClientOptions::new()).await;
     for i in 0..100 {
         take(&*backend, Kind::Lock, &format!("lock {i}"), 3_600_000).await;

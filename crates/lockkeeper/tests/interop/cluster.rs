@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use lockkeeper::{
-    AnyGuard, AnyLock, Client, ClientOptions, Fence, MultiGuard, MultiLock, Permit, RECHECK,
-    RedisOptions, Wakeups,
+    AnyGuard, AnyLock, Client, ClientOptions, Fence, MultiGuard, MultiLock, RECHECK, RedisOptions,
+    SemaphoreGuard, Wakeups,
 };
 use testkit::java::{JavaPeerBuilder, Lock, Pending, Permits, Semaphore, Worker};
 use testkit::{Cli, Cluster, History, JavaPeer, Redisson, Shape};
@@ -198,7 +198,7 @@ macro_rules! ours {
 ours! {
     AnyLock, AnyGuard, lock();
     MultiLock, MultiGuard, lock();
-    lockkeeper::Semaphore, Permit, acquire(1);
+    lockkeeper::Semaphore, SemaphoreGuard, acquire(1);
 }
 
 /// What is acquired and released by Java.

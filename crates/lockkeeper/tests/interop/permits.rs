@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use lockkeeper::{ClientOptions, LostReason, PermitId, PermitSemaphore, PermitsGuard};
+use lockkeeper::{ClientOptions, LostReason, PermitGuard, PermitId, PermitSemaphore};
 use testkit::Redisson;
 use tokio::task::JoinHandle;
 
@@ -38,7 +38,7 @@ fn now() -> i64 {
     time.array()[0].int() * 1000 + time.array()[1].int() / 1000
 }
 
-fn waits(permits: &PermitSemaphore, count: u32) -> JoinHandle<(PermitsGuard, Instant)> {
+fn waits(permits: &PermitSemaphore, count: u32) -> JoinHandle<(PermitGuard, Instant)> {
     let request = permits.acquire(count);
     tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
 }
@@ -57,7 +57,7 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
         );
     };
 
-    assert!(ours.try_set_permits(5).await.unwrap());
+    assert!(ours.try_set_permits(5, None).await.unwrap());
     assert!(!java.try_set_permits(6).ok());
     let guard = ours.lease(LONG).acquire(2).await.unwrap();
     let id = java.acquire().ok();
@@ -77,7 +77,7 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
     agree(9, 0).await;
     assert!(java.delete().ok());
     assert!(java.try_set_permits(1).ok());
-    assert!(!ours.try_set_permits(2).await.unwrap());
+    assert!(!ours.try_set_permits(2, None).await.unwrap());
     agree(1, 0).await;
 }
 
@@ -86,7 +86,7 @@ async fn an_id_is_the_same_on_both_sides(redisson: Redisson) {
     let stage = Stage::with(redisson, "permits, ids", options).await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
-    ours.try_set_permits(4).await.unwrap();
+    ours.try_set_permits(4, None).await.unwrap();
 
     // A permit of Redisson is released here, once.
     let ids = java.acquire_many(2, Some(LONG)).ok();
@@ -118,7 +118,7 @@ async fn a_lease_is_changed_from_the_other_side(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, leases").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
-    ours.try_set_permits(2).await.unwrap();
+    ours.try_set_permits(2, None).await.unwrap();
     let near = |id, span: i64| {
         let off = end(name, id).unwrap() - now() - span;
         assert!(off.abs() < 2_000, "off by {off} ms");
@@ -127,7 +127,7 @@ async fn a_lease_is_changed_from_the_other_side(redisson: Redisson) {
     let hex = java.acquire_for(ms(10_000)).ok();
     let id: PermitId = hex.parse().unwrap();
     near(id, 10_000);
-    assert!(ours.update_lease(id, LONG).await.unwrap());
+    assert!(ours.extend(id, LONG).await.unwrap());
     near(id, 60_000);
     if redisson == Redisson::Newest {
         assert!((30_000..=60_000).contains(&java.lease(&hex).ok()));
@@ -142,7 +142,7 @@ async fn a_lease_is_changed_from_the_other_side(redisson: Redisson) {
     assert!(guard.remaining() <= ms(10_000), "it knows only of its own lease");
     guard.release().await.unwrap();
     java.release(&hex).ok();
-    assert!(!ours.update_lease(id, LONG).await.unwrap());
+    assert!(!ours.extend(id, LONG).await.unwrap());
     assert!(!java.update_lease(&own.to_string(), LONG).ok());
 }
 
@@ -183,7 +183,7 @@ async fn adding_permits_wakes_the_other_side(redisson: Redisson) {
 
     let there = java.acquire();
     asleep(name, 1, || !there.is_pending()).await;
-    ours.try_set_permits(1).await.unwrap();
+    ours.try_set_permits(1, None).await.unwrap();
     within(SOON, "it was set up", there).await.ok();
     let there = java.acquire();
     asleep(name, 1, || !there.is_pending()).await;
@@ -203,7 +203,7 @@ async fn a_permit_whose_lease_expires_becomes_free(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, ends").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let (java, lease) = (stage.one.permits(name), ms(500));
-    ours.try_set_permits(1).await.unwrap();
+    ours.try_set_permits(1, None).await.unwrap();
 
     let before = Instant::now();
     let id = java.acquire_for(lease).ok();
@@ -234,7 +234,7 @@ async fn a_permit_without_a_lease_does_not_expire_on_either_side(redisson: Redis
     let stage = Stage::with(redisson, "permits, endless", options).await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
-    ours.try_set_permits(2).await.unwrap();
+    ours.try_set_permits(2, None).await.unwrap();
     let hex = java.acquire().ok();
     let id: PermitId = hex.parse().unwrap();
     assert_eq!(end(name, id), Some(NEVER));
@@ -253,7 +253,7 @@ async fn a_permit_without_a_lease_does_not_expire_on_either_side(redisson: Redis
     guard.release().await.unwrap();
     let other = within(SOON, "ours is free", there).await.ok();
     // An end can be given to Java's.
-    assert!(ours.update_lease(id, ms(300)).await.unwrap());
+    assert!(ours.extend(id, ms(300)).await.unwrap());
     let (guard, _) = within(ms(300) + SOON, "it has ended", joined(waits(&ours, 1))).await;
     assert!(!java.try_release(&hex).ok());
     guard.release().await.unwrap();
@@ -265,7 +265,7 @@ async fn a_ttl_applies_to_both_sides(redisson: Redisson) {
     let stage = Stage::new(redisson, "permits, time to live").await;
     let (ours, name) = (stage.client.permit_semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.permits(name);
-    assert!(ours.try_set_permits_for(3, ms(3_000)).await.unwrap());
+    assert!(ours.try_set_permits(3, ms(3_000)).await.unwrap());
     let guard = ours.lease(LONG).acquire(1).await.unwrap();
     let left = server().cli(&["PTTL", &taken_key(name)]).int();
     assert!((1..=3_000).contains(&left), "what is taken ends with it: {left}");

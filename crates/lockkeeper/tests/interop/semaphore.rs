@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-use lockkeeper::{Error, Permit, Semaphore};
+use lockkeeper::{Error, Semaphore, SemaphoreGuard};
 use testkit::Redisson;
 use tokio::task::JoinHandle;
 
@@ -27,7 +27,7 @@ pub(crate) fn channel(name: &str) -> String {
     format!("redisson_sc:{{{name}}}")
 }
 
-fn waits(semaphore: &Semaphore, permits: u32) -> JoinHandle<(Permit, Instant)> {
+fn waits(semaphore: &Semaphore, permits: u32) -> JoinHandle<(SemaphoreGuard, Instant)> {
     let request = semaphore.acquire(permits);
     tokio::spawn(async move { (request.await.unwrap(), Instant::now()) })
 }
@@ -45,7 +45,7 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
     let ours = stage.client.semaphore(&stage.name);
     let java = stage.one.semaphore(&stage.name);
 
-    assert!(ours.try_set_permits(5).await.unwrap());
+    assert!(ours.try_set_permits(5, None).await.unwrap());
     assert!(!java.try_set_permits(7).ok());
     java.acquire(2).ok();
     let permit = ours.acquire(2).await.unwrap();
@@ -55,7 +55,7 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
     assert!(!java.try_acquire_for(2, SHORT).ok());
     assert!(ours.try_acquire_for(2, IN_VAIN).await.unwrap().is_none());
     // Permits have no owners: each side can release permits of the other.
-    ours.release(2).await.unwrap();
+    ours.add_permits(2).await.unwrap();
     permit.forget();
     java.release(2).ok();
     assert_eq!((java.available().ok(), ours.available().await.unwrap()), (5, 5));
@@ -66,13 +66,13 @@ async fn both_sides_count_the_same_permits(redisson: Redisson) {
     java.add_permits(-4).ok();
     assert_eq!(ours.drain_permits().await.unwrap(), 6);
     assert_eq!(java.drain().ok(), 0);
-    ours.release(4).await.unwrap();
+    ours.add_permits(4).await.unwrap();
     assert_eq!(java.drain().ok(), 4);
     assert_eq!(ours.available().await.unwrap(), 0);
 
     assert!(java.delete().ok());
     assert!(java.try_set_permits(1).ok());
-    assert!(!ours.try_set_permits(2).await.unwrap());
+    assert!(!ours.try_set_permits(2, None).await.unwrap());
     assert_eq!(ours.available().await.unwrap(), 1);
 }
 
@@ -81,7 +81,7 @@ async fn a_release_wakes_the_other_side(redisson: Redisson) {
     let stage = Stage::new(redisson, "semaphore, wake-up").await;
     let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.semaphore(name);
-    ours.try_set_permits(3).await.unwrap();
+    ours.try_set_permits(3, None).await.unwrap();
     let permits = ours.acquire(3).await.unwrap();
     let there = [java.acquire(1), stage.two.semaphore(name).acquire(1)];
     listened_to(server(), &channel(name), 1).await;
@@ -103,7 +103,7 @@ async fn adding_permits_wakes_the_other_side(redisson: Redisson) {
     // Java waits for a semaphore that is not there yet.
     let there = java.acquire(1);
     asleep(name, 1, || !there.is_pending()).await;
-    assert!(ours.try_set_permits(1).await.unwrap());
+    assert!(ours.try_set_permits(1, None).await.unwrap());
     within(SOON, "it was set up", there).await.ok();
     let there = java.acquire(2);
     asleep(name, 1, || !there.is_pending()).await;
@@ -127,7 +127,7 @@ async fn an_unset_semaphore_is_an_error_here_and_a_wait_there(redisson: Redisson
     let java = stage.one.semaphore(&stage.name);
     let invalid = |error: Error| assert!(matches!(error, Error::Invalid { .. }), "{error}");
     invalid(ours.acquire(1).await.unwrap_err());
-    invalid(ours.release(1).await.unwrap_err());
+    invalid(ours.add_permits(1).await.unwrap_err());
     assert!(!java.try_acquire_for(1, SHORT).ok());
     assert_eq!(ours.available().await.unwrap(), 0);
     // Java's release makes it.
@@ -159,7 +159,7 @@ async fn a_ttl_is_kept_by_rust_and_dropped_by_java(redisson: Redisson) {
     let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.semaphore(name);
     let ttl = || server().cli(&["PTTL", name]).int();
-    assert!(ours.try_set_permits_for(3, LONG).await.unwrap());
+    assert!(ours.try_set_permits(3, LONG).await.unwrap());
     java.acquire(1).ok();
     java.release(1).ok();
     ours.add_permits(1).await.unwrap();
@@ -169,7 +169,7 @@ async fn a_ttl_is_kept_by_rust_and_dropped_by_java(redisson: Redisson) {
     assert_eq!(ttl(), -1, "Redisson has learnt to keep it");
     java.delete().ok();
 
-    assert!(ours.try_set_permits_for(3, ms(2_000)).await.unwrap());
+    assert!(ours.try_set_permits(3, ms(2_000)).await.unwrap());
     let permit = ours.acquire(1).await.unwrap();
     java.acquire(1).ok();
     eventually("it ends", || ttl() == -2).await;
@@ -184,13 +184,13 @@ async fn permits_of_a_dead_process_are_lost_until_released(redisson: Redisson) {
     let stage = Stage::new(redisson, "semaphore, death").await;
     let (ours, name) = (stage.client.semaphore(&stage.name), stage.name.as_str());
     let java = stage.one.semaphore(name);
-    ours.try_set_permits(1).await.unwrap();
+    ours.try_set_permits(1, None).await.unwrap();
     let child = killed_process(server(), "semaphore", LONG, name);
     child.expect_line("held");
     child.kill();
     let waits = java.acquire(1);
     assert!(waits.answer_within(ms(300)).is_none(), "nobody knows whose it was");
-    ours.release(1).await.unwrap();
+    ours.add_permits(1).await.unwrap();
     within(SOON, "it was given back", waits).await.ok();
 }
 
@@ -200,7 +200,7 @@ async fn at_most_as_many_holders_as_permits(redisson: Redisson) {
     const ROUNDS: usize = 40;
     let stage = Stage::new(redisson, "semaphore, stress").await;
     let semaphore = stage.client.semaphore(&stage.name);
-    semaphore.try_set_permits(PERMITS).await.unwrap();
+    semaphore.try_set_permits(PERMITS, None).await.unwrap();
     let inside = Arc::new(Inside::default());
     let mut tasks = Vec::new();
     for number in 0..4 {

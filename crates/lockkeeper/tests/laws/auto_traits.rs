@@ -1,12 +1,13 @@
 //! Types are `Send`, `Sync` and `'static`, and futures are `Send`.
 
 use std::future::Future;
+use std::time::Duration;
 
 use lockkeeper::{
     AnyGuard, AnyLock, Backoff, Client, ClientInfo, ClientOptions, Completed, CountDownLatch,
     Error, FairLock, Fence, FencedLock, Hold, Holder, Inspector, Listing, Lock, LockInfo, LockName,
-    LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, Remaining, RunError,
-    RwLock, Semaphore, StaleTokenError, UpgradeError, Watch,
+    LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, RunError, RwLock,
+    Semaphore, StaleTokenError, Ttl, UpgradeError, Watch,
 };
 
 fn everywhere<T: Send + Sync + 'static>() {}
@@ -43,7 +44,7 @@ fn types_can_be_shared_between_threads() {
     everywhere::<OwnerId>();
     everywhere::<LockName>();
     everywhere::<LostReason>();
-    everywhere::<Remaining>();
+    everywhere::<Ttl>();
     everywhere::<Error>();
     everywhere::<Completed<u8>>();
     everywhere::<RunError<u8>>();
@@ -65,22 +66,28 @@ async fn futures_can_be_sent() {
     let (lock, owner) = (client.lock("it"), client.new_owner());
     assert!(!send(lock.is_locked()).await.unwrap());
     assert!(send(lock.holder()).await.unwrap().is_none());
-    assert_eq!(send(lock.remaining()).await.unwrap(), Remaining::Free);
+    assert_eq!(send(lock.remaining()).await.unwrap(), None);
     assert_eq!(send(lock.hold_count(&owner)).await.unwrap(), 0);
     assert!(!send(lock.is_held_by(&owner)).await.unwrap());
     assert!(!send(lock.force_unlock("")).await.unwrap());
     assert_eq!(send(lock.run(async |_| 7)).await.unwrap().output, 7);
-    assert_eq!(send(lock.try_run(async |_| 7)).await.unwrap().unwrap().output, 7);
+    assert_eq!(
+        send(lock.try_run_for(Duration::ZERO, async |_| 7)).await.unwrap().unwrap().output,
+        7
+    );
     let guard = sent(lock.lock()).await.unwrap();
-    send(guard.extend(std::time::Duration::from_secs(1))).await.unwrap();
+    send(guard.extend(Duration::from_secs(1))).await.unwrap();
     let lost = sent(guard.lost());
     sent(sent(guard).release()).await.unwrap();
     assert_eq!(lost.await, LostReason::Released);
     let guard = send(client.mutex("it").lock()).await.unwrap();
-    send(guard.leave_for(std::time::Duration::from_secs(1))).await.unwrap();
+    send(guard.leave_for(Duration::from_secs(1))).await.unwrap();
     let multi = MultiLock::new([client.lock("a"), client.lock("b")]);
     assert_eq!(send(multi.run(async |_| 7)).await.unwrap().output, 7);
-    assert_eq!(send(multi.try_run(async |_| 7)).await.unwrap().unwrap().output, 7);
+    assert_eq!(
+        send(multi.try_run_for(Duration::ZERO, async |_| 7)).await.unwrap().unwrap().output,
+        7
+    );
     let guard = sent(multi.lock()).await.unwrap();
     let lost = sent(guard.lost());
     sent(sent(guard).release()).await.unwrap();

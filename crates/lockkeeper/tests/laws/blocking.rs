@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join;
 use lockkeeper::blocking::{self, Wait, this_thread};
 use lockkeeper::{
-    AnyLock, Client, ClientOptions, Error, LockGuard, MultiLock, Owner, Remaining, RunError,
+    AnyLock, Client, ClientOptions, Error, LockGuard, MultiLock, Owner, RunError, Ttl,
 };
 use testkit::{History, Stopwatch};
 use tokio::runtime::{Builder, Runtime};
@@ -88,7 +88,7 @@ pub(crate) fn the_watchdog_renews_while_the_thread_sleeps(store: &Store) {
     let observer = self::client(store).lock(store.name("lock"));
     let mut least = Duration::MAX;
     eventually("the TTL grows", || {
-        let Remaining::For(left) = observer.remaining().wait().unwrap() else {
+        let Some(Ttl::For(left)) = observer.remaining().wait().unwrap() else {
             panic!("it was not renewed");
         };
         let grown = left > least;
@@ -167,7 +167,7 @@ pub(crate) fn a_thread_owns_both_sides(store: &Store) {
     assert_is!(lock.try_write_for(LONG).wait(), Err(Error::Invalid { .. }));
     let writing = downgraded.try_upgrade().wait().expect("it is the only reader");
     writing.release().wait().unwrap();
-    assert_eq!(lock.remaining().wait().unwrap(), Remaining::Free);
+    assert_eq!(lock.remaining().wait().unwrap(), None);
 }
 
 pub(crate) fn a_thread_cannot_re_enter_a_non_reentrant_lock(store: &Store) {
@@ -233,7 +233,7 @@ pub(crate) fn run_holds_the_lock_while_the_thread_works(store: &Store) {
     let held = other.lock().wait().unwrap();
     let never = AtomicU32::new(0);
     let work = async |_| never.fetch_add(1, Ordering::Relaxed);
-    assert!(lock.try_run(work).wait().unwrap().is_none());
+    assert!(lock.try_run_for(Duration::ZERO, work).wait().unwrap().is_none());
     assert!(lock.try_run_for(SHORT, work).wait().unwrap().is_none());
     assert_eq!(never.into_inner(), 0);
     held.release().wait().unwrap();
@@ -243,7 +243,7 @@ pub(crate) fn the_last_drop_waits_for_the_release(store: &Store) {
     type End = fn(Client, LockGuard);
     let observer = client(store);
     let semaphore = observer.semaphore(store.name("semaphore"));
-    semaphore.try_set_permits(1).wait().unwrap();
+    semaphore.try_set_permits(1, None).wait().unwrap();
     let ends: [End; 7] = [
         |client, guard| drop((guard, client)),
         |client, guard| drop((client, guard)),
@@ -356,7 +356,7 @@ pub(crate) fn wait_in_async_code_fails_instead_of_blocking(store: &Store) {
             assert_says(lock.lock().wait(), advice);
             assert_says(lock.is_locked().wait(), advice);
             assert_says(async { lock.try_lock().await }.wait(), advice);
-            assert_says(semaphore.try_set_permits(1).wait(), advice);
+            assert_says(semaphore.try_set_permits(1, None).wait(), advice);
             assert_says(client.count_down_latch("l").wait().wait(), advice);
             assert_says(client.inspector().inspect("new").wait(), advice);
             assert_says(client.check().wait(), advice);

@@ -94,7 +94,7 @@ pub(crate) async fn a_check_works_beside_held_locks(store: &Store) {
     ];
     if !store.is_quorum() {
         let semaphore = client.permit_semaphore("permits");
-        assert!(semaphore.try_set_permits(2).await.unwrap());
+        assert!(semaphore.try_set_permits(2, None).await.unwrap());
         held.push(client.fair_lock("fair").lock().await.unwrap().into());
         held.push(client.rw_lock("rw").write().await.unwrap().into());
         held.push(semaphore.acquire(2).await.unwrap().into());

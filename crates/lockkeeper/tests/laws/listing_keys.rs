@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Kind, LockInfo, Remaining};
+use lockkeeper::{Client, Error, Kind, LockInfo, Ttl};
 use testkit::RedisServer;
 
 use crate::listing::{all, named};
@@ -65,14 +65,14 @@ pub(crate) async fn locks_of_other_libraries_are_listed(store: &Store) {
         }
     }
     assert_eq!(locks.len(), 5, "{:?}", names(&locks));
-    assert_is!(of("lock").remaining, Remaining::For(left) if left > Duration::from_secs(20));
-    assert_eq!(of("endless").remaining, Remaining::Forever);
+    assert_is!(of("lock").ttl, Some(Ttl::For(left)) if left > Duration::from_secs(20));
+    assert_eq!(of("endless").ttl, Some(Ttl::Forever));
     assert_eq!(of("fair").waiting, Some(1));
     // The way back: what was found can be looked at and forced open.
     for lock in &locks {
         let looked = client.inspector().inspect(&lock.name).await.unwrap();
         assert_eq!((looked.kind, ids(&looked)), (lock.kind, ids(lock)), "{}", lock.name);
-        assert!(client.inspector().force_unlock(&lock.name, lock.kind, "").await.unwrap());
+        assert!(client.inspector().force_unlock(&lock.name, lock.kind, None, "").await.unwrap());
     }
     assert_eq!(names(&listed(store, &client).await), Vec::<String>::new());
 }
@@ -116,9 +116,9 @@ pub(crate) async fn keys_of_our_own_are_never_listed(store: &Store) {
     let store = store.apart();
     let (client, server) = (store.client().await, store.server());
     let semaphore = client.semaphore("semaphore");
-    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert!(semaphore.try_set_permits(5, None).await.unwrap());
     let permits = client.permit_semaphore("permits");
-    assert!(permits.try_set_permits(5).await.unwrap());
+    assert!(permits.try_set_permits(5, None).await.unwrap());
     assert!(client.count_down_latch("latch").try_set_count(2).await.unwrap());
     let _held = (
         client.fenced_lock("fenced").lock().await.unwrap(),
@@ -234,7 +234,7 @@ pub(crate) async fn a_semaphore_of_any_name_is_listed_by_its_name(store: &Store)
         format!("{plain}:timeout"),
     ] {
         let semaphore = client.permit_semaphore(&name);
-        assert!(semaphore.try_set_permits(3).await.unwrap());
+        assert!(semaphore.try_set_permits(3, None).await.unwrap());
         let guard = semaphore.acquire(2).await.unwrap();
         let locks = all(&mut inspector.list(format!("*{plain}*"))).await;
         assert_eq!(names(&locks), std::slice::from_ref(&name));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
-use lockkeeper::{AnyGuard, AnyLock, Error, Inspector, Kind, LockInfo, OwnerId, Remaining};
+use lockkeeper::{AnyGuard, AnyLock, Error, Inspector, Kind, LockInfo, OwnerId, Ttl};
 
 use tokio::time::{Instant, sleep};
 
@@ -115,7 +115,7 @@ pub(crate) async fn held_permits_are_listed_with_their_holders(store: &Store) {
     let name = store.name("permits");
     let (one, two) = (store.client().await, store.client().await);
     let semaphore = one.permit_semaphore(&name);
-    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert!(semaphore.try_set_permits(5, None).await.unwrap());
     assert_eq!(listed(store).await, [], "nobody has any");
     let then = SystemTime::now();
     let mine = semaphore.lease(store.long()).acquire(2).await.unwrap();
@@ -127,7 +127,7 @@ pub(crate) async fn held_permits_are_listed_with_their_holders(store: &Store) {
     })
     .await;
     assert_eq!((found.kind, found.count, found.taken), (Kind::Permits, Some(2), 3));
-    assert_eq!(found.remaining, Remaining::Forever, "it has no end of its own");
+    assert_eq!(found.ttl, Some(Ttl::Forever), "it has no end of its own");
     let ids: BTreeSet<_> = found.holders.iter().map(|holder| holder.id.clone()).collect();
     let permits = mine.permit_ids().into_iter().chain(yours.permit_ids());
     assert_eq!(ids, permits.map(|id| id.to_string()).collect());
@@ -147,7 +147,7 @@ pub(crate) async fn held_permits_are_listed_with_their_holders(store: &Store) {
 pub(crate) async fn expired_permits_are_not_listed(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let (semaphore, inspector) = (client.permit_semaphore(&name), client.inspector());
-    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert!(semaphore.try_set_permits(5, None).await.unwrap());
     // As a killed process: nothing is released.
     let killed = async || {
         let guard = semaphore.lease(store.lease()).acquire(2).await.unwrap();
@@ -172,7 +172,7 @@ pub(crate) async fn a_semaphore_is_listed_while_a_client_holds_permits(store: &S
     let name = store.name("semaphore");
     let client = store.client().await;
     let semaphore = client.semaphore(&name);
-    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert!(semaphore.try_set_permits(5, None).await.unwrap());
     assert_eq!(listed(store).await, [], "nobody has any");
     let permit = semaphore.acquire(2).await.unwrap();
     let inspector = client.inspector();
@@ -190,8 +190,8 @@ pub(crate) async fn a_semaphore_is_listed_while_a_client_holds_permits(store: &S
 /// Semaphores without held permits, and latches.
 pub(crate) async fn a_counter_without_holders_is_not_listed(store: &Store) {
     let client = store.client().await;
-    assert!(client.semaphore(store.name("s")).try_set_permits(5).await.unwrap());
-    assert!(client.permit_semaphore(store.name("p")).try_set_permits(5).await.unwrap());
+    assert!(client.semaphore(store.name("s")).try_set_permits(5, None).await.unwrap());
+    assert!(client.permit_semaphore(store.name("p")).try_set_permits(5, None).await.unwrap());
     assert!(client.count_down_latch(store.name("l")).try_set_count(5).await.unwrap());
     let fenced = client.fenced_lock(store.name("token")).lock().await.unwrap();
     fenced.release().await.unwrap();
@@ -208,7 +208,7 @@ pub(crate) async fn a_pattern_chooses_among_the_names(store: &Store) {
         held.push(AnyGuard::from(client.lock(store.name(name)).lock().await.unwrap()));
     }
     let semaphore = client.permit_semaphore(store.name("a3"));
-    assert!(semaphore.try_set_permits(1).await.unwrap());
+    assert!(semaphore.try_set_permits(1, None).await.unwrap());
     held.push(semaphore.acquire(1).await.unwrap().into());
     for (pattern, expected) in [
         ("*", &["[", "a1", "a2", "a3", "a\\", "ab", "b*", "b1"][..]),
@@ -322,7 +322,7 @@ pub(crate) async fn a_list_reports_holds_that_were_not_announced(store: &Store) 
     }
     let mutex = client.mutex("mutex").lock().await.unwrap();
     let semaphore = client.semaphore("semaphore");
-    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert!(semaphore.try_set_permits(5, None).await.unwrap());
     let permit = semaphore.acquire(1).await.unwrap();
     let mut found = Vec::new();
     at_last("all are listed", async || {
@@ -343,7 +343,7 @@ pub(crate) async fn a_client_that_is_shut_down_lists_nothing(store: &Store) {
     client.shutdown().await;
     assert_is!(inspector.list("*").next().await, Err(Error::Closed { .. }));
     assert_is!(inspector.inspect("lock").await, Err(Error::Closed { .. }));
-    let forced = inspector.force_unlock("lock", Kind::Lock, "").await;
+    let forced = inspector.force_unlock("lock", Kind::Lock, None, "").await;
     assert_is!(forced, Err(Error::Closed { .. }));
     assert_is!(inspector.watch("*").next().await, Err(Error::Closed { .. }));
     assert_is!(client.check().await, Err(Error::Closed { .. }));
@@ -366,7 +366,7 @@ pub(crate) async fn a_list_distinguishes_fair_locks_from_plain_ones(store: &Stor
 pub(crate) async fn the_start_of_a_hold_does_not_change_with_renewals(store: &Store) {
     let client = store.client().await;
     let semaphore = client.permit_semaphore(store.name("permits"));
-    assert!(semaphore.try_set_permits(3).await.unwrap());
+    assert!(semaphore.try_set_permits(3, None).await.unwrap());
     let then = SystemTime::now();
     let lock = client.lock(store.name("lock"));
     let _held = (

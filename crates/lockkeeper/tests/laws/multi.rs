@@ -576,7 +576,10 @@ pub(crate) async fn an_empty_multi_lock_and_a_repeated_member_are_rejected(store
     refused(none.try_lock().await);
     refused(none.try_lock_for(store.long()).await);
     assert_is!(none.run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
-    assert_is!(none.try_run(async |_| ()).await, Err(RunError::Acquire(Error::Invalid { .. })));
+    assert_is!(
+        none.try_run_for(Duration::ZERO, async |_| ()).await,
+        Err(RunError::Acquire(Error::Invalid { .. }))
+    );
     let (a, b) = (client.lock(store.name("a")), client.lock(store.name("b")));
     let as_mutex = AnyLock::from(client.mutex(store.name("a")));
     for twice in [
@@ -617,7 +620,7 @@ pub(crate) async fn an_invalid_lease_is_rejected(store: &Store) {
 pub(crate) async fn other_clients_see_and_force_release_all_members(store: &Store) {
     let client = store.client().await;
     let semaphore = client.permit_semaphore(store.name("permits"));
-    assert!(semaphore.try_set_permits(1).await.unwrap());
+    assert!(semaphore.try_set_permits(1, None).await.unwrap());
     let locks = [AnyLock::from(client.lock(store.name("a"))), client.mutex(store.name("b")).into()];
     let multi = MultiLock::new(locks.clone());
     let with_permits = MultiLock::new(locks.into_iter().chain([semaphore.clone().into()]));
@@ -709,10 +712,21 @@ pub(crate) async fn run_holds_all_members_while_the_work_runs(store: &Store) {
         assert_eq!(ran.await.unwrap().output, ALL);
         assert_eq!(locked(store, &other).await, NONE);
         let busy = other.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
-        let tried = multi.try_run(async |_| panic!("one of them is busy")).await.unwrap();
+        let tried = multi
+            .try_run_for(Duration::ZERO, async |_| panic!("one of them is busy"))
+            .await
+            .unwrap();
         assert!(tried.is_none());
         busy.release().await.unwrap();
-        assert_eq!(multi.try_run(async |_| 7).await.unwrap().expect("all are free").output, 7);
+        assert_eq!(
+            multi
+                .try_run_for(Duration::ZERO, async |_| 7)
+                .await
+                .unwrap()
+                .expect("all are free")
+                .output,
+            7
+        );
     }
 }
 

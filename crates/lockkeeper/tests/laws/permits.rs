@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
 use lockkeeper::{
-    AnyLock, Client, Error, Kind, LostReason, OwnerId, PermitId, PermitSemaphore, PermitsGuard,
-    Remaining,
+    AnyLock, Client, Error, Kind, LostReason, OwnerId, PermitGuard, PermitId, PermitSemaphore, Ttl,
 };
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -19,7 +18,7 @@ async fn pair(store: &Store, permits: u64) -> (PermitSemaphore, PermitSemaphore)
     let name = store.name("permits");
     let (ours, theirs) = (store.client().await, store.client().await);
     let (ours, theirs) = (ours.permit_semaphore(&name), theirs.permit_semaphore(&name));
-    assert!(ours.try_set_permits(permits).await.unwrap());
+    assert!(ours.try_set_permits(permits, None).await.unwrap());
     (ours, theirs)
 }
 
@@ -34,7 +33,7 @@ async fn listening(
     store: &Store,
     semaphore: &PermitSemaphore,
     permits: u32,
-) -> JoinHandle<PermitsGuard> {
+) -> JoinHandle<PermitGuard> {
     let name = store.name("permits");
     let before = store.listeners(&name);
     let request = semaphore.acquire(permits);
@@ -56,10 +55,10 @@ pub(crate) async fn a_semaphore_is_created_once(store: &Store) {
     let name = store.name("permits");
     let ours = store.client().await.permit_semaphore(&name);
     assert_eq!(counts(&ours).await, (0, 0, 0), "there are none");
-    assert!(ours.try_set_permits(3).await.unwrap());
+    assert!(ours.try_set_permits(3, None).await.unwrap());
     let theirs = store.client().await.permit_semaphore(&name);
-    assert!(!theirs.try_set_permits(5).await.unwrap());
-    assert!(!theirs.try_set_permits_for(5, store.long()).await.unwrap());
+    assert!(!theirs.try_set_permits(5, None).await.unwrap());
+    assert!(!theirs.try_set_permits(5, store.long()).await.unwrap());
     assert_eq!(counts(&theirs).await, (3, 0, 3), "it is left alone");
 }
 
@@ -154,19 +153,19 @@ pub(crate) async fn the_remaining_lease_of_a_permit_can_be_asked(store: &Store) 
         assert!(left <= long && left > long / 2, "{left:?}");
     }
     assert!(guard.remaining() <= long && guard.remaining() > long / 2, "{:?}", guard.remaining());
-    assert_is!(theirs.remaining(renewed.permit_ids()[0]).await, Ok(Remaining::For(_)));
+    assert_is!(theirs.remaining(renewed.permit_ids()[0]).await, Ok(Some(Ttl::For(_))));
     let id = guard.permit_ids()[1];
-    assert!(theirs.update_lease(id, long * 4).await.unwrap());
+    assert!(theirs.extend(id, long * 4).await.unwrap());
     assert!(left(ours.remaining(id).await) > long * 2);
-    assert_eq!(ours.remaining(PermitId::from_bytes([7; 16])).await.unwrap(), Remaining::Free);
+    assert_eq!(ours.remaining(PermitId::from_bytes([7; 16])).await.unwrap(), None);
     guard.release().await.unwrap();
-    assert_eq!(ours.remaining(id).await.unwrap(), Remaining::Free, "it was released");
+    assert_eq!(ours.remaining(id).await.unwrap(), None, "it was released");
     dead(store, &ours, 1, store.lease()).await;
     assert_eq!(counts(&ours).await, (3, 2, 5), "asking changes nothing");
 
     let client = store.client().await;
     let other = client.permit_semaphore(store.name("other"));
-    assert_eq!(other.remaining(id).await.unwrap(), Remaining::Free, "there is none");
+    assert_eq!(other.remaining(id).await.unwrap(), None, "there is none");
     let lock = client.lock(store.name("other")).lease(long).lock().await.unwrap();
     assert_is!(other.remaining(id).await, Err(Error::WrongKind { .. }));
     drop((lock, renewed));
@@ -199,16 +198,13 @@ pub(crate) async fn a_lease_can_be_set_by_permit_id(store: &Store) {
     let id = guard.permit_ids()[0];
     guard.leave_for(store.long() * 4).await.unwrap();
     let start = store.timer();
-    assert!(theirs.update_lease(id, store.steady_lease()).await.unwrap(), "it may shorten it");
+    assert!(theirs.extend(id, store.steady_lease()).await.unwrap(), "it may shorten it");
     assert_eq!(counts(&ours).await, (1, 1, 2));
     eventually("it ends then", async || counts(&ours).await == (2, 0, 2)).await;
     start.took(store.steady_lease().mul_f64(0.95), store.steady_lease());
-    assert!(
-        !theirs.update_lease(id, store.steady_lease()).await.unwrap(),
-        "it is not taken any more"
-    );
+    assert!(!theirs.extend(id, store.steady_lease()).await.unwrap(), "it is not taken any more");
     assert_eq!(counts(&ours).await, (2, 0, 2));
-    assert_is!(theirs.update_lease(id, Duration::ZERO).await, Err(Error::Invalid { .. }));
+    assert_is!(theirs.extend(id, Duration::ZERO).await, Err(Error::Invalid { .. }));
 }
 
 pub(crate) async fn extend_and_leave_for_set_a_new_lease(store: &Store) {
@@ -258,7 +254,7 @@ pub(crate) async fn invalid_arguments_are_rejected_and_change_nothing(store: &St
     let short = ours.lease(lockkeeper::LeaseTime::Renewed(Duration::from_millis(1)));
     assert_is!(short.acquire(1).await, Err(Error::Invalid { .. }));
     assert_is!(ours.set_permits(1 << 54).await, Err(Error::Invalid { .. }));
-    assert_is!(ours.try_set_permits(u64::MAX).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.try_set_permits(u64::MAX, None).await, Err(Error::Invalid { .. }));
     assert_is!(ours.add_permits(i64::MIN).await, Err(Error::Invalid { .. }));
     assert_is!(ours.add_permits((1 << 53) - 1).await, Err(Error::Invalid { .. }));
     assert_is!(ours.temporary(1 << 54).acquire(1).await, Err(Error::Invalid { .. }));
@@ -284,7 +280,7 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
         let guard = lock.lease(store.long()).lock().await.unwrap();
         assert_is!(semaphore.acquire(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.try_acquire(1).await, Err(Error::WrongKind { .. }));
-        assert_is!(semaphore.try_set_permits(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.try_set_permits(1, None).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.set_permits(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.add_permits(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.available().await, Err(Error::WrongKind { .. }));
@@ -299,7 +295,7 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
 pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
-    assert!(semaphore.try_set_permits_for(3, store.steady_lease()).await.unwrap());
+    assert!(semaphore.try_set_permits(3, store.steady_lease()).await.unwrap());
     let released = semaphore.lease(store.long()).acquire(1).await.unwrap();
     let dropped = semaphore.lease(store.long()).acquire(1).await.unwrap();
     eventually("it has ended", async || semaphore.add_permits(0).await.is_err()).await;
@@ -308,7 +304,7 @@ pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     assert_is!(semaphore.acquire(1).await, Err(Error::Invalid { .. }));
     client.shutdown().await;
     let anew = store.client().await.permit_semaphore(&name);
-    assert!(anew.try_set_permits(2).await.unwrap(), "it was not made anew");
+    assert!(anew.try_set_permits(2, None).await.unwrap(), "it was not made anew");
     assert_eq!(counts(&anew).await, (2, 0, 2));
 }
 
@@ -613,7 +609,7 @@ pub(crate) async fn after_the_shutdown_every_release_is_closed(store: &Store) {
     permits.set_permits(1).await.unwrap();
     let permit = permits.acquire(1).await.unwrap();
     let semaphore = client.semaphore(store.name("semaphore"));
-    semaphore.try_set_permits(1).await.unwrap();
+    semaphore.try_set_permits(1, None).await.unwrap();
     let plain = semaphore.acquire(1).await.unwrap();
     client.shutdown().await;
     assert_is!(permit.release().await, Err(Error::Closed { .. }));

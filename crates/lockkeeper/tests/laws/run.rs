@@ -4,6 +4,7 @@ use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use lockkeeper::{Clock, Error, LostReason, RunError};
 use tokio::time::{Instant, sleep, timeout};
@@ -74,14 +75,16 @@ pub(crate) async fn try_run_is_none_and_runs_nothing_while_it_is_busy<L: Exclusi
     let guard = theirs.lease(store.long()).lock().await.unwrap();
     let started = Flag::default();
     let work = async |_| drop(started.on_drop());
-    assert!(store.promptly("try_run", ours.try_run(work)).await.unwrap().is_none());
+    assert!(
+        store.promptly("try_run", ours.try_run_for(Duration::ZERO, work)).await.unwrap().is_none()
+    );
     let work = async |_| drop(started.on_drop());
     let waited = ours.try_run_for(store.lease(), work).await.unwrap();
     assert!(waited.is_none());
     assert!(!started.is_set());
     eventually("it has left the queue", async || store.stored(&store.name("lock")) == 1).await;
     guard.release().await.unwrap();
-    let ran = ours.try_run(async |_| 7).await.unwrap().expect("it is free");
+    let ran = ours.try_run_for(Duration::ZERO, async |_| 7).await.unwrap().expect("it is free");
     assert_eq!(ran.output, 7);
     assert!(!theirs.is_locked().await.unwrap());
 }
@@ -194,7 +197,7 @@ pub(crate) async fn run_that_cannot_acquire_never_starts_the_work<L: Exclusive>(
     let started = Flag::default();
     let ran = lock.run(async |_| drop(started.on_drop())).await;
     assert_is!(ran, Err(RunError::Acquire(Error::Closed { .. })));
-    let ran = lock.try_run(async |_| drop(started.on_drop())).await;
+    let ran = lock.try_run_for(Duration::ZERO, async |_| drop(started.on_drop())).await;
     assert_is!(ran, Err(RunError::Acquire(Error::Closed { .. })));
     assert!(!started.is_set());
 }
@@ -224,7 +227,7 @@ pub(crate) async fn work_that_panics_releases_the_lock<L: Exclusive>(store: &Sto
     let (ours, theirs) = pair::<L>(store).await;
     let task = tokio::spawn(async move {
         let work = |_| async { panic!("this panic is part of the law") };
-        ours.lease(std::time::Duration::from_secs(30)).run::<(), _>(work).await.unwrap();
+        ours.lease(Duration::from_secs(30)).run::<(), _>(work).await.unwrap();
     });
     assert!(task.await.unwrap_err().is_panic());
     let next = store.promptly("it is released", theirs.lock()).await.unwrap();

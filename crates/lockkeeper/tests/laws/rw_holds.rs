@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Release, Released, Resource};
-use lockkeeper::{
-    AnyLock, Client, Error, Hold, Kind, LeaseTime, LostReason, OwnerId, Remaining, RwLock,
-};
+use lockkeeper::{AnyLock, Client, Error, Hold, Kind, LeaseTime, LostReason, OwnerId, RwLock};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::rw::{listening, pair};
@@ -88,7 +86,7 @@ pub(crate) async fn the_requested_lease_is_the_ttl(store: &Store) {
         assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
         assert!(guard.remaining() <= ttl);
         guard.release().await.unwrap();
-        assert_eq!(lock.remaining().await.unwrap(), Remaining::Free);
+        assert_eq!(lock.remaining().await.unwrap(), None);
     }
     for side in [lock.reader(), lock.writer()] {
         let renewed = side.lease(LeaseTime::Renewed(store.long()));
@@ -355,7 +353,7 @@ pub(crate) async fn a_lost_guard_neither_reads_nor_writes_nor_reenters(store: &S
     assert_is!(writer.reenter().await, Err(Error::Lost { .. }));
     assert_is!(writer.downgrade().await, Err(Error::Lost { .. }));
     eventually("nothing is left", async || {
-        lock.remaining().await.unwrap() == Remaining::Free && store.traces(&store.name("lock")) == 0
+        lock.remaining().await.unwrap().is_none() && store.traces(&store.name("lock")) == 0
     })
     .await;
 }
@@ -550,7 +548,7 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
         guard.release().await.expect("nothing has changed");
     }
     let permits = client.semaphore(&name);
-    permits.try_set_permits_for(3, store.long()).await.unwrap();
+    permits.try_set_permits(3, store.long()).await.unwrap();
     refuses().await;
     assert_eq!(permits.available().await.unwrap(), 3);
     assert_eq!(permits.drain_permits().await.unwrap(), 3);
@@ -574,9 +572,9 @@ pub(crate) async fn the_name_of_a_read_write_lock_is_rejected_for_other_kinds(st
         assert_is!(client.lock(&name).force_unlock("").await, Err(Error::WrongKind { .. }));
         assert_is!(client.mutex(&name).force_unlock("").await, Err(Error::WrongKind { .. }));
         let (permits, ids) = (client.semaphore(&name), client.permit_semaphore(&name));
-        assert_is!(permits.try_set_permits(3).await, Err(Error::WrongKind { .. }));
+        assert_is!(permits.try_set_permits(3, None).await, Err(Error::WrongKind { .. }));
         assert_is!(permits.acquire(1).await, Err(Error::WrongKind { .. }));
-        assert_is!(ids.try_set_permits(3).await, Err(Error::WrongKind { .. }));
+        assert_is!(ids.try_set_permits(3, None).await, Err(Error::WrongKind { .. }));
         assert_is!(ids.acquire(1).await, Err(Error::WrongKind { .. }));
         let latch = client.count_down_latch(&name);
         assert_is!(latch.try_set_count(3).await, Err(Error::WrongKind { .. }));
@@ -626,7 +624,7 @@ pub(crate) async fn the_holds_of_a_drained_client_are_used_to_the_end(store: &St
     let reader = writer.downgrade().await.unwrap();
     let writer = reader.try_upgrade().await.unwrap();
     assert_is!(lock.read().await, Err(Error::Closed { .. }));
-    client.semaphore(store.name("permits")).try_set_permits(1).await.unwrap();
+    client.semaphore(store.name("permits")).try_set_permits(1, None).await.unwrap();
     writer.release().await.unwrap();
     assert!(draining.await.unwrap(), "all was released");
 }
@@ -636,12 +634,16 @@ pub(crate) async fn work_runs_under_either_side(store: &Store) {
     let (reader, writer) = (ours.reader(), ours.writer());
     let ran = reader.run(async |_hold| {
         let beside = theirs.reader().run(async |_hold| 7).await.unwrap();
-        assert!(theirs.writer().try_run(async |_hold| ()).await.unwrap().is_none());
+        assert!(
+            theirs.writer().try_run_for(Duration::ZERO, async |_hold| ()).await.unwrap().is_none()
+        );
         beside.output
     });
     assert_eq!(ran.await.unwrap().output, 7);
     let alone = writer.run(async |_hold| {
-        assert!(theirs.reader().try_run(async |_hold| ()).await.unwrap().is_none());
+        assert!(
+            theirs.reader().try_run_for(Duration::ZERO, async |_hold| ()).await.unwrap().is_none()
+        );
     });
     alone.await.unwrap();
     assert_eq!(store.traces(&store.name("lock")), 0);
@@ -660,10 +662,10 @@ pub(crate) async fn a_force_release_with_expected_holders_needs_all_readers(stor
     .await;
     let seen = inspector.inspect_as(&name, Kind::Read).await.unwrap().holders;
     let second = lock.lease(store.long()).read().await.unwrap();
-    let refused = inspector.force_unlock_from(&name, Kind::Read, &seen, "stuck").await;
+    let refused = inspector.force_unlock(&name, Kind::Read, Some(&seen), "stuck").await;
     assert_is!(refused, Err(Error::NotHeld { .. }));
     second.release().await.unwrap();
-    assert!(inspector.force_unlock_from(&name, Kind::Read, &seen, "stuck").await.unwrap());
+    assert!(inspector.force_unlock(&name, Kind::Read, Some(&seen), "stuck").await.unwrap());
     assert!(lock.try_write().await.unwrap().is_some(), "nothing is left of the readers");
     drop(dying);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper::{AnyLock, Error, Permit, Semaphore};
+use lockkeeper::{AnyLock, Error, Semaphore, SemaphoreGuard};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
@@ -19,12 +19,16 @@ async fn bare(store: &Store) -> (Semaphore, Semaphore) {
 /// The same with so many permits.
 async fn pair(store: &Store, permits: u64) -> (Semaphore, Semaphore) {
     let (ours, theirs) = bare(store).await;
-    assert!(ours.try_set_permits(permits).await.unwrap());
+    assert!(ours.try_set_permits(permits, None).await.unwrap());
     (ours, theirs)
 }
 
 /// Waits in a task of its own, and is known to listen: the first of its client to do so.
-async fn listening(store: &Store, semaphore: &Semaphore, permits: u32) -> JoinHandle<Permit> {
+async fn listening(
+    store: &Store,
+    semaphore: &Semaphore,
+    permits: u32,
+) -> JoinHandle<SemaphoreGuard> {
     let name = store.name("permits");
     let before = store.listeners(&name);
     let request = semaphore.acquire(permits);
@@ -40,10 +44,10 @@ async fn free(semaphore: &Semaphore) -> i64 {
 pub(crate) async fn a_semaphore_is_created_once(store: &Store) {
     let (ours, theirs) = bare(store).await;
     assert_eq!(free(&ours).await, 0, "there are none");
-    assert!(ours.try_set_permits(3).await.unwrap());
-    assert!(!ours.try_set_permits(5).await.unwrap());
-    assert!(!theirs.try_set_permits(5).await.unwrap());
-    assert!(!theirs.try_set_permits_for(5, store.long()).await.unwrap());
+    assert!(ours.try_set_permits(3, None).await.unwrap());
+    assert!(!ours.try_set_permits(5, None).await.unwrap());
+    assert!(!theirs.try_set_permits(5, None).await.unwrap());
+    assert!(!theirs.try_set_permits(5, store.long()).await.unwrap());
     assert_eq!(free(&theirs).await, 3, "it is left alone");
 }
 
@@ -89,7 +93,7 @@ pub(crate) async fn a_forgotten_permit_can_be_released_by_any_client(store: &Sto
     client.semaphore(store.name("permits")).acquire(1).await.unwrap().forget();
     client.shutdown().await;
     assert_eq!(free(&theirs).await, 0);
-    theirs.release(4).await.unwrap();
+    theirs.add_permits(4).await.unwrap();
     assert_eq!(free(&ours).await, 4);
 }
 
@@ -130,7 +134,7 @@ pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     let (ours, theirs) = bare(store).await;
     let leaving = store.client().await;
     let start = store.timer();
-    assert!(ours.try_set_permits_for(3, store.steady_lease()).await.unwrap());
+    assert!(ours.try_set_permits(3, store.steady_lease()).await.unwrap());
     // Whatever is done with it does not move its end.
     ours.acquire(1).await.unwrap().release().await.unwrap();
     assert_eq!(ours.add_permits(2).await.unwrap(), 5);
@@ -143,10 +147,10 @@ pub(crate) async fn a_semaphore_expires_and_is_not_recreated(store: &Store) {
     drop(dropped);
     // The reaper is done when the client is shut down.
     leaving.shutdown().await;
-    assert_is!(theirs.release(1).await, Err(Error::Invalid { .. }));
+    assert_is!(theirs.add_permits(1).await, Err(Error::Invalid { .. }));
     assert_is!(theirs.acquire(1).await, Err(Error::Invalid { .. }));
     assert_eq!(free(&theirs).await, 0);
-    assert!(theirs.try_set_permits(2).await.unwrap(), "it was not made anew");
+    assert!(theirs.try_set_permits(2, None).await.unwrap(), "it was not made anew");
     assert_eq!(free(&ours).await, 2);
 }
 
@@ -155,24 +159,23 @@ pub(crate) async fn invalid_arguments_are_rejected_and_change_nothing(store: &St
     assert_is!(ours.acquire(0).await, Err(Error::Invalid { .. }));
     assert_is!(ours.try_acquire(0).await, Err(Error::Invalid { .. }));
     assert_is!(ours.try_acquire_for(0, store.long()).await, Err(Error::Invalid { .. }));
-    assert_is!(ours.release(0).await, Err(Error::Invalid { .. }));
     for too_many in [1 << 54, u64::MAX] {
-        assert_is!(ours.try_set_permits(too_many).await, Err(Error::Invalid { .. }));
-        let ended = ours.try_set_permits_for(too_many, store.long()).await;
+        assert_is!(ours.try_set_permits(too_many, None).await, Err(Error::Invalid { .. }));
+        let ended = ours.try_set_permits(too_many, store.long()).await;
         assert_is!(ended, Err(Error::Invalid { .. }));
     }
     for too_many in [1 << 54, i64::MAX, i64::MIN, -(1 << 54)] {
         assert_is!(ours.add_permits(too_many).await, Err(Error::Invalid { .. }));
     }
-    assert_is!(ours.try_set_permits_for(1, Duration::ZERO).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.try_set_permits(1, Duration::ZERO).await, Err(Error::Invalid { .. }));
     // Each alone can be counted, all together cannot.
     let most = (1 << 53) - 1;
     assert_is!(ours.add_permits(most).await, Err(Error::Invalid { .. }));
     assert_eq!(ours.add_permits(most - 2).await.unwrap(), most);
-    assert_is!(ours.release(1).await, Err(Error::Invalid { .. }));
+    assert_is!(ours.add_permits(1).await, Err(Error::Invalid { .. }));
     assert_eq!(ours.add_permits(2 - most).await.unwrap(), 2);
     let nameless = store.client().await.semaphore("");
-    assert_is!(nameless.try_set_permits(1).await, Err(Error::Invalid { .. }));
+    assert_is!(nameless.try_set_permits(1, None).await, Err(Error::Invalid { .. }));
     assert_is!(nameless.acquire(1).await, Err(Error::Invalid { .. }));
 }
 
@@ -188,7 +191,6 @@ pub(crate) async fn a_semaphore_that_was_not_created_is_rejected(store: &Store) 
     says_how(store.promptly("at once", ours.acquire(1)).await.unwrap_err());
     says_how(ours.try_acquire(1).await.unwrap_err());
     says_how(ours.try_acquire_for(1, store.long()).await.unwrap_err());
-    says_how(ours.release(1).await.unwrap_err());
     says_how(ours.add_permits(1).await.unwrap_err());
     says_how(ours.drain_permits().await.unwrap_err());
     assert_eq!(free(&ours).await, 0);
@@ -204,10 +206,9 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
         let guard = lock.lease(store.long()).lock().await.unwrap();
         assert_is!(semaphore.acquire(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.try_acquire(1).await, Err(Error::WrongKind { .. }));
-        assert_is!(semaphore.try_set_permits(1).await, Err(Error::WrongKind { .. }));
+        assert_is!(semaphore.try_set_permits(1, None).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.add_permits(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.drain_permits().await, Err(Error::WrongKind { .. }));
-        assert_is!(semaphore.release(1).await, Err(Error::WrongKind { .. }));
         assert_is!(semaphore.available().await, Err(Error::WrongKind { .. }));
         guard.release().await.expect("nothing has changed");
     }
@@ -216,7 +217,7 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
     assert_is!(semaphore.add_permits(1).await, Err(Error::WrongKind { .. }));
     mutex.release().await.expect("nothing has changed");
     assert_eq!(store.traces(&name), 0);
-    semaphore.try_set_permits(2).await.unwrap();
+    semaphore.try_set_permits(2, None).await.unwrap();
     assert_is!(client.lock(&name).lock().await, Err(Error::WrongKind { .. }));
     assert_is!(client.rw_lock(&name).read().await, Err(Error::WrongKind { .. }));
     assert_is!(client.fair_lock(&name).lock().await, Err(Error::WrongKind { .. }));
@@ -227,12 +228,11 @@ pub(crate) async fn a_waiter_is_woken_by_whatever_frees_permits(store: &Store) {
     let (ours, theirs) = pair(store, 2).await;
     let held = ours.acquire(2).await.unwrap();
     let mut held = Some(held);
-    for how in 0..4 {
+    for how in 0..3 {
         let waiter = listening(store, &theirs, 2).await;
         match how {
             0 => held.take().expect("held").release().await.unwrap(),
             1 => drop(held.take()),
-            2 => ours.release(2).await.unwrap(),
             _ => assert_eq!(ours.add_permits(2).await.unwrap(), 2),
         }
         let permit = store.promptly("the waiter is woken", waiter).await.unwrap();
@@ -313,7 +313,7 @@ pub(crate) async fn as_many_waiters_acquire_as_there_are_permits(store: &Store) 
 
 pub(crate) async fn a_waiter_acquires_after_the_semaphore_is_recreated(store: &Store) {
     let (ours, theirs) = bare(store).await;
-    ours.try_set_permits_for(1, store.long()).await.unwrap();
+    ours.try_set_permits(1, store.long()).await.unwrap();
     ours.acquire(1).await.unwrap().forget();
     let waiter = listening(store, &theirs, 2).await;
     // Gone and made anew before the waiter looks.
@@ -321,13 +321,13 @@ pub(crate) async fn a_waiter_acquires_after_the_semaphore_is_recreated(store: &S
         Some(server) => drop(server.cli(&["DEL", &store.name("permits")]).ok()),
         None => return waiter.abort(),
     }
-    assert!(ours.try_set_permits(2).await.unwrap());
+    assert!(ours.try_set_permits(2, None).await.unwrap());
     store.promptly("it is told", waiter).await.unwrap().release().await.unwrap();
 }
 
 pub(crate) async fn a_waiter_fails_when_the_semaphore_expires(store: &Store) {
     let (ours, theirs) = bare(store).await;
-    ours.try_set_permits_for(1, store.steady_lease()).await.unwrap();
+    ours.try_set_permits(1, store.steady_lease()).await.unwrap();
     let permit = ours.acquire(1).await.unwrap();
     let start = store.timer();
     assert_is!(theirs.acquire(1).await, Err(Error::Invalid { .. }));

@@ -84,7 +84,7 @@ pub(crate) async fn another_holder_is_a_change(store: &Store) {
 pub(crate) async fn acquired_and_released_permits_are_changes(store: &Store) {
     let (client, name) = (store.client().await, store.name("permits"));
     let semaphore = client.permit_semaphore(&name);
-    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert!(semaphore.try_set_permits(5, None).await.unwrap());
     let mut watch = watch(store).await;
     let one = semaphore.lease(store.long()).acquire(1).await.unwrap();
     let (what, lock) = next(store, &mut watch).await;
@@ -108,7 +108,7 @@ pub(crate) async fn a_watch_reports_no_change_while_only_time_passes(store: &Sto
     ];
     if !store.is_quorum() {
         let semaphore = client.permit_semaphore(store.name("permits"));
-        assert!(semaphore.try_set_permits(3).await.unwrap());
+        assert!(semaphore.try_set_permits(3, None).await.unwrap());
         held.push(client.fair_lock(store.name("fair")).lock().await.unwrap().into());
         held.push(client.rw_lock(store.name("rw")).read().await.unwrap().into());
         held.push(semaphore.acquire(2).await.unwrap().into());

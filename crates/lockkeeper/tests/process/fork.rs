@@ -81,7 +81,7 @@ fn blocking_client(url: &str) {
         client.mutex("other").lock().wait().unwrap(),
     );
     let semaphore = client.semaphore("permits");
-    semaphore.try_set_permits(2).wait().unwrap();
+    semaphore.try_set_permits(2, None).wait().unwrap();
     let (permit, kept) =
         (semaphore.acquire(1).wait().unwrap(), semaphore.acquire(1).wait().unwrap());
     let given = (client, lock, guard, again, mutex, semaphore, permit, kept);

@@ -80,7 +80,7 @@ async fn an_unacknowledged_renewal_moves_no_deadline() {
 async fn an_unacknowledged_change_of_a_counter_is_reported() {
     let (flaky, ours, theirs) = flaky().await;
     let semaphore = ours.semaphore("it");
-    assert!(theirs.semaphore("it").try_set_permits(3).await.unwrap());
+    assert!(theirs.semaphore("it").try_set_permits(3, None).await.unwrap());
     flaky.script([Gate::Unacknowledge, Gate::Unacknowledge]);
     assert_eq!(semaphore.add_permits(2).await.unwrap(), 5);
     flaky.script(alone());

@@ -27,7 +27,7 @@ fn assert_closed<T: std::fmt::Debug>(answer: &Result<T, Error>) {
     assert!(matches!(answer, Err(Error::Closed { .. })), "{answer:?}");
 }
 
-/// `shutdown` releases the permits; the [`Permit`](lockkeeper::Permit) is dropped or released after the store
+/// `shutdown` releases the permits; the [`SemaphoreGuard`](lockkeeper::SemaphoreGuard) is dropped or released after the store
 /// has forgotten that release.
 #[tokio::test(start_paused = true)]
 async fn permits_that_outlive_their_client_are_released_once() {
@@ -35,7 +35,7 @@ async fn permits_that_outlive_their_client_are_released_once() {
         let store = Memory::new();
         let (ours, theirs) = (client(&store), client(&store));
         let theirs = theirs.semaphore("it");
-        assert!(theirs.try_set_permits(3).await.unwrap());
+        assert!(theirs.try_set_permits(3, None).await.unwrap());
         let permit = ours.semaphore("it").acquire(2).await.unwrap();
         ours.shutdown().await;
         assert_eq!(theirs.available().await.unwrap(), 3);
@@ -57,7 +57,7 @@ async fn an_acquire_is_not_repeated_when_the_store_may_have_forgotten_it() {
     let options = ClientOptions::new().unreachable_after(2 * REMEMBERED);
     let (flaky, ours, theirs) = flaky_with(options).await;
     let (ours, theirs) = (ours.semaphore("it"), theirs.semaphore("it"));
-    assert!(theirs.try_set_permits(5).await.unwrap());
+    assert!(theirs.try_set_permits(5, None).await.unwrap());
     flaky.script(iter::once(Gate::ErrAfter).chain(silence()));
     let start = Instant::now();
     let answer = timeout(REMEMBERED + ms(5000), ours.acquire(1)).await;
@@ -75,7 +75,7 @@ async fn an_acquire_is_repeated_while_the_store_remembers_it() {
     let options = ClientOptions::new().unreachable_after(2 * REMEMBERED);
     let (flaky, ours, theirs) = flaky_with(options).await;
     let (ours, theirs) = (ours.semaphore("it"), theirs.semaphore("it"));
-    assert!(theirs.try_set_permits(5).await.unwrap());
+    assert!(theirs.try_set_permits(5, None).await.unwrap());
     flaky.script(iter::once(Gate::ErrAfter).chain(silence()));
     let waiter = tokio::spawn(ours.acquire(2));
     sleep(REPEATED - ms(5000)).await;
@@ -96,7 +96,7 @@ async fn a_release_is_not_repeated_when_the_store_may_have_forgotten_it() {
     let ours = Client::with_backend(slow.backend(), ClientOptions::new()).unwrap();
     let theirs = client(&memory).semaphore("it");
     sleep(HOUR).await;
-    assert!(theirs.try_set_permits(1).await.unwrap());
+    assert!(theirs.try_set_permits(1, None).await.unwrap());
     let permit = ours.semaphore("it").acquire(1).await.unwrap();
     // Half of the delay is before the release, half after it.
     slow.script([Gate::Slow(2 * (REMEMBERED + ms(10_000)))]);
@@ -116,7 +116,7 @@ async fn permits_granted_while_the_client_closes_are_released() {
         for waits in [true, false] {
             let (flaky, ours, theirs) = flaky().await;
             let theirs = theirs.semaphore("it");
-            assert!(theirs.try_set_permits(1).await.unwrap());
+            assert!(theirs.try_set_permits(1, None).await.unwrap());
             flaky.script([Gate::Slow(ms(20))]);
             let asking = ours.semaphore("it");
             let waiter = tokio::spawn(async move {

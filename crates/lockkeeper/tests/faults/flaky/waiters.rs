@@ -16,7 +16,7 @@ use crate::support::{assert_unreachable, joined, ms};
 async fn a_queued_waiter_reports_a_silent_store_as_unreachable() {
     let (flaky, ours, theirs) = flaky().await;
     let semaphore = ours.semaphore("it");
-    assert!(theirs.semaphore("it").try_set_permits(0).await.unwrap());
+    assert!(theirs.semaphore("it").try_set_permits(0, None).await.unwrap());
     let waiting = || tokio::spawn(semaphore.try_acquire_for(1, ms(9000)));
     flaky.script([Gate::Slow(ms(20)), Gate::Slow(ms(20))]);
     let together = [waiting(), waiting()];
