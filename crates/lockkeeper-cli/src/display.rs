@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{ClientInfo, ForcedUnlock, Holder, LockInfo, LockName, MemberInfo, Remaining};
+use lockkeeper::{ClientInfo, ForcedUnlock, Holder, LockInfo, LockName, MemberInfo, Ttl};
 
 /// Shown for a value that is unknown or does not apply.
 pub(crate) const UNKNOWN: &str = "-";
@@ -138,11 +138,11 @@ pub(crate) fn holds(lock: &LockInfo) -> u64 {
 }
 
 /// The remaining TTL.
-pub(crate) fn ttl(remaining: Remaining) -> String {
+pub(crate) fn ttl(remaining: Option<Ttl>) -> String {
     match remaining {
-        Remaining::Free => UNKNOWN.to_owned(),
-        Remaining::For(left) => span(left),
-        Remaining::Forever => "∞".to_owned(),
+        None => UNKNOWN.to_owned(),
+        Some(Ttl::For(left)) => span(left),
+        Some(Ttl::Forever) => "∞".to_owned(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::SystemTime;
 
 use anstyle::Style;
-use lockkeeper::{ForcedUnlock, Holder, Inspector, Kind, LockInfo, MemberInfo, Remaining};
+use lockkeeper::{ForcedUnlock, Holder, Inspector, Kind, LockInfo, MemberInfo, Ttl};
 
 use crate::args::{Global, InspectArgs, KindArg};
 use crate::exit::{Code, Failure};
@@ -97,14 +97,14 @@ pub(crate) fn facts(
     if lock.kind == Kind::Permits && lock.taken > known && known > 0 {
         facts.push(("", format!("and {} more", lock.taken - known)));
     }
-    match lock.remaining {
-        Remaining::For(_) if lock.is_free() => {}
-        Remaining::For(left) => facts.push(("ttl", display::span(left))),
+    match lock.ttl {
+        Some(Ttl::For(_)) if lock.is_free() => {}
+        Some(Ttl::For(left)) => facts.push(("ttl", display::span(left))),
         // Counters never expire by design.
-        Remaining::Forever if lock.count.is_none() => {
+        Some(Ttl::Forever) if lock.count.is_none() => {
             facts.push(("ttl", "∞: never expires, even if its holder dies".to_owned()));
         }
-        Remaining::Free | Remaining::Forever => {}
+        None | Some(Ttl::Forever) => {}
     }
     if let Some(waiting) = lock.waiting {
         facts.push(("waiters", waiters(lock, waiting)));
@@ -153,7 +153,7 @@ fn of_member(member: &MemberInfo) -> String {
         return format!("{address}: free");
     }
     let holders: Vec<_> = member.holders.iter().map(identified).collect();
-    let ttl = display::ttl(member.remaining);
+    let ttl = display::ttl(member.ttl);
     format!("{address}: held by {}, ttl {ttl}", holders.join(", "))
 }
 
@@ -163,8 +163,8 @@ fn details(lock: &LockInfo, holder: &Holder, now: SystemTime) -> String {
     if holder.client.is_some() {
         parts.push(format!("id {}", display::text(&holder.id)));
     }
-    if let Some(remaining) = holder.remaining {
-        parts.push(format!("expires in {}", display::ttl(remaining)));
+    if holder.ttl.is_some() {
+        parts.push(format!("expires in {}", display::ttl(holder.ttl)));
     }
     match (lock.kind, holder.hold_count) {
         (Kind::Permits, _) => {}

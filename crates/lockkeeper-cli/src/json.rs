@@ -6,9 +6,7 @@
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{
-    ClientInfo, Finding, Holder, Kind, LockInfo, LockName, MemberInfo, Remaining, Report,
-};
+use lockkeeper::{ClientInfo, Finding, Holder, Kind, LockInfo, LockName, MemberInfo, Report, Ttl};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
@@ -108,16 +106,16 @@ impl Member {
         Self {
             address: member.address.clone(),
             holders: member.holders.iter().map(Hold::of).collect(),
-            ttl_ms: ttl_ms(member.remaining),
+            ttl_ms: ttl_ms(member.ttl),
             error: member.error.clone(),
         }
     }
 }
 
-fn ttl_ms(remaining: Remaining) -> Option<u64> {
+fn ttl_ms(remaining: Option<Ttl>) -> Option<u64> {
     match remaining {
-        Remaining::For(left) => Some(millis(left)),
-        Remaining::Free | Remaining::Forever => None,
+        Some(Ttl::For(left)) => Some(millis(left)),
+        None | Some(Ttl::Forever) => None,
     }
 }
 
@@ -131,7 +129,7 @@ impl Lock {
             free: lock.is_free(),
             holders: lock.holders.iter().map(Hold::of).collect(),
             holds: display::holds(lock),
-            ttl_ms: ttl_ms(lock.remaining),
+            ttl_ms: ttl_ms(lock.ttl),
             waiters: lock.waiting,
             since: since.map(timestamp::exact),
             age_ms: age.map(millis),
@@ -194,7 +192,7 @@ impl Hold {
             pid: client.map(|client| client.pid),
             program: client.map(|client| client.program.clone()),
             since: holder.since.map(timestamp::exact),
-            ttl_ms: holder.remaining.and_then(ttl_ms),
+            ttl_ms: ttl_ms(holder.ttl),
             seen_ms: holder.seen.map(|seen| millis(seen.ago)),
             left: holder.left.map(timestamp::exact),
         }

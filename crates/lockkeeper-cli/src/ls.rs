@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Listing, LockInfo, LockName, Remaining};
+use lockkeeper::{Listing, LockInfo, LockName, Ttl};
 
 use crate::args::{Global, KindArg, LsArgs, Sort};
 use crate::exit::{self, Code, Failure};
@@ -110,10 +110,10 @@ async fn list(
 /// Sorts by a column, and by name within equal values. The order within a column is the useful one:
 /// most holds, most waiters, oldest, soonest to expire.
 fn sort(locks: &mut [LockInfo], column: Sort, reverse: bool) {
-    let ttl = |lock: &LockInfo| match lock.remaining {
-        Remaining::For(left) => (0, left),
-        Remaining::Forever => (1, Duration::ZERO),
-        Remaining::Free => (2, Duration::ZERO),
+    let ttl = |lock: &LockInfo| match lock.ttl {
+        Some(Ttl::For(left)) => (0, left),
+        Some(Ttl::Forever) => (1, Duration::ZERO),
+        None => (2, Duration::ZERO),
     };
     // An unknown age comes last.
     let since = |lock: &LockInfo| (lock.since().is_none(), lock.since());

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use anstyle::{AnsiColor, Style};
-use lockkeeper::{Holder, Kind, LockInfo, LockName, MemberInfo, Remaining};
+use lockkeeper::{Holder, Kind, LockInfo, LockName, MemberInfo, Ttl};
 
 use crate::display;
 use crate::table::{Cell, Column};
@@ -35,23 +35,23 @@ pub(crate) fn rows_of(lock: &LockInfo) -> Vec<LockInfo> {
         let at = |member: &MemberInfo| {
             let mut row = lock.clone();
             row.name = LockName::from(&format!("  at {}", member.address)[..]);
-            (row.holders, row.remaining) = (member.holders.clone(), member.remaining);
+            (row.holders, row.ttl) = (member.holders.clone(), member.ttl);
             row.waiting = None;
             row
         };
         return [lock.clone()].into_iter().chain(dissenting.map(at)).collect();
     }
     let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
-    let row = |holders: Vec<Holder>, taken, remaining| {
+    let row = |holders: Vec<Holder>, taken, ttl| {
         let mut row = lock.clone();
-        (row.holders, row.taken, row.remaining) = (holders, taken, remaining);
+        (row.holders, row.taken, row.ttl) = (holders, taken, ttl);
         row
     };
     let single = lock.holders.iter().map(|holder| {
-        let remaining = holder.remaining.unwrap_or(Remaining::Forever);
-        row(vec![holder.clone()], 1, remaining)
+        let ttl = holder.ttl.or(Some(Ttl::Forever));
+        row(vec![holder.clone()], 1, ttl)
     });
-    let rest = (unseen > 0).then(|| row(Vec::new(), unseen, Remaining::Forever));
+    let rest = (unseen > 0).then(|| row(Vec::new(), unseen, Some(Ttl::Forever)));
     single.chain(rest).collect()
 }
 
@@ -71,14 +71,14 @@ pub(crate) fn cells(lock: &LockInfo, now: SystemTime) -> [Cell; 7] {
         Some(0) => Cell::styled("0", DIM),
         Some(waiters) => Cell::styled(waiters.to_string(), WARN),
     };
-    let ttl = match (lock.remaining, lock.kind) {
+    let ttl = match (lock.ttl, lock.kind) {
         // Counters never expire by design, and permits have leases of their own.
-        (Remaining::Forever, Kind::Permits | Kind::Semaphore | Kind::Latch) => {
+        (Some(Ttl::Forever), Kind::Permits | Kind::Semaphore | Kind::Latch) => {
             Cell::styled(display::UNKNOWN, DIM)
         }
         // A lock without expiry blocks all others if its holder dies.
-        (Remaining::Forever, _) => Cell::styled(display::ttl(lock.remaining), WARN),
-        _ => Cell::new(display::ttl(lock.remaining)),
+        (Some(Ttl::Forever), _) => Cell::styled(display::ttl(lock.ttl), WARN),
+        _ => Cell::new(display::ttl(lock.ttl)),
     };
     [
         Cell::styled(display::name(&lock.name), NAME),

@@ -53,15 +53,11 @@ async fn force_release(client: &Client, lock: &LockInfo, args: &UnlockArgs) -> R
     if lock.holders.is_empty() {
         return Ok(false);
     }
-    let inspector = client.inspector();
     if lock.kind == Kind::Permits {
         return free_permits(client, lock, args).await;
     }
-    let (name, kind, reason) = (args.name.bytes(), lock.kind, reason(args));
-    if args.yes && args.force {
-        return inspector.force_unlock(name, kind, reason).await;
-    }
-    inspector.force_unlock_from(name, kind, &lock.holders, reason).await
+    let from = if args.yes && args.force { None } else { Some(&lock.holders[..]) };
+    client.inspector().force_unlock(args.name.bytes(), lock.kind, from, reason(args)).await
 }
 
 /// Frees the permits that were shown and are still held.
@@ -218,8 +214,8 @@ fn question(lock: &LockInfo, again: bool) -> String {
             None => seen,
         };
         text.push_str(&format!("  {} ({known})\n", display::holder(holder)));
-        if let Some(remaining) = holder.remaining {
-            let ttl = display::ttl(remaining);
+        if holder.ttl.is_some() {
+            let ttl = display::ttl(holder.ttl);
             text.push_str(&format!("    permit {}, expires in {ttl}\n", display::text(&holder.id)));
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Fence, Kind, LeaseTime, Lock, LostReason, Remaining, Result};
+use lockkeeper::{Client, Error, Fence, Kind, LeaseTime, Lock, LostReason, Result, Ttl};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -138,8 +138,8 @@ async fn crash(operator: &Client) -> Result<()> {
 
     process.shutdown_background();
     let died = Instant::now();
-    let left = match operator.inspector().inspect(NAME).await?.remaining {
-        Remaining::For(left) => left,
+    let left = match operator.inspector().inspect(NAME).await?.ttl {
+        Some(Ttl::For(left)) => left,
         _ => Duration::ZERO,
     };
     say("ann", &format!("dies; her lease expires in {} ms", left.as_millis()));
@@ -189,7 +189,7 @@ async fn loss(operator: &Client) -> Result<()> {
     }
     let why = "the deployment is stuck";
     let forced = Instant::now();
-    operator.inspector().force_unlock(NAME, Kind::Lock, why).await?;
+    operator.inspector().force_unlock(NAME, Kind::Lock, None, why).await?;
     let reason = guard.lost().await;
     let after = forced.elapsed().as_millis() + 1;
     say("ann", &format!("is notified: {reason}"));

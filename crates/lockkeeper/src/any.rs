@@ -1,9 +1,9 @@
 //! Locks of any kind, for code that does not depend on the kind: [`MultiLock`](crate::MultiLock), the
 //! command line, tests.
 
+use crate::backend::Holder;
 use crate::error::Result;
 use crate::handle::Handle;
-use crate::holder::Holder;
 use crate::lock::{lock_methods, owner_methods};
 use crate::{FairLock, FencedLock, Lock, Mutex, PermitSemaphore};
 

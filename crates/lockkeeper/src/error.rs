@@ -4,8 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::LockName;
-use crate::backend::{Detail, Fault, Kind, Source};
-use crate::holder::Holder;
+use crate::backend::{Detail, Fault, Holder, Kind, Source};
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, CountChange, Kind, Resource, Snapshot};
+use crate::backend::{Change, Changed, CountChange, Holder, Kind, LockInfo, Resource, Ttl};
 use crate::carrier::Carrier;
 use crate::engine::acquire::Acquired;
 use crate::engine::request::Request;
@@ -13,7 +13,6 @@ use crate::engine::terms::TermSpec;
 use crate::engine::{Core, Tick, counter, lease_millis};
 use crate::error::{Error, Phase, Result};
 use crate::hold::{AnyGuard, FromAcquired, Hold};
-use crate::holder::{Holder, Remaining};
 use crate::options::{Backoff, LeaseTime};
 use crate::run::{Completed, RunError, run};
 use crate::{LockName, Owner};
@@ -174,11 +173,12 @@ impl Handle {
     }
 
     /// The holders and their remaining TTL, as the store says.
-    pub(crate) async fn inspect(&self) -> Result<Snapshot> {
+    pub(crate) async fn inspect(&self) -> Result<LockInfo> {
         self.ensure_usable()?;
-        let snapshot =
-            self.core.run_to_completion(self.core.backend.inspect(self.resource.clone())).await;
-        snapshot.map_err(|fault| self.core.error(fault, &self.resource, Phase::Inspect))
+        let Self { core, resource, .. } = self;
+        let found = core.run_to_completion(core.backend.inspect(resource.clone())).await;
+        let lock = found.map_err(|fault| core.error(fault, resource, Phase::Inspect))?;
+        Ok(LockInfo { name: resource.name.without(&core.options.name_prefix), ..lock })
     }
 
     /// Fails for a closed client, and for an empty name.
@@ -195,11 +195,11 @@ impl Handle {
     }
 
     pub(crate) async fn holders(&self) -> Result<Vec<Holder>> {
-        Ok(self.inspect().await?.holders.into_iter().map(Holder::new).collect())
+        Ok(self.inspect().await?.holders)
     }
 
-    pub(crate) async fn remaining(&self) -> Result<Remaining> {
-        Ok(Remaining::new(self.inspect().await?.ttl))
+    pub(crate) async fn remaining(&self) -> Result<Option<Ttl>> {
+        Ok(self.inspect().await?.ttl)
     }
 
     pub(crate) async fn hold_count(&self, owner: &Owner) -> Result<u64> {
@@ -207,9 +207,9 @@ impl Handle {
         let Some(lease) = self.core.owned(&self.resource, owner) else {
             return Ok(0);
         };
-        let id = lease.owner.to_string().into_bytes();
+        let id = lease.owner.to_string();
         let holders = self.inspect().await?.holders;
-        Ok(holders.into_iter().find(|entry| entry.id == id).map_or(0, |entry| entry.count))
+        Ok(holders.into_iter().find(|entry| entry.id == id).map_or(0, |entry| entry.hold_count))
     }
 
     pub(crate) async fn force_unlock(&self, reason: String) -> Result<bool> {

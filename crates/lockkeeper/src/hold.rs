@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::{Kind, Resource, ensure_ttl};
+use crate::backend::{Holder, Kind, Resource, ensure_ttl};
 use crate::carrier::{self, Carrier};
 use crate::engine::acquire::Acquired;
 use crate::engine::owners::twice;
@@ -17,7 +17,6 @@ use crate::engine::request::Request;
 use crate::engine::terms::{HoldId, TermSpec};
 use crate::engine::{Lease, Tick, lease_millis};
 use crate::error::{Error, LostReason, Phase, Result};
-use crate::holder::Holder;
 use crate::{LockName, OwnerId, PermitId};
 
 /// A hold of any kind: what all guards have in common.
@@ -239,8 +238,8 @@ impl AnyGuard {
 async fn described(lease: &Lease, holder: Box<Holder>) -> Box<Holder> {
     let answer =
         lease.core.run_to_completion(lease.core.backend.inspect(lease.resource.clone())).await;
-    let holders = answer.map_or(Vec::new(), |snapshot| snapshot.holders);
-    let found = holders.into_iter().map(Holder::new).find(|found| found.id == holder.id);
+    let holders = answer.map_or(Vec::new(), |lock| lock.holders);
+    let found = holders.into_iter().find(|found| found.id == holder.id);
     found.map_or(holder, Box::new)
 }
 

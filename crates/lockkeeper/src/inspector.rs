@@ -6,19 +6,17 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use uuid::Uuid;
 
 use crate::backend::{
-    Changed, ClientEntry, Fault, ForcedUnlock, HolderEntry, Holding, Kind, List, Listed,
-    MemberEntry, Page, Pattern, Resource, Select,
+    Changed, ClientEntry, Fault, Holder, Holding, Kind, List, LockInfo, Page, Pattern, Resource,
+    Select,
 };
 use crate::carrier::{self, Carrier};
 use crate::engine::Core;
 use crate::error::{Error, Phase, Result};
 use crate::handle::Handle;
-use crate::holder::{Holder, Remaining};
 use crate::{LockName, OwnerId, PermitId};
 
 /// About how many keys of the store one page covers.
@@ -51,64 +49,6 @@ const PAGE: u32 = 1000;
 pub struct Inspector {
     core: Arc<Core>,
     _carrier: Option<Arc<Carrier>>,
-}
-
-/// Information about one lock, semaphore or latch.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct LockInfo {
-    /// Its name.
-    pub name: LockName,
-    /// Its kind. A plain and a fair lock look alike in Redis unless there is a waiter or its client
-    /// announces the kind; a free name is shown as a lock; a read/write lock by how it is held.
-    pub kind: Kind,
-    /// Its holders; of a semaphore with ids the first hundred or so.
-    pub holders: Vec<Holder>,
-    /// Its remaining TTL.
-    pub remaining: Remaining,
-    /// The number of waiters, if known: of a fair lock single waiters, of others clients that
-    /// listen. On Redis no more than about 16 clients listen for one name; further ones wait
-    /// without being counted.
-    pub waiting: Option<u64>,
-    /// The waiters of a fair lock, the next one first. Only set by [`inspect`](Inspector::inspect).
-    pub queue: Vec<Holder>,
-    /// The free permits of a semaphore, or the count of a latch.
-    pub count: Option<i64>,
-    /// The number of acquired permits of a permit semaphore.
-    pub taken: u64,
-    /// The last token that was issued. Only set by [`inspect`](Inspector::inspect).
-    pub token: Option<u64>,
-    /// The last force-releases, the newest first. Only set by [`inspect`](Inspector::inspect).
-    pub forced: Vec<ForcedUnlock>,
-    /// State of the lock at each member of a quorum, if they differ; empty otherwise. A lock that no
-    /// majority of the members has is not held.
-    pub members: Vec<MemberInfo>,
-}
-
-/// State of the lock at one member of a quorum.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct MemberInfo {
-    /// Its address.
-    pub address: String,
-    /// The holders that it knows.
-    pub holders: Vec<Holder>,
-    /// Its remaining TTL.
-    pub remaining: Remaining,
-    /// Why it has not answered, if it has not.
-    pub error: Option<String>,
-}
-
-impl LockInfo {
-    /// Since when it is held, if a holder has announced it: the earliest.
-    pub fn since(&self) -> Option<SystemTime> {
-        self.holders.iter().filter_map(|holder| holder.since).min()
-    }
-
-    /// Whether it has no holder and counts nothing.
-    pub fn is_free(&self) -> bool {
-        self.holders.is_empty() && self.count.is_none()
-    }
 }
 
 impl Inspector {
@@ -153,42 +93,30 @@ impl Inspector {
         self.named(name.as_ref(), Some(kind)).await
     }
 
-    /// Force-releases a lock, notifies its holders at once, and records the operator and the reason. Returns
-    /// whether there was anything to release.
+    /// Force-releases a lock, notifies its holders at once, and records the operator and the reason.
+    /// With `from`, only from these holders, for tools that ask a person first. Returns whether there
+    /// was anything to release.
+    ///
+    /// A client that queues again for a fair lock within a second may still be the same owner.
     ///
     /// # Errors
-    /// [`Invalid`](Error::Invalid) for a counter: its permits have no holder to notify. As any
-    /// request.
+    /// [`NotHeld`](Error::NotHeld) if another owner than `from` holds it.
+    /// [`Invalid`](Error::Invalid) if `from` is empty, and for a counter: its permits have no holder
+    /// to notify. As any request.
     pub async fn force_unlock(
         &self,
         name: impl AsRef<[u8]>,
         kind: Kind,
-        reason: impl Into<String>,
-    ) -> Result<bool> {
-        Handle::new(&self.core, kind, name.as_ref()).force_unlock(reason.into()).await
-    }
-
-    /// Force-releases a lock only from the given holders: does nothing if another owner holds it by
-    /// now. For tools that ask a person first. A client that queues again for a fair lock within a
-    /// second may still be the same owner.
-    ///
-    /// # Errors
-    /// [`NotHeld`](Error::NotHeld) if another owner holds it, [`Invalid`](Error::Invalid) if no
-    /// holder is given; as [`force_unlock`](Inspector::force_unlock).
-    pub async fn force_unlock_from(
-        &self,
-        name: impl AsRef<[u8]>,
-        kind: Kind,
-        from: &[Holder],
+        from: Option<&[Holder]>,
         reason: impl Into<String>,
     ) -> Result<bool> {
         let handle = Handle::new(&self.core, kind, name.as_ref());
         let lock = handle.resource.name.clone();
-        if from.is_empty() {
+        if from.is_some_and(<[_]>::is_empty) {
             return Err(Error::invalid(Some(&lock), "name at least one holder to force-release"));
         }
-        let from = from.iter().map(|holder| holder.stored.clone()).collect();
-        match handle.force_unlock_from(Some(from), reason.into()).await? {
+        let from = from.map(|from| from.iter().map(|holder| holder.stored.clone()).collect());
+        match handle.force_unlock_from(from, reason.into()).await? {
             Changed::Other => {
                 let now = self.inspect_as(name, kind).await.ok();
                 let holder = now.and_then(|lock| lock.holders.into_iter().next().map(Box::new));
@@ -222,10 +150,10 @@ impl Inspector {
         if kind.is_none() && matches!(found, Err(Fault::WrongKind { .. })) {
             found = self.find(&resource.name, None).await;
         }
-        Ok(self.info(found.map_err(failed)?, &clients))
+        Ok(self.described(found.map_err(failed)?, &clients))
     }
 
-    async fn find(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
+    async fn find(&self, name: &LockName, kind: Option<Kind>) -> Result<LockInfo, Fault> {
         let select = Select::Named(name.clone(), kind);
         let page = self.page(select, Vec::new()).await?;
         let found = page.locks.into_iter().next();
@@ -237,55 +165,17 @@ impl Inspector {
         self.core.run_to_completion(self.core.backend.list(request)).await
     }
 
-    /// For people: with the processes of the holders.
-    fn info(&self, listed: Listed, clients: &Clients) -> LockInfo {
-        let Listed { resource, snapshot } = listed;
-        let prefix = &self.core.options.name_prefix;
-        let bare = resource.name.as_bytes().strip_prefix(&prefix[..]).unwrap_or_default();
-        let known = |entry| Holder::new(clients.complete(entry));
-        let waiter = |id| known(HolderEntry::new(id, 0, false));
-        let told = clients.kind_of(&resource.name);
-        LockInfo {
-            name: LockName::from(bare),
-            // In Redis, a fair lock without waiters looks like a plain lock.
-            kind: if told == Some(Kind::Fair) && resource.kind == Kind::Lock {
-                Kind::Fair
-            } else {
-                resource.kind
-            },
-            holders: snapshot.holders.into_iter().map(known).collect(),
-            remaining: Remaining::new(snapshot.ttl),
-            waiting: snapshot.waiting,
-            queue: snapshot.queue.into_iter().map(waiter).collect(),
-            count: snapshot.count,
-            taken: snapshot.taken,
-            token: snapshot.token,
-            forced: snapshot.forced,
-            members: snapshot
-                .members
-                .into_iter()
-                .map(|member| self.member(member, clients))
-                .collect(),
+    /// Completes what the store says: with the processes of the holders, for people.
+    fn described(&self, mut lock: LockInfo, clients: &Clients) -> LockInfo {
+        // In Redis, a fair lock without waiters looks like a plain lock.
+        if lock.kind == Kind::Lock && clients.kind_of(&lock.name) == Some(Kind::Fair) {
+            lock.kind = Kind::Fair;
         }
-    }
-
-    fn member(&self, member: MemberEntry, clients: &Clients) -> MemberInfo {
-        let MemberEntry { address, state } = member;
-        let known = |entry| Holder::new(clients.complete(entry));
-        match state {
-            Ok((holders, ttl)) => MemberInfo {
-                address,
-                holders: holders.into_iter().map(known).collect(),
-                remaining: Remaining::new(ttl),
-                error: None,
-            },
-            Err(fault) => MemberInfo {
-                address,
-                holders: Vec::new(),
-                remaining: Remaining::new(None),
-                error: Some(self.error(fault).to_string()),
-            },
-        }
+        lock.name = lock.name.without(&self.core.options.name_prefix);
+        let of_members = lock.members.iter_mut().flat_map(|member| &mut member.holders);
+        let holders = lock.holders.iter_mut().chain(&mut lock.queue).chain(of_members);
+        holders.for_each(|holder| clients.describe(holder));
+        lock
     }
 
     fn error(&self, fault: Fault) -> Error {
@@ -339,11 +229,10 @@ impl Clients {
     }
 
     /// Adds the process and the start of a hold.
-    fn complete(&self, entry: HolderEntry) -> HolderEntry {
-        let text = std::str::from_utf8(&entry.id).unwrap_or_default();
-        let (client, hold) = if let Ok(owner) = text.parse::<OwnerId>() {
+    fn describe(&self, holder: &mut Holder) {
+        let (client, hold) = if let Ok(owner) = holder.id.parse::<OwnerId>() {
             (self.entries.get(&owner.client), self.holds.get(&owner))
-        } else if let Ok(permit) = text.parse::<PermitId>() {
+        } else if let Ok(permit) = holder.id.parse::<PermitId>() {
             let half: Option<[u8; 8]> = permit.as_bytes()[..8].try_into().ok();
             let id = half.and_then(|half| self.halves.get(&half));
             let client = id.and_then(|id| self.entries.get(id));
@@ -352,9 +241,8 @@ impl Clients {
         } else {
             (None, None)
         };
-        match client {
-            Some(client) => entry.described(client, hold),
-            None => entry,
+        if let Some(client) = client {
+            holder.describe(client, hold);
         }
     }
 }
@@ -416,7 +304,7 @@ impl Listing {
                     let at = told.len().saturating_sub(TOLD_AT_ONCE);
                     let some = told[at..].to_vec();
                     let found = self.look_up(some).await?;
-                    self.told.extend(found.iter().map(|listed| listed.resource.clone()));
+                    self.told.extend(found.iter().map(LockInfo::resource));
                     if let Stage::Told(told) = &mut self.stage {
                         told.truncate(at);
                         if at == 0 {
@@ -438,13 +326,13 @@ impl Listing {
                     }
                     self.stage = page.next.map_or(Stage::Done, Stage::Locks);
                     let mut locks = page.locks;
-                    locks.retain(|listed| !self.told.contains(&listed.resource));
+                    locks.retain(|lock| !self.told.contains(&lock.resource()));
                     locks
                 }
                 Stage::Done => return Ok(None),
             };
             if !found.is_empty() {
-                return Ok(Some(self.infos(found)));
+                return Ok(Some(self.described(found)));
             }
         }
     }
@@ -481,14 +369,13 @@ impl Listing {
                 Resource { kind: lock.kind, name }
             };
             let found = self.look_up(some.iter().map(resource).collect()).await?;
-            held.extend(self.infos(found));
+            held.extend(self.described(found));
         }
         Ok(held)
     }
 
-    fn infos(&self, found: Vec<Listed>) -> Vec<LockInfo> {
-        let info = |listed| self.inspector.info(listed, &self.clients);
-        found.into_iter().map(info).collect()
+    fn described(&self, found: Vec<LockInfo>) -> Vec<LockInfo> {
+        found.into_iter().map(|lock| self.inspector.described(lock, &self.clients)).collect()
     }
 
     async fn read_clients(&mut self, cursor: Vec<u8>) -> Result<()> {
@@ -516,7 +403,7 @@ impl Listing {
     }
 
     /// Returns the locks that are held.
-    async fn look_up(&mut self, some: Vec<Resource>) -> Result<Vec<Listed>> {
+    async fn look_up(&mut self, some: Vec<Resource>) -> Result<Vec<LockInfo>> {
         let core = &self.inspector.core;
         // All requests are sent before the first answer is awaited.
         let asked: Vec<_> = some
@@ -533,9 +420,7 @@ impl Listing {
         let mut found = Vec::new();
         for answer in asked {
             match answer.await {
-                Ok(page) => {
-                    found.extend(page.locks.into_iter().filter(|l| l.snapshot.ttl.is_some()))
-                }
+                Ok(page) => found.extend(page.locks.into_iter().filter(|lock| lock.ttl.is_some())),
                 // The name is in use for something else by now.
                 Err(Fault::WrongKind { .. }) => {}
                 Err(fault) if fault.may_pass() || fault == Fault::Closed => {

@@ -25,7 +25,7 @@
 //! | [`CountDownLatch`] | waits until N events have happened |
 //! | *Look inside* | |
 //! | [`Inspector`], [`Listing`] | all locks of a store, page by page, and force-release |
-//! | [`LockInfo`], [`Holder`], [`Remaining`] | one lock, its holders, its TTL |
+//! | [`LockInfo`], [`Holder`], [`Ttl`] | one lock, its holders, its TTL |
 //! | [`Watch`], [`Event`] | changes |
 //! | [`Report`], [`Finding`] | the risks that [`Client::check`] has found |
 //! | *Settings and errors* | |
@@ -56,7 +56,6 @@ mod fork;
 mod guard;
 mod handle;
 mod hold;
-mod holder;
 mod inspector;
 mod latch;
 mod lock;
@@ -108,7 +107,9 @@ pub use {
 
 pub use any::AnyLock;
 #[doc(inline)]
-pub use backend::{ClientInfo, Finding, ForcedUnlock, Kind, Seen, Severity};
+pub use backend::{
+    ClientInfo, Finding, ForcedUnlock, Holder, Kind, LockInfo, MemberInfo, Seen, Severity, Ttl,
+};
 pub use check::Report;
 pub use client::Client;
 pub use error::{Error, LostReason, Phase, Result};
@@ -118,8 +119,7 @@ pub use guard::{
     FencedGuard, LockGuard, MutexGuard, PermitGuard, ReadGuard, UpgradeError, WriteGuard,
 };
 pub use hold::{AnyGuard, Hold};
-pub use holder::{Holder, Remaining};
-pub use inspector::{Inspector, Listing, LockInfo, MemberInfo};
+pub use inspector::{Inspector, Listing};
 pub use latch::CountDownLatch;
 pub use lock::{Lock, Mutex};
 pub use multi::{MultiGuard, MultiLock};

@@ -121,7 +121,7 @@ macro_rules! lock_methods {
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked).
-            pub async fn remaining(&self) -> $crate::Result<$crate::Remaining> {
+            pub async fn remaining(&self) -> $crate::Result<Option<$crate::Ttl>> {
                 self.handle.remaining().await
             }
 

@@ -13,7 +13,7 @@ use crate::LockName;
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Kind, Lane, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription,
+    Kind, Lane, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription,
     Topic,
 };
 use crate::model::{State, Wake};
@@ -137,7 +137,7 @@ impl Backend for Memory {
         at_once(answer)
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         at_once(self.state().inspect(&resource, self.now()))
     }
 
@@ -152,10 +152,9 @@ impl Backend for Memory {
 
     fn list(&self, request: List) -> Answer<Page> {
         let mut page = self.state().list(&request, self.now());
-        for listed in page.iter_mut().flat_map(|page| &mut page.locks) {
-            let topic = Topic::shared_by(&listed.resource);
-            let waiting = &mut listed.snapshot.waiting;
-            *waiting = waiting.or_else(|| Some(self.hub.subscribers(&topic?)));
+        for lock in page.iter_mut().flat_map(|page| &mut page.locks) {
+            let topic = Topic::shared_by(&lock.resource());
+            lock.waiting = lock.waiting.or_else(|| Some(self.hub.subscribers(&topic?)));
         }
         at_once(page)
     }

@@ -21,6 +21,10 @@ impl LockName {
         Self([prefix, name].concat().into())
     }
 
+    pub(crate) fn without(&self, prefix: &[u8]) -> Self {
+        self.0.strip_prefix(prefix).unwrap_or_default().into()
+    }
+
     /// The bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -3,13 +3,12 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed};
+use crate::backend::{Change, Changed, CountChange, Fault, PermitChange, Renew, Renewed, Ttl};
 use crate::engine::{counter, lease_millis};
 use crate::error::Phase;
 use crate::guard::PermitGuard;
 use crate::handle::Handle;
 use crate::hold::Hold;
-use crate::holder::Remaining;
 use crate::options::LeaseTime;
 use crate::run::{Completed, RunError};
 use crate::semaphore::semaphore_methods;
@@ -123,21 +122,20 @@ impl PermitSemaphore {
     }
 
     /// Remaining lease of a permit, as the store says: of any holder, in Java too.
-    /// [`Free`](Remaining::Free) if it was released or has expired,
-    /// [`Forever`](Remaining::Forever) if it has no end. A guard answers for its own permits without a
+    /// `None` if it was released or has expired, [`Forever`](Ttl::Forever) if it has no end. A guard answers for its own permits without a
     /// request: [`Hold::remaining`].
     ///
     /// # Errors
     /// As [`available`](PermitSemaphore::available).
-    pub async fn remaining(&self, id: PermitId) -> Result<Remaining> {
+    pub async fn remaining(&self, id: PermitId) -> Result<Option<Ttl>> {
         let Handle { core, resource, .. } = &self.handle;
         self.handle.ensure_usable()?;
         // A renewal without a TTL only reads.
         let look = Renew::new(resource.clone(), id.as_owner(), None);
         let answer = core.run_to_completion(core.backend.renew(vec![look])).await.pop();
         match answer.unwrap_or(Err(Fault::Closed)) {
-            Ok(Renewed::Held(ttl)) => Ok(Remaining::new(Some(ttl))),
-            Ok(_) => Ok(Remaining::Free),
+            Ok(Renewed::Held(ttl)) => Ok(Some(ttl)),
+            Ok(_) => Ok(None),
             Err(fault) => Err(core.error(fault, resource, Phase::Inspect)),
         }
     }

@@ -4,10 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::any::AnyLock;
-use crate::backend::Kind;
+use crate::backend::{Holder, Kind, Ttl};
 use crate::guard::{ReadGuard, WriteGuard};
 use crate::handle::Handle;
-use crate::holder::{Holder, Remaining};
 use crate::options::LeaseTime;
 use crate::{LockName, Owner, Result};
 
@@ -216,7 +215,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
-    pub async fn remaining(&self) -> Result<Remaining> {
+    pub async fn remaining(&self) -> Result<Option<Ttl>> {
         self.handle.remaining().await
     }
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::LockName;
-use crate::backend::BoxFuture;
+use crate::backend::{BoxFuture, LockInfo};
 use crate::error::Result;
-use crate::inspector::{Inspector, Listing, LockInfo, is_hidden};
+use crate::inspector::{Inspector, Listing, is_hidden};
 
 /// The default interval of a watch.
 const EVERY: Duration = Duration::from_secs(1);

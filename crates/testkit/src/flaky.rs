@@ -17,7 +17,7 @@ use std::time::Duration;
 use lockkeeper::LockName;
 use lockkeeper::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Kind, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic,
 };
 use tokio::sync::watch;
 
@@ -258,7 +258,7 @@ impl Backend for Flaky {
         self.call(Verb::Adjust, gated, |store| store.adjust(change), Err)
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         // Whoever waits for a latch looks at it; anything else is looked at by tests.
         let gated = resource.kind == Kind::Latch;
         self.call(Verb::Inspect, gated, |store| store.inspect(resource), Err)

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Error, Event, LockInfo, Remaining};
+use lockkeeper::{Error, Event, LockInfo};
 use serde::Serialize;
 
 use crate::args::Global;
@@ -70,8 +70,8 @@ fn in_words(lock: &LockInfo) -> String {
         0 | 1 => {}
         holds => words.push(format!("holds={holds}")),
     }
-    if lock.remaining != Remaining::Free {
-        words.push(format!("ttl={}", display::ttl(lock.remaining)));
+    if lock.ttl.is_some() {
+        words.push(format!("ttl={}", display::ttl(lock.ttl)));
     }
     if let Some(count) = lock.count {
         words.push(format!("count={count}"));

@@ -206,7 +206,7 @@ fn the_lease_option_overrides_the_configuration() {
         let line = format!("{}; exec sleep 60", crate::support::announce("pid"));
         let _run = scene.start(&[args, &["job", "-c", &line]].concat());
         scene.process("pid");
-        let lockkeeper::Remaining::For(left) = scene.remaining("job") else { panic!("held") };
+        let Some(lockkeeper::Ttl::For(left)) = scene.remaining("job") else { panic!("held") };
         fs::remove_file(scene.path("pid")).unwrap();
         scene.ask(async |client| client.lock("job").force_unlock("").await.unwrap());
         left.as_secs()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::Remaining;
+use lockkeeper::Ttl;
 use rustix::process::Signal;
 use testkit::Stopwatch;
 
@@ -48,7 +48,7 @@ fn the_lease_option_sets_the_ttl(scene: &Scene) {
     for (lease, least, most) in [("1m30s", 80, 90), ("10", 5, 10)] {
         let _holder = scene.start(&["--lease", lease, lease, "-c", &sleeper()]);
         scene.process("pid");
-        let Remaining::For(left) = scene.remaining(lease) else { panic!("it is held") };
+        let Some(Ttl::For(left)) = scene.remaining(lease) else { panic!("it is held") };
         assert!((least..=most).contains(&left.as_secs()), "{lease}: {left:?}");
         std::fs::remove_file(scene.path("pid")).unwrap();
     }
@@ -76,13 +76,13 @@ fn at_least_keeps_the_lock_held(scene: &Scene) {
     assert!(watch.elapsed() < Duration::from_secs(50), "the run itself does not wait");
     // Another host, whose clock is behind, starts the same job now.
     scene.run(&args).assert_code(75);
-    let Remaining::For(left) = scene.remaining("hour") else { panic!("it is kept") };
+    let Some(Ttl::For(left)) = scene.remaining("hour") else { panic!("it is kept") };
     assert!(left <= Duration::from_secs(60), "{left:?}");
     assert_eq!(scene.evidence("log"), "ran\n");
     let args = ["-n", "--at-least", "1", "minute", "-c", "echo ran >> $D/minutes"];
     let start = Instant::now();
     scene.run(&args).assert_quiet("");
-    eventually("the expiry", || scene.remaining("minute") == Remaining::Free);
+    eventually("the expiry", || scene.remaining("minute").is_none());
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
     // The next minute.
     scene.run(&args).assert_quiet("");
@@ -94,7 +94,7 @@ fn at_least_does_not_extend_a_long_command(scene: &Scene) {
     scene.assert_free("job");
     // It keeps the exit code of the command.
     scene.run(&["--at-least", "60", "job", "-c", "exit 4"]).assert_code(4);
-    assert!(matches!(scene.remaining("job"), Remaining::For(_)));
+    assert!(matches!(scene.remaining("job"), Some(Ttl::For(_))));
 }
 
 fn max_hold_kills_a_command_that_ignores_the_signal(scene: &Scene) {

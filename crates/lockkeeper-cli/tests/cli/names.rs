@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use lockkeeper::Remaining;
+use lockkeeper::Ttl;
 
 use crate::support::{Scene, on_every_store, sleeper};
 
@@ -33,7 +33,7 @@ fn any_bytes_are_a_name(scene: &Scene) {
         assert_eq!(std::fs::read(scene.path("name")).unwrap(), name, "{shown}");
         // The store has exactly this name, and another run uses it.
         let left = scene.ask(async |client| client.lock(name).remaining().await.unwrap());
-        assert!(matches!(left, Remaining::For(_)), "{shown}");
+        assert!(matches!(left, Some(Ttl::For(_))), "{shown}");
         let mut other = scene.lockkeeper();
         other.args(["run", "-n", "--name"]).arg(OsStr::from_bytes(name)).args(["--", "true"]);
         scene.finish(other).assert_code(75);
@@ -67,6 +67,6 @@ fn the_prefix_is_part_of_the_name_in_the_store(scene: &Scene) {
     let _holder = scene.start(&["job", "-c", &line]);
     scene.process("pid");
     assert_eq!(scene.evidence("name"), "job\n");
-    assert!(matches!(scene.remaining("shop:job"), Remaining::For(_)));
+    assert!(matches!(scene.remaining("shop:job"), Some(Ttl::For(_))));
     scene.assert_free("job");
 }

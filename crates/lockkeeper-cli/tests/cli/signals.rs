@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::Remaining;
+use lockkeeper::Ttl;
 use rustix::process::Signal;
 use testkit::Stopwatch;
 
@@ -65,7 +65,7 @@ fn a_signal_at_the_end_does_not_shorten_the_release(scene: &Scene) {
     run.pid().signal(Signal::TERM);
     run.pid().signal(Signal::CONT);
     run.outcome().assert_quiet("");
-    assert!(matches!(scene.remaining("job"), Remaining::For(_)));
+    assert!(matches!(scene.remaining("job"), Some(Ttl::For(_))));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lockkeeper::Remaining;
 use rustix::process::Signal;
 use testkit::Stopwatch;
 
@@ -126,7 +125,7 @@ fn if_both_are_stopped_run_kills_when_resumed(scene: &Scene) {
     let (command, child) = (scene.process("pid"), scene.process("child"));
     run.guardian().signal(Signal::STOP);
     run.pid().signal(Signal::STOP);
-    eventually("the end of the lease", || scene.remaining("job") == Remaining::Free);
+    eventually("the end of the lease", || scene.remaining("job").is_none());
     assert!(command.is_alive() && child.is_alive(), "neither can kill");
     // Another run acquires the lock.
     let other = scene.start(&["-n", "job", "-c", &format!("{}; exec sleep 60", announce("other"))]);

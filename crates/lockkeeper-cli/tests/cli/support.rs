@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{Client, Remaining};
+use lockkeeper::{Client, Ttl};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use testkit::{ChildProcess, RedisServer, Stopwatch};
@@ -176,13 +176,13 @@ impl Scene {
     }
 
     /// The remaining TTL of the lock.
-    pub(crate) fn remaining(&self, name: &str) -> Remaining {
+    pub(crate) fn remaining(&self, name: &str) -> Option<Ttl> {
         self.ask(async |client| client.lock(name).remaining().await.expect("the store answers"))
     }
 
     /// When the lease expires unless it is renewed, in milliseconds of the wall clock.
     pub(crate) fn lease_end(&self, name: &str) -> u128 {
-        let Remaining::For(left) = self.remaining(name) else { panic!("{name} is not held") };
+        let Some(Ttl::For(left)) = self.remaining(name) else { panic!("{name} is not held") };
         let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
         (now + left).as_millis()
     }
@@ -204,7 +204,7 @@ impl Scene {
 
     #[track_caller]
     pub(crate) fn assert_free(&self, name: &str) {
-        assert_eq!(self.remaining(name), Remaining::Free, "{name} is still held");
+        assert_eq!(self.remaining(name), None, "{name} is still held");
     }
 }
 

@@ -186,9 +186,9 @@ fn tokens_and_force_releases_are_shown() {
         let client = stand.client();
         let guard = client.fenced_lock("a").lock().wait().unwrap();
         let owner = guard.owner_id().to_string();
-        client.inspector().force_unlock("a", Kind::Lock, "first\nreason").wait().unwrap();
+        client.inspector().force_unlock("a", Kind::Lock, None, "first\nreason").wait().unwrap();
         let again = stand.client().fenced_lock("a").lock().wait().unwrap();
-        client.inspector().force_unlock("a", Kind::Lock, "second").wait().unwrap();
+        client.inspector().force_unlock("a", Kind::Lock, None, "second").wait().unwrap();
 
         let document = stand.inspected("a");
         assert_eq!(document["token"], again.token());

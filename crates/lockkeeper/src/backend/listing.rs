@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use super::{ClientInfo, Fault, Kind, Resource, Snapshot};
+use super::{ClientInfo, Fault, Kind, LockInfo, Resource};
 use crate::{LockName, OwnerId};
 
 /// A request for one page.
@@ -37,22 +37,13 @@ pub struct Page {
     pub clients: Vec<ClientEntry>,
     /// The locks. A lock that exists during the whole listing is on at least one page, and may be
     /// on two.
-    pub locks: Vec<Listed>,
+    pub locks: Vec<LockInfo>,
     /// The cursor of the next page; `None` after the last one.
     pub next: Option<Vec<u8>>,
     /// Entries that belong on this page may be missing.
     pub incomplete: bool,
     /// Parts of the store that did not answer. The list goes on without them, and is incomplete.
     pub faults: Vec<Fault>,
-}
-
-/// A lock that was found.
-#[derive(Clone, Debug)]
-pub struct Listed {
-    /// Its name and kind.
-    pub resource: Resource,
-    /// Its state.
-    pub snapshot: Snapshot,
 }
 
 /// An announced client.

@@ -24,7 +24,7 @@ mod fault;
 mod finding;
 mod latch_openings;
 mod listing;
-mod snapshot;
+mod lock_info;
 pub(crate) mod subscriptions;
 
 pub use capabilities::Capabilities;
@@ -32,8 +32,8 @@ pub(crate) use capabilities::ensure_ttl;
 pub(crate) use fault::Source;
 pub use fault::{Detail, Fault};
 pub use finding::{Finding, Severity};
-pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Listed, Page, Pattern, Seen, Select};
-pub use snapshot::{HolderEntry, MemberEntry, Snapshot};
+pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Page, Pattern, Seen, Select};
+pub use lock_info::{Holder, LockInfo, MemberInfo, Ttl};
 pub use subscriptions::{Subscription, Topic};
 
 /// An owned, boxed future.
@@ -77,7 +77,7 @@ pub trait Backend: Any + fmt::Debug + Send + Sync {
     fn adjust(&self, change: Change) -> Answer<Changed>;
 
     /// Returns the holders, hold counts and TTL of a lock, or the free permits of a semaphore.
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot>;
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo>;
 
     /// Subscribes to wake-ups.
     ///
@@ -295,15 +295,6 @@ impl Attempt {
     pub fn is_granted(&self) -> bool {
         matches!(self, Attempt::Granted { .. })
     }
-}
-
-/// A time to live as reported by a store. The longest never expires.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Ttl {
-    /// Expires in this many milliseconds.
-    Millis(u64),
-    /// Never expires.
-    Forever,
 }
 
 /// A request to release holds or permits.

@@ -20,7 +20,7 @@ use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
-    BoxFuture, Change, ClientEntry, Holding, List, Resource, Seen, Select, Snapshot, Subscription,
+    BoxFuture, Change, ClientEntry, Holding, List, LockInfo, Resource, Seen, Select, Subscription,
     Topic,
 };
 use crate::error::LostReason;
@@ -263,8 +263,8 @@ impl Core {
 
 /// Looks whether the store still has a lease. If it was not force-released, lets the watchdog decide.
 async fn look_for_missed_notice(lease: Arc<Lease>) {
-    let id = lease.owner.to_string().into_bytes();
-    let has_it = |found: Snapshot| found.holders.iter().any(|holder| holder.id == id);
+    let id = lease.owner.to_string();
+    let has_it = |found: LockInfo| found.holders.iter().any(|holder| holder.id == id);
     if !lease.core.backend.inspect(lease.resource.clone()).await.map_or(true, has_it) {
         look_for_record(&lease).await;
         lease.check_now();
@@ -285,7 +285,7 @@ pub(super) async fn look_for_record(lease: &Arc<Lease>) {
         let select = Select::Named(name.clone(), Some(*kind));
         let listed = core.backend.list(List { select, cursor: Vec::new(), limit: 1 }).await;
         let Ok(page) = listed else { return };
-        let mut recorded = page.locks.iter().flat_map(|listed| &listed.snapshot.forced);
+        let mut recorded = page.locks.iter().flat_map(|lock| &lock.forced);
         if let Some(forced) = recorded.find(|forced| forced.holders.contains(&id)) {
             return lease.lose(LostReason::Revoked(model::one_line(&forced.reason)));
         }

@@ -450,8 +450,8 @@ impl Lease {
     ) {
         // The TTL that the store found at some time between `sent` and `now`. If even the later
         // time puts its end before the deadline, the clock of the store has jumped.
-        if let Ttl::Millis(found) = found {
-            let left = Duration::from_millis(found);
+        if let Ttl::For(left) = found {
+            let found = left.as_millis() as u64;
             if now + left < state.deadline
                 && !(ttl.is_some() && self.core.restores_ttl(&self.resource))
             {

@@ -195,7 +195,7 @@ impl Assembly<'_> {
 /// no holders counts as kept.
 async fn kept(core: &Arc<Core>, resource: &Resource, member_wait: Duration) {
     let (start, first_look) = (Instant::now(), member_wait / 3);
-    let mut before = None::<Vec<Vec<u8>>>;
+    let mut before = None::<Vec<String>>;
     for looks in 0.. {
         tokio::time::sleep_until(start + first_look + (member_wait - first_look) * looks).await;
         if looks > 0 && (before.is_none() || !resource.kind.is_lock()) {

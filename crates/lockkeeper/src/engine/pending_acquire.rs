@@ -33,7 +33,7 @@ use super::retry::retry_until;
 use super::{Core, RunToCompletion, Tick, UNDO_COUNTERS};
 use crate::OwnerId;
 use crate::backend::{
-    Acquire, Answer, Attempt, BoxFuture, Fault, Kind, Release, Resource, Snapshot,
+    Acquire, Answer, Attempt, BoxFuture, Fault, Kind, LockInfo, Release, Resource,
 };
 
 /// How long a waiter that gives up waits for the removal of its queue position; short, because the
@@ -273,8 +273,8 @@ fn stores_waiters(kind: Kind) -> bool {
 }
 
 /// An open latch is granted, a closed one is busy.
-async fn look_at_latch(snapshot: Answer<Snapshot>) -> Result<Attempt, Fault> {
-    let open = snapshot.await?.count.is_none_or(|count| count <= 0);
+async fn look_at_latch(lock: Answer<LockInfo>) -> Result<Attempt, Fault> {
+    let open = lock.await?.count.is_none_or(|count| count <= 0);
     Ok(if open { Attempt::GRANTED } else { Attempt::busy(None) })
 }
 

@@ -21,12 +21,9 @@ use super::pending_acquire;
 use super::retry::{Retried, retry_until};
 use super::terms::HoldId;
 use super::{RETRY_COUNTERS, RunToCompletion, Tick, lock};
-use crate::backend::{
-    Answer, BoxFuture, Detail, Fault, HolderEntry, Kind, Release, Released, Resource,
-};
+use crate::backend::{Answer, BoxFuture, Detail, Fault, Holder, Kind, Release, Released, Resource};
 use crate::carrier::{self, Carrier};
 use crate::error::{Error, LostReason, Phase, Result};
-use crate::holder::Holder;
 
 /// The turn of a lease, given back when it is dropped.
 pub(super) struct Turn(Arc<Lease>);
@@ -520,7 +517,7 @@ impl Lease {
     }
 
     pub(super) fn not_held(&self, holder: Option<String>) -> Error {
-        let holder = holder.map(|id| Box::new(Holder::new(HolderEntry::new(id.into(), 1, false))));
+        let holder = holder.map(|id| Box::new(Holder::new(id, 1, false)));
         Error::NotHeld { lock: self.resource.name.clone(), phase: Phase::Release, holder }
     }
 }

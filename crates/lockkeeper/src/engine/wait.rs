@@ -414,7 +414,7 @@ impl<'a> AcquireLoop<'a> {
         match ttl {
             // The TTL of an existing key may read 0; the extra millisecond is also the shortest
             // sleep.
-            Some(Ttl::Millis(left)) => recheck.min(Duration::from_millis(left + 1)),
+            Some(Ttl::For(left)) => recheck.min(left + Duration::from_millis(1)),
             Some(Ttl::Forever) | None => recheck,
         }
     }

@@ -6,7 +6,7 @@ use super::time::Moment;
 use super::waiters::Who;
 use super::wakes::written;
 use crate::LockName;
-use crate::backend::{Fault, List, Listed, Page, Pattern, Select, Topic};
+use crate::backend::{Fault, List, LockInfo, Page, Pattern, Select, Topic};
 use crate::model::State;
 
 impl Db {
@@ -29,8 +29,8 @@ impl Db {
                     db.list_names(request, pattern, &mut state, moment, &mut page)?;
                 }
             }
-            for listed in &mut page.locks {
-                db.count_waiters(listed, moment)?;
+            for lock in &mut page.locks {
+                db.count_waiters(lock, moment)?;
             }
             Ok(page)
         })
@@ -74,10 +74,10 @@ impl Db {
     }
 
     /// Counts the listening processes.
-    fn count_waiters(&self, listed: &mut Listed, moment: Moment) -> Result<(), Hitch> {
-        let topic = Topic::shared_by(&listed.resource).and_then(|topic| written(&topic));
-        if let (Some(topic), None) = (topic, listed.snapshot.waiting) {
-            listed.snapshot.waiting = Some(self.listeners(&topic, moment.now)?);
+    fn count_waiters(&self, lock: &mut LockInfo, moment: Moment) -> Result<(), Hitch> {
+        let topic = Topic::shared_by(&lock.resource()).and_then(|topic| written(&topic));
+        if let (Some(topic), None) = (topic, lock.waiting) {
+            lock.waiting = Some(self.listeners(&topic, moment.now)?);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::LockName;
 use crate::backend::subscriptions::{Edge, Subscriptions};
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
+    List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic, Ttl,
 };
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::options::ClientOptions;
@@ -225,7 +225,7 @@ impl Backend for File {
             match asked.await {
                 // Other processes were writing: the waiter keeps waiting.
                 Err(Fault::Refused { detail }) if waits && *detail == *OTHERS_WRITE => {
-                    Ok(Attempt::busy(Some(Ttl::Millis(CROWDED))))
+                    Ok(Attempt::busy(Some(Ttl::millis(CROWDED))))
                 }
                 answer => answer,
             }
@@ -246,7 +246,7 @@ impl Backend for File {
         self.ask(move |db| db.adjust(&change))
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         self.ask(move |db| db.inspect(&resource))
     }
 

@@ -289,7 +289,7 @@ fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
         now += 1_000;
         db.stopped = Some(Moment { now, epoch });
         let left = db.inspect(&lock).expect("it can be looked at").ttl;
-        assert_eq!(left, Some(crate::backend::Ttl::Millis(0)), "its last millisecond");
+        assert_eq!(left, Some(crate::backend::Ttl::millis(0)), "its last millisecond");
         // Tokens follow the current wall clock, but never decrease.
         let again = Acquire { fenced, count: 2, ..Acquire::new(lock.clone(), owner, 1_000) };
         let Ok(Attempt::Granted { token: Some(token) }) = db.acquire(&again) else {

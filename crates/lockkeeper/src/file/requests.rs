@@ -14,8 +14,8 @@ use super::time::Moment;
 use super::waiters::Who;
 use super::wakes::Told;
 use crate::backend::{
-    Acquire, Attempt, Change, Changed, Fault, Kind, Release, Released, Renew, Renewed, Resource,
-    Snapshot,
+    Acquire, Attempt, Change, Changed, Fault, Kind, LockInfo, Release, Released, Renew, Renewed,
+    Resource,
 };
 use crate::model::{Record, State, Wake};
 use crate::{LockName, OwnerId};
@@ -154,7 +154,7 @@ impl Db {
         self.change(&about, |state, now| state.adjust(change, now))?.0
     }
 
-    pub(super) fn inspect(&mut self, resource: &Resource) -> Result<Snapshot, Fault> {
+    pub(super) fn inspect(&mut self, resource: &Resource) -> Result<LockInfo, Fault> {
         self.read(|db, moment| {
             let record = db.load(&resource.name, Who::All, moment)?;
             let mut state = State::behind(moment.epoch);

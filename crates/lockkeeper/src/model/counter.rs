@@ -251,9 +251,9 @@ impl State {
         &mut self,
         resource: &Resource,
         now: u64,
-    ) -> Result<Snapshot, Fault> {
+    ) -> Result<LockInfo, Fault> {
         let count = self.number(&resource.name, now)?;
         let ttl = self.living(&resource.name, now).map(|entry| entry.ttl(now));
-        Ok(Snapshot { ttl, count, ..Snapshot::default() })
+        Ok(LockInfo { ttl, count, ..LockInfo::new(resource) })
     }
 }

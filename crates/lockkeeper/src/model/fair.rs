@@ -216,12 +216,13 @@ impl State {
         &mut self,
         resource: &Resource,
         now: u64,
-    ) -> Result<Snapshot, Fault> {
-        let snapshot = self.inspect_plain(resource, now)?;
-        let Some(queue) = self.queues.get(&resource.name) else { return Ok(snapshot) };
-        let alive = queue.waiting.iter().filter(|owner| queue.is_alive(**owner, now));
-        let queue = alive.map(|owner| owner.to_string().into_bytes()).collect();
-        Ok(Snapshot { queue, ..snapshot })
+    ) -> Result<LockInfo, Fault> {
+        let mut lock = self.inspect_plain(resource, now)?;
+        if let Some(queue) = self.queues.get(&resource.name) {
+            let alive = queue.waiting.iter().filter(|owner| queue.is_alive(**owner, now));
+            lock.queue = alive.map(|owner| Holder::new(owner.to_string(), 0, false)).collect();
+        }
+        Ok(lock)
     }
 
     /// Whether waiters without a heartbeat are stale. If no waiter at all sent one, the store was

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::*;
 use crate::PermitId;
-use crate::backend::{ClientEntry, ForcedUnlock, Holding, List, Listed, Page, Select};
+use crate::backend::{ClientEntry, ForcedUnlock, Holding, List, Page, Select};
 
 /// How many force-releases of a name are recorded, and for how long after the last one.
 const FORCED_MAX: usize = 20;
@@ -118,7 +118,7 @@ impl State {
 
     /// Returns the lock of a name if it belongs in a list. A number alone does not: it may be
     /// anything.
-    pub(crate) fn listed(&mut self, name: &LockName, now: u64) -> Option<Listed> {
+    pub(crate) fn listed(&mut self, name: &LockName, now: u64) -> Option<LockInfo> {
         self.living(name, now)?;
         let kind = self.kind_of(name, now)?;
         self.describe(name, Some(kind), now).ok()
@@ -130,23 +130,23 @@ impl State {
         name: &LockName,
         kind: Option<Kind>,
         now: u64,
-    ) -> Result<Listed, Fault> {
+    ) -> Result<LockInfo, Fault> {
         let seems = self.kind_of(name, now);
         let is_number = |entry: &mut super::Entry| matches!(entry.value, Value::Number(_));
         let counter = self.living(name, now).is_some_and(is_number).then_some(Kind::Semaphore);
         let kind = kind.or(seems).or(counter).unwrap_or(Kind::Lock);
         let resource = Resource { kind, name: name.clone() };
-        let mut snapshot = self.inspect(&resource, now)?;
+        let mut lock = self.inspect(&resource, now)?;
         if kind == Kind::Permits {
-            snapshot.holders = self.permit_holders(name, now);
+            lock.holders = self.permit_holders(name, now);
         }
         if kind == Kind::Fair {
-            snapshot.waiting = Some(snapshot.queue.len() as u64);
+            lock.waiting = Some(lock.queue.len() as u64);
         }
-        snapshot.token = self.last_token(name, now);
+        lock.token = self.last_token(name, now);
         let log = self.forced.get(name).filter(|log| log.is_alive(now));
-        snapshot.forced = log.into_iter().flat_map(|log| &log.entries).map(Entry::forced).collect();
-        Ok(Listed { resource, snapshot })
+        lock.forced = log.into_iter().flat_map(|log| &log.entries).map(Entry::forced).collect();
+        Ok(lock)
     }
 
     fn kind_of(&mut self, name: &LockName, now: u64) -> Option<Kind> {
@@ -171,7 +171,7 @@ impl State {
         holds.find(|hold| hold.resource.name == *name).map(|hold| hold.resource.kind)
     }
 
-    fn permit_holders(&mut self, name: &LockName, now: u64) -> Vec<HolderEntry> {
+    fn permit_holders(&mut self, name: &LockName, now: u64) -> Vec<Holder> {
         let Some(taken) = self.permits.get(name).filter(|taken| taken.is_alive(now)) else {
             return Vec::new();
         };
@@ -181,23 +181,24 @@ impl State {
         living.into_iter().map(|(id, end)| self.permit_holder(id, end, now)).collect()
     }
 
-    fn permit_holder(&self, id: PermitId, end: u64, now: u64) -> HolderEntry {
-        let ttl = Some(permits::left(end, now));
-        let holder = HolderEntry { ttl, ..HolderEntry::new(id.to_string().into_bytes(), 1, true) };
+    fn permit_holder(&self, id: PermitId, end: u64, now: u64) -> Holder {
+        let mut holder = Holder::new(id.to_string(), 1, true);
+        holder.ttl = Some(permits::left(end, now));
         let mut announced = self.announced(now);
-        let Some(announced) = announced.find(|announced| id.is_of(announced.client.id)) else {
-            return holder;
-        };
-        let client = announced.seen(now);
-        let is_its = |hold: &&Holding| PermitId::of(hold.owner, hold.count).any(|own| own == id);
-        holder.described(&client, client.holds.iter().find(is_its))
+        if let Some(announced) = announced.find(|announced| id.is_of(announced.client.id)) {
+            let client = announced.seen(now);
+            let is_its =
+                |hold: &&Holding| PermitId::of(hold.owner, hold.count).any(|own| own == id);
+            holder.describe(&client, client.holds.iter().find(is_its));
+        }
+        holder
     }
 
     /// Records a force-release.
     pub(super) fn log_forced(
         &mut self,
         name: &LockName,
-        (by, reason, victims): (&ClientInfo, &str, Vec<HolderEntry>),
+        (by, reason, victims): (&ClientInfo, &str, Vec<Holder>),
         now: u64,
     ) {
         self.forced.retain(|_, log| log.is_alive(now));
@@ -205,8 +206,7 @@ impl State {
         let (at, by, reason) = (now + self.epoch, by.to_string(), reason.to_owned());
         let clients =
             victims.iter().map(|victim| victim.client.as_ref().map(Process::of)).collect();
-        let text = |victim: HolderEntry| String::from_utf8_lossy(&victim.id).into_owned();
-        let holders = victims.into_iter().map(text).collect();
+        let holders = victims.into_iter().map(|victim| victim.id).collect();
         log.entries.push_front(Entry { at, by, reason, holders, clients });
         log.entries.truncate(FORCED_MAX);
         log.expires = now + FORCED_FOR;

@@ -135,14 +135,14 @@ impl State {
         &mut self,
         resource: &Resource,
         now: u64,
-    ) -> Result<Snapshot, Fault> {
+    ) -> Result<LockInfo, Fault> {
         let Some(entry) = self.living(&resource.name, now) else {
-            return Ok(Snapshot::default());
+            return Ok(LockInfo::new(resource));
         };
         let owner = entry.plain_owner(resource.kind != Kind::Mutex)?;
         let (ttl, count) = (entry.ttl(now), entry.hold_count());
         let holders = vec![self.holder(owner, count, false, now)];
-        Ok(Snapshot { holders, ttl: Some(ttl), ..Snapshot::default() })
+        Ok(LockInfo { holders, ttl: Some(ttl), ..LockInfo::new(resource) })
     }
 }
 

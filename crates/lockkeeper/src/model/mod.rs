@@ -13,8 +13,8 @@ use foldhash::HashMap;
 use uuid::Uuid;
 
 use crate::backend::{
-    Acquire, Attempt, Change, Changed, ClientEntry, ClientInfo, Fault, Fenced, HolderEntry, Kind,
-    Release, Released, Renew, Renewed, Resource, Snapshot, Topic, Ttl,
+    Acquire, Attempt, Change, Changed, ClientEntry, ClientInfo, Fault, Fenced, Holder, Kind,
+    LockInfo, Release, Released, Renew, Renewed, Resource, Topic, Ttl,
 };
 use crate::{LockName, OwnerId};
 
@@ -137,7 +137,7 @@ impl Entry {
     fn ttl(&self, now: u64) -> Ttl {
         match self.expires {
             NEVER => Ttl::Forever,
-            expires => Ttl::Millis(expires - now),
+            expires => Ttl::millis(expires - now),
         }
     }
 
@@ -270,9 +270,12 @@ impl State {
     fn changed(&mut self, change: &Change, now: u64) -> Result<Changed, Fault> {
         match change {
             Change::ForceUnlock { resource, reason, by, from } => {
-                let victims = self.inspect(resource, now).map(|snapshot| snapshot.holders);
+                let victims = self.inspect(resource, now).map(|lock| lock.holders);
                 let victims = victims.unwrap_or_default();
-                if from.as_ref().is_some_and(|from| victims.iter().any(|v| !from.contains(&v.id))) {
+                if from
+                    .as_ref()
+                    .is_some_and(|from| victims.iter().any(|v| !from.contains(&v.stored)))
+                {
                     return Ok(Changed::Other);
                 }
                 let changed = self.force(resource, reason, now)?;
@@ -315,7 +318,7 @@ impl State {
     }
 
     /// Returns the state of a lock or a counter.
-    pub fn inspect(&mut self, resource: &Resource, now: u64) -> Result<Snapshot, Fault> {
+    pub fn inspect(&mut self, resource: &Resource, now: u64) -> Result<LockInfo, Fault> {
         match resource.kind {
             Kind::Lock | Kind::Mutex => self.inspect_plain(resource, now),
             Kind::Fair => self.inspect_fair(resource, now),
@@ -356,14 +359,14 @@ impl State {
     }
 
     /// Describes a holder for people.
-    fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> HolderEntry {
-        let holder = HolderEntry::new(owner.to_string().into_bytes(), u64::from(count), shared);
+    fn holder(&self, owner: OwnerId, count: u32, shared: bool, now: u64) -> Holder {
+        let mut holder = Holder::new(owner.to_string(), u64::from(count), shared);
         let announced = self.clients.get(&owner.client);
-        let Some(announced) = announced.filter(|announced| announced.until >= now) else {
-            return holder;
-        };
-        let client = announced.seen(now);
-        holder.described(&client, client.holds.iter().find(|hold| hold.owner == owner))
+        if let Some(announced) = announced.filter(|announced| announced.until >= now) {
+            let client = announced.seen(now);
+            holder.describe(&client, client.holds.iter().find(|hold| hold.owner == owner));
+        }
+        holder
     }
 
     /// Returns the number of stored entries, queues included. Expired ones count until they are

@@ -73,7 +73,7 @@ fn end(ttl: u64, now: u64) -> u64 {
 }
 
 pub(super) fn left(end: u64, now: u64) -> Ttl {
-    if end >= ENDLESS { Ttl::Forever } else { Ttl::Millis(end - now) }
+    if end >= ENDLESS { Ttl::Forever } else { Ttl::millis(end - now) }
 }
 
 impl State {
@@ -200,7 +200,7 @@ impl State {
         if free + added < count {
             let next = self.ends(name, now).and_then(|ends| ends.values().min().copied());
             let next = next.filter(|end| *end < ENDLESS);
-            let wait = next.map(|end| Ttl::Millis(end.saturating_sub(now).max(1)));
+            let wait = next.map(|end| Ttl::millis(end.saturating_sub(now).max(1)));
             self.give(name, ended, now)?;
             return Ok(Attempt::busy(wait));
         }
@@ -363,14 +363,14 @@ impl State {
         &mut self,
         resource: &Resource,
         now: u64,
-    ) -> Result<Snapshot, Fault> {
-        let mut snapshot = self.inspect_counter(resource, now)?;
-        snapshot.temporary = snapshot.count.is_some() && self.is_temporary(&resource.name, now);
+    ) -> Result<LockInfo, Fault> {
+        let mut lock = self.inspect_counter(resource, now)?;
+        lock.temporary = lock.count.is_some() && self.is_temporary(&resource.name, now);
         if let Some(ends) = self.ends(&resource.name, now) {
             let ended = ends.values().filter(|end| **end <= now).count();
-            snapshot.taken = (ends.len() - ended) as u64;
-            snapshot.count = snapshot.count.map(|free| free + ended as i64);
+            lock.taken = (ends.len() - ended) as u64;
+            lock.count = lock.count.map(|free| free + ended as i64);
         }
-        Ok(snapshot)
+        Ok(lock)
     }
 }

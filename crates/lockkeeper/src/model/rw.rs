@@ -152,7 +152,7 @@ impl State {
             let nested = request.beside.is_some_and(|writer| holds.is_written_by(writer));
             let written = holds.writer.is_some();
             if written && !nested && request.count == 1 {
-                let left = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
+                let left = holds.write_ends.map_or(left, |ends| Ttl::millis(ends - now));
                 let out = self.stays_out(name, Some(left), request.waits, now);
                 return Ok(Attempt::busy(out));
             }
@@ -209,7 +209,7 @@ impl State {
             if request.waits {
                 self.wait(name, owner, now);
             }
-            return Ok(Attempt::busy(Some(Ttl::Millis(turn - now))));
+            return Ok(Attempt::busy(Some(Ttl::millis(turn - now))));
         }
         let entry = self.names.entry(name.clone()).or_insert_with(Entry::rw_free);
         let (holds, expires) = entry.rw()?;
@@ -241,7 +241,7 @@ impl State {
         if let Some(turn) = self.readers_turn(name, now) {
             self.names.remove(name);
             self.wake_written(name);
-            return Attempt::busy(Some(Ttl::Millis(turn - now)));
+            return Attempt::busy(Some(Ttl::millis(turn - now)));
         }
         let Some(Ok((holds, expires))) = self.living(name, now).map(Entry::rw) else {
             return Attempt::Gone;
@@ -359,7 +359,7 @@ impl State {
         let shared = holds.writer.is_none();
         match holds.reader(request.owner) {
             Some(reader) if reader.until >= now => {
-                let found = Ttl::Millis(reader.until - now);
+                let found = Ttl::millis(reader.until - now);
                 reader.until = reader.until.max(now + request.ttl.unwrap_or(0));
                 let until = reader.until;
                 holds.lengthen(until, expires);
@@ -380,7 +380,7 @@ impl State {
         match (holds.is_write_over(now), holds.longest(now)) {
             (true, None) => Ok(Renewed::Gone),
             (false, _) if holds.is_written_by(request.owner) => {
-                let found = holds.write_ends.map_or(left, |ends| Ttl::Millis(ends - now));
+                let found = holds.write_ends.map_or(left, |ends| Ttl::millis(ends - now));
                 holds.lengthen_write(now + request.ttl.unwrap_or(0), expires);
                 Ok(Renewed::Held(found))
             }
@@ -405,17 +405,17 @@ impl State {
         Ok(Changed::Done)
     }
 
-    pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<Snapshot, Fault> {
+    pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<LockInfo, Fault> {
         let Some(entry) = self.living(&resource.name, now) else {
-            return Ok(Snapshot::default());
+            return Ok(LockInfo::new(resource));
         };
         let mut ttl = entry.ttl(now);
         let (holds, _) = entry.rw()?;
         // Changes nothing, as on Redis.
         let over = holds.is_write_over(now);
         if over {
-            let Some(longest) = holds.longest(now) else { return Ok(Snapshot::default()) };
-            ttl = Ttl::Millis(longest - now);
+            let Some(longest) = holds.longest(now) else { return Ok(LockInfo::new(resource)) };
+            ttl = Ttl::millis(longest - now);
         }
         let living = holds.readers.iter().filter(|reader| reader.until >= now);
         let readers = living.map(|reader| (reader.owner, reader.count, true));
@@ -423,7 +423,7 @@ impl State {
         let all: Vec<_> = writer.into_iter().chain(readers).collect();
         let holders =
             all.into_iter().map(|(id, count, shared)| self.holder(id, count, shared, now));
-        Ok(Snapshot { holders: holders.collect(), ttl: Some(ttl), ..Snapshot::default() })
+        Ok(LockInfo { holders: holders.collect(), ttl: Some(ttl), ..LockInfo::new(resource) })
     }
 
     /// Notifies waiters that a writer released the lock, or that readers need no longer wait for one.

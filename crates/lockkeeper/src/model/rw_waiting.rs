@@ -144,7 +144,7 @@ impl State {
     ) -> Option<Ttl> {
         let turn = self.readers_turn(name, now);
         let behind = self.waiting(name, now).map(|writers| writers.expires - now);
-        let comes_back = left.or(behind.filter(|_| turn.is_none()).map(Ttl::Millis));
+        let comes_back = left.or(behind.filter(|_| turn.is_none()).map(Ttl::millis));
         let Some(comes_back) = comes_back else {
             if let Some(patience) = self.patience.get_mut(name) {
                 patience.turn = turn.map(|turn| turn.min(now + BATCH));
@@ -152,12 +152,9 @@ impl State {
             }
             return None;
         };
-        let at_least = |ttl: Ttl| match ttl {
-            Ttl::Millis(left) => Ttl::Millis(left.max(1)),
-            Ttl::Forever => Ttl::Forever,
-        };
+        let shortest = Ttl::millis(1);
         if !waits {
-            return Some(at_least(comes_back));
+            return Some(comes_back.max(shortest));
         }
         let patience = self.patience.entry(name.clone()).or_default();
         if !patience.is_alive(now) {
@@ -169,15 +166,11 @@ impl State {
             rest = u64::MAX;
         }
         if turn.is_none() && rest > 0 {
-            let first = match comes_back {
-                Ttl::Millis(left) => left.min(rest),
-                Ttl::Forever => rest,
-            };
-            return Some(Ttl::Millis(first.max(1)));
+            return Some(comes_back.min(Ttl::millis(rest)).max(shortest));
         }
         patience.turn = Some(now + if left.is_some() { TURN } else { BATCH });
         patience.batch |= left.is_none();
         patience.since = None;
-        left.map(|_| Ttl::Millis(1000))
+        left.map(|_| Ttl::millis(1000))
     }
 }

@@ -11,13 +11,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
 use super::command::{Argument, Command};
-use super::reply::{Counted, ForcedLog, Held, Reply, Scan, Word, ttl};
+use super::reply::{ForcedLog, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
 use super::{Inner, keys, permits, rw, script};
 use crate::backend::{
-    Fault, HolderEntry, Kind, List, Listed, Page, Pattern, Resource, Select, Snapshot, Topic, Ttl,
+    Fault, Holder, Kind, List, LockInfo, Page, Pattern, Resource, Select, Topic, Ttl,
 };
 use crate::model;
 use crate::{LockName, PermitId};
@@ -165,7 +165,7 @@ impl Inner {
         shard: &Shard,
         names: Vec<LockName>,
         incomplete: &mut bool,
-    ) -> Result<Vec<Listed>, Fault> {
+    ) -> Result<Vec<LockInfo>, Fault> {
         let lengths = names.iter().map(|name| of_key("LLEN", keys::queue(name)));
         let (fields, ttls, lengths) = tokio::try_join!(
             shard.connection.read(names.iter().map(some_fields).collect()),
@@ -199,7 +199,7 @@ impl Inner {
         shard: &Shard,
         hashes: Vec<(LockName, Hash, i64)>,
         incomplete: &mut bool,
-    ) -> Result<Vec<Listed>, Fault> {
+    ) -> Result<Vec<LockInfo>, Fault> {
         let (whole, large): (Vec<_>, Vec<_>) = hashes.into_iter().partition(|(_, h, _)| h.is_whole);
         let inspect = whole.iter().map(|(name, ..)| rw::inspect(name, self.wakes)).collect();
         // A script that reads a large hash would block the server.
@@ -212,12 +212,12 @@ impl Inner {
             found.extend(hash.and_then(|hash| hash.listed(name, left, None)));
         }
         for ((name, ..), answer) in whole.into_iter().zip(answers) {
-            let snapshot = match answer {
-                Ok(Held(snapshot)) => snapshot,
+            let held = match answer {
+                Ok(held) => held,
                 // The script is not loaded yet, or the key has changed its type.
                 Err(_) => {
                     match self.route.call(name.as_bytes(), rw::inspect(&name, self.wakes)).await {
-                        Ok(Held(snapshot)) => snapshot,
+                        Ok(held) => held,
                         Err(fault) if fault.may_pass() => return Err(fault),
                         Err(Fault::WrongKind { .. }) => continue,
                         Err(_) => {
@@ -227,80 +227,77 @@ impl Inner {
                     }
                 }
             };
-            if !snapshot.holders.is_empty() {
-                let written = snapshot.holders.iter().any(|holder| !holder.shared);
-                let kind = if written { Kind::Write } else { Kind::Read };
-                found.push(Listed { resource: Resource { kind, name }, snapshot });
+            let mut lock = held.lock(&Resource { kind: Kind::Read, name });
+            if lock.holders.iter().any(|holder| !holder.shared) {
+                lock.kind = Kind::Write;
             }
+            found.extend((!lock.holders.is_empty()).then_some(lock));
         }
         Ok(found)
     }
 
     /// Counts the listening clients of all locks with one request.
-    async fn count_waiters(&self, shard: &Shard, locks: &mut [Listed]) -> Result<(), Fault> {
+    async fn count_waiters(&self, shard: &Shard, locks: &mut [LockInfo]) -> Result<(), Fault> {
         if locks.is_empty() {
             return Ok(());
         }
         let Some(counting) = self.wakes.counting() else { return Ok(()) };
         let mut ask = Command::plain("PUBSUB").arg(counting);
-        for listed in locks.iter() {
-            let channel = Topic::shared_by(&listed.resource).and_then(|t| keys::topic_channel(&t));
+        for lock in locks.iter() {
+            let channel = Topic::shared_by(&lock.resource()).and_then(|t| keys::topic_channel(&t));
             ask = ask.arg(channel.unwrap_or_default());
         }
         let answer: Option<Result<Value, Fault>> = shard.connection.read(vec![ask]).await?.pop();
         // A missing permission is not an error: the counts stay unknown.
         let Some(Ok(values)) = answer else { return Ok(()) };
-        for (listed, pair) in locks.iter_mut().zip(values.items().unwrap_or_default().chunks(2)) {
-            let is_counted = match listed.resource.kind {
+        for (lock, pair) in locks.iter_mut().zip(values.items().unwrap_or_default().chunks(2)) {
+            let is_counted = match lock.kind {
                 Kind::Fair => false,
-                Kind::Latch => self.wakes.of_latch(&listed.resource.name) == self.wakes,
+                Kind::Latch => self.wakes.of_latch(&lock.name) == self.wakes,
                 _ => true,
             };
             if let [_, count] = pair
                 && is_counted
             {
-                listed.snapshot.waiting = Some(count.number());
+                lock.waiting = Some(count.number());
             }
         }
         Ok(())
     }
 
     /// Returns all details of one name.
-    async fn describe(&self, name: &LockName, kind: Option<Kind>) -> Result<Listed, Fault> {
+    async fn describe(&self, name: &LockName, kind: Option<Kind>) -> Result<LockInfo, Fault> {
         let kind = match kind {
             Some(kind) => kind,
             None => self.seems(name).await?,
         };
         let resource = Resource { kind, name: name.clone() };
-        let mut listed = match kind {
-            Kind::Permits => self.describe_permits(name).await?,
-            _ => {
-                let snapshot = self.inspect(resource.clone()).await?;
-                Listed { resource, snapshot }
-            }
+        let mut lock = match kind {
+            Kind::Permits => self.describe_permits(&resource).await?,
+            _ => self.inspect(resource).await?,
         };
         if kind == Kind::Fair {
-            listed.snapshot.waiting = Some(listed.snapshot.queue.len() as u64);
+            lock.waiting = Some(lock.queue.len() as u64);
         }
         if let Some(shard) = self.route.shard(name.as_bytes()) {
-            self.count_waiters(&shard, std::slice::from_mut(&mut listed)).await?;
+            self.count_waiters(&shard, std::slice::from_mut(&mut lock)).await?;
         }
         let token: Option<Result<Option<Vec<u8>>, Fault>> =
             self.route.read(name.as_bytes(), vec![of_key("GET", keys::token(name))]).await?.pop();
         if let Some(Ok(Some(token))) = token {
-            listed.snapshot.token = String::from_utf8_lossy(&token).parse().ok();
+            lock.token = String::from_utf8_lossy(&token).parse().ok();
         }
         let log = self
             .route
             .call(name.as_bytes(), script::FORCED_READ.call(1).arg(keys::forced(name)))
             .await;
         match log {
-            Ok(ForcedLog(forced)) => listed.snapshot.forced = forced,
+            Ok(ForcedLog(forced)) => lock.forced = forced,
             // A missing permission is not an error: the details stay unknown.
             Err(fault) if fault.may_pass() => return Err(fault),
             Err(_) => {}
         }
-        Ok(listed)
+        Ok(lock)
     }
 
     /// Determines the kind of a name. A missing key is a free lock.
@@ -339,25 +336,23 @@ impl Inner {
         shard: &Shard,
         names: Vec<LockName>,
         incomplete: &mut bool,
-    ) -> Result<Vec<Listed>, Fault> {
+    ) -> Result<Vec<LockInfo>, Fault> {
         let (counted, taken) = tokio::try_join!(
             shard.connection.read(names.iter().map(permits::inspect).collect()),
             shard.connection.read(names.iter().map(taken).collect())
         )?;
         let mut found = Vec::new();
         for ((name, counted), ids) in names.into_iter().zip(counted).zip(taken) {
-            let listed = match counted {
-                Ok(Counted(snapshot)) => Ok(of_permits(&name, snapshot, ids)),
+            let resource = Resource { kind: Kind::Permits, name };
+            let lock = match counted {
+                Ok(counted) => Ok(with_permits(counted.lock(&resource), ids)),
                 // The script is not loaded yet, or the key is something else.
-                Err(_) => self.describe_permits(&name).await,
+                Err(_) => self.describe_permits(&resource).await,
             };
-            match listed {
-                Ok(Listed {
-                    snapshot: Snapshot { taken: 0, .. } | Snapshot { count: None, .. },
-                    ..
-                })
+            match lock {
+                Ok(LockInfo { taken: 0, .. } | LockInfo { count: None, .. })
                 | Err(Fault::WrongKind { .. }) => {}
-                Ok(listed) => found.push(listed),
+                Ok(lock) => found.push(lock),
                 Err(fault) if fault.may_pass() => return Err(fault),
                 Err(_) => *incomplete = true,
             }
@@ -365,11 +360,11 @@ impl Inner {
         Ok(found)
     }
 
-    async fn describe_permits(&self, name: &LockName) -> Result<Listed, Fault> {
-        let key = name.as_bytes();
-        let Counted(snapshot) = self.route.call(key, permits::inspect(name)).await?;
+    async fn describe_permits(&self, resource: &Resource) -> Result<LockInfo, Fault> {
+        let (name, key) = (&resource.name, resource.name.as_bytes());
+        let counted = self.route.call(key, permits::inspect(name)).await?;
         let ids = self.route.read(key, vec![taken(name)]).await?.pop();
-        Ok(of_permits(name, snapshot, ids.unwrap_or(Err(Fault::Closed))))
+        Ok(with_permits(counted.lock(resource), ids.unwrap_or(Err(Fault::Closed))))
     }
 }
 
@@ -380,9 +375,9 @@ fn taken(name: &LockName) -> Command<Scored> {
     ids.arg("LIMIT").arg("0").arg(HOLDERS_MAX)
 }
 
-fn of_permits(name: &LockName, mut snapshot: Snapshot, ids: Result<Scored, Fault>) -> Listed {
-    snapshot.holders = ids.into_iter().flat_map(|ids| ids.0).map(permit_holder).collect();
-    Listed { resource: Resource { kind: Kind::Permits, name: name.clone() }, snapshot }
+fn with_permits(mut lock: LockInfo, ids: Result<Scored, Fault>) -> LockInfo {
+    lock.holders = ids.into_iter().flat_map(|ids| ids.0).map(permit_holder).collect();
+    lock
 }
 
 /// Parses the cursor of a page.
@@ -435,15 +430,15 @@ impl Reply for Scored {
     }
 }
 
-fn permit_holder((id, end): (Vec<u8>, f64)) -> HolderEntry {
+fn permit_holder((id, end): (Vec<u8>, f64)) -> Holder {
     let bytes: Result<[u8; 16], _> = id[..].try_into();
     let shown = bytes.map(|bytes| PermitId::from_bytes(bytes).to_string().into_bytes());
     let id = shown.unwrap_or(id);
     let ttl = match end {
         end if end >= model::ENDLESS as f64 => Ttl::Forever,
-        end => Ttl::Millis((end - now_ms() as f64) as u64),
+        end => Ttl::millis((end - now_ms() as f64) as u64),
     };
-    HolderEntry { ttl: Some(ttl), ..HolderEntry::new(id, 1, true) }
+    Holder { ttl: Some(ttl), ..Holder::new(id, 1, true) }
 }
 
 /// The kinds of lock that a key may belong to.
@@ -507,22 +502,20 @@ impl Hash {
     }
 
     /// Returns `None` for a hash without a mode and with more fields than a lock has.
-    fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Option<Listed> {
+    fn listed(self, name: LockName, left: i64, queued: Option<u64>) -> Option<LockInfo> {
         if self.mode.is_none() && self.holders.len() > FIELDS_MAX {
             return None;
         }
         let kind = self.kind(queued.is_some_and(|queued| queued > 0));
         let shares = self.mode.is_some();
         let holders = self.holders.into_iter();
-        let holders =
-            holders.map(|(id, count, shared)| HolderEntry::new(id, count, shared && shares));
-        let snapshot = Snapshot {
+        let holders = holders.map(|(id, count, shared)| Holder::new(id, count, shared && shares));
+        Some(LockInfo {
             holders: holders.collect(),
             ttl: Some(ttl(left)),
             waiting: queued.filter(|_| kind == Kind::Fair),
-            ..Snapshot::default()
-        };
-        Some(Listed { resource: Resource { kind, name }, snapshot })
+            ..LockInfo::new(&Resource { kind, name })
+        })
     }
 }
 

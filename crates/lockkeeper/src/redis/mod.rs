@@ -10,8 +10,8 @@ use tokio::sync::{Notify, mpsc};
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
-    Finding, HolderEntry, Kind, Lane, List, Page, Release, Released, Renew, Renewed, Resource,
-    Snapshot, Subscription, Topic,
+    Finding, Holder, Kind, Lane, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource,
+    Subscription, Topic,
 };
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::model;
@@ -288,7 +288,7 @@ impl Inner {
             call = call.arg(id);
         }
         // Read before the holders are notified: then they may withdraw their announcements.
-        let known = self.inspect(resource.clone()).await.unwrap_or_default().holders;
+        let known = self.inspect(resource.clone()).await.map_or(Vec::new(), |lock| lock.holders);
         let Forced(Some(victims)) = self.route.call(name(&resource), call).await? else {
             return Ok(Changed::Other);
         };
@@ -299,7 +299,7 @@ impl Inner {
         let log = script::FORCED_LOG.call(1).arg(keys::forced(&resource.name));
         let mut log = log.arg(by.to_string()).arg(reason);
         for victim in victims.into_iter().take(VICTIMS_MAX) {
-            let client = known.iter().find(|holder| holder.id == victim);
+            let client = known.iter().find(|holder| holder.stored == victim);
             log =
                 clients::victim(log.arg(victim), client.and_then(|holder| holder.client.as_ref()));
         }
@@ -309,36 +309,44 @@ impl Inner {
         Ok(Changed::Done)
     }
 
-    async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
+    async fn inspect(&self, resource: Resource) -> Result<LockInfo, Fault> {
         let (name, key) = (&resource.name, name(&resource));
         self.fits(name)?;
         let of = |script: &'static Script<Held<2>>| script.call(1).arg(key);
-        let mut snapshot = match resource.kind {
-            Kind::Lock => self.route.call(key, of(&script::LOCK_INSPECT)).await?.0,
-            Kind::Mutex => self.route.call(key, of(&script::MUTEX_INSPECT)).await?.0,
-            Kind::Fair => {
-                let queue = self.route.call(key, fair::queue(name)).await?;
-                Snapshot { queue, ..self.route.call(key, of(&script::LOCK_INSPECT)).await?.0 }
+        let mut lock = match resource.kind {
+            Kind::Mutex => self.route.call(key, of(&script::MUTEX_INSPECT)).await?.lock(&resource),
+            Kind::Lock | Kind::Fair => {
+                let queue = match resource.kind {
+                    Kind::Fair => self.route.call(key, fair::queue(name)).await?,
+                    _ => Vec::new(),
+                };
+                let held = self.route.call(key, of(&script::LOCK_INSPECT)).await?;
+                let queue = queue.into_iter().map(|id| Holder::new(id, 0, false)).collect();
+                LockInfo { queue, ..held.lock(&resource) }
             }
             Kind::Read | Kind::Write => {
-                self.route.call(key, rw::inspect(name, self.wakes)).await?.0
+                self.route.call(key, rw::inspect(name, self.wakes)).await?.lock(&resource)
             }
-            Kind::Semaphore | Kind::Latch => self.route.call(key, counter::inspect(name)).await?.0,
-            Kind::Permits => self.route.call(key, permits::inspect(name)).await?.0,
+            Kind::Semaphore | Kind::Latch => {
+                self.route.call(key, counter::inspect(name)).await?.lock(&resource)
+            }
+            Kind::Permits => self.route.call(key, permits::inspect(name)).await?.lock(&resource),
         };
-        snapshot.holders = self.described(snapshot.holders).await;
-        Ok(snapshot)
+        lock.holders = self.described(lock.holders).await;
+        Ok(lock)
     }
 
     /// Adds what the clients of the holders have announced. In a cluster that may be on another shard,
     /// which may be down: then it stays unknown.
-    async fn described(&self, holders: Vec<HolderEntry>) -> Vec<HolderEntry> {
-        let described = holders.into_iter().map(async |holder: HolderEntry| {
-            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.id));
-            let Ok(Some(client)) = asking.await else { return holder };
-            let id = std::str::from_utf8(&holder.id).ok();
-            let owner: Option<OwnerId> = id.and_then(|id| id.parse().ok());
-            holder.described(&client, client.holds.iter().find(|hold| Some(hold.owner) == owner))
+    async fn described(&self, holders: Vec<Holder>) -> Vec<Holder> {
+        let described = holders.into_iter().map(async |mut holder: Holder| {
+            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.stored));
+            if let Ok(Some(client)) = asking.await {
+                let owner: Option<OwnerId> = holder.id.parse().ok();
+                let hold = client.holds.iter().find(|hold| Some(hold.owner) == owner);
+                holder.describe(&client, hold);
+            }
+            holder
         });
         join_all(described).await
     }
@@ -393,7 +401,7 @@ impl Backend for Redis {
         })
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.inspect(resource).await })
     }

@@ -137,7 +137,9 @@ mod tests {
                 (Some(OLD), NEW, NEW),
             ] {
                 match self.renew(ttl).await {
-                    Renewed::Held(Ttl::Millis(left)) => assert!(is_near(left, found), "{left}"),
+                    Renewed::Held(Ttl::For(left)) => {
+                        assert!(is_near(left.as_millis() as u64, found), "{left:?}")
+                    }
                     other => panic!("{other:?}"),
                 }
                 for key in keys {

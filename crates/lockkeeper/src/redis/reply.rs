@@ -7,8 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::error_reply::ErrorReply;
 use super::resp::Value;
 use crate::backend::{
-    Attempt, Changed, ClientInfo, Fault, ForcedUnlock, HolderEntry, Kind, Released, Renewed,
-    Snapshot, Ttl,
+    Attempt, Changed, ClientInfo, Fault, ForcedUnlock, Holder, Kind, LockInfo, Released, Renewed,
+    Resource, Ttl,
 };
 use crate::name::Brief;
 
@@ -267,27 +267,49 @@ impl Reply for Time {
 }
 
 /// A lock with its holds: the TTL, then owner, hold count and, if there are three parts, whether it is shared.
-pub(super) struct Held<const PARTS: usize>(pub(super) Snapshot);
+#[derive(Default)]
+pub(super) struct Held<const PARTS: usize> {
+    ttl: Option<Ttl>,
+    holders: Vec<Holder>,
+}
+
+impl<const PARTS: usize> Held<PARTS> {
+    pub(super) fn lock(self, resource: &Resource) -> LockInfo {
+        LockInfo { ttl: self.ttl, holders: self.holders, ..LockInfo::new(resource) }
+    }
+}
 
 impl<const PARTS: usize> Reply for Held<PARTS> {
     fn read(reply: &Value) -> Option<Self> {
         let (left, parts) = match reply.items()?.split_first() {
-            Some((Value::Int(-2), _)) | None => return Some(Self(Snapshot::default())),
+            Some((Value::Int(-2), _)) | None => return Some(Self::default()),
             Some((Value::Int(left), parts)) => (*left, parts),
             Some(_) => return None,
         };
         let holder = |hold: &[Value]| {
             let Value::Bulk(id) = &hold[0] else { return None };
             let shared = hold.get(2) == Some(&Value::Int(1));
-            Some(HolderEntry::new(id.clone(), hold[1].number(), shared))
+            Some(Holder::new(id.clone(), hold[1].number(), shared))
         };
         let holders = parts.chunks_exact(PARTS).map(holder).collect::<Option<_>>()?;
-        Some(Self(Snapshot { holders, ttl: Some(ttl(left)), ..Snapshot::default() }))
+        Some(Self { ttl: Some(ttl(left)), holders })
     }
 }
 
 /// A semaphore or a latch: TTL, value, number of acquired permits and whether it is temporary.
-pub(super) struct Counted(pub(super) Snapshot);
+pub(super) struct Counted {
+    ttl: Option<Ttl>,
+    count: Option<i64>,
+    taken: u64,
+    temporary: bool,
+}
+
+impl Counted {
+    pub(super) fn lock(self, resource: &Resource) -> LockInfo {
+        let Self { ttl, count, taken, temporary } = self;
+        LockInfo { ttl, count, taken, temporary, ..LockInfo::new(resource) }
+    }
+}
 
 impl Reply for Counted {
     fn read(reply: &Value) -> Option<Self> {
@@ -297,13 +319,7 @@ impl Reply for Counted {
         };
         let count = i64::read(count);
         let (ttl, taken) = (count.map(|_| ttl(*left)), taken.unsigned_abs());
-        Some(Self(Snapshot {
-            ttl,
-            count,
-            taken,
-            temporary: *temporary == 1,
-            ..Snapshot::default()
-        }))
+        Some(Self { ttl, count, taken, temporary: *temporary == 1 })
     }
 }
 
@@ -377,7 +393,7 @@ impl Info {
 }
 
 pub(super) fn ttl(left: i64) -> Ttl {
-    u64::try_from(left).map_or(Ttl::Forever, Ttl::Millis)
+    u64::try_from(left).map_or(Ttl::Forever, Ttl::millis)
 }
 
 pub(super) fn unfit(kind: Kind) -> Fault {

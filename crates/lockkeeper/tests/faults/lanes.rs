@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Lane, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Lane, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic,
 };
 use lockkeeper::stores::Memory;
 use lockkeeper::{
@@ -125,7 +125,7 @@ impl Backend for Lanes {
         self.inner.adjust(change)
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         self.answer(&resource.name.clone(), |inner| inner.inspect(resource))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic, Ttl,
+    List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic, Ttl,
 };
 use lockkeeper::stores::Redis;
 use lockkeeper::{Client, Kind, LockName, RECHECK, Result};
@@ -265,7 +265,7 @@ impl Backend for ReadsZero {
         Box::pin(async move {
             answer.await.map(|attempt| match attempt {
                 Attempt::Busy { listeners, .. } => {
-                    Attempt::Busy { ttl: Some(Ttl::Millis(0)), listeners }
+                    Attempt::Busy { ttl: Some(Ttl::For(Duration::ZERO)), listeners }
                 }
                 other => other,
             })
@@ -284,7 +284,7 @@ impl Backend for ReadsZero {
         self.0.adjust(change)
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         self.0.inspect(resource)
     }
 

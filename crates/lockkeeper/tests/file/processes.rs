@@ -75,7 +75,7 @@ async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_bef
     let watch = Stopwatch::start();
     // Not before it is asked, and not after it was answered.
     let asked = Instant::now();
-    let lockkeeper::Remaining::For(left) = lock.remaining().await.unwrap() else {
+    let Some(lockkeeper::Ttl::For(left)) = lock.remaining().await.unwrap() else {
         panic!("it is held for a while")
     };
     let (earliest, latest) = (asked + left, Instant::now() + left);

@@ -227,7 +227,7 @@ async fn a_holder_receives_notices_again_after_its_file_was_inaccessible() {
     fs::rename(&away, &place).unwrap();
     eventually("it listens again", async || sessions().iter().any(|id| !before.contains(id))).await;
     assert!(!guard.is_lost());
-    assert!(other.inspector().force_unlock("it", Kind::Lock, "a test").await.unwrap());
+    assert!(other.inspector().force_unlock("it", Kind::Lock, None, "a test").await.unwrap());
     let reason = within(SOON, "it is told", guard.lost()).await;
     assert_eq!(reason, LostReason::Revoked("a test".to_owned()));
     flaky.open();

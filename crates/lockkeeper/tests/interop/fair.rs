@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper::{ClientOptions, Error, FairLock, LockGuard, LostReason, Remaining};
+use lockkeeper::{ClientOptions, Error, FairLock, LockGuard, LostReason, Ttl};
 use testkit::java::{Lock, Pending, Worker};
 use testkit::{JavaPeer, RedisServer, Redisson, Reply, Stopwatch};
 use tokio::task::JoinHandle;
@@ -206,7 +206,7 @@ async fn each_side_excludes_the_other_and_sees_its_holds(redisson: Redisson) {
     assert!(lock.try_lock_for(IN_VAIN).await.unwrap().is_none());
     let holder = lock.holder().await.unwrap().unwrap();
     assert_eq!((holder.id, holder.hold_count), (stage.one.owner(), 2));
-    let Remaining::For(left) = lock.remaining().await.unwrap() else { panic!("it has an end") };
+    let Some(Ttl::For(left)) = lock.remaining().await.unwrap() else { panic!("it has an end") };
     assert!(left > LONG / 2 && left <= LONG, "{left:?}");
     assert!(two.unlock().err().is_not_owner());
     one.unlock().ok();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lockkeeper::{Event, Kind, LockInfo, Remaining};
+use lockkeeper::{Event, Kind, LockInfo, Ttl};
 use testkit::Redisson;
 
 use crate::support::*;
@@ -75,12 +75,12 @@ async fn holds_of_java_are_listed_with_their_kind(redisson: Redisson) {
             assert_eq!((holder.hold_count, holder.shared), (holds, shared), "{what}");
             assert!(holder.client.is_none() && holder.since.is_none(), "{what}: {holder:?}");
         }
-        match lock.remaining {
-            Remaining::For(left) => {
+        match lock.ttl {
+            Some(Ttl::For(left)) => {
                 let longest = if what == "renewed" { ms(30_000) } else { LONG };
                 assert!(left <= longest && left > ms(10_000), "{what}: {left:?}");
             }
-            Remaining::Forever => assert_eq!(what, "permits", "it has no end of its own"),
+            Some(Ttl::Forever) => assert_eq!(what, "permits", "it has no end of its own"),
             other => panic!("{what}: {other:?}"),
         }
     }
@@ -96,7 +96,7 @@ async fn holds_of_java_are_listed_with_their_kind(redisson: Redisson) {
     let semaphore = inspector.inspect(name("semaphore")).await.unwrap();
     assert_eq!((semaphore.kind, semaphore.count), (Kind::Semaphore, Some(3)));
     for lock in locks.iter().filter(|lock| lock.kind != Kind::Permits) {
-        assert!(inspector.force_unlock(&lock.name, lock.kind, "a test").await.unwrap());
+        assert!(inspector.force_unlock(&lock.name, lock.kind, None, "a test").await.unwrap());
     }
     // The next Redisson waiter acquires the fair lock after its message.
     within(SOON, "Java's waiter is told", waits).await.ok();

@@ -5,7 +5,7 @@ use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::{ClientOptions, Error, LockGuard, LostReason, Remaining};
+use lockkeeper::{ClientOptions, Error, LockGuard, LostReason, Ttl};
 use testkit::{ChildProcess, JavaPeer, RedisServer, Redisson};
 
 use crate::support::*;
@@ -236,7 +236,7 @@ async fn a_release_without_a_hold_is_rejected(redisson: Redisson) {
 async fn holds_and_times_are_seen_from_the_other_side(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "seen").await;
     let (ours, theirs) = (client.lock(&name), one.lock(&name));
-    assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
+    assert_eq!(ours.remaining().await.unwrap(), None);
     assert_eq!(theirs.remaining().await.ok(), -2);
 
     for count in 1..=3 {
@@ -296,9 +296,9 @@ async fn a_shorter_reentry_shortens_a_java_lease_and_not_ours(redisson: Redisson
 }
 
 #[track_caller]
-fn assert_remaining(remaining: Remaining, least: Duration, most: Duration) {
+fn assert_remaining(remaining: Option<Ttl>, least: Duration, most: Duration) {
     match remaining {
-        Remaining::For(left) if (least..=most).contains(&left) => {}
+        Some(Ttl::For(left)) if (least..=most).contains(&left) => {}
         other => panic!("expected {least:?} to {most:?}, got {other:?}"),
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::{Client, ClientOptions, Holder, Mutex, Remaining};
+use lockkeeper::{Client, ClientOptions, Holder, Mutex, Ttl};
 use testkit::{FaultProxy, History, RedisServer, Redlock, RedlockMutex, RedlockPeer, Reply};
 
 use crate::support::*;
@@ -125,7 +125,7 @@ async fn a_holder_excludes_the_other_side(library: Redlock) {
     assert!(ours.try_lock_for(IN_VAIN).await.unwrap().is_none());
     assert_is(ours.holder().await.unwrap(), &value);
     match ours.remaining().await.unwrap() {
-        Remaining::For(left) if left <= LONG && left > LONG / 2 => {}
+        Some(Ttl::For(left)) if left <= LONG && left > LONG / 2 => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(quorum().value(&name), value);

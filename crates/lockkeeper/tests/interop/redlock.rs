@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::{Client, ClientOptions, Error, LostReason, Mutex, Remaining};
+use lockkeeper::{Client, ClientOptions, Error, LostReason, Mutex, Ttl};
 use testkit::{Redlock, RedlockMutex, RedlockPeer};
 
 use crate::support::*;
@@ -100,7 +100,7 @@ async fn a_holder_excludes_the_other_side(library: Redlock) {
     assert_eq!((&holder.id, holder.hold_count), (&value, 1));
     assert!(holder.client.is_none());
     match ours.remaining().await.unwrap() {
-        Remaining::For(left) if left <= LONG && left > LONG / 2 => {}
+        Some(Ttl::For(left)) if left <= LONG && left > LONG / 2 => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(pair.value(), value);

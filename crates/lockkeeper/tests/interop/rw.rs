@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::{ClientOptions, Error, LostReason, Remaining};
+use lockkeeper::{ClientOptions, Error, LostReason, Ttl};
 use testkit::java::{Answer, Lock};
 use testkit::{JavaPeer, RedisServer, Redisson, Stopwatch};
 use tokio::task::JoinHandle;
@@ -140,7 +140,7 @@ async fn holds_are_visible_from_the_other_side(redisson: Redisson) {
     // What is left to live is what the last of them has.
     again.release().await.unwrap();
     reader.release().await.unwrap();
-    let Remaining::For(left) = lock.remaining().await.unwrap() else { panic!("it has an end") };
+    let Some(Ttl::For(left)) = lock.remaining().await.unwrap() else { panic!("it has an end") };
     assert!(left > ms(1_000) && left <= ms(10_000), "{left:?}");
     read.unlock().ok();
     read.unlock().ok();

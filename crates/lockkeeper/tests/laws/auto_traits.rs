@@ -6,8 +6,8 @@ use std::time::Duration;
 use lockkeeper::{
     AnyGuard, AnyLock, Backoff, Client, ClientInfo, ClientOptions, Completed, CountDownLatch,
     Error, FairLock, Fence, FencedLock, Hold, Holder, Inspector, Listing, Lock, LockInfo, LockName,
-    LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, Remaining, RunError,
-    RwLock, Semaphore, StaleTokenError, UpgradeError, Watch,
+    LostReason, MultiGuard, MultiLock, Mutex, Owner, OwnerId, PermitSemaphore, RunError, RwLock,
+    Semaphore, StaleTokenError, Ttl, UpgradeError, Watch,
 };
 
 fn everywhere<T: Send + Sync + 'static>() {}
@@ -44,7 +44,7 @@ fn types_can_be_shared_between_threads() {
     everywhere::<OwnerId>();
     everywhere::<LockName>();
     everywhere::<LostReason>();
-    everywhere::<Remaining>();
+    everywhere::<Ttl>();
     everywhere::<Error>();
     everywhere::<Completed<u8>>();
     everywhere::<RunError<u8>>();
@@ -66,7 +66,7 @@ async fn futures_can_be_sent() {
     let (lock, owner) = (client.lock("it"), client.new_owner());
     assert!(!send(lock.is_locked()).await.unwrap());
     assert!(send(lock.holder()).await.unwrap().is_none());
-    assert_eq!(send(lock.remaining()).await.unwrap(), Remaining::Free);
+    assert_eq!(send(lock.remaining()).await.unwrap(), None);
     assert_eq!(send(lock.hold_count(&owner)).await.unwrap(), 0);
     assert!(!send(lock.is_held_by(&owner)).await.unwrap());
     assert!(!send(lock.force_unlock("")).await.unwrap());

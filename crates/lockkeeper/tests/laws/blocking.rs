@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join;
 use lockkeeper::blocking::{self, Wait, this_thread};
 use lockkeeper::{
-    AnyLock, Client, ClientOptions, Error, LockGuard, LostReason, MultiLock, Owner, Remaining,
-    RunError,
+    AnyLock, Client, ClientOptions, Error, LockGuard, LostReason, MultiLock, Owner, RunError, Ttl,
 };
 use testkit::{History, Stopwatch};
 use tokio::runtime::{Builder, Runtime};
@@ -113,7 +112,7 @@ pub(crate) fn the_watchdog_renews_while_the_thread_sleeps(store: &Store) {
     let observer = self::client(store).lock(store.name("lock"));
     let mut least = Duration::MAX;
     eventually("the TTL grows", || {
-        let Remaining::For(left) = observer.remaining().wait().unwrap() else {
+        let Some(Ttl::For(left)) = observer.remaining().wait().unwrap() else {
             panic!("it was not renewed");
         };
         let grown = left > least;
@@ -192,7 +191,7 @@ pub(crate) fn a_thread_owns_both_sides(store: &Store) {
     assert_is!(lock.try_write_for(LONG).wait(), Err(Error::Invalid { .. }));
     let writing = downgraded.try_upgrade().wait().expect("it is the only reader");
     writing.release().wait().unwrap();
-    assert_eq!(lock.remaining().wait().unwrap(), Remaining::Free);
+    assert_eq!(lock.remaining().wait().unwrap(), None);
 }
 
 pub(crate) fn a_thread_cannot_re_enter_a_non_reentrant_lock(store: &Store) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockkeeper::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, CountChange,
-    Fault, Finding, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot,
+    Fault, Finding, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource,
     Subscription, Topic,
 };
 use lockkeeper::{Client, Kind, LockName, OwnerId};
@@ -68,7 +68,7 @@ macro_rules! forward {
         fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
             self.$inner.renew(batch)
         }
-        fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+        fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
             self.$inner.inspect(resource)
         }
         fn list(&self, request: List) -> Answer<Page> {

@@ -71,11 +71,11 @@ pub(crate) async fn a_force_release_with_expected_holders_spares_other_holders<L
     let first = theirs.lease(store.long()).lock().await.unwrap();
     let seen = inspector.inspect_as(&name, L::KIND).await.unwrap().holders;
     first.release().await.unwrap();
-    let free = inspector.force_unlock_from(&name, L::KIND, &seen, "stuck").await;
+    let free = inspector.force_unlock(&name, L::KIND, Some(&seen), "stuck").await;
     assert!(!free.unwrap(), "there is nothing to take");
 
     let second = ours.lease(store.long()).lock().await.unwrap();
-    let refused = inspector.force_unlock_from(&name, L::KIND, &seen, "stuck").await;
+    let refused = inspector.force_unlock(&name, L::KIND, Some(&seen), "stuck").await;
     match refused.expect_err("others have it") {
         Error::NotHeld { holder, .. } => {
             assert_eq!(holder.unwrap().id, second.owner_id().to_string())
@@ -85,11 +85,11 @@ pub(crate) async fn a_force_release_with_expected_holders_spares_other_holders<L
     assert_eq!(ours.holder().await.unwrap().unwrap().id, second.owner_id().to_string());
     let now = inspector.inspect_as(&name, L::KIND).await.unwrap();
     assert!(now.forced.is_empty(), "{now:?}");
-    let nobody = inspector.force_unlock_from(&name, L::KIND, &[], "stuck").await;
+    let nobody = inspector.force_unlock(&name, L::KIND, Some(&[]), "stuck").await;
     assert_is!(nobody, Err(Error::Invalid { .. }));
 
     let both = [seen, now.holders].concat();
-    assert!(inspector.force_unlock_from(&name, L::KIND, &both, "stuck").await.unwrap());
+    assert!(inspector.force_unlock(&name, L::KIND, Some(&both), "stuck").await.unwrap());
     assert!(!ours.is_locked().await.unwrap());
     drop(second);
 }

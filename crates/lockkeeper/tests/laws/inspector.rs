@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use lockkeeper::{Error, Holder, Kind, LockInfo, LostReason, Remaining};
+use lockkeeper::{Error, Holder, Kind, LockInfo, LostReason, Ttl};
 
 use crate::listing::{is_about, is_ours};
 use crate::store::{Exclusive, Store, assert_is, eventually, one, pair};
@@ -27,7 +27,7 @@ pub(crate) async fn a_free_name_is_inspected_as_free<L: Exclusive>(store: &Store
             };
             assert_eq!(found.name.as_bytes(), name.as_bytes());
             assert!(found.is_free(), "{round}: {found:?}");
-            assert_eq!((found.remaining, found.since()), (Remaining::Free, None));
+            assert_eq!((found.ttl, found.since()), (None, None));
             assert_eq!((found.holders, found.queue, found.forced), (vec![], vec![], vec![]));
             assert_eq!(found.waiting.unwrap_or(0), 0);
         }
@@ -52,7 +52,7 @@ pub(crate) async fn a_held_lock_is_inspected_with_its_kind_and_holder<L: Exclusi
     assert_eq!(found.holders[0].hold_count, 1);
     is_ours(&found.holders[0]);
     is_about(found.since(), then);
-    assert_is!(found.remaining, Remaining::For(left) if left > store.long() / 2);
+    assert_is!(found.ttl, Some(Ttl::For(left)) if left > store.long() / 2);
     let inspector = store.client().await.inspector();
     let as_kind = inspector.inspect_as(&name, L::KIND).await.unwrap();
     assert_eq!((as_kind.kind, &as_kind.holders), (found.kind, &found.holders));
@@ -79,7 +79,7 @@ pub(crate) async fn an_inspection_as_another_kind_is_rejected<L: Exclusive>(stor
             continue;
         }
         assert_is!((kind, looked), (_, Err(Error::WrongKind { lock, .. })) if lock.as_bytes() == name.as_bytes());
-        let forced = inspector.force_unlock(&name, kind, "").await;
+        let forced = inspector.force_unlock(&name, kind, None, "").await;
         let counter = matches!(kind, Kind::Semaphore | Kind::Permits | Kind::Latch);
         match forced {
             Err(Error::Invalid { .. }) if counter => {}
@@ -101,11 +101,11 @@ pub(crate) async fn a_force_release_by_the_inspector_notifies_the_holder_at_once
     let guard = L::of(&victim, &name).lock().await.unwrap();
     store.receives_notices_of(&guard).await;
     let inspector = store.client().await.inspector();
-    assert!(inspector.force_unlock(&name, L::KIND, "the host is gone").await.unwrap());
+    assert!(inspector.force_unlock(&name, L::KIND, None, "the host is gone").await.unwrap());
     let reason = store.promptly("the holder is notified", guard.lost()).await;
     assert_eq!(reason, LostReason::Revoked("the host is gone".to_owned()));
     assert!(inspector.inspect(&name).await.unwrap().is_free());
-    assert!(!inspector.force_unlock(&name, L::KIND, "").await.unwrap(), "only once");
+    assert!(!inspector.force_unlock(&name, L::KIND, None, "").await.unwrap(), "only once");
 }
 
 /// RULES §14: the last twenty force-releases with their author, time, reason and holders.
@@ -119,7 +119,7 @@ pub(crate) async fn force_releases_are_logged<L: Exclusive>(store: &Store) {
         let guard = lock.lease(store.long()).lock().await.unwrap();
         victims.push(guard.owner_id().to_string());
         let reason = format!("{why} {turn}");
-        assert!(inspector.force_unlock(&name, L::KIND, reason).await.unwrap());
+        assert!(inspector.force_unlock(&name, L::KIND, None, reason).await.unwrap());
         // While it is held again, and after.
         let found = inspector.inspect(&name).await.unwrap();
         assert_eq!(found.forced.len(), (turn + 1).min(20));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{AnyLock, Error, Kind, LockInfo, Remaining};
+use lockkeeper::{AnyLock, Error, Kind, LockInfo, Ttl};
 
 use crate::listing::{is_about, is_ours, told};
 use crate::store::{Store, assert_is, eventually};
@@ -111,7 +111,7 @@ pub(crate) async fn readers_are_inspected(store: &Store) {
     store.receives_notices_of(&first).await;
     store.receives_notices_of(&second).await;
     let inspector = store.client().await.inspector();
-    assert!(inspector.force_unlock(&name, Kind::Read, "why").await.unwrap());
+    assert!(inspector.force_unlock(&name, Kind::Read, None, "why").await.unwrap());
     for guard in [&first, &second] {
         store.promptly("the holder is notified", guard.lost()).await;
     }
@@ -133,9 +133,9 @@ pub(crate) async fn permits_are_inspected(store: &Store) {
         assert_eq!((found.kind, found.count, found.taken), (Kind::Permits, Some(2), 3));
         let ids: BTreeSet<_> = found.holders.iter().map(|holder| holder.id.clone()).collect();
         assert_eq!(ids, guard.permit_ids().iter().map(ToString::to_string).collect());
-        assert_is!(found.remaining, Remaining::For(left) if left <= store.long());
+        assert_is!(found.ttl, Some(Ttl::For(left)) if left <= store.long());
     }
-    let forced = inspector.force_unlock(&name, Kind::Permits, "why").await;
+    let forced = inspector.force_unlock(&name, Kind::Permits, None, "why").await;
     assert_is!(forced, Err(Error::Invalid { .. }));
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
@@ -152,7 +152,7 @@ pub(crate) async fn counters_are_inspected(store: &Store) {
     assert!(client.count_down_latch(&latch).try_set_count(3).await.unwrap());
     let found = inspector.inspect(&semaphore).await.unwrap();
     assert_eq!((found.kind, found.count), (Kind::Semaphore, Some(3)));
-    assert_eq!((found.remaining, found.is_free()), (Remaining::Forever, false));
+    assert_eq!((found.ttl, found.is_free()), (Some(Ttl::Forever), false));
     let found = inspector.inspect_as(&latch, Kind::Latch).await.unwrap();
     assert_eq!((found.kind, found.count), (Kind::Latch, Some(3)));
     for (name, kind) in [(&semaphore, Kind::Lock), (&semaphore, Kind::Write), (&latch, Kind::Fair)]
@@ -160,7 +160,7 @@ pub(crate) async fn counters_are_inspected(store: &Store) {
         assert_is!(inspector.inspect_as(name, kind).await, Err(Error::WrongKind { .. }));
     }
     for kind in [Kind::Semaphore, Kind::Latch] {
-        let forced = inspector.force_unlock(&semaphore, kind, "").await;
+        let forced = inspector.force_unlock(&semaphore, kind, None, "").await;
         assert_is!(forced, Err(Error::Invalid { .. }));
     }
     assert_eq!(client.semaphore(&semaphore).available().await.unwrap(), 3);
@@ -173,7 +173,7 @@ pub(crate) async fn an_empty_name_is_rejected(store: &Store) {
     for inspector in [plain, prefixed.inspector()] {
         assert_is!(inspector.inspect("").await, Err(Error::Invalid { .. }));
         assert_is!(inspector.inspect_as("", Kind::Mutex).await, Err(Error::Invalid { .. }));
-        let forced = inspector.force_unlock("", Kind::Lock, "").await;
+        let forced = inspector.force_unlock("", Kind::Lock, None, "").await;
         assert_is!(forced, Err(Error::Invalid { .. }));
     }
 }
@@ -185,7 +185,7 @@ pub(crate) async fn the_log_of_a_force_release_names_the_previous_holder(store: 
     let guard = victim.lock(&name).lease(store.long()).lock().await.unwrap();
     told(store, &name).await;
     let inspector = store.client_with(store.options().program("operator")).await.inspector();
-    assert!(inspector.force_unlock(&name, Kind::Lock, "why").await.unwrap());
+    assert!(inspector.force_unlock(&name, Kind::Lock, None, "why").await.unwrap());
     drop(guard);
     victim.shutdown().await;
     let forced = inspect(store, &name).await.forced.remove(0);
@@ -196,7 +196,7 @@ pub(crate) async fn the_log_of_a_force_release_names_the_previous_holder(store: 
 
     // Of a holder of another library only its id is known.
     let owner = store.other_holds::<lockkeeper::Lock>(&name[..].into()).await;
-    assert!(inspector.force_unlock(&name, Kind::Lock, "why").await.unwrap());
+    assert!(inspector.force_unlock(&name, Kind::Lock, None, "why").await.unwrap());
     let forced = inspect(store, &name).await.forced.remove(0);
     assert_eq!((forced.holders, forced.clients), (vec![owner.to_string()], vec![None]));
 }

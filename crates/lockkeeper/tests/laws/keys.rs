@@ -1,6 +1,6 @@
 //! Keys of a Redis store that other programs write.
 
-use lockkeeper::{Client, Error, Remaining};
+use lockkeeper::{Client, Error, Ttl};
 
 use crate::store::{Store, assert_is};
 
@@ -87,7 +87,7 @@ pub(crate) async fn a_lock_without_a_ttl_is_busy_and_has_no_remaining_time(store
     let server = store.server();
     server.cli(&["HSET", &name, OTHER_OWNER, "1"]).ok();
     let lock = client.lock(&name);
-    assert_eq!(lock.remaining().await.unwrap(), Remaining::Forever);
+    assert_eq!(lock.remaining().await.unwrap(), Some(Ttl::Forever));
     assert!(lock.is_locked().await.unwrap());
     assert!(lock.try_lock_for(store.lease()).await.unwrap().is_none());
     assert!(lock.force_unlock("").await.unwrap(), "a lock that never ends can be forced");

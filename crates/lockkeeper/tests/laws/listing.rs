@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::{Holder, Kind, Listing, LockInfo, Remaining};
+use lockkeeper::{Holder, Kind, Listing, LockInfo, Ttl};
 
 use crate::store::{Exclusive, Store, eventually, pair};
 
@@ -77,7 +77,7 @@ pub(crate) async fn a_held_lock_is_listed_with_all_there_is_to_know<L: Exclusive
     let seen = holder.seen.expect("its client says when it was there");
     assert!(seen.every == store.watchdog() / 3 && seen.ago <= store.watchdog(), "{seen:?}");
     assert_eq!(holder.left, None);
-    let Remaining::For(left) = told.remaining else { panic!("{told:?}") };
+    let Some(Ttl::For(left)) = told.ttl else { panic!("{told:?}") };
     assert!(left <= store.long() && left > store.long() / 2, "{left:?}");
     assert_eq!((told.waiting, told.count, told.taken), (Some(0), None, 0));
     assert!(!told.is_free());
@@ -196,7 +196,11 @@ pub(crate) async fn any_bytes_make_a_name_that_is_listed<L: Exclusive>(store: &S
     for lock in found {
         let looked = inspector.inspect(&lock.name).await.unwrap();
         assert_eq!(looked.holders[0].id, lock.holders[0].id, "{}", lock.name);
-        assert!(inspector.force_unlock(&lock.name, L::KIND, "").await.unwrap(), "{}", lock.name);
+        assert!(
+            inspector.force_unlock(&lock.name, L::KIND, None, "").await.unwrap(),
+            "{}",
+            lock.name
+        );
     }
     assert_eq!(all(&mut inspector.list(format!("{prefix}*"))).await, []);
     drop(held);
@@ -227,7 +231,7 @@ pub(crate) async fn a_prefix_hides_other_names<L: Exclusive>(store: &Store) {
     assert_eq!(inspector.inspect("lock").await.unwrap().holders, lock.holders);
     // What was found is what the locks of this client are called.
     assert!(L::of(&inside, &lock.name).is_locked().await.unwrap());
-    assert!(inspector.force_unlock(&lock.name, lock.kind, "").await.unwrap());
+    assert!(inspector.force_unlock(&lock.name, lock.kind, None, "").await.unwrap());
     assert!(!L::of(&inside, "lock").is_locked().await.unwrap());
     assert!(L::of(&outside, store.name("b:lock")).is_locked().await.unwrap());
     // From outside it is seen with the prefix.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Kind, LockInfo, Remaining};
+use lockkeeper::{Client, Error, Kind, LockInfo, Ttl};
 use testkit::RedisServer;
 
 use crate::listing::{all, named};
@@ -65,14 +65,14 @@ pub(crate) async fn locks_of_other_libraries_are_listed(store: &Store) {
         }
     }
     assert_eq!(locks.len(), 5, "{:?}", names(&locks));
-    assert_is!(of("lock").remaining, Remaining::For(left) if left > Duration::from_secs(20));
-    assert_eq!(of("endless").remaining, Remaining::Forever);
+    assert_is!(of("lock").ttl, Some(Ttl::For(left)) if left > Duration::from_secs(20));
+    assert_eq!(of("endless").ttl, Some(Ttl::Forever));
     assert_eq!(of("fair").waiting, Some(1));
     // The way back: what was found can be looked at and forced open.
     for lock in &locks {
         let looked = client.inspector().inspect(&lock.name).await.unwrap();
         assert_eq!((looked.kind, ids(&looked)), (lock.kind, ids(lock)), "{}", lock.name);
-        assert!(client.inspector().force_unlock(&lock.name, lock.kind, "").await.unwrap());
+        assert!(client.inspector().force_unlock(&lock.name, lock.kind, None, "").await.unwrap());
     }
     assert_eq!(names(&listed(store, &client).await), Vec::<String>::new());
 }

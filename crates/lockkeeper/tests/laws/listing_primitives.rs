@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
-use lockkeeper::{AnyGuard, AnyLock, Error, Inspector, Kind, LockInfo, OwnerId, Remaining};
+use lockkeeper::{AnyGuard, AnyLock, Error, Inspector, Kind, LockInfo, OwnerId, Ttl};
 
 use tokio::time::{Instant, sleep};
 
@@ -127,7 +127,7 @@ pub(crate) async fn held_permits_are_listed_with_their_holders(store: &Store) {
     })
     .await;
     assert_eq!((found.kind, found.count, found.taken), (Kind::Permits, Some(2), 3));
-    assert_eq!(found.remaining, Remaining::Forever, "it has no end of its own");
+    assert_eq!(found.ttl, Some(Ttl::Forever), "it has no end of its own");
     let ids: BTreeSet<_> = found.holders.iter().map(|holder| holder.id.clone()).collect();
     let permits = mine.permit_ids().into_iter().chain(yours.permit_ids());
     assert_eq!(ids, permits.map(|id| id.to_string()).collect());
@@ -343,7 +343,7 @@ pub(crate) async fn a_client_that_is_shut_down_lists_nothing(store: &Store) {
     client.shutdown().await;
     assert_is!(inspector.list("*").next().await, Err(Error::Closed { .. }));
     assert_is!(inspector.inspect("lock").await, Err(Error::Closed { .. }));
-    let forced = inspector.force_unlock("lock", Kind::Lock, "").await;
+    let forced = inspector.force_unlock("lock", Kind::Lock, None, "").await;
     assert_is!(forced, Err(Error::Closed { .. }));
     assert_is!(inspector.watch("*").next().await, Err(Error::Closed { .. }));
     assert_is!(client.check().await, Err(Error::Closed { .. }));

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::Remaining;
-
 use crate::store::{Exclusive, Store, eventually, left, one, pair};
 
 pub(crate) async fn is_locked_and_holder_reflect_the_store<L: Exclusive>(store: &Store) {
@@ -23,14 +21,14 @@ pub(crate) async fn is_locked_and_holder_reflect_the_store<L: Exclusive>(store: 
 
 pub(crate) async fn remaining_counts_down_until_the_lock_is_free<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
-    assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
+    assert_eq!(ours.remaining().await.unwrap(), None);
     let guard = theirs.lease(store.long()).lock().await.unwrap();
     let first = left(ours.remaining().await);
     tokio::time::sleep(Duration::from_millis(20)).await;
     let second = left(ours.remaining().await);
     assert!(second < first && first <= store.long(), "{first:?}, then {second:?}");
     guard.release().await.unwrap();
-    assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
+    assert_eq!(ours.remaining().await.unwrap(), None);
 }
 
 pub(crate) async fn holder_names_the_owner_and_its_process<L: Exclusive>(store: &Store) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Clock, LostReason, Remaining};
+use lockkeeper::{Clock, LostReason};
 use tokio::time::{Instant, timeout};
 
 use crate::store::{Exclusive, Store, deadline, left, one, pair};
@@ -154,5 +154,5 @@ pub(crate) async fn another_holder_starts_only_after_the_loss<L: Exclusive>(stor
     let granted = Instant::now();
     assert!(told.await.unwrap() <= granted + store.slack());
     next.release().await.unwrap();
-    assert_eq!(ours.remaining().await.unwrap(), Remaining::Free);
+    assert_eq!(ours.remaining().await.unwrap(), None);
 }

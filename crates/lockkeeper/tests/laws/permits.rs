@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
 use lockkeeper::{
-    AnyLock, Client, Error, Kind, LostReason, OwnerId, PermitGuard, PermitId, PermitSemaphore,
-    Remaining,
+    AnyLock, Client, Error, Kind, LostReason, OwnerId, PermitGuard, PermitId, PermitSemaphore, Ttl,
 };
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -154,19 +153,19 @@ pub(crate) async fn the_remaining_lease_of_a_permit_can_be_asked(store: &Store) 
         assert!(left <= long && left > long / 2, "{left:?}");
     }
     assert!(guard.remaining() <= long && guard.remaining() > long / 2, "{:?}", guard.remaining());
-    assert_is!(theirs.remaining(renewed.permit_ids()[0]).await, Ok(Remaining::For(_)));
+    assert_is!(theirs.remaining(renewed.permit_ids()[0]).await, Ok(Some(Ttl::For(_))));
     let id = guard.permit_ids()[1];
     assert!(theirs.extend(id, long * 4).await.unwrap());
     assert!(left(ours.remaining(id).await) > long * 2);
-    assert_eq!(ours.remaining(PermitId::from_bytes([7; 16])).await.unwrap(), Remaining::Free);
+    assert_eq!(ours.remaining(PermitId::from_bytes([7; 16])).await.unwrap(), None);
     guard.release().await.unwrap();
-    assert_eq!(ours.remaining(id).await.unwrap(), Remaining::Free, "it was released");
+    assert_eq!(ours.remaining(id).await.unwrap(), None, "it was released");
     dead(store, &ours, 1, store.lease()).await;
     assert_eq!(counts(&ours).await, (3, 2, 5), "asking changes nothing");
 
     let client = store.client().await;
     let other = client.permit_semaphore(store.name("other"));
-    assert_eq!(other.remaining(id).await.unwrap(), Remaining::Free, "there is none");
+    assert_eq!(other.remaining(id).await.unwrap(), None, "there is none");
     let lock = client.lock(store.name("other")).lease(long).lock().await.unwrap();
     assert_is!(other.remaining(id).await, Err(Error::WrongKind { .. }));
     drop((lock, renewed));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::blocking::Wait;
 use lockkeeper::{
-    AnyLock, Client, Error, Lock, LockGuard, LostReason, MultiLock, Remaining, RunError, blocking,
+    AnyLock, Client, Error, Lock, LockGuard, LostReason, MultiLock, RunError, Ttl, blocking,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -206,7 +206,7 @@ pub(crate) fn every_future_works_on_any_executor(store: &Store) {
         permits.set_permits(1).await.unwrap();
         let guard = permits.lease(long).acquire(1).await.unwrap();
         assert!(permits.try_acquire_for(1, SHORT).await.unwrap().is_none());
-        assert_is!(permits.remaining(guard.permit_ids()[0]).await, Ok(Remaining::For(_)));
+        assert_is!(permits.remaining(guard.permit_ids()[0]).await, Ok(Some(Ttl::For(_))));
         guard.release().await.unwrap();
         let latch = ours.count_down_latch(store.name("latch"));
         latch.try_set_count(1).await.unwrap();

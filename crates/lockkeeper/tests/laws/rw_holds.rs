@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Release, Released, Resource};
-use lockkeeper::{
-    AnyLock, Client, Error, Hold, Kind, LeaseTime, LostReason, OwnerId, Remaining, RwLock,
-};
+use lockkeeper::{AnyLock, Client, Error, Hold, Kind, LeaseTime, LostReason, OwnerId, RwLock, Ttl};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::rw::{listening, pair};
@@ -88,7 +86,7 @@ pub(crate) async fn the_requested_lease_is_the_ttl(store: &Store) {
         assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
         assert!(guard.remaining() <= ttl);
         guard.release().await.unwrap();
-        assert_eq!(lock.remaining().await.unwrap(), Remaining::Free);
+        assert_eq!(lock.remaining().await.unwrap(), None);
     }
     for side in [lock.reader(), lock.writer()] {
         let renewed = side.lease(LeaseTime::Renewed(store.long()));
@@ -362,7 +360,7 @@ pub(crate) async fn a_lost_guard_neither_reads_nor_writes_nor_reenters(store: &S
     assert_is!(writer.reenter().await, Err(Error::Lost { .. }));
     assert_is!(writer.downgrade().await, Err(Error::Lost { .. }));
     eventually("nothing is left", async || {
-        lock.remaining().await.unwrap() == Remaining::Free && store.traces(&store.name("lock")) == 0
+        lock.remaining().await.unwrap() == None && store.traces(&store.name("lock")) == 0
     })
     .await;
 }
@@ -671,10 +669,10 @@ pub(crate) async fn a_force_release_with_expected_holders_needs_all_readers(stor
     .await;
     let seen = inspector.inspect_as(&name, Kind::Read).await.unwrap().holders;
     let second = lock.lease(store.long()).read().await.unwrap();
-    let refused = inspector.force_unlock_from(&name, Kind::Read, &seen, "stuck").await;
+    let refused = inspector.force_unlock(&name, Kind::Read, Some(&seen), "stuck").await;
     assert_is!(refused, Err(Error::NotHeld { .. }));
     second.release().await.unwrap();
-    assert!(inspector.force_unlock_from(&name, Kind::Read, &seen, "stuck").await.unwrap());
+    assert!(inspector.force_unlock(&name, Kind::Read, Some(&seen), "stuck").await.unwrap());
     assert!(lock.try_write().await.unwrap().is_some(), "nothing is left of the readers");
     drop(dying);
 }

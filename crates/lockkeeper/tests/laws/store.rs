@@ -17,8 +17,7 @@ use lockkeeper::stores::Quorum;
 use lockkeeper::stores::Redis;
 use lockkeeper::{
     AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Hold, Holder, Kind,
-    LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Remaining, Result, RunError,
-    RwLock,
+    LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Result, RunError, RwLock, Ttl,
 };
 use testkit::{Cluster, RedisServer, Replicated, Sentinels, Shape, Stopwatch};
 use tokio::time::{Instant, sleep, timeout};
@@ -579,9 +578,10 @@ impl Store {
 
 impl Store {
     /// The queue of a fair lock.
-    pub(crate) async fn queue(&self, name: &LockName) -> Vec<Vec<u8>> {
+    pub(crate) async fn queue(&self, name: &LockName) -> Vec<String> {
         let asked = self.backend().await.inspect(resource::<FairLock>(name));
-        asked.await.expect("it can be looked at").queue
+        let lock = asked.await.expect("it can be looked at");
+        lock.queue.into_iter().map(|waiter| waiter.id).collect()
     }
 }
 
@@ -633,7 +633,7 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         let lock = self.any();
         async move { lock.is_locked().await }
     }
-    fn remaining(&self) -> impl Future<Output = Result<Remaining>> + Send {
+    fn remaining(&self) -> impl Future<Output = Result<Option<Ttl>>> + Send {
         let lock = self.any();
         async move { lock.remaining().await }
     }
@@ -828,9 +828,9 @@ pub(crate) fn poll_once<F: Future + Unpin>(work: &mut F) -> Poll<F::Output> {
 
 /// The remaining time at the store.
 #[track_caller]
-pub(crate) fn left(remaining: Result<Remaining>) -> Duration {
+pub(crate) fn left(remaining: Result<Option<Ttl>>) -> Duration {
     match remaining {
-        Ok(Remaining::For(left)) => left,
+        Ok(Some(Ttl::For(left))) => left,
         other => panic!("expected a time to live, got {other:?}"),
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use lockkeeper::OwnerId;
 use lockkeeper::backend::{
-    Acquire, Attempt, Changed, Fenced, Kind, Release, Released, Renew, Renewed, Resource, Ttl,
+    Acquire, Attempt, Changed, Fenced, Kind, Release, Released, Renew, Renewed, Resource,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,7 +17,9 @@ use proptest::sample::{Index, select};
 
 use crate::fair::{MOMENTS, Places, RUN, SHORT_TTLS, SILENT};
 use crate::rw::{SOON, compare};
-use crate::world::{Answer, Request, STEPS, Stored, TOLERANCE, TTLS, World, same_ttl, shared};
+use crate::world::{
+    Answer, Request, STEPS, Stored, TOLERANCE, TTLS, World, millis, same_ttl, shared,
+};
 use crate::{Outcome, check, in_time};
 
 const CASES: u32 = 1_500;
@@ -219,9 +221,10 @@ impl Play<'_> {
             let Belief::Holds { id, count, until } = self.beliefs[actor][place] else { continue };
             let hold = (stored_as(kind, id), u64::from(count));
             let owed = until - now;
-            let lives = matches!(sight.lock.ttl, Some(Ttl::Millis(left))
-                if left + self.game.tolerance >= owed
-                    && (is_rw || left <= owed + self.game.tolerance));
+            let left = sight.lock.ttl.and_then(millis);
+            let lives = left.is_some_and(|left| {
+                left + self.game.tolerance >= owed && (is_rw || left <= owed + self.game.tolerance)
+            });
             let own: Vec<_> =
                 self.sides(place).filter_map(|side| self.beliefs[actor][side].id()).collect();
             let alone = kind == Kind::Read || sight.others(&own).is_empty();
@@ -303,7 +306,8 @@ impl Play<'_> {
             Request::Acquire(acquire) => acquire.from.is_some(),
             _ => false,
         };
-        if let (Some(Ttl::Millis(was)), Some(Ttl::Millis(is))) = (before.lock.ttl, after.lock.ttl)
+        let left = |sight: &Sight| sight.lock.ttl.and_then(millis);
+        if let (Some(was), Some(is)) = (left(&before), left(&after))
             && !may_shorten
             && is + self.game.tolerance < was
         {
@@ -413,9 +417,11 @@ impl Play<'_> {
             Answer::Acquire(Ok(Attempt::Granted { .. })) | Answer::Release(Ok(Released::Kept)) => {}
             Answer::Renew(answers) => match answers[..] {
                 // At least a writer's: a reader nested in it may have lengthened its lease.
-                [Ok(Renewed::Held(Ttl::Millis(left)))]
-                    if left + tolerance >= owed
-                        && (kind == Kind::Write || left <= owed + tolerance) => {}
+                [Ok(Renewed::Held(ttl))]
+                    if millis(ttl).is_some_and(|left| {
+                        left + tolerance >= owed
+                            && (kind == Kind::Write || left <= owed + tolerance)
+                    }) => {}
                 _ => return self.unexpected(&answer),
             },
             _ => return self.unexpected(&answer),

@@ -252,8 +252,8 @@ async fn permits_with_ids_are_redissons() {
     let [set, semaphore] = ["{p}:timeout", "p"].map(|key| wire.server.cli(&["PTTL", key]).int());
     assert!(set > 0 && set <= 100_000 && set >= semaphore, "{semaphore} and {set}");
     match wire.take(&permits, fresh(), 2).await {
-        Ok(Attempt::Busy { ttl: Some(Ttl::Millis(left)), .. }) => {
-            assert!((1..=30_000).contains(&left))
+        Ok(Attempt::Busy { ttl: Some(Ttl::For(left)), .. }) => {
+            assert!((1..=30_000).contains(&left.as_millis()))
         }
         other => panic!("{other:?}"),
     }
@@ -484,7 +484,7 @@ async fn one_bad_hold_does_not_spoil_the_renewal_of_the_others() {
     let answers = wire.store.renew(batch.collect()).await;
     assert!(matches!(answers[0], Err(Fault::WrongKind { .. })), "{answers:?}");
     assert!(matches!(answers[1], Err(Fault::WrongKind { .. })), "{answers:?}");
-    assert!(matches!(answers[2], Ok(Renewed::Held(Ttl::Millis(_)))), "{answers:?}");
+    assert!(matches!(answers[2], Ok(Renewed::Held(Ttl::For(_)))), "{answers:?}");
     assert_eq!(wire.server.commandstats("evalsha"), calls + 1, "none is asked about alone");
     assert!(wire.ends("{c}:timeout")[0].1 > wire.now() + 60_000);
 }

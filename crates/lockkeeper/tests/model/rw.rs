@@ -151,7 +151,7 @@ impl Plain {
 
     async fn busy(&self, acquire: Acquire) -> u64 {
         match self.store.acquire(acquire).await {
-            Ok(Attempt::Busy { ttl: Some(Ttl::Millis(left)), .. }) => left,
+            Ok(Attempt::Busy { ttl: Some(Ttl::For(left)), .. }) => left.as_millis() as u64,
             other => panic!("not busy: {other:?}"),
         }
     }
@@ -399,9 +399,9 @@ impl Small {
         };
         let same = match (model, redis) {
             (
-                Attempt::Busy { ttl: Some(Ttl::Millis(a)), .. },
-                Attempt::Busy { ttl: Some(Ttl::Millis(b)), .. },
-            ) => a.abs_diff(*b) <= SMALL,
+                Attempt::Busy { ttl: Some(Ttl::For(a)), .. },
+                Attempt::Busy { ttl: Some(Ttl::For(b)), .. },
+            ) => a.abs_diff(*b) <= Duration::from_millis(SMALL),
             (a, b) => a == b,
         };
         assert!(same, "{}", self.0.failure(format!("{model:?}, {redis:?}")));
@@ -411,7 +411,7 @@ impl Small {
     /// How long a reader must wait.
     fn out(&mut self, owner: usize) -> Option<u64> {
         match self.ask(Acquire { waits: true, ..taking(READ, owner) }) {
-            Attempt::Busy { ttl: Some(Ttl::Millis(left)), .. } => Some(left),
+            Attempt::Busy { ttl: Some(Ttl::For(left)), .. } => Some(left.as_millis() as u64),
             Attempt::Granted { .. } => None,
             other => panic!("{other:?}"),
         }
@@ -506,14 +506,16 @@ fn after_five_seconds_a_reader_precedes_writers() {
         assert!(matches!(small.ask(hand_over), Attempt::Busy { .. }), "freed, and not passed on");
         let refused = small.ask(taking(WRITE, 3));
         assert!(
-            matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(2_300..)), .. }),
+            matches!(refused, Attempt::Busy { ttl: Some(Ttl::For(left)), .. }
+                if left >= Duration::from_millis(2_300)),
             "{refused:?}"
         );
         assert_eq!(small.out(2), None);
         free(small, READ, 2);
         let refused = small.ask(taking(WRITE, 3));
         assert!(
-            matches!(refused, Attempt::Busy { ttl: Some(Ttl::Millis(1..=250)), .. }),
+            matches!(refused, Attempt::Busy { ttl: Some(Ttl::For(left)), .. }
+                if (1..=250).contains(&left.as_millis())),
             "{refused:?}"
         );
         small.0.pass(500);

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use lockkeeper::backend::{
-    Acquire, Attempt, Backend, Change, Changed, ClientInfo, Fault, Kind, Release, Released, Renew,
-    Renewed, Resource, Snapshot, Ttl,
+    Acquire, Attempt, Backend, Change, Changed, ClientInfo, Fault, Kind, LockInfo, Release,
+    Released, Renew, Renewed, Resource, Ttl,
 };
 use lockkeeper::stores::Redis;
 use lockkeeper::stores::{State, Wake};
@@ -65,24 +65,20 @@ pub(crate) enum Answer {
 pub(crate) struct Stored {
     pub(crate) holders: Vec<(String, u64)>,
     pub(crate) ttl: Option<Ttl>,
-    pub(crate) queue: Vec<Vec<u8>>,
+    pub(crate) queue: Vec<String>,
     pub(crate) count: Option<i64>,
     pub(crate) taken: u64,
 }
 
-impl From<Snapshot> for Stored {
-    fn from(snapshot: Snapshot) -> Self {
-        let holders = snapshot.holders.into_iter().map(|entry| {
-            let id = String::from_utf8(entry.id).expect("an owner id is text");
-            (if entry.shared { shared(&id) } else { id }, entry.count)
+impl From<LockInfo> for Stored {
+    fn from(lock: LockInfo) -> Self {
+        let LockInfo { holders, ttl, queue, count, taken, .. } = lock;
+        let holders = holders.into_iter().map(|holder| {
+            let id = if holder.shared { shared(&holder.id) } else { holder.id };
+            (id, holder.hold_count)
         });
-        Self {
-            holders: holders.collect(),
-            ttl: snapshot.ttl,
-            queue: snapshot.queue,
-            count: snapshot.count,
-            taken: snapshot.taken,
-        }
+        let queue = queue.into_iter().map(|waiter| waiter.id);
+        Self { holders: holders.collect(), ttl, queue: queue.collect(), count, taken }
     }
 }
 
@@ -236,7 +232,7 @@ impl World {
         let ttl = match self.cli.cmd(&[b"PTTL", name]).int() {
             -2 => None,
             -1 => Some(Ttl::Forever),
-            left => Some(Ttl::Millis(left.unsigned_abs())),
+            left => Some(Ttl::For(Duration::from_millis(left.unsigned_abs()))),
         };
         let holders = match resource.kind {
             Kind::Read | Kind::Write => return self.read_rw(&resource.name, ttl),
@@ -281,7 +277,8 @@ impl World {
                 readers.push((shared(owner), count));
             }
         }
-        let ttl = if over { longest.map(Ttl::Millis) } else { ttl };
+        let ttl =
+            if over { longest.map(|left| Ttl::For(Duration::from_millis(left))) } else { ttl };
         holders.retain(|_| !over);
         holders.extend(readers);
         Stored { holders, ttl, ..Stored::default() }
@@ -423,9 +420,17 @@ pub(crate) fn same_stored(a: &Stored, b: &Stored) -> bool {
     a.holders == b.holders && same_ttl(a.ttl, b.ttl) && rest(a) == rest(b)
 }
 
+/// The milliseconds of a TTL that is finite.
+pub(crate) fn millis(ttl: Ttl) -> Option<u64> {
+    match ttl {
+        Ttl::For(left) => Some(left.as_millis() as u64),
+        Ttl::Forever => None,
+    }
+}
+
 pub(crate) fn same_ttl(a: Option<Ttl>, b: Option<Ttl>) -> bool {
     match (a, b) {
-        (Some(Ttl::Millis(a)), Some(Ttl::Millis(b))) => a.abs_diff(b) <= TOLERANCE,
+        (Some(Ttl::For(a)), Some(Ttl::For(b))) => a.abs_diff(b) <= Duration::from_millis(TOLERANCE),
         (a, b) => a == b,
     }
 }

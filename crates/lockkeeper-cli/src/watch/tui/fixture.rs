@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use lockkeeper::{Client, ClientInfo, Holder, Kind, LockInfo, LockName, Remaining};
+use lockkeeper::{Client, ClientInfo, Holder, Kind, LockInfo, LockName, Ttl};
 
 use super::keys::Action;
 use super::row::Now;
@@ -13,7 +13,7 @@ use super::view::{Look, View};
 /// A lock with one holder and a remaining TTL of 24 of 30 seconds.
 pub(super) fn lock(name: &str) -> LockInfo {
     let mut lock = inspected(name);
-    lock.remaining = Remaining::For(Duration::from_secs(24));
+    lock.ttl = Some(Ttl::For(Duration::from_secs(24)));
     lock.waiting = Some(0);
     lock.holders[0] = holder(7);
     lock
@@ -26,7 +26,7 @@ pub(super) fn inspected(name: &str) -> LockInfo {
         runtime.unwrap().block_on(async {
             let client = Client::memory();
             let lost = client.lock("any").lock().await.unwrap();
-            client.inspector().force_unlock("any", Kind::Lock, "it hung").await.unwrap();
+            client.inspector().force_unlock("any", Kind::Lock, None, "it hung").await.unwrap();
             drop(lost);
             let _held = client.lock("any").lock().await.unwrap();
             client.inspector().inspect("any").await.unwrap()

@@ -105,7 +105,7 @@ pub(super) async fn force(
     from: Vec<Holder>,
     reports: UnboundedSender<Report>,
 ) {
-    let forced = inspector.force_unlock_from(&name, kind, &from, reason).await;
+    let forced = inspector.force_unlock(&name, kind, Some(&from), reason).await;
     let forced = forced.map(|released| released.then(|| display::consequence(&from)));
     let forced = forced.map_err(|error| match error {
         Error::NotHeld { lock, .. } => {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use lockkeeper::{LockInfo, Remaining};
+use lockkeeper::{LockInfo, Ttl};
 
 /// How long a change is marked.
 const MARKED: Duration = Duration::from_millis(2500);
@@ -101,9 +101,9 @@ impl Row {
     }
 
     /// The remaining TTL: the last answer of the store less the time since.
-    pub(super) fn remaining(&self, now: Instant) -> Remaining {
-        match self.lock.remaining {
-            Remaining::For(left) => Remaining::For(left.saturating_sub(now - self.seen)),
+    pub(super) fn remaining(&self, now: Instant) -> Option<Ttl> {
+        match self.lock.ttl {
+            Some(Ttl::For(left)) => Some(Ttl::For(left.saturating_sub(now - self.seen))),
             other => other,
         }
     }
@@ -111,7 +111,7 @@ impl Row {
     /// The remaining part of the lease, from 0 to 1.
     pub(super) fn part_left(&self, now: Instant) -> Option<f64> {
         match self.remaining(now) {
-            Remaining::For(left) if !self.lease.is_zero() => {
+            Some(Ttl::For(left)) if !self.lease.is_zero() => {
                 Some(left.as_secs_f64() / self.lease.as_secs_f64())
             }
             _ => None,
@@ -132,8 +132,8 @@ impl Row {
 }
 
 fn span(lock: &LockInfo) -> Option<Duration> {
-    match lock.remaining {
-        Remaining::For(left) => Some(left),
+    match lock.ttl {
+        Some(Ttl::For(left)) => Some(left),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use lockkeeper::{Kind, Remaining};
+use lockkeeper::{Kind, Ttl};
 
 use super::fixture::*;
 use super::keys::Action;
@@ -28,7 +28,7 @@ fn appeared_changed_and_removed_locks_are_marked_for_a_moment() {
     let mut changed = lock("changes");
     changed.waiting = Some(1);
     let mut renewed = lock("stays");
-    renewed.remaining = Remaining::For(Duration::from_secs(30));
+    renewed.ttl = Some(Ttl::For(Duration::from_secs(30)));
     view.looked(look(vec![changed, lock("comes"), renewed]), later(1.0));
     let named = |name: &str, change| (name.to_owned(), change);
     assert_eq!(
@@ -80,12 +80,12 @@ fn the_ttl_counts_down_between_polls() {
         let now = later(seconds).tick;
         (row.remaining(now), (row.part_left(now).unwrap() * 100.0).round())
     };
-    let secs = |secs| Remaining::For(Duration::from_secs(secs));
+    let secs = |secs| Some(Ttl::For(Duration::from_secs(secs)));
     assert_eq!(left(&view, 0.0), (secs(24), 100.0), "the longest TTL seen is a full gauge");
     assert_eq!(left(&view, 6.0), (secs(18), 75.0));
     assert_eq!(left(&view, 99.0), (secs(0), 0.0));
     let mut renewed = lock("a");
-    renewed.remaining = secs(30);
+    renewed.ttl = secs(30);
     view.looked(look(vec![renewed]), later(1.0));
     assert_eq!(left(&view, 1.0), (secs(30), 100.0));
     assert_eq!(left(&view, 16.0), (secs(15), 50.0));
@@ -171,10 +171,10 @@ fn a_filter_matches_names_and_holders() {
 #[test]
 fn rows_are_sorted_by_each_column() {
     let mut waited = lock("a");
-    (waited.waiting, waited.remaining) = (Some(5), Remaining::Forever);
+    (waited.waiting, waited.ttl) = (Some(5), Some(Ttl::Forever));
     let mut old = lock("c");
     old.holders[0].since = Some(start().wall - Duration::from_secs(600));
-    old.remaining = Remaining::For(Duration::from_secs(3));
+    old.ttl = Some(Ttl::For(Duration::from_secs(3)));
     let mut view = view(vec![waited, lock("b"), old]);
     assert_eq!(names(&view), ["a", "b", "c"]);
     press(&mut view, "S");
@@ -281,7 +281,7 @@ fn a_lock_that_is_free_is_marked_as_removed() {
     let mut view = view(vec![lock("a")]);
     let mut free = lock("a");
     free.holders.clear();
-    free.remaining = Remaining::Free;
+    free.ttl = None;
     view.inspected(free, later(0.5));
     assert_eq!(marks(&view, 0.5), [("a".to_owned(), Some(Change::Gone))]);
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use lockkeeper::{Kind, LockInfo, LockName, Remaining};
+use lockkeeper::{Kind, LockInfo, LockName, Ttl};
 
 use super::row::{Age, Change, Now, Row};
 pub(super) use crate::args::Sort as Column;
@@ -360,8 +360,8 @@ impl Key {
             Column::Holder => Key::Text(display::holders(&row.lock)),
             Column::Holds => Key::Number(display::holds(&row.lock)),
             Column::Ttl => Key::Span(match row.remaining(now.tick) {
-                Remaining::For(left) => left,
-                Remaining::Forever | Remaining::Free => Duration::MAX,
+                Some(Ttl::For(left)) => left,
+                Some(Ttl::Forever) | None => Duration::MAX,
             }),
             Column::Waiters => Key::Number(row.lock.waiting.unwrap_or_default()),
             Column::Age => Key::Span(match row.age(now) {

@@ -94,7 +94,7 @@ impl Inner {
             let left = self.clear(&request, stored, request.waits, limit).await;
             voters.retain(|member| !left.contains(member));
             if voters.len() < self.majority || Instant::now() >= limit {
-                return Ok(Attempt::busy(Some(Ttl::Millis(fastrand::u64(1..20)))));
+                return Ok(Attempt::busy(Some(Ttl::millis(fastrand::u64(1..20)))));
             }
             tokio::time::sleep(Duration::from_micros(fastrand::u64(1_000..20_000))).await;
         }

@@ -13,13 +13,14 @@ use super::Inner;
 use super::fan::Fan;
 use crate::LockName;
 use crate::backend::{
-    Answer, Backend, Fault, ForcedUnlock, HolderEntry, Kind, List, Listed, MemberEntry, Page,
-    Resource, Select, Snapshot,
+    Answer, Backend, Fault, ForcedUnlock, Holder, Kind, List, LockInfo, MemberInfo, Page, Resource,
+    Select,
 };
+use crate::error::{Error, Phase};
 use crate::redis::Redis;
 
 /// What each member says about a lock.
-type Said = Vec<Result<Snapshot, Fault>>;
+type Said = Vec<Result<LockInfo, Fault>>;
 
 /// How many force-releases of a lock are shown: as many as each member records.
 const FORCED_MAX: usize = 20;
@@ -46,9 +47,10 @@ fn record(all: &mut Vec<ForcedUnlock>, of_member: Vec<ForcedUnlock>) {
 
 impl Inner {
     /// The state of a lock: what a majority holds.
-    pub(super) async fn inspect(&self, resource: Resource) -> Result<Snapshot, Fault> {
+    pub(super) async fn inspect(&self, resource: Resource) -> Result<LockInfo, Fault> {
         self.fits(resource.kind, None)?;
-        self.merged(self.ask_all(|member| member.inspect(resource.clone())).await)
+        let said = self.ask_all(|member| member.inspect(resource.clone())).await;
+        self.merged(&resource, said)
     }
 
     /// The answers of all members, in their order.
@@ -78,22 +80,22 @@ impl Inner {
     }
 
     /// What a majority of the members has in common. A fault if too few have answered.
-    fn merged(&self, said: Said) -> Result<Snapshot, Fault> {
+    fn merged(&self, resource: &Resource, said: Said) -> Result<LockInfo, Fault> {
         let faults = self.enough(&said)?;
-        let mut merged = Snapshot::default();
-        let mut holders: Vec<(HolderEntry, usize)> = Vec::new();
+        let mut merged = LockInfo::new(resource);
+        let mut holders: Vec<(Holder, usize)> = Vec::new();
         let (mut ends, mut tokens) = (Vec::new(), Vec::new());
         let members = self.where_they_differ(&said);
-        for snapshot in said.into_iter().flatten() {
-            merged.waiting = merged.waiting.max(snapshot.waiting);
-            tokens.extend(snapshot.token);
-            record(&mut merged.forced, snapshot.forced);
-            ends.extend(snapshot.ttl);
-            for holder in snapshot.holders {
-                match holders.iter_mut().find(|(known, _)| known.id == holder.id) {
+        for lock in said.into_iter().flatten() {
+            merged.waiting = merged.waiting.max(lock.waiting);
+            tokens.extend(lock.token);
+            record(&mut merged.forced, lock.forced);
+            ends.extend(lock.ttl);
+            for holder in lock.holders {
+                match holders.iter_mut().find(|(known, _)| known.stored == holder.stored) {
                     Some((known, count)) => {
                         *count += 1;
-                        known.count = known.count.max(holder.count);
+                        known.hold_count = known.hold_count.max(holder.hold_count);
                         known.client = known.client.take().or(holder.client);
                         known.seen = known.seen.or(holder.seen);
                         known.since = known.since.or(holder.since);
@@ -120,9 +122,9 @@ impl Inner {
     }
 
     /// What each member says, unless all say the same.
-    fn where_they_differ(&self, said: &Said) -> Vec<MemberEntry> {
-        let ids = |snapshot: &Snapshot| {
-            let mut ids: Vec<_> = snapshot.holders.iter().map(|one| one.id.clone()).collect();
+    fn where_they_differ(&self, said: &Said) -> Vec<MemberInfo> {
+        let ids = |lock: &LockInfo| {
+            let mut ids: Vec<_> = lock.holders.iter().map(|one| one.stored.clone()).collect();
             ids.sort();
             ids
         };
@@ -131,11 +133,16 @@ impl Inner {
         if first.is_some() && all.all(|one| one == first) {
             return Vec::new();
         }
-        let entry = |(member, said): (usize, &Result<Snapshot, Fault>)| MemberEntry {
-            address: self.members[member].membership().address().to_owned(),
-            state: said.clone().map(|snapshot| (snapshot.holders, snapshot.ttl)),
+        let error = |fault: &Fault| {
+            Error::from_fault(fault.clone(), None, Phase::Inspect, None).to_string()
         };
-        said.iter().enumerate().map(entry).collect()
+        let entry = |(member, said): (&Redis, &Result<LockInfo, Fault>)| MemberInfo {
+            address: member.membership().address().to_owned(),
+            holders: said.as_ref().map_or(Vec::new(), |lock| lock.holders.clone()),
+            ttl: said.as_ref().ok().and_then(|lock| lock.ttl),
+            error: said.as_ref().err().map(error),
+        };
+        self.members.iter().zip(said).map(entry).collect()
     }
 
     /// One page of a list.
@@ -151,21 +158,18 @@ impl Inner {
         kind.map_or(Ok(()), |kind| self.fits(kind, None))?;
         let select = Select::Named(name.clone(), kind);
         let request = List { select, cursor: Vec::new(), limit: 1 };
-        let (mut kinds, mut said) = (Vec::new(), Said::new());
+        let mut said = Said::new();
         for page in self.ask_all(|member| member.list(request.clone())).await {
             let unknown = || Fault::Server { detail: "the member returned no entry".into() };
             let found = page.and_then(|page| page.locks.into_iter().next().ok_or_else(unknown));
-            said.push(found.map(|listed| {
-                kinds.push((listed.snapshot.is_held(), listed.resource.kind));
-                listed.snapshot
-            }));
+            said.push(found);
         }
-        let snapshot = self.merged(said)?;
         // A free name shows no kind.
-        let seen = kinds.iter().find(|(is_held, _)| *is_held).or(kinds.first());
-        let kind = kind.or(seen.map(|(_, kind)| *kind)).unwrap_or(Kind::Lock);
+        let known: Vec<_> = said.iter().flatten().collect();
+        let seen = known.iter().find(|lock| lock.is_held()).or(known.first());
+        let kind = kind.or(seen.map(|lock| lock.kind)).unwrap_or(Kind::Lock);
         let resource = Resource { kind, name: name.clone() };
-        Ok(Page { locks: vec![Listed { resource, snapshot }], ..Page::default() })
+        Ok(Page { locks: vec![self.merged(&resource, said)?], ..Page::default() })
     }
 
     /// One page of one member. The cursor names the member.
@@ -191,9 +195,9 @@ impl Inner {
             false => Page::default(),
         };
         let found = std::mem::take(&mut page.locks).into_iter();
-        let found = found.filter(|listed| self.fits(listed.resource.kind, None).is_ok());
-        for listed in join_all(found.map(|listed| self.look_up(member, listed))).await {
-            page.locks.extend(listed?);
+        let found = found.filter(|lock| self.fits(lock.kind, None).is_ok());
+        for lock in join_all(found.map(|lock| self.look_up(member, lock))).await {
+            page.locks.extend(lock?);
         }
         let of_member = |member: usize, rest: Vec<u8>| [vec![member as u8], rest].concat();
         page.next = match page.next {
@@ -205,14 +209,14 @@ impl Inner {
     }
 
     /// Looks up a lock that one member has at the others. `None` if an earlier one has it, too.
-    async fn look_up(&self, member: usize, listed: Listed) -> Result<Option<Listed>, Fault> {
-        let resource = listed.resource;
+    async fn look_up(&self, member: usize, lock: LockInfo) -> Result<Option<LockInfo>, Fault> {
+        let resource = lock.resource();
         let mut said = self.ask_all(|member| member.inspect(resource.clone())).await;
-        let has_it = |said: &Result<Snapshot, _>| said.as_ref().is_ok_and(Snapshot::is_held);
+        let has_it = |said: &Result<LockInfo, _>| said.as_ref().is_ok_and(LockInfo::is_held);
         if said[..member].iter().any(has_it) {
             return Ok(None);
         }
-        said[member] = Ok(listed.snapshot);
-        Ok(Some(Listed { resource, snapshot: self.merged(said)? }))
+        said[member] = Ok(lock);
+        self.merged(&resource, said).map(Some)
     }
 }

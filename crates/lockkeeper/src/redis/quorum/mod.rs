@@ -34,7 +34,7 @@ use crate::LockName;
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Kind, List, Page, Release, Released, Renew, Renewed, Resource, Snapshot, Subscription, Topic,
+    Kind, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic,
     ensure_ttl,
 };
 use crate::error::{Error, Phase, Result as ClientResult};
@@ -350,7 +350,7 @@ impl Backend for Quorum {
         Box::pin(async move { inner.adjust(change).await })
     }
 
-    fn inspect(&self, resource: Resource) -> Answer<Snapshot> {
+    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.inspect(resource).await })
     }

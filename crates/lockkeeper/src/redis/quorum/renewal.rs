@@ -204,10 +204,10 @@ impl Renewal {
         let mut repairs = Vec::new();
         for ((renew, verdict), answer) in self.batch.iter().zip(verdicts).zip(answers) {
             // A vote of a waiter is soon withdrawn.
-            if let (Ok(Renewed::Held(Ttl::Millis(left))), Ok(Renewed::Gone | Renewed::Taken)) =
+            if let (Ok(Renewed::Held(Ttl::For(left))), Ok(Renewed::Gone | Renewed::Taken)) =
                 (verdict, answer)
             {
-                repairs.push((member, renew.clone(), renew.ttl.unwrap_or(*left)));
+                repairs.push((member, renew.clone(), renew.ttl.unwrap_or(left.as_millis() as u64)));
             }
         }
         self.inner.repair(repairs).await;

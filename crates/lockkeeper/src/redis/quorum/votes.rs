@@ -9,8 +9,8 @@ use crate::redis::member::Trust;
 pub(super) struct Votes {
     /// The members that granted it, with their tokens.
     pub(super) granted: Vec<(usize, Option<u64>)>,
-    /// When the members that are busy expect to be free, in milliseconds; `None` if they do not know.
-    pub(super) busy: Vec<Option<u64>>,
+    /// When the members that are busy expect to be free; [`Ttl::Forever`] if they do not know.
+    pub(super) busy: Vec<Ttl>,
     /// The most clients that listen at one member.
     pub(super) listeners: u64,
     pub(super) gone: usize,
@@ -22,10 +22,7 @@ impl Votes {
         match answer {
             Ok(Attempt::Granted { token }) => self.granted.push((member, token)),
             Ok(Attempt::Busy { ttl, listeners }) => {
-                self.busy.push(match ttl {
-                    Some(Ttl::Millis(left)) => Some(left),
-                    Some(Ttl::Forever) | None => None,
-                });
+                self.busy.push(ttl.unwrap_or(Ttl::Forever));
                 self.listeners = self.listeners.max(listeners);
             }
             Ok(Attempt::Gone) => self.gone += 1,
@@ -64,18 +61,17 @@ impl Votes {
 
     /// The busy answer, to ask again soon.
     pub(super) fn busy_for_now(mut self) -> Attempt {
-        self.busy.push(Some(fastrand::u64(250..500)));
+        self.busy.push(Ttl::millis(fastrand::u64(250..500)));
         self.busy(1)
     }
 
     /// The busy answer: until a majority may be free.
     pub(super) fn busy(&self, majority: usize) -> Attempt {
         let free = self.granted.len();
-        let mut busy: Vec<u64> = self.busy.iter().map(|ttl| ttl.unwrap_or(u64::MAX)).collect();
+        let mut busy = self.busy.clone();
         busy.sort_unstable();
-        let left = busy.get(majority.saturating_sub(free + 1)).or(busy.last()).copied();
-        let ttl = left.filter(|left| *left < u64::MAX).map(Ttl::Millis);
-        Attempt::Busy { ttl, listeners: self.listeners }
+        let ttl = busy.get(majority.saturating_sub(free + 1)).or(busy.last()).copied();
+        Attempt::Busy { ttl: ttl.filter(|ttl| *ttl < Ttl::Forever), listeners: self.listeners }
     }
 }
 

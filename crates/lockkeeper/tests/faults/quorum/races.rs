@@ -160,7 +160,7 @@ async fn a_force_release_is_not_repaired() {
         }
         let other = connected(&quorum).await;
         away(&quorum, 2).await;
-        let forced = other.inspector().force_unlock("a", kind, "a test").await;
+        let forced = other.inspector().force_unlock("a", kind, None, "a test").await;
         assert!(forced.expect("two members answer"), "{kind}");
         back(&quorum, 2);
         let next = taken(&lock_of(&other, kind, "a")).await;
@@ -273,7 +273,8 @@ async fn a_force_release_beats_a_repair() {
         sent.wait().await;
         let before = arrived.count();
         slow.cli(&["DEL", "a"]).ok();
-        let forced = connected(&quorum).await.inspector().force_unlock("a", kind, "a test").await;
+        let forced =
+            connected(&quorum).await.inspector().force_unlock("a", kind, None, "a test").await;
         assert!(forced.expect("all members answer"), "{kind}");
         let reason = within(PATIENCE, "the loss", guard.lost()).await;
         assert!(matches!(reason, LostReason::Revoked(_)), "{reason:?}");

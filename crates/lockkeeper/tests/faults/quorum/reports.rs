@@ -1,6 +1,6 @@
 //! What a check, a list and an inspector report of a quorum whose members differ.
 
-use lockkeeper::{Client, ClientOptions, LockInfo, MemberInfo, Remaining, Report, Severity};
+use lockkeeper::{Client, ClientOptions, LockInfo, MemberInfo, Report, Severity, Ttl};
 use testkit::{Quorum, RedisServer};
 
 use crate::support::*;
@@ -233,7 +233,7 @@ async fn what_each_member_says_is_shown_where_they_differ() {
     for lock in [inspected(&client, "job").await, listed(&client).await] {
         assert_eq!((lock.holders.len(), by_member(&lock)), (1, expected.clone()));
         for member in &lock.members {
-            let is_held = matches!(member.remaining, Remaining::For(left) if left <= LONG);
+            let is_held = matches!(member.ttl, Some(Ttl::For(left)) if left <= LONG);
             assert_eq!(is_held, member.address != first, "{member:?}");
         }
     }
@@ -246,7 +246,7 @@ async fn what_each_member_says_is_shown_where_they_differ() {
     assert_eq!((&lock.holders[0].id, by_member(&lock)), (&id, expected));
     let away = lock.members.iter().find(|member| member.address == first).unwrap();
     assert!(away.error.as_ref().unwrap().contains("refused"), "{away:?}");
-    assert_eq!(away.remaining, Remaining::Free);
+    assert_eq!(away.ttl, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -258,7 +258,7 @@ async fn a_hold_of_a_minority_is_shown_without_a_holder() {
         node.server().cli(&["HSET", "job", &stale, "1"]).ok();
         node.server().cli(&["PEXPIRE", "job", "60000"]).ok();
         for lock in [inspected(&client, "job").await, listed(&client).await] {
-            assert!(lock.is_free() && lock.remaining == Remaining::Free, "{lock:?}");
+            assert!(lock.is_free() && lock.ttl.is_none(), "{lock:?}");
             let held = by_member(&lock).into_iter().filter(|(_, ids)| *ids != Some(vec![]));
             let held: Vec<_> = held.collect();
             assert_eq!(held, [(address(node.server()), Some(vec![stale.clone()]))]);

@@ -82,7 +82,7 @@ fn lines<'a>(row: &Row, lock: &LockInfo, theme: &Theme, now: Now) -> Vec<Line<'a
         lines.push(Line::styled("removed", theme.dim));
     }
     let mut lock = lock.clone();
-    lock.remaining = row.remaining(now.tick);
+    lock.ttl = row.remaining(now.tick);
     let facts = inspect::facts(&lock, None, now.wall);
     for (label, text) in facts.iter().take(LISTED_MAX) {
         let label = Span::styled(format!("{label:<INDENT$}"), theme.accent);

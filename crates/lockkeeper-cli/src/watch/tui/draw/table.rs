@@ -139,7 +139,7 @@ fn draw_row(
     };
     frame.render_widget(Span::styled(mark, style.remove_modifier(theme.gone.add_modifier)), line);
     let mut lock = row.lock.clone();
-    lock.remaining = row.remaining(now.tick);
+    lock.ttl = row.remaining(now.tick);
     let cells = row::cells(&lock, now.wall);
     for placed in columns {
         let area = Rect { x: line.x + placed.x, width: placed.width, ..line }.intersection(line);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Kind, Remaining, Seen};
+use lockkeeper::{Kind, Seen, Ttl};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -52,7 +52,7 @@ fn some() -> View {
     shared.kind = Kind::Read;
     shared.holders.push(holder(8));
     let mut permanent = lock("stuck");
-    permanent.remaining = Remaining::Forever;
+    permanent.ttl = Some(Ttl::Forever);
     let mut permits = lock("gpu");
     (permits.kind, permits.count, permits.taken) = (Kind::Permits, Some(1), 3);
     view(vec![contended, unknown_holder, shared, permanent, permits])
