@@ -210,7 +210,9 @@ fn a_fair_lock_serves_waiters_in_order(scene: &Scene) {
     for number in 1..=3 {
         let line = format!("echo {number} >> $D/order");
         waiters.push(scene.start(&["--fair", "job", "-c", &line]));
-        let queued = || scene.ask(async |client| client.fair_lock("job").waiting().await.unwrap());
+        let queued = || {
+            scene.ask(async |client| client.fair_lock("job").inspect().await.unwrap().queue.len())
+        };
         eventually("its queue position", || queued() == number);
     }
     holder.process.terminate();

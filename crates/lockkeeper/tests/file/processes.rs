@@ -75,7 +75,7 @@ async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_bef
     let watch = Stopwatch::start();
     // Not before it is asked, and not after it was answered.
     let asked = Instant::now();
-    let Some(lockkeeper::Ttl::For(left)) = lock.remaining().await.unwrap() else {
+    let Some(lockkeeper::Ttl::For(left)) = lock.inspect().await.unwrap().ttl else {
         panic!("it is held for a while")
     };
     let (earliest, latest) = (asked + left, Instant::now() + left);
@@ -116,7 +116,7 @@ async fn a_process_that_stops_in_a_transaction_is_an_outage_and_no_more() {
     let fault = backend.acquire(request).await.expect_err("nobody can write");
     assert!(matches!(fault, Fault::Unreachable { maybe_ran: false, .. }), "{fault:?}");
     // A reader is not blocked, and sees what was committed.
-    assert!(patient.lock("it").is_held_by(&patient.new_owner()).await.is_ok());
+    assert!(patient.lock("it").hold_count(&patient.new_owner()).await.is_ok());
     assert!(patient.lock("kept").is_locked().await.unwrap());
 
     let waiting = tokio::spawn(async move { lock.lock().await });
