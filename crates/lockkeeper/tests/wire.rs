@@ -119,20 +119,6 @@ async fn a_lock_is_a_hash_of_owner_to_hold_count_with_a_ttl() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_is_the_ttl_and_the_prefix_is_part_of_the_name() {
-    let server = RedisServer::start();
-    let options = ClientOptions::new().name_prefix("shop:");
-    let client = Client::connect_with(&server.url(), options).await.unwrap();
-    let guard = client.lock("a").lease(Duration::from_secs(7)).lock().await.unwrap();
-    assert_ttl(&server, "shop:a", 7_000);
-    let mut listener = server.connection();
-    listener.subscribe(&["redisson_lock__channel:{shop:a}"]);
-    guard.release().await.unwrap();
-    let told = messages(&server, &mut listener, "redisson_lock__channel:{shop:a}");
-    assert_eq!(told.len(), 1);
-}
-
-#[tokio::test]
 async fn a_binary_name_is_the_key_as_it_is() {
     let (server, client) = start().await;
     let name = b"\xff\x00 a\r\nb\x80".as_slice();
@@ -211,29 +197,6 @@ async fn a_handoff_replaces_the_owner_and_publishes_nothing() {
 }
 
 #[tokio::test]
-async fn local_waiters_are_served_without_a_message_for_each() {
-    let (server, client) = start().await;
-    let mut listener = server.connection();
-    server.cli(&["CONFIG", "SET", "notify-keyspace-events", "Kg"]).ok();
-    let (channel, events) = ("redisson_lock__channel:{a}", "__keyspace@0__:a");
-    listener.subscribe(&[channel, events]);
-    let waiters: Vec<_> = (0..100)
-        .map(|_| {
-            let lock = client.lock("a");
-            tokio::spawn(async move { lock.lock().await.unwrap().release().await.unwrap() })
-        })
-        .collect();
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
-    let told = messages(&server, &mut listener, channel);
-    let zeros = told.iter().filter(|(_, text)| text == "0").count();
-    let freed = told.iter().filter(|(_, text)| text == "del").count();
-    assert_eq!(zeros, freed, "one message for each time it was free");
-    assert!((1..100).contains(&zeros), "{zeros} messages for 100 holds");
-}
-
-#[tokio::test]
 async fn a_force_release_publishes_zero_and_a_notice_and_is_logged() {
     let (server, client) = start().await;
     let operator = connect(&server).await;
@@ -262,24 +225,6 @@ async fn a_force_release_publishes_zero_and_a_notice_and_is_logged() {
         assert_ttl(&server, &log, 7 * 24 * 3600 * 1000);
         assert!(!operator.lock(name).force_unlock("").await.unwrap());
         assert_eq!(server.cli(&["LLEN", &log]).int(), 1, "nothing was forced");
-    }
-}
-
-#[tokio::test]
-async fn the_last_twenty_force_releases_are_logged() {
-    let (server, client) = start().await;
-    let (lock, mutex) = (client.lock("a"), client.mutex("b"));
-    for number in 0..25 {
-        let (_one, _other) = (lock.lock().await.unwrap(), mutex.lock().await.unwrap());
-        let why = format!("number {number}.");
-        assert!(lock.force_unlock(why.clone()).await.unwrap());
-        assert!(mutex.force_unlock(why).await.unwrap());
-    }
-    for log in ["lockkeeper_forced:{a}", "lockkeeper_forced:{b}"] {
-        let entries = server.cli(&["LRANGE", log, "0", "-1"]).ok();
-        assert_eq!(entries.array().len(), 20);
-        assert!(entries.array()[0].text().contains("number 24."), "the newest first");
-        assert!(entries.array()[19].text().contains("number 5."));
     }
 }
 

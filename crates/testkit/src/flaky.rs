@@ -14,10 +14,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::LockName;
 use lockkeeper::backend::{
-    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Kind, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Change, Changed, Fault, Kind, LockInfo, Release,
+    Released, Renew, Renewed, Resource, Subscription, Topic,
 };
 use tokio::sync::watch;
 
@@ -231,9 +230,7 @@ impl Drop for Entry<'_> {
 }
 
 impl Backend for Flaky {
-    fn capabilities(&self, name: &LockName) -> Capabilities {
-        self.inner.capabilities(name)
-    }
+    crate::forward!(inner: capabilities list check close);
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let verb = match request.from {
@@ -268,17 +265,5 @@ impl Backend for Flaky {
         let gated = !matches!(topic, Topic::Notice(_) | Topic::Reconnected);
         let verb = if gated { Verb::Subscribe } else { Verb::Listen };
         self.call(verb, gated, |store| store.subscribe(topic), Err)
-    }
-
-    fn list(&self, request: List) -> Answer<Page> {
-        self.inner.list(request)
-    }
-
-    fn check(&self) -> Answer<Vec<Finding>> {
-        self.inner.check()
-    }
-
-    fn close(&self) -> BoxFuture<()> {
-        self.inner.close()
     }
 }

@@ -24,6 +24,7 @@ mod child;
 mod cli;
 mod cluster;
 mod flaky;
+mod forward;
 mod history;
 pub mod java;
 mod node;
@@ -50,6 +51,8 @@ pub use cluster::{Cluster, ClusterBuilder, Shape};
 pub use flaky::{Flaky, Gate, Verb};
 pub use history::History;
 pub use java::{JavaPeer, Redisson};
+#[doc(hidden)]
+pub use lockkeeper::backend;
 pub use node::{Node, Side};
 pub use proxy::{ConnId, FaultProxy, RequestWatch};
 pub use quorum::{Quorum, QuorumBuilder};

@@ -273,14 +273,13 @@ fn a_wrong_url_is_answered_with_a_right_one() {
         ("redis-socket:///run/r.sock", "did you mean redis+unix://"),
         ("valkey://h", "did you mean redis://"),
         ("gopher://h", "known are memory:"),
-        ("redis://h/x", "redis://[user:password@]host[:port][/db], with a number as db"),
+        ("redis://h/x", "is not a number: use redis://[user:password@]host[:port][/db]"),
         ("redis+replicated://[", "redis://[user:password@]host[:port][/db]"),
         ("redis+unix:r.sock", "redis+unix:///path[?db=N"),
     ] {
         let outcome = scene.run(&["--url", url, "job", "--", "true"]);
         outcome.assert_code(64);
         outcome.assert_says(says);
-        assert!(!outcome.errors.contains("InvalidClientConfig"), "{outcome:?}");
     }
 }
 

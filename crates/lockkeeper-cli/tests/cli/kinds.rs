@@ -1,6 +1,6 @@
 //! Kinds of locks.
 
-use crate::support::{Scene, announce, eventually, on_every_store, sleeper};
+use crate::support::{Scene, announce, eventually, on_every_store};
 
 on_every_store! {
     readers_share_and_a_writer_does_not,
@@ -14,7 +14,6 @@ on_every_store! {
     a_permanent_semaphore_is_neither_changed_nor_removed,
     tokens_grow,
     only_a_fenced_lock_has_a_token,
-    a_fair_lock_serves_waiters_in_order,
 }
 
 /// A line that announces itself under a name, and sleeps.
@@ -201,24 +200,4 @@ fn only_a_fenced_lock_has_a_token(scene: &Scene) {
     // The token of a run around this one.
     command.env("LOCKKEEPER_TOKEN", "5");
     scene.finish(command).assert_quiet("none\n");
-}
-
-fn a_fair_lock_serves_waiters_in_order(scene: &Scene) {
-    let holder = scene.start(&["--fair", "job", "-c", &sleeper()]);
-    scene.process("pid");
-    let mut waiters = Vec::new();
-    for number in 1..=3 {
-        let line = format!("echo {number} >> $D/order");
-        waiters.push(scene.start(&["--fair", "job", "-c", &line]));
-        let queued = || {
-            scene.ask(async |client| client.fair_lock("job").inspect().await.unwrap().queue.len())
-        };
-        eventually("its queue position", || queued() == number);
-    }
-    holder.process.terminate();
-    holder.outcome().assert_code(143);
-    for waiter in waiters {
-        waiter.outcome().assert_quiet("");
-    }
-    assert_eq!(scene.evidence("order"), "1\n2\n3\n");
 }

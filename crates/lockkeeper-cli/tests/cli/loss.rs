@@ -243,20 +243,6 @@ fn a_release_of_a_deleted_lock_is_76() {
 }
 
 #[test]
-fn a_killed_server_stops_the_command_within_the_lease() {
-    let scene = Scene::redis();
-    let run = scene.start(&["--lease", "6", "job", "-c", &beating()]);
-    let (command, child) = (scene.process("pid"), scene.process("child"));
-    scene.server().kill();
-    let start = Stopwatch::start();
-    run.outcome().assert_code(76);
-    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
-    assert!(scene.exists("trapped"), "it got the signal before it was killed");
-    command.dies();
-    child.dies();
-}
-
-#[test]
 fn a_frozen_server_stops_the_command_within_the_lease() {
     let scene = Scene::redis();
     let run = scene.start(&["--lease", "6", "job", "-c", &beating()]);

@@ -221,27 +221,6 @@ fn failures_have_their_codes() {
 }
 
 #[test]
-fn the_default_store_is_a_file_of_the_user() {
-    let stand = Stand::file();
-    let ran = Completed::of(stand.command(["ls", "-v"]).env_remove("LOCKKEEPER_URL"));
-    assert_eq!((ran.code, &ran.out[..]), (Some(0), ""), "{ran:?}");
-    assert!(ran.err.contains("lockkeeper/locks.db") && ran.err.contains("this host"), "{ran:?}");
-    let without_home =
-        Completed::of(stand.command(["ls"]).env_remove("LOCKKEEPER_URL").env_remove("HOME"));
-    without_home.fails(64, &["--url file:PATH"]);
-}
-
-#[test]
-fn verbose_names_the_store_and_hides_the_password() {
-    let stand = Stand::on(testkit::RedisServer::builder().password("sesame").start());
-    let ran = stand.run(["ls", "-v"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.err.contains("redis://127.0.0.1") && ran.err.contains("LOCKKEEPER_URL"), "{ran:?}");
-    assert!(!ran.err.contains("sesame"), "{ran:?}");
-    stand.run(["ls", "--url", "redis://:wrong@127.0.0.1:1"]).fails(69, &["redis://127.0.0.1:1"]);
-}
-
-#[test]
 fn kinds_can_be_selected() {
     on_every_store(|stand| {
         let client = stand.client();

@@ -47,7 +47,7 @@ impl Inner {
         let config = Config::of(settings);
         let after = wall();
         if kill.iter().any(Result::is_err) {
-            shard.connection.never_fences();
+            shard.connection.cannot_revoke();
         }
 
         let mut findings = Vec::new();
@@ -458,20 +458,4 @@ fn acknowledgement(count: &str, all: usize, terms: Option<Terms>, has_minimum: b
         ),
     };
     Finding::note("replication", detail, &ask)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_replica_is_late_if_it_is_not_online_or_confirms_nothing() {
-        let is_late = |line: &str| Replica::parse(line).map(|replica| replica.is_late());
-        let online = "slave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=";
-        assert_eq!(is_late(&format!("{online}1\r")), Some(false));
-        assert_eq!(is_late(&format!("{online}4")), Some(true));
-        let waits = "slave12:ip=::1,port=6379,state=wait_bgsave,offset=0,lag=0";
-        assert_eq!(is_late(waits), Some(true));
-        assert_eq!(is_late("slave_repl_offset:14"), None);
-    }
 }

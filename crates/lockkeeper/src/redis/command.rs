@@ -123,12 +123,6 @@ impl<T> Command<T> {
         self
     }
 
-    /// Appends an owner id.
-    #[inline(always)]
-    pub(super) fn owner(self, owner: &OwnerId) -> Self {
-        self.arg(owner)
-    }
-
     /// Appends a TTL, or an empty argument for none.
     #[inline(always)]
     pub(super) fn ttl_or_empty(mut self, ttl: Option<u64>) -> Self {
@@ -479,8 +473,7 @@ mod tests {
             // Two clients, each once more after the other.
             let owners = [Uuid::new_v4(), Uuid::new_v4()].map(|id| OwnerId { client: id, number });
             for owner in owners.iter().chain(&owners) {
-                let ours =
-                    Command::<Value>::plain("SET").arg("k").owner(owner).arg("PX").arg(number);
+                let ours = Command::<Value>::plain("SET").arg("k").arg(owner).arg("PX").arg(number);
                 let mut theirs = redis::cmd("SET");
                 theirs.arg("k").arg(owner.to_string()).arg("PX").arg(number);
                 assert_eq!(encoded(&ours).as_bytes(), theirs.get_packed_command());

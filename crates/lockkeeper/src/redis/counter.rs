@@ -18,7 +18,7 @@ impl Inner {
     /// Creates a request to acquire permits of a semaphore.
     pub(super) fn acquire_counter(&self, request: &Acquire) -> Command<Attempt> {
         let call = remembered(&script::SEMAPHORE_ACQUIRE, 2, &request.resource);
-        let call = call.owner(&request.owner).arg(request.count);
+        let call = call.arg(request.owner).arg(request.count);
         let call = match self.wakes.counting().filter(|_| request.waits) {
             Some(count) => call.arg(keys::permits_channel(&request.resource.name)).arg(count),
             None => call.arg("").arg(""),
@@ -29,7 +29,7 @@ impl Inner {
     pub(super) async fn release_counter(&self, request: &Release) -> Result<Released, Fault> {
         self.fits(&request.resource.name)?;
         let call = remembered(&script::SEMAPHORE_RELEASE, 2, &request.resource);
-        let call = call.owner(&request.owner).arg(request.count).arg(u8::from(request.undo));
+        let call = call.arg(request.owner).arg(request.count).arg(u8::from(request.undo));
         let call = call.arg(self.wakes.publish());
         let call = call.arg(keys::permits_channel(&request.resource.name));
         let call = self.forgetting(call, &request.resource.name);
@@ -51,7 +51,7 @@ impl Inner {
     /// itself, but a busy semaphore would accumulate many.
     pub(super) fn forgetting<T>(&self, mut call: Command<T>, name: &LockName) -> Command<T> {
         for id in locked(&self.settled).take(name) {
-            call = call.owner(&id);
+            call = call.arg(id);
         }
         call
     }
@@ -85,7 +85,7 @@ impl Inner {
             Kind::Latch => self.wakes.of_latch(&resource.name),
             _ => self.wakes,
         };
-        let call = call.owner(&id);
+        let call = call.arg(id);
         let call = match change {
             CountChange::Create { count, ttl } => call.arg("create").arg(count).ttl_or_empty(ttl),
             CountChange::Add(count) => call.arg("add").arg(count).arg(""),

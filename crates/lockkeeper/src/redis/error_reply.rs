@@ -175,22 +175,22 @@ mod tests {
 
     #[test]
     fn words_of_old_and_new_servers_mean_the_same() {
-        let of_words =
+        let classified =
             |code: &str, detail: &str| ErrorReply::parse(&format!("{code} {detail}")).fault();
         let old =
             "Error running script (call to f_12): @user_script:9: WRONGTYPE Operation against";
-        assert!(matches!(of_words("ERR", old), Fault::WrongKind { .. }));
-        assert!(matches!(of_words("WRONGTYPE", "Operation against"), Fault::WrongKind { .. }));
-        let kind = of_words("WRONGKIND", "a read/write lock");
+        assert!(matches!(classified("ERR", old), Fault::WrongKind { .. }));
+        assert!(matches!(classified("WRONGTYPE", "Operation against"), Fault::WrongKind { .. }));
+        let kind = classified("WRONGKIND", "a read/write lock");
         assert_eq!(kind, Fault::WrongKind { found: "a read/write lock".to_owned() });
-        let unset = of_words("UNSET", "no permits set");
+        let unset = classified("UNSET", "no permits set");
         assert_eq!(unset, Fault::invalid("no permits set"));
-        assert!(of_words("LOADING", "Redis is loading").may_pass());
-        assert!(of_words("OOM", "command not allowed").may_pass());
-        assert!(matches!(of_words("NOPERM", "User x has no"), Fault::Denied { .. }));
-        assert!(matches!(of_words("NOAUTH", "Authentication required."), Fault::Denied { .. }));
-        assert!(of_words("ERR", "max number of clients reached").may_pass());
-        assert!(matches!(of_words("ERR", "syntax error"), Fault::Server { .. }));
-        assert!(matches!(of_words("ERR", "DB index is out of range"), Fault::Invalid { .. }));
+        assert!(classified("LOADING", "Redis is loading").may_pass());
+        assert!(classified("OOM", "command not allowed").may_pass());
+        assert!(matches!(classified("NOPERM", "User x has no"), Fault::Denied { .. }));
+        assert!(matches!(classified("NOAUTH", "Authentication required."), Fault::Denied { .. }));
+        assert!(classified("ERR", "max number of clients reached").may_pass());
+        assert!(matches!(classified("ERR", "syntax error"), Fault::Server { .. }));
+        assert!(matches!(classified("ERR", "DB index is out of range"), Fault::Invalid { .. }));
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
         None => call(&script::FAIR_ACQUIRE, name, 0),
         Some(_) => call(&script::FAIR_ACQUIRE_FENCED, name, 1).arg(keys::token(name)),
     };
-    let call = call.owner(&request.owner).arg(request.ttl).arg(request.count);
+    let call = call.arg(request.owner).arg(request.ttl).arg(request.count);
     let call = call.arg(u8::from(request.waits)).arg(wakes.publish()).arg(keys::channel(name));
     call.token_ttl(request.fenced)
 }
@@ -36,7 +36,7 @@ pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
 /// Creates a request to release a fair lock.
 pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     let name = &request.resource.name;
-    let call = call(&script::FAIR_RELEASE, name, 0).owner(&request.owner).arg(request.keep);
+    let call = call(&script::FAIR_RELEASE, name, 0).arg(request.owner).arg(request.keep);
     let call = call.arg(wakes.publish()).arg(keys::channel(name));
     call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
 }
@@ -58,7 +58,7 @@ pub(super) fn keep_places(batch: &[&Renew], wakes: Wakes) -> Command<Renewals> {
     for places in locks() {
         call = call.arg(keys::channel(&places[0].resource.name)).arg(places.len());
         for place in places {
-            call = call.owner(&place.owner);
+            call = call.arg(place.owner);
         }
     }
     call

@@ -30,7 +30,7 @@ const HOLDERS_MAX: usize = 128;
 const FIELDS_MAX: usize = 16;
 
 /// Where a list goes on: in a cluster, shard by shard in the order of the ids of their primaries.
-struct Here {
+struct ScanPosition {
     /// `None` if there is nothing more.
     shard: Option<Arc<Shard>>,
     id: String,
@@ -43,7 +43,7 @@ struct Here {
     after: Option<Vec<u8>>,
 }
 
-impl Here {
+impl ScanPosition {
     fn cursor(&self, from: u64) -> Vec<u8> {
         match &self.id[..] {
             "" => cursor(from),
@@ -53,11 +53,18 @@ impl Here {
 }
 
 impl Inner {
-    fn here(&self, request: &List) -> Here {
+    fn here(&self, request: &List) -> ScanPosition {
         let Some(cluster) = self.route.cluster() else {
             let (shard, from) = (self.route.only().cloned(), place(request));
             let id = String::new();
-            return Here { shard, id, from, version: 0, page: Page::default(), after: None };
+            return ScanPosition {
+                shard,
+                id,
+                from,
+                version: 0,
+                page: Page::default(),
+                after: None,
+            };
         };
         let version = *cluster.versions().borrow();
         let text = String::from_utf8_lossy(&request.cursor);
@@ -78,7 +85,7 @@ impl Inner {
         let page = Page { incomplete, faults, ..Page::default() };
         let after = shards.next().map(|(next, _)| format!("{next}:0:{began}").into_bytes());
         let (id, shard) = found.map_or((String::new(), None), |(id, shard)| (id, Some(shard)));
-        Here { shard, id, from, version: began, page, after }
+        ScanPosition { shard, id, from, version: began, page, after }
     }
 
     pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
@@ -527,18 +534,4 @@ fn is_owner(field: &[u8]) -> bool {
     let number = rest.strip_prefix(b":").map(|rest| rest.strip_prefix(b"-").unwrap_or(rest));
     Uuid::try_parse_ascii(client).is_ok()
         && number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owners_are_told_from_other_fields() {
-        assert!(is_owner(b"6e0c0000-0000-4000-8000-000000000000:42"));
-        assert!(is_owner(b"6e0c0000-0000-4000-8000-000000000000:-1"));
-        assert!(!is_owner(b"6e0c0000-0000-4000-8000-000000000000"));
-        assert!(!is_owner(b"name"));
-        assert!(!is_owner(b"not-a-uuid-but-as-long-as-one-would-:42"));
-    }
 }

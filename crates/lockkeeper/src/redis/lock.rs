@@ -77,9 +77,9 @@ fn acquire_together(request: &Acquire) -> Command<Attempt> {
     for (name, _) in &request.also {
         call = call.arg(name.as_bytes());
     }
-    call = call.arg(request.ttl).owner(&request.owner);
+    call = call.arg(request.ttl).arg(request.owner);
     for (_, owner) in &request.also {
-        call = call.owner(owner);
+        call = call.arg(owner);
     }
     call
 }
@@ -119,20 +119,20 @@ pub(super) fn acquire_mutex(request: &Acquire, set_nx_get: bool) -> Command<Hold
         set.push(request.ttl);
         return set;
     }
-    script::MUTEX_ACQUIRE.call(1).arg(key).owner(owner).arg(request.ttl)
+    script::MUTEX_ACQUIRE.call(1).arg(key).arg(owner).arg(request.ttl)
 }
 
 /// Creates a request to acquire a mutex from a member of a quorum with this nonce.
 fn acquire_mutex_from_member(request: &Acquire, nonce: &str) -> Command<Holder> {
     let call = script::MUTEX_ACQUIRE_MEMBER.call(2).arg(name(&request.resource)).arg(keys::MARKER);
     // Its release follows it, and would find nothing yet.
-    call.owner(&request.owner).arg(request.ttl).arg(nonce).in_order()
+    call.arg(request.owner).arg(request.ttl).arg(nonce).in_order()
 }
 
 /// Creates a request to hand a mutex off.
 pub(super) fn hand_off_mutex(request: &Acquire) -> Command<Attempt> {
     let call = script::MUTEX_HANDOVER.call(1).arg(name(&request.resource));
-    request.from.iter().fold(call, Command::arg).owner(&request.owner).arg(request.ttl)
+    request.from.iter().fold(call, Command::arg).arg(request.owner).arg(request.ttl)
 }
 
 impl Inner {
@@ -200,7 +200,7 @@ pub(super) fn renew(script: &'static Script<Renewals>, batch: &[&Renew]) -> Comm
         call = call.arg(name(&renew.resource));
     }
     for renew in batch {
-        call = call.owner(&renew.owner).arg(renew.ttl.unwrap_or(0));
+        call = call.arg(renew.owner).arg(renew.ttl.unwrap_or(0));
     }
     call
 }

@@ -29,9 +29,7 @@ use super::reply::{Marker, Time};
 use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
-use crate::backend::{
-    Acquire, Answer, Attempt, Backend, Fault, Fenced, Kind, Release, Released, Renew,
-};
+use crate::backend::{Acquire, Answer, Attempt, Fault, Fenced, Kind, Release, Released, Renew};
 use crate::options::ClientOptions;
 
 /// How long to wait before the marker is read again if that failed.
@@ -390,17 +388,11 @@ impl Redis {
 
     /// Releases an acquire that was not granted by a majority. Notifies no waiter if `is_silent`.
     pub(crate) fn withdraw(&self, release: Release, is_silent: bool) -> Answer<Released> {
-        if !is_silent {
-            return self.release(release);
-        }
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            let command = match release.resource.kind {
-                Kind::Mutex => lock::release_mutex(&release, Wakes::Silent),
-                _ => lock::release(&release, Wakes::Silent),
-            };
-            let answer = inner.route.call(name(&release.resource), command).await;
-            inner.settled_release(answer)
+            let wakes = if is_silent { Wakes::Silent } else { inner.wakes };
+            let command = inner.releasing(&release, wakes)?;
+            inner.settled_release(inner.route.call(name(&release.resource), command).await)
         })
     }
 

@@ -214,15 +214,15 @@ impl Inner {
     }
 
     /// Creates the request to release, for every kind that has nothing to do afterwards.
-    fn releasing(&self, request: &Release) -> Result<Command<Released>, Fault> {
+    fn releasing(&self, request: &Release, wakes: Wakes) -> Result<Command<Released>, Fault> {
         self.fits(&request.resource.name)?;
         match request.resource.kind {
-            Kind::Lock => Ok(lock::release(request, self.wakes)),
-            Kind::Mutex => Ok(lock::release_mutex(request, self.wakes)),
-            Kind::Fair => Ok(fair::release(request, self.wakes)),
-            Kind::Read => Ok(rw::release_read(request, self.wakes)),
-            Kind::Write => Ok(rw::release_write(request, self.wakes)),
-            Kind::Permits => permits::release(request, self.wakes),
+            Kind::Lock => Ok(lock::release(request, wakes)),
+            Kind::Mutex => Ok(lock::release_mutex(request, wakes)),
+            Kind::Fair => Ok(fair::release(request, wakes)),
+            Kind::Read => Ok(rw::release_read(request, wakes)),
+            Kind::Write => Ok(rw::release_write(request, wakes)),
+            Kind::Permits => permits::release(request, wakes),
             Kind::Semaphore | Kind::Latch => Err(unfit(request.resource.kind)),
         }
     }
@@ -263,7 +263,10 @@ impl Inner {
     async fn release(&self, request: &Release) -> Result<Released, Fault> {
         let answer = match request.resource.kind {
             Kind::Semaphore => Box::pin(self.release_counter(request)).await,
-            _ => self.route.call(name(&request.resource), self.releasing(request)?).await,
+            _ => {
+                let command = self.releasing(request, self.wakes)?;
+                self.route.call(name(&request.resource), command).await
+            }
         };
         self.settled_release(answer)
     }

@@ -63,7 +63,7 @@ impl Inner {
         };
         let call = with_keys(script::PERMITS_CHANGE.call(4), &resource.name);
         let call = call.arg(keys::replies(&resource.name));
-        let call = settling(call, resource, ids, lease, true, self.wakes).owner(&id);
+        let call = settling(call, resource, ids, lease, true, self.wakes).arg(id);
         let call = self.forgetting(call, &resource.name);
         // A released permit would expire in any case.
         let answer = self.route.write(name(resource), call, |_| lease.is_some()).await?;

@@ -294,7 +294,7 @@ impl PubSub {
             Event::Subscribed(channel) => {
                 self.topics(&channel).iter().for_each(|topic| self.heard(topic));
             }
-            Event::Rejected(_, fault) if fault.may_pass() || self.learn(&fault) => {
+            Event::Rejected(_, fault) if fault.may_pass() || self.record_redirect(&fault) => {
                 return Err(fault);
             }
             // No server can publish there.
@@ -326,13 +326,13 @@ impl PubSub {
 
     /// The slot of a channel has moved: its topics move to another connection, and the others of this one
     /// start anew.
-    fn learn(&self, fault: &Fault) -> bool {
+    fn record_redirect(&self, fault: &Fault) -> bool {
         let (Some(error), Some(cluster)) = (ErrorReply::behind(fault), &self.cluster) else {
             return false;
         };
         let server = self.primary.server();
         let host = server.as_ref().and_then(|server| server.address.host());
-        cluster.learn(error, host.map_or("", |(host, _)| host))
+        cluster.record_redirect(error, host.map_or("", |(host, _)| host))
     }
 
     fn topics(&self, channel: &[u8]) -> &[Topic] {

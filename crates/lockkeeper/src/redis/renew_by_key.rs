@@ -77,7 +77,7 @@ impl Inner {
 fn key_step(key: &[u8], renew: &Renew, owner: Option<&OwnerId>) -> Command<Renewed> {
     let call = script::KEY_RENEW.call(1).arg(key).arg(renew.ttl.unwrap_or(0));
     match owner {
-        Some(owner) => call.owner(owner),
+        Some(owner) => call.arg(owner),
         None => call,
     }
 }

@@ -23,7 +23,7 @@ use super::replicated::{self, Replicated};
 use super::reply::Reply;
 use super::sentinel::{self, Sentinel};
 use super::server::Server;
-use super::shard::{Shard, Standing, Written};
+use super::shard::{Authority, Shard, Written};
 use super::url::Topology;
 use super::{keys, slot};
 use crate::backend::{Fault, Finding, Lane};
@@ -40,12 +40,12 @@ pub(super) struct Route {
 
 #[derive(Debug)]
 enum Way {
-    One(Arc<Shard>, Finder),
+    One(Arc<Shard>, Discovery),
     Cluster(Arc<Cluster>),
 }
 
 #[derive(Debug)]
-enum Finder {
+enum Discovery {
     Fixed,
     Sentinel(Arc<Sentinel>),
     Replicated(Arc<Replicated>),
@@ -77,13 +77,13 @@ impl Route {
     ) -> Result<Self, Fault> {
         let mut watcher = JoinSet::new();
         let (primary, finder) = match topology {
-            Topology::Single(server) => (Primary::fixed(server), Finder::Fixed),
+            Topology::Single(server) => (Primary::fixed(server), Discovery::Fixed),
             Topology::Sentinel(of) => {
                 let primary = Primary::unknown();
                 let sentinel = Arc::new(Sentinel::new(of, options));
                 sentinel.find_first(&primary).await?;
                 watcher.spawn(sentinel::watch(Arc::clone(&sentinel), Arc::clone(&primary)));
-                (primary, Finder::Sentinel(sentinel))
+                (primary, Discovery::Sentinel(sentinel))
             }
             Topology::Cluster(seeds) => {
                 let cluster =
@@ -96,7 +96,7 @@ impl Route {
                 let replicated = Arc::new(Replicated::new(servers, options));
                 replicated.find_first(&primary).await?;
                 watcher.spawn(replicated::watch(Arc::clone(&replicated), Arc::clone(&primary)));
-                (primary, Finder::Replicated(replicated))
+                (primary, Discovery::Replicated(replicated))
             }
         };
         let lane = Lane::default();
@@ -104,7 +104,7 @@ impl Route {
         let named = |fault| named(fault, address.as_deref().unwrap_or_default());
         let connection = Connection::open(&primary, options, move || reconnected(lane)).await;
         let connection = connection.map_err(named)?;
-        let committer = terms(options, !matches!(finder, Finder::Fixed)).map(|terms| {
+        let committer = terms(options, !matches!(finder, Discovery::Fixed)).map(|terms| {
             Committer::later(&primary, options, terms, Box::new(|_| Some(keys::commit(0))))
         });
         if let Some(committer) = &committer {
@@ -125,7 +125,7 @@ impl Route {
         let connection =
             Connection::to_member(&primary, options, membership, move || reconnected(lane));
         let shard = Shard { lane, primary, connection, committer: None };
-        Self { way: Way::One(Arc::new(shard), Finder::Fixed), watcher: Mutex::default() }
+        Self { way: Way::One(Arc::new(shard), Discovery::Fixed), watcher: Mutex::default() }
     }
 
     /// Sends a request that concerns this key. In place for one server, to keep the box of an answer small.
@@ -218,15 +218,15 @@ impl Route {
     }
 
     /// Which server answers for a key now.
-    pub(super) fn standing(&self, key: &[u8]) -> Standing {
+    pub(super) fn standing(&self, key: &[u8]) -> Authority {
         match &self.way {
-            Way::One(shard, _) => Standing { lane: shard.lane, epoch: shard.primary.epoch() },
+            Way::One(shard, _) => Authority { lane: shard.lane, epoch: shard.primary.epoch() },
             Way::Cluster(cluster) => cluster.standing(key),
         }
     }
 
     /// The server of a key has told that it is no primary.
-    pub(super) fn leave(&self, key: &[u8], standing: Standing) {
+    pub(super) fn leave(&self, key: &[u8], standing: Authority) {
         if let Some(shard) = self.shard(key).filter(|shard| shard.lane == standing.lane) {
             shard.primary.leave(standing.epoch);
         }
@@ -251,14 +251,14 @@ impl Route {
     /// Identifies the store, whichever servers are primaries.
     pub(super) fn identity(&self) -> String {
         match &self.way {
-            Way::One(shard, Finder::Fixed) => {
+            Way::One(shard, Discovery::Fixed) => {
                 let server = shard.primary.server();
                 let address = server.as_ref().map(|server| server.address.to_string());
                 let known = shard.connection.server().or(address).unwrap_or_default();
                 format!("{known}/{}", server.map_or(0, |server| server.database))
             }
-            Way::One(_, Finder::Sentinel(sentinel)) => sentinel.identity(),
-            Way::One(_, Finder::Replicated(replicated)) => replicated.identity(),
+            Way::One(_, Discovery::Sentinel(sentinel)) => sentinel.identity(),
+            Way::One(_, Discovery::Replicated(replicated)) => replicated.identity(),
             Way::Cluster(cluster) => cluster.identity(),
         }
     }
@@ -267,9 +267,9 @@ impl Route {
     /// could be promoted. `None` if that is not known.
     pub(super) async fn check(&self) -> (Vec<Finding>, Option<usize>) {
         match &self.way {
-            Way::One(_, Finder::Fixed) | Way::Cluster(_) => (Vec::new(), None),
-            Way::One(_, Finder::Sentinel(sentinel)) => sentinel.check().await,
-            Way::One(_, Finder::Replicated(replicated)) => replicated.check().await,
+            Way::One(_, Discovery::Fixed) | Way::Cluster(_) => (Vec::new(), None),
+            Way::One(_, Discovery::Sentinel(sentinel)) => sentinel.check().await,
+            Way::One(_, Discovery::Replicated(replicated)) => replicated.check().await,
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) fn acquire_read(request: &Acquire, wakes: Wakes) -> Result<Command<At
     let Acquire { resource, owner, ttl, count, .. } = request;
     let others = [keys::writers(&resource.name), keys::patience(&resource.name)];
     let call = call(&script::READ_ACQUIRE, &resource.name, &others, wakes);
-    let call = call.owner(owner).arg(ttl).arg(count).arg(keys::tagged(&resource.name));
+    let call = call.arg(owner).arg(ttl).arg(count).arg(keys::tagged(&resource.name));
     Ok(owner_or_empty(call, request.beside).arg(u8::from(request.waits)))
 }
 
@@ -60,11 +60,11 @@ pub(super) fn acquire_write(request: &Acquire, wakes: Wakes) -> Result<Command<A
     let (call, prefix) = (call(script, name, others, wakes), keys::tagged(name));
     let call = match &request.from {
         Some(from) => {
-            let call = call.owner(from).owner(owner).arg(ttl).arg(prefix);
+            let call = call.arg(from).arg(owner).arg(ttl).arg(prefix);
             call.arg(wakes.publish()).arg(keys::rw_channel(&resource.name))
         }
         None => {
-            let call = call.owner(owner).arg(ttl).arg(count).arg(prefix);
+            let call = call.arg(owner).arg(ttl).arg(count).arg(prefix);
             owner_or_empty(call, request.beside).arg(u8::from(request.waits))
         }
     };
@@ -92,14 +92,14 @@ pub(super) fn inspect(name: &LockName, wakes: Wakes) -> Command<Held<3>> {
 
 fn owner_or_empty<T>(call: Command<T>, owner: Option<OwnerId>) -> Command<T> {
     match owner {
-        Some(owner) => call.owner(&owner),
+        Some(owner) => call.arg(owner),
         None => call.arg(""),
     }
 }
 
 /// Appends the release arguments of both sides.
 fn release(call: Command<Released>, request: &Release, wakes: Wakes) -> Command<Released> {
-    let call = call.owner(&request.owner).arg(request.keep).arg(wakes.publish());
+    let call = call.arg(request.owner).arg(request.keep).arg(wakes.publish());
     let call = call.arg(keys::rw_channel(&request.resource.name));
     let call = call.arg(keys::tagged(&request.resource.name));
     call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
@@ -124,7 +124,7 @@ pub(super) fn renew(
         call = call.arg(whole);
     }
     for renew in batch {
-        call = call.owner(&renew.owner).arg(renew.ttl.unwrap_or(0));
+        call = call.arg(renew.owner).arg(renew.ttl.unwrap_or(0));
         call = call.arg(keys::tagged(&renew.resource.name));
     }
     call

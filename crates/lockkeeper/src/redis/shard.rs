@@ -11,7 +11,7 @@ use crate::backend::{Fault, Lane};
 
 /// Which server answers for a key at a time: an answer counts only if that has not changed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct Authority {
     pub(super) lane: Lane,
     pub(super) epoch: u64,
 }

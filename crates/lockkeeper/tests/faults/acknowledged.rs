@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error, Kind, LostReason};
+use lockkeeper::{Client, ClientOptions, Error, Kind};
 use testkit::{RedisServer, Replicated};
 
 use crate::permissions::set_user;
@@ -62,30 +62,6 @@ async fn both_kinds(client: &Client, scenario: impl AsyncFn(lockkeeper::AnyLock,
     for kind in KINDS {
         scenario(lock_of(client, kind, "a"), kind).await;
     }
-}
-
-/// A replica stops while a lock is held: renewals move no deadline, and the hold is lost with that
-/// reason, although the primary has renewed it. If the replica comes back in time, it is kept.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_counts_only_once_it_is_acknowledged() {
-    // Two of its renewals fail, and there is time for a third one.
-    const LEASE: Duration = Duration::from_secs(12);
-    let servers = replicated(1).await;
-    let replica = servers.replicas()[0].server();
-    let client = connect(&servers.primary().url(), by(1).watchdog_timeout(LEASE)).await;
-    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
-    let rounds = || servers.primary().server().commandstats("wait");
-    replica.pause();
-    let before = rounds();
-    eventually(PATIENCE, "renewals are not acknowledged", || rounds() > before + 1).await;
-    let left = guard.remaining();
-    assert!(!guard.is_lost() && left < LEASE / 6 * 5, "{left:?}");
-    replica.resume();
-    eventually(PATIENCE, "acknowledged again", || guard.remaining() > left).await;
-    assert!(!guard.is_lost());
-    replica.pause();
-    let reason = within(LEASE + PATIENCE, "the loss", guard.lost()).await;
-    assert_eq!(reason, LostReason::Unacknowledged);
 }
 
 /// Re-entry, extension, counters and permits are acknowledged; releases are not.

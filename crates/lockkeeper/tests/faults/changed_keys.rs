@@ -3,42 +3,7 @@
 use lockkeeper::{Kind, LostReason};
 use testkit::{RedisServer, Stopwatch};
 
-use crate::primitives::{Fixture, LEASED, Primitive, each, started};
 use crate::support::*;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fixed_lease_detects_the_deletion_of_its_key_within_one_check() {
-    each(LEASED, async |primitive| {
-        // Checked every 200 ms.
-        let set = Fixture::new(primitive, options().watchdog_timeout(ms(600))).await;
-        let held = set.proxied().leased(LONG).await;
-        let key = if primitive == Primitive::Permits { "{a}:timeout" } else { "a" };
-        assert_eq!(set.server().cli(&["DEL", key]).int(), 1);
-        let reason = within(ms(200) + SOON, "the loss", held.guard().lost()).await;
-        assert_eq!(reason, LostReason::Deleted, "{primitive:?}");
-        assert_not_held(&held.release().await);
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fixed_lease_detects_another_holder_within_one_check() {
-    both(async |kind| {
-        let server = RedisServer::start();
-        let client = connect(&server.url(), options().watchdog_timeout(ms(600))).await;
-        let guard = lock_of(&client, kind, "a");
-        let guard = guard.lease(LONG).lock().await.expect("free");
-        server.cli(&["DEL", "a"]);
-        let thief = lock_of(&connect(&server.url(), options()).await, kind, "a");
-        let thief = taken(&thief).await;
-        let reason = within(ms(200) + SOON, "the loss", guard.lost()).await;
-        // Looked at between the two, it was deleted.
-        assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{reason:?}");
-        assert_not_held(&guard.release().await);
-        assert_held(&server, kind, "a", &thief, 1);
-    })
-    .await;
-}
 
 /// On one thread, so that its warnings can be collected.
 #[tokio::test]
@@ -88,22 +53,6 @@ async fn a_second_owner_in_the_hash_of_a_lock_is_a_loss() {
     drop(guard);
     let theirs = || stored(&server, Kind::Lock, "a") == [(foreign.to_owned(), 1)];
     eventually(SOON, "only the other is left", theirs).await;
-}
-
-/// Readers share one key, and each is notified of the loss of its own hold.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_two_readers_detects_the_deletion_of_its_hold() {
-    let server = started().await;
-    let quick = options().watchdog_timeout(ms(3000));
-    let (one, two) =
-        (connect(&server.url(), quick.clone()).await, connect(&server.url(), quick).await);
-    let victim = one.rw_lock("a").read().await.expect("free");
-    let other = two.rw_lock("a").read().await.expect("shared");
-    assert_eq!(server.cli(&["HDEL", "a", &victim.owner_id().to_string()]).int(), 1);
-    assert_eq!(within(PATIENCE, "the loss", victim.lost()).await, LostReason::Deleted);
-    assert!(!other.is_lost());
-    other.release().await.expect("held");
-    assert_not_held(&victim.release().await);
 }
 
 /// A check of a lock without a TTL only reads.

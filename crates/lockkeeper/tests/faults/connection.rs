@@ -220,21 +220,6 @@ async fn the_error_of_an_invalid_url_does_not_print_it() {
     assert!(error.to_string().contains("give it in the URL"), "{error}");
 }
 
-/// Each of many cuts is answered by one connection for each that was cut.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cuts_cost_a_connection_each() {
-    // A slow answer must not cost one, too.
-    let rig = Rig::new(Kind::Lock, options().response_timeout(PATIENCE)).await;
-    for round in 1..=10 {
-        rig.proxy.cut();
-        let guard = within(SOON, "acquire", rig.handle("a").lock()).await;
-        guard.expect("reachable again").release().await.expect("held");
-        // The command connection, and the one for wake-ups, if it was open.
-        assert!(rig.proxy.accepted() <= 2 + 2 * round);
-    }
-    rig.assert_free("a");
-}
-
 /// Holding, waiting, many names at once: two connections, and both say whose they are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_has_two_named_connections() {

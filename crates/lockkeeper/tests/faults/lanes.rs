@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::backend::{
-    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    Lane, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic,
+    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Fault, Lane, LockInfo, Release,
+    Released, Renew, Renewed, Resource,
 };
 use lockkeeper::stores::Memory;
 use lockkeeper::{
     Client, ClientOptions, LockGuard, LockName, LostReason, MultiLock, RESPONSE_TIMEOUT,
     WATCHDOG_TIMEOUT,
 };
-use testkit::{Flaky, Gate, Verb};
+use testkit::{Flaky, Gate, Verb, forward};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{assert_unreachable, joined, ms};
@@ -82,6 +82,8 @@ impl Lanes {
 }
 
 impl Backend for Lanes {
+    forward!(inner: adjust subscribe list check close);
+
     fn capabilities(&self, name: &LockName) -> Capabilities {
         let mut capabilities = self.inner.capabilities(name);
         capabilities.lane = lane_of(name);
@@ -121,28 +123,8 @@ impl Backend for Lanes {
         })
     }
 
-    fn adjust(&self, change: Change) -> Answer<Changed> {
-        self.inner.adjust(change)
-    }
-
     fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
         self.answer(&resource.name.clone(), |inner| inner.inspect(resource))
-    }
-
-    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
-        self.inner.subscribe(topic)
-    }
-
-    fn list(&self, request: List) -> Answer<Page> {
-        self.inner.list(request)
-    }
-
-    fn check(&self) -> Answer<Vec<Finding>> {
-        self.inner.check()
-    }
-
-    fn close(&self) -> BoxFuture<()> {
-        self.inner.close()
     }
 }
 

@@ -62,25 +62,6 @@ fn asked(server: &RedisServer) -> u64 {
     server.commandstats("evalsha") + server.commandstats("eval") + server.commandstats("set")
 }
 
-/// The channels may be listened to, but not by this command.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_subscribe_waiters_poll() {
-    both(async |kind| {
-        let (server, url) = with_user(&["~*", "&*", "+@all", "-subscribe"]);
-        let client = connect(&url, options()).await;
-        let other = connect(&server.url(), options()).await;
-        let guard = taken(&lock_of(&other, kind, "a")).await;
-        let before = asked(&server);
-        let handle = lock_of(&client, kind, "a");
-        let waiter = tokio::spawn(handle.lock());
-        eventually(PATIENCE, "polling", || asked(&server) >= before + 4).await;
-        guard.release().await.expect("held");
-        let guard = within(SOON, "the waiter", joined(waiter)).await;
-        guard.expect("freed").release().await.expect("held");
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_polls_after_its_channel_permission_is_revoked() {
     both(async |kind| {
@@ -235,23 +216,6 @@ async fn a_password_changed_meanwhile_is_denied_after_the_next_reconnect() {
         assert_held(&server, kind, "a", &guard, 1);
     })
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_is_never_printed() {
-    let (server, url) = with_user(&["~*", "&*", "+@all"]);
-    let client = connect(&url, options()).await;
-    let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
-    let list = server.cli(&["CLIENT", "LIST"]);
-    assert!(list.text().contains("user=u "), "{}", list.text());
-    let shown = format!("{client:?} {:?} {guard:?}", client.lock("a"));
-    assert!(!shown.contains("s3cret"), "{shown}");
-    for bad in ["redis://u:s3cret@:bad:port", "redis://u:s3cret@127.0.0.1:1/x", "http://u:s3cret@h"]
-    {
-        let error = Client::connect(bad).await.expect_err("not a URL");
-        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
-        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
-    }
 }
 
 /// Renewals are batched; the permission for one of the keys is revoked. Only that lock is lost.

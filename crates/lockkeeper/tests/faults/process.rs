@@ -1,9 +1,9 @@
 //! The process of a client dies or is stopped. The test `process` has exits and forks.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use lockkeeper::Kind;
-use testkit::{ChildProcess, RedisServer, Stopwatch, example_path};
+use testkit::{ChildProcess, RedisServer, example_path};
 
 use crate::support::*;
 
@@ -16,39 +16,7 @@ fn child(server: &RedisServer, kind: Kind, name: &str, ms: u64, mode: &str) -> C
     ChildProcess::spawn(example_path("hold"), args)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_before() {
-    let server = RedisServer::start();
-    let client = connect(&server.url(), options()).await;
-    let (mut cases, watch) = (Vec::new(), Stopwatch::start());
-    for (kind, mode) in [
-        (Kind::Lock, "lease"),
-        (Kind::Lock, "renewed"),
-        (Kind::Mutex, "lease"),
-        (Kind::Mutex, "renewed"),
-    ] {
-        let name = format!("{kind}:{mode}");
-        let holder = child(&server, kind, &name, LEASE, mode);
-        holder.expect_line("held");
-        let handle = lock_of(&client, kind, &name);
-        let waiter = tokio::spawn(async move { (handle.lock().await, SystemTime::now()) });
-        eventually(PATIENCE, "listening", || listeners(&server, &name) == 1).await;
-        holder.kill();
-        // It is no longer renewed: this is its expiry.
-        let ends = server.cli(&["PEXPIRETIME", name.as_str()]).int();
-        cases.push((kind, name, waiter, UNIX_EPOCH + ms(ends.unsigned_abs())));
-    }
-    for (kind, name, waiter, ends) in cases {
-        let (guard, at) = within(ms(LEASE) + SOON, "the waiter", joined(waiter)).await;
-        let guard = guard.expect("the lease has ended");
-        let late = at.duration_since(ends);
-        let late = late.expect("the other's lease had not ended yet");
-        assert!(late < SOON + watch.stood_still(), "{name}: {late:?} late");
-        assert_held(&server, kind, &name, &guard, 1);
-    }
-}
-
-/// The counterpart: it is not the end of the process that frees a lock in the tests above.
+/// The counterpart: the lock of a killed process is kept until its lease expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_exits_normally_releases_its_lock_at_once() {
     let server = RedisServer::start();

@@ -129,24 +129,6 @@ async fn a_handshake_whose_reply_is_lost_is_repeated() {
     .await;
 }
 
-/// An announcement is information for people: its failure does not affect the lock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_reply_to_an_announcement_fails_no_lock() {
-    both(async |kind| {
-        let rig = Rig::new(kind, options().watchdog_timeout(ms(3000))).await;
-        let hash = rig.server.cli(&["SCRIPT", "LOAD", lua("CLIENT_ANNOUNCE")]).ok();
-        rig.proxy.drop_replies_once_after_request_matching(hash.text().as_bytes());
-        let guard = taken(&rig.handle("a")).await;
-        let renewals = rig.proxy.expect_delivery(&rig.mark(Sent::Renew));
-        rig.proxy.wait_for_swallowed_replies(1).await;
-        renewals.wait_for(4).await;
-        rig.assert_held("a", &guard, 1);
-        let note = format!("lockkeeper_client:{}", rig.client.id());
-        assert!(pttl(&rig.server, &note) > 0, "it is said again");
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_flush_between_any_two_requests_has_no_effect() {
     both(async |kind| {

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::backend::{
-    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
-    List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription, Topic, Ttl,
-};
+use lockkeeper::backend::{Acquire, Answer, Attempt, Backend, Ttl};
 use lockkeeper::stores::Redis;
-use lockkeeper::{Client, Kind, LockName, RECHECK, Result};
-use testkit::RedisServer;
+use lockkeeper::{Client, Kind, RECHECK, Result};
+use testkit::{RedisServer, forward};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -256,9 +253,7 @@ async fn a_ttl_of_zero_is_not_polled_in_a_tight_loop() {
 struct ReadsZero(Redis);
 
 impl Backend for ReadsZero {
-    fn capabilities(&self, name: &LockName) -> Capabilities {
-        self.0.capabilities(name)
-    }
+    forward!(0: capabilities release renew adjust inspect subscribe list check close);
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let answer = self.0.acquire(request);
@@ -270,38 +265,6 @@ impl Backend for ReadsZero {
                 other => other,
             })
         })
-    }
-
-    fn release(&self, request: Release) -> Answer<Released> {
-        self.0.release(request)
-    }
-
-    fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
-        self.0.renew(batch)
-    }
-
-    fn adjust(&self, change: Change) -> Answer<Changed> {
-        self.0.adjust(change)
-    }
-
-    fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
-        self.0.inspect(resource)
-    }
-
-    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
-        self.0.subscribe(topic)
-    }
-
-    fn list(&self, request: List) -> Answer<Page> {
-        self.0.list(request)
-    }
-
-    fn check(&self) -> Answer<Vec<Finding>> {
-        self.0.check()
-    }
-
-    fn close(&self) -> BoxFuture<()> {
-        self.0.close()
     }
 }
 

@@ -11,15 +11,9 @@ use lockkeeper::backend::{Acquire, Fault};
 use lockkeeper::stores::File;
 use lockkeeper::{Error, OwnerId};
 use rusqlite::Connection;
-use testkit::{ChildProcess, Flaky, Stopwatch, Verb, example_path};
+use testkit::{Flaky, Stopwatch, Verb};
 
 use super::*;
-
-/// A process that takes the lock and says `held`.
-fn holder(file: &LockFile, name: &str, ms: u64, mode: &str) -> ChildProcess {
-    let args = [file.url().as_str(), "lock", name, &ms.to_string(), mode].map(str::to_owned);
-    ChildProcess::spawn(example_path("hold"), args)
-}
 
 /// Says when it has tried for the last time before it sleeps: until then it needs no wake-up.
 /// A process of the test below.
@@ -58,30 +52,6 @@ async fn a_waiter_in_another_process_is_woken_at_once() {
         }
     }
     panic!("woken after {quickest:?} at best, which is no wake-up");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lock_of_a_killed_process_is_free_when_its_lease_expires_and_not_before() {
-    let file = LockFile::new();
-    let lock = connect(&file).await.lock("it");
-    let holder = holder(&file, "it", 4000, "renewed");
-    holder.expect_line("held");
-    let waiter = {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.lock().await.map(|_| Instant::now()) })
-    };
-    eventually("it waits", async || file.listeners("freed it") == 1).await;
-    holder.kill();
-    let watch = Stopwatch::start();
-    // Not before it is asked, and not after it was answered.
-    let asked = Instant::now();
-    let Some(lockkeeper::Ttl::For(left)) = lock.inspect().await.unwrap().ttl else {
-        panic!("it is held for a while")
-    };
-    let (earliest, latest) = (asked + left, Instant::now() + left);
-    let granted = within(ms(4000) + SOON, "the waiter", waiter).await.unwrap().unwrap();
-    assert!(granted + ms(5) > earliest, "{:?} before its end", earliest - granted);
-    assert!(granted < latest + SOON + watch.stood_still(), "{:?} after its end", granted - latest);
 }
 
 /// A process of the test below.

@@ -25,7 +25,6 @@ on_versions! { [newest v3_27]
     a_lease_that_expires_frees_the_lock
     our_dead_waiter_is_skipped_while_another_of_ours_waits
     our_dead_waiter_blocks_java_until_another_of_ours_asks
-    nothing_is_lost_under_stress
 }
 
 /// How long Redisson's waiters keep their places, in ms.
@@ -520,44 +519,4 @@ async fn a_hold_without_a_lease_is_renewed_until_its_process_dies() {
     assert!(granted + ms(50) >= ends, "before its end");
     assert!(awake_between(ends, granted) < SOON, "long after its end");
     holds.release().await;
-}
-
-async fn nothing_is_lost_under_stress(redisson: Redisson) {
-    const ROUNDS: u32 = 60;
-    let stage = Stage::new(redisson, "fair, stress").await;
-    let (name, counter) = (stage.name.as_str(), format!("{} counter", stage.name));
-    let other = connect(server(), ClientOptions::new()).await;
-    let java = stage.one.fair(name).stress(&counter, ROUNDS, 3);
-    let mut tasks = Vec::new();
-    for client in [&stage.client, &stage.client, &other, &other] {
-        let (lock, counter) = (client.fair_lock(name), counter.clone());
-        tasks.push(tokio::spawn(async move {
-            let mut longest = Duration::ZERO;
-            for _ in 0..ROUNDS {
-                let begun = Instant::now();
-                let guard = lock.lock().await.unwrap();
-                longest = longest.max(begun.elapsed());
-                count_up(&counter);
-                guard.release().await.unwrap();
-            }
-            longest
-        }));
-    }
-    let mut longest = Duration::ZERO;
-    for task in tasks {
-        longest = longest.max(joined(task).await);
-    }
-    let java = java.await.ok();
-    assert_eq!(server().cli(&["GET", &counter]).int(), i64::from(7 * ROUNDS));
-    println!("{name}: ours waited for {longest:.1?} at most, Java for {:.1?}", java.longest_wait);
-    assert!(longest.max(java.longest_wait) < ms(5_000), "somebody was stuck");
-    server().cli(&["DEL", &counter]).ok();
-    nothing_is_left(server(), name).await;
-}
-
-/// What only the lock makes safe.
-fn count_up(counter: &str) {
-    let value = server().cli(&["GET", counter]);
-    let next = if value.is_nil() { 1 } else { value.int() + 1 };
-    server().cli(&["SET", counter, &next.to_string()]).ok();
 }

@@ -2,106 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use lockkeeper::{Event, Kind, LockInfo, Ttl};
+use lockkeeper::{Event, Kind, LockInfo};
 use testkit::Redisson;
 
 use crate::support::*;
 
 on_versions! { [newest v3_27]
-    holds_of_java_are_listed_with_their_kind
     waiters_of_a_fair_lock_are_visible_from_both_sides
     a_watch_reports_changes_made_by_java
 }
 
-/// What is found under the names of a test.
-async fn listed(stage: &Stage) -> Vec<LockInfo> {
-    let mut listing = stage.client.inspector().list(format!("{}*", stage.name));
-    let mut locks = Vec::new();
-    while let Some(page) = listing.next().await.unwrap() {
-        locks.extend(page);
-    }
-    locks
-}
-
 fn ids(lock: &LockInfo) -> BTreeSet<String> {
     lock.holders.iter().map(|holder| holder.id.clone()).collect()
-}
-
-async fn holds_of_java_are_listed_with_their_kind(redisson: Redisson) {
-    let stage = Stage::new(redisson, "listing").await;
-    let name = |what: &str| format!("{} {what}", stage.name);
-    let (one, two) = (&stage.one, &stage.two);
-    let both = BTreeSet::from([one.owner(), two.owner()]);
-    let first = BTreeSet::from([one.owner()]);
-
-    one.lock(&name("lock")).lock_for(LONG).ok();
-    one.lock(&name("lock")).lock_for(LONG).ok();
-    one.lock(&name("renewed")).lock().ok();
-    one.fair(&name("fair")).lock_for(LONG).ok();
-    one.read(&name("read")).lock_for(LONG).ok();
-    two.read(&name("read")).lock_for(LONG).ok();
-    one.write(&name("write")).lock_for(LONG).ok();
-    let permits = one.permits(&name("permits"));
-    assert!(permits.try_set_permits(5).ok());
-    let taken = BTreeSet::from([permits.acquire().ok(), permits.acquire_for(LONG).ok()]);
-    // Indistinguishable from other numbers.
-    let semaphore = one.semaphore(&name("semaphore"));
-    assert!(semaphore.try_set_permits(5).ok());
-    semaphore.acquire(2).ok();
-    assert!(one.latch(&name("latch")).try_set_count(3).ok());
-    let waits = two.fair(&name("fair")).lock();
-    eventually("Java waits in the queue", || {
-        server().cli(&["LLEN", &format!("redisson_lock_queue:{{{}}}", name("fair"))]).int() == 1
-    })
-    .await;
-
-    let locks = listed(&stage).await;
-    let of = |what: &str| {
-        let found = locks.iter().find(|lock| lock.name.as_bytes() == name(what).as_bytes());
-        found.unwrap_or_else(|| panic!("{what} is missing: {locks:#?}"))
-    };
-    for (what, kind, holders, holds) in [
-        ("lock", Kind::Lock, &first, 2),
-        ("renewed", Kind::Lock, &first, 1),
-        ("fair", Kind::Fair, &first, 1),
-        ("read", Kind::Read, &both, 1),
-        ("write", Kind::Write, &first, 1),
-        ("permits", Kind::Permits, &taken, 1),
-    ] {
-        let lock = of(what);
-        assert_eq!((lock.kind, &ids(lock)), (kind, holders), "{what}");
-        for holder in &lock.holders {
-            let shared = matches!(kind, Kind::Read | Kind::Permits);
-            assert_eq!((holder.hold_count, holder.shared), (holds, shared), "{what}");
-            assert!(holder.client.is_none() && holder.since.is_none(), "{what}: {holder:?}");
-        }
-        match lock.ttl {
-            Some(Ttl::For(left)) => {
-                let longest = if what == "renewed" { ms(30_000) } else { LONG };
-                assert!(left <= longest && left > ms(10_000), "{what}: {left:?}");
-            }
-            Some(Ttl::Forever) => assert_eq!(what, "permits", "it has no end of its own"),
-            other => panic!("{what}: {other:?}"),
-        }
-    }
-    assert_eq!(locks.len(), 6, "{locks:#?}");
-    assert_eq!(of("fair").waiting, Some(1));
-    assert_eq!((of("permits").count, of("permits").taken), (Some(3), 2));
-    // The way back.
-    let inspector = stage.client.inspector();
-    for lock in &locks {
-        let looked = inspector.inspect(&lock.name).await.unwrap();
-        assert_eq!((looked.kind, ids(&looked)), (lock.kind, ids(lock)), "{}", lock.name);
-    }
-    let semaphore = inspector.inspect(name("semaphore")).await.unwrap();
-    assert_eq!((semaphore.kind, semaphore.count), (Kind::Semaphore, Some(3)));
-    for lock in locks.iter().filter(|lock| lock.kind != Kind::Permits) {
-        assert!(inspector.force_unlock(&lock.name, lock.kind, None, "a test").await.unwrap());
-    }
-    // The next Redisson waiter acquires the fair lock after its message.
-    within(SOON, "Java's waiter is told", waits).await.ok();
-    assert_eq!(ids(&inspector.inspect(name("fair")).await.unwrap()), [two.owner()].into());
-    two.fair(&name("fair")).unlock().ok();
 }
 
 async fn waiters_of_a_fair_lock_are_visible_from_both_sides(redisson: Redisson) {

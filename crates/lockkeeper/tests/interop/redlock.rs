@@ -37,7 +37,6 @@ on_libraries! {
     our_watchdog_excludes_the_other_side
     a_lost_hold_cannot_release_the_lock_of_the_other_side
     a_force_release_works_across_sides
-    the_lock_of_a_dead_process_expires_with_its_lease
 }
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -229,16 +228,4 @@ async fn a_force_release_works_across_sides(library: Redlock) {
     assert!(theirs.try_acquire(LONG).await.ok());
     theirs.release().await.ok();
     client.shutdown().await;
-}
-
-async fn the_lock_of_a_dead_process_expires_with_its_lease(library: Redlock) {
-    let peer = RedlockPeer::start(library, &server().url());
-    let pair = Pair::new(library, "dies").await;
-    let Pair { ours, name, .. } = &pair;
-    assert!(peer.mutex("main", name).try_acquire(2 * LEASE).await.ok());
-    peer.kill();
-    let end = pair.ends();
-    let guard = within(PATIENCE, "the lease ends", ours.lock()).await.unwrap();
-    assert_had_after(end, SystemTime::now());
-    guard.release().await.unwrap();
 }

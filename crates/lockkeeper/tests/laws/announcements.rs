@@ -83,7 +83,7 @@ pub(crate) async fn an_announcement_without_an_answer_delays_nothing(store: &Sto
     eventually("it was tried", async || counting.announces() > 0).await;
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
-    let begun = Instant::now();
+    let begun = store.timer();
     client.shutdown().await;
-    assert!(begun.elapsed() < store.slack(), "{:?}", begun.elapsed());
+    begun.took(Duration::ZERO, Duration::ZERO);
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join;
 use lockkeeper::blocking::{self, Wait, this_thread};
 use lockkeeper::{
-    AnyLock, Client, ClientOptions, Error, LockGuard, LostReason, MultiLock, Owner, RunError, Ttl,
+    AnyLock, Client, ClientOptions, Error, LockGuard, MultiLock, Owner, RunError, Ttl,
 };
 use testkit::{History, Stopwatch};
 use tokio::runtime::{Builder, Runtime};
@@ -77,30 +77,6 @@ pub(crate) fn threads_exclude_each_other_and_re_enter(store: &Store) {
     assert_eq!(history.grants(), 120);
     history.assert_valid();
     assert!(!one.lock(store.name("lock")).is_locked().wait().unwrap());
-}
-
-pub(crate) fn a_waiting_thread_is_woken_by_the_release(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let guard = ours.lock(store.name("lock")).lease(LONG).lock().wait().unwrap();
-    let lock = theirs.lock(store.name("lock"));
-    assert!(lock.try_lock_for(SHORT).wait().unwrap().is_none());
-    let thread = begin(move || lock.lock().wait()?.release().wait());
-    let watch = Stopwatch::start();
-    guard.release().wait().unwrap();
-    thread.join().unwrap().unwrap();
-    assert!(watch.elapsed() < SOON, "{:?}", watch.elapsed());
-}
-
-pub(crate) fn a_thread_that_panics_releases(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let lock = ours.lock(store.name("lock"));
-    let thread = thread::spawn(move || {
-        let _guard = lock.lease(LONG).lock().wait().unwrap();
-        panic!("this panic is part of the law");
-    });
-    assert!(thread.join().is_err());
-    let guard = theirs.lock(store.name("lock")).try_lock_for(SOON).wait().unwrap();
-    guard.expect("it is free").release().wait().unwrap();
 }
 
 /// The runtime has its own thread: leases are renewed between calls, also for a guard alone.
@@ -240,30 +216,6 @@ pub(crate) fn a_multi_lock_is_held_by_its_guard(store: &Store) {
     assert!(!observer.is_locked().wait().unwrap(), "dropped, it waits");
 }
 
-pub(crate) fn threads_wait_for_permits_and_latches(store: &Store) {
-    let client = client(store);
-    let semaphore = client.semaphore(store.name("semaphore"));
-    let permits = client.permit_semaphore(store.name("permits"));
-    semaphore.try_set_permits(1, None).wait().unwrap();
-    permits.try_set_permits(1, None).wait().unwrap();
-    let latch = client.count_down_latch(store.name("latch"));
-    latch.try_set_count(1).wait().unwrap();
-    let (permit, guard) =
-        (semaphore.acquire(1).wait().unwrap(), permits.acquire(1).wait().unwrap());
-    assert!(semaphore.try_acquire(1).wait().unwrap().is_none());
-    let (many, few, open) = (semaphore.clone(), permits.clone(), latch.clone());
-    let thread = begin(move || {
-        open.wait().wait().unwrap();
-        few.acquire(1).wait().unwrap().release().wait().unwrap();
-        many.acquire(1).wait().unwrap().release().wait().unwrap();
-    });
-    latch.count_down().wait().unwrap();
-    guard.release().wait().unwrap();
-    drop(permit);
-    thread.join().unwrap();
-    assert_eq!(permits.run(1, async |hold| hold.permit_ids().len()).wait().unwrap().output, 1);
-}
-
 pub(crate) fn run_holds_the_lock_while_the_thread_works(store: &Store) {
     let (ours, theirs) = (client(store), client(store));
     let (lock, other) = (ours.lock(store.name("lock")), theirs.lock(store.name("lock")));
@@ -285,23 +237,6 @@ pub(crate) fn run_holds_the_lock_while_the_thread_works(store: &Store) {
     assert!(lock.try_run_for(SHORT, work).wait().unwrap().is_none());
     assert_eq!(never.into_inner(), 0);
     held.release().wait().unwrap();
-}
-
-pub(crate) fn work_on_a_thread_is_told_of_a_loss(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let lock = ours.lock(store.name("lock"));
-    let short = lock.lease(SHORT);
-    let ran = short.run(async |hold| {
-        let lost = hold.lost();
-        assert_eq!(elsewhere(move || lost.wait()), LostReason::Expired);
-        assert!(hold.is_lost());
-        5
-    });
-    assert_is!(ran.wait(), Err(RunError::Lost { output: Some(5), .. }));
-    let guard = short.lock().wait().unwrap();
-    assert_eq!(guard.lost().wait(), LostReason::Expired);
-    theirs.lock(store.name("lock")).lock().wait().unwrap().release().wait().unwrap();
-    assert_is!(guard.release().wait(), Err(Error::NotHeld { .. }));
 }
 
 pub(crate) fn the_last_drop_waits_for_the_release(store: &Store) {
@@ -368,35 +303,6 @@ pub(crate) fn a_pending_acquire_keeps_its_client_alive(store: &Store) {
     let guard = thread.join().unwrap();
     assert!(!guard.is_lost());
     guard.release().wait().unwrap();
-}
-
-pub(crate) fn shutdown_releases_and_closes(store: &Store) {
-    let (ours, theirs) = (client(store), client(store));
-    let (lock, other) = (ours.lock(store.name("lock")), ours.lock(store.name("other")));
-    let guard = lock.lease(LONG).lock().wait().unwrap();
-    let busy = theirs.lock(store.name("other")).lock().wait().unwrap();
-    let waiting = begin(move || other.lock().wait());
-    ours.shutdown().wait();
-    assert_eq!(guard.lost().wait(), LostReason::Closed);
-    assert_is!(waiting.join().unwrap(), Err(Error::Closed { .. }));
-    assert!(!theirs.lock(store.name("lock")).is_locked().wait().unwrap());
-    assert_is!(lock.lock().wait(), Err(Error::Closed { .. }));
-    busy.release().wait().unwrap();
-}
-
-pub(crate) fn a_drained_client_waits_for_its_threads(store: &Store) {
-    let client = client(store);
-    let lock = client.lock(store.name("lock"));
-    let (outer, draining) = (lock.lock().wait().unwrap(), client.clone());
-    let draining = thread::spawn(move || draining.drain(LONG).wait());
-    let new = client.lock(store.name("new"));
-    eventually("it acquires nothing more", || new.try_lock().wait().is_err());
-    // It holds that one.
-    lock.lock().wait().unwrap().release().wait().unwrap();
-    assert!(!outer.is_lost() && !draining.is_finished());
-    outer.release().wait().unwrap();
-    assert!(draining.join().unwrap(), "all was released");
-    assert_is!(lock.is_locked().wait(), Err(Error::Closed { .. }));
 }
 
 fn runtime() -> Runtime {

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockkeeper::backend::{
-    Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, CountChange,
-    Fault, Finding, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource,
-    Subscription, Topic,
+    Acquire, Answer, Attempt, Backend, Change, Changed, CountChange, Resource, Subscription, Topic,
 };
 use lockkeeper::{Client, Kind, LockName, OwnerId};
+use testkit::forward;
 
 /// Counts the requests to a store.
 #[derive(Debug)]
@@ -57,34 +56,8 @@ impl Counting {
 #[derive(Debug)]
 pub(crate) struct Deaf(pub(crate) Arc<dyn Backend>);
 
-macro_rules! forward {
-    ($inner:tt) => {
-        fn capabilities(&self, name: &LockName) -> Capabilities {
-            self.$inner.capabilities(name)
-        }
-        fn release(&self, request: Release) -> Answer<Released> {
-            self.$inner.release(request)
-        }
-        fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
-            self.$inner.renew(batch)
-        }
-        fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
-            self.$inner.inspect(resource)
-        }
-        fn list(&self, request: List) -> Answer<Page> {
-            self.$inner.list(request)
-        }
-        fn check(&self) -> Answer<Vec<Finding>> {
-            self.$inner.check()
-        }
-        fn close(&self) -> BoxFuture<()> {
-            self.$inner.close()
-        }
-    };
-}
-
 impl Backend for Counting {
-    forward!(inner);
+    forward!(inner: capabilities release renew inspect list check close);
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         self.acquires.fetch_add(1, Ordering::Relaxed);
@@ -116,15 +89,7 @@ impl Backend for Counting {
 }
 
 impl Backend for Deaf {
-    forward!(0);
-
-    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
-        self.0.acquire(request)
-    }
-
-    fn adjust(&self, change: Change) -> Answer<Changed> {
-        self.0.adjust(change)
-    }
+    forward!(0: capabilities acquire release renew adjust inspect list check close);
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         self.0.subscribe(match topic {
@@ -140,15 +105,7 @@ impl Backend for Deaf {
 pub(crate) struct Hasty(pub(crate) Arc<dyn Backend>);
 
 impl Backend for Hasty {
-    forward!(0);
-
-    fn acquire(&self, request: Acquire) -> Answer<Attempt> {
-        self.0.acquire(request)
-    }
-
-    fn adjust(&self, change: Change) -> Answer<Changed> {
-        self.0.adjust(change)
-    }
+    forward!(0: capabilities acquire release renew adjust inspect list check close);
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let (store, name) = (

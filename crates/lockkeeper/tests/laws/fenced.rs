@@ -198,12 +198,3 @@ pub(crate) async fn tokens_grow_after_their_record_expired(store: &Store) {
     let later = [next(&client.fenced_lock(store.name("lock"))).await, next(&fair).await];
     assert_growing(&[tokens, later].concat());
 }
-
-/// The laws that are about other locks, too.
-pub(crate) mod primitives {
-    pub(crate) use super::{
-        a_guard_of_an_unfenced_lock_has_no_token, all_fenced_locks_of_one_name_share_the_sequence,
-        reentries_share_the_token, tokens_grow_after_their_record_expired,
-        waiters_of_a_fair_lock_have_growing_tokens,
-    };
-}

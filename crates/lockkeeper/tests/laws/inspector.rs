@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use lockkeeper::{Error, Holder, Kind, LockInfo, LostReason, Ttl};
+use lockkeeper::{Error, Holder, Kind, LockInfo, Ttl};
 
 use crate::listing::{is_about, is_ours};
 use crate::store::{Exclusive, Store, assert_is, eventually, one, pair};
@@ -89,23 +89,6 @@ pub(crate) async fn an_inspection_as_another_kind_is_rejected<L: Exclusive>(stor
     }
     assert!(lock.is_locked().await.unwrap(), "it is left alone");
     guard.release().await.unwrap();
-}
-
-pub(crate) async fn a_force_release_by_the_inspector_notifies_the_holder_at_once<L: Exclusive>(
-    store: &Store,
-) {
-    // Its own renewals would tell it no sooner than in ten seconds.
-    let options = store.options().watchdog_timeout(store.long());
-    let victim = store.client_with(options).await;
-    let name = store.name("lock");
-    let guard = L::of(&victim, &name).lock().await.unwrap();
-    store.receives_notices_of(&guard).await;
-    let inspector = store.client().await.inspector();
-    assert!(inspector.force_unlock(&name, L::KIND, None, "the host is gone").await.unwrap());
-    let reason = store.promptly("the holder is notified", guard.lost()).await;
-    assert_eq!(reason, LostReason::Revoked("the host is gone".to_owned()));
-    assert!(inspector.inspect(&name).await.unwrap().is_free());
-    assert!(!inspector.force_unlock(&name, L::KIND, None, "").await.unwrap(), "only once");
 }
 
 /// RULES §14: the last twenty force-releases with their author, time, reason and holders.

@@ -276,11 +276,3 @@ pub(crate) async fn a_client_can_continue_after_leave_for(store: &Store) {
     assert!(holder.left.is_some(), "{holder:?}");
     beside.release().await.unwrap();
 }
-
-/// The laws that are about other kinds, too.
-pub(crate) mod kinds {
-    pub(crate) use super::{
-        a_waiter_that_holds_something_is_known, counters_are_inspected, permits_are_inspected,
-        readers_are_inspected, the_queue_of_a_fair_lock_is_inspected_in_order,
-    };
-}

@@ -418,15 +418,3 @@ pub(crate) async fn a_hold_that_lasts_becomes_known_soon(store: &Store) {
     assert!(took < store.long() / 6, "{took:?}: not before the next word that was due");
     first.release().await.unwrap();
 }
-
-/// The laws that are about other kinds, too.
-pub(crate) mod kinds {
-    pub(crate) use super::{
-        a_counter_without_holders_is_not_listed, a_list_distinguishes_fair_locks_from_plain_ones,
-        a_list_reports_holds_that_were_not_announced, a_pattern_chooses_among_the_names,
-        a_semaphore_is_listed_while_a_client_holds_permits, a_writer_that_reads_is_listed_as_both,
-        an_expired_reader_is_not_listed, expired_permits_are_not_listed,
-        held_permits_are_listed_with_their_holders, holds_are_counted,
-        readers_are_listed_with_their_counts, the_start_of_a_hold_does_not_change_with_renewals,
-    };
-}

@@ -15,13 +15,13 @@ mod decorators;
 mod fair;
 mod fenced;
 mod fenced_primitives {
-    pub(crate) use crate::fenced::primitives::*;
+    pub(crate) use crate::fenced::*;
 }
 mod force_release;
 mod input;
 mod inspector;
 mod inspector_kinds {
-    pub(crate) use crate::inspector_primitives::kinds::*;
+    pub(crate) use crate::inspector_primitives::*;
 }
 mod inspector_primitives;
 mod keys;
@@ -32,7 +32,7 @@ mod lifecycle;
 mod listing;
 mod listing_keys;
 mod listing_kinds {
-    pub(crate) use crate::listing_primitives::kinds::*;
+    pub(crate) use crate::listing_primitives::*;
 }
 mod listing_primitives;
 mod local_queue;
@@ -60,7 +60,7 @@ mod urls;
 mod waiting;
 mod watch;
 mod watch_kinds {
-    pub(crate) use crate::watch::kinds::*;
+    pub(crate) use crate::watch::*;
 }
 
 /// `theme (for what) { laws }`: for `each` kind of lock; for the kinds whose waiters are `queued` locally; whose
@@ -188,34 +188,10 @@ macro_rules! law {
             crate::store::Store::memory().uphold($path).await;
         }
     };
-    (redis $law:ident, $path:expr) => {
+    ($store:ident $law:ident, $path:expr) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $law() {
-            crate::store::Store::redis().uphold($path).await;
-        }
-    };
-    (sentinel $law:ident, $path:expr) => {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $law() {
-            crate::store::Store::sentinel().uphold($path).await;
-        }
-    };
-    (cluster $law:ident, $path:expr) => {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $law() {
-            crate::store::Store::cluster().uphold($path).await;
-        }
-    };
-    (quorum $law:ident, $path:expr) => {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $law() {
-            crate::store::Store::quorum().uphold($path).await;
-        }
-    };
-    (file $law:ident, $path:expr) => {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $law() {
-            crate::store::Store::file().uphold($path).await;
+            crate::store::Store::$store().uphold($path).await;
         }
     };
 }
@@ -497,7 +473,6 @@ laws! {
         a_multi_lock_of_one_member_works
         an_error_of_one_member_leaves_the_others_free
         plain_locks_of_one_client_take_one_request
-        random_cancellations_leave_nothing_behind
         a_multi_lock_dropped_at_any_step_leaves_nothing_behind
         run_holds_all_members_while_the_work_runs
         the_work_is_dropped_when_a_member_is_lost
@@ -519,7 +494,6 @@ laws! {
         a_free_name_is_inspected_as_free
         a_held_lock_is_inspected_with_its_kind_and_holder
         an_inspection_as_another_kind_is_rejected
-        a_force_release_by_the_inspector_notifies_the_holder_at_once
         force_releases_are_logged
     }
     listing_primitives (plain) {
@@ -757,22 +731,16 @@ laws! {
     }
     blocking (blocking) {
         threads_exclude_each_other_and_re_enter
-        a_waiting_thread_is_woken_by_the_release
-        a_thread_that_panics_releases
         the_watchdog_renews_while_the_thread_sleeps
         every_kind_is_reentrant_per_thread
         a_thread_owns_both_sides
         a_thread_cannot_re_enter_a_non_reentrant_lock
         the_thread_that_calls_is_the_owner
         a_multi_lock_is_held_by_its_guard
-        threads_wait_for_permits_and_latches
         run_holds_the_lock_while_the_thread_works
-        work_on_a_thread_is_told_of_a_loss
         the_last_drop_waits_for_the_release
         the_last_drop_may_be_in_a_task
         a_pending_acquire_keeps_its_client_alive
-        shutdown_releases_and_closes
-        a_drained_client_waits_for_its_threads
         an_acquire_that_is_awaited_fails
         wait_in_async_code_fails_instead_of_blocking
     }

@@ -117,11 +117,9 @@ pub(crate) async fn the_wait_limit_applies_to_all_members_together(store: &Store
     let (client, other) = (store.client().await, store.client().await);
     let busy = other.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
     for multi in each(store, &client) {
-        let start = Instant::now();
+        let start = store.timer();
         assert!(multi.try_lock_for(store.lease()).await.unwrap().is_none());
-        let took = start.elapsed();
-        assert!(took >= store.lease().mul_f64(0.99), "{took:?}");
-        assert!(took < store.lease() + store.slack(), "{took:?}");
+        start.took(store.lease().mul_f64(0.99), store.lease());
         assert_eq!(locked(store, &other).await, ONLY_B, "the rest is free again");
     }
     busy.release().await.unwrap();
@@ -135,11 +133,10 @@ pub(crate) async fn a_multi_lock_waits_for_its_last_member(store: &Store) {
         assert!(poll_once(&mut waiting).is_pending());
         let waiting = tokio::spawn(waiting);
         busy.release().await.unwrap();
-        let start = Instant::now();
+        let start = store.timer();
         let guard = timeout(store.long(), waiting).await.expect("it gets in").unwrap().unwrap();
         // The pause before it starts anew, at most; a spinning member adds its own.
-        let took = start.elapsed();
-        assert!(took < Duration::from_millis(200) + store.slack(), "{took:?}");
+        start.took(Duration::ZERO, Duration::from_millis(200));
         assert_eq!(locked(store, &other).await, ALL);
         guard.release().await.unwrap();
     }
@@ -153,14 +150,10 @@ pub(crate) async fn a_multi_lock_does_not_hold_some_members_while_it_waits(store
     let waiting = tokio::spawn(mixed(store, &client).lock());
     let a = other.lock(store.name("a"));
     eventually("it has the first of them", async || a.is_locked().await.unwrap()).await;
-    let start = Instant::now();
+    let start = store.timer();
     let guard = timeout(store.long(), a.lock()).await.expect("it lets go").unwrap();
-    let took = start.elapsed();
-    assert!(took < PATIENCE * 2 + store.slack(), "{took:?}");
-    if store.is_paused() {
-        let exact = PATIENCE.mul_f64(0.97)..PATIENCE.mul_f64(1.07);
-        assert!(exact.contains(&took), "{took:?}");
-    }
+    let most = if store.is_paused() { PATIENCE.mul_f64(1.06) } else { PATIENCE * 2 };
+    start.took(PATIENCE.mul_f64(0.97) * u32::from(store.is_paused()), most);
     assert!(!waiting.is_finished());
     waiting.abort();
     guard.release().await.unwrap();
@@ -525,19 +518,16 @@ pub(crate) async fn all_members_have_the_same_lease(store: &Store) {
 pub(crate) async fn a_lease_expires_for_all_members(store: &Store) {
     let (client, observer) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
-        let start = Instant::now();
+        let start = store.timer();
         let guard = multi.lease(store.steady_lease()).lock().await.unwrap();
         assert_deadline(store, &guard, &observer).await;
         let (_, reason) = timeout(store.long(), guard.lost()).await.expect("it ends");
-        let took = start.elapsed();
+        start.took(store.steady_lease().mul_f64(0.9), store.steady_lease());
         assert_eq!(reason, LostReason::Expired);
-        assert!(took > store.steady_lease().mul_f64(0.9), "{took:?}");
-        assert!(took < store.steady_lease() + store.slack(), "{took:?}");
         // No member is renewed for longer than it took to assemble them.
         let free = async || locked(store, &observer).await == NONE;
         eventually("they end at the store", free).await;
-        let took = start.elapsed();
-        assert!(took < store.steady_lease().max(ASSEMBLING) + store.slack(), "{took:?}");
+        start.took(Duration::ZERO, store.steady_lease().max(ASSEMBLING));
     }
 }
 
@@ -691,28 +681,6 @@ pub(crate) async fn plain_locks_of_one_client_take_one_request(store: &Store) {
     let before = counting.acquires();
     mixed(store, &client).lock().await.unwrap().release().await.unwrap();
     assert!(counting.acquires() >= before + 3, "the counter counts");
-}
-
-pub(crate) async fn random_cancellations_leave_nothing_behind(store: &Store) {
-    let (client, other) = (store.client().await, store.client().await);
-    for multi in each(store, &client) {
-        for micros in 0..60 {
-            let free = multi.lease(store.long()).lock();
-            let _ = timeout(Duration::from_micros(micros * 17), free).await;
-        }
-        eventually("all is free", async || locked(store, &other).await == NONE).await;
-        // And while one is busy.
-        let busy = other.lock(store.name("b")).lease(store.long()).lock().await.unwrap();
-        for micros in 0..30 {
-            let attempt = multi.lease(store.long()).lock();
-            let _ = timeout(Duration::from_micros(micros * 50), attempt).await;
-        }
-        eventually("the rest is free", async || locked(store, &other).await == ONLY_B).await;
-        busy.release().await.unwrap();
-        let guard = store.promptly("all are free", multi.lock()).await.unwrap();
-        guard.release().await.unwrap();
-    }
-    eventually("no place in a queue", async || store.stored(&store.name("a")) == 0).await;
 }
 
 /// One step at a time: wherever it is dropped, nothing stays.

@@ -396,12 +396,11 @@ impl Store {
         done
     }
 
-    /// Measures an upper bound: in real time without that in which the machine stood still.
+    /// Measures by two clocks: lower bounds by that of the machine, upper bounds without the time in which it
+    /// stood still.
     pub(crate) fn timer(&self) -> Timer {
-        match self.kind {
-            StoreKind::Memory(_) => Timer::Paused(Instant::now()),
-            _ => Timer::Real(Stopwatch::start()),
-        }
+        let watch = (!self.is_paused()).then(Stopwatch::start);
+        Timer { begun: Instant::now(), watch, slack: self.slack() }
     }
 
     /// Until the watchdog has renewed `lock`: after several timeouts on the paused clock, or when the TTL has
@@ -771,18 +770,24 @@ macro_rules! reentrant {
 
 reentrant!(Lock FairLock FencedLock);
 
-/// The clock of [`Store::timer`].
-pub(crate) enum Timer {
-    Paused(Instant),
-    Real(Stopwatch),
+/// See [`Store::timer`].
+pub(crate) struct Timer {
+    begun: Instant,
+    watch: Option<Stopwatch>,
+    slack: Duration,
 }
 
 impl Timer {
+    /// For an upper bound.
     pub(crate) fn elapsed(&self) -> Duration {
-        match self {
-            Self::Paused(begun) => begun.elapsed(),
-            Self::Real(watch) => watch.elapsed(),
-        }
+        self.watch.as_ref().map_or_else(|| self.begun.elapsed(), Stopwatch::elapsed)
+    }
+
+    /// It took at least so long, and no longer than `most` on a machine that is not busy.
+    #[track_caller]
+    pub(crate) fn took(&self, least: Duration, most: Duration) {
+        let (took, awake) = (self.begun.elapsed(), self.elapsed());
+        assert!(took >= least && awake < most + self.slack, "{took:?}, not {least:?} to {most:?}");
     }
 }
 

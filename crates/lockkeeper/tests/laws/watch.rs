@@ -232,8 +232,3 @@ pub(crate) async fn a_watch_reports_whether_it_is_complete(store: &Store) {
     .await;
     assert_eq!(watch.locks().count(), 10);
 }
-
-/// The laws that are about other kinds, too.
-pub(crate) mod kinds {
-    pub(crate) use super::{acquired_and_released_permits_are_changes, another_holder_is_a_change};
-}

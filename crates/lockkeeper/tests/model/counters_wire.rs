@@ -383,27 +383,6 @@ async fn releases_and_renewals_succeed_without_memory() {
     assert_eq!((wire.get("s").text(), wire.get("p").text()), ("2", "2"));
 }
 
-#[tokio::test]
-async fn a_release_without_publish_permission_succeeds() {
-    let wire = Wire::start().await;
-    let rules = ["ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels"];
-    wire.server.cli(&rules).ok();
-    let url = wire.server.url_with("mute", "secret");
-    let store = Redis::connect(&url, &crate::options()).await.unwrap();
-    let wire = Wire { store, ..wire };
-    for (kind, name) in [(Kind::Semaphore, "s"), (Kind::Permits, "p")] {
-        let (resource, owner) = (named(kind, name), fresh());
-        wire.create(&resource, 2, None).await;
-        assert_eq!(wire.take(&resource, owner, 1).await, Ok(Attempt::GRANTED));
-        let unheard = Released::Freed { listeners: None };
-        assert_eq!(wire.give(&resource, owner, 1).await, unheard);
-        assert_eq!(wire.get(name).text(), "2");
-    }
-    let latch = named(Kind::Latch, "l");
-    wire.create(&latch, 1, None).await;
-    assert_eq!(wire.count(&latch, CountChange::Down).await, Ok(Changed::Count(0)));
-}
-
 /// What stands under a name and is no counter: commands that put it there.
 const OTHERS: [&[&str]; 7] = [
     &["SET", "x", "6e0c1b7a-3f0e-4a53-9c1d-7d8f0a2b4c6e:42"],

@@ -57,13 +57,13 @@ impl Cluster {
         let moves = moves.map(|(index, _)| *index);
         let leaves: Vec<_> = moves.chain((0..shards.len()).filter(|n| is_wanted(*n))).collect();
         leaves.iter().for_each(|index| shards[*index].primary.park());
-        let is_outlasted = leads.len() < servers.len();
+        let is_overruled = leads.len() < servers.len();
         for (index, server) in leads {
             let primary = &shards[*index].primary;
             primary.note_replicas(map.nodes[*index].len() > 1);
             primary.lead_to(server);
         }
-        is_outlasted
+        is_overruled
     }
 
     /// Returns the shard of this primary: the one that it leads, or the one that it was a replica of, or whose
@@ -126,7 +126,7 @@ impl Cluster {
             // Another shard has replaced it, and gets its server if that is promoted again.
             let is_replica =
                 map.nodes[index].first().is_some_and(|node| replicas.contains(&node.id))
-                    && !map.led.contains_key(&index);
+                    && !map.redirected_shards.contains_key(&index);
             if is_replica || idle.get_or_insert_with(Instant::now).elapsed() > IDLE {
                 map.nodes[index].clear();
                 shard.primary.park();

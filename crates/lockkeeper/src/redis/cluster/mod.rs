@@ -38,14 +38,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::cluster::slot_map::{Node, Range, SlotMap, Told};
+use super::cluster::slot_map::{Node, Range, SlotAnswer, SlotMap};
 use super::connection::asker::Asker;
 use super::connection::committer::Terms;
 use super::connection::given_up::GivenUp;
 use super::keys;
 use super::server::Server;
+use super::shard::Authority;
 use super::shard::Shard;
-use super::shard::Standing;
 use super::slot::{self, SLOTS};
 use crate::backend::{Fault, Lane};
 use crate::options::ClientOptions;
@@ -57,7 +57,7 @@ pub(super) mod refresh;
 mod slot_map;
 
 /// How long a redirection counts more than the word of a node that may not know of it yet.
-const LEARNT: Duration = Duration::from_secs(2);
+const REMEMBERED: Duration = Duration::from_secs(2);
 
 /// How long it does so without a connection to the node that it named: the time to connect.
 const CONNECTS: Duration = Duration::from_millis(500);
@@ -109,8 +109,8 @@ struct Map {
     idle: Vec<Option<Instant>>,
     /// When redirections have changed slots and shards lately, with the owners of the slot and the servers of the
     /// shard before.
-    learnt: HashMap<u16, (Instant, Vec<u16>)>,
-    led: HashMap<usize, (Instant, Vec<String>)>,
+    redirected_slots: HashMap<u16, (Instant, Vec<u16>)>,
+    redirected_shards: HashMap<usize, (Instant, Vec<String>)>,
     /// Since when all answers are of an earlier epoch than the known one, or of another cluster.
     earlier: Option<Instant>,
 }
@@ -123,22 +123,22 @@ impl Map {
     }
 
     /// Whether an answer names none of the known nodes.
-    fn is_foreign(&self, told: &Told) -> bool {
+    fn is_foreign(&self, told: &SlotAnswer) -> bool {
         let known: HashSet<_> = self.ids.values().collect();
         !known.is_empty() && !told.nodes().any(|node| known.contains(&node.id))
     }
 
     /// Whether a redirection to this shard counts more than a map that gives this slot to this owner.
     fn outlasts_owner(&self, slot: u16, owner: u16, shard: &Shard) -> bool {
-        let learnt = self.learnt.get(&slot);
-        learnt.is_some_and(|(at, before)| before.contains(&owner) && stands(*at, shard))
+        let redirected = self.redirected_slots.get(&slot);
+        redirected.is_some_and(|(at, before)| before.contains(&owner) && still_counts(*at, shard))
     }
 
     /// Whether a redirection counts more than a map that leads this shard to this server.
     fn outlasts_lead(&self, index: usize, server: &Server, shard: &Shard) -> bool {
         let address = server.address.to_string();
-        let led = self.led.get(&index);
-        led.is_some_and(|(at, before)| before.contains(&address) && stands(*at, shard))
+        let redirected = self.redirected_shards.get(&index);
+        redirected.is_some_and(|(at, before)| before.contains(&address) && still_counts(*at, shard))
     }
 }
 
@@ -189,7 +189,7 @@ impl Cluster {
     }
 
     /// Applies the newest of these answers.
-    fn apply(&self, mut answers: Vec<Told>) {
+    fn apply(&self, mut answers: Vec<SlotAnswer>) {
         let mut map = self.map();
         let is_foreign = answers.iter().all(|told| map.is_foreign(told));
         if !is_foreign || !self.have_all_answered(&answers) {
@@ -211,36 +211,36 @@ impl Cluster {
             );
         }
         map.epoch = newest.epoch;
-        map.learnt.retain(|_, (at, _)| at.elapsed() < LEARNT);
-        map.led.retain(|_, (at, _)| at.elapsed() < LEARNT);
+        map.redirected_slots.retain(|_, (at, _)| at.elapsed() < REMEMBERED);
+        map.redirected_shards.retain(|_, (at, _)| at.elapsed() < REMEMBERED);
         let nodes = newest.ranges.iter().flat_map(Range::nodes);
         map.ids = nodes.map(|node| ((node.host.clone(), node.port), node.id.clone())).collect();
         let (owners, servers) = self.assign(&mut map, &newest);
         let shards = self.shards();
-        let (mut has_changed, mut is_outlasted) = (false, false);
+        let (mut has_changed, mut is_overruled) = (false, false);
         for (slot, owner) in owners.into_iter().enumerate() {
             let current = index(self.owners[slot].load(Ordering::Relaxed));
             let owner = number(owner);
             if current.is_some_and(|n| map.outlasts_owner(slot as u16, owner, &shards[n])) {
-                is_outlasted = true;
+                is_overruled = true;
             } else {
                 has_changed |= self.owners[slot].swap(owner, Ordering::Relaxed) != owner;
             }
         }
         self.park(&mut map, &newest);
-        is_outlasted |= self.lead(&map, &servers);
+        is_overruled |= self.lead(&map, &servers);
         map.ranges = newest.ranges;
         drop(map);
         if has_changed {
             self.version.send_modify(|version| *version += 1);
         }
-        if is_outlasted {
+        if is_overruled {
             self.suspect();
         }
     }
 
     /// Whether there is an answer of each seed, and of each server that a shard is connected to.
-    fn have_all_answered(&self, answers: &[Told]) -> bool {
+    fn have_all_answered(&self, answers: &[SlotAnswer]) -> bool {
         let connected = self.shards().into_iter().filter(|shard| shard.connection.is_live());
         let connected = connected.filter_map(|shard| shard.primary.server());
         let mut servers = self.seeds.iter().cloned().chain(connected);
@@ -345,16 +345,16 @@ impl Cluster {
     }
 
     /// Which server answers for a key now.
-    pub(super) fn standing(&self, key: &[u8]) -> Standing {
+    pub(super) fn standing(&self, key: &[u8]) -> Authority {
         match self.owner(slot::of(key)) {
-            Some(shard) => Standing { lane: shard.lane, epoch: shard.primary.epoch() },
-            None => Standing { lane: UNSERVED, epoch: 0 },
+            Some(shard) => Authority { lane: shard.lane, epoch: shard.primary.epoch() },
+            None => Authority { lane: UNSERVED, epoch: 0 },
         }
     }
 }
 
 /// Whether what a redirection to this shard said then still counts.
-fn stands(at: Instant, shard: &Shard) -> bool {
+fn still_counts(at: Instant, shard: &Shard) -> bool {
     at.elapsed() < CONNECTS || shard.connection.is_live()
 }
 
@@ -390,9 +390,9 @@ mod tests {
     }
 
     /// The slots as a node knows them.
-    fn told(by: &Node, epoch: Option<u64>, ranges: Vec<Range>) -> Told {
+    fn told(by: &Node, epoch: Option<u64>, ranges: Vec<Range>) -> SlotAnswer {
         let (host, port) = (by.host.clone(), by.port);
-        Told { id: None, host, port, epoch, is_cut_off: false, ranges }
+        SlotAnswer { id: None, host, port, epoch, is_cut_off: false, ranges }
     }
 
     fn node(servers: &testkit::Cluster, index: usize) -> Node {
@@ -426,7 +426,9 @@ mod tests {
         assert!(shard.primary.is(&promoted));
         let range = Range { replicas: vec![replica], ..range(0, SLOTS - 1, &primary) };
         let told = |epoch, ranges| told(&other, epoch, ranges);
-        let age = |at: Instant| cluster.map().led.values_mut().for_each(|(led, _)| *led = at);
+        let age = |at: Instant| {
+            cluster.map().redirected_shards.values_mut().for_each(|(then, _)| *then = at)
+        };
         age(Instant::now() + Duration::from_secs(60));
         cluster.apply(vec![told(epoch, vec![range.clone()])]);
         assert_eq!(cluster.map().epoch, epoch);

@@ -16,7 +16,7 @@ use crate::redis::error_reply::ErrorReply;
 use crate::redis::keys;
 use crate::redis::reply::{self, Reply};
 use crate::redis::resp::Value;
-use crate::redis::shard::{Shard, Standing, Written};
+use crate::redis::shard::{Authority, Shard, Written};
 use crate::redis::slot;
 
 /// How often one request may be redirected.
@@ -30,7 +30,7 @@ impl Cluster {
         let number = number(Some(index));
         let old = self.owners[usize::from(slot)].swap(number, Ordering::Relaxed);
         if old != number {
-            remember(map.learnt.entry(slot), old);
+            remember(map.redirected_slots.entry(slot), old);
         }
         drop(map);
         self.suspect();
@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     /// Learns from an error of the node at the host `asked`, if it is a redirection.
-    pub(crate) fn learn(&self, error: &ErrorReply, asked: &str) -> bool {
+    pub(crate) fn record_redirect(&self, error: &ErrorReply, asked: &str) -> bool {
         let redirect = Redirect::of(error, asked);
         let Some(Redirect::Moved(slot, host, port)) = redirect else { return false };
         let node = self.map().node_at(&host, port);
@@ -90,8 +90,8 @@ impl Cluster {
         // A replica of the old owner: it was promoted. A replica of another shard is no reason to lead that
         // shard elsewhere.
         let found = found.or(owner.filter(|owner| has(&map.nodes[*owner])));
-        let led = |nodes: &Vec<Node>| nodes.first().is_some_and(is_it);
-        let found = found.or_else(|| map.nodes.iter().position(led));
+        let is_primary = |nodes: &Vec<Node>| nodes.first().is_some_and(is_it);
+        let found = found.or_else(|| map.nodes.iter().position(is_primary));
         let index = found.unwrap_or_else(|| {
             let index = self.add(map);
             map.nodes[index] = vec![node.clone()];
@@ -101,7 +101,7 @@ impl Cluster {
         let shard = self.shard(index);
         if !leads(&shard) {
             if let Some(before) = shard.primary.server() {
-                remember(map.led.entry(index), before.address.to_string());
+                remember(map.redirected_shards.entry(index), before.address.to_string());
             }
             // The first one is the old primary.
             let mut others = map.nodes[index].iter().skip(1);
@@ -260,18 +260,18 @@ impl Cluster {
             }
             reply => reply::taken(reply)?,
         };
-        let stands = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
+        let counts = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
             true => Ok(()),
             false => Err(Fault::unanswered("the slot has moved, or its primary has changed")),
         };
-        stands()?;
+        counts()?;
         let has_written = wrote.is_some_and(|wrote| wrote(&answer));
         let Some(committer) = shard.committer.as_ref().filter(|_| has_written) else {
             return Ok(Written { answer, acknowledged: Ok(()) });
         };
         let asked = asks.then(|| keys::commit_beside(key));
         let acknowledged = committer.commit(ticket, &shard.connection, asked).await;
-        stands()?;
+        counts()?;
         Ok(Written { answer, acknowledged })
     }
 }
@@ -289,7 +289,7 @@ struct Hop<'a> {
 struct Replied {
     reply: Value,
     ticket: Option<Ticket>,
-    standing: Standing,
+    standing: Authority,
     epoch: u64,
 }
 

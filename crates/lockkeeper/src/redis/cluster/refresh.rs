@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Cluster;
-use super::slot_map::{self, Node, Told};
+use super::slot_map::{self, Node, SlotAnswer};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::connection::asker::Asker;
@@ -126,14 +126,14 @@ impl Cluster {
         servers: Vec<Server>,
         at_once: usize,
         until: Instant,
-    ) -> Vec<(Server, Result<Told, Fault>)> {
+    ) -> Vec<(Server, Result<SlotAnswer, Fault>)> {
         let mut asking = JoinSet::new();
-        let mut answers: Vec<(Server, Result<Told, Fault>)> = Vec::new();
+        let mut answers: Vec<(Server, Result<SlotAnswer, Fault>)> = Vec::new();
         let (mut servers, mut slow) = (servers.into_iter(), 0);
         // Nothing tells yet whether an answer is of another cluster.
         let is_first = self.map().ranges.is_empty();
         loop {
-            let counts = |told: &Told| !self.map().is_foreign(told);
+            let counts = |told: &SlotAnswer| !self.map().is_foreign(told);
             let found = answers.iter().any(|(_, told)| told.as_ref().is_ok_and(counts));
             while !found && asking.len() < at_once + slow {
                 let Some(server) = servers.next() else { break };
@@ -159,7 +159,7 @@ impl Cluster {
     }
 
     /// Whether each seed has answered, or is a node of a cluster that has.
-    fn all_seeds_are_in(&self, answers: &[(Server, Result<Told, Fault>)]) -> bool {
+    fn all_seeds_are_in(&self, answers: &[(Server, Result<SlotAnswer, Fault>)]) -> bool {
         self.seeds.iter().all(|seed| {
             let names = |node: &Node| seed.address.host() == Some((&node.host, node.port));
             answers.iter().any(|(server, told)| {

@@ -49,7 +49,7 @@ impl Range {
 
 /// The slots as one node knows them.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct SlotAnswer {
     /// The node that says so.
     pub(super) host: String,
     pub(super) port: u16,
@@ -62,7 +62,7 @@ pub(super) struct Told {
     pub(super) ranges: Vec<Range>,
 }
 
-impl Told {
+impl SlotAnswer {
     pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.ranges.iter().flat_map(Range::nodes)
     }
@@ -75,13 +75,13 @@ impl Told {
     }
 
     /// Whether it names one of the nodes that another one names.
-    fn is_related(&self, other: &Told) -> bool {
+    fn is_related(&self, other: &SlotAnswer) -> bool {
         self.nodes().any(|node| other.nodes().any(|one| one.id == node.id))
     }
 }
 
 /// Returns two answers of nodes that do not belong to one cluster.
-pub(super) fn strangers(answers: &[Told]) -> Option<(&Told, &Told)> {
+pub(super) fn strangers(answers: &[SlotAnswer]) -> Option<(&SlotAnswer, &SlotAnswer)> {
     let mut answers = answers.iter().filter(|told| !told.ranges.is_empty());
     let first = answers.next()?;
     answers.find(|told| !told.is_related(first)).map(|told| (first, told))
@@ -93,7 +93,7 @@ pub(super) fn questions() -> [Command; 3] {
 }
 
 /// Understands the replies of this node to the questions.
-pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, Fault> {
+pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<SlotAnswer, Fault> {
     let mut replies = replies.into_iter();
     let slots = match replies.next().unwrap_or(Value::Nil) {
         // A server that is not in a cluster, or a sentinel.
@@ -116,7 +116,7 @@ pub(super) fn understand(server: &Server, replies: Vec<Value>) -> Result<Told, F
     let epoch = info.get("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
     let is_cut_off = info.get("cluster_state") == Some("fail");
     let id = replies.next().and_then(|id| id.text()).filter(|id| !id.is_empty());
-    Ok(Told { host: host.to_owned(), port, id, epoch, is_cut_off, ranges })
+    Ok(SlotAnswer { host: host.to_owned(), port, id, epoch, is_cut_off, ranges })
 }
 
 /// Parses first and last slot, the primary, and its replicas. `asked` is the host of the node that
@@ -187,14 +187,14 @@ impl SlotMap {
     /// Merges the newest of these answers. Of answers of one epoch, the word of a node about its own slots
     /// counts most. A node that is cut off may have raised its epoch without knowing anything new: it
     /// counts only if all are.
-    pub(super) fn newest(mut answers: Vec<Told>) -> Option<Self> {
+    pub(super) fn newest(mut answers: Vec<SlotAnswer>) -> Option<Self> {
         answers.retain(|told| !told.ranges.is_empty());
         if answers.iter().any(|told| !told.is_cut_off) {
             answers.retain(|told| !told.is_cut_off);
         }
         let epoch = answers.iter().map(|told| told.epoch).max()?;
         let newest = answers.into_iter().filter(|told| told.epoch == epoch);
-        let is_own = |told: &Told, range: &Range| range.primary.is_at(&told.host, told.port);
+        let is_own = |told: &SlotAnswer, range: &Range| range.primary.is_at(&told.host, told.port);
         let ranges: Vec<(bool, Range)> = newest
             .flat_map(|told| {
                 let ranges = told.ranges.clone().into_iter();
@@ -223,7 +223,7 @@ mod tests {
         Node { id: id.to_owned(), host: "h".to_owned(), port }
     }
 
-    fn told(port: u16, epoch: u64, ranges: &[(u16, u16, &str, u16)]) -> Told {
+    fn told(port: u16, epoch: u64, ranges: &[(u16, u16, &str, u16)]) -> SlotAnswer {
         let ranges = ranges.iter().map(|(first, last, id, port)| Range {
             first: *first,
             last: *last,
@@ -231,7 +231,7 @@ mod tests {
             replicas: Vec::new(),
         });
         let (host, ranges) = ("h".to_owned(), ranges.collect());
-        Told { host, port, id: None, epoch: Some(epoch), is_cut_off: false, ranges }
+        SlotAnswer { host, port, id: None, epoch: Some(epoch), is_cut_off: false, ranges }
     }
 
     fn owner(map: &SlotMap, slot: usize) -> Option<&str> {
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_node_that_is_cut_off_or_knows_nothing_does_not_count() {
         let old = told(1, 4, &[(0, 9, "a", 1)]);
-        let cut_off = Told { is_cut_off: true, ..told(2, 9, &[(0, 9, "b", 2)]) };
+        let cut_off = SlotAnswer { is_cut_off: true, ..told(2, 9, &[(0, 9, "b", 2)]) };
         let new = told(3, 10, &[]);
         let map = SlotMap::newest(vec![old, cut_off.clone(), new]).unwrap();
         assert_eq!((map.epoch, owner(&map, 0)), (Some(4), Some("a")));

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::follower::Follower;
 use super::handshake;
 use super::live::Live;
-use super::requests::Astray;
+use super::requests::Misfit;
 use super::wire::{Wire, broken_by};
 use super::{Carrier, Shared, State};
 use crate::backend::Fault;
@@ -310,7 +310,7 @@ impl<'a> Io<'a> {
         if let Some(epoch) = epoch.filter(|_| is_replica) {
             self.shared.primary.leave(epoch);
         }
-        delivered.map_err(|Astray| Fault::unanswered("a reply did not fit its request"))
+        delivered.map_err(|Misfit| Fault::unanswered("a reply did not fit its request"))
     }
 
     /// Pings a connection without replies for a while. A connection dropped by a firewall or router

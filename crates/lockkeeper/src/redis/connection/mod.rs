@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// Records that the user may not kill connections.
-    pub(super) fn never_fences(&self) {
+    pub(super) fn cannot_revoke(&self) {
         self.shared.fences.store(false, Ordering::Relaxed);
     }
 

@@ -177,49 +177,41 @@ impl Socket {
     }
 }
 
+/// Evaluates an expression for the stream of either type.
+macro_rules! with {
+    ($direct:ident, $stream:ident => $value:expr) => {
+        match $direct {
+            Direct::Tcp($stream) => $value,
+            Direct::Unix($stream) => $value,
+        }
+    };
+}
+
 impl Direct {
     /// Ends the connection, whatever handles to it exist.
     pub(super) fn shut_down(&self) {
-        let both = rustix::net::Shutdown::Both;
         // Fails if the connection has ended already.
-        let _ = match self {
-            Direct::Tcp(stream) => rustix::net::shutdown(stream, both),
-            Direct::Unix(stream) => rustix::net::shutdown(stream, both),
-        };
+        let _ = with!(self, stream => rustix::net::shutdown(stream, rustix::net::Shutdown::Both));
     }
 
     /// Writes without waiting.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Direct::Tcp(stream) => stream.try_write(bytes),
-            Direct::Unix(stream) => stream.try_write(bytes),
-        }
+        with!(self, stream => stream.try_write(bytes))
     }
 
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Direct::Tcp(stream) => stream.poll_write_ready(cx),
-            Direct::Unix(stream) => stream.poll_write_ready(cx),
-        }
+        with!(self, stream => stream.poll_write_ready(cx))
     }
 
     fn poll_read(&self, cx: &mut Context<'_>, input: &mut Vec<u8>) -> Poll<io::Result<usize>> {
         loop {
-            ready!(match self {
-                Direct::Tcp(stream) => stream.poll_read_ready(cx),
-                Direct::Unix(stream) => stream.poll_read_ready(cx),
-            })?;
+            ready!(with!(self, stream => stream.poll_read_ready(cx)))?;
             let (room, mut read) = (input.capacity() - input.len(), None);
             let interest = Interest::READABLE;
             // To say "would block" after a read that did not fill the buffer clears the readiness.
-            let outcome = match self {
-                Direct::Tcp(stream) => {
-                    stream.try_io(interest, || read_once(stream, input, room, &mut read))
-                }
-                Direct::Unix(stream) => {
-                    stream.try_io(interest, || read_once(stream, input, room, &mut read))
-                }
-            };
+            let outcome = with!(self, stream => {
+                stream.try_io(interest, || read_once(stream, input, room, &mut read))
+            });
             match (outcome, read) {
                 (_, Some(read)) => return Poll::Ready(Ok(read)),
                 (Err(error), None) if error.kind() == io::ErrorKind::WouldBlock => {}

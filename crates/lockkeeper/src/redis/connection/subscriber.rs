@@ -161,7 +161,7 @@ impl Subscriber {
                 _ => Err(error.fault()),
             },
             Value::Status(_) => self.answered(),
-            _ => Err(astray()),
+            _ => Err(misfit()),
         }
     }
 
@@ -169,61 +169,50 @@ impl Subscriber {
     fn answered(&mut self) -> Result<Option<Event>, Fault> {
         match self.expected.pop_front() {
             Some(Expected { request: Request::Ping, .. }) => Ok(None),
-            _ => Err(astray()),
+            _ => Err(misfit()),
         }
     }
 
     fn received(&mut self, data: Vec<Value>) -> Result<Option<Event>, Fault> {
         let mut data = data.into_iter();
-        let Some(Value::Bulk(kind)) = data.next() else { return Err(astray()) };
+        let Some(Value::Bulk(kind)) = data.next() else { return Err(misfit()) };
         match &kind[..] {
             b"pong" if self.wire.is_resp2 => self.answered(),
             b"message" | b"smessage" => match (data.next(), data.next()) {
                 (Some(Value::Bulk(channel)), Some(Value::Bulk(payload))) => {
                     Ok(Some(Event::Message { channel, payload }))
                 }
-                _ => Err(astray()),
+                _ => Err(misfit()),
             },
             b"subscribe" | b"ssubscribe" => {
-                let confirmed = self.confirmed(data.next(), |request| match request {
-                    Request::Subscribe(channels) => Some(channels),
-                    _ => None,
-                });
-                confirmed.map(|channel| Some(Event::Subscribed(channel)))
+                self.confirmed(data.next(), true).map(|channel| Some(Event::Subscribed(channel)))
             }
-            b"unsubscribe" | b"sunsubscribe" => {
-                let confirmed = self.confirmed(data.next(), |request| match request {
-                    Request::Unsubscribe(channels) => Some(channels),
-                    _ => None,
-                });
-                confirmed.map(|_| None)
-            }
+            b"unsubscribe" | b"sunsubscribe" => self.confirmed(data.next(), false).map(|_| None),
             // Of features that were not asked for.
             _ => Ok(None),
         }
     }
 
     /// Strikes off the first channel that is expected to be confirmed, if it is this one.
-    fn confirmed(
-        &mut self,
-        channel: Option<Value>,
-        asked: fn(&mut Request) -> Option<&mut VecDeque<Vec<u8>>>,
-    ) -> Result<Vec<u8>, Fault> {
-        let first = self.expected.front_mut().and_then(|expected| asked(&mut expected.request));
-        match (first, channel) {
-            (Some(channels), Some(Value::Bulk(channel))) if channels.front() == Some(&channel) => {
+    fn confirmed(&mut self, channel: Option<Value>, subscribed: bool) -> Result<Vec<u8>, Fault> {
+        let first = self.expected.front_mut().map(|expected| &mut expected.request);
+        match (first, channel, subscribed) {
+            (Some(Request::Subscribe(channels)), Some(Value::Bulk(channel)), true)
+            | (Some(Request::Unsubscribe(channels)), Some(Value::Bulk(channel)), false)
+                if channels.front() == Some(&channel) =>
+            {
                 channels.pop_front();
                 if channels.is_empty() {
                     self.expected.pop_front();
                 }
                 Ok(channel)
             }
-            _ => Err(astray()),
+            _ => Err(misfit()),
         }
     }
 }
 
-fn astray() -> Fault {
+fn misfit() -> Fault {
     Fault::silent("a message did not fit its request")
 }
 
@@ -234,35 +223,8 @@ mod tests {
     use super::*;
     use crate::redis::url;
 
-    async fn subscriber(server: &RedisServer, mode: Mode) -> Subscriber {
-        let options = ClientOptions::new();
-        let server = url::server(&server.url(), &options).unwrap();
-        Subscriber::open(&server, &options, mode).await.unwrap()
-    }
-
     async fn next(subscriber: &mut Subscriber) -> Event {
         subscriber.event().await.expect("the connection serves")
-    }
-
-    #[tokio::test]
-    async fn messages_of_both_modes_arrive_once_confirmed() {
-        let server = RedisServer::start();
-        for (mode, publish) in [(Mode::Plain, "PUBLISH"), (Mode::Sharded, "SPUBLISH")] {
-            let mut subscriber = subscriber(&server, mode).await;
-            let (a, b) = (b"a".to_vec(), b"b".to_vec());
-            subscriber.subscribe(vec![a.clone(), b.clone()]);
-            assert_eq!(next(&mut subscriber).await, Event::Subscribed(a.clone()));
-            assert_eq!(next(&mut subscriber).await, Event::Subscribed(b.clone()));
-            subscriber.ping();
-            assert_eq!(server.cli(&[publish, "a", "0"]).int(), 1);
-            let message = Event::Message { channel: a.clone(), payload: b"0".to_vec() };
-            assert_eq!(next(&mut subscriber).await, message);
-            subscriber.unsubscribe(vec![a]);
-            subscriber.subscribe(vec![b"c".to_vec()]);
-            assert_eq!(next(&mut subscriber).await, Event::Subscribed(b"c".to_vec()));
-            assert_eq!(server.cli(&[publish, "a", "0"]).int(), 0);
-            assert!(subscriber.expected.is_empty());
-        }
     }
 
     #[tokio::test]
