@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, CountChange, Holder, Kind, LockInfo, Resource, Ttl};
+use crate::backend::{Change, Changed, CountChange, Kind, LockInfo, Resource};
 use crate::carrier::Carrier;
 use crate::engine::acquire::Acquired;
 use crate::engine::request::Request;
